@@ -102,3 +102,10 @@ def test_energy() -> None:
     assert format_joules(2e-6) == "2.00 uJ"
     assert [format_watts(value) for value in (412.4, 9_999, 41_200)] == ["412 W", "9,999 W", "41.2 kW"]
     assert [format_grams(value) for value in (12.34, 1200)] == ["12.3 g", "1.20 kg"]
+
+
+def test_what_is_left_of_equal_numbers_is_nothing():
+    assert format_seconds(7.11e-16) == "0 us"
+    assert format_seconds(-3e-18) == "0 us"
+    assert format_seconds(0.0) == "0 us"
+    assert format_seconds(2.5e-9) == "0.00250 us"

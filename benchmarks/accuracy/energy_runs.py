@@ -31,7 +31,6 @@ from infercast.errors import InfercastError
 from infercast.forecast.csv_rows import read_rows
 from infercast.forecast.deploy import deploy
 from infercast.forecast.energy import Energy, energy_of_pools
-from infercast.forecast.intervals.uncertainty import as_published as unknown_machine
 from infercast.forecast.simulate import simulate as forecast_of
 from infercast.forecast.system import System
 from infercast.serve import Request, simulate
@@ -145,7 +144,7 @@ def _published(line: int, path: Path, row: dict[str, str], systems: dict[str, Sy
     duration = float(clients.last_token.max() - clients.sent_at.min())
     pools = zip(system.pools, served.records, strict=True)
     drawing = [(pool.deployment, pool.timer, records) for pool, records in pools]
-    energy = energy_of_pools(drawing, run.workload, clients, duration, unknown_machine(deployment))
+    energy = energy_of_pools(drawing, run.workload, clients, duration, run.version)
     assert energy is not None
     power, measured_rate = float(row["power_w"]), float(row["output_tok_s"])
     each = energy.total_watts / rate

@@ -1,102 +1,133 @@
-"""How far engines that nobody looked at may be off: set on published runs so that 80 % of their means lie in intervals.
+"""How far engines of releases of long before may be off: set on published runs so that 80 % lie in their intervals.
 
-    python benchmarks/accuracy/fit_published_intervals.py runs.csv
+    python benchmarks/accuracy/fit_published_intervals.py RUNS.csv [GPU ...]
 
-What estimates say of steps is taken as it is; the spreads of steps with prompts, of steps without and of the host come
-on top (`ELSEWHERE` of forecast/intervals/uncertainty.py). By how much means move with each of them is found once, as a
-slope. Every GPU is left out in turn: spreads are chosen on the others, and the means of the one left out are counted.
+RUNS.csv is a table of collected runs, of which those of grade A count. What estimates say of steps is taken as it is;
+the spreads of steps with prompts, of steps without and of the host come on top, and the middle is moved
+(`OLDER_RELEASE` of forecast/intervals/uncertainty.py, `SLOWER_BEFORE` of odds.py). By how much TTFT and TPOT move with
+each of them is found once, as a slope. Spreads are chosen so that the coverage of every source is near 80 %; each
+source is left out in turn, and its own coverage by the choice of the others is printed with the mean half width.
 """
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 
-from infercast.forecast.intervals.intervals import LEVEL, MOST_REQUESTS
+sys.path.insert(0, str(Path(__file__).parents[1] / "scoreboard"))
+from infercast.errors import InfercastError
+from infercast.forecast.csv_rows import read_rows
+from infercast.forecast.intervals.intervals import LEVEL, MOST_REQUESTS, MOST_STEP_BY_STEP, jumps_over
 from infercast.forecast.intervals.slowed import slowed
-from infercast.forecast.intervals.uncertainty import ELSEWHERE, MEASURED, Spread, uncertainty_of, widened
-from infercast.forecast.system import System, busiest, system_of
-from infercast.validate.published.deployments import deployment_of
-from infercast.validate.published.results import means_of
-from infercast.validate.published.table import PublishedRun, read_published
+from infercast.forecast.intervals.uncertainty import Spread, is_older, kernel_widths, widened
+from infercast.forecast.system import busiest
+from infercast.validate.published.collected import read_collected
+from infercast.validate.published.commanded import started
+from infercast.validate.published.compare import system_for
+from infercast.validate.published.load import RowReader
+from infercast.validate.published.results import results_of
+from infercast.validate.published.run import PublishedRun
+from infercast.validate.published.shortened import shortened
+from pages import as_published
 
 STEP = 1.1
 """What is made longer by this factor to see what moves."""
-PROMPTS, DECODES, HOSTS = np.arange(0, 0.301, 0.005), np.arange(0, 0.301, 0.005), (0.1, 0.2, 0.3)
+GPUS = ("h100-sxm", "h200-sxm", "b200-sxm")
+PROMPTS, DECODES, HOSTS = (0.3, 0.35, 0.4, 0.45, 0.5, 0.6), (0.12, 0.15, 0.17, 0.19, 0.21, 0.25), (0.3, 0.4, 0.5)
+SLOWER = (0.0, 0.25, 0.5)
+"""How far the middle is above the forecast, in half widths."""
+FEWEST = 8
+"""A source with fewer values is not counted."""
 
 
 @dataclass(frozen=True)
-class Means:
-    """Mean TTFT and TPOT of one run: logarithms of what was measured over the forecast, and slopes."""
+class Values:
+    """TTFT and TPOT of one run: logarithms of what was measured over the forecast, and slopes."""
 
-    gpu: str
-    prompts: float
-    decodes: float
+    source: str
+    steps: tuple[float, float]
     errors: np.ndarray
     slopes: np.ndarray
     """Rows: prompts, decodes, host."""
 
-    def inside(self, spread: Spread) -> np.ndarray:
-        """Whether each lies in its interval; not a number where it was not published."""
-        about = widened(self.prompts, self.decodes, spread)
+    def width(self, spread: Spread) -> np.ndarray:
+        about = widened(*self.steps, spread)
         by_gpu = about.prompts * self.slopes[0] + about.decodes * self.slopes[1]
-        width = np.hypot(by_gpu, about.host * self.slopes[2])
-        return np.where(np.isnan(self.errors), np.nan, np.abs(self.errors) <= width)
+        return np.hypot(by_gpu, about.host * self.slopes[2])
+
+    def inside(self, spread: Spread, slower: float) -> np.ndarray:
+        """Whether each lies in its interval; not a number where it was not published."""
+        width = self.width(spread)
+        within = (self.errors >= np.minimum((slower - 1) * width, 0)) & (self.errors <= (slower + 1) * width)
+        return np.where(np.isnan(self.errors), np.nan, within)
 
 
-def look_at(run: PublishedRun) -> Means:
-    deployment = deployment_of(run)
-    system = system_of(deployment)
-    served, pool = system.serve(run.workload), system.pools[0]
-    estimates = uncertainty_of(deployment, busiest(served.records[0]), MEASURED)
-    short = replace(run.workload, requests=run.workload.requests[:MOST_REQUESTS])
+def look_at(run: PublishedRun) -> Values:
+    run, deployment = started(run)
+    system = system_for(run, deployment)
+    run = shortened(run, system)
+    served, summed_up = system.serve(run.workload), results_of(run)
+    most = MOST_REQUESTS if jumps_over(system) else MOST_STEP_BY_STEP
+    short = replace(run.workload, requests=run.workload.requests[:most])
 
     def moved(**longer: float) -> np.ndarray:
-        other = pool.of(slowed(pool.replica, **longer))
-        return np.log(means_of(System((other,)).serve(short).clients))[:2]
+        pools = tuple(pool.of(slowed(pool.replica, **longer)) for pool in system.pools)
+        return np.log(summed_up(system._replace(pools=pools).serve(short).clients))[:2]
 
-    slopes = [(moved(**{name: STEP}) - moved()) / np.log(STEP) for name in ("prompts", "decodes", "host")]
+    base = moved()
+    slopes = [(moved(**{name: STEP}) - base) / np.log(STEP) for name in ("prompts", "decodes", "host")]
     measured = np.array([np.nan if each is None else each for each in (run.ttft, run.tpot)])
-    errors = np.log(measured / means_of(served.clients)[:2])
-    return Means(run.gpu, estimates.prompts, estimates.decodes, errors, np.array(slopes))
+    errors = np.log(measured / summed_up(served.clients)[:2])
+    return Values(run.source, kernel_widths(deployment, busiest(served.records[0])), errors, np.array(slopes))
 
 
-def coverage(means: list[Means], spread: Spread) -> np.ndarray:
-    """Share of TTFTs and of TPOTs in their intervals."""
-    return np.nanmean([each.inside(spread) for each in means], axis=0)
+def read_values(path: Path, gpus: tuple[str, ...]) -> Iterator[Values]:
+    for line, row in enumerate(read_rows(path), start=2):
+        run = read_collected(RowReader(path, line, as_published(row)))
+        if run.problem or run.grade != "A" or run.gpu not in gpus:
+            continue
+        try:
+            if is_older(started(run)[1].engine, run.version):
+                yield look_at(run)
+        except InfercastError as problem:
+            print(f"line {line}: {problem}", file=sys.stderr)
 
 
-def best_spread(means: list[Means]) -> Spread:
-    """The narrowest spreads with the wanted coverage: of TPOTs by decodes, of TTFTs by prompts and host."""
-
-    def off(spread: Spread, quantity: int) -> float:
-        return round(abs(float(coverage(means, spread)[quantity]) - LEVEL), 3)
-
-    spread = ELSEWHERE
-    for _ in range(2):
-        choices = [spread._replace(prompts=float(prompts), host=host) for host in HOSTS for prompts in PROMPTS]
-        spread = min(choices, key=lambda each: (off(each, 0), each.host, each.prompts))
-        spread = min(
-            (spread._replace(decodes=float(each)) for each in DECODES), key=lambda each: (off(each, 1), each.decodes)
-        )
-    return spread
+def coverages(values: list[Values], choice: tuple[float, ...]) -> dict[str, np.ndarray]:
+    """Share of TTFTs and of TPOTs in their intervals, by source; not a number of too few."""
+    *spread, slower = choice
+    found = {}
+    for source in dict.fromkeys(each.source for each in values):
+        inside = np.array([each.inside(Spread(*spread), slower) for each in values if each.source == source])
+        counts = np.sum(~np.isnan(inside), axis=0)
+        found[source] = np.where(counts >= FEWEST, np.nansum(inside, axis=0) / np.maximum(counts, 1), np.nan)
+    return found
 
 
-def show(name: str, means: list[Means], spread: Spread) -> None:
-    ttft, tpot = coverage(means, spread)
-    of = f"prompts {spread.prompts:.3f}, decodes {spread.decodes:.3f}, host {spread.host:.2f}"
-    print(f"{name:22} {of}: {ttft:.0%} of TTFTs, {tpot:.0%} of TPOTs inside")
+def main() -> None:
+    values = list(read_values(Path(sys.argv[1]), tuple(sys.argv[2:]) or GPUS))
+    choices = list(product(PROMPTS, DECODES, HOSTS, SLOWER))
+    by_choice = {choice: coverages(values, choice) for choice in choices}
+
+    def best(left_out: str) -> tuple[float, ...]:
+        def off(choice: tuple[float, ...]) -> float:
+            shares = [share for source, share in by_choice[choice].items() if source != left_out]
+            return float(np.nansum((np.array(shares) - LEVEL) ** 2)) + 1e-3 * sum(choice[:3])
+
+        return min(choices, key=off)
+
+    for source in ("", *by_choice[choices[0]]):
+        choice = best(source)
+        print(f"{source or 'all'}: prompts, decodes, host, slower {choice}")
+        for own, (ttft, tpot) in by_choice[choice].items():
+            if source in ("", own):
+                widths = [each.width(Spread(*choice[:3])) for each in values if each.source == own]
+                wide = np.nanmean(widths, axis=0)
+                print(f"  {own}: {ttft:.0%} of TTFTs (+-{wide[0]:.2f}), {tpot:.0%} of TPOTs (+-{wide[1]:.2f}) inside")
 
 
-runs = [look_at(run) for run in read_published(Path(sys.argv[1]))]
-counted = []
-for gpu in dict.fromkeys(each.gpu for each in runs):
-    chosen = best_spread([each for each in runs if each.gpu != gpu])
-    own = [each for each in runs if each.gpu == gpu]
-    counted += [each.inside(chosen) for each in own]
-    show(f"without {gpu}", own, chosen)
-print(f"left out: {np.nanmean(counted, axis=0)[0]:.0%} of TTFTs, {np.nanmean(counted, axis=0)[1]:.0%} of TPOTs inside")
-show("all", runs, best_spread(runs))
-show("as it is", runs, ELSEWHERE)
-show("what estimates say", runs, MEASURED)
+if __name__ == "__main__":
+    main()

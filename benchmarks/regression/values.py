@@ -41,7 +41,7 @@ def _kernel(case: Case, predictor: Predictor) -> dict[str, Value]:
     gpu, family = case.names
     kernel = family if family in SHAPES else OTHER_KERNELS[family](**case.options)
     sizes = case.options if family in SHAPES else {}
-    estimate = infercast.estimate(kernel, infercast.load_gpu(gpu), predictor=predictor, **sizes)
+    estimate = infercast.estimate(kernel, infercast.load_gpu(gpu), condition="engine", predictor=predictor, **sizes)
     seconds, low, high = (np.ravel(each)[0].item() for each in (estimate.seconds, estimate.low, estimate.high))
     return {"seconds": seconds, "high / low": high / low, "source": str(estimate.source)}
 

@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import numpy as np
-from scheduling_cases import LONGEST, STATE, Case, conversations, most_blocks, short_requests
+from scheduling_cases import LONGEST, STATE, Case, conversations, most_blocks, short_requests, with_stops
 
 from infercast.engines.vllm.versions import rules_of
 from infercast.serve.speculation import ACCEPTED, MATCHED, Draws, Speculation
@@ -26,6 +26,8 @@ MODES = {
     "drafts-states-off": "recurrent layers without prefix caching",
     "drafts-windows": "windows of two lengths, with and without full attention",
     "drafts-states": "recurrent layers with prefix caching, some of which leave a state before a step's end, too",
+    "drafts-heads": "several prediction heads, which read ahead of a step, with windows or without",
+    "drafts-stops": "answers that end by EOS",
 }
 
 
@@ -53,7 +55,7 @@ def drafts_of(case: Case) -> tuple[Speculation, Draws]:
     return speculation, AnyDraws(speculation)
 
 
-def draw(version: str, mode: str, seed: int) -> Case:
+def draw(version: str, mode: str, seed: int) -> Case:  # noqa: PLR0912, PLR0915 - a branch for each mode
     """The case of a seed."""
     rng = random.Random(f"{mode}:{seed}")
     size, seqs = rng.choice([4, 16]), rng.choice([2, 4, 8, 64])
@@ -64,7 +66,7 @@ def draw(version: str, mode: str, seed: int) -> Case:
     if mode == "drafts-states":
         method = rng.choice(["mtp", "mtp", "eagle", "ngram"])
     case.is_async = mode not in ("drafts-sync", "drafts-lookup") and method != "ngram"
-    if mode in ("drafts-model", "drafts-no-cache", "drafts-by-batch"):
+    if mode in ("drafts-model", "drafts-no-cache", "drafts-by-batch", "drafts-heads"):
         case.is_async = rng.random() < 0.5
     window = rng.choice([size, 2 * size + 3, 5 * size, 37])
     if mode == "drafts-no-cache":
@@ -73,6 +75,10 @@ def draw(version: str, mode: str, seed: int) -> Case:
         case.chunked, case.max_num_batched_tokens = False, LONGEST
     elif mode == "drafts-threshold":
         case.threshold = rng.choice([7, 16, 50])
+    elif mode == "drafts-heads":
+        case.windows = rng.choice([(0,), (0,), (window,), (0, window), (window, 0, 3 * window)])
+        case.caching = rng.random() < 0.8
+        case.threshold = rng.choice([0, 0, 16, 50])
     elif mode == "drafts-window":
         case.windows = (window,)
     elif mode == "drafts-hybrid":
@@ -100,6 +106,8 @@ def draw(version: str, mode: str, seed: int) -> Case:
     longest = max(request["input"] + request["output"] for request in case.requests)
     if mode == "drafts-short":
         case.max_model_len = longest + rng.choice([0, 0, 1, 3])
+    if mode == "drafts-stops":
+        with_stops(case, rng)
     most = most_blocks(case, longest + case.speculation["num_drafts"] + case.speculation["lookahead"])
     case.num_blocks = 1 + most + rng.choice([1, rng.randint(0, most), rng.randint(0, 6 * most), 5000])
     return case
@@ -107,8 +115,11 @@ def draw(version: str, mode: str, seed: int) -> Case:
 
 def _speculation(rng: random.Random, version: str, mode: str, method: str, seqs: int) -> dict[str, Any]:
     count = rng.choice([1, 2, 3, 5, 7])
-    if mode == "drafts-threshold":
+    if mode in ("drafts-threshold", "drafts-heads"):
         count = min(count, 5)
+    # Blocks that hold fewer tokens than are read ahead are refused.
+    read_ahead = min(max(count, 2), 4) if mode == "drafts-heads" and version != "0.25" else 0
+    count = read_ahead or count
     by_batch: list[tuple[int, int]] = []
     if mode == "drafts-by-batch":
         starts = sorted({1, *(rng.randint(1, seqs) for _ in range(3))})
@@ -125,6 +136,7 @@ def _speculation(rng: random.Random, version: str, mode: str, method: str, seqs:
         "slots_by_step": version != "0.25",
         "pads_new": True,
         "pads_first": version != "0.25",
+        "read_ahead": read_ahead,
         "by_batch": by_batch,
         "seed": rng.randint(0, 1 << 30),
     }

@@ -64,6 +64,8 @@ class Ours:
             opens_blocks=not version.needs_whole_blocks,
             last_apart=version.parts_last,
             passed_apart=version.passed_apart,
+            watermark=case.watermark,
+            reserves_prompts=case.reserves_prompts,
             **rules,
         )
         self.scheduler: Any
@@ -72,11 +74,13 @@ class Ours:
             self.scheduler = DraftScheduler(limits, self.cache, drafts, draws, case.steps_under_way, case.max_model_len)
         elif case.max_adapters is not None:
             self.scheduler = adapter_scheduler(
-                limits, self.cache, case.steps_under_way, case.max_adapters, decode_together=True
+                limits, self.cache, case.steps_under_way, case.max_adapters, case.max_model_len, decode_together=True
             )
         else:
             scheduler = PriorityScheduler if case.by_priority else Scheduler
-            self.scheduler = scheduler(limits, self.cache, case.steps_under_way, decode_together=case.pipeline == 1)
+            self.scheduler = scheduler(
+                limits, self.cache, case.steps_under_way, case.max_model_len, decode_together=case.pipeline == 1
+            )
 
     def add(self, index: int) -> None:
         """A client sends a request."""
@@ -84,7 +88,7 @@ class Ours:
         prefix = tuple(Segment(content, count) for content, count in request["prefix"])
         lengths = request["input"], request["output"]
         priority = request.get("priority", 0)
-        sent = Request(0.0, *lengths, prefix, request["answer"], priority=priority)
+        sent = Request(0.0, *lengths, prefix, request["answer"], request.get("most"), priority=priority)
         self.scheduler.add(index, asking_for(sent, request.get("adapter")))
 
     def schedule(self) -> tuple[list[Any], Any]:

@@ -22,30 +22,35 @@ import vllm_tree as tree
 from our_scheduler import Script, turns
 from scheduling_cases import Case, is_run
 
-COUNT, LONGEST, FIRST_SEED = 20, 150, 1_000_000
+COUNT, LONGEST, FIRST_SEED, MOST_SEEDS = 20, 150, 1_000_000, 400
 COUNT_DRAFTS, LONGEST_DRAFTS = 4, 60
-APART = ("offload", "drafts", "priority")
-"""Words of modes that have a file of their own ..."""
+APART = {
+    "traffic": ("stops", "heads", "watermark", "unreserved", "storms", "duplicates", "sessions"),
+    "offload": ("offload",),
+    "drafts": ("drafts",),
+    "priority": ("priority",),
+    "lora": ("lora",),
+}
+"""Modes that have a file of their own, the first that has a word of theirs."""
 CACHES = ("chunks", "sizes", "states-export", "drafts-states")
-"""... and those of ``--about caches``: caches of kinds that fewer models have."""
+"""Before all of these, the modes of ``--about caches``: caches of kinds that fewer models have."""
 
 
 def record(version: str, about: str) -> list[dict[str, Any]]:
-    """Small cases of modes with the script of their steps: those with some word in their name, or all others."""
+    """Small cases of modes with the script of their steps: those of a file of their own, or all others."""
     from offload_engines import real_offloading  # noqa: PLC0415 - the same
     from vllm_scheduler import Real  # noqa: PLC0415 - imports vLLM, which `vllm_tree.use` has to have prepared
 
     found = []
     modes = [*scheduling_cases.MODES, *drafting_cases.MODES]
-    chosen = [mode for mode in modes if (about in mode if about else not any(word in mode for word in APART))]
-    chosen = [*CACHES] if about == "caches" else [mode for mode in chosen if mode not in CACHES]
+    chosen = [mode for mode in modes if file_of(mode) == about]
     for mode in (mode for mode in chosen if is_run(mode, version)):
         drafts = mode in drafting_cases.MODES
         cases = drafting_cases if drafts else scheduling_cases
         count, longest = (COUNT_DRAFTS, LONGEST_DRAFTS) if drafts else (COUNT, LONGEST)
         kept = {True: 0, False: 0}
         seed = FIRST_SEED
-        while sum(kept.values()) < count:
+        while sum(kept.values()) < count and seed < FIRST_SEED + MOST_SEEDS:
             case = cases.draw(version, mode, seed)
             seed += 1
             steps, preempts = script_of(case, real_offloading(case) if case.tier_blocks else Real(case))
@@ -53,6 +58,13 @@ def record(version: str, about: str) -> list[dict[str, Any]]:
                 kept[preempts] += 1
                 found.append({"case": case.as_dict(), "steps": steps})
     return found
+
+
+def file_of(mode: str) -> str:
+    """Which of the files a mode is in."""
+    if mode in CACHES:
+        return "caches"
+    return next((name for name, words in APART.items() if any(word in mode for word in words)), "")
 
 
 def script_of(case: Case, engine: Any) -> tuple[list[str], bool]:
@@ -72,7 +84,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--vllm", action="append", default=[], metavar="VERSION=DIR")
     parser.add_argument(
-        "--about", default="", help="modes with this in their name, such as offload; default: the others"
+        "--about", default="", choices=["", "caches", *APART], help="modes with a file of their own; default: the others"
     )
     parser.add_argument("--only", choices=[*tree.WHEELS], help=argparse.SUPPRESS)
     arguments = parser.parse_args()

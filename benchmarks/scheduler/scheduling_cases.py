@@ -33,6 +33,13 @@ MODES = {
     "priority": "requests with priorities, full attention or windows, prompts of conversations among them",
     "sync-priority": "the same, one step after the other",
     "pipeline-priority": "the same in a pipeline under the V2 model runner",
+    "stops": "answers that end by EOS, with windows, chunks, pipelines or one step after the other",
+    "stops-talk": "the same, with prompts that continue earlier answers",
+    "watermark": "with a share of the blocks that is kept free",
+    "unreserved": "without room for whole prompts, with a share of the blocks that is kept free or none",
+    "storms": "many requests at once, whose answers grow far beyond the cache",
+    "duplicates": "the same few prompts again and again",
+    "sessions": "long sessions, with windows or a threshold",
     "lora": "requests for adapters, of which a step may have so many, in either order of scheduling",
     "offload": "a tier of the KV cache in the host's memory",
     "sync-offload": "the same, one step after the other",
@@ -81,6 +88,8 @@ class Case:
     v2_runner: bool = True
     retention: int | None = 0
     """The retention interval of versions that have one."""
+    watermark: float = 0.0
+    reserves_prompts: bool = True
     by_priority: bool = False
     max_adapters: int | None = None
     max_model_len: int = LONGEST
@@ -95,7 +104,7 @@ class Case:
     """Steps that the slowest copies take."""
     requests: list[dict[str, Any]] = field(default_factory=list)
     """turn, input, output, prefix [(content, tokens)], and answer: the content of the output, if it has a name;
-    and priority and adapter, if it has one."""
+    and priority, adapter and most (the ``max_tokens`` of a request whose answer ends before), if it has one."""
 
     @property
     def steps_under_way(self) -> int:
@@ -108,12 +117,14 @@ class Case:
     def shape(self) -> KvShape:
         """The cache as our scheduler has it."""
         drafts = self.speculation["num_drafts"] if self.speculation else 0
+        retained = max(0, self.speculation.get("read_ahead", 0) - 1) if self.speculation else 0
         if self.block_sizes or self.chunklocal:
             size = min(self.block_sizes, default=self.block_size)
             return KvShape(size, self.windows, block_sizes=self.block_sizes, chunked=self.chunklocal)
         if self.states == "none":
             tokens = tuple(window for window in self.windows if window != STATE)
-            return KvShape(self.block_size, tokens, state_blocks=(len(self.windows) - len(tokens)) * (1 + drafts))
+            held = (len(self.windows) - len(tokens)) * (1 + drafts)
+            return KvShape(self.block_size, tokens, state_blocks=held, retained=retained)
         windows = tuple(STATE_WINDOW if window == STATE else window for window in self.windows)
         states = tuple(group for group, window in enumerate(self.windows) if window == STATE)
         extra = drafts * len(states)
@@ -125,14 +136,15 @@ class Case:
             drop=not drafts_known,
             past_attention=release.past_attention,
         )
-        return KvShape(self.block_size, windows, state_blocks=extra, states=states, aligned=aligned, rules=rules)
+        kept = {"states": states, "aligned": aligned, "rules": rules, "retained": retained}
+        return KvShape(self.block_size, windows, state_blocks=extra, **kept)
 
     def as_dict(self) -> dict[str, Any]:
         """For a file."""
         return asdict(self)
 
 
-def draw(version: str, mode: str, seed: int) -> Case:
+def draw(version: str, mode: str, seed: int) -> Case:  # noqa: PLR0912, PLR0915 - a branch for each mode
     """The case of a seed."""
     rng = random.Random(f"{mode}:{seed}")
     size, seqs = rng.choice([4, 16]), rng.choice([2, 4, 8, 64])
@@ -169,13 +181,21 @@ def draw(version: str, mode: str, seed: int) -> Case:
         case.caching, case.is_async = mode != "states-off", mode != "sync-states"
         case.max_num_batched_tokens = max(case.max_num_batched_tokens, size)
     _schedule_by_priority(case, rng, window)
-    talks = mode in ("conversation", "states-talk", "offload-talk", "offload-answers") or (
+    _vary(case, rng, window)
+    talks = mode in ("conversation", "states-talk", "offload-talk", "offload-answers", "stops-talk") or (
         (case.by_priority or mode in ("states-export", "chunks", "sizes")) and rng.random() < 0.3
     )
-    case.requests = conversations(rng, size) if talks else short_requests(rng, size)
+    make = {"storms": storm, "duplicates": duplicates, "sessions": sessions}.get(
+        mode, conversations if talks else short_requests
+    )
+    case.requests = make(rng, size)
+    if mode.startswith("stops"):
+        with_stops(case, rng)
     _label(case, rng)
     most = max(most_blocks(case, request["input"] + request["output"]) for request in case.requests)
     case.num_blocks = 1 + most + rng.choice([1, rng.randint(0, most), rng.randint(0, 6 * most), 5000])
+    if mode == "storms":
+        case.num_blocks = 1 + most + rng.choice([0, 1, 3, most // 2])
     if "offload" in mode:
         case.is_async, case.prompts_only = mode != "sync-offload", mode != "offload-answers"
         case.tier_factor, case.store_threshold = rng.choice([1, 1, 1, 3]), rng.choice([0, 0, 0, 2])
@@ -223,6 +243,32 @@ def _label(case: Case, rng: random.Random) -> None:
         case.requests = [{**request, "adapter": rng.choice(kinds)} for request in case.requests]
 
 
+def _vary(case: Case, rng: random.Random, window: int) -> None:
+    """Engines of the modes that are about their requests, or about what a start has to leave free."""
+    if case.mode not in ("stops", "stops-talk", "watermark", "unreserved", "storms", "duplicates", "sessions"):
+        return
+    case.is_async, case.caching = rng.random() < 0.75, rng.random() < 0.85
+    case.windows = rng.choice([(0,), (0,), (0,), (window,), (0, window), (window, 0, 3 * window)])
+    case.threshold = rng.choice([0, 0, 0, 7, 50])
+    if case.mode.startswith("stops") and rng.random() < 0.3:
+        case.pipeline, case.is_async = rng.choice([2, 3, 4]), True
+        case.v2_runner = rules_of(case.version).v2_for_all or rng.random() < 0.5
+    if case.mode == "watermark" or (case.mode == "unreserved" and rng.random() < 0.3):
+        case.watermark = rng.choice([0.01, 0.05, 0.1, 0.3])
+    case.reserves_prompts = case.mode != "unreserved"
+    if case.mode == "storms":
+        case.max_num_seqs, case.max_num_batched_tokens = 64, rng.choice([64, 256, 1024])
+
+
+def with_stops(case: Case, rng: random.Random) -> None:
+    """Most answers end before what their requests ask for, some up to the longest length."""
+    for request in case.requests:
+        room = case.max_model_len - request["input"] - request["output"]
+        more = min(rng.choice([0, 1, 2, rng.randint(1, 60), LONGEST]), room)
+        if more > 0:
+            request["most"] = request["output"] + more
+
+
 def _schedule_by_priority(case: Case, rng: random.Random, window: int) -> None:
     if case.mode == "lora":
         case.max_adapters, case.by_priority, case.is_async = rng.randint(1, 3), rng.random() < 0.3, rng.random() < 0.7
@@ -256,6 +302,53 @@ def short_requests(rng: random.Random, size: int) -> list[dict[str, Any]]:
         output = rng.randint(1, longest_output)
         turn = rng.randint(0, last_turn)
         requests.append({"turn": turn, "input": tokens, "output": output, "prefix": prefix, "answer": None})
+    return requests
+
+
+def storm(rng: random.Random, size: int) -> list[dict[str, Any]]:
+    """Short prompts, long answers, all at once."""
+    share, last_turn = rng.random() < 0.5, rng.choice([0, 4])
+    requests = []
+    for _ in range(rng.randint(12, 40)):
+        tokens = rng.randint(1, 4 * size)
+        prefix = [(rng.randint(1, 3), rng.randint(1, tokens))] if share else []
+        turn, output = rng.randint(0, last_turn), rng.randint(2 * size, 8 * size)
+        requests.append({"turn": turn, "input": tokens, "output": output, "prefix": prefix, "answer": None})
+    return requests
+
+
+def duplicates(rng: random.Random, size: int) -> list[dict[str, Any]]:
+    """A few prompts, of whole blocks or nearly, that come many times, with the same answer or another."""
+    prompts = [
+        (max(1, rng.randint(1, 6) * size + rng.choice([-1, 0, 1])), rng.randint(1, 3 * size))
+        for _ in range(rng.randint(1, 3))
+    ]
+    requests = []
+    for _ in range(rng.randint(8, 50)):
+        content = rng.randrange(len(prompts))
+        tokens, output = prompts[content]
+        answer = 1000 + content if rng.random() < 0.7 else None
+        turn = rng.choice([0, rng.randint(0, 60)])
+        prefix = [(1 + content, tokens)]
+        requests.append({"turn": turn, "input": tokens, "output": output, "prefix": prefix, "answer": answer})
+    return requests
+
+
+def sessions(rng: random.Random, size: int) -> list[dict[str, Any]]:
+    """Few users with many turns, whose prompts grow by every answer."""
+    requests = []
+    for user in range(rng.randint(1, 5)):
+        prefix, turn = [(rng.randint(1, 2), rng.randint(1, 5 * size))], rng.randint(0, 20)
+        for exchange in range(rng.randint(4, 10)):
+            prefix.append((100 * user + exchange + 10, rng.randint(1, 2 * size)))
+            answer, output = 10_000 + 100 * user + exchange, rng.randint(1, 3 * size)
+            tokens = sum(count for _, count in prefix)
+            if tokens + output >= LONGEST:
+                break
+            request = {"turn": turn, "input": tokens, "output": output, "prefix": [*prefix], "answer": answer}
+            requests.append(request)
+            prefix.append((answer, output))
+            turn += output + rng.randint(0, 20)
     return requests
 
 

@@ -50,7 +50,8 @@ class Real:
         self.scheduler = scheduler or scheduler_of(case)
         self.num_added = 0
         self.speculation, self.draws = drafts_of(case) if case.speculation is not None else (None, None)
-        self.hasher = get_request_block_hasher(min(case.block_sizes, default=case.block_size), fast_hash) if case.caching else None
+        size = min(case.block_sizes, default=case.block_size)
+        self.hasher = get_request_block_hasher(size, fast_hash) if case.caching else None
 
     def add(self, index: int) -> None:
         """A client sends a request."""
@@ -58,7 +59,10 @@ class Real:
         self.num_added += 1
         tokens = [content * 100_003 + k for content, count in request["prefix"] for k in range(count)]
         tokens += [OWN + index * 100_003 + k for k in range(len(tokens), request["input"])]
-        sampling = SamplingParams(max_tokens=request["output"], ignore_eos=True, temperature=0.0)
+        most = request.get("most", request["output"])
+        sampling = SamplingParams(max_tokens=most, ignore_eos=True, temperature=0.0)
+        if most > request["output"]:
+            sampling.stop_token_ids = [self._token(index, request["output"] - 1)]
         self.scheduler.add_request(
             Request(
                 request_id=str(index),
@@ -118,10 +122,14 @@ class Real:
         started = {each.req_id for each in output.scheduled_new_reqs} | {*output.scheduled_cached_reqs.resumed_req_ids}
         accepted = 0
         if self.draws is not None and drafts and key not in started:
-            accepted = min(drafts, self.draws.accepted(number, request.max_tokens)[position])
-        answer = self.case.requests[number]["answer"]
-        first = (ANSWERED + number * 100_003 if answer is None else answer * 100_003) + position
+            accepted = min(drafts, self.draws.accepted(number, self.case.requests[number]["output"])[position])
+        first = self._token(number, position)
         return [*range(first, first + 1 + accepted)]
+
+    def _token(self, number: int, position: int) -> int:
+        """A token of an answer."""
+        answer = self.case.requests[number]["answer"]
+        return (ANSWERED + number * 100_003 if answer is None else answer * 100_003) + position
 
     def _drafts(self, key: str, output: Any) -> list[int]:
         """Drafts for the next step of a request, where they are known before it is planned."""
@@ -130,7 +138,8 @@ class Real:
             return []
         count = output.num_spec_tokens_to_schedule
         if self.speculation.match < 1.0 and not request.is_prefill_chunk:
-            count = self.draws.drafted(int(key), request.max_tokens)[request.num_output_tokens]
+            output = self.case.requests[int(key)]["output"]
+            count = self.draws.drafted(int(key), output)[request.num_output_tokens]
         return [7] * count
 
 
@@ -149,6 +158,8 @@ def scheduler_of(case: Case, tensors: Sequence[Any] = (), **settings: Any) -> Sc
         async_scheduling=case.is_async,
         is_encoder_decoder=False,
         policy="priority" if case.by_priority else "fcfs",
+        watermark=case.watermark,
+        scheduler_reserve_full_isl=case.reserves_prompts,
     )
     if case.speculation is not None:
         taken = 0 if case.speculation["slots_by_step"] else case.speculation["slots_taken"] * case.max_num_seqs
@@ -187,7 +198,9 @@ def _spec(case: Case, window: int) -> Any:
     shape = {"block_size": case.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
     if case.chunklocal and window:
         return ChunkedLocalAttentionSpec(**shape, attention_chunk_size=window)
-    return SlidingWindowSpec(**shape, sliding_window=window) if window else FullAttentionSpec(**shape)
+    ahead = case.speculation.get("read_ahead", 0) if case.speculation else 0
+    kept = {"extra_retained_tokens": ahead - 1} if ahead else {}
+    return SlidingWindowSpec(**shape, **kept, sliding_window=window) if window else FullAttentionSpec(**shape)
 
 
 def _state_spec(case: Case) -> MambaSpec:
@@ -215,11 +228,12 @@ def _config(case: Case, scheduling: SchedulerConfig, caching: CacheConfig, setti
         is_encoder_decoder=False, max_model_len=case.max_model_len, is_diffusion=False,
         enable_return_routed_experts=False,
         is_multimodal_model=False, uses_mrope=False, runner_type="generate", supports_multimodal_inputs=False,
-        return_sampling_mask=False, is_hybrid=False,
+        return_sampling_mask=False, is_hybrid=False, use_mla=False, dtype="bfloat16", model="",
     )  # fmt: skip
     parallel = Namespace(
         data_parallel_index=0, data_parallel_rank=0, decode_context_parallel_size=1, prefill_context_parallel_size=1,
-        pipeline_parallel_size=case.pipeline, world_size=1,
+        pipeline_parallel_size=case.pipeline, world_size=1, rank=0, tensor_parallel_size=1, data_parallel_size=1,
+        data_parallel_rank_local=0,
     )  # fmt: skip
     observability = Namespace(
         kv_cache_metrics=False, enable_mfu_metrics=False, kv_cache_metrics_sample=0.01,
@@ -235,12 +249,19 @@ def _config(case: Case, scheduling: SchedulerConfig, caching: CacheConfig, setti
         use_v2_model_runner=case.v2_runner, max_concurrent_batches=case.steps_under_way, is_mm_encoder_only=False,
         is_encoder_only=False,
         num_lookahead_tokens=case.speculation["lookahead"] if case.speculation else 0,
-        num_prefill_lookahead_tokens=0, reasoning_config=None,
+        num_prefill_lookahead_tokens=_read_ahead(case), reasoning_config=None,
         max_in_flight_tokens=case.max_num_batched_tokens * case.steps_under_way,
         aux_output_config=Namespace(enabled=False),
         ec_manager_config=Namespace(get_encoder_cache_manager_obj=lambda: None),
     )  # fmt: skip
     return Namespace(**{**needed, **settings})
+
+
+def _read_ahead(case: Case) -> int:
+    """Tokens of a prompt beyond a step that drafts need: of an EAGLE head one, of several prediction heads as many."""
+    if case.speculation is None or case.speculation["method"] != "eagle":
+        return 0
+    return case.speculation.get("read_ahead", 0) or 1
 
 
 def _drafting(case: Case) -> Namespace | None:

@@ -36,7 +36,9 @@ class Errors:
     bias: float
     """Median of the signed errors: above 0 where forecasts are too high."""
     inside: float
-    """Share of measured values in the 80 % intervals."""
+    """Share of measured values in the 80 % intervals, as `simulate` shows them ..."""
+    width: float
+    """... and half the width of these in the mean, as a fraction of the forecast."""
 
 
 def family_of(model: str) -> str:
@@ -78,6 +80,7 @@ def errors_of(runs: Iterable[Run], quantity: str) -> Errors | None:
         p90=float(np.percentile(sizes, 90)),
         bias=float(np.median(errors)),
         inside=float(np.mean([each["inside"] for each in told])),
+        width=float(np.mean([each["width"] for each in told])),
     )
 
 

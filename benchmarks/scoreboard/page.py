@@ -30,8 +30,8 @@ Medians are compared where a source has them, otherwise means; *capped batches* 
 closed loops are simulated in part and extrapolated (within 1 % of the whole). Nothing is fitted to a row or a source.
 
 Errors are absolute percentages in the median over runs, with the median signed error in brackets (above 0: the forecast
-is too high), and the share of measured values inside the 80 % intervals. *Grade* A: settings are known, B: some are
-implied.
+is too high), and the share of measured values inside the 80 % intervals that `simulate` shows of the same runs,
+with half the width of these in the mean. *Grade* A: settings are known, B: some are implied.
 """
 WORST = 10
 SAME = ("source", "model", "gpu", "engine", "load")
@@ -65,10 +65,12 @@ def _in_short(runs: Sequence[Run], known: Sequence[Run]) -> str:
     ]
     head = ["| runs | count | TTFT | TPOT | tokens/s |", "| --- | --: | --: | --: | --: |"]
     lines = [f"| {name} | {count} | {' | '.join(cells)} |" for name, count, cells in rows]
-    more = ["", "| grade A, all runs | mean | median | p90 | in 80% intervals |", "| --- | --: | --: | --: | --: |"]
+    columns = "| grade A, all runs | mean | median | p90 | in 80% intervals | half their width |"
+    more = ["", columns, "| --- | --: | --: | --: | --: | --: |"]
     for name, title in QUANTITIES.items():
         if (each := errors_of(known, name)) is not None:
-            more.append(f"| {title} | {each.mean:.1%} | {each.median:.1%} | {each.p90:.1%} | {each.inside:.0%} |")
+            intervals = f"{each.inside:.0%} | {each.width:.0%}"
+            more.append(f"| {title} | {each.mean:.1%} | {each.median:.1%} | {each.p90:.1%} | {intervals} |")
     return "\n".join([*head, *lines, *more]).replace("%", " %") + "\n"
 
 
@@ -82,7 +84,7 @@ def _table(runs: Sequence[Run], dimension: str, title: str) -> str:
         cells = []
         for quantity in QUANTITIES:
             errors = errors_of(group, quantity)
-            cells += [_cell(errors), "" if errors is None else f"{errors.inside:.0%}"]
+            cells += [_cell(errors), "" if errors is None else f"{errors.inside:.0%} of ±{errors.width:.0%}"]
         lines.append(f"| {name} | {len(group)} | {' | '.join(cells)} |")
     return "\n".join([*head, *lines]).replace("%", " %") + "\n"
 

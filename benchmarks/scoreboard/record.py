@@ -56,6 +56,7 @@ def _rounded(pair: Mapping[str, float]) -> dict[str, Any]:
         "predicted": float(f"{pair['predicted']:.{DIGITS}g}"),
         "error": round(pair["error"], DIGITS),
         "inside": bool(pair["low"] <= pair["measured"] <= pair["high"]),
+        "width": round((pair["high"] - pair["low"]) / 2 / pair["predicted"], DIGITS),
     }
 
 
@@ -80,14 +81,16 @@ def read_record(path: Path) -> dict[str, Any]:
     for run in found["runs"].values():
         for name in QUANTITIES:
             if name in run:
-                predicted, error, inside = run[name]
-                run[name] = {"predicted": predicted, "error": error, "inside": bool(inside)}
+                predicted, error, inside, *width = run[name]  # older records have none
+                run[name] = {"predicted": predicted, "error": error, "inside": bool(inside), "width": sum(width)}
     return found
 
 
 def _packed(run: Mapping[str, Any]) -> dict[str, Any]:
-    """A run with forecast, error and whether it is inside in a list."""
+    """A run with forecast, error, whether it is inside and half the width in a list."""
     return {
-        name: [value["predicted"], value["error"], int(value["inside"])] if name in QUANTITIES else value
+        name: [value["predicted"], value["error"], int(value["inside"]), value["width"]]
+        if name in QUANTITIES
+        else value
         for name, value in run.items()
     }

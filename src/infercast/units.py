@@ -7,6 +7,8 @@ import re
 
 MILLI = 1e-3
 MICRO = 1e-6
+NOTHING = 1e-12
+"""Seconds that are shown as none."""
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
@@ -38,6 +40,8 @@ def format_seconds(seconds: float) -> str:
     for unit, scale in (("s", 1.0), ("ms", MILLI)):
         if _reaches(seconds, scale):
             return f"{_three_digits(seconds / scale)} {unit}"
+    if abs(seconds) < NOTHING:  # what is left of two numbers that are equal
+        return "0 us"
     return f"{_three_digits(seconds / MICRO)} us"
 
 
@@ -104,8 +108,10 @@ def format_percent(fraction: float) -> str:
     return f"{100 * fraction:.1f} %"
 
 
-def format_odds(probability: float) -> str:
-    """A probability in whole percent; nothing is ever quite sure."""
+def format_odds(probability: float | None) -> str:
+    """A probability in whole percent; nothing is ever quite sure, and a dash where there is none."""
+    if probability is None:
+        return "-"
     percent = round(100 * probability)
     return "< 1 %" if percent < 1 else "> 99 %" if percent > 99 else f"{percent} %"
 

@@ -30,8 +30,13 @@ HEADS = ("--heads", 32, "--kv-heads", 8, "--head-dim", 128)
 )
 def test_every_family_has_an_estimate(infercast: Any, words: tuple[object, ...]) -> None:
     estimate = infercast("estimate", *words, "--gpu", "h200-sxm", "--json").json
-    assert set(estimate) == {"seconds", "low", "high", "source", "bound", "power"}
-    assert 0 < estimate["low"] <= estimate["seconds"] <= estimate["high"] < 1
+    shown = {"seconds", "low", "high"}
+    assert set(estimate) == {*shown, "condition", "engine", "sustained", "source", "bound", "power"}
+    assert estimate["condition"] == "alone"
+    for each in (estimate, estimate["engine"], estimate["sustained"]):
+        assert shown <= set(each)
+        assert 0 < each["low"] <= each["seconds"] <= each["high"] < 1
+        assert each["seconds"] >= estimate["seconds"]
 
 
 def test_where_an_estimate_comes_from_is_said(infercast: Any) -> None:
@@ -61,10 +66,12 @@ def test_a_table_comes_back_with_estimates(infercast: Any, tmp_path: Path) -> No
     path.write_text("name,m,n,k\nqkv,32,6144,4096\nup,32,28672,4096\n")
     rows = list(csv.DictReader(io.StringIO(infercast("estimate", "gemm", "--csv", path, "--gpu", "h200-sxm").out)))
     assert [row["name"] for row in rows] == ["qkv", "up"]
-    found = ["seconds", "low", "high", "source", "bound", "watts", "joules", "meter_watts"]
+    among = [f"{each}_{end}" for each in ("engine", "sustained") for end in ("seconds", "low", "high")]
+    found = ["seconds", "low", "high", "source", "bound", *among, "watts", "joules", "meter_watts"]
     assert list(rows[0]) == ["name", "m", "n", "k", *found]
     alone = infercast("estimate", "gemm", "--m", 32, "--n", 6144, "--k", 4096, "--gpu", "h200-sxm", "--json").json
     assert float(rows[0]["seconds"]) == pytest.approx(alone["seconds"])
+    assert float(rows[0]["engine_low"]) == pytest.approx(alone["engine"]["low"])
 
 
 @pytest.mark.parametrize(

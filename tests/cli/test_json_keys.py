@@ -52,7 +52,12 @@ RENAMED = {
 }
 """Of two pools; those of `simulate` all stayed."""
 ADDED = {
-    "": "gpus host_bound link output_tokens_per_s_a_gpu router slo slo_attainment goodput_requests_per_s slo_odds "
+    **{
+        f"interval_rests_on.{name}_p50.": "kernels host release luck whole probed calibrated"
+        for name in ("ttft", "tpot")
+    },
+    "": "headline stopped "
+    "gpus host_bound link output_tokens_per_s_a_gpu router slo slo_attainment goodput_requests_per_s slo_odds "
     "slo_headroom "
     "usd_per_hour usd_per_request usd_per_million_output_tokens usd_per_million_input_tokens usd_per_million_tokens "
     "speculation tier_hit_rate watts_per_gpu peak_watts_per_gpu joules_per_output_token joules_per_token "
@@ -62,7 +67,7 @@ ADDED = {
     "energy.": "joules joules_interval joules_per_output_token_interval idle_watts_per_gpu limit_watts_per_gpu source",
     "energy.parts[].": "part joules share",
     "energy.pools[].": "gpus watts_per_gpu peak_watts_per_gpu",
-    "energy.phases[].": "phase joules watts_per_gpu joules_per_token",
+    "energy.phases[].": "phase joules watts_per_gpu burst_watts_per_gpu joules_per_token",
     "wall.": "gpu_watts server_watts watts peak_watts joules joules_interval kwh_per_day grams_co2_per_hour pue",
     "wall.servers[].": "kind gpus base_watts factor fitted",
     "prices[].": "gpu gpus usd_per_gpu_hour provider kind date source",

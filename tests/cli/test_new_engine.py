@@ -60,6 +60,9 @@ class ToyHostModel:
     def borrowed_share(self, model: str) -> float:
         return 0.0
 
+    def rests_on(self) -> list[str]:
+        return []
+
 
 @dataclass(frozen=True)
 class Eager:

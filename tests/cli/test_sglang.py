@@ -62,8 +62,9 @@ def test_what_is_refused(infercast: Any, words: tuple[object, ...], sentence: st
 def test_answers_that_clients_declare(infercast: Any) -> None:
     run = infercast(*SERVED, *SGLANG, "--declared-output-len", 100)
     assert "output 4, 100 declared" in run.out
-    sentence = infercast(*SERVED, "--declared-output-len", 100).sentence
-    assert "changes nothing for vLLM, which keeps no room for answers to come" in sentence
+    assert "output 4, 100 declared" in infercast(*SERVED, "--declared-output-len", 100).out
+    sentence = infercast(*SERVED, "--declared-output-len", 100, "--ignore-eos").sentence
+    assert "with ignore_eos an answer has as many tokens as it declares, not 100" in sentence
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from infercast import deploy as deploy_named
 from infercast.engines.deployment import deploy
+from infercast.engines.registry import engine_named
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
@@ -150,3 +152,21 @@ def test_two_gpus_share_the_work_and_talk():
     shape = StepShape([1000], [0], 1)
     assert two(shape).gpu_seconds[0] < one(shape).gpu_seconds[0]
     assert {"all_reduce", "logits_gather"} == {name for name, _ in two.kernels} - {name for name, _ in one.kernels}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_limits_that_nothing_reaches_change_no_step(engine: str) -> None:
+    bounds = engine_named(engine).bounds
+    settings = (dict(zip(bounds, values, strict=True)) for values in ((2048, 256, 8192), (4000, 256, 100_000)))
+    known = [deploy_named("llama-3.2-1b", "h200-sxm", engine_named(engine).settings(each)).timer() for each in settings]
+    shapes = [
+        StepShape([1] * 37, [300 + 11 * index for index in range(37)], 37),
+        StepShape([1] * 201, [1000] * 201, 201),
+        StepShape([700, 1000], [1500, 0], 2),
+        StepShape([1, 1, 900], [4000, 10, 3000], 3),
+        StepShape([2017], [0], 1),
+    ]
+    for shape in shapes:
+        one, other = (timer(shape) for timer in known)
+        assert one.gpu_seconds == other.gpu_seconds
+        assert one.host == other.host

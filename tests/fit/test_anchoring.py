@@ -6,9 +6,10 @@ import numpy as np
 import pandas
 import pytest
 
+import infercast
 from infercast.errors import InputError
 from infercast.fit.anchoring import read_corrections
-from infercast.hardware import load_gpu
+from infercast.hardware import Gpu, load_gpu
 from infercast.measure.plan.anchors import DEFAULT, anchor_cases
 from infercast.ops import Gemm
 from infercast.predict.default import default_artifact
@@ -20,15 +21,16 @@ SHAPES = [case.shape for case in anchor_cases(24) if case.family == "gemm" and c
 SLOWER = 1.3
 
 
-def write_sweep(folder: Path, kernels: str) -> None:
-    """Products that take longer than they are estimated to, and attention that takes no time."""
-    plain = Learned(default_artifact(), kernel_profile())
+def write_sweep(folder: Path, kernels: str, slower: float = SLOWER, gpu: Gpu = GPU) -> None:
+    """Products that take longer by themselves than they are estimated to."""
+    plain = Learned(default_artifact(), kernel_profile()).alone
     rows = []
     for shape in SHAPES:
-        seconds = float(plain.estimate(Gemm(shape["m"], shape["n"], shape["k"]), GPU).seconds)
-        measured = 1e6 * (SLOWER * seconds - 0.5e-6) / 1.03  # what an engine adds to a kernel apart
-        rows.append({**shape, "gpu": GPU.name, "engine": "torch", "latency_us": measured, "burst_us": measured})
+        measured = 1e6 * slower * float(plain.estimate(Gemm(shape["m"], shape["n"], shape["k"]), gpu).seconds)
+        rows.append({**shape, "gpu": gpu.name, "engine": "torch", "latency_us": measured, "burst_us": measured})
     pandas.DataFrame(rows).to_parquet(folder / "gemm.parquet")
+    if not kernels:
+        return
     (folder / "meta.toml").write_text(f'gpu = "{GPU.name}"\nkernels = "{kernels}"\n')
 
 
@@ -42,10 +44,23 @@ def test_products_of_a_sweep_correct_an_engines(tmp_path: Path, kernels: str) ->
     plain = Learned(default_artifact(), profile)
     corrected = Learned(default_artifact(), profile, corrections=corrections)
     op = Gemm(256, 6144, 4096)
-    before, after = plain.estimate(op, GPU), corrected.estimate(op, GPU)
+    before, after = plain.alone.estimate(op, GPU), corrected.alone.estimate(op, GPU)
+    inside = corrected.estimate(op, GPU).seconds
+    assert inside == pytest.approx(1.03 * after.seconds + 0.5e-6)  # what an engine adds to products by themselves
     assert after.source == "few-shot"
     assert after.seconds / before.seconds == pytest.approx(SLOWER, rel=0.05)
     assert after.high / after.low < before.high / before.low
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm", "rtx-pro-6000"])
+@pytest.mark.parametrize("kernels", ["vllm", ""])
+def test_anchors_that_say_what_is_estimated_change_nothing(tmp_path: Path, gpu: str, kernels: str) -> None:
+    write_sweep(tmp_path, kernels, slower=1.0, gpu=load_gpu(gpu))
+    corrections = read_corrections(tmp_path, load_gpu(gpu), default_artifact(), kernel_profile())
+    for sizes in ({"m": 1, "n": 4096, "k": 4096}, {"m": 4096, "n": 28672, "k": 4096}):
+        corrected = Learned(default_artifact(), kernel_profile(), corrections=corrections)
+        before, after = (infercast.estimate("gemm", gpu, predictor=each, **sizes) for each in ("learned", corrected))
+        assert after.seconds == pytest.approx(before.seconds, rel=1e-9)
 
 
 def test_rows_of_another_gpu_do_not_count(tmp_path: Path) -> None:

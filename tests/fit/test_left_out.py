@@ -4,7 +4,7 @@ import numpy as np
 import pandas
 
 from infercast.fit.expert_runs import takes_whole_tokens
-from infercast.fit.left_out import is_usual
+from infercast.fit.left_out import is_of_kernel, is_usual
 
 
 def test_a_group_over_twice_its_physics_is_left_out() -> None:
@@ -30,3 +30,21 @@ def _run(share: float) -> pandas.DataFrame:
 def test_runs_that_take_as_long_on_a_quarter_of_the_experts_are_told_apart() -> None:
     assert takes_whole_tokens(_run(0.9)).tolist() == [False, True, True] * 3
     assert not takes_whole_tokens(_run(0.3)).any()
+
+
+def test_rows_of_kernels_shorter_than_the_hosts_launch_are_of_the_host() -> None:
+    physics = np.geomspace(2e-6, 3e-3, 400)
+    random = np.random.default_rng(0)
+    launch = 300e-6 * np.exp(0.1 * np.abs(random.normal(size=400)))
+    launch[::50] *= 3.0  # where the host was slow, which says nothing of the kernel either
+    by_host = np.maximum(launch, 1.2 * physics)
+    kept = is_of_kernel("gemm", by_host, np.log(by_host / physics))
+    assert 0 < np.count_nonzero(kept) < 200
+    assert physics[kept].min() > 300e-6
+    replayed = 1.2 * physics + 4e-6
+    assert is_of_kernel("gemm", replayed, np.log(replayed / physics)).all()
+    assert is_of_kernel("attention_decode", by_host, np.log(by_host / physics)).all()
+
+
+def test_experts_far_beyond_their_physics_are_no_experts_that_anybody_serves() -> None:
+    assert is_of_kernel("moe", np.ones(3), np.log([30.0, 4.0, 0.9])).tolist() == [False, True, True]

@@ -17,7 +17,9 @@ COLUMNS = len(FEATURES["attention_decode"])
 def sample(residual: float, seed: int = 0) -> Sample:
     random = np.random.default_rng(seed)
     noise = random.normal(size=ROWS) * 0.02
-    return Sample(random.normal(size=(ROWS, COLUMNS)), residual + noise, np.arange(ROWS) // 3, np.ones(ROWS))
+    return Sample(
+        random.normal(size=(ROWS, COLUMNS)), residual + noise, np.arange(ROWS) // 3, np.ones(ROWS), np.ones(ROWS)
+    )
 
 
 @pytest.fixture(scope="module")

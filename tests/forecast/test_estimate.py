@@ -1,10 +1,19 @@
 """Estimates by the public call: one kernel, arrays of them, and models that do not exist."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import infercast
+import infercast.predict.default
 from infercast.ops import Gemm
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks/accuracy"))
+from own_sweep import scored
+
+GPU = infercast.load_gpu("h200-sxm")
 
 
 def test_sizes_and_operators_are_two_ways_to_ask_the_same():
@@ -20,6 +29,44 @@ def test_arrays_are_estimated_as_their_elements(predictor):
     for index in range(3):
         alone = infercast.estimate("gemm", "h100-sxm", predictor=predictor, m=int(m[index]), n=2048, k=int(k[index]))
         assert float(np.ravel(alone.seconds)[0]) == pytest.approx(together.seconds[index], rel=1e-9)
+
+
+def test_an_engine_adds_to_a_kernel_alone_and_the_power_limit_to_a_long_load():
+    sizes = {"m": np.array([1, 64, 8192]), "n": 4096, "k": 4096}
+    alone, engine, lasting = (
+        infercast.estimate("gemm", "h200-sxm", condition=each, **sizes) for each in ("alone", "engine", "sustained")
+    )
+    assert np.array_equal(alone.seconds, infercast.estimate("gemm", "h200-sxm", **sizes).seconds)
+    assert engine.seconds == pytest.approx(1.03 * alone.seconds + 0.5e-6)  # predict/families/gemm.py
+    assert lasting.seconds[:2] == pytest.approx(alone.seconds[:2])  # reading weights stays within the limit
+    assert lasting.seconds[2] > 1.1 * alone.seconds[2]
+    for each in (alone, engine, lasting):  # the interval is of the number beside it
+        assert each.low / each.seconds == pytest.approx(alone.low / alone.seconds, rel=0.06)
+    steps = infercast.predict.default.make_predictor()
+    assert engine.seconds == pytest.approx(steps.estimate(Gemm(sizes["m"], 4096, 4096), GPU).seconds)
+    with pytest.raises(infercast.UnknownNameError, match="unknown condition 'warm'"):
+        infercast.estimate("gemm", "h200-sxm", condition="warm", m=1, n=1, k=1)
+
+
+def test_collectives_by_themselves_wait_for_nobody():
+    sizes = {"bytes": 1 << 20, "gpus": 4}
+    alone, engine = (
+        infercast.estimate("all_reduce", "h200-sxm", condition=each, **sizes) for each in ("alone", "engine")
+    )
+    assert engine.seconds > alone.seconds
+
+
+ROWS = Path(__file__).parents[2] / "measurements/h200-sxm"
+
+
+@pytest.mark.parametrize("family", ["gemm", "attention_prefill", "attention_decode", "moe", "elementwise"])
+def test_rows_that_we_measured_are_estimated_within_their_intervals(family):
+    found = list(scored(ROWS, (family,), sample=400))
+    assert found
+    for score in found:
+        if score.condition == "alone":
+            assert score.mean <= 0.045, score
+            assert score.inside >= 0.72, score
 
 
 def test_an_operator_brings_its_own_sizes():
@@ -42,8 +89,17 @@ def test_a_variant_that_exists_costs_what_the_model_costs(batch, context):
     deployment = infercast.deploy("llama-3.1-8b", "h200-sxm")
     step = infercast.estimate_step(deployment, infercast.decode_shape(batch, context))
     variant = infercast.estimate_variants("h200-sxm", batch=batch, context=context, **LLAMA)
-    assert float(variant.seconds) == pytest.approx(float(step.gpu.seconds), rel=1e-12)
+    assert float(variant.gpu_seconds) == pytest.approx(float(step.gpu.seconds), rel=1e-12)
+    assert float(variant.seconds) == pytest.approx(step.seconds, rel=1e-12)
     assert int(variant.parameters) == 8_030_261_248
+
+
+def test_a_small_variant_waits_for_its_host():
+    sizes = {"layers": 16, "hidden": 2048, "heads": 32, "kv_heads": 8, "inter": 8192, "head_dim": 64}
+    variant = infercast.estimate_variants("h200-sxm", batch=16, context=2000, **sizes)
+    step = infercast.estimate_step("llama-3.2-1b", infercast.decode_shape(16, 2000), gpu="h200-sxm")
+    assert float(variant.gpu_seconds) < step.host_seconds
+    assert float(variant.seconds) == pytest.approx(step.seconds, rel=1e-12)
 
 
 def test_a_grid_of_variants_is_its_variants_one_by_one():
@@ -52,7 +108,7 @@ def test_a_grid_of_variants_is_its_variants_one_by_one():
     assert grid.seconds.shape == grid.parameters.shape == (2, 3)
     one = infercast.estimate_variants("a100-sxm-80gb", **{**LLAMA, "layers": 32, "hidden": 3072})
     assert float(one.seconds) == pytest.approx(grid.seconds[1, 1], rel=1e-12)
-    assert np.all(np.diff(grid.seconds, axis=0) > 0)
+    assert np.all(np.diff(grid.gpu_seconds, axis=0) > 0)
 
 
 def test_variants_need_all_sizes_and_no_others():

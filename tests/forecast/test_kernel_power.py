@@ -69,3 +69,10 @@ def test_a_step_adds_its_kernels_up() -> None:
     assert decode.board.idle_watts < decode.watts < GPU.tdp
     prefill = estimate_step(deployment, prefill_shape(8192))
     assert prefill.watts == pytest.approx(prefill.board.held_watts, rel=0.05)
+
+
+def test_a_meter_reads_sixteen_bits_alike_whatever_their_format():
+    sizes = {"m": 4096, "n": 4096, "k": 4096}
+    wide, other = (estimate_power("gemm", "h200-sxm", dtype=dtype, **sizes) for dtype in ("bf16", "fp16"))
+    assert other.meter_watts == pytest.approx(wide.meter_watts, rel=0.02)
+    assert other.watts == pytest.approx(wide.watts, rel=0.02)

@@ -1,7 +1,7 @@
 """The odds of a limit: the interval keeps its meaning, the middle is slower under load, and tails are heavy."""
 
 from dataclasses import replace
-from math import log
+from math import exp, log
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from infercast.forecast.intervals.odds import (
     odds_within,
     slower_by,
 )
+from infercast.forecast.intervals.uncertainty import EIGHTY
 from infercast.forecast.slo import chance_below
 from infercast.serve.workload.synthetic import synthetic_workload
 
@@ -37,7 +38,17 @@ def test_each_side_has_its_own_width() -> None:
     assert chance_below(1.2, 1.0, 0.5, 1.2) == pytest.approx(0.9)
     assert chance_below(0.5, 1.0, 0.5, 1.2) == pytest.approx(0.1)
     assert chance_below(0.9, 1.0, 1.0, 1.2) == 0.0  # nothing is faster than a bound
-    assert chance_below(1.2, 1.0, 0.5, 1.2, slower=0.3) == pytest.approx(float(odds_within(log(1.2), log(1.2), 0.3)))
+
+
+def test_ends_of_intervals_are_where_odds_are_a_tenth_and_nine_tenths() -> None:
+    width, slower = 0.2, 0.3
+    middle = width * slower / EIGHTY
+    low, high = exp(middle - width), exp(middle + width)
+    assert chance_below(low, 1.0, low, high, slower=slower) == pytest.approx(0.1)
+    assert chance_below(high, 1.0, low, high, slower=slower) == pytest.approx(0.9)
+    for limit in (0.7, 0.95, 1.01, 1.04, 1.5):
+        said = chance_below(limit, 1.0, low, high, slower=slower)
+        assert said == pytest.approx(float(odds_within(log(limit), width, slower)))
 
 
 def test_what_is_slower_than_its_forecast() -> None:

@@ -10,13 +10,14 @@ from infercast import deploy, synthetic_workload
 from infercast.engines.deployment import Deployment
 from infercast.forecast.explain.kernels import decode_shape, estimate_step
 from infercast.forecast.intervals.uncertainty import (
+    CLOSE_RELEASE,
     EIGHTY,
     HOST_SPREAD,
-    MEASURED,
     NEW_KERNEL_SPREAD,
-    OTHER_RELEASE,
-    SEEN_IN_ONE_SPREAD,
-    spread_of,
+    NEW_RUNNER_SPREAD,
+    OLDER_RELEASE,
+    Spread,
+    release_spread,
     step_uncertainty,
     uncertainty_of,
 )
@@ -33,8 +34,10 @@ def one(engine: str, model: str = "qwen3-0.6b", gpu: str = "h200-sxm", **options
 
 
 def test_a_release_that_was_not_measured_is_less_sure() -> None:
-    assert spread_of(one(OLD)) is MEASURED
-    assert spread_of(one(NEW)) == OTHER_RELEASE._replace(host=hypot(HOST_SPREAD, OTHER_RELEASE.host))
+    assert release_spread(one(OLD).engine) == Spread()
+    assert release_spread(one(NEW).engine) == release_spread(one(OLD).engine, (0, 22)) == CLOSE_RELEASE
+    assert release_spread(one("vllm@0.11.0").engine) == release_spread(one(OLD).engine, (0, 11)) == OLDER_RELEASE
+    assert all(close < older for close, older in zip(CLOSE_RELEASE, OLDER_RELEASE, strict=True))
 
 
 def host_of(engine: str, model: str) -> float:
@@ -44,7 +47,7 @@ def host_of(engine: str, model: str) -> float:
 
 def test_so_is_what_a_new_runner_costs_the_host() -> None:
     dense, experts = host_of(NEW, "qwen3-0.6b"), host_of(NEW, "qwen3-30b-a3b")
-    assert experts == pytest.approx(hypot(dense, SEEN_IN_ONE_SPREAD))
+    assert experts == pytest.approx(hypot(dense, NEW_RUNNER_SPREAD))
     assert host_of(OLD, "qwen3-30b-a3b") == pytest.approx(HOST_SPREAD)
 
 

@@ -64,7 +64,7 @@ def test_the_word_follows_the_capacity_that_is_told(small, count):
     """What one message calls the capacity is served at 0.97 of it, and never at 1.05."""
     capacity = run(small, rate=1e4, count=count).state.capacity
     below, above = (run(small, rate=share * capacity, count=count) for share in (0.97, 1.05))
-    assert below.state.word in ("stable", "backlogged")
+    assert below.state.word in ("stable", "filling")
     assert above.state.word == "overloaded"
     assert above.state.capacity == pytest.approx(capacity)
     assert "requests come faster than they can be served" in above.steady.sentence

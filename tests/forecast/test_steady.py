@@ -34,14 +34,61 @@ def test_rates_are_those_between_ramp_up_and_drain(whole: Forecast, part: Foreca
     assert part.output_tokens_per_second > whole.output_tokens_per_second
 
 
+def test_joules_watts_and_rates_are_those_of_one_part(part: Forecast) -> None:
+    energy = part.energy
+    assert energy is not None
+    assert energy.total_watts == pytest.approx(energy.joules_per_request * part.requests_per_second)
+    assert energy.total_watts == pytest.approx(energy.joules_per_output_token * part.output_tokens_per_second)
+
+
+@pytest.fixture(scope="module")
+def own() -> Forecast:
+    """A run that decides its own length."""
+    return simulate("qwen3-0.6b", gpu="h200-sxm", rate=20, input_lengths=200, output_lengths="uniform:20:200")
+
+
+def test_a_run_decides_its_own_length_and_serves_what_comes(own: Forecast) -> None:
+    assert own.steady_only
+    assert own.steady.stopped == "precise"
+    assert own.state.word == "stable"
+    assert own.requests_per_second == 20.0
+    assert own.output_tokens_per_second == pytest.approx(20.0 * 110)
+    assert own.headline.startswith("stable: ")
+
+
+def test_another_seed_and_a_longer_run_say_the_same(own: Forecast) -> None:
+    options = {"rate": 20, "input_lengths": 200, "output_lengths": "uniform:20:200"}
+    other = simulate("qwen3-0.6b", gpu="h200-sxm", seed=7, **options)
+    longer = simulate("qwen3-0.6b", gpu="h200-sxm", seed=8, count=10_000, steady=True, **options)
+    for run in (other, longer):
+        assert own.tpot is not None
+        assert run.tpot is not None
+        assert own.ttft.p50 == pytest.approx(run.ttft.p50, rel=0.03)
+        assert own.tpot.p50 == pytest.approx(run.tpot.p50, rel=0.03)
+
+
+def test_too_few_requests_for_a_steady_state_have_no_cost_and_no_odds() -> None:
+    load = synthetic_workload(rate=5, count=60, input_lengths=200, output_lengths=4000)
+    short = simulate(deploy("qwen3-0.6b", "h200-sxm"), load)
+    assert short.state.word == "filling"
+    assert short.headline.startswith("filling: ")
+    assert short.cost is None
+    verdict = short.promised("ttft_p99<10s").verdict
+    assert verdict is not None
+    assert verdict.odds is None
+    assert not verdict.holds
+
+
 def test_latencies_are_those_of_requests_sent_meanwhile(whole: Forecast, part: Forecast) -> None:
     record = whole.records[0]
-    kept = record.sent_at - record.sent_at.min() >= whole.steady.begin
+    sent = record.sent_at - record.sent_at.min()
+    kept = (sent >= whole.steady.begin) & (sent <= whole.steady.end)
     assert part.ttft.mean == pytest.approx(record.ttft[kept].mean())
     assert part.end_to_end.p50 == pytest.approx(np.median(record.end_to_end[kept]))
 
 
-def test_the_whole_run_is_the_default(whole: Forecast) -> None:
+def test_so_many_requests_are_all_of_them(whole: Forecast) -> None:
+    assert whole.steady.stopped == "asked"
     assert not whole.steady_only
     assert whole.requests_per_second == pytest.approx(400 / whole.duration)
 

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from infercast import Forecast, InputError, Tariff, UnknownNameError, deploy, simulate
+from infercast.forecast.plan.asked import question_of
 from infercast.forecast.simulate import forecast_disaggregated
+from infercast.forecast.slo import parse_slo
 from infercast.forecast.wall import Facility
 from infercast.serve.workload.synthetic import synthetic_workload
 
@@ -110,6 +112,30 @@ def test_watts_of_the_list_are_taken_as_they_are(forecast: Forecast, tmp_path: P
     cost = replace(forecast, tariff=tariff).cost
     assert cost is not None
     assert cost.per_hour == pytest.approx(1.1)
+
+
+def test_what_is_given_goes_before_the_list_with_watts_too(forecast: Forecast, tmp_path: Path) -> None:
+    tariff = owned(tmp_path / "ours.toml", "watts = 1000\nelectricity_price = 0.10\npue = 1.2\n")
+    found = replace(forecast, tariff=tariff, facility=Facility(electricity_price=0.3))
+    assert found.cost is not None
+    assert found.wall is not None
+    assert found.cost.per_hour == pytest.approx(1.0 + 1.2 * 0.3)
+    assert found.wall.pue == 1.2
+    assert found.wall.usd_per_hour is None  # it is in the price, and counted once
+    dearer = replace(found, facility=Facility(electricity_price=0.3, pue=2.0)).cost
+    assert dearer is not None
+    assert dearer.per_hour == pytest.approx(1.0 + 2.0 * 0.3)
+
+
+def test_a_plan_asked_for_anywhere_has_the_electricity_of_owned_gpus(tmp_path: Path) -> None:
+    tariff = owned(tmp_path / "ours.toml", "electricity_price = 0.10\npue = 1.2\n")
+    slo = parse_slo("ttft_p99<1s")
+    for given, expected in ((None, (1.2, 0.1)), (Facility(electricity_price=0.5), (1.2, 0.5))):
+        asked = question_of(
+            "llama-3.1-8b", lambda _: LOAD, slo, gpus=["h200-sxm"], engines=["vllm"], tariff=tariff, facility=given
+        )
+        assert asked.metered == ("h200-sxm",)
+        assert (asked.facility.pue, asked.facility.electricity_price) == expected
 
 
 def test_rents_have_electricity_in_their_price(forecast: Forecast) -> None:

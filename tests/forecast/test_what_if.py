@@ -13,6 +13,9 @@ from infercast.forecast.compare import compare_runs, compare_steps
 from infercast.forecast.deploy import deploy
 from infercast.forecast.explain.kernels import decode_shape, estimate_step
 from infercast.forecast.explain.watched import watch_run
+from infercast.forecast.money import price_of
+from infercast.forecast.reasons import reasons
+from infercast.forecast.side_by_side import side_by_side
 from infercast.forecast.system import system_of
 from infercast.forecast.what_if import deploy_changed, parse_changes
 from infercast.hardware import load_gpu
@@ -148,3 +151,15 @@ def test_what_is_not_understood_is_named(text: str, words: str) -> None:
 def test_unknown_names_get_the_known_ones() -> None:
     with pytest.raises(UnknownNameError, match="dram_bandwidth"):
         parse_changes("dram_bandwith=2x")
+
+
+def test_a_changed_chip_costs_what_the_chip_costs() -> None:
+    assert price_of("h100-sxm+dram_bandwidth=1.5x") == price_of("h100-sxm")
+
+
+def test_a_reason_for_both_sides_is_said_once() -> None:
+    workload = infercast.synthetic_workload(rate=2, count=4, input_lengths=50, output_lengths=4)
+    run = watch_run(system_of(deploy("qwen3-0.6b", "h200-sxm", engine="vllm@0.32")), workload)
+    said = reasons(side_by_side((run, run), ("one", "two")))
+    assert len(said) == len({*said})
+    assert any("was not measured" in sentence for sentence in said)

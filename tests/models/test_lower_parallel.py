@@ -102,5 +102,22 @@ def test_a_named_kernel_pads_its_experts():
     config = read_model("gpt-oss-120b")
     marlin = replace(config, weights=replace(config.weights, experts_kernel="marlin"))
     plain, padded = (step(each, ParallelLayout(2))["experts"].op for each in (config, marlin))
-    assert (plain.hidden, plain.inter, plain.kernel) == (2880, 1440, "")
+    assert (plain.hidden, plain.inter, plain.kernel) == (2880, 1472, "")
     assert (padded.hidden, padded.inter, padded.kernel) == (3072, 1536, "marlin")
+
+
+@pytest.mark.parametrize(("gpus", "width"), [(1, 2880), (2, 1472), (4, 768), (8, 384)])
+def test_mxfp4_experts_are_as_wide_as_kernels_hold_them(gpus, width):
+    # fused_moe/oracle/mxfp4.py rounds the width on a GPU up to 64 for Triton's kernels and to more for all others.
+    config = read_model("gpt-oss-120b")
+    assert step(config, ParallelLayout(gpus))["experts"].op.inter == width
+    marlin = replace(config, weights=replace(config.weights, experts_kernel="marlin"))
+    assert step(marlin, ParallelLayout(gpus))["experts"].op.inter == -(-width // 128) * 128
+
+
+def test_a_gate_on_shared_experts_is_three_kernels():
+    # A profile of Qwen3.5-35B-A3B has a product of one column, a sigmoid and a multiplication in each of 40 layers.
+    calls = step("qwen3.5-35b-a3b", ParallelLayout(1))
+    assert [calls[name].count for name in ("shared_gate", "shared_sigmoid", "shared_gating")] == [40, 40, 40]
+    assert calls["shared_gate"].op.n == 1
+    assert "shared_gate" not in step("deepseek-v2-lite", ParallelLayout(1))

@@ -29,6 +29,25 @@ def test_refused_by_the_name_of_what_is_missing(architecture, missing):
         read_model({**LLAMA, "architectures": [architecture]})
 
 
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"sliding_window": -5}, "sliding_window must be a whole number above zero, not -5"),
+        ({"sliding_window": "long"}, "sliding_window must be a whole number above zero"),
+        ({"rope_scaling": "x"}, "rope_scaling must be an object, not 'x'"),
+        (
+            {"quantization_config": {"quant_method": "fp8", "weight_block_size": [0, 0]}},
+            r"weight_block_size must be two whole numbers above zero, not \[0, 0\]",
+        ),
+        ({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128]}}, "must be two whole numbers"),
+        ({"quantization_config": {"quant_method": "fp8", "weight_block_size": "x"}}, "must be a list of whole numbers"),
+    ],
+)
+def test_malformed_fields_are_refused(values, sentence):
+    with pytest.raises(FileFormatError, match=sentence):
+        read_model({**LLAMA, **values})
+
+
 @pytest.mark.parametrize("values", [{"architectures": ["BrandNewForCausalLM"]}, {"model_type": "brand_new"}])
 def test_unknown_kinds_are_never_guessed(values):
     sizes = {key: value for key, value in LLAMA.items() if key not in ("architectures", "model_type")}

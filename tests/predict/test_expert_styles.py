@@ -7,6 +7,7 @@ import pytest
 
 from infercast.hardware import load_gpu
 from infercast.ops import MoE
+from infercast.predict.default import make_predictor
 from infercast.predict.physics.either import Arrays
 from infercast.predict.physics.expert_routing import WHOLE, route
 from infercast.predict.physics.expert_styles import TRITON, TUNED, style_of
@@ -60,3 +61,27 @@ def test_pairs_of_other_gpus_cost_triton_but_not_tuned_products() -> None:
         for name in ("triton", "trtllm")
     ]
     assert between[0][0] > 4 * between[1][0]
+
+
+LAYOUT = {"hidden": 2048, "inter": 768, "experts": 128, "topk": 8}
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+@pytest.mark.parametrize("gpu", ["l40s", "rtx-4090", "gb10", "rtx-pro-6000", "h100-sxm", "b200-sxm"])
+def test_the_first_tokens_read_their_experts_from_memory(gpu: str, dtype: str) -> None:
+    """Tables go round a few experts, which a large cache holds; an engine has read all other layers in between."""
+    tokens, device = np.array([1.0, 2.0, 3.0, 4.0]), load_gpu(gpu)
+    op = MoE(tokens, **LAYOUT, dtype=dtype, weight_dtype=dtype)
+    seconds = make_predictor().estimate(op, device).seconds
+    assert np.all(op.weight_bytes / device.dram_bandwidth < 0.95 * seconds)
+    assert np.all(seconds[1:] / seconds[:-1] < [2.05, 1.55, 1.4])
+
+
+@pytest.mark.parametrize("gpu", ["l40s", "rtx-pro-6000", "mi300x", "h200-sxm"])
+@pytest.mark.parametrize(("dtype", "weight_dtype"), [("fp8", "fp8"), ("bf16", "int4"), ("nvfp4", "nvfp4")])
+def test_fewer_tokens_do_not_take_experts_clearly_longer(gpu: str, dtype: str, weight_dtype: str) -> None:
+    tokens = np.unique(np.round(np.geomspace(8, 20_000, 390)))
+    op = MoE(tokens, **LAYOUT, dtype=dtype, weight_dtype=weight_dtype)
+    seconds = np.asarray(make_predictor().estimate(op, load_gpu(gpu)).seconds)
+    assert np.all(seconds[1:] / seconds[:-1] < 1.25)
+    assert np.all(seconds > 0.8 * np.maximum.accumulate(seconds))

@@ -69,3 +69,13 @@ def test_an_engine_leaves_all_reduces_over_pcie_to_the_library():
     profile, boards = kernel_profile(), load_gpu("l40s")
     assert COLLECTIVE.variants(Collective("all_reduce", 1 << 20, 4), boards, profile) == ("NCCL",)
     assert COLLECTIVE.variants(Collective("all_reduce", 1 << 20, 2), boards, profile)[0] == "vLLM_custom_graph"
+
+
+@pytest.mark.parametrize("gpu", ["l40s", "rtx-4090", "rtx-pro-6000", "gb10", "h200-sxm"])
+@pytest.mark.parametrize("rows", [1, 16, 256])
+def test_scales_by_blocks_cost_a_product_of_few_rows_little(gpu: str, rows: int) -> None:
+    """Weights are most of what it reads, and they are the same bytes."""
+    device, predictor = load_gpu(gpu), make_predictor()
+    block, row = (predictor.estimate(Gemm(rows, 7168, 4096, dtype), device) for dtype in ("fp8_block", "fp8"))
+    assert block.seconds < 2.0 * row.seconds
+    assert 7168 * 4096 / device.dram_bandwidth <= block.seconds

@@ -170,3 +170,11 @@ def test_a_chip_with_less_than_the_bound_is_not_bound_by_it(tmp_path):
     op = Gemm(8, 7168, 2048, "fp8_block")
     slow, h200 = (float(PREDICTOR.estimate(op, load_gpu(gpu)).seconds) for gpu in (chip, "h200-sxm"))
     assert slow > h200
+
+
+@pytest.mark.parametrize("sequences", [8, 32, 128])
+def test_more_gpus_decode_gpt_oss_no_slower(sequences):
+    # Published steps of vLLM on H200s: 4.7 ms on four and 4.0 on eight with 8 clients, 7.3 and 5.6 with 32.
+    four, eight = (deploy("gpt-oss-120b", "h200-sxm", tensor_parallel_size=gpus) for gpus in (4, 8))
+    shape = decode_shape(sequences, 1000)
+    assert estimate_shape(eight, shape).seconds < estimate_shape(four, shape).seconds

@@ -143,3 +143,16 @@ def test_scores_that_are_all_alike_take_longer_to_search():
     assert times["prompt"][1] > 3 * times["prompt"][0]
     assert times["long"][1] > 3 * times["long"][0]
     assert times["short"][1] < 2 * times["short"][0]
+
+
+@pytest.mark.parametrize("heads", [8, 16])
+def test_a_lone_sequence_with_few_heads_is_cut_on_blackwell_too(heads: int) -> None:
+    """vLLM takes TensorRT-LLM's kernel for at most 16 heads of a GPU, FlashMLA's, which does not cut, for more."""
+    one, many = np.array([[1]]), np.array([[4000]])
+
+    def seconds(heads: int, gpu: str) -> float:
+        op = latent_attention(one, many, one, heads=heads, selected=2048, kind="mla", kv_dtype="bf16")
+        return float(np.ravel(make_predictor().estimate(op, load_gpu(gpu)).seconds)[0])
+
+    assert seconds(heads, "b200-sxm") < seconds(heads, "h200-sxm")
+    assert seconds(128, "b200-sxm") > 1.5 * seconds(heads, "b200-sxm")

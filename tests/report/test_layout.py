@@ -111,3 +111,10 @@ def test_paragraphs_are_as_wide_as_is_easy_to_read(
     for columns, widest in ((160, 78), (60, 60)):
         lines = on_terminal(capsys, monkeypatch, columns, paragraph("word " * 100))
         assert widest - 5 < max(map(len, lines)) <= widest
+
+
+def test_columns_of_one_title_are_told_apart_where_they_are_left_out(text_of: Any) -> None:
+    columns = [Column("TTFT", str), Column("80 %", str, 2), Column("tokens/s", str), Column("80 %", str, 1)]
+    wide = "1" * (LEAST_WIDTH // 4)
+    text = " ".join(text_of([FittingTable(columns, [wide])], width=LEAST_WIDTH).split())
+    assert "not shown at this width: 80 % of TTFT; --format csv has all" in text

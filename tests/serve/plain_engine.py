@@ -21,8 +21,8 @@ from infercast.serve.simulation import Replica
 from infercast.serve.stages import StagedTimeline
 from infercast.serve.step import StepShape
 from infercast.serve.timeline import Timeline
+from infercast.serve.workload.clients import Clients
 from infercast.serve.workload.request import Request, Workload
-from infercast.serve.workload.sessions import source_of
 from infercast.serve.workload.source import Source
 
 PlainCache: Any = run_path(str(Path(__file__).with_name("plain_cache.py")))["PlainCache"]
@@ -45,6 +45,8 @@ class Sequence:
     num_cached: int = 0
     num_preemptions: int = 0
     last_token: float = math.nan
+    num_most: int = 0
+    """Tokens of the answer at which the engine knows that it ends."""
     num_under_way: int = 0
     not_before: int = 0
 
@@ -62,6 +64,8 @@ class Plan:
     computed: list[int] = field(default_factory=list)
     started: list[Sequence] = field(default_factory=list)
     sampled: list[Sequence] = field(default_factory=list)
+    wasted: list[Sequence] = field(default_factory=list)
+    """Of those sampled: they have all their tokens, which the engine did not know."""
     num_preempted: int = 0
 
     @property
@@ -72,8 +76,9 @@ class Plan:
 class Scheduler:
     """Decides what each step computes. Sequences are served in order of arrival; the last one gives way first."""
 
-    def __init__(self, limits: FirstCome, cache: Any, steps_under_way: int = 2) -> None:
+    def __init__(self, limits: FirstCome, cache: Any, steps_under_way: int = 2, longest: int = 1 << 60) -> None:
         self.limits = limits
+        self._longest = longest
         self.cache = cache
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
@@ -90,7 +95,8 @@ class Scheduler:
     def add(self, index: int, request: Request) -> None:
         """Queue a request."""
         holding = self.cache.new_holding(index, request)
-        self.waiting.append(Sequence(index, request, holding, num_tokens=request.num_input))
+        most = min(request.most_output, max(self._longest - request.num_input, request.num_output))
+        self.waiting.append(Sequence(index, request, holding, num_tokens=request.num_input, num_most=most))
 
     def schedule(self) -> Plan | None:
         """Plan the next step, assuming that the steps under way end as planned; None if nothing can be computed."""
@@ -169,7 +175,7 @@ class Scheduler:
         With more than one of them under way an engine cannot tell, and plans a token too many.
         """
         under_way = sequence.num_promised - sequence.num_produced
-        last = sequence.request.num_input + sequence.request.num_output
+        last = sequence.request.num_input + sequence.num_most
         return under_way > 0 and sequence.num_computed + 2 - under_way >= last
 
     def _make_room(self, sequence: Sequence, new_tokens: int, plan: Plan) -> bool:
@@ -279,9 +285,11 @@ class Scheduler:
             sequence.num_under_way += new_tokens
         if reached == sequence.num_tokens:
             plan.sampled.append(sequence)
+            if sequence.num_promised >= num_output:
+                plan.wasted.append(sequence)
             sequence.num_promised += 1
             sequence.not_before = self._step + self.limits.steps_between_tokens
-            if not self.limits.waits_for_tokens and (sequence.num_promised < num_output or self._deep):
+            if not self.limits.waits_for_tokens and (sequence.num_promised < sequence.num_most or self._deep):
                 sequence.num_tokens += 1
 
 
@@ -296,7 +304,7 @@ class Engine:
         cache = PlainCache(
             replica.num_blocks, replica.kv_shape, caching=replica.prefix_caching, sparse_windows=replica.sparse_windows
         )
-        self.scheduler = Scheduler(replica.policy, cache, replica.steps_under_way)
+        self.scheduler = Scheduler(replica.policy, cache, replica.steps_under_way, replica.max_model_len or 1 << 60)
         self.timeline = Timeline()
         if replica.stages is not None:
             self.timeline = StagedTimeline(replica.stages, in_turn=replica.stages_in_turn)
@@ -354,14 +362,15 @@ class Engine:
         end, process, plan = step
         time = self.timeline.take_in(end, process)
         done = self.scheduler.complete(plan.sampled)
-        self.record.tokens(time, len(plan.sampled), plan.sampled, done)
+        received = [sequence for sequence in plan.sampled if sequence not in plan.wasted]
+        self.record.tokens(time, len(received), received, done)
         for sequence in done:
             self.clients.answer(self.record.last_end, sequence.index)
 
 
 def simulate(replica: Replica, workload: Workload) -> Record:
     """Serve a workload, the plain way."""
-    clients = source_of(workload, replica.request_path_seconds, replica.request_token_seconds)
+    clients = Clients(workload, replica.request_path_seconds, replica.request_token_seconds)
     record = Record(len(workload.requests), replica.num_blocks, replica.token_path_seconds, replica.token_turn_seconds)
     for _ in Engine(replica, clients, record).turns():
         pass

@@ -141,6 +141,19 @@ def states(seed: object, **changes: Any) -> Scenario:
     return make(rng.random(), **kind, **changes)
 
 
+def stops(seed: object) -> Scenario:
+    """Answers of which the engine learns with their last token that they have ended."""
+    rng = Random(f"stops {seed}")
+    replica, workload = rng.choice([small, small, crowd, tree, states, pipeline])(rng.random())
+    declared = [rng.choice([None, None, each.num_output + rng.randint(0, 9)]) for each in workload.requests]
+    requests = tuple(
+        replace(each, stops=rng.random() < 0.8, declared=most)
+        for each, most in zip(workload.requests, declared, strict=True)
+    )
+    longer = rng.choice([0, 0, 1, 50])
+    return replace(replica, max_model_len=(replica.max_model_len or 0) + longer), replace(workload, requests=requests)
+
+
 def prefill(seed: object) -> Scenario:
     """Prompts first, with answers that are declared longer than they are, and a cache that overflows now and then."""
     rng = Random(f"prefill {seed}")
@@ -237,5 +250,5 @@ def _scenario(rng: Random, requests: Sequence[Request], changes: dict[str, Any])
 
 KINDS = {
     "small": small, "crowd": crowd, "tree": tree, "pipeline": pipeline, "states": states, "prefill": prefill,
-    "talk": talk,
+    "stops": stops, "talk": talk,
 }  # fmt: skip

@@ -179,6 +179,10 @@ def test_conversations_may_begin_at_a_rate_or_so_many_at_a_time(tmp_path: Path) 
 
 
 def test_classes_are_drawn_by_whole_sessions() -> None:
+    with pytest.raises(InputError, match="two shares, 1 and 2"):
+        parse_class("chat:1:2")
+    with pytest.raises(InputError, match="'chat' is 2 of all requests"):
+        with_classes(Workload((Request(0.0, 1, 1),) * 4), [parse_class("chat:2")])
     classes = [parse_class("chat:3:priority=0:ttft=500ms,tpot=0.05"), parse_class("batch:1:priority=7:e2e=1min")]
     workload = with_classes(session_workload(rate=5, **{**TALK, "count": 4000}), classes)
     assert workload.classes[0].limits == (("ttft", 0.5), ("tpot", 0.05))

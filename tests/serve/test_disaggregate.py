@@ -112,3 +112,14 @@ def test_a_slow_prompt_does_not_hold_up_the_link() -> None:
     requests = (Request(0.0, 5, 2), Request(0.0, 500, 2), *(Request(0.05 * i, 5, 2) for i in range(1, 9)))
     done = run(requests, prefill=2, rate=1e6)
     assert (done.began - done.ready).max() < 1e-3
+
+
+@pytest.mark.parametrize(("servers", "taken_in"), [(1, 3.0), (2, 1.5)])
+def test_the_first_pool_takes_requests_in_as_one_engine_does(servers: int, taken_in: float) -> None:
+    replica = Replica(by_tokens, FirstCome(512, 64), num_blocks=4000, steps_under_way=1, request_turn_seconds=0.5)
+    pools = Pool(same_engines(replica, 2), servers=servers), Pool(same_engines(replica, 1))
+    workload = Workload((Request(0.0, 100, 2),) * 6)
+    done = simulate_disaggregated(*pools, Link(1e9, 1e9), lambda tokens: 10.0 * tokens, workload)
+    started = Served(done.prefill).started_at
+    assert started.min() == pytest.approx(taken_in)
+    assert Served(done.decode).first_token.min() < taken_in + 1.0  # the second pool has them from the first

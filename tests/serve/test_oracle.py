@@ -48,7 +48,8 @@ both = pytest.mark.parametrize("steps_under_way", [1, 2])
 
 
 @pytest.mark.parametrize(
-    ("kind", "count"), [("small", 800), ("tree", 400), ("pipeline", 240), ("crowd", 120), ("states", 240)]
+    ("kind", "count"),
+    [("small", 800), ("tree", 400), ("pipeline", 240), ("crowd", 120), ("states", 240), ("stops", 400)],
 )
 @pytest.mark.parametrize("part", range(4))
 def test_every_step_of_random_engines(scenario: Any, facts: Any, plain: Any, kind: str, count: int, part: int) -> None:

@@ -24,7 +24,7 @@ MOONCAKE = """{"timestamp": 500, "input_length": 1100, "output_length": 52, "has
 {"timestamp": 3000, "input_length": 1024, "output_length": 26, "hash_ids": [46, 2366]}
 """
 PLAIN_CSV = "arrival,input,output\n0.5,100,20\n1.25,200,30\n"
-PLAIN = (Request(0.5, 100, 20), Request(1.25, 200, 30))
+PLAIN = (Request(0.5, 100, 20, stops=True), Request(1.25, 200, 30, stops=True))
 
 
 @pytest.fixture
@@ -47,7 +47,9 @@ def problem_of(path: Path, format: str | None = None) -> str:
 
 def test_azure(write: Any) -> None:
     workload = read_trace(write(AZURE, "conv.csv"))
-    assert workload.requests == (Request(0.0, 4808, 10), Request(0.052, 3180, 8), Request(3600.0, 110, 27))
+    assert workload.requests == (
+        Request(0.0, 4808, 10, stops=True), Request(0.052, 3180, 8, stops=True), Request(3600.0, 110, 27, stops=True),
+    )  # fmt: skip
     assert workload.description == "3 requests over 3,600 s, Azure trace conv.csv, input mean 2,699, output mean 15"
     assert workload.rate is None
     assert workload.concurrency is None
@@ -61,8 +63,8 @@ def test_azure_with_and_without_fraction_and_zone(write: Any) -> None:
 
 def test_mooncake_blocks_become_segments(write: Any) -> None:
     first, second = read_trace(write(MOONCAKE)).requests
-    assert first == Request(0.0, 1100, 52, (Segment(46, 512), Segment(47, 512), Segment(2353, 76)))
-    assert second == Request(2.5, 1024, 26, (Segment(46, 512), Segment(2366, 512)))
+    assert first == Request(0.0, 1100, 52, (Segment(46, 512), Segment(47, 512), Segment(2353, 76)), stops=True)
+    assert second == Request(2.5, 1024, 26, (Segment(46, 512), Segment(2366, 512)), stops=True)
     assert first.prefix[0] is second.prefix[0]
 
 
@@ -76,12 +78,12 @@ def test_mooncake_blocks_become_segments(write: Any) -> None:
 )
 def test_mooncake_ids_that_cover_more_or_less_than_the_prompt(write: Any, hash_ids: list[int], prefix: Any) -> None:
     record = {"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": hash_ids}
-    assert read_trace(write(json.dumps(record))).requests == (Request(0.0, 600, 1, prefix),)
+    assert read_trace(write(json.dumps(record))).requests == (Request(0.0, 600, 1, prefix, stops=True),)
 
 
 def test_mooncake_without_ids(write: Any) -> None:
     path = write('{"timestamp": 7, "input_length": 9, "output_length": 1}')
-    assert read_trace(path).requests == (Request(0.0, 9, 1),)
+    assert read_trace(path).requests == (Request(0.0, 9, 1, stops=True),)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +148,13 @@ def test_naming_the_format_gives_what_detection_gives(write: Any, name: str, tex
 
 def test_a_synthetic_workload_survives_the_way_through_a_file(write: Any) -> None:
     requests = synthetic_workload(
-        rate=5.0, count=200, input_lengths="lognormal:300:1", output_lengths=9, prefix_length=40, prefix_groups=3
+        rate=5.0,
+        count=200,
+        input_lengths="lognormal:300:1",
+        output_lengths=9,
+        prefix_length=40,
+        prefix_groups=3,
+        ignore_eos=False,
     ).requests
     rows = [(r.arrival, r.num_input, r.num_output, r.prefix[0].content, r.prefix[0].num_tokens) for r in requests]
     names = ("arrival", "input", "output", "prefix_group", "prefix_length")

@@ -48,7 +48,7 @@ def test_the_json_schema(validate: Any, document: Any, write: Any) -> None:
     code, out, err = validate(write(document, "one.json.gz"), write(document, "two.json"), "--json")
     assert (code, err) == (0, "")
     result = json.loads(out)
-    assert set(result) == {"runs", "kv_blocks", "files", "reliability", "rank_correlation", "summary"}
+    assert set(result) == {"runs", "kv_blocks", "files", "by_load", "reliability", "rank_correlation", "summary"}
     assert [run["file"] for run in result["runs"]] == ["one.json.gz", "one.json.gz", "two.json", "two.json"]
     for run in result["runs"]:
         assert set(run) == RUN

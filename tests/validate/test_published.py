@@ -176,7 +176,15 @@ def test_the_command(table: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -
         "reliability",
     }
     assert result["summary"]["runs"] == 1
-    assert set(result["summary"]["ttft"]) == {"count", "median", "mean", "p90", "bias", "interval_coverage"}
+    assert set(result["summary"]["ttft"]) == {
+        "count",
+        "median",
+        "mean",
+        "p90",
+        "bias",
+        "interval_coverage",
+        "interval_half_width_mean",
+    }
     low, high = result["runs"][0]["ttft_ms"]["interval"]
     assert low < result["runs"][0]["ttft_ms"]["predicted"] < high
     code, out, _ = call(path, "--predictor", "roofline")

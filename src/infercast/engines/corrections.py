@@ -74,7 +74,7 @@ class CorrectedTimer(KernelTimer):
         self._own = timer
         self.kernels = timer.kernels
         self.rows_a_sequence = timer.rows_a_sequence
-        self._decoding_row = timer._decoding_row
+        self._decoding_row, self._adapter_table = timer._decoding_row, timer._adapter_table
         self._factors = (
             1.0 if corrections.prompts is None else corrections.prompts.value,
             1.0 if corrections.decodes is None else corrections.decodes.value,
@@ -132,6 +132,13 @@ class CorrectedTimer(KernelTimer):
         factor = self._factors[not np.any(queries > 1)]
         calls = self._own.sequence_calls(queries, keys)
         return [(column, call, factor * np.asarray(each)) for column, call, each in calls]
+
+    def with_adapters(self, estimate: StepEstimate) -> StepEstimate:
+        """A step in which a sequence has an adapter, whose kernels take as many times longer."""
+        factor, plain = self._factors[estimate.rows[0] >= self._decoding_row], estimate.gpu_seconds
+        found = self._own.with_adapters(estimate)
+        pairs = zip(plain, found.gpu_seconds, strict=True)
+        return found._replace(gpu_seconds=[before + factor * (after - before) for before, after in pairs])
 
     def _longer(self, estimate: StepEstimate) -> StepEstimate:
         factor = self._factors[estimate.rows[0] >= self._decoding_row]

@@ -77,7 +77,7 @@ class Deployment(Answer):
     @property
     def host_model(self) -> HostModel:
         """What the model costs the host."""
-        return self.engine.host_model(self.host, self.model, self.layout, self.gpu)
+        return self.engine.host_model(self.host, self.model, self.layout, self.gpu, self.settings)
 
     @property
     def has_default_host(self) -> bool:
@@ -123,6 +123,19 @@ def check_nodes(model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> None:
         )
 
 
+def put_on(
+    engine: AnyEngine, model: ModelConfig, gpu: Gpu, settings: Settings, layout: ParallelLayout
+) -> tuple[ModelConfig, Resolved]:
+    """The model as the engine runs it there, with room for adapters, and the settings that it chooses."""
+    engine.check_gpu(gpu)
+    check_layout(model, layout)
+    check_nodes(model, layout, gpu)
+    model = engine.choose_kernels(model, gpu, layout)
+    if (slots := engine.adapters(settings, model, layout)) is not None:
+        model = replace(model, adapters=slots)
+    return model, engine.resolve(settings, model, layout, gpu)
+
+
 def deploy(
     model: ModelConfig,
     gpu: Gpu,
@@ -135,13 +148,7 @@ def deploy(
 ) -> Deployment:
     """Put a model on GPUs, or say why it cannot be done. ``host`` of None is the one the engine was measured on."""
     engine = engine_of(settings)
-    engine.check_gpu(gpu)
-    check_layout(model, layout)
-    check_nodes(model, layout, gpu)
-    model = engine.choose_kernels(model, gpu, layout)
-    if (slots := engine.adapters(settings, model, layout)) is not None:
-        model = replace(model, adapters=slots)
-    resolved = engine.resolve(settings, model, layout, gpu)
+    model, resolved = put_on(engine, model, gpu, settings, layout)
     memory = require_fit(engine, model, layout, gpu, resolved)
     machine = host or engine.default_host()
     if not isinstance(machine, engine.host_type):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from infercast.engines.host import HostCosts, bundled_host
 from infercast.engines.measured import Fields, MeasuredSetup, ProfiledStep
+from infercast.engines.release import VERSION, numbers
 from infercast.engines.settings import TYPES, Resolved, Settings
 from infercast.engines.words import NO_COMMANDS, Commands, Flags, Names
 from infercast.errors import FileFormatError
@@ -73,6 +74,9 @@ class HostModel(Protocol):
     def borrowed_share(self, model: str) -> float:
         """The share of what launching a prompt costs that was seen in one other model only."""
 
+    def rests_on(self) -> list[str]:
+        """Sentences: which of its times were seen in few models or under special conditions."""
+
 
 class DraftPasses(Protocol):
     """How passes that draft reach the GPU."""
@@ -116,16 +120,18 @@ class Engine(Generic[Asked, Filled]):
     """What to know of a release whose costs were not measured."""
     is_measured: bool = True
     """Whether its costs were measured; those of another release stand in otherwise, and intervals are wider."""
+    close_since: Version = ()
+    """Since which release its kind is close to the measured one: published runs of these are about as far off."""
     is_new_kernel: Callable[[Op, Gpu], bool] = lambda *_: False
     """Whether this release runs a kernel of its own for an operator that nobody measured; an older one stands in."""
     has_new_runner: Callable[[ModelConfig], bool] = lambda _: False
     """Whether this release launches a model by other code than the one whose host times were measured."""
     load_balancer: str
     """What it has before several replicas, by the names of `infercast.serve.fleet.router`."""
+    servers_by_rank: bool = False
+    """Whether it starts an API server for each copy of data parallelism, and not one for all of them."""
     names: Names
     flags: Flags
-    keeps_promises: bool = False
-    """Whether it keeps room for the answers that clients declare."""
     shares_copies: bool = True
     """Whether copies of data parallelism share experts, and an exchange of tokens needs such copies."""
     commands: Commands = NO_COMMANDS
@@ -182,7 +188,7 @@ class Engine(Generic[Asked, Filled]):
     """Tokens of a sequence that its blocks have to have room for beside its window."""
 
     host_type: type[HostCosts]
-    host_model: Callable[[Any, ModelConfig, ParallelLayout, Gpu], HostModel]
+    host_model: Callable[[Any, ModelConfig, ParallelLayout, Gpu, Filled], HostModel]
     """What a model costs a host of `host_type`."""
 
     replica: Callable[[Deployment, Filled, StepTimer, bool], Replica]
@@ -205,6 +211,12 @@ class Engine(Generic[Asked, Filled]):
     def family(self) -> str:
         """The name without the version, which is that of its folder of data."""
         return self.name.partition("@")[0]
+
+    @property
+    def version(self) -> Version:
+        """As numbers, as far as the name has it."""
+        found = VERSION.fullmatch(self.name.partition("@")[2])
+        return numbers(found[1]) if found else ()
 
     def settings(self, given: Mapping[str, Any] | None = None, tell: Tell = lambda _: None) -> Asked:
         """Settings from the values of flags by name; ``tell`` hears what is left aside."""

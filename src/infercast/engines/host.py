@@ -21,6 +21,7 @@ LONGEST, FASTEST = 1e6, 1e3
 """No time of a host is longer than that, in ms or us, and no thread so many times as fast as the one measured."""
 UNITS = {"_ms": MILLI, "_us": MICRO}
 WORDS = ("title", "source", "cpu")
+FACTS = ("title", "source", "is_measured")
 WANTED = "title, source, and times with _ms or _us behind them, all as in the bundled host.toml of the engine"
 
 
@@ -39,6 +40,8 @@ class HostCosts:
     server_path: float = 0.0
     server_token: float = 0.0
     server_turn: float = 0.0
+    is_measured: bool = False
+    """Whether these are times of the very machine, not of one like it."""
 
     def behind_server(self) -> Self:
         """The same host where requests come as text over HTTP, and not as tokens from the same program."""
@@ -50,7 +53,7 @@ class HostCosts:
 
     def sped_up(self, speed: float, title: str, source: str | None = None) -> Self:
         """A host whose thread is so many times as fast."""
-        names = (field.name for field in fields(self) if field.name not in WORDS)
+        names = (field.name for field in fields(self) if field.name not in FACTS)
         seconds: dict[str, Any] = {name: getattr(self, name) / speed for name in names}
         return replace(self, title=title, source=source or self.source, **seconds)
 
@@ -96,7 +99,7 @@ def read_host(path: Path, kind: type[Costs]) -> Costs:
     if not 1 / FASTEST <= (speed := values.get("single_thread_speed", 1.0)) <= FASTEST:
         raise FileFormatError(path, f"single_thread_speed must lie in {1 / FASTEST:g} to {FASTEST:g}, not {speed}")
     try:
-        return _costs_of(kind, values)
+        return replace(_costs_of(kind, values), is_measured=True)
     except (KeyError, TypeError):
         raise FileFormatError(path, f"must hold exactly these: {WANTED}; {_amiss(kind, values)}") from None
 

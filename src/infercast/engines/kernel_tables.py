@@ -59,5 +59,6 @@ def products_of(calls: list[Call]) -> Table:
 
 def thinned(most: int, padded_to: tuple[int, ...]) -> Table:
     """Sizes to estimate: those that graphs pad to (or every small one), and a regular choice beyond."""
-    small = padded_to or range(1, min(most, DENSE) + 1)
-    return np.array(sorted({*small, *range(small[-1], most, SPACING), most}))
+    small = padded_to or range(1, DENSE + 1)
+    first = small[-1] // SPACING * SPACING + SPACING
+    return np.array(sorted({*small, *range(first, most + SPACING, SPACING)}))

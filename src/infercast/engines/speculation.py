@@ -47,6 +47,8 @@ class Drafting:
     """Slots in the cache that a sequence takes beyond its tokens, for drafts of the next step."""
     drops_block: bool = False
     """Whether the last block of a prefix that is found is computed again."""
+    read_ahead: int = 0
+    """Tokens of a prompt that it reads beyond those that a step computes, where a step leaves them for it."""
     slots_taken: int = 0
     """Tokens that each sequence takes off the budget of a step."""
     note: str = ""

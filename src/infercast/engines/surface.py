@@ -3,7 +3,8 @@
 A learned estimate costs half a millisecond of numpy however small the batch is; a run asks for thousands. A batch is
 described by a few numbers in which its time is smooth: a decoding batch by how many sequences it has and their mean
 length, a batch of prompts by how many, how long and how much of each is cached already. A few hundred estimates and
-straight lines between them (in logarithms) then serve a whole run.
+straight lines between them (in logarithms) then serve a whole run. Limits of an engine say how far a grid goes, never
+where its points are: what no request reaches changes nothing.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ def _counts(most: int) -> Array:
     while counts[-1] < most:
         counts.append(counts[-1] + step)
         step *= 2 if counts[-1] == 2 * STEPS_AN_OCTAVE * step else 1
-    return np.array([*counts[:-1], most])
+    return np.array(counts)
 
 
 def _points(axis: list[float], value: float) -> tuple[tuple[int, float], ...]:
@@ -179,8 +180,7 @@ def _safe_log(seconds: Array) -> Array:
 
 
 def _grid(first: int, last: int, density: float) -> Array:
-    """Whole numbers from first to last, evenly spread in logarithms, at least two."""
-    last = max(last, first + 1)
-    octaves = np.log2(last / first)
-    points = np.geomspace(first, last, 2 + int(np.ceil(octaves * density)))
+    """Whole numbers from the first to ``last`` or just beyond, so many an octave: the same ones whatever is last."""
+    octaves = math.log2(max(last, first + 1) / first)
+    points = first * np.exp2(np.arange(1 + math.ceil(octaves * density)) / density)
     return np.asarray(sorted(set(np.rint(points).astype(np.int64).tolist())))

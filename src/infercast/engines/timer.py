@@ -11,7 +11,7 @@ from infercast.engines.kernel_tables import Table, products_of, sequence_kernels
 from infercast.engines.padding import NOT_PADDED, padded_in
 from infercast.engines.surface import DecodeSurface, PromptSurface
 from infercast.engines.tabled import Tabled
-from infercast.models.lower import DRAFT_PREFIX, attention_calls, head_calls, token_calls
+from infercast.models.lower import DRAFT_PREFIX, attention_calls, head_calls, lora_calls, token_calls
 from infercast.ops import Call
 from infercast.ops.op import Size
 from infercast.predict.adjust.beside import felt_seconds
@@ -61,6 +61,7 @@ class KernelTimer(Tabled):
             token_sizes, row_sizes = thinned(max_tokens, sizes), thinned(max_rows, ())
         by_tokens = self._by_tokens(token_sizes)
         by_rows = self._by_rows(row_sizes)
+        of_adapters = lora_calls(config, layout, token_sizes)
         by_sequence, launches = sequence_kernels(self._by_sequence)
         self._attention_names = {name: column for column, name in enumerate(by_sequence)}
         self._attention_launches = [launches[name] for name in by_sequence]
@@ -69,6 +70,7 @@ class KernelTimer(Tabled):
         self.kernels: tuple[tuple[str, str], ...] = (
             *((call.name, call.op.family) for call in (*by_tokens, *by_rows)),
             GAPS,
+            *((call.name, call.op.family) for call in of_adapters),
             *by_sequence.items(),
         )
         """(name, family) of each kernel: those of the tables, then attention."""
@@ -86,6 +88,11 @@ class KernelTimer(Tabled):
         self._row_table = np.column_stack([head, np.full(len(head), self._host.gap_seconds)])
         self._token_seconds: list[float] = self._token_table.sum(axis=1).tolist()
         self._row_seconds: list[float] = self._row_table.sum(axis=1).tolist()
+        # LoRA adapters: what they add to a step of so many tokens; nothing in the first row, of steps without any.
+        self._adapter_table = self._time_table(of_adapters, token_sizes, max_tokens) if of_adapters else None
+        if self._adapter_table is not None:
+            self._adapter_table[0] = 0.0
+        self._no_adapters = () if self._adapter_table is None else (0,)
         self._surfaces = None
         if not predictor.is_cheap:
             decode = DecodeSurface(self._time_sequences, max_sequences, settings.max_model_len)
@@ -125,7 +132,7 @@ class KernelTimer(Tabled):
         row, host, dense = self._decoding(tokens, sampled)
         attention = self._surfaces[0](tokens, computed + tokens, steps)
         each = attention[0] if len(attention) == 1 else [sum(kernels) for kernels in zip(*attention, strict=True)]
-        return StepEstimate([dense + seconds for seconds in each], attention, host, (row, sampled))
+        return StepEstimate([dense + seconds for seconds in each], attention, host, (row, sampled, *self._no_adapters))
 
     def _compute_prompts(self, prompts: Prompts, num_decodes: int, computed: int, sampled: int) -> StepEstimate:
         """A step of prompts, (new, computed) tokens of each, beside sequences that have computed so many together."""
@@ -158,12 +165,36 @@ class KernelTimer(Tabled):
             seconds += share * throttled
         kernels = [[each] for each in attention]
         host = host.waiting(self._host.waited_share * seconds)
-        return StepEstimate([seconds], kernels, host, (padded, sampled), share, target, throttled)
+        return StepEstimate([seconds], kernels, host, (padded, sampled, *self._no_adapters), share, target, throttled)
 
     @property
     def _tables(self) -> tuple[Table, ...]:
-        """By tokens, and by sampled rows."""
-        return self._token_table, self._row_table
+        """By tokens, by sampled rows, and what adapters add where there are any."""
+        more = () if self._adapter_table is None else (self._adapter_table,)
+        return self._token_table, self._row_table, *more
+
+    def row_calls(self, table: int, rows: Table) -> list[tuple[Call, Size]]:
+        """The kernels of these rows; those of adapters are run where there are tokens of any."""
+        if table < 2:
+            return super().row_calls(table, rows)
+        calls = lora_calls(self._config, self._layout, np.maximum(rows, 1))
+        return [(call, call.count * (rows > 0)) for call in calls]
+
+    @property
+    def adapted(self) -> Adapted | None:
+        """The same steps where a sequence has an adapter; None without room for any."""
+        return None if self._adapter_table is None else Adapted(self)
+
+    def with_adapters(self, estimate: StepEstimate) -> StepEstimate:
+        """A step in which a sequence has an adapter: its kernels run for all tokens, padding among them."""
+        assert self._adapter_table is not None
+        padded = estimate.rows[0] % self._decoding_row
+        more, has_prompts = float(self._adapter_table[padded].sum()), estimate.rows[0] < self._decoding_row
+        return estimate._replace(
+            gpu_seconds=[seconds + more for seconds in estimate.gpu_seconds],
+            host=estimate.host.waiting(self._host.waited_share * more) if has_prompts else estimate.host,
+            rows=(*estimate.rows[:2], padded),
+        )
 
     def _by_tokens(self, tokens: Size) -> list[Call]:
         """Kernels that depend on the tokens of a step alone."""
@@ -194,7 +225,7 @@ class KernelTimer(Tabled):
         times = self._time_sequences(queries[None, :], keys)
         row, host, dense = self._decoding(shape.num_tokens, shape.num_sampled)
         seconds = [dense + sum(kernels) for kernels in times.tolist()]
-        return StepEstimate(seconds, times.T.tolist(), host, (row, shape.num_sampled))
+        return StepEstimate(seconds, times.T.tolist(), host, (row, shape.num_sampled, *self._no_adapters))
 
     def _time_sequences(self, queries: Table, keys: Table, sequences: Table | int = 1) -> Table:
         """Seconds of each attention kernel (columns), for one batch or an array of batches (rows)."""
@@ -217,3 +248,22 @@ class KernelTimer(Tabled):
             seconds = np.broadcast_to(felt_seconds(call, self._predictor.seconds(call.op, self._gpu)), np.shape(sizes))
             table[:, column] = np.interp(np.arange(most + 1), sizes, seconds)
         return table
+
+
+class Adapted:
+    """Another timer's steps, each with the kernels of LoRA adapters."""
+
+    def __init__(self, timer: KernelTimer) -> None:
+        self._timer = timer
+
+    def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
+        """What steps in a row cost."""
+        return self._timer.with_adapters(self._timer(shape, steps))
+
+    def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
+        """The same for a decoding batch that is known by its sums."""
+        return self._timer.with_adapters(self._timer.decode(count, computed, contexts, steps))
+
+    def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
+        """The same for such a batch with others beside it."""
+        return self._timer.with_adapters(self._timer.compute(beside, num_first, count, computed, contexts))

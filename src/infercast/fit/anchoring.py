@@ -1,7 +1,7 @@
 """Anchor points of a user's own GPU, turned into corrections of what was learned on others.
 
-A folder holds tables as `infercast fit` reads them, or what `infercast measure` wrote. The latter are compared with
-estimates as of an engine, with what an engine's own kernels take longer than kernels apart.
+A folder holds tables as `infercast fit` reads them, or what `infercast measure` wrote. The latter are kernels by
+themselves, and compared with estimates of such.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ import numpy as np
 from infercast.errors import InputError
 from infercast.fit.rows import Array, Rows
 from infercast.fit.samples import family_of_rows, key_of, sample_of
-from infercast.fit.sweeps import read_sweep, sweep_folders
+from infercast.fit.sweeps import is_swept, read_sweep, sweep_folders
 from infercast.fit.tables import FILES, read_table
 from infercast.hardware import Gpu, load_gpu
 from infercast.ops import Attention, Gemm, Op
@@ -42,6 +43,7 @@ class _Points(NamedTuple):
     misses: Array
     """log(measured / predicted)."""
     learner: Forest | None
+    is_swept: bool = False
 
 
 def read_corrections(
@@ -59,7 +61,8 @@ def read_corrections(
         features = np.concatenate([part.features for part in parts])
         if len(features) >= FEWEST:
             misses = np.concatenate([part.misses for part in parts])
-            corrections[family, kernel] = learn(family, features, misses, features, parts[0].learner)
+            learned = learn(family, features, misses, features, parts[0].learner)
+            corrections[family, kernel] = replace(learned, is_swept=parts[0].is_swept)
     if not corrections:
         raise InputError(f"{folder} has no kernel family with at least {FEWEST} rows of {gpu.name}")
     return corrections
@@ -68,17 +71,25 @@ def read_corrections(
 def _points(
     folder: Path, gpu: Gpu, artifact: Artifact, profile: KernelProfile
 ) -> Iterator[tuple[tuple[str, str], _Points]]:
-    if any(folder.glob("meta.toml")) or any(folder.glob("*/meta.toml")):
-        for own in sweep_folders(folder):
-            plain = tomllib.loads((own / "meta.toml").read_text(encoding="utf-8")).get("kernels") == "torch"
-            for rows in read_sweep(own):
+    swept = sweep_folders(folder) if any(folder.glob("meta.toml")) or any(folder.glob("*/meta.toml")) else []
+    if not swept and is_swept(folder):
+        swept = [folder]
+    if swept:
+        for own in swept:
+            plain = _is_by_torch(own / "meta.toml")
+            for rows in read_sweep(own, needs_meta=False):
                 if _is_of(rows, gpu) and not (plain and _is_another(rows.op, gpu, profile)):
-                    yield _of_sweep(rows, gpu, Learned(artifact, profile), profile)
+                    yield _of_sweep(rows, gpu, Learned(artifact, profile).alone, profile)
         return
     for family, name in FILES.items():
         if (folder / name).exists():
             own_rows = (rows for rows in read_table(folder / name, family) if _is_of(rows, gpu))
             yield from (_of_table(rows, gpu, artifact, profile) for rows in own_rows)
+
+
+def _is_by_torch(meta: Path) -> bool:
+    """Whether PyTorch's kernels were measured, not an engine's."""
+    return meta.exists() and tomllib.loads(meta.read_text(encoding="utf-8")).get("kernels") == "torch"
 
 
 def _is_of(rows: Rows, gpu: Gpu) -> bool:
@@ -103,17 +114,14 @@ def _of_table(rows: Rows, gpu: Gpu, artifact: Artifact, profile: KernelProfile) 
 
 
 def _of_sweep(rows: Rows, gpu: Gpu, predictor: Learned, profile: KernelProfile) -> tuple[tuple[str, str], _Points]:
-    """Rows of `infercast measure`, as an engine would find them."""
+    """Rows of `infercast measure`."""
     family, _, _, variant = key_of(rows)
     record = FAMILIES[family_of_rows(rows)]
     choice = predictor.choose(rows.op, gpu)
     names = [each for each in record.variants(rows.op, gpu, profile) if each]
     swept = choice is not None and choice.entry.engine == SWEEP
-    between = record.between_kernels
-    longer, added = between.get(variant, between.get("", (1.0, 0.0)))
     predicted = predictor.estimate(rows.op, gpu).seconds
     features = record.physics(rows.op, gpu, engine=True, swept=swept).features
-    misses = np.log((rows.seconds * longer + added) / predicted)
-    return (family, names[0] if names else variant), _Points(
-        features, np.asarray(misses), None if choice is None else choice.forest
-    )
+    misses = np.asarray(np.log(rows.seconds / predicted))
+    learner = None if choice is None else choice.forest
+    return (family, names[0] if names else variant), _Points(features, misses, learner, is_swept=True)

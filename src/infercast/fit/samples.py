@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.errors import FileFormatError, InputError
+from infercast.fit.left_out import is_of_kernel
 from infercast.fit.rows import LEFT_OUT, Rows
 from infercast.fit.sparse_modules import MODULE_FAMILIES
 from infercast.fit.sparse_tables import SPARSE_FAMILIES
@@ -42,6 +43,8 @@ class Sample:
     group: Array
     weight: Array
     """How much of what was timed the kernel is: less than 1 where others were timed with it."""
+    seconds: Array
+    """What was timed."""
 
     def part(self, chosen: Array) -> Sample:
         """Some of the rows."""
@@ -69,7 +72,12 @@ def read_samples(folder: Path, families: Sequence[str], gpus: Sequence[str] | No
                 parts[key_of(rows)].append(sample_of(rows))
     if not parts:
         raise InputError(f"{folder} has no rows of the chosen GPUs and families")
-    return {key: Sample.joined(group) for key, group in parts.items()}
+    return {key: _without_hosts(key, Sample.joined(group)) for key, group in parts.items()}
+
+
+def _without_hosts(key: Key, sample: Sample) -> Sample:
+    kept = is_of_kernel(key[0], sample.seconds, sample.residual)
+    return sample if kept.all() else sample.part(kept)
 
 
 def sweep_samples(folder: Path, families: Sequence[str] | None = None) -> dict[Key, Sample]:
@@ -112,7 +120,7 @@ def sample_of(rows: Rows) -> Sample:
     family = FAMILIES[family_of_rows(rows)]
     physics = family.physics(rows.op, load_gpu(rows.gpu), swept=rows.engine == SWEEP)
     base = base_seconds(family.name, rows.engine, physics)
-    return Sample(physics.features, np.log(rows.own / base), group_hashes(rows), rows.own / rows.seconds)
+    return Sample(physics.features, np.log(rows.own / base), group_hashes(rows), rows.own / rows.seconds, rows.seconds)
 
 
 def group_hashes(rows: Rows) -> Array:

@@ -33,9 +33,9 @@ PUBLISHED["sparse"] = ("index_scores", "top_k", "mla_attention", "msa_decode_att
 LAYOUT = ("heads", "kv_heads", "head_dim", "value_dim", "latent", "window", "kv_dtype")
 
 
-def read_sweep(folder: Path, families: Sequence[str] | None = None) -> Iterator[Rows]:
+def read_sweep(folder: Path, families: Sequence[str] | None = None, *, needs_meta: bool = True) -> Iterator[Rows]:
     """All rows of one GPU's folder."""
-    if not (folder / "meta.toml").exists():
+    if needs_meta and not (folder / "meta.toml").exists():
         raise InputError(f"{folder} is not a table of `infercast measure`: it has no meta.toml")
     for family in read_families(folder, families):
         yield from _READERS[family](_checked(folder / f"{family}.parquet"))
@@ -49,6 +49,12 @@ def read_families(folder: Path, families: Sequence[str] | None = None) -> list[s
         if (folder / f"{family}.parquet").exists()
         and (families is None or not {family, *PUBLISHED.get(family, ())}.isdisjoint(families))
     ]
+
+
+def is_swept(folder: Path) -> bool:
+    """Whether its tables are of `infercast measure`, by a column that no published table has."""
+    tables = (folder / f"{family}.parquet" for family in read_families(folder))
+    return any("burst_us" in pandas.read_parquet(table) for table in tables)
 
 
 def sweep_folders(folder: Path) -> list[Path]:

@@ -31,6 +31,9 @@ KNOWN_SHARE = 0.3
 """Of what was timed, from which on the kernel's own time is known."""
 FEWEST = 8
 """Rows below which nothing is learned of a kernel on its GPU."""
+SHORTEST = 75e-6
+"""Where all rows of a kernel take longer, the host's having been left out, it is not known of shorter ones how wrong an
+estimate is: the interval is at least as wide as that of physics alone."""
 AT_ONCE = 2
 """Models fitted side by side; each comes out the same whatever its neighbour is."""
 
@@ -105,7 +108,11 @@ def fit_measured(key: Key, sample: Sample) -> tuple[Entry, Forest]:
             found.append(sample.residual[held_out] - trial.predict(sample.features[held_out]))
     misses = np.concatenate(found) if found else sample.residual - np.median(sample.residual)
     forest = _boost(sample, settings)
-    return _entry(key, sample.residual.size, misses, offset=0.0, shrink=1.0), forest
+    entry = _entry(key, sample.residual.size, misses, offset=0.0, shrink=1.0)
+    if sample.seconds.min() > SHORTEST:
+        low, high = FAMILIES[key[0]].interval
+        entry = entry._replace(low=min(entry.low, low), high=max(entry.high, high))
+    return entry, forest
 
 
 def _boost(sample: Sample, settings: Settings) -> Forest:

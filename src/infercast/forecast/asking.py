@@ -18,7 +18,7 @@ from infercast.predict.roofline import Predictor
 from infercast.serve import Workload
 from infercast.serve.workload.asked import lengths_within
 from infercast.serve.workload.lengths import INPUT_LEN, OUTPUT_LEN, LengthDistribution
-from infercast.serve.workload.synthetic import synthetic_workload
+from infercast.serve.workload.synthetic import ended, synthetic_workload
 
 Deployable = Deployment | ModelSource
 """A deployment, or a model that is deployed with ``gpu`` and the options of `deploy`."""
@@ -39,6 +39,7 @@ class Load(TypedDict, total=False):
     prefix_length: int
     prefix_groups: int
     declared_length: int
+    ignore_eos: bool
     seed: int
 
 
@@ -77,7 +78,7 @@ ON_THE_COMMAND_LINE = {
     "gpu_clock": "gpu_clock_mhz",
 }
 """What options of the command line are called here, where names differ."""
-OF_TRACES = {"rate", "count"}
+OF_TRACES = {"rate", "count", "declared_length", "ignore_eos"}
 """What can be changed of a trace."""
 
 
@@ -143,9 +144,10 @@ def asked_workload(workload: Servable, load: Mapping[str, Any], longest: int) ->
 def _random(load: dict[str, Any], longest: int) -> Workload:
     if load.get("rate") is None and load.get("concurrency") is None and load.get("arrival") != "burst":
         raise InputError("say how requests arrive: rate=12 per second, concurrency=32 clients, or a workload")
-    if not {"input_lengths", "output_lengths"} & load.keys():
+    asked = load.get("input_lengths", INPUT_LEN), load.get("output_lengths", OUTPUT_LEN)
+    if all(isinstance(each, (str, int)) for each in asked):
         room = longest - load.get("prefix_length", 0)
-        load["input_lengths"], load["output_lengths"], _ = lengths_within(INPUT_LEN, OUTPUT_LEN, room)
+        load["input_lengths"], load["output_lengths"], _ = lengths_within(str(asked[0]), str(asked[1]), room)
     return synthetic_workload(**load)
 
 
@@ -156,7 +158,8 @@ def _trace(path: str | PathLike[str], load: Mapping[str, Any]) -> Workload:
     for name in load:
         if name not in OF_TRACES:
             raise InputError(f"{name} has no meaning with a trace, which brings its own; rate and count change it")
-    return scaled(read_trace(path), rate=load.get("rate"), limit=load.get("count"))
+    workload = scaled(read_trace(path), rate=load.get("rate"), limit=load.get("count"))
+    return ended(workload, load.get("declared_length"), load.get("ignore_eos"))
 
 
 def short(value: Any) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from infercast.forecast.money import GpuPrice, Tariff
+from infercast.forecast.money import GpuPrice, Tariff, around
 from infercast.forecast.wall import Facility
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def cost_at(per_hour: float, requests_per_second: float, input_tokens: float, ou
 def prices_of(forecast: Forecast, tariff: Tariff) -> list[tuple[int, str, GpuPrice | None]]:
     """GPUs of each pool, how many, and what an hour of one costs."""
     pools = [(pool.pool.gpus, pool.deployment.gpu.name) for pool in forecast.pools]
-    return [(count, gpu, tariff.price(gpu)) for count, gpu in pools]
+    return [(count, gpu, tariff.price(gpu, forecast.facility)) for count, gpu in pools]
 
 
 def metered_electricity(forecast: Forecast, prices: Sequence[tuple[int, str, GpuPrice | None]]) -> float:
@@ -67,15 +67,13 @@ def metered_electricity(forecast: Forecast, prices: Sequence[tuple[int, str, Gpu
 
 def facility_of(forecast: Forecast) -> Facility:
     """What stands around the GPUs: as it was given, and else as the list of owned hardware has it."""
-    facility = forecast.facility
-    for _, _, price in prices_of(forecast, forecast.tariff):
-        if price is not None:
-            facility = facility.or_else(price.pue, price.electricity_price)
-    return facility
+    return around((price for _, _, price in prices_of(forecast, forecast.tariff)), forecast.facility)
 
 
 def cost_of(forecast: Forecast, tariff: Tariff | None = None) -> Cost | None:
-    """What a run costs at the rates that it reached; None where a price is not known."""
+    """What a run costs at the rates that it reached; None where a price is not known, or no rate is a steady one."""
+    if not forecast.state.is_steady:
+        return None
     prices = prices_of(forecast, forecast.tariff if tariff is None else tariff)
     per_hour = hourly([(count, price) for count, _, price in prices])
     if per_hour is None:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.energy import StepsEnergy
+from infercast.engines.engine import Version
 from infercast.engines.timer import KernelTimer
-from infercast.forecast.intervals.uncertainty import Spread
 from infercast.forecast.pool_energy import PoolEnergy, pool_energy
 from infercast.predict.estimate import SOURCES
 from infercast.serve import Record, Workload
@@ -41,7 +41,9 @@ class PhaseEnergy:
     tokens: int
     joules: float
     watts: float
-    """Per GPU, while kernels ran."""
+    """Per GPU while kernels ran, as a meter shows it: at most the board's limit."""
+    burst_watts: float
+    """The same within the steps: for milliseconds, before its clock is down, a board draws more than its limit."""
 
     @property
     def joules_per_token(self) -> float:
@@ -62,7 +64,9 @@ class PoolPower:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Energy(Shown):
-    """What all GPUs of a run drew from the first request sent to the last token received, in joules and watts."""
+    """What all GPUs of a run drew, in joules and watts: in its steady part where that is what is forecast, or else from
+    the first request sent to the last token received.
+    """
 
     joules: float
     """Joules of all GPUs."""
@@ -117,7 +121,9 @@ class Energy(Shown):
 def energy_of(forecast: Forecast) -> Energy | None:
     """What a run drew; None where the power of a GPU is not known."""
     pools = [(pool.deployment, pool.pool.timer, pool.records) for pool in forecast.pools]
-    return energy_of_pools(pools, forecast.workload, forecast.clients, forecast.duration)
+    window, rates = forecast.window, (forecast.requests_per_second, forecast.output_tokens_per_second)
+    seconds = forecast.duration if window is None else window[1] - window[0]
+    return energy_of_pools(pools, forecast.workload, forecast.clients, seconds, rates=None if window is None else rates)
 
 
 def energy_of_pools(
@@ -125,19 +131,25 @@ def energy_of_pools(
     workload: Workload,
     clients: Record | Served,
     duration: float,
-    spread: Spread | None = None,
+    version: Version = (),
+    rates: tuple[float, float] | None = None,
 ) -> Energy | None:
-    """The same of pools by what their replicas did in so many seconds; ``spread``: how far an engine may be off, where
-    it is not that of its deployment.
+    """The same of pools by what their replicas did in so many seconds; ``version``: of the release that the engine's
+    stands in for; ``rates``: requests and output tokens a second, where not all of a run counts.
     """
-    drawn = [pool_energy(*pool, workload, duration, spread) for pool in pools]
+    drawn = [pool_energy(*pool, workload, duration, version) for pool in pools]
     joules = sum(pool.joules for pool in drawn)
     if joules <= 0:
         return None
     # Pools of one kind of GPU are off alike, so what they are off by is added up.
     width = sum(pool.joules * pool.half_width for pool in drawn) / joules
     gpus = sum(pool.gpus for pool in drawn)
-    outputs, inputs = int(clients.num_output.sum()), sum(request.num_input for request in workload.requests)
+    requests: float = len(workload.requests)
+    outputs: float = int(clients.num_output.sum())
+    inputs: float = sum(request.num_input for request in workload.requests)
+    if rates is not None:
+        inputs *= rates[0] * duration / requests
+        requests, outputs = rates[0] * duration, rates[1] * duration
     parts: dict[str, float] = {}
     for pool in drawn:
         for name, value in pool.by_part.items():
@@ -156,7 +168,7 @@ def energy_of_pools(
         pools=tuple(PoolPower(pool.gpus, pool.joules / duration / pool.gpus, pool.peak_watts) for pool in drawn),
         joules_per_output_token=joules / max(outputs, 1),
         joules_per_token=joules / max(outputs + inputs, 1),
-        joules_per_request=joules / len(workload.requests),
+        joules_per_request=joules / requests,
         source=max((pool.board.source for pool in drawn), key=SOURCES.index),
     )
 
@@ -164,6 +176,8 @@ def energy_of_pools(
 def _phases(pools: Iterable[PoolEnergy]) -> Iterable[PhaseEnergy]:
     """Steps with prompts and steps without, of all replicas of all pools."""
     found: dict[str, list[tuple[int, PhaseTotals, StepsEnergy]]] = {}
+    pools = list(pools)
+    limit = max((pool.board.limit_watts for pool in pools), default=0.0)
     for pool in pools:
         for name, several in pool.phases.items():
             found.setdefault(name, []).extend((pool.tensor, *each) for each in several)
@@ -171,4 +185,5 @@ def _phases(pools: Iterable[PoolEnergy]) -> Iterable[PhaseEnergy]:
         joules = sum(tensor * energy.joules for tensor, _, energy in of_all)
         seconds = sum(tensor * energy.kernel_seconds for tensor, _, energy in of_all)
         steps, tokens = (sum(getattr(totals, what) for _, totals, _ in of_all) for what in ("steps", "tokens"))
-        yield PhaseEnergy(name, steps, tokens, joules, joules / max(seconds, 1e-12))
+        watts = joules / max(seconds, 1e-12)
+        yield PhaseEnergy(name, steps, tokens, joules, min(watts, limit), watts)

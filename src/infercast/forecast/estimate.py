@@ -10,31 +10,46 @@ from typing import Any
 
 import numpy as np
 
-from infercast.errors import FileFormatError, InputError
+from infercast.errors import FileFormatError, InputError, UnknownNameError
 from infercast.forecast.csv_rows import read_rows
 from infercast.forecast.kernel_power import KernelPower, kernel_power
 from infercast.forecast.shapes import SHAPES, build_op
 from infercast.hardware import Gpu, load_gpu, with_network
+from infercast.hardware.kernels import is_modelled
 from infercast.hardware.network import networks
 from infercast.ops import Op
-from infercast.predict.adjust.power import board_under
+from infercast.predict.adjust.power import SUSTAINED_SPREAD, board_under, sustained
 from infercast.predict.default import make_predictor
 from infercast.predict.energy.metered import meter_reading
 from infercast.predict.estimate import Estimate
+from infercast.predict.learned import Learned
 from infercast.predict.roofline import Predictor
 
-RESULTS = ("seconds", "low", "high", "source", "bound", "watts", "joules", "meter_watts")
+ALONE, ENGINE, LASTING = CONDITIONS = ("alone", "engine", "sustained")
+"""What a kernel's time is of: one launch by itself after a pause, with cold operands, as `infercast measure` times it;
+the same between the other kernels of an engine; launches without a pause, at the clock that the power limit leaves."""
+ENDS = ("seconds", "low", "high")
+RESULTS = (
+    *ENDS, "source", "bound",
+    *(f"{condition}_{end}" for condition in (ENGINE, LASTING) for end in ENDS),
+    "watts", "joules", "meter_watts",
+)  # fmt: skip
 
 
 def estimate(
     kernel: str | Op,
     gpu: str | Path | Gpu,
     *,
+    condition: str = ALONE,
     predictor: str | Predictor = "learned",
     network: str | None = None,
     **sizes: Any,
 ) -> Estimate:
     """What a kernel takes on a GPU: seconds, an 80 % interval, source and bound.
+
+    ``condition`` says of what: ``alone`` is one launch by itself after a pause, as `infercast measure` times it,
+    ``engine`` the same between the other kernels of an engine, as steps and simulations count it, ``sustained``
+    launches without a pause, at the clock that the board's power limit leaves. The interval is of the one asked for.
 
     A kernel is an operator, or named by its family and sizes as on the command line:
     ``estimate("gemm", "h200-sxm", m=4096, n=14336, k=4096)``. Sizes may be arrays, which give arrays; a million
@@ -45,10 +60,10 @@ def estimate(
     if not isinstance(kernel, str):
         if sizes:
             raise InputError(f"an operator has its own sizes; leave out {', '.join(sizes)}")
-        return _checked(chosen, kernel, device)
+        return _checked(chosen, kernel, device, condition)
     if list in map(type, sizes.values()):
         sizes = {name: np.array(size) if isinstance(size, list) else size for name, size in sizes.items()}
-    return _checked(chosen, build_op(kernel, sizes), device)
+    return _checked(chosen, build_op(kernel, sizes), device, condition)
 
 
 def estimate_power(
@@ -78,9 +93,11 @@ _known_predictor = lru_cache(make_predictor)
 _device = lru_cache(load_gpu)
 
 
-def estimate_kernel(predictor: Predictor, gpu: Gpu, family: str, values: dict[str, Any]) -> Estimate:
+def estimate_kernel(
+    predictor: Predictor, gpu: Gpu, family: str, values: dict[str, Any], condition: str = ALONE
+) -> Estimate:
     """One kernel, named by its sizes."""
-    found = _checked(predictor, build_op(family, values), gpu)
+    found = _checked(predictor, build_op(family, values), gpu, condition)
     if np.ndim(found.seconds) == 0:
         return found
     # Attention over a batch is an array of one batch.
@@ -97,15 +114,32 @@ def _power(gpu: Gpu, op: Op, seconds: float) -> KernelPower:
     return kernel_power(board_under(gpu), op, seconds, meter_reading(op, gpu, seconds))
 
 
-def _checked(predictor: Predictor, op: Op, gpu: Gpu) -> Estimate:
+def _checked(predictor: Predictor, op: Op, gpu: Gpu, condition: str) -> Estimate:
     """The estimate of an operator that the GPUs can run."""
+    if condition not in CONDITIONS:
+        raise UnknownNameError("condition", condition, CONDITIONS)
     gpus = getattr(op, "gpus", 1)
     if gpus > gpu.gpus_per_node and gpu.network_bandwidth <= 0:
         raise InputError(
             f"a collective of {gpus} GPUs needs a network: a node of {gpu.name} has {gpu.gpus_per_node}; name one "
             f"(--network {', '.join(networks())}) or use at most {gpu.gpus_per_node} GPUs"
         )
-    return predictor.estimate(op, gpu)
+    if not isinstance(predictor, Learned) or not is_modelled(gpu):  # knows of no difference
+        return replace(predictor.estimate(op, gpu), condition=condition)
+    found = (predictor if condition == ENGINE else predictor.alone).estimate(op, gpu)
+    return replace(_lasting(found, op, gpu) if condition == LASTING else found, condition=condition)
+
+
+def _lasting(found: Estimate, op: Op, gpu: Gpu) -> Estimate:
+    """The same at the clock that a long load leaves; what is not known of that widens the interval."""
+    longer: Any = sustained(op, gpu, found.seconds)
+    known = np.where(longer > 1.0, SUSTAINED_SPREAD, 0.0)
+    low, high = (np.sqrt(np.log(end / found.seconds) ** 2 + known**2) for end in (found.low, found.high))
+    seconds: Any = found.seconds * longer
+    ends = (seconds * np.exp(-low), seconds * np.exp(high))
+    if np.ndim(seconds) == 0:
+        seconds, ends = float(seconds), (float(ends[0]), float(ends[1]))
+    return replace(found, seconds=seconds, low=ends[0], high=ends[1])
 
 
 def estimate_table(predictor: Predictor, gpu: Gpu, family: str, path: Path) -> Iterator[dict[str, Any]]:
@@ -115,11 +149,12 @@ def estimate_table(predictor: Predictor, gpu: Gpu, family: str, path: Path) -> I
             name: _value(path, number, name, text) for name, text in row.items() if name in _known(family) and text
         }
         try:
-            found = estimate_kernel(predictor, gpu, family, values)
+            found, *others = (estimate_kernel(predictor, gpu, family, values, each) for each in CONDITIONS)
         except InputError as problem:
             raise FileFormatError(path, str(problem), line=number) from None
         power = power_of(gpu, family, values, found)
-        latency = (found.seconds, found.low, found.high, found.source, found.bound)
+        among = (getattr(each, end) for each in others for end in ENDS)
+        latency = (found.seconds, found.low, found.high, found.source, found.bound, *among)
         results = (*latency, power.watts, power.joules, power.meter_watts)
         yield {**row, **{name: _plain(value) for name, value in zip(RESULTS, results, strict=True)}}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,8 @@ def host_from(source: str | Path, gpu: str, engine: str | None = None) -> HostCo
         raise FileFormatError(path, f"has no first token of a prompt of up to {SHORT} tokens")
     speed = float(np.median(ratios))
     title = f"your host (from {path.name}), {speed:.2f} times as fast as the measured one"
-    return chosen.default_host().sped_up(speed, title, "an idle engine on this machine")
+    found = chosen.default_host().sped_up(speed, title, "an idle engine on this machine")
+    return replace(found, is_measured=True)
 
 
 def _predicted_over_measured(path: Path, document: dict[str, Any], gpu: str, engine: AnyEngine) -> Iterator[float]:

@@ -25,13 +25,13 @@ from infercast.forecast.deploy import (
     load_device,
     load_model,
 )
-from infercast.forecast.intervals.uncertainty import gain_of, uncertainty_of
+from infercast.forecast.intervals.uncertainty import gains_of, uncertainty_of
 from infercast.forecast.layout_cost import LayoutCost, Layouts
 from infercast.forecast.money import Tariff
 from infercast.forecast.result import Forecast
-from infercast.forecast.simulate import simulate
+from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Slo, parse_slo
-from infercast.forecast.system import busiest
+from infercast.forecast.system import busiest, system_of
 from infercast.forecast.telling import told_stages
 from infercast.forecast.wall import Facility
 from infercast.hardware import Gpu
@@ -49,15 +49,11 @@ from infercast.serve.workload.synthetic import synthetic_workload
 
 CONCURRENCY, NUM_INPUT, NUM_OUTPUT = 64, 1024, 256
 """The usual load: so many clients, and the tokens of their requests."""
-ROUNDS = 2
-"""Requests of each client by default: all of a length, they start and end together, and rounds are alike."""
 
 
 def usual_workload(concurrency: int = CONCURRENCY) -> Workload:
     """A closed loop of equal requests."""
-    return synthetic_workload(
-        concurrency=concurrency, count=ROUNDS * concurrency, input_lengths=NUM_INPUT, output_lengths=NUM_OUTPUT
-    )
+    return synthetic_workload(concurrency=concurrency, input_lengths=NUM_INPUT, output_lengths=NUM_OUTPUT)
 
 
 def compare_layouts(
@@ -162,8 +158,9 @@ def _simulate(
         deployment = start(gpu=gpu)
     except DoesNotFitError as problem:
         return LayoutCost(gpu, layout, problem=str(problem))
-    forecast = decide(simulate(deployment, workload, router=router if layout.data > 1 else None))
-    if slo is not None and forecast.saturation is None:
+    system = system_of(deployment, router if layout.data > 1 else None)
+    forecast = decide(simulate_system(system, workload, slo=slo))
+    if slo is not None and forecast.state.is_steady:
         forecast = forecast.promised(slo)
     memory, (prompts, all_steps) = deployment.memory, _widths(forecast)
     return LayoutCost(
@@ -178,12 +175,12 @@ def _simulate(
         saturation=forecast.saturation,
         ttft_width=prompts,
         tpot_width=all_steps,
-        gain=gain_of(deployment, busiest(forecast.records)),
+        gain=max(gains_of(deployment, busiest(forecast.records))),
         source=basis_of(
             (family.source, family.seconds) for phase in forecast.phases for family in phase.families if family.source
         ),
         verdict=forecast.verdict,
-        price=forecast.tariff.price(gpu.name),
+        price=forecast.tariff.price(gpu.name, forecast.facility),
         cost=forecast.cost,
         energy=forecast.energy,
         wall=forecast.wall,

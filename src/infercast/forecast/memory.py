@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Unpack
 
-from infercast.engines.deployment import check_nodes
+from infercast.engines.deployment import put_on
 from infercast.engines.memory import Memory, require_fit
 from infercast.engines.registry import AnyEngine
 from infercast.engines.settings import Resolved, Settings
@@ -15,7 +15,6 @@ from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.rank import rank_weight_bytes
 from infercast.models.spec import ModelConfig
-from infercast.models.spread import check_layout
 from infercast.shown import Plotted
 
 
@@ -67,12 +66,8 @@ def fit_memory(
     layout = ParallelLayout(
         tensor_parallel_size, pipeline_parallel_size, data_parallel_size, experts=enable_expert_parallel
     )
-    engine.check_gpu(device)
     layout = engine.spread(wanted, config, layout, device)
-    check_layout(config, layout)
-    check_nodes(config, layout, device)
-    config = engine.choose_kernels(config, device, layout)
-    resolved = engine.resolve(wanted, config, layout, device)
+    config, resolved = put_on(engine, config, device, wanted, layout)
     memory = engine.plan_memory(config, layout, device, resolved)
     chunk = engine.tokens_under_way(resolved, layout)
     return Fit(

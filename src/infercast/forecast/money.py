@@ -8,6 +8,7 @@ from pathlib import Path
 
 from infercast.errors import InputError
 from infercast.forecast.price_list import PriceList, bundled_lists, gpu_called, provider_list, read_price_list
+from infercast.forecast.wall import Facility
 from infercast.units import format_dollars
 
 ON_DEMAND, SPOT, OWNED, GIVEN = "on-demand", "spot", "owned", "given"
@@ -31,10 +32,22 @@ class GpuPrice:
     """Of so many providers this is the middle one."""
     metered: bool = False
     """Whether electricity comes on top, by what a forecast says is drawn: owned GPUs without watts of their own."""
+    watts: float | None = None
+    """What an owned GPU draws all the time with its share of the server, whose electricity is in its price."""
     electricity_price: float | None = None
     """Dollars for each kWh, where the list of owned hardware says so ..."""
     pue: float | None = None
     """... and the factor of the building."""
+
+    def within(self, facility: Facility) -> GpuPrice:
+        """The same in a building with another PUE, or with another price of electricity."""
+        if self.watts is None:
+            return self
+        pue, electricity = (1.0 if self.pue is None else self.pue), self.electricity_price or 0.0
+        known = facility.or_else(pue, electricity)
+        more = (known.pue or 1.0) * (known.electricity_price or 0.0) - pue * electricity
+        per_hour = self.per_hour + self.watts / 1000.0 * more
+        return replace(self, per_hour=per_hour, pue=known.pue, electricity_price=known.electricity_price)
 
     @property
     def description(self) -> str:
@@ -67,15 +80,28 @@ class Tariff:
         if self.provider is not None or self.spot or self.file is not None:
             raise InputError("price_per_gpu_hour is the whole price; leave out provider, spot and prices")
 
-    def price(self, gpu: str) -> GpuPrice | None:
-        """What an hour of one GPU costs; None where nobody says."""
-        return price_of(gpu, provider=self.provider, spot=self.spot, file=self.file, per_gpu_hour=self.per_gpu_hour)
+    def price(self, gpu: str, facility: Facility | None = None) -> GpuPrice | None:
+        """What an hour of one GPU costs in a facility; None where nobody says."""
+        found = price_of(gpu, provider=self.provider, spot=self.spot, file=self.file, per_gpu_hour=self.per_gpu_hour)
+        return found if found is None or facility is None else found.within(facility)
 
     def unknown(self, gpu: str) -> str:
         """What to say where no price is known."""
         kind, of = (f"{SPOT} " if self.spot else ""), ("" if self.provider is None else f" of {self.provider}")
         where = "" if self.file is None else f" in {self.file}"
         return f"no {kind}price of {gpu}{of}{where} is known; {HOW_TO_GIVE}"
+
+
+def around(prices: Iterable[GpuPrice | None], facility: Facility) -> Facility:
+    """What stands around GPUs of these prices: as it was given, and else as lists of owned hardware have it.
+
+    Electricity is counted once: none is where all of it is in prices.
+    """
+    known = [price for price in prices if price is not None]
+    for price in known:
+        facility = facility.or_else(price.pue, price.electricity_price)
+    is_paid = any(price.watts is not None for price in known) and not any(price.metered for price in known)
+    return replace(facility, electricity_price=None) if is_paid else facility
 
 
 def price_of(
@@ -115,9 +141,11 @@ def _listed(prices: PriceList, gpu: str, *, spot: bool) -> GpuPrice | None:
         return None
     price = GpuPrice(gpu, prices.provider, per_hour, kind, prices.date, prices.source)
     entry = prices.gpus[gpu]
-    if kind != OWNED or "watts" in entry:
+    if kind != OWNED:
         return price
-    return replace(price, metered=True, electricity_price=entry.get("electricity_price"), pue=entry.get("pue"))
+    watts = entry.get("watts")
+    powered = replace(price, electricity_price=entry.get("electricity_price"), pue=entry.get("pue"))
+    return replace(powered, metered=True) if watts is None else replace(powered, watts=float(watts))
 
 
 def _middle(prices: Iterable[GpuPrice]) -> GpuPrice | None:

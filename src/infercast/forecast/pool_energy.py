@@ -10,8 +10,9 @@ import numpy as np
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.energy import Batch, StepsEnergy, steps_energy
+from infercast.engines.engine import Version
 from infercast.engines.timer import KernelTimer
-from infercast.forecast.intervals.uncertainty import EIGHTY, Spread, uncertainty_of
+from infercast.forecast.intervals.uncertainty import EIGHTY, uncertainty_of
 from infercast.forecast.system import busiest
 from infercast.predict.adjust.power import board_under
 from infercast.predict.energy.model import BoardPower
@@ -58,7 +59,7 @@ def pool_energy(
     records: Sequence[Record],
     workload: Workload,
     duration: float,
-    spread: Spread | None,
+    version: Version,
 ) -> PoolEnergy:
     """What the replicas of one pool drew."""
     board, layout = board_under(deployment.gpu), deployment.layout
@@ -66,16 +67,17 @@ def pool_energy(
     parts = {STATIC: 0.0, IDLE: 0.0}
     busy = 0.0
     for record in records:
+        times = 1.0 if record.span is None else duration / record.span
         for name, totals in record.phases.items():
             if not totals.steps:
                 continue
-            batches = typical_batches(totals, computed_inputs(record, workload) if name == "prefill" else 0)
-            energy = steps_energy(timer, board, totals, batches)
+            prompts = round(record.share * computed_inputs(record, workload)) if name == "prefill" else 0
+            energy = steps_energy(timer, board, totals, typical_batches(totals, prompts))
             phases.setdefault(name, []).append((totals, energy))
             for family, value in energy.dynamic.items():
-                parts[family] = parts.get(family, 0.0) + layout.tensor * value
-            parts[STATIC] += layout.tensor * energy.static
-            busy += layout.tensor * energy.kernel_seconds
+                parts[family] = parts.get(family, 0.0) + times * layout.tensor * value
+            parts[STATIC] += times * layout.tensor * energy.static
+            busy += times * layout.tensor * energy.kernel_seconds
     waiting = max(len(records) * layout.replica_gpus * duration - busy, 0.0)
     parts[IDLE] = board.idle_watts * waiting
     joules = sum(parts.values())
@@ -85,14 +87,14 @@ def pool_energy(
     # Joules follow the time that kernels take: of kernels that keep the chip busy, and where clients wait for answers,
     # of all that is drawn meanwhile.
     follows = BUSY_SHARE + (parts[STATIC] / joules if workload.rate is None else 0.0)
-    half = hypot(half, follows * _by_times(deployment, records, spread))
+    half = hypot(half, follows * _by_times(deployment, records, version))
     gpus = len(records) * layout.replica_gpus
     return PoolEnergy(board, gpus, parts, phases, layout.tensor, max(peaks, default=board.idle_watts), half)
 
 
-def _by_times(deployment: Deployment, records: Sequence[Record], spread: Spread | None) -> float:
+def _by_times(deployment: Deployment, records: Sequence[Record], version: Version) -> float:
     """How far the seconds of kernels may be off, as a logarithm."""
-    about = uncertainty_of(deployment, busiest(records), spread)
+    about = uncertainty_of(deployment, busiest(records), version)
     return max(about.prompts, about.decodes)
 
 

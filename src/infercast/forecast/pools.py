@@ -155,7 +155,7 @@ def _engine_loads(
         loads.append(
             EngineLoad(
                 requests=int(served.sum()),
-                busy=min(1.0, busy / duration),
+                busy=min(1.0, busy / (record.span or duration)),
                 running=record.running.area / busy if busy else 0.0,
                 kv_peak=record.kv_usage.peak,
                 prefix_hit_rate=float(record.num_cached.sum()) / prompts if prompts else 0.0,

@@ -110,7 +110,8 @@ def _check_entry(name: str, entry: Mapping[str, Any], path: Path) -> None:
 
 
 def gpu_called(name: str) -> str:
-    """Our name of a GPU; a name that we do not know is somebody's own."""
+    """Our name of a GPU; a name that we do not know is somebody's own. One with other properties costs what it did."""
+    name = name.partition("+")[0]
     if name in gpu_names():
         return name
     try:

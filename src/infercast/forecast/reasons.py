@@ -26,7 +26,7 @@ def reasons(both: SideBySide) -> list[str]:
         *_hosts(first, second),
     ]
     sentences = sentences or [f"Steps, kernels and cache of {first.name} and {second.name} are alike."]
-    return [*sentences, *_not_measured(first, second)]
+    return [*dict.fromkeys([*sentences, *_not_measured(first, second)])]
 
 
 def _stops(first: Side, second: Side) -> list[str]:

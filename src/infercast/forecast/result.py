@@ -18,9 +18,9 @@ from infercast.forecast.explain.phases import Phase, weakest_source
 from infercast.forecast.money import Tariff
 from infercast.forecast.outcome import Outcome
 from infercast.forecast.pools import EngineLoad, Level, LinkRun, PoolRun
-from infercast.forecast.saturation import Saturation, State
+from infercast.forecast.saturation import FILLING, OVERLOADED, Saturation, State
 from infercast.forecast.slo import Slo, keeps
-from infercast.forecast.steady import SteadyState
+from infercast.forecast.steady import CUT, SteadyState
 from infercast.forecast.system import System
 from infercast.forecast.verdict import Verdict, judge
 from infercast.forecast.wall import Facility, Wall, at_the_wall
@@ -63,6 +63,34 @@ class Forecast(Plotted, Outcome):
     """What stands around its GPUs: servers, building, grid."""
     kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """What was worked out of it and is not worked out again."""
+
+    @property
+    def headline(self) -> str:
+        """The first thing to say of it: how the deployment copes, and what the numbers are of."""
+        count = len(self.workload.requests)
+        if self.state.word == FILLING:
+            limit = f"; cut at {count:,} requests" if self.steady.stopped == CUT else f" ({count:,} requests)"
+            enough = "" if self.steady.num_needed is None else f"; about {self.steady.num_needed:,} would do"
+            return f"{self.state.sentence}{limit}{enough}. Latencies grow with the run: there is no cost and no odds."
+        if self.state.word == OVERLOADED:
+            return f"{self.state.sentence}. There is no cost and no odds."
+        cut = " The run was cut at a limit before its medians were known to a few per cent." if self.was_cut else ""
+        if self.window is None:
+            return f"{self.state.sentence}. Numbers are of all {count:,} requests, ramp-up and drain included.{cut}"
+        return f"{self.state.sentence}. Numbers are of {self.steady.num_requests:,} requests of the steady state.{cut}"
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether the run would have gone on for better numbers, and was cut at a limit."""
+        return self.steady.stopped == CUT
+
+    @property
+    def window(self) -> tuple[float, float] | None:
+        """From when to when the requests that count were sent, where they are those of the steady part; in seconds."""
+        if not self.steady_only:
+            return None
+        start = float(self.clients.sent_at.min())
+        return start + self.steady.begin, start + self.steady.end
 
     @property
     def deployment(self) -> Deployment:

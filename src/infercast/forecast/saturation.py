@@ -1,8 +1,9 @@
 """Telling a busy deployment from one that can never keep up, in one word.
 
-*stable*: what comes is served as fast as it comes. *backlogged*: a queue built up that takes long to clear, although
-the deployment could keep up with the rate. *overloaded*: requests come faster than they can be served, so the queue
-grows for as long as they do.
+*stable*: what comes is served as fast as it comes. *filling*: more and more requests were in the system up to the end
+of a run that was too short, although the deployment can keep up with the rate. *overloaded*: requests come faster than
+they can be served, so the queue grows for as long as they do. *backlogged*: of a trace, a queue built up that takes
+long to clear.
 """
 
 from __future__ import annotations
@@ -17,13 +18,12 @@ from infercast.forecast.steady import SteadyState
 from infercast.serve import Record, Replica, Workload
 from infercast.serve.fleet.served import Served
 
-STABLE, BACKLOGGED, OVERLOADED = "stable", "backlogged", "overloaded"
+STABLE, FILLING, BACKLOGGED, OVERLOADED = "stable", "filling", "backlogged", "overloaded"
 FEW, FEW_OF_ALL = 10, 0.02
 """Requests that wait: fewer, or so small a share of all, are no backlog."""
 HALF_FULL = 0.5
-FAR_ABOVE, ABOVE = 3.0, 1.5
-"""A queue by chance has a length of three times its mean one time in twenty. In a run that never became steady less
-is enough."""
+FAR_ABOVE = 3.0
+"""A queue by chance has a length of three times its mean one time in twenty."""
 
 
 class Saturation(NamedTuple):
@@ -63,6 +63,11 @@ class State(NamedTuple):
         return Saturation(self.offered, self.capacity)
 
     @property
+    def is_steady(self) -> bool:
+        """Whether results are those of any such run, so that a cost and odds may be told from them."""
+        return self.word in (STABLE, BACKLOGGED)
+
+    @property
     def sentence(self) -> str:
         """For people."""
         if (saturation := self.saturation) is not None:
@@ -70,6 +75,8 @@ class State(NamedTuple):
         most = "" if self.capacity is None else f"; up to about {_three_digits(self.capacity)} requests/s can be served"
         if self.word == STABLE:
             return f"stable: requests are served as fast as they come{most}"
+        if self.word == FILLING:
+            return f"filling: the run ended before the number of requests in the system stopped growing{most}"
         return f"{self.word}: the queue takes {self.to_clear:,.3g} s to clear after the last request{most}"
 
 
@@ -97,17 +104,17 @@ def find_state(
     if workload.concurrency is not None:
         return State(STABLE)
     to_clear = _seconds_to_clear(served)
-    # Sessions go on as fast as they are answered, and what a round of their prompts takes depends on their order.
-    if workload.rate is None or workload.in_turns:
+    if workload.rate is not None and workload.in_turns:
+        # Sessions go on as fast as they are answered, and what a round of their prompts takes depends on their order.
+        return State(STABLE if steady.filled else FILLING, offered=workload.rate, to_clear=to_clear)
+    if workload.rate is None:
         return _state_of_trace(replica, workload, served, to_clear, engines)
     if steady.settled and _has_room(replica, workload, served, engines):
         return State(STABLE, offered=workload.rate)
     most = engines * full_rate(replica, workload) if capacity is None else capacity()
-    if workload.rate > most:
-        word = OVERLOADED
-    else:
-        share = FAR_ABOVE if steady.settled else ABOVE
-        word = BACKLOGGED if _has_backlog(served, to_clear) and _ends_above(served, share) else STABLE
+    word = OVERLOADED if workload.rate > most else STABLE if steady.filled else FILLING
+    if word == STABLE and workload.drawn is None and _has_backlog(served, to_clear) and _ends_above(served):
+        word = BACKLOGGED
     return State(word, most, workload.rate, to_clear)
 
 
@@ -164,9 +171,9 @@ def _has_backlog(served: Record | Served, to_clear: float) -> bool:
     return num_waiting >= enough and to_clear > float(np.median(served.last_token - served.started_at))
 
 
-def _ends_above(served: Record | Served, share: float) -> bool:
+def _ends_above(served: Record | Served) -> bool:
     """Whether more requests are in the system when the last one comes than there were on average, by far."""
     start, end = float(served.sent_at.min()), float(served.sent_at.max())
     stayed = np.minimum(served.last_token, end) - served.sent_at
     average = float(stayed.sum()) / max(end - start, 1e-9)
-    return served.in_system_at(end) > share * average
+    return served.in_system_at(end) > FAR_ABOVE * average

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from functools import cache, partial
 from typing import Unpack
 
 import numpy as np
@@ -21,17 +22,20 @@ from infercast.forecast.asking import (
 )
 from infercast.forecast.capacity import full_rate, kept_full, typical
 from infercast.forecast.deploy import GpuSource
+from infercast.forecast.intervals.redraw import longest_taken
 from infercast.forecast.outcome import Outcome, outcome_of, part_of
 from infercast.forecast.pools import link_run, pool_run
 from infercast.forecast.result import Forecast
-from infercast.forecast.saturation import State, find_state, judged
-from infercast.forecast.steady import SteadyState, find_steady
+from infercast.forecast.saturation import OVERLOADED, State, find_state, judged
+from infercast.forecast.slo import Slo
+from infercast.forecast.steady import OVERLOAD, SteadyState, find_steady, further_requests
 from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, Run, System, system_of, two_pools
 from infercast.forecast.telling import told_progress
-from infercast.serve import Workload
+from infercast.serve import Record, Workload
 from infercast.serve.fleet.served import Served
 from infercast.serve.fleet.two_pools import receiving
 from infercast.serve.watching import Progress, Watcher
+from infercast.serve.workload.redraw import extended
 
 
 def simulate(
@@ -90,29 +94,42 @@ def simulate_system(
     system: System,
     workload: Workload,
     *,
-    watch: Sequence[Sequence[Watcher]] = (),
+    watch: Callable[[Workload], Sequence[Sequence[Watcher]]] = lambda _: (),
     progress: Progress | None = None,
     steady: bool = False,
     run: Run | None = None,
     capacity: Callable[[], float] | None = None,
+    slo: Slo | None = None,
+    medians: bool = True,
 ) -> Forecast:
-    """Simulate a workload; ``watch``: for each pool one watcher a replica, told of its steps.
+    """Simulate a workload; of an open-ended one as much as a steady result takes (`forecast.steady`).
 
-    ``run``: what the system did with the workload, where it has been asked already; ``capacity``: what it serves of
-    such requests when it is kept full, for those who ask for many rates of them and work it out once.
+    ``watch`` makes for each pool one watcher a replica, told of the steps of a run; ``run``: what the system did with
+    the workload, where it has been asked already; ``capacity``: what it serves of such requests when it is kept full,
+    for those who ask for many rates of them and work it out once; ``slo``: what is to be known well beside ``medians``,
+    or instead of them.
     """
     if not isinstance(workload, Workload):
         raise InputError(
             f"a simulation needs a workload, not {short(workload)}; infercast.synthetic_workload, read_trace and "
             "workload_from_requests make one"
         )
-    run = run or system.serve(workload, watch, progress)
-    steady_state = find_steady(run.clients, workload)
-    most = capacity or (lambda: most_requests_per_second(system, workload))
-    state = _state(system, workload, run.clients, steady_state, most)
-    steady_state = judged(steady_state, state)
-    seen = outcome_of(run.clients, part_of(steady_state, state, steady))
-    pools = zip(system.pools, run.records, strict=True)
+    most = cache(capacity or partial(most_requests_per_second, system, workload))
+    while True:
+        run = run or system.serve(workload, watch(workload), progress)
+        steady_state = find_steady(run.clients, workload)
+        state = _state(system, workload, run.clients, steady_state, most)
+        steady_state = judged(steady_state, state)
+        if not workload.open_ended or workload.drawn is None:
+            break
+        count, stopped = _further(run, workload, steady_state, state, slo, medians)
+        steady_state = steady_state._replace(stopped=stopped)
+        if count is None:
+            break
+        workload, run = extended(workload, count, longest_taken(workload, system.pools[-1].replica)), None
+    part = part_of(steady_state, state, steady, workload.open_ended)
+    seen = outcome_of(run.clients, part, workload)
+    pools = zip(system.pools, _within(run, part), strict=True)
     return Forecast(
         **{field.name: getattr(seen, field.name) for field in fields(Outcome)},
         workload=workload,
@@ -122,8 +139,27 @@ def simulate_system(
         clients=run.clients,
         state=state,
         steady=steady_state,
-        steady_only=steady,
+        steady_only=part is not None,
     )
+
+
+def _further(
+    run: Run, workload: Workload, steady: SteadyState, state: State, slo: Slo | None, medians: bool
+) -> tuple[int | None, str]:
+    """How many requests a run should have instead; or None, and why it may stay as it is."""
+    if state.word == OVERLOADED:
+        return None, OVERLOAD
+    phases = (phase for records in run.records for record in records for phase in record.phases.values())
+    return further_requests(run.clients, workload, steady, sum(phase.stretches for phase in phases), slo, medians)
+
+
+def _within(run: Run, part: SteadyState | None) -> tuple[tuple[Record, ...], ...]:
+    """What each replica did, summed up over the steady part if results are those of it."""
+    if part is None:
+        return run.records
+    start = float(run.clients.sent_at.min())
+    window = start + part.begin, start + part.end
+    return tuple(tuple(record.within(*window) for record in records) for records in run.records)
 
 
 def _state(
@@ -160,7 +196,9 @@ def _slowest_part(system: System, workload: Workload) -> float:
     assert wire is not None
     second = receiving(decode[0])
     mix = typical(workload, second)
-    prompts = replace(mix, requests=tuple(replace(each, num_output=1) for each in mix.requests))
+    prompts = replace(
+        mix, requests=tuple(replace(each, num_output=1, declared=None, stops=False) for each in mix.requests)
+    )
     size = float(np.array(system.sequence_sizes(workload)).mean())
     return min(
         len(prefill) * full_rate(prefill[0], prompts),

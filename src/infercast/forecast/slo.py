@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from infercast.errors import InputError
 from infercast.forecast.intervals.odds import odds_within, slower_by
+from infercast.forecast.intervals.uncertainty import EIGHTY
 from infercast.forecast.latency import FRACTIONS, NAMES, Percentiles
 from infercast.serve import Record
 from infercast.serve.fleet.served import Served
@@ -118,19 +119,13 @@ def _limit(text: str) -> Limit:
     return Limit(quantity, percentile, float(number) * UNITS[unit])
 
 
-def attainment(served: Record | Served, slo: Slo, since: float | None = None) -> float:
-    """The share of requests whose own TTFT, TPOT and end-to-end time stay below every limit.
+def attainment(served: Record | Served, slo: Slo, which: Array | None = None) -> float:
+    """The share of requests whose own TTFT, TPOT and end-to-end time stay below every limit; of those ``which`` count.
 
-    ``since``: of those sent from then on. An answer of one token has no TPOT and keeps any limit on it.
+    An answer of one token has no TPOT and keeps any limit on it.
     """
     kept = keeps(served, slo)
-    return float((kept if since is None else kept[served.sent_at >= since]).mean())
-
-
-def goodput(served: Record | Served, slo: Slo) -> float:
-    """Requests a second that do, over the whole run."""
-    duration = float(served.last_token.max() - served.sent_at.min())
-    return float(np.count_nonzero(keeps(served, slo))) / duration
+    return float((kept if which is None else kept[which]).mean())
 
 
 def keeps(served: Record | Served, slo: Slo) -> Array:
@@ -146,8 +141,8 @@ def keeps(served: Record | Served, slo: Slo) -> Array:
 
 
 def holds(forecast: Forecast, slo: Slo) -> bool:
-    """Whether all limits hold in the forecast's own numbers; none does for long where the queue grows without end."""
-    return forecast.saturation is None and headroom(forecast, slo) > 1.0
+    """Whether all limits hold in the forecast's own numbers; none does for long where more and more requests wait."""
+    return forecast.state.is_steady and headroom(forecast, slo) > 1.0
 
 
 def headroom(forecast: Forecast, slo: Slo) -> float:
@@ -155,35 +150,30 @@ def headroom(forecast: Forecast, slo: Slo) -> float:
     return min(limit.seconds / max(value_of(forecast, limit), 1e-12) for limit in slo.limits)
 
 
-def odds(forecast: Forecast, slo: Slo, intervals: Intervals | None = None) -> float:
+def odds(forecast: Forecast, slo: Slo, intervals: Intervals | None = None) -> float | None:
     """The probability that all limits hold, from the 80 % intervals of the forecast, worked out if not given.
+
+    None where latencies have no steady value, or the run was too short to see it.
 
     Around each number is a distribution with these ends, whose shape was found on measured runs (docs/odds.md). All
     limits of one run are off together, because one GPU and one host make them all, so the least likely limit decides.
     """
+    if not forecast.state.is_steady:
+        return None
     if intervals is None:
         from infercast.forecast.intervals.intervals import forecast_intervals  # noqa: PLC0415 - it imports results
 
         intervals = forecast_intervals(forecast)
-    return min([*(limit_odds(forecast, limit, intervals) for limit in slo.limits), _keeps_up(forecast, intervals)])
+    return min(limit_odds(forecast, limit, intervals) or 0.0 for limit in slo.limits)
 
 
-def limit_odds(forecast: Forecast, limit: Limit, intervals: Intervals) -> float:
-    """The probability that one limit holds."""
+def limit_odds(forecast: Forecast, limit: Limit, intervals: Intervals) -> float | None:
+    """The probability that one limit holds; None as for all of them."""
+    if not forecast.state.is_steady:
+        return None
     value = value_of(forecast, limit)
     ends = interval_of(forecast, limit, intervals)
     return 1.0 if ends is None else chance_below(limit.seconds, value, *ends, slower=_slower(forecast))
-
-
-def _keeps_up(forecast: Forecast, intervals: Intervals) -> float:
-    """The probability that what arrives can be served at all: a rate beyond capacity breaks any promise."""
-    saturation = forecast.saturation
-    if saturation is None:
-        return 1.0
-    low, high = (rate / forecast.requests_per_second for rate in intervals.requests_per_second)
-    # A rate of at least what is offered is a time between requests of at most that.
-    time = 1 / saturation.capacity
-    return chance_below(1 / saturation.offered, time, time / high, time / low, slower=_slower(forecast))
 
 
 def _slower(forecast: Forecast) -> float:
@@ -193,10 +183,12 @@ def _slower(forecast: Forecast) -> float:
 def chance_below(limit: float, value: float, low: float, high: float, *, slower: float = 0.0) -> float:
     """The probability of at most ``limit`` where ``value`` is forecast and 80 % lie between ``low`` and ``high``.
 
-    Each side has its own width; ``slower`` moves the middle (`odds_within`).
+    Each side of the middle, which is slower than the value by so much (`odds_within`), has its own width.
     """
-    room = log(limit / value)
-    return float(odds_within(room, log(high / value) if room >= 0 else log(value / low), slower))
+    room, longer = log(limit / value), log(high / value)
+    middle = longer * slower / (EIGHTY + slower)
+    beyond = room - middle
+    return float(odds_within(beyond, longer - middle if beyond >= 0 else middle - log(low / value)))
 
 
 def value_of(forecast: Forecast, limit: Limit) -> float:
@@ -213,15 +205,15 @@ def value_of(forecast: Forecast, limit: Limit) -> float:
 def _values(forecast: Forecast, quantity: str) -> Array:
     """The latency of every request that counts."""
     served = forecast.clients
-    since = served.sent_at >= counted_from(forecast)
+    inside = counted(forecast)
     values: Array = getattr(served, QUANTITIES[quantity])
-    return values[since[served.num_output > 1] if quantity == "tpot" else since]
+    return values[inside[served.num_output > 1] if quantity == "tpot" else inside]
 
 
-def counted_from(forecast: Forecast) -> float:
-    """When the first request that counts was sent."""
-    start = float(forecast.clients.sent_at.min())
-    return start + forecast.steady.begin if forecast.steady_only else start
+def counted(forecast: Forecast) -> Array:
+    """Which requests count: all, or those sent in the steady part."""
+    sent, window = forecast.clients.sent_at, forecast.window
+    return np.ones(sent.size, dtype=bool) if window is None else (sent >= window[0]) & (sent <= window[1])
 
 
 def interval_of(forecast: Forecast, limit: Limit, intervals: Intervals) -> tuple[float, float] | None:

@@ -170,7 +170,8 @@ def _pool(
             "instance, or instances without data parallelism"
         )
     shared = deployment.engine.shared_seconds(deployment) if lockstep else None
-    engines = Pool(same_engines(deployment.replica(timer), count), router, lockstep, shared)
+    servers = count if deployment.engine.servers_by_rank else instances
+    engines = Pool(same_engines(deployment.replica(timer), count), router, lockstep, shared, servers)
     return ServingPool(deployment, engines, role, instances)
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from infercast.engines.engine import HostModel
+from infercast.engines.registry import engine_named
 from infercast.errors import InputError
 from infercast.hardware import Gpu, load_gpu
+from infercast.models.layout import ParallelLayout
+from infercast.models.read import read_model
 from infercast.ops import Attention, Gemm, Op
 from infercast.ops.elementwise import embedding, gated_activation, kv_write, norm, rope, sampling
 from infercast.predict.adjust.power import throttle_decoding
@@ -21,6 +25,8 @@ from infercast.shown import Shown
 
 Array = npt.NDArray[Any]
 Sizes = dict[str, Array]
+LIKE = "llama-3.1-8b"
+"""A model like these, for what a host needs to know."""
 NAMES = ("layers", "hidden", "heads", "kv_heads", "inter", "head_dim", "vocabulary")
 
 
@@ -29,7 +35,9 @@ class Variants(Shown):
     """One element a variant."""
 
     seconds: Array
-    """GPU time of a step, in seconds."""
+    """Seconds of a step, as its GPU or the default engine's host takes longer."""
+    gpu_seconds: Array
+    """GPU time of its kernels, in seconds."""
     parameters: Array
     """Number of parameters of the model."""
 
@@ -73,7 +81,24 @@ def estimate_variants(
         )
     products, others, sequences = by_part.values()
     slower = throttle_decoding(device, 2.0 * batch * _weights(all_sizes), products + others)
-    return Variants(slower * products + others + sequences, _parameters(all_sizes))
+    gpu_seconds = slower * products + others + sequences
+    gaps, host_seconds = _host(batch, all_sizes["layers"], device)
+    return Variants(np.maximum(gpu_seconds + gaps, host_seconds), gpu_seconds, _parameters(all_sizes))
+
+
+def _host(batch: int, layers: Array, gpu: Gpu) -> tuple[Array, float]:
+    """What the GPU idles between kernels, by layers, and what the default engine's host takes for a step."""
+    engine, model, layout = engine_named(), read_model(LIKE), ParallelLayout()
+    host, settings = engine.default_host().behind_server(), engine.resolve(engine.settings(), model, layout, gpu)
+
+    def of(count: int) -> HostModel:
+        deep = replace(model, stacks=(replace(model.stacks[0], layers=count),))
+        return engine.host_model(host, deep, layout, gpu, settings)
+
+    values, where = np.unique(layers, return_inverse=True)
+    gaps = np.array([of(count).gap_seconds for count in values.tolist()])
+    launch, _ = engine.graphs(settings).launch(batch, is_decode=True)
+    return gaps[where].reshape(layers.shape), of(int(values[0])).cost(launch, batch, batch, 0).total
 
 
 Build = Callable[..., Op]

@@ -10,7 +10,7 @@ from infercast.forecast.slo import (
     Limit,
     Slo,
     attainment,
-    counted_from,
+    counted,
     headroom,
     holds,
     interval_of,
@@ -35,7 +35,8 @@ class JudgedLimit:
     value: float | None
     """None where no request has such a latency; the limit holds then."""
     interval: tuple[float, float] | None
-    odds: float
+    odds: float | None
+    """None where the run shows no steady latencies."""
 
     @property
     def headroom(self) -> float | None:
@@ -51,8 +52,8 @@ class Verdict(Answer):
     limits: tuple[JudgedLimit, ...]
     holds: bool
     """In the forecast's own numbers."""
-    odds: float
-    """The probability that all limits hold."""
+    odds: float | None
+    """The probability that all limits hold; None where the run shows no steady latencies."""
     headroom: float | None
     """The smallest limit / forecast, a factor; None where no request has any of the latencies."""
     attainment: float
@@ -73,7 +74,7 @@ def judge(forecast: Forecast, slo: Slo | str, intervals: Intervals | None = None
         from infercast.forecast.intervals.intervals import forecast_intervals  # noqa: PLC0415 - it imports results
 
         intervals = forecast_intervals(forecast)
-    share, least = attainment(forecast.clients, slo, counted_from(forecast)), headroom(forecast, slo)
+    share, least = attainment(forecast.clients, slo, counted(forecast)), headroom(forecast, slo)
     return Verdict(
         slo=slo,
         limits=tuple(

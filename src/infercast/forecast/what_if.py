@@ -84,9 +84,8 @@ def parse_changes(text: str) -> Changes:
         elif name in known:
             settings[name] = read_setting(known, name, value, "what-if")
         else:
-            raise UnknownNameError(
-                "what-if", name, ("gpu", "engine", *PROPERTIES, "host_speed", "router", *OPTIONS, *known)
-            )
+            every = ("gpu", "engine", *PROPERTIES, "host_speed", "router", *OPTIONS, *known)
+            raise UnknownNameError("what-if", name, dict.fromkeys(every))
     if not (gpu or router or engine or properties or options or settings or host_speed != 1.0):
         raise InputError("what-if changes nothing; say for example dram_bandwidth=1.5x,sms=160 or gpu=b200-sxm")
     return Changes(text, gpu, properties, host_speed, options, settings, router, engine)

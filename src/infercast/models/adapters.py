@@ -1,4 +1,4 @@
-"""LoRA adapters beside a model: what they take on a GPU, and the kernels that they add to every step.
+"""LoRA adapters beside a model: what they take on a GPU, and the kernels that they add to a step.
 
 Each projection gets two products: all tokens with the adapters' first matrices (shrink, to the rank) and the result
 with their second ones, added to the projection's output (expand). Tokens of several adapters are in one kernel, which

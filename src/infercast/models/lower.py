@@ -55,9 +55,14 @@ def token_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> li
         joined = HyperConnection(tokens, hidden=config.hidden, streams=streams, half="pre")
         calls.append(Call("hyper_head", joined))
     calls.append(Call("final_norm", norm(tokens, config.hidden, residual=True, dtype=base)))
-    if config.adapters is not None:
-        calls += adapter_calls(calls, config.adapters, tokens, base)
     return merge(calls)
+
+
+def lora_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> list[Call]:
+    """What LoRA adapters add to these in a step in which a sequence has one."""
+    if config.adapters is None:
+        return []
+    return merge(adapter_calls(token_calls(config, layout, tokens), config.adapters, tokens, config.weights.base))
 
 
 def attention_calls(

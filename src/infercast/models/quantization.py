@@ -150,7 +150,10 @@ def _schemes(settings: Fields) -> list[tuple[Scheme, ModuleNames | None]]:
 
 def _named(settings: Fields, method: str) -> Scheme:
     if method in ("fp8", "fbgemm_fp8"):
-        return schemes()["fp8_block" if settings.raw("weight_block_size") else "fp8"]
+        block = settings.numbers("weight_block_size")
+        if block is not None and (len(block) != 2 or min(block) < 1):
+            raise settings.wrong("weight_block_size", "two whole numbers above zero")
+        return schemes()["fp8_block" if block else "fp8"]
     if method == "quark":
         return quark_scheme(settings)
     if method == "mxfp4":

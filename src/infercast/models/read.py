@@ -163,4 +163,9 @@ def _text_fields(found: Source, is_seeing: bool, defaults: Mapping[str, Any]) ->
         inner = fields.section(nested)
         fields = Fields(inner.values, inner.where, outer=found.values)
     present = {key: value for key, value in fields.values.items() if value is not None}
-    return Fields({**defaults, **present}, fields.where, fields.outer)
+    fields = Fields({**defaults, **present}, fields.where, fields.outer)
+    # What some families ignore and no kernel depends on is checked all the same: an engine would stop here.
+    fields.count("sliding_window")
+    for key in ("rope_scaling", "rope_parameters"):
+        fields.section(key)
+    return fields

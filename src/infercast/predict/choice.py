@@ -11,6 +11,7 @@ from infercast.hardware.ordering import ratio_bounds
 from infercast.predict.artifact.artifact import Entry
 from infercast.predict.artifact.forest import Forest
 from infercast.predict.families import FAMILIES
+from infercast.predict.families.family import Family
 from infercast.predict.identity import ANY, SWEEP
 from infercast.predict.physics.either import Arrays, Kit, Number, Plain
 from infercast.predict.physics.terms import Physics
@@ -49,6 +50,11 @@ def scheduled_seconds(features: Number, scheduled: int, x: Kit) -> Number:
     return 1e-6 * x.exp2(features[scheduled] if x is Plain else features[:, scheduled])
 
 
+def between_kernels(family: Family, variant: str) -> tuple[float, float]:
+    """Factor and seconds that an engine adds to a kernel that was measured by itself."""
+    return _by_variant(family.between_kernels, variant, (1.0, 0.0))
+
+
 class Choice(NamedTuple):
     """The model that estimates a kind of operator, and by which tier it was found."""
 
@@ -78,7 +84,7 @@ class Choice(NamedTuple):
         """Factor and seconds that an engine adds to the estimate; published tables carry a launch instead."""
         if self.entry.engine != SWEEP:
             return 1.0, 0.0
-        return _by_variant(FAMILIES[self.entry.family].between_kernels, self.entry.variant, (1.0, 0.0))
+        return between_kernels(FAMILIES[self.entry.family], self.entry.variant)
 
     @property
     def trust(self) -> float:

@@ -53,12 +53,15 @@ class Estimate(Shown):
     """Where the number comes from: one of `SOURCES`."""
     bound: str | npt.NDArray[Any]
     """What limits the kernel: ``tensor``, ``dram``, ``special``, ``fma``, ``link`` or ``launch``."""
+    condition: str = ""
+    """Of a kernel that was asked for by itself, ``alone``, ``engine`` or ``sustained``; empty within a step."""
 
     def _words(self) -> str:
+        among = f"{self.condition}, " if self.condition else ""
         if np.ndim(self.seconds):
-            return f"{np.size(self.seconds):,} shapes, {self.source}"
+            return f"{np.size(self.seconds):,} shapes, {among}{self.source}"
         low, high = format_seconds(float(self.low)), format_seconds(float(self.high))
-        return f"{format_seconds(float(self.seconds))} ({low} to {high}), {self.source}, bound by {self.bound}"
+        return f"{format_seconds(float(self.seconds))} ({low} to {high}), {among}{self.source}, bound by {self.bound}"
 
     def taken(self, which: npt.NDArray[Any]) -> Estimate:
         """Of an array of shapes these, each as often as it is named."""

@@ -2,9 +2,10 @@
 
     seconds = max(physics * exp(r) * longer + added, what the hardware allows)
 
-r comes from the best knowledge there is of the GPU. Where that is of a sibling, it answers for the same shape on
-itself, and physics says how the two chips differ. One kernel is estimated in plain floats, which takes a twentieth of
-the time of an array of one.
+``longer`` and ``added`` are what other kernels of an engine cost a kernel, so a kernel alone has neither. r comes from
+the best knowledge there is of the GPU. Where that is of a sibling, it answers for the same shape on itself, and physics
+says how the two chips differ. One kernel is estimated in plain floats, which takes a twentieth of the time of an array
+of one.
 """
 
 from __future__ import annotations
@@ -18,17 +19,21 @@ import numpy as np
 from infercast.hardware import Gpu
 from infercast.ops import Op
 from infercast.predict.artifact.forest import Forest
-from infercast.predict.choice import Choice, scheduled_seconds
+from infercast.predict.choice import Choice, between_kernels, scheduled_seconds
 from infercast.predict.estimate import Estimate
 from infercast.predict.families.family import Core, Family
 from infercast.predict.identity import SWEEP
 from infercast.predict.limits import Floor
 from infercast.predict.many import are_many, joined, parts_of
-from infercast.predict.physics.either import Number, Plain, kit_of
+from infercast.predict.physics.either import Kit, Number, Plain, kit_of
 from infercast.predict.physics.terms import Physics
 
 if TYPE_CHECKING:
     from infercast.predict.adjust.anchors import Correction
+
+
+WARM_BELIEF = 6.0
+"""Power of the share of an engine's time that a table's physics takes, by which its residual is believed."""
 
 
 class Kernels:
@@ -42,14 +47,17 @@ class Kernels:
         choice: Choice | None,
         *,
         engine: bool,
+        alone: bool = False,
         correction: Correction | None = None,
         first: str = "",
     ) -> None:
         """``op`` is one of them, ``choice`` the model that knows them, if there is one, and ``correction`` what anchor
-        points taught of them. ``engine``: as in an engine, not as in a table. ``first``: the variant that was asked
-        for, whose kernel physics is of where no model of a kernel was found.
+        points taught of them. ``engine``: as in an engine, not as in a table; ``alone``: its operands as there,
+        but no other kernel around it. ``first``: the variant that was asked for, whose kernel physics is of where no
+        model of a kernel was found.
         """
-        self._family, self._gpu, self._engine, self._correction = family, gpu, engine, correction
+        self._family, self._gpu, self._correction = family, gpu, correction
+        self._engine = engine and not (alone and family.waits_in_engine)
         self._source, (low, high) = "physics", family.interval
         self._longer, self._added, self._make = 1.0, 0.0, family.core
         self._known: Gpu | None = None
@@ -58,7 +66,7 @@ class Kernels:
             self._source, (low, high) = choice.tier, choice.interval
             self._known, self._trust, (self._least, self._most) = choice.known, choice.trust, choice.bounds
             self._forest, self._offset, self._shrink = choice.forest, choice.entry.offset, choice.entry.shrink
-            if engine:
+            if engine and not alone:
                 self._longer, self._added = choice.in_engine
             if choice.entry.engine == SWEEP and family.swept_core is not None:
                 self._make = family.swept_core
@@ -68,8 +76,11 @@ class Kernels:
                 self._make = _naming(family.timed_by, choice.entry.engine, self._make)
         if correction is not None:
             self._source = "few-shot"
+            if correction.is_swept and engine and not alone:
+                self._longer, self._added = between_kernels(family, first if choice is None else choice.entry.variant)
         if family.named is not None and first:
             self._make = _naming(family.named, first, self._make)
+        self._is_tabled = choice is not None and choice.entry.engine != SWEEP
         self._base = None if choice is None or choice.entry.engine != SWEEP else family.scheduled
         self._low, self._high = exp(low), exp(high)
         self._at_least, self._servers = Floor(op, gpu, cold=engine), family.servers(op, gpu)
@@ -113,11 +124,13 @@ class Kernels:
         """Before what the hardware allows."""
         if self._forest is None:
             factor = 1.0 if self._correction is None else np.exp(self._correction(physics.features))
-            return physics.seconds * factor
+            return physics.seconds * factor * self._longer + self._added
         known = physics if self._known is None else self._physics(op, self._known, size)
         x, features = kit_of(known.seconds), known.features
         said = self._forest.predict_one(features) if x is Plain else self._forest.predict(features)
         residual = self._offset + self._shrink * said
+        if known.warm is not None and self._is_tabled:
+            residual = _when_cold(residual, known.warm, x)
         if self._base is not None:
             residual = residual + x.log(scheduled_seconds(features, self._base, x) / known.seconds)
         if self._correction is not None:
@@ -151,6 +164,16 @@ class Kernels:
             core = self._make(op, gpu)
             self._cores[gpu.name] = key, core
         return core.physics(size, engine=self._engine)
+
+
+def _when_cold(residual: Number, warm: Number, x: Kit) -> Number:
+    """What was learned where a share of what is read was in the cache, for a kernel that reads all of it from memory.
+
+    There a residual is mostly of how well the cache is modelled: experts that fit into it are faster than physics has
+    it, those that just do not are slower, and in an engine both read at one rate. No kernel is faster than there.
+    """
+    believed = residual * warm**WARM_BELIEF
+    return x.larger(believed, residual + x.log(warm))
 
 
 def _naming(named: Callable[[Any, str], Any], by: str, make: Callable[[Any, Gpu], Core]) -> Callable[..., Core]:

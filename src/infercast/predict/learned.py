@@ -48,15 +48,18 @@ class Learned:
         *,
         tier: str | None = None,
         as_tabled: bool = False,
+        alone: bool = False,
         corrections: Mapping[tuple[str, str], Correction] | None = None,
     ) -> None:
         """``tier`` keeps better ones from being used: ``unseen`` takes a GPU as if it had never been measured.
 
-        ``as_tabled`` takes kernels under the conditions of the tables they were learned from, not of an engine.
+        Kernels are as inside an engine. ``as_tabled`` takes them under the conditions of the tables they were learned
+        from, ``alone`` with the cold operands of an engine but without what its other kernels cost them.
         ``corrections`` are what anchor points taught, by (family, variant); they hold for the GPU they came from.
         """
         self._artifact = artifact
-        self._as_tabled = as_tabled
+        self._tier, self._as_tabled, self._is_alone = tier, as_tabled, alone
+        self._alone: Learned | None = self if alone or as_tabled else None
         self._corrections = corrections or {}
         self._profile = profile
         self._fallback = Typical()
@@ -86,6 +89,15 @@ class Learned:
 
         known = in_short(known_kernels(gpu, self._artifact, self._profile))
         return f"physics times an efficiency {origin}; this GPU was not measured ({known})"
+
+    @property
+    def alone(self) -> Learned:
+        """The same of kernels that run by themselves."""
+        if self._alone is None:
+            self._alone = Learned(
+                self._artifact, self._profile, tier=self._tier, alone=True, corrections=self._corrections
+            )
+        return self._alone
 
     def estimate(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Estimate:
         """One launch of ``op``; arrays of shapes give arrays of times. ``variants`` names the kernel, if known."""
@@ -165,4 +177,5 @@ class Learned:
         choice = self.choose(op, gpu, variants)
         correction = self._correction(family, op, gpu, variants) if self._corrections else None
         first = (variants or family.variants(op, gpu, self._profile) or ("",))[0]
-        return make(family, op, gpu, choice, engine=not self._as_tabled, correction=correction, first=first)
+        conditions: dict[str, Any] = {"engine": not self._as_tabled, "alone": self._is_alone}
+        return make(family, op, gpu, choice, **conditions, correction=correction, first=first)

@@ -22,6 +22,9 @@ SHOWN_SHARE = 0.0005
 """Parts below this share are left out of tables, never out of JSON."""
 
 
+BY_PLACE = "What a token is made of, by its place in the answer"
+
+
 def render_breakdown(workload: Workload, breakdown: Breakdown) -> list[RenderableType]:
     """Tables for a terminal."""
     several = f", on {breakdown.side_by_side:,} replicas and stages" if breakdown.side_by_side > 1 else ""
@@ -34,8 +37,7 @@ def render_breakdown(workload: Workload, breakdown: Breakdown) -> list[Renderabl
     if breakdown.later_tokens is not None:
         parts.append(section("Where the time per output token goes", _parts_table(breakdown.later_tokens)))
     if breakdown.composition is not None:
-        title = "What a token is made of, by its place in the answer"
-        parts.append(section(title, _composition_table(breakdown.composition)))
+        parts.append(section(BY_PLACE, grid(*composition_cells(breakdown.composition))))
     return parts
 
 
@@ -116,7 +118,8 @@ def largest_parts(parts: dict[str, float], total: float) -> str:
     return ", ".join(f"{name} {100 * share:.0f} %" for share, name in shares[:4] if share >= 0.01)
 
 
-def _composition_table(composition: Composition) -> RenderableType:
+def composition_cells(composition: Composition) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Titles and rows: what a token takes in each range of places, and the shares of kernel families in it."""
     sums: dict[str, float] = {}
     for each in composition.ranges:
         for family, seconds in each.families.items():
@@ -127,7 +130,7 @@ def _composition_table(composition: Composition) -> RenderableType:
         shares = [each.families[family] / each.seconds for family in shown]
         cells = [format_percent(share) for share in (*shares, max(0.0, 1.0 - sum(shares)))]
         rows.append((f"{each.first:,} to {each.last:,}", f"{each.requests:,}", format_seconds(each.seconds), *cells))
-    return grid(("token", "requests", "per token", *shown, "rest"), rows)
+    return ("token", "requests", "per token", *shown, "rest"), rows
 
 
 def breakdown_dict(breakdown: Breakdown) -> dict[str, Any]:

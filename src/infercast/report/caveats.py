@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from infercast.engines.deployment import Deployment
 from infercast.forecast.explain.phases import Phase
-from infercast.forecast.intervals.uncertainty import MEASURED, borrowed_share, spread_of
+from infercast.forecast.intervals.uncertainty import is_older
 from infercast.forecast.notes import estimate_notes
 from infercast.forecast.result import Forecast
 from infercast.forecast.saturation import OVERLOADED
 from infercast.report.layout import section, styled
-from infercast.report.state import BORROWED_TIMES, host_rows
+from infercast.report.state import host_rows
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,16 +28,10 @@ WEAK = {
 
 
 FORECASTS = "These are forecasts: simulations with estimated kernel latencies, not measurements."
-NARROW = (
-    "Intervals hold what errors of kernel latencies and host times, and the luck of a finite run, do to results. Of "
-    "the values of 53 measured runs on an H200 about four in five lie in theirs, of published runs on other "
-    "machines about half: intervals do not hold what the simulation is not told, such as another version of the "
-    "engine, other programs on the host, or networks."
-)
-WIDE = (
-    "Intervals hold what errors of kernel latencies and host times, and the luck of a finite run, do to results, and "
-    "how far engines were off that others have published: about four in five of those means lie in theirs. Networks "
-    "between nodes were not measured."
+HELD = (
+    "Intervals hold what errors of kernel latencies, host times and costs of another release, and the luck of a finite "
+    "run, do to results: about four in five of the values of measured and of published runs lie in theirs. They do not "
+    "hold what the simulation is not told: another load, other programs on the host, a board with less power, networks."
 )
 CALIBRATED = (
     "Times are calibrated with {}: intervals hold what its results left open, and how far one run of a deployment is "
@@ -60,8 +54,7 @@ def caveats(forecast: Forecast) -> list[str]:
             else f"{role.capitalize()} pool: {each[:1].lower()}{each[1:]}"
             for each in said
         ]
-    measured = all(spread_of(pool.deployment) is MEASURED for pool in forecast.pools) and forecast.link is None
-    sentences.append(NARROW if measured else WIDE)
+    sentences.append(HELD)
     if forecast.link is not None:
         sentences.append("No transfer between two pools was measured: the link is taken from its data sheet.")
     sentences.append(
@@ -113,10 +106,10 @@ def _of_deployment(deployment: Deployment, phases: Sequence[Phase]) -> list[str]
     ]
     engine = deployment.engine
     if not engine.is_measured:
+        published = f"published runs of {'releases long before' if is_older(engine) else 'close releases'}"
         runner = " It runs this model by other code on the host." if engine.has_new_runner(deployment.model) else ""
         sentences.append(
-            f"{engine.name} was not measured ({engine.note}): intervals hold how far two releases of an engine were "
-            f"apart.{runner}"
+            f"{engine.name} was not measured ({engine.note}): intervals hold how far {published} are off.{runner}"
         )
     sentences += [*estimate_notes(deployment), *_of_drafts(deployment)]
     if deployment.corrections is not None:
@@ -126,7 +119,5 @@ def _of_deployment(deployment: Deployment, phases: Sequence[Phase]) -> list[str]
             f"Host times are those of another machine ({deployment.host.title}); `infercast measure --host`, or "
             "`infercast calibrate` with a benchmark, fits them to yours."
         )
-    waits = [text for _, text in host_rows(deployment, phases)]
-    if borrowed_share(deployment) > 0 and BORROWED_TIMES not in waits:
-        waits.append(BORROWED_TIMES)
-    return sentences + waits
+    sentences += deployment.host_model.rests_on()
+    return sentences + [text for _, text in host_rows(deployment, phases)]

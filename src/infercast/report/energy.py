@@ -118,6 +118,7 @@ def _energy_dict(energy: Energy) -> dict[str, Any]:
                 "phase": phase.name,
                 "joules": phase.joules,
                 "watts_per_gpu": phase.watts,
+                "burst_watts_per_gpu": phase.burst_watts,
                 "joules_per_token": phase.joules_per_token,
             }
             for phase in energy.phases

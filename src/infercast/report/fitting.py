@@ -37,12 +37,20 @@ class FittingTable:
         """Called by rich when the width is known."""
         shown = self._fitting(console, options)
         yield self._table(shown)
-        if left_out := dict.fromkeys(each.title for each in self._columns if each not in shown):
+        if left_out := [self._name(each) for each in self._columns if each not in shown]:
             yield styled(f"not shown at this width: {', '.join(left_out)}; --format csv has all", style="dim")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         """Called by rich for what is put around it."""
         return console.measure(self._table(self._fitting(console, options)), options=options)
+
+    def _name(self, column: Column) -> str:
+        """Its title; where several have it, of which column before it: ``80 % of TTFT``."""
+        titles = [each.title for each in self._columns]
+        if titles.count(column.title) == 1:
+            return column.title
+        before = titles[: self._columns.index(column)]
+        return f"{column.title} of {next(title for title in reversed(before) if titles.count(title) == 1)}"
 
     @property
     def whole(self) -> Grid:

@@ -10,7 +10,6 @@ from infercast.forecast.intervals.intervals import Intervals
 from infercast.forecast.latency import NAMES, Percentiles
 from infercast.forecast.pools import EngineLoad, LinkRun, PoolRun
 from infercast.forecast.result import Forecast
-from infercast.forecast.saturation import OVERLOADED
 from infercast.forecast.speculation import drafts_of
 from infercast.forecast.system import BOTH, DECODE
 from infercast.report.by_part import (
@@ -47,9 +46,9 @@ FAMILY_FIELDS = ("family", "seconds", "share", "bound", "source")
 
 def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> list[RenderableType]:
     """Tables for a terminal."""
-    about = [section(title, facts(rows)) for title, rows in system_facts(forecast)]
-    if forecast.state.word == OVERLOADED:
-        about.append(section("Overload", styled(forecast.state.sentence, style="bold red")))
+    style = "bold" if forecast.state.is_steady else "bold red"
+    about: list[RenderableType] = [styled(forecast.headline, style=style)]
+    about += [section(title, facts(rows)) for title, rows in system_facts(forecast)]
     latencies = [(each.title, *latency_cells(values)) for each, values, _ in latencies_of(forecast)]
     title = "Latency, without ramp-up and drain" if forecast.steady_only else "Latency"
     parts = [
@@ -109,6 +108,7 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
         ],
         "phases": [{"pool": pool.role, **_phase_dict(phase)} for pool in forecast.pools for phase in pool.phases],
         "speculation": draft_run_dict(drafts_of(forecast)),
+        "headline": forecast.headline,
         **state_fields(forecast.state, forecast.steady, forecast.steady_only),
         **host_fields(forecast),
         "source": forecast.source,

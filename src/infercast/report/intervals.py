@@ -13,7 +13,15 @@ from infercast.units import MILLI, format_seconds
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-TITLE = "80 % intervals, from how far kernels and host may be off, and from chance"
+TITLE = "80 % intervals, from how far kernels, host and release may be off, and from chance"
+MEDIANS = {"ttft": "TTFT p50", "tpot": "TPOT p50"}
+PARTS = {"kernels": "kernels", "host": "your host", "release": "the release", "luck": "luck"}
+LEAST = 0.005
+"""Parts below this are left out."""
+EVIDENCE = {
+    "probed": "your host's speed, by `infercast measure --host`",
+    "calibrated": "one benchmark, by `infercast calibrate`",
+}
 
 
 def render_intervals(intervals: Intervals) -> RenderableType:
@@ -23,7 +31,26 @@ def render_intervals(intervals: Intervals) -> RenderableType:
     rows = zip(NAMES, *(_cells(getattr(intervals, each.name)) for each in LATENCIES), strict=True)
     table = grid(("", *(each.short for each in LATENCIES)), [list(row) for row in rows])
     rates = ("output tokens/s", format_rates(intervals.output_tokens_per_second))
-    return section(TITLE, Group(table, facts([rates])))
+    return section(TITLE, Group(table, facts([rates, *rest_rows(intervals)])))
+
+
+def rest_rows(intervals: Intervals) -> list[tuple[str, str]]:
+    """What medians' intervals are made of, each part by itself, and what would narrow them."""
+    shown = {MEDIANS[name]: rests for name, rests in intervals.rests.items() if getattr(intervals, name) is not None}
+    rows = []
+    for title, rests in shown.items():
+        parts = ((words, getattr(rests, name)) for name, words in PARTS.items())
+        made = ", ".join(f"{words} {_around(part)}" for words, part in parts if part >= LEAST)
+        rows.append((title, f"{_around(rests.whole)}: {made}"))
+    for name, words in EVIDENCE.items():
+        if any(getattr(rests, name) < 0.95 * rests.whole for rests in shown.values()):
+            left = ", ".join(f"{title} {_around(getattr(rests, name))}" for title, rests in shown.items())
+            rows.append(("would be", f"{left} with {words}"))
+    return rows
+
+
+def _around(part: float) -> str:
+    return f"+-{100 * part:.0f} %"
 
 
 def render_alone(intervals: Intervals) -> list[RenderableType]:
@@ -40,6 +67,7 @@ def interval_fields(intervals: Intervals | None) -> dict[str, Any]:
         **{f"{each.name}_ms_interval": _milliseconds(getattr(intervals, each.name)) for each in LATENCIES},
         "output_tokens_per_s_interval": list(intervals.output_tokens_per_second),
         "requests_per_s_interval": list(intervals.requests_per_second),
+        "interval_rests_on": {f"{name}_p50": rests._asdict() for name, rests in intervals.rests.items()},
     }
 
 

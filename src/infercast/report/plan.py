@@ -125,7 +125,7 @@ def _others(rows: list[Row]) -> RenderableType:
             f"{row.gpus}",
             "-" if row.cost is None else f"{row.cost:,.2f}",
             "-" if row.headroom is None else f"{row.headroom:.2f}",
-            row.reason or "keeps the SLO",
+            row.verdict,
         ]
         for row in rows
     ]
@@ -135,7 +135,8 @@ def _others(rows: list[Row]) -> RenderableType:
 def _effort(plan: Plan) -> str:
     counts = {stage: plan.count(stage) for stage in Stage}
     return (
-        f"{plan.num_candidates:,} candidates: {counts[Stage.REFUSED]:,} do not fit, {counts[Stage.BOUND]:,} ruled out "
+        f"{plan.num_candidates:,} candidates: {plan.num_unseen:,} of more GPUs or of costlier kinds than those that do "
+        f"were not looked at, {counts[Stage.REFUSED]:,} do not fit, {counts[Stage.BOUND]:,} ruled out "
         f"by bounds, {counts[Stage.ESTIMATED]:,} by a quick estimate, {counts[Stage.SCREENED]:,} by a short "
         f"simulation; {counts[Stage.SIMULATED]:,} simulated in full"
     )
@@ -161,6 +162,7 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
         "nearest": [{"sentence": each.sentence, **row_dict(each.row)} for each in plan.nearest],
         "simulated": [row_dict(row) for row in plan.rows if row.stage is Stage.SIMULATED],
         "candidates": plan.num_candidates,
+        "not_looked_at": plan.num_unseen,
         "stages": {stage.value: plan.count(stage) for stage in Stage},
         "notes": list(plan.notes),
     }

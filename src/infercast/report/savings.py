@@ -52,10 +52,10 @@ def sentence_of(found: Savings) -> str:
     best, free, unit = found.best, found.free, unit_of(found)
     limit = "power limit" if found.name == POWER else "clock"
     if best is None:
-        promise = "" if found.slo is None else " within the SLO"
+        promise = "" if found.slo is None else f" within the SLO{_as_sure(found)}"
         return f"No {limit} that was tried serves these requests{promise}, nor does the GPU without one."
     if best is free or found.saved < WORTH:
-        kept = "" if found.slo is None else " that keeps the SLO"
+        kept = "" if found.slo is None else f" that keeps the SLO{_as_sure(found)}"
         return (
             f"Leave the {limit} at {_label(free)} {unit}, its own, where an output token takes "
             f"{format_joules(joules_of(free))} at the wall: no lower one{kept} saves as much as 1 %."
@@ -65,12 +65,16 @@ def sentence_of(found: Savings) -> str:
         for name, field, which in LATENCIES
         if (before := _latency(free, field, which)) and (after := _latency(best, field, which))
     ]
-    promise = "" if found.slo is None else ", within the SLO"
+    promise = "" if found.slo is None else f", within the SLO (odds {format_odds(found.odds)})"
     return (
         f"A {limit} of {_label(best)} {unit} saves {format_percent(found.saved)} of the energy at the wall: "
         f"{format_joules(joules_of(free))} becomes {format_joules(joules_of(best))} per output token"
         f"{promise}; {', '.join(moved)}."
     )
+
+
+def _as_sure(found: Savings) -> str:
+    return f" with odds of {format_odds(found.least_odds)}" if found.least_odds else ""
 
 
 def _label(point: Point) -> str:

@@ -22,8 +22,8 @@ TITLES = {"prefill": "steps with prompt tokens", "decode": "steps of decoding on
 TAKING_IN = "steps that take in prompts"
 """What the first of these are on a decode pool."""
 BORROWED_TIMES = (
-    "What the host spends on some kinds of layers (latent, recurrent, sparse, packed experts) was seen in one other "
-    "model only; intervals are wider for it."
+    "What the host spends on some kinds of layers (latent, recurrent, sparse, packed experts) was seen in one or two "
+    "other models only (Caveats say in which); intervals are wider for it."
 )
 
 
@@ -46,6 +46,7 @@ def state_fields(state: State, steady: SteadyState, steady_only: bool) -> dict[s
             "requests": steady.num_requests if steady.reached else 0,
             "requests_needed": steady.num_needed,
         },
+        "stopped": steady.stopped,
         "steady_only": steady_only,
     }
 

@@ -70,6 +70,8 @@ class Loop:
         self.scheduler, self.clients, self.record = scheduler, clients, record
         self.timer, self.steps_under_way = groups_of(timer), steps_under_way
         self.time_step = timer
+        self.adapted = groups_of(getattr(timer, "adapted", None) or timer)
+        """The same for steps in which a sequence has a LoRA adapter, where that makes a difference."""
         self.timeline, self.conditions = timeline or Timeline(), conditions or Conditions()
         self.first_uses, self.wake_up_seconds = first_uses, wake_up_seconds
         self.jump, self.keeps_pace, self.looks = jump, keeps_pace, Looks(looks_every)
@@ -117,6 +119,7 @@ class Loop:
             index, request, sent = clients.pop()
             self.scheduler.add(index, request)
             self.record.sent_at[index] = sent
+            self.record.mark(index, clock)
             if self.progress is not None and index % TELL_EVERY == 0:
                 self.progress(index, clock)
         return arrival
@@ -163,7 +166,8 @@ class Loop:
         steps = self._most_steps(plan, arrival)
         if self.first_uses is not None and shape is not None and not self.first_uses.knows(shape):
             steps = 1
-        estimate = self.timer.decode(decodes, context, plan.contexts, steps)
+        timer = self.adapted if plan.has_adapters else self.timer
+        estimate = timer.decode(decodes, context, plan.contexts, steps)
         return Step(plan, (decodes, num_waiting, decodes, context, decodes), estimate, shape)
 
     def _time_beside(self, plan: Plan) -> Step:
@@ -171,7 +175,8 @@ class Loop:
         decodes, context, sampled = plan.decodes, plan.decode_context, len(plan.sampled) + plan.num_cut
         tokens, total = decodes + sum(plan.new_tokens), context + sum(plan.computed)
         numbers = (decodes + len(plan.sequences), len(self.scheduler.waiting), tokens, total, decodes + sampled)
-        estimate = self.timer.compute(plan.beside, sampled, decodes, context, plan.contexts)
+        timer = self.adapted if plan.has_adapters else self.timer
+        estimate = timer.compute(plan.beside, sampled, decodes, context, plan.contexts)
         if tokens > numbers[0]:
             estimate = self.conditions.meet(estimate, self.timeline.clock, self.timeline.gpu_free)
         shape = plan.shape if self.watch is not None or self.first_uses is not None else None
@@ -270,6 +275,8 @@ class Loop:
         plan = step.plan
         done = self.scheduler.complete(plan)
         others = [*plan.fresh, *plan.sampled] if plan.fresh else plan.sampled
+        if plan.thrown_away:
+            others = [each for each in others if each not in plan.thrown_away]
         self.record.tokens(time, plan.num_yielded, others, done, plan.left, apart=plan.is_apart)
         for sequence in done:
             self.clients.answer(self.record.last_end, sequence.index)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from infercast.serve.speculation import DraftCounts
 from infercast.serve.tier_totals import TierTotals
 from infercast.serve.totals import Gauge, PhaseTotals
 
+MARKS = 25
+"""Moments of a run at which sums over its steps are kept."""
 MOST_NOTED = 4096
 """Ends of steps that are noted before they are written down as arrays."""
 
@@ -33,6 +36,12 @@ class Record:
         self.prefilling, self.decoding = PhaseTotals(), PhaseTotals()
         """Steps that compute any prompt tokens (decodes may be beside them), and steps of single new tokens only."""
         self.running, self.waiting, self.kv_usage = Gauge(), Gauge(), Gauge()
+        self.marks: list[tuple[float, PhaseTotals, PhaseTotals]] = []
+        """A few moments, and sums over the steps up to each, so that a part of the run can be summed up."""
+        self.span: float | None = None
+        """Seconds of the part that sums over steps are of; None: of the whole run ..."""
+        self.share = 1.0
+        """... and its share of the tokens of steps with prompts."""
         self.num_preemptions = 0
         self.drafts = DraftCounts()
         """What became of drafts, where there are any."""
@@ -126,12 +135,35 @@ class Record:
             if len(self._ends) >= MOST_NOTED:
                 self._write()
 
+    def mark(self, index: int, time: float) -> None:
+        """A request was taken in: now and then, sums over the steps so far are kept."""
+        if index * MARKS >= len(self.marks) * self.sent_at.size:
+            self.marks.append((time, self.prefilling.so_far(), self.decoding.so_far()))
+
+    def within(self, begin: float, end: float) -> Record:
+        """The same requests, with the sums over steps of a part of the run, as far as marks tell it."""
+        inside = [mark for mark in self.marks if begin <= mark[0] <= end]
+        if len(inside) < 2 or inside[0][0] == inside[-1][0]:
+            return self
+        first, last = inside[0], inside[-1]
+        part = copy(self)
+        part.prefilling, part.decoding = (now.since(then) for now, then in zip(last[1:], first[1:], strict=True))
+        part.span = last[0] - first[0]
+        part.share = part.prefilling.tokens / max(self.prefilling.tokens, 1)
+        part.running, part.waiting, part.kv_usage = Gauge(), Gauge(), Gauge()
+        part._sum_gauges()
+        return part
+
     def close(self, num_preemptions: int) -> Record:
         """The run is over."""
         self.num_preemptions = num_preemptions
-        phases = self.prefilling, self.decoding
-        for phase in phases:
+        for phase in (self.prefilling, self.decoding):
             phase.close()
+        self._sum_gauges()
+        return self
+
+    def _sum_gauges(self) -> None:
+        phases = self.prefilling, self.decoding
         for gauge, parts, unit in (
             (self.running, [phase.running for phase in phases], 1),
             (self.waiting, [phase.waiting for phase in phases], 1),
@@ -139,7 +171,6 @@ class Record:
         ):
             gauge.area = sum([part.area for part in parts]) / unit
             gauge.peak = max(part.peak for part in parts) / unit
-        return self
 
     @property
     def phases(self) -> dict[str, PhaseTotals]:

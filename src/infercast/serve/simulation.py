@@ -28,8 +28,8 @@ from infercast.serve.step import StepTimer
 from infercast.serve.tiered_loop import TieredLoop
 from infercast.serve.timeline import Timeline
 from infercast.serve.watching import Observer, Progress, Watcher
+from infercast.serve.workload.clients import Clients
 from infercast.serve.workload.request import Workload
-from infercast.serve.workload.sessions import source_of
 from infercast.serve.workload.source import Source
 
 
@@ -78,6 +78,8 @@ class Replica:
     """How it drafts tokens; None: it does not."""
     offload: Offload | None = None
     """The tier of the KV cache in the host's memory, if there is one."""
+    tells_load: bool = False
+    """Whether a balancer before several is told of its requests and its KV cache whatever the model (vLLM 0.27)."""
 
 
 def simulate(
@@ -96,15 +98,19 @@ def simulate(
     the steps as they come, in stretches where the clock jumps.
     """
     check_workload(replica, workload)
-    clients = source_of(
-        workload, replica.request_path_seconds, replica.request_token_seconds, replica.request_turn_seconds
-    )
+    clients = clients_of(replica, workload)
     record = new_record(replica, len(workload.requests))
     with no_garbage():
         loop = loop_of(replica, clients, record, jump=jump, observe=observe, progress=progress, watch=watch)
         for _ in loop.turns():
             pass
     return record
+
+
+def clients_of(replica: Replica, workload: Workload, servers: int = 1) -> Clients:
+    """Whoever sends the requests of a workload to engines like this one, through so many API servers."""
+    path, turn = replica.request_path_seconds, replica.request_turn_seconds
+    return Clients(workload, path, replica.request_token_seconds, turn, servers)
 
 
 def new_record(replica: Replica, num_requests: int) -> Record:

@@ -48,6 +48,9 @@ class Speculation:
     pads_first: bool = False
     """It does so where it is the first of a step, too, if anything of it is cached; and where the longest length has no
     room, it starts without."""
+    read_ahead: int = 0
+    """Tokens of a prompt that whoever drafts reads beyond a step: none ends closer than that before the prompt does,
+    and what is computed of the last ones, but for the first of them, is not final (several prediction heads)."""
     by_batch: tuple[tuple[int, int], ...] = ()
     """(sequences, drafts): from so many sequences in a step on, so many drafts for the next one; empty: always K."""
     seed: int = 0

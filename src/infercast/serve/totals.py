@@ -7,7 +7,8 @@ adds up to the same bits as its steps one by one, and a long run needs no more m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,8 @@ class PhaseTotals:
 
     def __init__(self) -> None:
         self.steps = 0
+        self.stretches = 0
+        """Batches that steps were repeated with, each of which the simulation planned once."""
         self.tokens = 0
         self.sequences = 0
         self.context = 0
@@ -95,11 +98,41 @@ class PhaseTotals:
             self._add_up()
             self._add_portions(self._left[:, None, :])
 
+    def so_far(self) -> PhaseTotals:
+        """The sums up to now, closed; steps that come later are added to these and not to those."""
+        found = PhaseTotals()
+        if self._width:
+            self._add_up()
+            for name in ("steps", "tokens", "sequences", "context", "sampled", "seconds"):
+                setattr(found, name, getattr(self, name))
+            found.rows, found.varying = [dict(counts) for counts in self.rows], [*self.varying]
+            found.slowed = dict(self.slowed)
+            for name in ("running", "waiting", "held_blocks"):
+                setattr(found, name, replace(getattr(self, name)))
+            found._add_portions(self._left[:, None, :])
+        return found
+
+    def since(self, before: PhaseTotals) -> PhaseTotals:
+        """What was added between two moments; peaks are those of the whole time."""
+        found = PhaseTotals()
+        for name in ("steps", "tokens", "sequences", "context", "sampled", "seconds"):
+            setattr(found, name, getattr(self, name) - getattr(before, name))
+        earlier = before.rows or [{} for _ in self.rows]
+        pairs = zip(self.rows, earlier, strict=True)
+        found.rows = [{row: left for row in now if (left := now[row] - then.get(row, 0))} for now, then in pairs]
+        found.slowed = {row: value - before.slowed.get(row, 0.0) for row, value in self.slowed.items()}
+        found.varying = [now - then for now, then in zip_longest(self.varying, before.varying, fillvalue=0.0)]
+        for name in ("running", "waiting", "held_blocks"):
+            now, then = getattr(self, name), getattr(before, name)
+            setattr(found, name, Gauge(now.area - then.area, now.peak))
+        return found
+
     def _add_up(self) -> None:
         """Count the noted stretches, write their steps out as rows of numbers and add up whole portions of these."""
         stretches = np.array(self._stretches, dtype=np.int64).reshape(-1, self._width).T
         steps, sequences, waiting, tokens, computed, sampled, *rows = stretches
         self.steps += int(steps.sum())
+        self.stretches += steps.size
         self.sequences += int((steps * sequences).sum())
         self.tokens += int((steps * tokens).sum())
         self.context += int((steps * computed + sequences * steps * (steps - 1) // 2).sum())

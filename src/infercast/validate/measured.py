@@ -50,6 +50,8 @@ class MeasuredRun:
     tpot: npt.NDArray[Any]
     """Of the requests with more than one token."""
     output_tokens_per_second: float
+    rate: float = 0.0
+    """Arrivals a second: as the file states it, or as they came."""
     token_gap: float | None = None
     """Median over the requests of their median time between two tokens, where the file has it."""
     hits: Hits | None = None
@@ -161,6 +163,7 @@ def _read_run(run: Fields) -> MeasuredRun:
         ttft=ttft / 1e3,
         tpot=tpot[n_out > 1] / 1e3,
         output_tokens_per_second=float(n_out.sum()) / duration,
+        rate=_rate(run.holder, arrival),
         token_gap=_token_gap(path, rows, where),
         hits=hits_of(path, rows, where),
         joules=_counted(run, "joule"),
@@ -184,6 +187,14 @@ def _token_gap(path: Path, rows: list[Any], where: str) -> float | None:
         if "itl_p50_ms" in row
     ]
     return float(np.median(gaps)) / 1e3 if gaps else None
+
+
+def _rate(run: Mapping[str, Any], arrival: npt.NDArray[Any]) -> float:
+    stated = run.get("rate")
+    if isinstance(stated, int | float) and not isinstance(stated, bool) and 0 < stated < math.inf:
+        return float(stated)
+    span = float(arrival[-1] - arrival[0])
+    return (arrival.size - 1) / span if span else 0.0
 
 
 def _label(kind: str, run: Mapping[str, Any]) -> str:

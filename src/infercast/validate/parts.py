@@ -27,20 +27,29 @@ class Comparison:
     measured: float
     predicted: float
     half_width: float | None = None
-    """Logarithm of the upper end of the prediction's 80 % interval, as a factor, where there is one."""
+    """Half the width of the prediction's 80 % interval, as a logarithm, where there is one ..."""
+    middle: float = 0.0
+    """... and how far its middle is above the prediction: the interval that `simulate` shows of the same run."""
 
     @property
     def interval(self) -> tuple[float, float] | None:
         """The 80 % interval."""
         if self.half_width is None:
             return None
-        return self.predicted * exp(-self.half_width), self.predicted * exp(self.half_width)
+        low, high = self.middle - self.half_width, self.middle + self.half_width
+        return self.predicted * exp(min(low, 0.0)), self.predicted * exp(max(high, 0.0))
 
     @property
     def is_inside(self) -> bool | None:
         """Whether the measured value is in it."""
         ends = self.interval
         return None if ends is None else ends[0] <= self.measured <= ends[1]
+
+    @property
+    def width(self) -> float | None:
+        """Half the width of the interval, as a fraction of the prediction."""
+        ends = self.interval
+        return None if ends is None else (ends[1] - ends[0]) / 2 / self.predicted
 
     @property
     def error(self) -> float:

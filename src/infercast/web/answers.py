@@ -179,7 +179,7 @@ def quick_run(asked: Asked) -> Watched:
     """
     if run_key(asked) in _runs or jumps_over(system_asked(asked)):
         return run_of(asked)
-    number = min(asked.state["num_requests"], QUICK_REQUESTS)
+    number = min(asked.state["num_requests"] or QUICK_REQUESTS, QUICK_REQUESTS)
     few = asked._replace(state={**asked.state, "num_requests": number})
     return watch_run(system_asked(few), workload_of(few), steady=few.state["steady"], capacity=lambda: inf)
 

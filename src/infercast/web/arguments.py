@@ -196,9 +196,9 @@ def longest_of(asked: Asked) -> int:
     return told or load_model(asked.model).max_positions
 
 
-def workload_of(asked: Asked, **others: Any) -> Workload:
-    """What users send; ``others`` stand in place of fields."""
-    longest = longest_of(asked)
+def workload_of(asked: Asked, longest: int | None = None, **others: Any) -> Workload:
+    """What users send, of at most so many tokens; ``others`` stand in place of fields."""
+    longest = longest or longest_of(asked)
     workload = random_requests({**asked.state, **others}, longest)
     refuse_too_long(workload, longest)
     return workload

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
 from infercast.engines.registry import DEFAULT_ENGINE
-from infercast.serve.workload.asked import DEFAULT_COUNT
 from infercast.serve.workload.lengths import INPUT_LEN, OUTPUT_LEN
 
 TEXT, WHOLE, NUMBER, SWITCH, NAMES = "text", "whole", "number", "switch", "names"
@@ -17,7 +16,6 @@ DEFAULTS = {
     "engine": DEFAULT_ENGINE,
     "input_len": INPUT_LEN,
     "output_len": OUTPUT_LEN,
-    "num_requests": DEFAULT_COUNT,
 }
 """Those that the command line has, too."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from infercast.errors import InputError
 from infercast.forecast.day.day import plan_day
 from infercast.forecast.day.outcome import Goal
 from infercast.forecast.day.traffic import made_up_day
-from infercast.forecast.plan.asked import drafts_tried, formats_of, long_enough
-from infercast.forecast.plan.question import Question
+from infercast.forecast.plan.asked import question_of
 from infercast.forecast.plan.search import plan
 from infercast.forecast.slo import Slo
 from infercast.forecast.sweep.axis import parse_numbers
@@ -18,7 +18,7 @@ from infercast.forecast.sweep.savings import save_energy
 from infercast.report.day_data import day_dict
 from infercast.report.plan import plan_dict
 from infercast.report.savings import savings_dict
-from infercast.serve.workload.asked import DEFAULT_COUNT, lengths_within
+from infercast.serve.workload.asked import lengths_within
 from infercast.web.arguments import Asked, check_draft, deployment_of, known_gpu, longest_of, workload_of
 
 Tell = Callable[[str], None]
@@ -32,24 +32,22 @@ def plan_of(asked: Asked, tell: Tell) -> dict[str, Any]:
     model, gpus = str(asked.model), tuple(known_gpu(name) for name in state["gpus"])
     if not gpus:
         raise InputError("gpus is empty; a plan needs at least one kind of GPU to choose from")
-    workload = workload_of(asked)
-    prices = [asked.tariff.price(gpu) for gpu in gpus]
     drafts = {name: state[name] for name in ("acceptance", "speculative_config")}
     if drafts["speculative_config"] is not None:
         check_draft(drafts["speculative_config"])
-    question = Question(
-        model=model,
-        workload=long_enough(workload, slo) if state["num_requests"] == DEFAULT_COUNT else workload,
-        slo=slo,
+    question = question_of(
+        model,
+        partial(workload_of, asked),
+        slo,
         gpus=gpus,
         engines=(asked.engine.name,),
-        prices=tuple(None if price is None else price.per_hour for price in prices),
+        tariff=asked.tariff,
+        facility=asked.facility,
+        quantizations=state["quantizations"],
+        drafts=drafts,
         max_gpus=state["max_gpus"],
         budget=state["budget"],
         power_budget=None if state["power_budget"] is None else 1000.0 * state["power_budget"],
-        facility=asked.facility,
-        quantizations=formats_of(model, state["quantizations"]),
-        settings=drafts_tried((asked.engine.name,), drafts),
         max_model_len=state["max_model_len"],
         disaggregate=state["disaggregate"],
         objective=state["objective"],

@@ -3,23 +3,33 @@
 from dataclasses import fields
 from itertools import combinations
 
-from infercast.engines.registry import engine_named
+import pytest
+
+from infercast.engines.registry import AnyEngine, engine_named
 from infercast.engines.sglang.settings import SglangSettings
 
 ENGINE = engine_named("sglang")
-FLAGS, COMMANDS = ENGINE.flags, ENGINE.commands
+FLAGS = ENGINE.flags
 
 
-def test_every_flag_has_one_place() -> None:
-    places = [
-        set(FLAGS.switches), set(FLAGS.values), set(FLAGS.settings), set(FLAGS.not_modelled), set(FLAGS.other_names),
-        set(COMMANDS.unmodelled), set(COMMANDS.other_meaning),
+def places_of(engine: AnyEngine) -> list[set[str]]:
+    flags, commands = engine.flags, engine.commands
+    return [
+        set(flags.switches), set(flags.values), set(flags.settings), set(flags.not_modelled), set(flags.other_names),
+        set(commands.unmodelled), set(commands.other_meaning),
     ]  # fmt: skip
-    for one, other in combinations(places, 2):
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+def test_every_flag_has_one_place(name: str) -> None:
+    for one, other in combinations(places_of(engine_named(name)), 2):
         assert not one & other
+
+
+def test_flags_of_the_server_are_known() -> None:
     # 460 of its server with their aliases, less those that are options of ours under the same name, and ten of its
     # benchmark and short forms.
-    assert sum(map(len, places)) > 470
+    assert sum(map(len, places_of(ENGINE))) > 470
 
 
 def test_settings_are_fields() -> None:

@@ -67,6 +67,8 @@ def test_without_chunks_a_step_holds_the_longest_prompt():
         ({"gpu_memory_utilization": 1.1}, r"gpu_memory_utilization must lie in \(0, 1\], not 1.1"),
         ({"gpu_memory_utilization": float("nan")}, "gpu_memory_utilization"),
         ({"long_prefill_token_threshold": -5}, "long_prefill_token_threshold must be 0 or more, not -5"),
+        ({"watermark": 1.0}, r"watermark must lie in \[0, 1\), not 1.0"),
+        ({"watermark": -0.1}, r"watermark must lie in \[0, 1\), not -0.1"),
         ({"max_model_len": 131073}, "max_model_len 131073 is above the 131072 positions"),
         ({"max_num_seqs": 512, "max_num_batched_tokens": 256}, "256 is below max_num_seqs 512"),
         ({"enable_chunked_prefill": False, "max_num_batched_tokens": 4096}, "needs chunked prefill; enable it"),

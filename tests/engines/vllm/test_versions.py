@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from infercast import deploy
 from infercast.engines.registry import DEFAULT_ENGINE, engine_named, newest
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
+from infercast.engines.vllm.speculation import drafting_of
 from infercast.engines.vllm.versions import ENGINES, MEASURED, NEWEST, EngineVersion, engine_version
 from infercast.errors import InputError, UnknownNameError
+from infercast.forecast.deploy import load_model
 from infercast.hardware import load_gpu
+from infercast.models.layout import ParallelLayout
 
 OLD, NEW = "vllm@0.25", "vllm@0.32"
 
@@ -96,6 +101,37 @@ def test_windows_are_kept_where_they_are_of_use_or_at_intervals() -> None:
     assert asked == [None, 0, 1024]
     with pytest.raises(InputError, match="none or a number of tokens"):
         resolved(NEW, prefix_cache_retention_interval="often")
+
+
+def test_a_retention_interval_needs_windows_or_states_and_whole_blocks() -> None:
+    def settings(interval: str) -> EngineSettings:
+        return EngineSettings(engine=NEW, prefix_cache_retention_interval=interval)
+
+    def run(model: str, interval: str) -> object:
+        return deploy(model, "h200-sxm", predictor="roofline", settings=settings(interval)).settings
+
+    for interval in ("0", "none"):
+        run("qwen3-0.6b", interval)
+    with pytest.raises(InputError, match="1024 has no effect on a model without sliding windows or recurrent layers"):
+        run("qwen3-0.6b", "1024")
+    with pytest.raises(InputError, match="1000 must be a multiple of the 16 tokens of a block"):
+        run("gpt-oss-20b", "1000")
+    run("gpt-oss-20b", "1024")
+
+
+def test_several_prediction_heads_read_ahead_since_one_release() -> None:
+    model = load_model("qwen3-next-80b-a3b")
+    assert model.prediction is not None
+    several = replace(model, prediction=replace(model.prediction, heads=3))
+    ahead = {
+        (engine, heads): drafting_of(
+            '{"method": "mtp", "num_speculative_tokens": 3}', None, config, ParallelLayout(), engine_version(engine),
+            asynchronous=True, v2_target=True,
+        ).read_ahead
+        for heads, config in ((1, model), (3, several))
+        for engine in ("vllm@0.27", "vllm@0.28")
+    }  # fmt: skip
+    assert ahead == {("vllm@0.27", 1): 0, ("vllm@0.28", 1): 0, ("vllm@0.27", 3): 0, ("vllm@0.28", 3): 3}
 
 
 def test_flags_are_those_of_a_release() -> None:

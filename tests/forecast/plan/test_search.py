@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from infercast.engines.registry import engine_named
 from infercast.errors import InputError
 from infercast.forecast.plan.axes import AXES, setting_axis
 from infercast.forecast.plan.candidate import Candidate
@@ -15,8 +16,9 @@ from infercast.forecast.plan.evaluate import evaluate
 from infercast.forecast.plan.front import front_of
 from infercast.forecast.plan.objectives import OBJECTIVES, Objective
 from infercast.forecast.plan.question import Question
-from infercast.forecast.plan.result import Plan, Row, Stage
+from infercast.forecast.plan.result import Figures, Plan, Row, Stage
 from infercast.forecast.plan.search import plan
+from infercast.forecast.plan.words import why_lost
 
 Ask = Callable[..., Question]
 
@@ -50,7 +52,8 @@ def test_what_an_answer_says(answer: Plan) -> None:
     assert answer.runner_up is not None
     assert "lost because" in answer.why
     assert any("requests/s" in sentence for sentence in answer.changes)
-    assert answer.num_candidates >= answer.count(Stage.SIMULATED) > 0
+    assert answer.count(Stage.SIMULATED) > 0
+    assert answer.num_candidates == answer.num_unseen + sum(map(answer.count, Stage))
     assert all(row.figures is not None and row.figures.odds is not None for row in answer.front)
 
 
@@ -205,3 +208,40 @@ def test_a_closed_loop_has_no_rate(ask: Ask) -> None:
     question = ask()
     with pytest.raises(InputError, match="closed loop"):
         replace(question, workload=replace(question.workload, concurrency=4, rate=None))
+
+
+def figures(**changes: Any) -> Figures:
+    summary: Any = None
+    known: dict[str, Any] = {
+        "ttft": summary, "tpot": summary, "end_to_end": summary, "output_tokens_per_second": 1.0,
+        "requests_per_second": 1.0, "attainment": 1.0, "goodput": 1.0, "headroom": 1.5, "tightest": "tpot_p95",
+        "state": "stable", "capacity": 9.0, "busy": 0.5, "kv_peak": 0.1, "bottleneck": "", "source": "learned",
+    }  # fmt: skip
+    return Figures(**{**known, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({}, "keeps the SLO"),
+        ({"headroom": 0.8}, "misses tpot_p95 by 25 %"),
+        ({"state": "overloaded"}, "is overloaded at this rate"),
+        ({"odds": 0.66, "asked_odds": 0.9}, "keeps the SLO with a probability of 66 % only"),
+        ({"beyond": "costs too much"}, "costs too much"),
+    ],
+)
+def test_a_row_has_one_verdict(ask: Ask, changes: dict[str, Any], verdict: str) -> None:
+    question = ask()
+    unit = next(question.units())
+    best = Row(unit, Stage.SIMULATED, 1.0, figures())
+    row = Row(unit, Stage.SIMULATED, 2.0, figures(**changes), changes.get("headroom", 1.5))
+    assert row.verdict == verdict
+    assert row.holds == (verdict == "keeps the SLO")
+    if not row.holds:
+        assert verdict in why_lost(question, best, row)
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+def test_small_steps_are_tried_on_every_gpu(name: str) -> None:
+    engine = engine_named(name)
+    assert {dict(each).get(engine.bounds[0]) for each in engine.tried} >= {512, 2048, 16384}

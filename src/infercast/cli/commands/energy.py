@@ -35,9 +35,11 @@ def command(
         plots.of_axis("--gpu-clocks", metavar="A:B:N", help="MHz to lock the GPU at instead: 1000:1980:8."),
     ] = None,
     least_odds: Annotated[
-        float,
-        of_decision("--odds", metavar="P", help="How sure the SLO must be to hold, such as 0.9; 0: by the forecast."),
-    ] = 0.0,
+        float | None,
+        of_decision(
+            "--odds", metavar="P", help="How sure the SLO must be to hold; default: 0.8; 0: by the forecast itself."
+        ),
+    ] = None,
     tensor_parallel_size: options.TensorParallel = 1,
     pipeline_parallel_size: options.PipelineParallel = 1,
     data_parallel_size: options.DataParallel = 1,

@@ -10,7 +10,16 @@ import typer
 from infercast.cli.options import shared as options
 from infercast.cli.options.printed import Form, print_result
 from infercast.errors import InputError
-from infercast.forecast.estimate import estimate_kernel, estimate_table, power_of
+from infercast.forecast.estimate import (
+    ALONE,
+    CONDITIONS,
+    ENDS,
+    ENGINE,
+    LASTING,
+    estimate_kernel,
+    estimate_table,
+    power_of,
+)
 from infercast.forecast.shapes import SHAPES
 from infercast.hardware import load_gpu, with_network
 from infercast.predict.default import make_predictor
@@ -18,6 +27,11 @@ from infercast.report.kernels import power_dict, power_facts
 from infercast.report.layout import facts, grid, section
 from infercast.units import format_seconds
 
+WORDS = {
+    ALONE: "latency, alone",
+    ENGINE: "inside an engine",
+    LASTING: "sustained, at the power limit",
+}
 SIZES = {name for shape in SHAPES.values() for name in (*shape.sizes, *shape.optional)}
 
 
@@ -76,6 +90,8 @@ def command(
 ) -> None:
     """Estimate the latency and the power of one kernel, or of a CSV of shapes: 80 % interval, source and bound.
 
+    Latency is of one launch alone; then of the same kernel inside an engine, and without a pause at the power limit.
+
     For example:
 
       infercast estimate gemm --m 4096 --n 14336 --k 4096 --dtype bf16 --gpu h200-sxm
@@ -94,20 +110,33 @@ def command(
             raise InputError(f"--csv brings its own sizes; leave out {', '.join(f'--{name}' for name in values)}")
         _print_table(list(estimate_table(used, device, family, table)), form)
         return
-    estimate = estimate_kernel(used, device, family, values)
-    numbers = {name: float(getattr(estimate, name)) for name in ("seconds", "low", "high")}
-    interval = f"{format_seconds(numbers['low'])} to {format_seconds(numbers['high'])}"
+    found = {each: estimate_kernel(used, device, family, values, each) for each in CONDITIONS}
+    estimate = found[ALONE]
+    numbers = {each: {end: float(getattr(found[each], end)) for end in ENDS} for each in CONDITIONS}
     sizes = ", ".join(
         f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in values.items()
     )
-    rows_ = [("latency", format_seconds(numbers["seconds"])), ("80 % interval", interval), ("source", estimate.source)]
+    rows_ = [(WORDS[each], _shown(numbers[each])) for each in CONDITIONS]
+    rows_.append(("source", estimate.source))
     power = power_of(device, family, values, estimate)
     rows_ += [("bound by", str(estimate.bound)), *power_facts(power)]
     print_result(
         form,
-        lambda: {**numbers, "source": estimate.source, "bound": str(estimate.bound), "power": power_dict(power)},
+        lambda: {
+            **numbers[ALONE],
+            "condition": ALONE,
+            **{each: numbers[each] for each in CONDITIONS if each != ALONE},
+            "source": estimate.source,
+            "bound": str(estimate.bound),
+            "power": power_dict(power),
+        },
         lambda: [section(f"{family} on {device.title}: {sizes}", facts(rows_))],
     )
+
+
+def _shown(numbers: dict[str, float]) -> str:
+    seconds, low, high = (format_seconds(numbers[end]) for end in ENDS)
+    return f"{seconds} (80 % interval {low} to {high})"
 
 
 def _print_table(rows: list[dict[str, Any]], form: Form) -> None:

@@ -17,9 +17,8 @@ from infercast.cli.options.groups import Deployed, Served, asked_calibration, ta
 from infercast.cli.options.printed import Form, print_result
 from infercast.cli.progress import runs_bar
 from infercast.errors import InputError
-from infercast.forecast.layouts import CONCURRENCY, NUM_INPUT, NUM_OUTPUT, ROUNDS, compare_layouts, count_layouts
+from infercast.forecast.layouts import CONCURRENCY, NUM_INPUT, NUM_OUTPUT, compare_layouts, count_layouts
 from infercast.report.layouts import layouts_list, render_layouts
-from infercast.serve.workload.asked import DEFAULT_COUNT
 
 OF_LAYOUTS = ("quantization", "kv_cache_dtype", "network", "pcie_topology", "api_server", "predictor")
 """Options that `compare_layouts` takes as they are ..."""
@@ -75,7 +74,7 @@ def command(
     """
     if concurrency is None and given["rate"] is None and given["arrival"] == "poisson" and given["trace"] is None:
         concurrency = context.params["concurrency"] = CONCURRENCY
-    load = workload.workload_of(context, ROUNDS * concurrency if concurrency else DEFAULT_COUNT)
+    load = workload.workload_of(context)
     slo, tariff = slo_of(given), tariff_of(given)
     names, counts = options.comma_list("--gpu", gpu), _counts(gpus)
     total = count_layouts(model, names, counts, given["network"])

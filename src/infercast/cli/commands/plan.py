@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,24 +11,21 @@ from infercast.cli import completion, outputs
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.decision import Decided, of_decision, slo_of, tariff_of
-from infercast.cli.options.engine import AcceptanceOption, SpeculativeConfig, is_given, note
+from infercast.cli.options.engine import AcceptanceOption, SpeculativeConfig, note
 from infercast.cli.options.facility import facility_of, of_facility
 from infercast.cli.options.groups import Served, asked_calibration, takes
 from infercast.cli.options.printed import Form, print_result
 from infercast.cli.options.workers import Working, workers_of
 from infercast.cli.progress import stages_bar, with_counts
-from infercast.engines.registry import DEFAULT_ENGINE, engine_named, engines
+from infercast.engines.registry import DEFAULT_ENGINE, engines
 from infercast.engines.settings import read_setting
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
-from infercast.forecast.money import GpuPrice
-from infercast.forecast.plan.asked import ANY, USUAL_GPUS, drafts_tried, formats_of, long_enough
+from infercast.forecast.plan.asked import ANY, USUAL_GPUS, question_of
 from infercast.forecast.plan.axes import AXES, Axis, setting_axis
 from infercast.forecast.plan.objectives import OBJECTIVES
-from infercast.forecast.plan.question import Question
 from infercast.forecast.plan.search import plan
 from infercast.forecast.system import DEFAULT_LINK
-from infercast.forecast.wall import Facility
 from infercast.report.plan import plan_dict, render_plan
 from infercast.report.plan_files.folder import check_folder, write_plan
 
@@ -128,31 +124,22 @@ def command(
     if out is not None:
         check_folder(out, force=force)
     names = options.comma_list("--gpu", gpu)
-    tariff = tariff_of(given)
-    prices = [tariff.price(each) for each in names]
-    if objective == "cost" or budget is not None:
-        for name, price in zip(names, prices, strict=True):
-            if price is None:
-                raise InputError(tariff.unknown(name))
-    chosen = tuple(engine_named(each).name for each in options.comma_list("--engine", engine))
-    workload = served.workload_of(context)
-    drafts = {"acceptance": acceptance, "speculative_config": speculative_config}
-    question = Question(
-        model=model,
-        workload=workload if is_given(context, "num_requests") else long_enough(workload, slo),
-        slo=slo,
-        gpus=tuple(names),
-        engines=chosen,
-        prices=tuple(None if price is None else price.per_hour for price in prices),
+    question = question_of(
+        model,
+        lambda longest: served.workload_of(context, longest=longest),
+        slo,
+        gpus=names,
+        engines=options.comma_list("--engine", engine),
+        tariff=tariff_of(given),
+        facility=facility_of(given),
+        quantizations=_names("--quantization", quantization),
+        drafts={"acceptance": acceptance, "speculative_config": speculative_config},
+        varies=bool(vary),
         max_gpus=max_gpus,
         budget=budget,
         power_budget=_watts(power_budget),
         power_limits=_power_limits(power_limit),
-        facility=_facility(given, prices),
-        metered=tuple(name for name, price in zip(names, prices, strict=True) if price is not None and price.metered),
-        quantizations=formats_of(model, _names("--quantization", quantization)),
         kv_cache_dtypes=_caches(model, kv_cache_dtype),
-        settings=drafts_tried(chosen, drafts, varies=bool(vary)),
         max_model_len=max_model_len,
         disaggregate=disaggregate,
         objective=objective,
@@ -175,15 +162,6 @@ def command(
         if not form.is_data:
             note(f"{len(written)} files are in {out}, {out / 'README.md'} first")
     print_result(form, plan_dict, render_plan, found, rows="simulated" if found.winner is not None else "nearest")
-
-
-def _facility(given: dict[str, Any], prices: Sequence[GpuPrice | None]) -> Facility:
-    """What stands around the GPUs: as it was given, and else as the list of owned hardware has it."""
-    facility = facility_of(given)
-    for price in prices:
-        if price is not None:
-            facility = facility.or_else(price.pue, price.electricity_price)
-    return facility
 
 
 def _watts(kilowatts: float | None) -> float | None:

@@ -61,6 +61,11 @@ class Question(NamedTuple):
             workload, files, **asked, slo=slo_of(given), tariff=tariff_of(given), facility=facility_of(given)
         )
 
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What a simulation has to know of it."""
+        return {"steady": self.steady, "slo": self.slo}
+
     def refuse_overload(self, forecast: Forecast) -> None:
         """A saturated run has no steady latencies to print."""
         saturation = forecast.saturation
@@ -83,7 +88,7 @@ def answer(question: Question, asked: Sequence[partial[Deployment]], build: Buil
         _explain(question, system)
         return
     with simulation_bar(len(question.workload.requests)) as progress:
-        forecast = simulate_system(system, question.workload, progress=progress, steady=question.steady)
+        forecast = simulate_system(system, question.workload, progress=progress, **question.asked)
     question.refuse_overload(forecast)
     intervals = forecast_intervals(forecast)
     forecast = question.decide(forecast, intervals)
@@ -105,7 +110,7 @@ def _compare(question: Question, asked: Sequence[partial[Deployment]], build: Bu
         build([deploy_changed(each, changes) for each in asked], changes.router),
     ):
         with simulation_bar(len(question.workload.requests)) as progress:
-            runs.append(watch_run(system, question.workload, progress=progress, steady=question.steady))
+            runs.append(watch_run(system, question.workload, progress=progress, **question.asked))
         question.refuse_overload(runs[-1].forecast)
         runs[-1] = replace(runs[-1], forecast=question.decide(runs[-1].forecast))
     pair, names = (runs[0], runs[1]), AS_ASKED
@@ -123,7 +128,7 @@ def _explain(question: Question, system: System) -> None:
     from infercast.report.breakdown import breakdown_dict, render_breakdown  # noqa: PLC0415
 
     with simulation_bar(len(question.workload.requests)) as progress:
-        run = watch_run(system, question.workload, progress=progress, steady=question.steady)
+        run = watch_run(system, question.workload, progress=progress, **question.asked)
     question.refuse_overload(run.forecast)
     intervals = forecast_intervals(run.forecast)
     run = replace(run, forecast=question.decide(run.forecast, intervals))

@@ -24,8 +24,6 @@ OF_CLIENTS = (
     "num_requests", "input_len", "output_len", "declared_output_len", "prefix_len", "prefix_groups", "too_long", "seed",
 )  # fmt: skip
 """What can be said of requests that clients send one after the other."""
-ROUNDS, LEAST = 3, 24
-"""Requests that each client sends, and the fewest in all, where nobody says how many there are."""
 
 
 @takes(Deployed, Served, only=OF_CLIENTS)
@@ -77,6 +75,6 @@ def _clients(context: typer.Context) -> Callable[[int], Workload]:
 
     def workload(clients: int) -> Workload:
         context.params |= {**fixed, "concurrency": clients}
-        return served.workload_of(context, max(LEAST, ROUNDS * clients))
+        return served.workload_of(context)
 
     return workload

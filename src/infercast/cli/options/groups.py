@@ -46,6 +46,7 @@ class Served:
     input_len: served.InputLen = INPUT_LEN
     output_len: served.OutputLen = OUTPUT_LEN
     declared_output_len: served.DeclaredOutputLen = None
+    ignore_eos: served.IgnoreEos = None
     prefix_len: served.PrefixLen = 0
     prefix_groups: served.PrefixGroups = 1
     trace: served.Trace = None

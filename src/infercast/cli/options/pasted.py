@@ -51,6 +51,9 @@ def _kept(name: str, value: str | None, words: deque[str], engine: AnyEngine, na
     if name in flags.not_modelled:
         raise InputError(f"--{name} is not modelled: {flags.not_modelled[name]}; leave it out to forecast without")
     setting = flags.settings.get(name)
+    switch = flags.settings.get(name.removeprefix("no-"), "")
+    if setting is None and value is None and engine.setting_types.get(switch) is bool:
+        return ["--setting", f"{switch}=off"]
     name = flags.other_names.get(name, name)
     if value is None and (setting or name) in _lists(flags):
         numbers = []

@@ -11,13 +11,12 @@ import typer
 from infercast.cli.options.engine import is_given, longest_asked
 from infercast.cli.options.sessions import OF_SESSIONS, labelled
 from infercast.cli.options.shared import of_workload
-from infercast.engines.registry import DEFAULT_ENGINE, engine_named
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
-from infercast.serve.workload.asked import DEFAULT_COUNT, random_requests
+from infercast.serve.workload.asked import random_requests
 from infercast.serve.workload.redraw import begun_anew, scaled
 from infercast.serve.workload.request import Workload
-from infercast.serve.workload.synthetic import declaring
+from infercast.serve.workload.synthetic import ended
 from infercast.serve.workload.too_long import check_too_long, refuse_too_long, truncated, without_too_long
 
 # What a trace brings along.
@@ -46,7 +45,9 @@ Concurrency = Annotated[
 ]
 NumRequests = Annotated[
     int | None,
-    of_number("--num-requests", "-n", help=f"Requests in all; default: {DEFAULT_COUNT}, or the whole trace."),
+    of_number(
+        "--num-requests", "-n", help="Requests in all; default: as many as a steady result takes, or the whole trace."
+    ),
 ]
 InputLen = Annotated[
     str, of_length("--input-len", help="Prompt tokens: 512, uniform:MIN:MAX, lognormal:MEAN:SIGMA[:MIN:MAX].")
@@ -56,7 +57,14 @@ DeclaredOutputLen = Annotated[
     int | None,
     of_number(
         "--declared-output-len",
-        help="Longest answer that clients ask for (max_tokens), for engines that keep room; default: the answer.",
+        help="Longest answer that clients ask for (max_tokens); shorter ones end by EOS. Default: the answer.",
+    ),
+]
+IgnoreEos = Annotated[
+    bool | None,
+    of_workload(
+        "--ignore-eos/--no-ignore-eos",
+        help="Answers end at max_tokens, as in benchmarks, or by EOS; default: a trace's by EOS, random ones do not.",
     ),
 ]
 PrefixLen = Annotated[int, of_number("--prefix-len", help="Tokens that prompts share at their start.")]
@@ -79,8 +87,10 @@ TooLong = Annotated[
 Seed = Annotated[int, of_number("--seed", help="Same seed, same result.")]
 
 
-def workload_of(context: typer.Context, default_count: int = DEFAULT_COUNT) -> Workload:
-    """The workload that the options of a command ask for, by the names above.
+def workload_of(
+    context: typer.Context, default_count: int | None = None, *, longest: int | None = None
+) -> Workload:
+    """The workload that the options of a command ask for, by the names above, of at most so many tokens.
 
     All requests are within the model's length; what was clipped, cut or left out for it is in the description.
     """
@@ -92,10 +102,10 @@ def workload_of(context: typer.Context, default_count: int = DEFAULT_COUNT) -> W
     refuse_idle_options(context, _idle(given), trace is not None)
     if given.get("turns") is None and (idle := [name for name in OF_SESSIONS if is_given(context, name)]):
         raise InputError(f"--{idle[0].replace('_', '-')} needs --turns, how many turns a session has")
-    longest = longest_asked(context)
-    if longest is not None and longest < 1:
-        raise InputError(f"max_model_len must be at least 1, not {longest}")
-    longest = longest or load_model(given["model"]).max_positions
+    asked = longest_asked(context)
+    if asked is not None and asked < 1:
+        raise InputError(f"max_model_len must be at least 1, not {asked}")
+    longest = longest or asked or load_model(given["model"]).max_positions
     replays = trace is not None
     workload = replayed(Path(trace), given, longest) if replays else random_requests(given, longest, default_count)
     if too_long == "truncate":
@@ -103,8 +113,7 @@ def workload_of(context: typer.Context, default_count: int = DEFAULT_COUNT) -> W
     else:
         refuse_too_long(workload, longest)
     workload = labelled(workload, given)
-    declared = given.get("declared_output_len")
-    return workload if declared is None else declaring(workload, _promised(context, declared))
+    return ended(workload, given.get("declared_output_len"), given.get("ignore_eos"))
 
 
 def _idle(given: dict[str, Any]) -> tuple[str, ...]:
@@ -113,19 +122,6 @@ def _idle(given: dict[str, Any]) -> tuple[str, ...]:
         return "rate_scale", "follow_sessions"
     by_chance = any(given.get(name) for name in ("class_", "adapters", "session_rate"))
     return SYNTHETIC if by_chance else (*SYNTHETIC, "seed")
-
-
-def _promised(context: typer.Context, tokens: int) -> int:
-    """The declared length, if any engine that was asked for looks at it."""
-    named = context.params.get("engine", DEFAULT_ENGINE)
-    names = [named] if isinstance(named, str) else [part for each in named for part in each.split(",")]
-    asked = [engine_named(name.strip()) for name in names]
-    if not any(each.keeps_promises for each in asked):
-        raise InputError(
-            f"--declared-output-len changes nothing for {asked[0].title}, which keeps no room for answers to come; "
-            "leave it out"
-        )
-    return tokens
 
 
 def replayed(path: Path, given: dict[str, Any], longest: int) -> Workload:

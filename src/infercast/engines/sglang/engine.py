@@ -27,6 +27,7 @@ OLDEST = (7, 5)
 """Compute capability below which SGLang's kernels (FlashInfer's, Triton's) are not built."""
 TRIED = (
     (),
+    (("chunked_prefill_size", 512),),
     (("chunked_prefill_size", 2048),),
     (("chunked_prefill_size", 16384),),
     (("max_running_requests", 128),),
@@ -68,7 +69,6 @@ def _release(name: str) -> Engine[SglangSettings, ResolvedSglang]:
         check_gpu=partial(check_capability, "SGLang", OLDEST, "Turing, such as t4"),
         fuses_norms=fuses_norms,
         shares_copies=False,
-        keeps_promises=True,
         spread=spread,
         sizes_for=sizes_for,
         tried=TRIED,
@@ -87,6 +87,7 @@ def _release(name: str) -> Engine[SglangSettings, ResolvedSglang]:
         ties_groups=False,
         before=before,
         tuned_since=TUNED_SINCE,
+        close_since=(0, 5, 16),
     )
 
 

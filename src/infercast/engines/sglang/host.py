@@ -10,7 +10,6 @@ import numpy as np
 
 from infercast.engines.engine import Launch
 from infercast.engines.host import HostCosts
-from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, token_calls
 from infercast.models.mixers import GroupedAttention
@@ -21,7 +20,11 @@ PROMPT = np.array([2])
 GAP_SECONDS = 0.15e-6
 """What a GPU idles between two kernels of a step beyond what their estimates hold."""
 SEEN_IN_ONE = {"composed_layer": "deepseek-v2-lite", "grouped_choice_layer": "deepseek-v2-lite"}
-"""Host times of layers that were seen in one model only, and the model."""
+LAYERS = {
+    "composed_layer": "latent attention, which stands for all layers of many small operations,",
+    "grouped_choice_layer": "experts chosen from groups",
+}
+"""Host times of layers that were seen in one model only: the model, and what these layers are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +95,7 @@ def launch_work(model: ModelConfig, layout: ParallelLayout) -> LaunchWork:
 class SglangHostModel:
     """A host that runs one model."""
 
-    def __init__(self, host: SglangHost, model: ModelConfig, layout: ParallelLayout, _: Gpu) -> None:
+    def __init__(self, host: SglangHost, model: ModelConfig, layout: ParallelLayout, *_: object) -> None:
         self._host, self._work = host, launch_work(model, layout)
         work, by_hand = self._work, host.composed_layer * self._work.composed_layers
         pieces = host.piece_layer * work.piece_layers + host.stored_layer * work.stored_layers
@@ -135,3 +138,11 @@ class SglangHostModel:
             if model != seen
         )
         return borrowed / self._launching[Launch.EAGER] if borrowed else 0.0
+
+    def rests_on(self) -> list[str]:
+        """A sentence for each kind of layers whose host time was seen in one model only."""
+        return [
+            f"The host time of {LAYERS[term]} was seen in {seen} only."
+            for term, seen in SEEN_IN_ONE.items()
+            if getattr(self._work, f"{term}s")
+        ]

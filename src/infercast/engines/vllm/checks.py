@@ -11,7 +11,10 @@ from infercast.engines.vllm.versions import engine_version
 from infercast.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
-    from infercast.engines.vllm.settings import EngineSettings
+    from collections.abc import Iterable
+
+    from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings
+    from infercast.models.mixers import Cache
 
 POLICIES = ("fcfs", "priority")
 DENSE = "none"
@@ -52,11 +55,34 @@ def check_settings(settings: EngineSettings, max_positions: int) -> None:
         raise InputError(f"gpu_memory_utilization must lie in (0, 1], not {settings.gpu_memory_utilization}")
     if settings.long_prefill_token_threshold < 0:
         raise InputError(f"long_prefill_token_threshold must be 0 or more, not {settings.long_prefill_token_threshold}")
+    if not 0 <= settings.watermark < 1:
+        raise InputError(f"watermark must lie in [0, 1), not {settings.watermark}")
     tier_settings(settings.kv_offloading_size, settings.kv_offloading_backend, settings.kv_transfer_config)
     _check_new(settings)
     if settings.max_model_len is not None and settings.max_model_len > max_positions:
         raise InputError(
             f"max_model_len {settings.max_model_len} is above the {max_positions} positions the model was made for"
+        )
+
+
+def check_blocks(settings: ResolvedSettings, caches: Iterable[Cache]) -> None:
+    """Knobs that depend on the blocks of a model's cache, as vLLM checks them when it has counted these."""
+    size, interval, drafts = settings.block_size, settings.prefix_cache_retention_interval, settings.read_ahead
+    if settings.enable_prefix_caching and size < drafts:
+        raise InputError(
+            f"several prediction heads with prefix caching need blocks of at least num_speculative_tokens {drafts} "
+            f"tokens, not {size}; raise block_size"
+        )
+    if interval is None or interval in (DENSE, "0"):
+        return
+    if not any((cache.window and not cache.chunked) or not cache.bytes_per_token for cache in caches):
+        raise InputError(
+            f"prefix_cache_retention_interval {interval} has no effect on a model without sliding windows or recurrent "
+            "layers; leave it out or set it to 0"
+        )
+    if int(interval) % size:
+        raise InputError(
+            f"prefix_cache_retention_interval {interval} must be a multiple of the {size} tokens of a block"
         )
 
 

@@ -51,7 +51,7 @@ class VllmPasses:
         host, drafting = self._host, self._drafting
         seconds = host.verify
         if launch is not Launch.FULL_GRAPH and not has_prompts:
-            seconds -= host.prompt_step - host.verify_by_hand
+            seconds += host.verify_by_hand
         if self._work is None:
             return HostCost(launch=seconds + host.lookup_sequence * num_sequences)
         if not passes:

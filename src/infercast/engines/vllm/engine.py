@@ -13,6 +13,7 @@ from infercast.engines.engine import DraftPasses, Engine
 from infercast.engines.sharing import shared_seconds
 from infercast.engines.speculation import Drafting
 from infercast.engines.vllm.block_size import default_block_size
+from infercast.engines.vllm.checks import check_blocks
 from infercast.engines.vllm.expert_defaults import EXPERT_LAUNCHES
 from infercast.engines.vllm.expert_padding import expert_multiples
 from infercast.engines.vllm.flags import flags_of, settings_of
@@ -46,6 +47,7 @@ FUSING_KERNELS = ("hopper", "blackwell")
 """Where FlashInfer has a kernel for all-reduces that carry a norm, which vLLM then uses."""
 TRIED = (
     (),
+    (("max_num_batched_tokens", 512),),
     (("max_num_batched_tokens", 2048),),
     (("max_num_batched_tokens", 16384),),
     (("max_num_seqs", 128),),
@@ -80,7 +82,10 @@ def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayou
     if resolved.mamba_cache_mode == ALIGN and resolved.version.needs_whole_blocks:
         tokens, threshold = resolved.max_num_batched_tokens, resolved.long_prefill_token_threshold
         check_aligned(size, tokens, threshold, chunked_prefill=resolved.enable_chunked_prefill)
-    return replace(resolved, block_size=size)
+    resolved = replace(resolved, block_size=size)
+    shard = model.shard(layout)
+    check_blocks(resolved, [cache for stack in model.stacks for cache in stack.mixer.caches(shard)])
+    return resolved
 
 
 def _drafting(settings: EngineSettings, model: ModelConfig, layout: ParallelLayout) -> Drafting | None:
@@ -124,9 +129,11 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         title="vLLM",
         note="" if name == MEASURED else f"rules by its source, costs as measured on {MEASURED.partition('@')[2]}",
         is_measured=name == MEASURED,
+        close_since=(0, 20),
         is_new_kernel=partial(is_new, ENGINES[name]),
         has_new_runner=lambda model: runs_v2(model, ENGINES[name]) and not runs_v2(model, ENGINES[MEASURED]),
         load_balancer="vllm",
+        servers_by_rank=True,
         names=Names(**read_data("engines/vllm/names.toml")),
         flags=flags_of(name),
         commands=Commands(**read_data("engines/vllm/commands.toml")),
@@ -153,7 +160,9 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         check_memory=check_state_blocks,
         tokens_under_way=lambda settings, layout: settings.most_under_way(layout.pipeline),
         host_type=VllmHost,
-        host_model=lambda host, *what: VllmHostModel(host, launch_work(*what)),
+        host_model=lambda host, model, layout, gpu, settings: VllmHostModel(
+            host, launch_work(model, layout, gpu), settings.mamba_cache_mode
+        ),
         replica=vllm_replica,
         shared_seconds=shared_seconds,
         measured_setup=measured_setup,

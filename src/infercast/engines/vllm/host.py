@@ -3,27 +3,55 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from infercast.engines.engine import Launch
 from infercast.engines.host import HostCosts
 from infercast.engines.vllm.launches import LaunchWork
+from infercast.engines.vllm.states import ALL, NONE
 from infercast.serve.step import HostCost
 
-SEEN_IN_ONE = {
-    "latent_layer": "deepseek-v2-lite",
-    "recurrent_layer": "",
-    "delta_layer": "qwen3.5-35b-a3b",
-    "mamba_layer": "nemotron-3-nano-30b-a3b",
-    "sparse_layer": "glm-5",
-    "grouped_choice_layer": "deepseek-v2-lite",
-    "packed_expert_layer": "gpt-oss-20b",
+
+class Seen(NamedTuple):
+    """Where the host time of a kind of layers was seen."""
+
+    layers: str
+    models: tuple[str, ...]
+    """None: those of the nearest layers stand."""
+    conditions: str = ""
+    """What was special about it, and what other engines do."""
+
+
+SEEN_IN_FEW = {
+    "latent_layer": Seen("latent attention", ("deepseek-v2-lite",)),
+    "recurrent_layer": Seen("short convolutions", ()),
+    "delta_layer": Seen("delta nets by Triton's kernels", ("qwen3.5-35b-a3b", "qwen3.5-4b")),
+    "fused_delta_layer": Seen(
+        "gated delta nets by FlashInfer's kernels",
+        ("published idle prompts of Qwen3.5-9B and Qwen3.5-35B-A3B",),
+        "on hosts that are not known; where FlashInfer is not installed, vLLM takes Triton's kernels "
+        "(--gdn-prefill-backend triton), which were measured and take 2.5 times as long",
+    ),
+    "mamba_layer": Seen(
+        "Mamba2",
+        ("nemotron-3-nano-30b-a3b",),
+        "with prefix caching on, where layers ask the GPU which states to keep; what that takes is left out without it",
+    ),
+    "sparse_layer": Seen("an indexer and attention over what it chose", ("glm-5",), "in six of its layers"),
+    "grouped_choice_layer": Seen("experts chosen from groups", ("deepseek-v2-lite",)),
+    "packed_expert_layer": Seen(
+        "4-bit experts by Triton's kernels",
+        ("gpt-oss-20b",),
+        "in idle prompts; steps that replay CUDA graphs (--max-cudagraph-capture-size) do not pay it, nor does "
+        "--moe-backend marlin",
+    ),
 }
-"""Host times of layers that were seen in one model only, and the model; in none, those of the nearest layers stand."""
+"""Host times of layers that were seen in one or two models only."""
 
 
 RECURRENT_WAIT = 0.6
-"""Of a step with prompts, the share of the GPU's time that the host waits for where every layer is recurrent. Prompts
-of 2,048 and 8,192 tokens of Nemotron 3 Nano, whose layers ask the GPU for sizes, and of Qwen3.5-35B-A3B tell it."""
+"""Of a step with prompts, the share of the GPU's time that the host waits for where every layer is Mamba2 that writes
+states at the end of blocks: prompts of 2,048 and 8,192 tokens of Nemotron 3 Nano."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,16 +62,20 @@ class VllmHost(HostCosts):
     plan_sequence: float
     plan_token: float
     prepare: float
+    prepare_sequence: float = 0.0
     kv_group: float
     sample: float
+    sample_prompt: float = 0.0
     graph_launch: float
     prompt_step: float
     piece_layer: float
+    piece_decode: float = 0.09e-3
     eager_step: float
     eager_kernel: float
     latent_layer: float
     recurrent_layer: float = 0.35e-3
     delta_layer: float = 1.5e-3
+    fused_delta_layer: float = 0.6e-3
     mamba_layer: float = 0.95e-3
     mamba_piece: float = 0.5e-3
     mamba_prompt: float = 0.045e-3
@@ -65,20 +97,24 @@ class VllmHost(HostCosts):
     verify_by_hand: float = 1.0e-3
     lookup_sequence: float = 0.01e-3
 
-    def launching(self, launch: Launch, work: LaunchWork) -> float:
+    def launching(self, launch: Launch, work: LaunchWork, *, has_prompts: bool = True) -> float:
         """From a step's first kernel to its last one before sampling; what every step costs, each stage pays."""
         if launch is Launch.FULL_GRAPH:
             return self.graph_launch * work.stages
-        by_hand = (
-            self.prompt_step * work.stages
-            + self.latent_layer * work.latent_layers
-            + self.recurrent_layer * work.recurrent_layers
-            + self.delta_layer * work.delta_layers
-            + self.mamba_layer * work.mamba_layers
-            + self.sparse_layer * work.sparse_layers
-        )
+        by_hand = self.latent_layer * work.latent_layers + self.sparse_layer * work.sparse_layers
+        if has_prompts:
+            by_hand += (
+                self.prompt_step * work.stages
+                + self.recurrent_layer * work.recurrent_layers
+                + self.delta_layer * work.delta_layers
+                + self.fused_delta_layer * work.fused_delta_layers
+                + self.mamba_layer * work.mamba_layers
+            )
+        else:
+            by_hand += self.mixed_layer * (work.recurrent_layers + work.scanned_layers)
         if launch is Launch.PIECEWISE_GRAPHS:
-            return by_hand + self.piece_layer * work.layers + self.mamba_piece * work.mamba_layers
+            piece = self.piece_layer if has_prompts else self.piece_decode
+            return by_hand + piece * work.layers
         return (
             by_hand
             + self.eager_step * work.stages
@@ -90,12 +126,16 @@ class VllmHost(HostCosts):
 
 
 class VllmHostModel:
-    """A host that runs one model."""
+    """A host that runs one model, whose recurrent layers keep states in one of vLLM's modes."""
 
-    def __init__(self, host: VllmHost, work: LaunchWork) -> None:
-        self._host, self._work = host, work
+    def __init__(self, host: VllmHost, work: LaunchWork, mode: str = NONE) -> None:
+        self._host, self._work, self._mode = host, work, mode
         self._prepare = host.prepare + host.kv_group * (work.kv_groups - 1)
-        self._launching = {launch: host.launching(launch, work) + host.sample for launch in Launch}
+        self._launching = {
+            (launch, has_prompts): host.launching(launch, work, has_prompts=has_prompts) + host.sample
+            for launch in Launch
+            for has_prompts in (False, True)
+        }
 
     @property
     def gap_seconds(self) -> float:
@@ -104,27 +144,49 @@ class VllmHostModel:
 
     @property
     def waited_share(self) -> float:
-        """Each recurrent layer waits for the GPU to come to it, so that the two work by turns in part."""
-        return RECURRENT_WAIT * (self._work.delta_layers + self._work.mamba_layers) / self._work.layers
+        """Where Mamba2 writes states at the end of every block, each layer asks the GPU how many of a prompt to write,
+        so that the two work by turns in part. Nothing else that runs recurrent layers waits for the GPU.
+        """
+        return RECURRENT_WAIT * self._work.mamba_layers / self._work.layers if self._mode == ALL else 0.0
 
     def cost(self, launch: Launch, num_sequences: int, num_tokens: int, num_prompts: int) -> HostCost:
         """The host's part of a step."""
         host, work = self._host, self._work
-        launching = self._launching[launch]
-        if num_prompts and (work.delta_layers or work.mamba_layers):
-            # Mamba2 asks for each prompt how many states to keep; sequences that decode run kernels of their own.
-            launching += host.mamba_prompt * work.mamba_layers * num_prompts
+        launching = self._launching[launch, num_prompts > 0]
+        if num_prompts and work.scanned_layers:
+            # Each layer asks the GPU for each prompt how many states to write; between graphs it waits for the answer.
+            if self._mode == ALL:
+                asking = host.mamba_piece if launch is Launch.PIECEWISE_GRAPHS else 0.0
+                launching += (asking + host.mamba_prompt * num_prompts) * work.mamba_layers
+            # Sequences that decode run kernels of their own.
             if num_prompts < num_sequences:
-                launching += host.mixed_layer * (work.delta_layers + work.mamba_layers)
+                launching += host.mixed_layer * work.scanned_layers
         plan = host.plan + host.plan_sequence * num_sequences + host.plan_token * (num_tokens - num_sequences)
+        if num_prompts:
+            launching += host.sample_prompt
         process = host.process + host.process_sequence * num_sequences
-        prepare = self._prepare + (host.sparse_step if work.sparse_layers and num_sequences > 1 else 0.0)
+        prepare = self._prepare + host.prepare_sequence * num_sequences
+        if work.sparse_layers and num_sequences > 1:
+            prepare += host.sparse_step
         return HostCost(plan, prepare, launching, process, host.wake)
 
     def borrowed_share(self, model: str) -> float:
-        """The share of what launching a prompt costs that was seen in one other model only."""
+        """The share of what launching a prompt costs that was seen in one or two other models only."""
+        borrowed = sum(seconds for seen, seconds in self._seen_in_few() if model not in seen.models)
+        return borrowed / self._host.launching(Launch.EAGER, self._work) if borrowed else 0.0
+
+    def rests_on(self) -> list[str]:
+        """A sentence for each kind of layers whose host time was seen in few models, or under special conditions."""
+        sentences = []
+        for seen, seconds in self._seen_in_few():
+            where = " and ".join(seen.models) + " only" if seen.models else "no model (that of latent attention stands)"
+            share = f"{1e3 * seconds:.3g} ms of a step with prompts outside CUDA graphs"
+            said = f"The host time of {seen.layers} ({share}) was seen in {where}"
+            sentences.append(f"{said}, {seen.conditions}." if seen.conditions else f"{said}.")
+        return sentences
+
+    def _seen_in_few(self) -> list[tuple[Seen, float]]:
+        """Those that the model has, and their seconds in a step with a prompt outside graphs."""
         host, work = self._host, self._work
-        borrowed = sum(
-            getattr(host, term) * getattr(work, f"{term}s") for term, seen in SEEN_IN_ONE.items() if model != seen
-        )
-        return borrowed / host.launching(Launch.EAGER, work) if borrowed else 0.0
+        found = [(seen, getattr(host, term) * getattr(work, f"{term}s")) for term, seen in SEEN_IN_FEW.items()]
+        return [(seen, seconds) for seen, seconds in found if seconds]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings
 from infercast.errors import InputError
 from infercast.models.adapters import AdapterSlots, adapter_bytes
@@ -40,7 +38,7 @@ def slots_bytes(config: ModelConfig, layout: ParallelLayout) -> float:
     """What adapters take of a GPU."""
     if config.adapters is None:
         return 0.0
-    return adapter_bytes(token_calls(replace(config, adapters=None), layout, 1), config.adapters, config.weights.base)
+    return adapter_bytes(token_calls(config, layout, 1), config.adapters, config.weights.base)
 
 
 def most_adapters(settings: ResolvedSettings) -> int | None:

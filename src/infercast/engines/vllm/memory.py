@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from infercast.engines.memory import Memory
@@ -20,7 +18,7 @@ from infercast.engines.vllm.versions import MEASURED, engine_version
 from infercast.errors import DoesNotFitError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
-from infercast.models.lower import step_calls
+from infercast.models.lower import lora_calls, step_calls
 from infercast.models.rank import stage_weight_bytes
 from infercast.models.spec import ModelConfig
 from infercast.ops.dtypes import bytes_of
@@ -120,8 +118,7 @@ def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedS
     )
     if config.adapters is not None:
         # Every size is recorded twice: with adapters, and without for steps that have none.
-        bare = step_calls(replace(config, adapters=None), layout, one, one, sampled=1)
-        num_kernels += sum(call.count for call in bare)
+        num_kernels = 2 * num_kernels + sum(call.count for call in lora_calls(config, layout, 1))
     recorded = float(GRAPH_BYTES_A_KERNEL * num_kernels * num_graphs) / layout.pipeline
     draft_kernels, num_draft_graphs = draft_graphs(layout, settings)
     recorded += GRAPH_BYTES_A_KERNEL * draft_kernels * num_draft_graphs

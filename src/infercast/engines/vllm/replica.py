@@ -25,7 +25,8 @@ from infercast.serve.step import StepTimer
 def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: StepTimer, warmed_up: bool) -> Replica:
     """One replica of a deployment."""
     host, version, stages = deployment.host, settings.version, deployment.layout.pipeline
-    is_v2, drafting, shape = runs_v2(deployment.model, version), settings.drafting, deployment.memory.kv.shape
+    is_v2, drafting = runs_v2(deployment.model, version), settings.drafting
+    shape = deployment.memory.kv.shape._replace(retained=max(0, settings.read_ahead - 1))
     first_uses = None
     if not warmed_up:
         largest_graph = max(settings.capture_sizes, default=0)
@@ -47,6 +48,8 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         opens_blocks=not version.needs_whole_blocks,
         last_apart=version.parts_last,
         passed_apart=version.passed_apart,
+        watermark=settings.watermark,
+        reserves_prompts=settings.scheduler_reserve_full_isl,
     )
     if settings.scheduling_policy == "priority":
         policy = ByPriority(**asdict(policy), steps_over=version.steps_over)
@@ -71,6 +74,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         launch_spread=LAUNCH_SPREAD,
         settle_seconds=SETTLE_SECONDS,
         max_adapters=most_adapters(settings),
+        tells_load=version.weighs_cache,
         stages_in_turn=stages > 1 and settings.async_scheduling and not is_v2,
         offload=_offload(deployment, settings, is_v2=is_v2),
         speculation=None if drafting is None else _speculation(drafting, version),
@@ -85,6 +89,7 @@ def _speculation(drafting: Drafting, version: EngineVersion) -> Speculation:
         match=drafting.match,
         lookahead=drafting.lookahead,
         drops_block=drafting.drops_block,
+        read_ahead=drafting.read_ahead,
         slots_taken=drafting.slots_taken,
         slots_by_step=version.slots_by_step,
         pads_new=True,

@@ -76,6 +76,10 @@ class EngineSettings(Chosen):
     prefix_cache_retention_interval: str | None = None
     """Windows and states are kept before every multiple of so many tokens; 0: only where they are known to be of use,
     ``none``: everywhere."""
+    watermark: float = 0.0
+    """Share of the KV blocks that is kept free where a request starts beside others, from 0 to below 1."""
+    scheduler_reserve_full_isl: bool = True
+    """A request starts only if all of its prompt has room in the KV cache, not just its first chunk."""
     kv_offloading_size: float | None = None
     """GiB of the host's memory that a second tier of the KV cache takes, for all GPUs of an engine together."""
     kv_offloading_backend: str = BACKENDS[0]
@@ -126,6 +130,11 @@ class ResolvedSettings(EngineSettings):
     def tier(self) -> TierSettings | None:
         """A tier of the KV cache in the host's memory."""
         return tier_settings(self.kv_offloading_size, self.kv_offloading_backend, self.kv_transfer_config)
+
+    @property
+    def read_ahead(self) -> int:
+        """Tokens of a prompt beyond a step that drafts are made from."""
+        return 0 if self.drafting is None else self.drafting.read_ahead
 
     @property
     def most_running(self) -> int:

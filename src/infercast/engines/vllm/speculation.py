@@ -64,6 +64,7 @@ def drafting_of(
         asynchronous=asynchronous and not is_sync,
         lookahead=0 if looked_up else num_drafts,
         drops_block=method in BY_HEADS,
+        read_ahead=num_drafts if version.reads_ahead and _num_heads(asked, target) > 1 else 0,
         slots_taken=1 if method == DRAFT_MODEL else 0,
         note=note,
     )
@@ -74,6 +75,11 @@ def _usual(target: str, method: str, num_drafts: int) -> Acceptance:
     if method in (NGRAM, NGRAM_GPU):
         return Acceptance(by_rate(FOUND_RATE, num_drafts), "half of what a lookup finds, a guess", is_assumed=True)
     return usual(target, method, num_drafts)
+
+
+def _num_heads(asked: Asked, target: ModelConfig) -> int:
+    """Prediction heads that draft one after the other."""
+    return min(target.prediction.heads, asked.num_drafts) if asked.method == MTP and target.prediction else 1
 
 
 def _check_heads(asked: Asked, target: ModelConfig) -> None:

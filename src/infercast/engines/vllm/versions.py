@@ -45,6 +45,11 @@ class EngineVersion(NamedTuple):
     """There, with drafts, a state is looked for a block past what attention found, and gone on from."""
     parts_last: bool = False
     """There, the last token of a prompt that ends with a block is in a step after it."""
+    reads_ahead: bool = False
+    """Several prediction heads read as many tokens of a prompt ahead, for which steps of prompts leave enough."""
+    weighs_cache: bool = False
+    """Before data-parallel engines: requests in flight are counted at the least, waiting ones by how full the KV cache
+    is; and engines of dense models tell their counts, too."""
     slots_by_step: bool = False
     """Tokens that a draft model takes off the budget are those of a step's sequences, not of ``max_num_seqs``."""
     pads_first: bool = False

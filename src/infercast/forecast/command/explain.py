@@ -9,7 +9,6 @@ from typing import Any
 
 from infercast.engines.registry import AnyEngine, engine_named
 from infercast.errors import DoesNotFitError, InputError
-from infercast.forecast.capacity import full_rate
 from infercast.forecast.command.advice import Advised, advise
 from infercast.forecast.command.changes import Change
 from infercast.forecast.command.flags import Reading, read_flags
@@ -23,9 +22,8 @@ from infercast.forecast.intervals.intervals import Intervals, forecast_intervals
 from infercast.forecast.memory import Fit
 from infercast.forecast.money import Tariff
 from infercast.forecast.result import Forecast
-from infercast.forecast.simulate import simulate_system
+from infercast.forecast.simulate import most_requests_per_second, simulate_system
 from infercast.forecast.slo import Slo
-from infercast.forecast.system import System
 from infercast.forecast.wall import Facility
 from infercast.predict.default import make_predictor
 from infercast.predict.roofline import Predictor
@@ -130,12 +128,12 @@ def explain_command(
             pasted, reading, chosen, tuple(meanings), tuple(notes), fit, str(problem), None, (), None, would_fit
         )
     system = timers.system(deployment)
-    capacity = capacity_of(system, load)
+    capacity = most_requests_per_second(system, load)
     loads = light_and_heavy(load, capacity, slo) if workload is None else [Load("as asked", workload, slo)]
     served = []
     for each in loads:
         tell(f"{each.name} load")
-        forecast = simulate_system(system, each.workload)
+        forecast = simulate_system(system, each.workload, capacity=lambda: capacity, slo=slo)
         forecast = replace(forecast, tariff=tariff or Tariff(), facility=facility or Facility())
         intervals = forecast_intervals(forecast)
         served.append(Served(each, forecast if slo is None else forecast.promised(slo, intervals), intervals))
@@ -150,7 +148,7 @@ def explain_command(
 def usual_requests() -> Workload:
     """Requests as they are by default, whose rate is not said."""
     inputs, outputs = USUAL_LENGTHS
-    return synthetic_workload(rate=1.0, count=1000, input_lengths=inputs, output_lengths=outputs)
+    return synthetic_workload(rate=1.0, input_lengths=inputs, output_lengths=outputs)
 
 
 def mean_context(workload: Workload) -> int:
@@ -159,18 +157,13 @@ def mean_context(workload: Workload) -> int:
     return max(1, round(sum(each.num_input + each.num_output / 2 for each in requests) / len(requests)))
 
 
-def capacity_of(system: System, workload: Workload) -> float:
-    """Requests a second that all replicas finish when they are kept full."""
-    pool = system.pools[0]
-    return len(pool.engines.replicas) * full_rate(pool.replica, workload)
-
-
 def light_and_heavy(like: Workload, capacity: float, slo: Slo | None = None) -> list[Load]:
     """Random requests at shares of what can be served."""
     if like.drawn is None:
         raise InputError("the requests of a light and a heavy load must be drawn; give a workload to have it served")
     rates = {name: float(f"{share * capacity:.2g}") for name, share in LOADS.items()}
-    return [Load(name, drawn_with(like.drawn, rate=rate), slo) for name, rate in rates.items()]
+    count = {"count": None} if like.open_ended else {}
+    return [Load(name, drawn_with(like.drawn, rate=rate, **count), slo) for name, rate in rates.items()]
 
 
 def command_line(reading: Reading, engine: AnyEngine, changes: dict[str, Any] | None = None) -> str:

@@ -213,7 +213,7 @@ SENTENCES: dict[str, Callable[[Flag, Around], str]] = {
     "compilation_config": _graphs,
     "cudagraph_capture_sizes": _graphs,
     "max_cudagraph_capture_size": _graphs,
-    "enable_lora": lambda *_: "room for adapters, and two more kernels for each projection in every step",
+    "enable_lora": lambda *_: "room for adapters, and two more kernels for each projection in steps with one",
     "max_loras": lambda flag, _: f"steps have at most {flag.value} different adapters, which the GPU has room for",
     "max_lora_rank": lambda flag, _: f"adapters take room for rank {flag.value}",
     "scheduling_policy": lambda flag, _: (

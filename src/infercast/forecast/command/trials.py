@@ -19,7 +19,7 @@ from infercast.forecast.command.point import Timers
 from infercast.forecast.intervals.luck import APART
 from infercast.forecast.intervals.redraw import redraw
 from infercast.forecast.intervals.results import chance_of
-from infercast.forecast.intervals.uncertainty import MEASURED, Uncertainty, uncertainty_of
+from infercast.forecast.intervals.uncertainty import Uncertainty, kernel_widths
 from infercast.forecast.slo import QUANTITIES, Slo
 from infercast.forecast.system import System, busiest
 from infercast.serve import Replica, Workload
@@ -149,7 +149,7 @@ def try_point(deployment: Deployment, draws: Sequence[Sequence[Workload]], timer
     for of_load in draws:
         runs = [system.serve(each) for each in of_load[:most]]
         seen.append([Seen.of(run.clients) for run in runs])
-        uncertainty = uncertainty_of(deployment, busiest(runs[0].records[0]), MEASURED)
+        uncertainty = Uncertainty(*kernel_widths(deployment, busiest(runs[0].records[0])))
     return Trial(system, seen, uncertainty)
 
 

@@ -65,7 +65,7 @@ def check_busiest(deployment: Deployment, traffic: Traffic, slo: Slo, count: int
         first * traffic.window,
         (last + 1) * traffic.window,
         int(np.count_nonzero(served.sent_at >= since)),
-        attainment(served, slo, since),
+        attainment(served, slo, served.sent_at >= since),
         float(np.nansum(said * weights) / weights.sum()),
     )
 

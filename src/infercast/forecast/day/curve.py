@@ -7,7 +7,9 @@ it so. Beyond the number that it can run at once, each further request waits for
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,11 +30,15 @@ SHARES = (0.02, 0.2, 0.4, 0.55, 0.7, 0.8, 0.88, 0.94)
 """Loads that are simulated, as shares of the rate of a replica that is kept full."""
 FULLNESS = (0.3, 1.0)
 """Shares of the seats of a replica that closed loops keep taken."""
-LEAST, MOST = 500, 4000
+LEAST, MOST = 1500, 12_000
 """Requests of a simulation: so many residence times, within these."""
-RESIDENCES = 12.0
+RESIDENCES = 20.0
+ROUNDS = 8
+"""The same of closed loops: requests of each client."""
+LONGER = 2
+"""A run that did not settle is made so many times as long ..."""
 RAMP_UP = 0.4
-"""Of a run that did not settle, so much is left out: a replica near its limit fills up for long."""
+"""... and if that does not help, so much of it is left out: a replica near its limit fills up for long."""
 SEED = 7
 
 
@@ -150,16 +156,16 @@ def learn_curve(system: System, traffic: Traffic, slo: Slo, replicas: int = 1) -
     for share in SHARES:
         rate, stay = share * full, levels[-1].in_system / levels[-1].rate if levels else 1.0
         count = min(int(max(RESIDENCES * rate * stay, LEAST)), mix.size)
-        gaps = random.exponential(1.0 / rate, count)
-        load = traffic.workload(mix[:count], np.cumsum(gaps), rate)
-        levels.append(_level(simulate_system(system, load), slo, rate, replicas))
+        comes = partial(_at_rate, traffic, mix, random.exponential(1.0 / rate, mix.size), rate)
+        levels.append(_level(_settled(system, comes, count, mix.size), slo, rate, replicas))
     pool = system.pools[-1].engines
     seats = len(pool.replicas) * num_seats(pool.replicas[0], whole.requests)
     for share in FULLNESS:
         clients = int(share * seats)
         if clients > (1.2 if share < 1.0 else 1.02) * replicas * levels[-1].in_system:
-            count = int(np.clip(4 * clients, LEAST, 2 * MOST))
-            levels.append(_level(simulate_system(system, _clients(traffic, mix, count, clients)), slo, None, replicas))
+            count = int(np.clip(ROUNDS * clients, LEAST, 2 * MOST))
+            closed = partial(_clients, traffic, mix, clients)
+            levels.append(_level(_settled(system, closed, count, 2 * MOST), slo, None, replicas))
     ordered = sorted(levels, key=lambda level: level.in_system)
     # A replica with more in it serves no less; what chance makes of it otherwise is smoothed.
     each = full / replicas
@@ -178,7 +184,26 @@ def _sample(traffic: Traffic, count: int, random: np.random.Generator) -> Array:
     return random.choice(size, count, replace=False)
 
 
-def _clients(traffic: Traffic, mix: Array, count: int, clients: int) -> Workload:
+def _settled(system: System, load: Callable[[int], Workload], count: int, most: int) -> Forecast:
+    """A run of the steady part of which all is told, if it has one; a longer one where the first is too short."""
+    while True:
+        workload = load(count)
+        run = system.serve(workload)
+        forecast = simulate_system(system, workload, run=run)
+        if forecast.steady.reached:
+            return simulate_system(system, workload, run=run, steady=True)
+        if count >= most:
+            return forecast
+        count = min(LONGER * count, most)
+
+
+def _at_rate(traffic: Traffic, mix: Array, gaps: Array, rate: float, count: int) -> Workload:
+    """So many requests that together come at just the rate: luck makes no level busier than it says."""
+    arrivals = np.cumsum(gaps[:count])
+    return traffic.workload(mix[:count], arrivals * (count / rate / arrivals[-1]), rate)
+
+
+def _clients(traffic: Traffic, mix: Array, clients: int, count: int) -> Workload:
     """A closed loop, which keeps so many requests in a replica."""
     chosen = np.resize(mix, count)
     load = traffic.workload(chosen, np.zeros(count))
@@ -187,11 +212,9 @@ def _clients(traffic: Traffic, mix: Array, count: int, clients: int) -> Workload
 
 def _level(forecast: Forecast, slo: Slo, rate: float | None, replicas: int) -> Level:
     """What a simulation shows, from its steady part where it has one, and else without its beginning."""
-    served, steady = forecast.clients, forecast.steady
-    start = float(served.sent_at.min())
-    end = start + steady.end
-    begin = start + (steady.begin if steady.settled else RAMP_UP * steady.end)
-    kept = served.sent_at >= begin
+    served, start = forecast.clients, float(forecast.clients.sent_at.min())
+    begin, end = forecast.window or (start + RAMP_UP * forecast.steady.end, start + forecast.steady.end)
+    kept = (served.sent_at >= begin) & (served.sent_at <= end)
     done = np.count_nonzero((served.last_token > begin) & (served.last_token <= end)) / max(end - begin, 1e-9)
     through = (rate or float(done)) / replicas
     stay = float(served.end_to_end[kept].mean())

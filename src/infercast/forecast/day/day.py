@@ -144,7 +144,7 @@ def _plan(
         traffic=traffic,
         service=service,
         gpus=deployment.layout.gpus,
-        price=tariff.price(deployment.gpu.name),
+        price=tariff.price(deployment.gpu.name, facility),
     )
     lag = start or start_up(deployment)
     say("several replicas behind a load balancer")

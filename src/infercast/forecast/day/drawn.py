@@ -12,6 +12,7 @@ from infercast.engines.deployment import Deployment
 from infercast.forecast.day.curve import LoadCurve
 from infercast.forecast.day.outcome import PolicyDay
 from infercast.forecast.day.policies import HOUR
+from infercast.forecast.money import around
 from infercast.forecast.wall import KILO, Facility, server_around
 from infercast.units import MICRO
 
@@ -34,9 +35,7 @@ def with_energy(day: PolicyDay, curve: LoadCurve, deployment: Deployment, facili
     known = board_watts(curve)
     if known is None:
         return day
-    price = day.price
-    if price is not None:
-        facility = facility.or_else(price.pue, price.electricity_price)
+    facility = around([day.price], facility)
     rates = day.counts / day.window / np.maximum(day.ready, MICRO)
     each = np.interp(rates, *known)
     idle = float(known[1][0])

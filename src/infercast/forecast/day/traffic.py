@@ -91,7 +91,8 @@ class Traffic:
         else:
             known = [self.requests[place] for place in chosen.tolist()]
             made = tuple(
-                Request(*row, each.prefix, each.answer, each.declared) for row, each in zip(rows, known, strict=True)
+                Request(*row, each.prefix, each.answer, each.declared, stops=each.stops)
+                for row, each in zip(rows, known, strict=True)
             )
         return Workload(made, rate=rate, description=f"{len(made):,} requests of the day")
 

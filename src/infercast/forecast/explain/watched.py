@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from infercast.forecast.explain.step_log import EngineRun, StepLog, new_log
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
+from infercast.forecast.slo import Slo
 from infercast.forecast.system import System
 from infercast.serve import Workload
 from infercast.serve.watching import Progress
@@ -39,8 +40,18 @@ def watch_run(
     progress: Progress | None = None,
     steady: bool = False,
     capacity: Callable[[], float] | None = None,
+    slo: Slo | None = None,
 ) -> Watched:
-    """Simulate a workload and note the steps; ``capacity`` as in `simulate_system`."""
-    logs = tuple(tuple(new_log(pool, len(workload.requests)) for _ in pool.engines.replicas) for pool in system.pools)
-    forecast = simulate_system(system, workload, watch=logs, progress=progress, steady=steady, capacity=capacity)
+    """Simulate a workload and note the steps; ``capacity`` and ``slo`` as in `simulate_system`."""
+    logs: tuple[tuple[StepLog, ...], ...] = ()
+
+    def watch(load: Workload) -> tuple[tuple[StepLog, ...], ...]:
+        nonlocal logs
+        count = len(load.requests)
+        logs = tuple(tuple(new_log(pool, count) for _ in pool.engines.replicas) for pool in system.pools)
+        return logs
+
+    forecast = simulate_system(
+        system, workload, watch=watch, progress=progress, steady=steady, capacity=capacity, slo=slo
+    )
     return Watched(forecast, logs)

@@ -1,30 +1,35 @@
-"""80 % intervals of what users would see, from what kernels and host may be off.
+"""80 % intervals of what users would see, from what kernels, host and release may be off, and from luck.
 
 A run is simulated again with GPU times at the upper ends of their intervals, and once more with host times at theirs.
 By how much a result moves each time (as a logarithm) and, for a percentile, what chance adds, are added in squares and
 taken as half the width of its interval: a queue's amplification is in it, and so is that a GPU's error is hidden where
-it waits for its host.
+it waits for its host. The middle of an interval is that of `odds`: its ends are where a limit has odds of 10 and 90 %.
+
+`infercast validate` and published runs are judged by the same intervals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from math import exp, inf
+from dataclasses import dataclass, field, replace
+from math import exp, hypot
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from infercast.forecast.intervals.luck import LENGTHS, LENGTHS_STEP_BY_STEP, luck_of
-from infercast.forecast.intervals.results import chance_in, results_of
+from infercast.forecast.intervals.luck import LENGTHS, LENGTHS_STEP_BY_STEP, luck_of, steady_luck
+from infercast.forecast.intervals.odds import slower_by
+from infercast.forecast.intervals.results import chance_in, smoothed_of
 from infercast.forecast.intervals.slowed import slowed
 from infercast.forecast.intervals.uncertainty import (
     EIGHTY,
-    ELSEWHERE,
     LINK_SPREAD,
+    RUN_TO_RUN,
+    Gains,
     Uncertainty,
-    gain_of,
+    gains_of,
+    probed_host,
     uncertainty_of,
 )
 from infercast.forecast.latency import NAMES, Percentiles
@@ -39,10 +44,13 @@ from infercast.units import format_seconds
 Array = npt.NDArray[Any]
 
 LEVEL = 0.8
-MOST_REQUESTS = 256
+MOST_REQUESTS = 512
 """A longer run's response is that of its first requests: it is a ratio, which does not need as many."""
 MOST_STEP_BY_STEP = 64
 """The same where no stretch of steps can be jumped over, which takes ten times as long."""
+CALIBRATED = 1.2
+"""How far a run is off after a benchmark of its deployment, in differences between two runs of it: what its results
+leave open, and such a difference (benchmarks/accuracy/calibrate.py)."""
 
 
 class Band(NamedTuple):
@@ -50,6 +58,39 @@ class Band(NamedTuple):
 
     low: Percentiles
     high: Percentiles
+
+
+class Widths(NamedTuple):
+    """Half the widths of intervals, as logarithms, by what may be off."""
+
+    gpu: Array
+    host: Array
+    luck: Array
+    link: Array | float = 0.0
+
+    @property
+    def together(self) -> Array:
+        """What independent causes do together."""
+        return np.asarray(np.sqrt(sum(np.square(each) for each in self)))
+
+
+class Rests(NamedTuple):
+    """What half the width of a median's interval is made of, each as a share of the median, by itself."""
+
+    kernels: float
+    """Estimates of kernels, and what steps have beyond them."""
+    host: float
+    """The machine's CPU."""
+    release: float
+    """That its costs are those of another release; 0 where they were measured."""
+    luck: float
+    """Another draw of the same load."""
+    whole: float
+    """All of them together."""
+    probed: float
+    """The whole, had the host's speed been measured (`infercast measure --host`) ..."""
+    calibrated: float
+    """... or one benchmark of the deployment been taken (`infercast calibrate`)."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -64,6 +105,8 @@ class Intervals(Answer):
     """Lower and upper end, in output tokens per second."""
     requests_per_second: tuple[float, float]
     """Lower and upper end, in requests per second."""
+    rests: dict[str, Rests] = field(default_factory=dict)
+    """What the intervals of the medians of ``ttft`` and ``tpot`` rest on."""
 
     def _words(self) -> str:
         low, high = self.ttft.low.p50, self.ttft.high.p50
@@ -77,7 +120,7 @@ def system_half_widths(
     uncertainties: Sequence[Uncertainty],
     results: Callable[[Served], Array],
     chance: Array,
-) -> Array:
+) -> Widths:
     """How far results may be off, as logarithms; ``results`` sums up what clients saw.
 
     All replicas of all pools are off alike, and the link between pools by itself.
@@ -91,31 +134,20 @@ def system_half_widths(
         wire = system.wire
         if wire is not None:
             wire = replace(wire, sending=wire.sending / link, receiving=wire.receiving / link)
-        return results(system._replace(pools=pools, wire=wire).serve(workload).clients)
+        return np.log(results(system._replace(pools=pools, wire=wire).serve(workload).clients))
 
-    base, moved = run(), [run(gpu=True), run(host=True)]
-    if system.wire is not None:
-        moved.append(run(link=exp(EIGHTY * LINK_SPREAD)))
-    return added_in_squares([np.log(each / base) for each in moved], chance)
+    base = run()
+    by_link = 0.0 if system.wire is None else run(link=exp(EIGHTY * LINK_SPREAD)) - base
+    return Widths(run(gpu=True) - base, run(host=True) - base, chance, by_link)
 
 
 def half_widths(
     replica: Replica, uncertainty: Uncertainty, results: Callable[[Replica], Array], chance: Array
-) -> Array:
+) -> Widths:
     """The same of one replica; ``results`` runs it and sums up what came out."""
-    return added_in_squares(responses(replica, uncertainty, results), chance)
-
-
-def added_in_squares(moved: Sequence[Array], chance: Array) -> Array:
-    """What independent causes do together."""
-    return np.asarray(np.sqrt(np.square([*moved, chance]).sum(axis=0)))
-
-
-def responses(replica: Replica, uncertainty: Uncertainty, results: Callable[[Replica], Array]) -> tuple[Array, Array]:
-    """By how much results move, as logarithms, with the GPU at the upper end of its interval, and with the host."""
-    base = results(longer(replica, uncertainty))
-    by_gpu, by_host = (results(longer(replica, uncertainty, **{end: True})) for end in ("gpu", "host"))
-    return np.asarray(np.log(by_gpu / base)), np.asarray(np.log(by_host / base))
+    base = np.log(results(longer(replica, uncertainty)))
+    by_gpu, by_host = (np.log(results(longer(replica, uncertainty, **{end: True}))) - base for end in ("gpu", "host"))
+    return Widths(by_gpu, by_host, chance)
 
 
 def longer(replica: Replica, about: Uncertainty, *, gpu: bool = False, host: bool = False) -> Replica:
@@ -136,16 +168,39 @@ def forecast_intervals(forecast: Forecast) -> Intervals:
     that are given only the ranks of percentiles are left to chance.
     """
     system, served = forecast.system, forecast.clients
-    # No two pools were measured, on whatever machine.
-    spread = None if system.wire is None else ELSEWHERE
-    uncertainties = [uncertainty_of(pool.deployment, busiest(pool.records), spread) for pool in forecast.pools]
+    uncertainties = [uncertainty_of(pool.deployment, busiest(pool.records)) for pool in forecast.pools]
     lengths = LENGTHS if jumps_over(system) else LENGTHS_STEP_BY_STEP
     replica = system.pools[-1].replica
-    luck = luck_of(forecast.workload, served, replica, lambda other: system.serve(other).clients, lengths)
+    luck: Array | None
+    if (window := forecast.window) is not None:
+        luck = steady_luck(served, forecast.workload, *window)
+    else:
+        luck = luck_of(forecast.workload, served, replica, lambda other: system.serve(other).clients, lengths)
     chance = chance_in(served) if luck is None else luck
-    widths = system_half_widths(system, forecast.workload, uncertainties, results_of, chance)
-    gains = [gain_of(pool.deployment, busiest(pool.records)) for pool in forecast.pools]
-    return around(forecast, widths, max(gains))
+    widths = system_half_widths(system, forecast.workload, uncertainties, smoothed_of, chance)
+    gains = [gains_of(pool.deployment, busiest(pool.records)) for pool in forecast.pools]
+    slower = slower_by([pool.deployment for pool in forecast.pools], forecast.workload)
+    found = around(forecast, widths.together, Gains(*(max(each) for each in zip(*gains, strict=True))), slower)
+    medians = {"ttft": 1, "tpot": 1 + len(NAMES)}
+    return replace(found, rests={name: _rests(widths, at, uncertainties[-1]) for name, at in medians.items()})
+
+
+def _rests(widths: Widths, at: int, about: Uncertainty) -> Rests:
+    """The parts of one result's interval; the first results are those of prompts, told by steps with them."""
+    gpu, host, luck, link = (abs(float(np.broadcast_to(each, widths.gpu.shape)[at])) for each in widths)
+    step, of_step = (
+        (about.prompts, about.by_release.prompts) if at < len(NAMES) else (about.decodes, about.by_release.decodes)
+    )
+    of_host = about.by_release.host
+    kernels, release = hypot(gpu * (1 - of_step) ** 0.5, link), hypot(gpu * of_step**0.5, host * of_host**0.5)
+    machine = host * (1 - of_host) ** 0.5
+    probed = host * probed_host(about.host) / about.host
+    run = RUN_TO_RUN.prompts if at < len(NAMES) else RUN_TO_RUN.decodes
+    left_gpu = gpu * min(EIGHTY * CALIBRATED * run / step, 1.0) if step else 0.0
+    left_host = host * min(EIGHTY * CALIBRATED * RUN_TO_RUN.host / about.host, 1.0)
+    whole = hypot(gpu, host, luck, link)
+    narrowed = hypot(gpu, probed, luck, link), hypot(left_gpu, left_host, luck, link)
+    return Rests(*(float(np.sinh(part)) for part in (kernels, machine, release, luck, whole, *narrowed)))
 
 
 def jumps_over(system: System) -> bool:
@@ -155,27 +210,37 @@ def jumps_over(system: System) -> bool:
     return plain or system.wire is not None
 
 
-def around(forecast: Outcome, widths: Array, gain: float = inf) -> Intervals:
-    """Intervals of these widths around a forecast's own numbers; no time is shorter by more than ``gain`` says."""
-    factors, rate = np.exp(widths[:-1].reshape(4, len(NAMES))), exp(widths[-1])
-    gains, faster = np.minimum(factors, exp(gain)), min(rate, exp(gain))
+def around(forecast: Outcome, widths: Array, gains: Gains | None = None, slower: float = 0.0) -> Intervals:
+    """Intervals of these widths around a forecast's own numbers; no time is shorter by more than ``gains`` says.
+
+    Their middle is slower than the forecast by a part of each width (`odds_within`). Of two percentiles the higher one
+    is no earlier: so neither are the ends of its interval.
+    """
+    moved, gains = widths * slower / EIGHTY, gains or Gains()
+    gained = np.maximum(widths - moved, 0.0)
+    times, rate = (slice(0, -1), -1)
+    most = np.array([gains.prompts, gains.decodes, gains.decodes, max(gains)])[:, None]
+    shorter = np.minimum(gained[times].reshape(4, len(NAMES)), most)
+    longer_by = (widths + moved)[times].reshape(4, len(NAMES))
 
     def band(values: Percentiles | None, number: int) -> Band | None:
         if values is None:
             return None
         ends = np.array(values.values)
-        low, high = ends / gains[number], ends * factors[number]
+        low, high = ends * np.exp(-shorter[number]), ends * np.exp(longer_by[number])
+        low[1:], high[1:] = np.maximum.accumulate(low[1:]), np.minimum.accumulate(high[:0:-1])[::-1]
         return Band(Percentiles(*low.tolist()), Percentiles(*high.tolist()))
 
     ttft, end_to_end = band(forecast.ttft, 0), band(forecast.end_to_end, 3)
     assert ttft is not None
     assert end_to_end is not None
+    less, more = exp(-(widths + moved)[rate]), exp(min(gained[rate], max(gains)))
     tokens, requests = forecast.output_tokens_per_second, forecast.requests_per_second
     return Intervals(
         ttft=ttft,
         tpot=band(forecast.tpot, 1),
         inter_token=band(forecast.inter_token, 2),
         end_to_end=end_to_end,
-        output_tokens_per_second=(tokens / rate, tokens * faster),
-        requests_per_second=(requests / rate, requests * faster),
+        output_tokens_per_second=(tokens * less, tokens * more),
+        requests_per_second=(requests * less, requests * more),
     )

@@ -11,10 +11,10 @@ from infercast.serve.workload.redraw import redrawn
 def redraw(workload: Workload, replica: Replica, *, seed: int, count: int) -> Workload | None:
     """What another seed would have drawn, cut to what the engine takes; None where chance made none of it."""
     other = redrawn(workload, seed=seed, count=count)
-    return None if other is None else _shortened(other, _longest(workload, replica))
+    return None if other is None else _shortened(other, longest_taken(workload, replica))
 
 
-def _longest(workload: Workload, replica: Replica) -> int:
+def longest_taken(workload: Workload, replica: Replica) -> int:
     """Tokens of the longest request that the engine is known to take."""
     if replica.max_model_len is not None and replica.policy.chunked_prefill:
         blocks = replica.kv_shape.most_blocks(replica.max_model_len, replica.policy.max_num_batched_tokens)

@@ -29,6 +29,12 @@ class SlowedTimer:
         estimate = self._groups.compute(beside, num_first, count, computed, contexts)
         return self._slow(estimate, self._prompts if any(new > 1 for new, _ in beside) else self._decodes)
 
+    @property
+    def adapted(self) -> SlowedTimer | None:
+        """The same where a sequence has a LoRA adapter."""
+        adapted = getattr(self._timer, "adapted", None)
+        return adapted and SlowedTimer(adapted, self._prompts, self._decodes, self._host)
+
     def _slow(self, estimate: StepEstimate, factor: float) -> StepEstimate:
         if factor != 1.0:
             estimate = estimate._replace(

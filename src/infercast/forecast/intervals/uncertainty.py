@@ -1,30 +1,26 @@
-"""How far kernels and host may be off.
+"""How far kernels, host and release may be off: one definition, for users, `infercast validate` and published runs.
 
-Three things are taken to be uncertain, and independent of each other:
+Four things are taken to be uncertain, and independent of each other:
 
 - *Kernels.* Every estimate has an 80 % interval of its own. Part of the error is common to the kernels of a step (a
   clock, a memory that is slower than thought), the rest is each kernel's own and cancels: ``COMMON`` says how much of
-  each variance is taken to be common. Steps with prompts and those without are taken to be off in the same direction.
+  each variance is taken to be common. Whole steps are known better than their kernels say (``STEP_MOST``): measured
+  engines show it. Engines on several GPUs or behind a server have what none of these engines has (``ELSEWHERE``).
 - *The host.* Everything that its thread does is off by one factor.
+- *The release.* One whose costs were not measured has those of another. Published runs of releases close to the
+  measured one show how little that is (``CLOSE_RELEASE``), those of older ones how much (``OLDER_RELEASE``).
 - *Chance.* Another draw of arrivals and lengths gives other latencies (`forecast.luck`). Of requests that are given,
   which of them meet in a step is luck, and a percentile hangs on a few of them: it may as well have been one a few
   ranks up or down, as many as a sample of so many requests leaves open (`forecast.results`).
 
-The first of ``COMMON`` was chosen on measured runs of five models, ``HOST_SPREAD`` on fourteen engines of several
-machines (benchmarks/accuracy/fit_intervals.py); docs/validation.md tells how often values lie inside.
-
-All of them are engines with one GPU, told tokens by their own process, on machines of one kind. An engine on several
-GPUs or behind a server over HTTP is on a machine, and mostly of a version, that nobody looked at: steps and host may be
-off by more than estimates say (``ELSEWHERE``), set on published runs (benchmarks/accuracy/fit_published_intervals.py).
-
-A release whose costs were not measured has those of another one: how far two releases were apart on the same machines
-comes on top (``OTHER_RELEASE``), and kernels that only the new one has may be off by as much as two kernels for the
-same work were (``NEW_KERNEL_SPREAD``).
+The first of ``COMMON``, ``STEP_MOST`` and ``HOST_SPREAD`` were chosen on measured engines, each left out in turn
+(benchmarks/accuracy/fit_intervals.py), the others on published runs, each source left out in turn
+(benchmarks/accuracy/fit_published_intervals.py); docs/validation.md tells how often values lie inside, and how wide
+intervals are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import hypot, inf, log
 from typing import NamedTuple
 
@@ -32,6 +28,8 @@ import numpy as np
 
 from infercast.engines.corrections import Corrections, Factor
 from infercast.engines.deployment import Deployment
+from infercast.engines.engine import Version
+from infercast.engines.registry import AnyEngine
 from infercast.forecast.explain.kernels import StepCost, estimate_shape
 from infercast.forecast.explain.phases import average_shape
 from infercast.hardware.kernels import is_modelled
@@ -46,8 +44,17 @@ COMMON = {
 }  # fmt: skip
 """The share of the variance of a kernel's estimate that all kernels of a step have in common, by what it rests on. On a
 GPU that was measured kernels err each for itself; on one that was not, its own way of being different is in all."""
-HOST_SPREAD = 0.185
-"""Standard deviation of the logarithm of host times."""
+STEP_MOST, SIBLING_MOST = 0.05, 0.07
+"""Logarithm of the upper end of a step's interval, at most, where kernels like its own were measured on the GPU: steps
+of 27 measured engines are known that well, experts included, whatever their kernels' own intervals say. On a GPU that
+has its kernels from a sibling it is a little more; published runs of H100 and H200 are equally far off."""
+KNOWN_SHARE = 0.8
+"""Kernels of a step that must be known so, by their time."""
+HOST_SPREAD = 0.16
+"""Standard deviation of the logarithm of host times of machines of one kind ..."""
+PROBED_HOST = 0.1
+"""... and of one whose speed was measured (`infercast measure --host`): it changes from one minute to the next. One
+engine on three machines: what a probe before and after tells of host times leaves 10 %."""
 
 
 class Spread(NamedTuple):
@@ -55,19 +62,23 @@ class Spread(NamedTuple):
 
     prompts: float = 0.0
     decodes: float = 0.0
-    host: float = HOST_SPREAD
+    host: float = 0.0
 
 
 SEEN_IN_ONE_SPREAD = 0.3
 """Standard deviation of the logarithm of host times that were seen in one other model only: an assumption. Routed
-experts were off by that (52 ms for 72) while they were known from one prompt of one model. The same of a model that a
-release launches by other code than the measured one."""
-MEASURED = Spread()
-ELSEWHERE = Spread(prompts=0.125, decodes=0.08, host=0.20)
-OTHER_RELEASE = Spread(prompts=0.07, decodes=0.10, host=0.20)
-"""What is added in squares for a release that was not measured. Published runs of one model on the same machines with
-two releases of vLLM (0.6.5 and 0.9.0 on MI300X and MI325X) differ by 5, 7 and 7 % in mean TTFT and by 8, 10 and 12 % in
-mean TPOT; nobody published what a host takes in two releases, so that is what hosts of machines differ by."""
+experts were off by that (52 ms for 72) while they were known from one prompt of one model."""
+NEW_RUNNER_SPREAD = 0.08
+"""The same of a model that a release launches by other code than the measured one. Launching a step of qwen3-30b-a3b
+without graphs took 62 ms by vLLM's newer runner and 62 to 72 by the older (docs/log.md)."""
+ELSEWHERE = Spread(prompts=0.04, decodes=0.02)
+"""What steps on several GPUs or behind a server have beyond those of measured engines, which have neither."""
+CLOSE_RELEASE = Spread(prompts=0.04, decodes=0.03, host=0.03)
+"""What is added in squares for a release that was not measured and is close to one that was. Published runs of vLLM
+0.22 with the costs of 0.25: 4 % off in TTFT and 2 % in TPOT (median), four of five within 10 and 5 %."""
+OLDER_RELEASE = Spread(prompts=0.6, decodes=0.15, host=0.47)
+"""The same for one of long before: vLLM 0.10 to 0.19 and SGLang up to 0.5.15, in published runs of five sources. All
+of prompts changed since (graphs, fused kernels, the API server), and those runs are slower, not faster."""
 OTHER_VENDOR = Spread(prompts=0.2, decodes=0.0, host=0.3)
 """The same for GPUs that run other programs than CUDA's: what launching costs a host there was not measured. Published
 TTFT under SGLang on AMD's GPUs are off by 13 % from one publisher and 30 % from another in the median, TPOT by 9 and
@@ -82,10 +93,6 @@ DRAFTING = Spread(prompts=0.05, decodes=0.07, host=0.15)
 """The same where tokens are drafted, whose host times are known from one engine of each model runner; a single request
 has 5 to 10 % more or less of its drafts accepted than all of them on average (measured engines, docs/speculation.md).
 """
-UNKNOWN_MACHINE = Spread(prompts=0.3, decodes=0.14, host=0.4)
-"""The same for a run as somebody published it: what its page does not say of machine, load and settings comes on top,
-and what it says wrongly. Set on runs of quality A of six sources; with each source left out of choosing how many times
-wider intervals of TPOT and throughput have to be, the others choose 1.4 to 1.6 (docs/validation.md)."""
 NEW_KERNEL_SPREAD = 0.25
 """Of a kernel that another one stands in for. Two engines' kernels for the same experts on Hopper, shape by shape: 19 %
 apart in the median in bf16, 23 and 2 % in fp8, 11 % in int4."""
@@ -105,23 +112,49 @@ class Uncertainty(NamedTuple):
     host: float = EIGHTY * HOST_SPREAD
     path: float = 0.0
     """Seconds by which requests may take longer to the engine."""
+    by_release: Spread = Spread()
+    """The share of the square of each that is the release's."""
+
+
+def release_spread(engine: AnyEngine, version: Version = ()) -> Spread:
+    """How far a release may be from the one whose costs stand in for it; ``version``: another one than the engine's."""
+    if (version or engine.version) < engine.close_since:
+        return OLDER_RELEASE
+    is_another = bool(version) and version[: len(engine.version)] != engine.version
+    return CLOSE_RELEASE if is_another or not engine.is_measured else Spread()
+
+
+def is_older(engine: AnyEngine, version: Version = ()) -> bool:
+    """Whether it is long before the one that was measured."""
+    return release_spread(engine, version) is OLDER_RELEASE
+
+
+def is_like_measured(deployment: Deployment) -> bool:
+    """Whether engines like this were measured: a release of them, one GPU, no server, nothing drafted."""
+    return spread_of(deployment) == Spread(host=HOST_SPREAD) and deployment.engine.is_measured
 
 
 def spread_of(deployment: Deployment) -> Spread:
-    """How far an engine like this may be from those that were measured."""
-    spread = MEASURED if deployment.layout.gpus == 1 and not deployment.over_http else ELSEWHERE
+    """How far an engine like this may be from those that were measured, its release aside."""
+    spreads = [Spread(host=PROBED_HOST if deployment.host.is_measured else HOST_SPREAD)]
+    if deployment.layout.gpus > 1 or deployment.over_http:
+        spreads.append(ELSEWHERE)
     if not is_modelled(deployment.gpu):
-        spread = _together(spread, OTHER_VENDOR)
+        spreads.append(OTHER_VENDOR)
     if deployment.gpu.announced:
-        spread = _together(spread, ANNOUNCED)
+        spreads.append(ANNOUNCED)
     if deployment.drafting is not None:
-        spread = _together(spread, DRAFTING)
-    return spread if deployment.engine.is_measured else _together(spread, OTHER_RELEASE)
+        spreads.append(DRAFTING)
+    # Both are about what its layers cost to launch.
+    new_runner = NEW_RUNNER_SPREAD if deployment.engine.has_new_runner(deployment.model) else 0.0
+    spreads.append(Spread(host=max(new_runner, SEEN_IN_ONE_SPREAD * borrowed_share(deployment))))
+    return _together(*spreads)
 
 
-def as_published(deployment: Deployment) -> Spread:
-    """The same for a run of which only a page is known."""
-    return _together(spread_of(deployment), UNKNOWN_MACHINE)
+def probed_host(host: float) -> float:
+    """The upper end of a host's interval (a logarithm), had the speed of an unknown machine been measured."""
+    known = host**2 - EIGHTY**2 * (HOST_SPREAD**2 - PROBED_HOST**2)
+    return float(np.sqrt(known)) if host >= EIGHTY * HOST_SPREAD else host
 
 
 def _together(*spreads: Spread) -> Spread:
@@ -134,14 +167,18 @@ def borrowed_share(deployment: Deployment) -> float:
     return deployment.host_model.borrowed_share(deployment.model.name)
 
 
-def uncertainty_of(deployment: Deployment, record: Record, spread: Spread | None = None) -> Uncertainty:
-    """How far the steps of a run may be off, told by average ones; ``spread`` stands in for that of the deployment."""
-    spread = spread or spread_of(deployment)
-    if deployment.engine.has_new_runner(deployment.model):
-        spread = spread._replace(host=hypot(spread.host, SEEN_IN_ONE_SPREAD))
-    prompts, decodes = (_of_phase(deployment, totals) for totals in (record.prefilling, record.decoding))
-    about = widened(prompts, decodes, _with_borrowed(spread, borrowed_share(deployment)))
+def uncertainty_of(deployment: Deployment, record: Record, version: Version = ()) -> Uncertainty:
+    """How far the steps of a run may be off, told by average ones; ``version``: of a release that the engine's stands
+    in for.
+    """
+    release = release_spread(deployment.engine, version)
+    about = widened(*kernel_widths(deployment, record), spread_of(deployment), release)
     return about if deployment.corrections is None else _corrected(about, deployment.corrections)
+
+
+def kernel_widths(deployment: Deployment, record: Record) -> tuple[float, float]:
+    """What estimates of kernels say of a run's steps with prompts and without, as logarithms."""
+    return _of_phase(deployment, record.prefilling), _of_phase(deployment, record.decoding)
 
 
 def _corrected(about: Uncertainty, known: Corrections) -> Uncertainty:
@@ -156,58 +193,72 @@ def _corrected(about: Uncertainty, known: Corrections) -> Uncertainty:
         left(known.decodes, about.decodes, RUN_TO_RUN.decodes),
         left(known.host, about.host, RUN_TO_RUN.host),
         path,
+        about.by_release,
     )
 
 
-def _with_borrowed(spread: Spread, share: float) -> Spread:
-    return spread._replace(host=hypot(spread.host, SEEN_IN_ONE_SPREAD * share)) if share else spread
-
-
-def widened(prompts: float, decodes: float, spread: Spread) -> Uncertainty:
+def widened(prompts: float, decodes: float, spread: Spread, release: Spread | None = None) -> Uncertainty:
     """What estimates say of steps with prompts and without, and what is added to it."""
-    if spread is MEASURED:
-        return Uncertainty(prompts, decodes)
-    return Uncertainty(
-        hypot(prompts, EIGHTY * spread.prompts), hypot(decodes, EIGHTY * spread.decodes), EIGHTY * spread.host
-    )
+    others = [hypot(step, EIGHTY * each) for step, each in zip((prompts, decodes, 0.0), spread, strict=True)]
+    added = [EIGHTY * each for each in release or Spread()]
+    ends = [hypot(each, more) for each, more in zip(others, added, strict=True)]
+    shares = [(more / end) ** 2 if end else 0.0 for more, end in zip(added, ends, strict=True)]
+    return Uncertainty(ends[0], ends[1], ends[2], by_release=Spread(*shares))
 
 
 def _of_phase(deployment: Deployment, totals: PhaseTotals) -> float:
     if not totals.steps:
         return 0.0
     step = estimate_shape(deployment, average_shape(totals, deployment.drafting))
-    return step_uncertainty(step, across_nodes=deployment.crosses_nodes)
+    return step_uncertainty(step, across_nodes=deployment.crosses_nodes, most=_most(step))
 
 
-def most_gain(deployment: Deployment, steps: Iterable[StepCost]) -> float:
-    """Logarithm of how many times shorter times can be: not at all than a bound, and than what is typical down to what
-    the hardware allows.
-    """
+def _most(step: StepCost) -> float:
+    """How far whole steps like this were off at most, by what most of its kernels are known from."""
+    whole = sum(kernel.seconds for kernel in step.kernels)
+    own, sibling = (
+        sum(kernel.seconds for kernel in step.kernels if kernel.estimate.source == source) / whole
+        for source in ("measured", "sibling")
+    )
+    if own + sibling < KNOWN_SHARE:
+        return inf
+    return STEP_MOST if own >= KNOWN_SHARE else SIBLING_MOST
+
+
+class Gains(NamedTuple):
+    """Logarithms of how many times shorter times can be, by what hardware allows."""
+
+    prompts: float = inf
+    decodes: float = inf
+
+
+def gains_of(deployment: Deployment, record: Record) -> Gains:
+    """Of the average steps of a run: down to what the hardware allows, and a bound not at all."""
+    phases = (record.prefilling, record.decoding)
+    return Gains(*(_gain(deployment, totals) if totals.steps else inf for totals in phases))
+
+
+def _gain(deployment: Deployment, totals: PhaseTotals) -> float:
     if deployment.predictor.is_bound:
         return 0.0
-    if is_modelled(deployment.gpu):
-        return inf
-    return max(log(float(step.gpu.seconds) / float(step.gpu.low)) for step in steps)
+    step = estimate_shape(deployment, average_shape(totals, deployment.drafting))
+    if not is_modelled(deployment.gpu):
+        return log(float(step.gpu.seconds) / float(step.gpu.low))
+    least = sum(kernel.seconds * min(kernel.achieved / kernel.limit, 1.0) for kernel in step.kernels if kernel.limit)
+    return log(max(step.seconds / least, 1.0)) if least else inf
 
 
-def gain_of(deployment: Deployment, record: Record) -> float:
-    """The same for the average steps of a run."""
-    phases = [totals for totals in (record.prefilling, record.decoding) if totals.steps]
-    shapes = [average_shape(totals, deployment.drafting) for totals in phases]
-    return most_gain(deployment, [estimate_shape(deployment, shape) for shape in shapes])
-
-
-def step_uncertainty(step: StepCost, *, across_nodes: bool = False) -> float:
-    """Logarithm of the upper end of the 80 % interval of a step's GPU time."""
+def step_uncertainty(step: StepCost, *, across_nodes: bool = False, most: float = inf) -> float:
+    """Logarithm of the upper end of the 80 % interval of a step's GPU time; what is known of its kernels says no more
+    than ``most``.
+    """
     seconds = np.array([kernel.seconds for kernel in step.kernels])
     ends = np.array([(float(kernel.estimate.low), float(kernel.estimate.high)) for kernel in step.kernels])
     weighted = seconds / seconds.sum() * np.log(ends[:, 1] / ends[:, 0]) / 2
     common = np.array([COMMON[kernel.estimate.source] for kernel in step.kernels])
     own, shared = ((1 - common) * weighted**2).sum(), (np.sqrt(common) * weighted).sum() ** 2
-    if across_nodes:
-        wires = sum(kernel.seconds for kernel in step.kernels if kernel.family == "collective") / seconds.sum()
-        own += (EIGHTY * NETWORK_SPREAD * wires) ** 2
-    if any(kernel.is_new for kernel in step.kernels):
-        new = sum(kernel.seconds for kernel in step.kernels if kernel.is_new) / seconds.sum()
-        own += (EIGHTY * NEW_KERNEL_SPREAD * new) ** 2
-    return float(np.sqrt(own + shared))
+    known = min(float(np.sqrt(own + shared)), most)
+    wires = sum(kernel.seconds for kernel in step.kernels if across_nodes and kernel.family == "collective")
+    new = sum(kernel.seconds for kernel in step.kernels if kernel.is_new)
+    unknown = EIGHTY * np.array([NETWORK_SPREAD * wires, NEW_KERNEL_SPREAD * new]) / seconds.sum()
+    return float(np.hypot(known, np.hypot(*unknown)))

@@ -1,38 +1,72 @@
-"""What a command or a page asks of a plan, made into parts of a `Question`."""
+"""What a command, a page or a program asks of a plan, made into a `Question`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import ceil
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from infercast.engines.registry import engine_named
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
+from infercast.forecast.money import Tariff, around
 from infercast.forecast.plan.candidate import Settings
+from infercast.forecast.plan.question import Question, length_for
 from infercast.forecast.slo import Slo
+from infercast.forecast.wall import Facility
 from infercast.serve import Workload
-from infercast.serve.workload.asked import DEFAULT_COUNT
-from infercast.serve.workload.redraw import redrawn
 
 USUAL_GPUS = ("l40s", "a100-sxm", "h100-sxm", "h200-sxm", "b200-sxm")
 """What is chosen from where nobody says."""
 ANY = "any"
 WEIGHTS = (None, "fp8", "int4")
 """What any format of weights means: the checkpoint's, 8 bits, 4 bits."""
-STAYS, MOST_REQUESTS = 5.0, 5000
-"""A run is so many times as long as a request stays that just keeps the SLO, within so many requests."""
 
 
-def long_enough(workload: Workload, slo: Slo) -> Workload:
-    """Random requests, so many that the run is some times as long as a request may stay."""
-    if workload.drawn is None or workload.rate is None:
-        return workload
-    limits = slo.of_a_request
-    outputs = sum(request.num_output for request in workload.requests) / len(workload.requests)
-    stay = min(limits.get("e2e", 3600.0), limits.get("ttft", 1.0) + limits.get("tpot", 0.05) * outputs)
-    needed = min(MOST_REQUESTS, max(DEFAULT_COUNT, ceil(STAYS * stay * workload.rate / 100) * 100))
-    return redrawn(workload, seed=workload.drawn.seed, count=needed) or workload
+def question_of(
+    model: str,
+    draw: Callable[[int], Workload],
+    slo: Slo,
+    *,
+    gpus: Sequence[str],
+    engines: Sequence[str],
+    tariff: Tariff,
+    facility: Facility | None = None,
+    quantizations: Sequence[str] = ("none",),
+    drafts: Mapping[str, Any] | None = None,
+    varies: bool = False,
+    max_model_len: int | None = None,
+    **others: Any,
+) -> Question:
+    """What is asked of a plan, by a command, a page or a program; ``others`` are fields of `Question` as they are.
+
+    ``draw`` makes the requests, of at most so many tokens. Every candidate is told the longest sequence that it is to
+    serve, and requests are drawn within it, as `simulate` would draw them for any of them. ``drafts``: settings of
+    speculative decoding; ``varies``: settings are tried by name.
+    """
+    given, chosen = facility or Facility(), tuple(engine_named(name).name for name in engines)
+    prices = [tariff.price(name, given) for name in gpus]
+    if others.get("objective", "cost") == "cost" or others.get("budget") is not None:
+        for name, price in zip(gpus, prices, strict=True):
+            if price is None:
+                raise InputError(tariff.unknown(name))
+    workload = draw(max_model_len or load_model(model).max_positions)
+    if max_model_len is None:
+        max_model_len = length_for(model, workload)
+        workload = draw(max_model_len)
+    return Question(
+        model=model,
+        workload=workload,
+        slo=slo,
+        gpus=tuple(gpus),
+        engines=chosen,
+        prices=tuple(None if price is None else price.per_hour for price in prices),
+        metered=tuple(name for name, price in zip(gpus, prices, strict=True) if price is not None and price.metered),
+        facility=around(prices, given),
+        quantizations=formats_of(model, quantizations),
+        settings=drafts_tried(chosen, drafts or {}, varies=varies),
+        max_model_len=max_model_len,
+        **others,
+    )
 
 
 def formats_of(model: str, given: Sequence[str]) -> tuple[str | None, ...]:

@@ -12,10 +12,11 @@ from infercast.errors import InfercastError
 from infercast.forecast.intervals.intervals import Intervals, forecast_intervals
 from infercast.forecast.plan.candidate import Candidate
 from infercast.forecast.plan.deployed import own_timer
-from infercast.forecast.plan.evaluate import share_of, system_for
+from infercast.forecast.plan.evaluate import system_for
 from infercast.forecast.plan.question import Question
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
+from infercast.serve.workload.redraw import dealt_out
 from infercast.serve.workload.synthetic import synthetic_workload
 
 SHARES = (0.5, 0.8, 1.0, 1.2)
@@ -52,7 +53,7 @@ def checks_of(question: Question, candidate: Candidate) -> list[Check]:
         count = int(min(MOST, max(LEAST, SECONDS * rate)))
         workload = synthetic_workload(rate=rate, count=count, input_lengths=num_input, output_lengths=num_output)
         try:
-            forecast = simulate_system(system, share_of(workload, times))
+            forecast = simulate_system(system, workload if times == 1 else dealt_out(workload, times))
         except InfercastError:
             continue
         found.append(Check(rate, count, num_input, num_output, forecast, forecast_intervals(forecast), times))

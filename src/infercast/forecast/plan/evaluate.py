@@ -21,21 +21,23 @@ from infercast.forecast.plan.question import Question
 from infercast.forecast.plan.result import Figures, Row, Stage
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
-from infercast.forecast.slo import QUANTITIES, Slo, attainment, goodput, odds, value_of
+from infercast.forecast.slo import QUANTITIES, Slo, attainment, counted, odds, value_of
 from infercast.forecast.system import System, system_of, two_pools
-from infercast.serve import Workload
 from infercast.serve.fleet.served import Served
+from infercast.serve.workload.redraw import dealt_out
 from infercast.units import format_percent
 
 Array = npt.NDArray[Any]
 
+CLEARLY = 0.75
+"""A run that is to decide its own length is of no interest where its first requests keep so little of a limit."""
 FULL = 0.95
 """Share of the KV cache from which on it is what limits."""
 
 
-def evaluate(candidate: Candidate, question: Question) -> Row:
-    """Simulate the whole workload on a candidate, without intervals."""
-    return _row(candidate, question, intervals=False)
+def evaluate(candidate: Candidate, question: Question, *, medians: bool = True) -> Row:
+    """Simulate the whole workload on a candidate, without intervals; without ``medians`` just for what is promised."""
+    return _row(candidate, question, intervals=False, medians=medians)
 
 
 def evaluate_closely(candidate: Candidate, question: Question) -> Row:
@@ -43,20 +45,22 @@ def evaluate_closely(candidate: Candidate, question: Question) -> Row:
     return _row(candidate, question, intervals=True)
 
 
-def _row(candidate: Candidate, question: Question, *, intervals: bool) -> Row:
+def _row(candidate: Candidate, question: Question, *, intervals: bool, medians: bool = True) -> Row:
     cost = question.cost(candidate)
     try:
         timers = [own_timer(question.site, pool.unit) for pool in candidate.pools]
         system, times = system_for(candidate, question, timers)
-        workload = share_of(question.workload, times)
+        workload = question.workload if times == 1 else dealt_out(question.workload, times)
         run = system.serve(workload)
         room, tightest = served_headroom(run.clients, question.slo)
-        if room <= 1.0 and not intervals:
+        if room <= (CLEARLY if workload.open_ended else 1.0) and not intervals:
             # Whether it could keep up in the long run, which takes as long again, no longer matters.
             return Row(
                 candidate, Stage.SIMULATED, cost, headroom=room, reason=f"misses {tightest} by {100 / room - 100:.0f} %"
             )
-        forecast = replace(simulate_system(system, workload, run=run), facility=question.facility)
+        forecast = replace(
+            simulate_system(system, workload, run=run, slo=question.slo, medians=medians), facility=question.facility
+        )
     except InfercastError as problem:
         return Row(candidate, Stage.REFUSED, cost, reason=str(problem))
     figures = figures_of(forecast, question.slo, times, intervals=intervals)
@@ -84,18 +88,10 @@ def system_for(candidate: Candidate, question: Question, timers: Sequence[Kernel
     return two_pools(*units, instances=instances, link=question.link, timers=(timers[0], timers[1])), 1
 
 
-def share_of(workload: Workload, times: int) -> Workload:
-    """Every so-many-th request, as a load balancer deals them out."""
-    if times == 1:
-        return workload
-    rate = None if workload.rate is None else workload.rate / times
-    return replace(workload, requests=workload.requests[::times], rate=rate, drawn=None)
-
-
 def short_headroom(question: Question, candidate: Candidate, timers: Sequence[KernelTimer], count: int) -> float:
     """The headroom that the first ``count`` requests see: quick, and mostly too good, as the queue begins empty."""
     system, times = system_for(candidate, question, timers)
-    workload = share_of(question.workload, times)
+    workload = question.workload if times == 1 else dealt_out(question.workload, times)
     served = system.serve(replace(workload, requests=workload.requests[:count], drawn=None)).clients
     return served_headroom(served, question.slo)[0]
 
@@ -116,15 +112,15 @@ def figures_of(forecast: Forecast, slo: Slo, times: int = 1, *, intervals: bool 
     rooms = {limit.name: limit.seconds / max(value_of(forecast, limit), 1e-12) for limit in slo.limits}
     tightest = min(rooms, key=lambda name: rooms[name])
     bands = forecast_intervals(forecast) if intervals else None
-    capacity = forecast.state.capacity
+    capacity, share = forecast.state.capacity, attainment(forecast.clients, slo, counted(forecast))
     return Figures(
         ttft=forecast.ttft,
         tpot=forecast.tpot,
         end_to_end=forecast.end_to_end,
         output_tokens_per_second=times * forecast.output_tokens_per_second,
         requests_per_second=times * forecast.requests_per_second,
-        attainment=attainment(forecast.clients, slo),
-        goodput=times * goodput(forecast.clients, slo),
+        attainment=share,
+        goodput=times * share * forecast.requests_per_second,
         headroom=rooms[tightest],
         tightest=tightest,
         state=forecast.state.word,

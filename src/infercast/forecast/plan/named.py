@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Unpack
 
-from infercast.engines.registry import DEFAULT_ENGINE, engine_named
+from infercast.engines.registry import DEFAULT_ENGINE
 from infercast.forecast.asking import Load, Servable, asked_workload
-from infercast.forecast.deploy import load_model
 from infercast.forecast.money import Tariff
-from infercast.forecast.plan.asked import USUAL_GPUS, formats_of, long_enough
-from infercast.forecast.plan.question import Question
+from infercast.forecast.plan.asked import USUAL_GPUS, question_of
 from infercast.forecast.plan.result import Plan
 from infercast.forecast.plan.search import plan as search
 from infercast.forecast.slo import Slo, parse_slo
 from infercast.forecast.telling import told_stages
+from infercast.forecast.wall import Facility
 
 
 def plan(
@@ -32,6 +32,7 @@ def plan(
     max_model_len: int | None = None,
     disaggregate: bool = False,
     price: Tariff | float | None = None,
+    facility: Facility | None = None,
     tell: Callable[[str], None] | bool | None = None,
     **load: Unpack[Load],
 ) -> Plan:
@@ -40,25 +41,21 @@ def plan(
     ``plan("llama-3.1-8b", rate=20, slo="ttft_p99<1s,tpot_p95<40ms")`` chooses from the usual GPUs; ``max_gpus`` is how
     many there are in all, ``budget`` the most dollars per hour. ``odds`` is how sure the SLO must be to hold, from 0
     (by the forecast's own numbers) to below 1. ``quantizations`` are formats of weights to try, ``none`` being the
-    checkpoint's own, or ``any``. ``price`` is in dollars per GPU and hour, or says whose prices to take. ``tell`` is
-    told of each part of the work as it begins; True shows it.
+    checkpoint's own, or ``any``. ``price`` is in dollars per GPU and hour, or says whose prices to take; ``facility``
+    is what stands around the GPUs. ``tell`` is told of each part of the work as it begins; True shows it.
     """
     promised = parse_slo(slo) if isinstance(slo, str) else slo
-    requests = asked_workload(workload, load, max_model_len or load_model(model).max_positions)
-    if workload is None and "count" not in load:
-        requests = long_enough(requests, promised)
-    tariff = price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
-    prices = [tariff.price(name) for name in gpus]
-    question = Question(
-        model=model,
-        workload=requests,
-        slo=promised,
-        gpus=tuple(gpus),
-        engines=tuple(engine_named(name).name for name in engines),
-        prices=tuple(None if each is None else each.per_hour for each in prices),
+    question = question_of(
+        model,
+        partial(asked_workload, workload, load),
+        promised,
+        gpus=gpus,
+        engines=engines,
+        tariff=price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price),
+        facility=facility,
+        quantizations=quantizations,
         max_gpus=max_gpus,
         budget=budget,
-        quantizations=formats_of(model, quantizations),
         max_model_len=max_model_len,
         disaggregate=disaggregate,
         objective=objective,

@@ -10,7 +10,8 @@ from math import inf
 from infercast.engines.registry import engine_named
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.calibration.record import Calibration
-from infercast.forecast.plan.axes import AXES, Axis, check_power_limits, model_of
+from infercast.forecast.deploy import load_model
+from infercast.forecast.plan.axes import AXES, Axis, check_power_limits
 from infercast.forecast.plan.candidate import Candidate, Settings
 from infercast.forecast.plan.deployed import Site
 from infercast.forecast.plan.objectives import OBJECTIVES, Objective
@@ -20,9 +21,16 @@ from infercast.forecast.system import DEFAULT_LINK
 from infercast.forecast.wall import Facility
 from infercast.serve import Workload
 from infercast.serve.fleet.pool import MOST_ENGINES
+from infercast.serve.workload.redraw import redrawn_with
 
 USUAL_LENGTHS = 8192
 """Tokens that the longest allowed sequence has at least, where a model has as many positions."""
+
+
+def length_for(model: str, workload: Workload) -> int:
+    """Tokens of the longest sequence that a workload needs, rounded up to a power of two."""
+    longest = max(request.num_input + request.num_output for request in workload.requests)
+    return min(max(USUAL_LENGTHS, 1 << (longest - 1).bit_length()), load_model(model).max_positions)
 
 
 @dataclass(frozen=True)
@@ -117,10 +125,7 @@ class Question:
     @cached_property
     def model_len(self) -> int:
         """Tokens of the longest sequence that every candidate is told to serve."""
-        config = model_of(self.model, None, "auto", self.engines[0])
-        assert config is not None
-        needed = max(USUAL_LENGTHS, 1 << (self.longest - 1).bit_length())
-        return self.max_model_len or min(needed, config.max_positions)
+        return self.max_model_len or length_for(self.model, self.workload)
 
     @cached_property
     def site(self) -> Site:
@@ -182,6 +187,9 @@ class Question:
         """The same with requests that come so many times as fast."""
         if factor == 1.0:
             return self
-        requests = tuple(replace(each, arrival=each.arrival / factor) for each in self.workload.requests)
         rate = None if self.workload.rate is None else self.workload.rate * factor
-        return replace(self, workload=replace(self.workload, requests=requests, rate=rate, drawn=None))
+        if self.workload.open_ended and (drawn := redrawn_with(self.workload, rate=rate)) is not None:
+            return replace(self, workload=drawn)
+        requests = tuple(replace(each, arrival=each.arrival / factor) for each in self.workload.requests)
+        found = replace(self.workload, requests=requests, rate=rate, drawn=None, open_ended=False)
+        return replace(self, workload=found)

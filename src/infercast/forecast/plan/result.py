@@ -72,7 +72,8 @@ class Figures:
     @property
     def holds(self) -> bool:
         """Whether the SLO does, by the forecast's own numbers, as surely as it is asked for, and within the budgets."""
-        kept = self.state != "overloaded" and self.headroom > 1.0 and (self.odds or 0.0) >= self.asked_odds
+        is_steady = self.state not in ("overloaded", "filling")
+        kept = is_steady and self.headroom > 1.0 and (self.odds or 0.0) >= self.asked_odds
         return kept and not self.beyond
 
 
@@ -105,6 +106,25 @@ class Row(Shown):
     def holds(self) -> bool:
         """Whether the whole workload was simulated and the SLO held."""
         return self.stage is Stage.SIMULATED and self.figures is not None and self.figures.holds
+
+    @property
+    def verdict(self) -> str:
+        """What became of it in a few words that follow its name, the same wherever it is told."""
+        figures = self.figures
+        if self.holds or figures is None:
+            return self.reason or "keeps the SLO"
+        if figures.state in ("overloaded", "filling"):
+            return f"is {figures.state} at this rate" if figures.state == "overloaded" else "is still filling up"
+        if figures.headroom <= 1.0:
+            return f"misses {figures.tightest} by {format_share(1.0 / figures.headroom - 1.0)}"
+        if figures.beyond:
+            return figures.beyond
+        return f"keeps the SLO with a probability of {format_share(figures.odds or 0.0)} only"
+
+
+def format_share(share: float) -> str:
+    """A share in a sentence."""
+    return f"{100.0 * share:.0f} %" if share >= 0.005 else "less than 1 %"
 
 
 class Nearest(NamedTuple):
@@ -140,6 +160,11 @@ class Plan(Answer):
     def _words(self) -> str:
         what = f"{self.question.model}, {self.question.slo}"
         return f"{what}: {self.why if self.winner is None else self.winner.candidate}"
+
+    @property
+    def num_unseen(self) -> int:
+        """Candidates that nobody had to look at, because others do with fewer GPUs or for less."""
+        return max(0, self.num_candidates - len(self.rows))
 
     def count(self, stage: Stage) -> int:
         """Candidates that came so far and no further."""

@@ -95,7 +95,7 @@ def closely(asked: tuple[Candidate, float | None], question: Question) -> Row:
 def at_rate(asked: tuple[Candidate, float], question: Question) -> Row:
     """A candidate whose requests come so many times as fast."""
     candidate, factor = asked
-    return evaluate(candidate, question.at_rate(factor))
+    return evaluate(candidate, question.at_rate(factor), medians=False)
 
 
 def short(option: Option, question: Question) -> float:

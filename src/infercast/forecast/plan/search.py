@@ -74,7 +74,7 @@ def plan(question: Question, workers: Executor | None = None, tell: Callable[[st
         changes=() if best is None else changes_of(question, best, [rounds.rows[row.candidate] for row in held], most),
         nearest=nearest,
         notes=notes_of(question, rows),
-        num_candidates=_count(question),
+        num_candidates=max(_count(question), len(rows)),
     )
 
 

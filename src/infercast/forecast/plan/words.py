@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 from infercast.engines.registry import engine_named
 from infercast.forecast.plan.question import Question
-from infercast.forecast.plan.result import Row, Stage
+from infercast.forecast.plan.result import Row, Stage, format_share
 from infercast.hardware import load_gpu
 from infercast.units import format_gpus, format_joules, format_seconds, format_watts
 
+NEARLY = 0.9
+"""A rate beyond so much of what can be served ends there, and not at a limit."""
 SURE = 0.9
 """Odds below which it is said what better ones cost."""
 
@@ -31,19 +33,17 @@ def why_lost(question: Question, best: Row, other: Row | None) -> str:
     goal, figures, theirs = question.goal, best.figures, other.figures
     assert figures is not None
     assert theirs is not None
-    if theirs.beyond and theirs.headroom > 1.0:
-        return f"{named(other)} lost because it {theirs.beyond}."
     if not other.holds:
-        return f"{named(other)} lost because it misses {theirs.tightest} by {_percent(1.0 / theirs.headroom - 1.0)}."
+        return f"{named(other)} lost because it {other.verdict}."
     mine, its = goal.value(best), goal.value(other)
     room = f"its headroom is {theirs.headroom:.2f}, the winner's {figures.headroom:.2f}"
     if goal.name == "cost":
-        more = f"it costs {money(other.cost)}, {_percent(its / mine - 1.0)} more" if its > mine else ""
+        more = f"it costs {money(other.cost)}, {format_share(its / mine - 1.0)} more" if its > mine else ""
     elif goal.name == "gpus":
         more = f"it needs {format_gpus(other.gpus)}, the winner {best.gpus}" if its > mine else ""
     elif goal.name == "energy":
         each = f"{format_joules(its)} per output token"
-        more = f"it takes {each}, {_percent(its / mine - 1.0)} more" if its > mine else ""
+        more = f"it takes {each}, {format_share(its / mine - 1.0)} more" if its > mine else ""
     elif goal.finds_rate:
         more = f"it serves {-its:.3g} requests/s, the winner {-mine:.3g}" if its > mine else ""
     else:
@@ -55,7 +55,11 @@ def changes_of(question: Question, best: Row, held: Sequence[Row], most: float |
     """What would change the decision."""
     found = []
     if most is not None and not question.goal.finds_rate:
-        found.append(f"Above {most:.3g} requests/s it no longer keeps the SLO ({question.rate:.3g} are asked for).")
+        capacity = None if best.figures is None else best.figures.capacity
+        ends = "it no longer keeps the SLO"
+        if capacity is not None and most > NEARLY * capacity:
+            ends = "more arrives than it can serve, whatever headroom its latencies have"
+        found.append(f"Above {most:.3g} requests/s {ends} ({question.rate:.3g} are asked for).")
     figures = best.figures
     if figures is not None and figures.headroom > 1.0:
         limit = next(limit for limit in question.slo.limits if limit.name == figures.tightest)
@@ -71,7 +75,7 @@ def changes_of(question: Question, best: Row, held: Sequence[Row], most: float |
         for gpu, row in others.items():
             assert row.cost is not None
             found.append(
-                f"At a {_percent(1.0 - best.cost / row.cost)} lower price of {gpu}, {named(row)} would cost less."
+                f"At a {format_share(1.0 - best.cost / row.cost)} lower price of {gpu}, {named(row)} would cost less."
                 if row.cost > best.cost
                 else f"{named(row)} costs as much."
             )
@@ -89,7 +93,7 @@ def _surer(best: Row, held: Sequence[Row]) -> list[str]:
     row = min(sure, key=lambda each: (each.cost or 0.0, str(each.candidate)))
     assert row.figures is not None
     assert row.cost is not None
-    more = f"for {_percent(row.cost / best.cost - 1.0)} more" if row.cost > best.cost else "for the same money"
+    more = f"for {format_share(row.cost / best.cost - 1.0)} more" if row.cost > best.cost else "for the same money"
     return [f"Odds are {100 * odds:.0f} %; {more} {named(row)} has {100 * (row.figures.odds or 0.0):.0f} %."]
 
 
@@ -112,7 +116,7 @@ def why_none(question: Question, rows: Sequence[Row]) -> str:
             )
         return (
             f"No candidate keeps {question.slo} at {question.rate:.3g} requests/s within {within}: the closest, "
-            f"{named(best)}, misses {best.figures.tightest} by {_percent(1.0 / best.figures.headroom - 1.0)}."
+            f"{named(best)}, {best.verdict}."
         )
     ruled_out = [row for row in tried if row.stage is Stage.BOUND]
     if len(ruled_out) == len(tried):
@@ -135,7 +139,3 @@ def notes_of(question: Question, rows: Sequence[Row]) -> tuple[str, ...]:
     if question.network is not None and question.max_gpus > 8:
         notes.append(f"engines that span nodes are joined by {question.network}")
     return tuple(notes)
-
-
-def _percent(share: float) -> str:
-    return f"{100.0 * share:.0f} %" if share >= 0.005 else "less than 1 %"

@@ -7,7 +7,7 @@ from typing import Any
 
 from infercast.forecast.money import GpuPrice
 from infercast.forecast.result import Forecast
-from infercast.forecast.slo import Slo, attainment, goodput, headroom, holds
+from infercast.forecast.slo import Slo, attainment, counted, headroom, holds
 from infercast.forecast.sweep.axis import Axis
 from infercast.shown import Plotted, Shown
 
@@ -53,9 +53,10 @@ def point_of(label: str, number: float | None, forecast: Forecast, slo: Slo | No
     """A simulation, with the prices and the facility that it is to be seen by, measured by what was promised."""
     promised: dict[str, Any] = {}
     if slo is not None:
+        share = attainment(forecast.clients, slo, counted(forecast))
         promised = {
-            "attainment": attainment(forecast.clients, slo),
-            "goodput": goodput(forecast.clients, slo),
+            "attainment": share,
+            "goodput": share * forecast.requests_per_second,
             "holds": holds(forecast, slo) and forecast.saturation is None,
             "headroom": headroom(forecast, slo),
         }

@@ -35,6 +35,8 @@ LEAST, VALUES = 0.4, 7
 """The usual values: so many, from such a share of the GPU's own limit."""
 HALVINGS = 2
 """How often the gaps beside the best value are halved."""
+LEAST_ODDS = 0.8
+"""How sure an SLO must be to hold, where nobody says."""
 STEP = 5.0
 """Watts or MHz: finer differences than this are not looked at."""
 
@@ -54,7 +56,9 @@ class Savings(Answer):
     """The least energy at the wall of those that keep the SLO; None where none does."""
     slo: Slo | None = None
     odds: float | None = None
-    """The probability that the best value keeps the SLO; None without one."""
+    """The probability that the best value keeps the SLO; None without one ..."""
+    least_odds: float = 0.0
+    """... and how large it was to be."""
 
     def _words(self) -> str:
         best = "none" if self.best is None else self.best.label
@@ -74,7 +78,7 @@ def save_energy(
     power_limits: Iterable[float] | None = None,
     clocks: Iterable[float] | None = None,
     slo: Slo | str | None = None,
-    least_odds: float = 0.0,
+    least_odds: float | None = None,
     price: Tariff | float | None = None,
     facility: Facility | None = None,
     settings: Settings | None = None,
@@ -85,9 +89,11 @@ def save_energy(
     """Simulate a workload under several power limits in watts, or clocks in MHz, and find the one that saves most.
 
     Without either, power limits from two fifths of the GPU's own limit on are tried. The SLO must hold with a
-    probability of ``least_odds``; 0: by the forecast's own numbers. ``options`` are those of `deploy`. Energy is
-    counted at the wall, with servers and building.
+    probability of ``least_odds``, 80 % if none is given; 0: by the forecast's own numbers. ``options`` are those of
+    `deploy`. Energy is counted at the wall, with servers and building.
     """
+    if least_odds is None:
+        least_odds = 0.0 if slo is None else LEAST_ODDS
     if not 0.0 <= least_odds < 1.0:
         raise InputError(f"least_odds must be a probability from 0 to below 1, not {least_odds:g}")
     if least_odds and slo is None:
@@ -116,6 +122,8 @@ def save_energy(
             break
         simulate(between)
     best = judged.best(points)
+    if best is None and least_odds and points[own].holds:
+        best = points[own]  # by the forecast it holds, though not as sure as was asked
     return Savings(
         title=title.partition(", held")[0],
         workload=workload.description,
@@ -125,6 +133,7 @@ def save_energy(
         best=best,
         slo=promise,
         odds=None if best is None else judged.odds(best),
+        least_odds=least_odds,
     )
 
 
@@ -155,12 +164,12 @@ class _Judged:
     """Which point is best by an SLO, whose odds take a few short simulations for each point that is asked for."""
 
     def __init__(self, slo: Slo | None, least_odds: float) -> None:
-        self._slo, self._least, self._known = slo, least_odds, dict[float | None, float]()
+        self._slo, self._least, self._known = slo, least_odds, dict[float | None, float | None]()
 
     def best(self, points: dict[float, Point]) -> Point | None:
         """The least energy of those that keep up and keep the SLO; of equals the one that is held back least."""
-        kept = [point for point in points.values() if not point.is_overloaded and point.holds is not False]
-        able = [point for point in kept if point.forecast is not None]
+        kept = [point for point in points.values() if point.holds is not False]
+        able = [point for point in kept if point.forecast is not None and point.forecast.state.is_steady]
         able.sort(key=lambda point: (round(joules_of(point), 6), -(point.number or 0.0)))
         sure = (point for point in able if not self._least or (self.odds(point) or 0.0) >= self._least)
         return next(sure, None)

@@ -24,7 +24,7 @@ from infercast.forecast.deploy import GpuSource, ModelSource, deploy, load_model
 from infercast.forecast.money import GpuPrice, Tariff
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import most_requests_per_second, simulate_system
-from infercast.forecast.slo import Slo, holds, parse_slo
+from infercast.forecast.slo import Limit, Slo, holds, parse_slo
 from infercast.forecast.sweep.axis import CONCURRENCY, Axis, at_load, axis_of
 from infercast.forecast.sweep.points import Edge, Point, Sweep, point_of
 from infercast.forecast.system import System, system_of
@@ -106,8 +106,10 @@ def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None,
     # What a system serves when it is kept full depends on what is sent, not on how fast: once is enough.
     capacity = cache(lambda: most_requests_per_second(system, workload))
 
-    def run(value: float) -> Forecast:
-        return decide(simulate_system(system, at_load(workload, axis.name, value), capacity=capacity))
+    def run(value: float, only: Slo | None = None) -> Forecast:
+        load = at_load(workload, axis.name, value)
+        by = {"slo": slo} if only is None else {"slo": only, "medians": False}
+        return decide(simulate_system(system, load, capacity=capacity, **by))
 
     points: list[Point] = []
     for value, label in zip(axis.values, axis.labels, strict=True):
@@ -116,8 +118,9 @@ def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None,
     known = [point.forecast.state.capacity for point in points if point.forecast and point.forecast.state.capacity]
     most = known[0] if known else capacity()
     light, whole = _light_ttft(system, workload, most), axis.name == CONCURRENCY
-    knee = _edge(points, run, lambda each: not each.saturation and each.ttft.p50 <= TIMES_LIGHT * light, whole)
-    promise = None if slo is None else _edge(points, run, partial(_keeps, slo), whole)
+    bend = Slo((Limit("ttft", 50.0, TIMES_LIGHT * light),))
+    knee = _edge(points, partial(run, only=bend), partial(_keeps, bend), whole)
+    promise = None if slo is None else _edge(points, partial(run, only=slo), partial(_keeps, slo), whole)
     return Sweep(
         title=_title(points),
         workload=_without_load(workload),
@@ -154,7 +157,7 @@ def _along_setting(
             points.append(Point(label, number, problem=str(problem)))
             continue
         system = system_of(deployment, (changes.router or router) if deployment.layout.data > 1 else None)
-        points.append(point_of(label, number, decide(simulate_system(system, workload)), slo))
+        points.append(point_of(label, number, decide(simulate_system(system, workload, slo=slo)), slo))
         prices.append(_price(points[-1]))
     # Where the GPU itself changes there is not one price.
     common = prices[0] if len(set(prices)) == 1 else None
@@ -164,7 +167,7 @@ def _along_setting(
 def _price(point: Point) -> GpuPrice | None:
     """What an hour of one GPU costs."""
     run = point.forecast
-    return None if run is None else run.tariff.price(run.deployment.gpu.name)
+    return None if run is None else run.tariff.price(run.deployment.gpu.name, run.facility)
 
 
 def _light_ttft(system: System, workload: Workload, capacity: float) -> float:
@@ -176,7 +179,7 @@ def _light_ttft(system: System, workload: Workload, capacity: float) -> float:
 
 
 def _keeps(slo: Slo, forecast: Forecast) -> bool:
-    return forecast.saturation is None and holds(forecast, slo)
+    return holds(forecast, slo)
 
 
 def _edge(

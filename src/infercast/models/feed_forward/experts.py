@@ -12,7 +12,7 @@ from infercast.models.feed_forward.feed_forward import UNPADDED, FeedForward, Mu
 from infercast.models.shard import Shard
 from infercast.ops import Call, Gemm, MoE
 from infercast.ops.dtypes import bytes_of
-from infercast.ops.elementwise import copy, norm, quantise, routing, weighted_sum
+from infercast.ops.elementwise import copy, norm, output_gate, plain_activation, quantise, routing, weighted_sum
 from infercast.ops.op import Quantity, Size
 
 SHARED = (
@@ -147,10 +147,23 @@ class ExpertFeedForward(FeedForward):
             if inter:
                 calls += dense_calls(shard, prefix, inter, self.gated, tokens, layers)
                 beside += 1
+        if self.shared_gate and self.shared_inter and not self.joined:
+            calls += self._gate_calls(shard, tokens, layers)
         if beside:
             op = weighted_sum(tokens, shard.hidden, terms=1 + beside, dtype=shard.weights.base)
             calls.append(Call("expert_sum", op, layers))
         return calls
+
+    def _gate_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+        """The scalar that shared experts are multiplied by: a product of one column, its sigmoid, and the multiplying,
+        each a kernel of its own.
+        """
+        base = shard.weights.base
+        return [
+            Call("shared_gate", Gemm(tokens, 1, shard.hidden, base), layers),
+            Call("shared_sigmoid", plain_activation(tokens, 1, base), layers),
+            Call("shared_gating", output_gate(tokens, shard.hidden, 1, base), layers),
+        ]
 
     def _slower(self, tokens: Size) -> Quantity:
         """By steps: a configuration holds up to a number of tokens; and by what shared experts add."""
@@ -213,10 +226,14 @@ class ExpertFeedForward(FeedForward):
 
 
 def _padded(shard: Shard, hidden: int, inter: int) -> Multiples:
-    """Hidden size and width as kernels for 4-bit experts need them: multiples of 256 and 128."""
+    """Hidden size and width as kernels for mxfp4 experts have them: no kernel computes a width that 64 does not divide,
+    and Marlin's and those with activations in 8 bits need multiples of 256 and 128.
+    """
     weights = shard.weights
-    if weights.experts != "mxfp4" or (weights.experts_kernel != "marlin" and weights.activation_experts != "fp8"):
+    if weights.experts != "mxfp4":
         return hidden, inter
+    if weights.experts_kernel != "marlin" and weights.activation_experts != "fp8":
+        return hidden, _rounded(inter, 64)
     return _rounded(hidden, 256), _rounded(inter, 128)
 
 

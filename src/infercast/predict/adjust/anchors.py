@@ -114,6 +114,8 @@ class Correction:
     """Inverse covariance of the anchors' misses."""
     widening: float
     """Half an 80 % interval, in standard deviations of the process."""
+    is_swept: bool = False
+    """Whether anchors were kernels by themselves, with cold operands, to which an engine adds what it does."""
 
     def __call__(self, features: Array) -> Array:
         """log(measured / predicted) to be expected, row by row."""

@@ -21,7 +21,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from infercast.hardware import Gpu
-from infercast.ops import Gemm
+from infercast.ops import Gemm, Op
+from infercast.ops.dtypes import tensor_rate_of
+from infercast.ops.op import Quantity
 from infercast.predict.energy.model import LEAST_CLOCK, BoardPower, board_power
 from infercast.predict.families import FAMILIES
 
@@ -44,6 +46,18 @@ THROTTLED = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in
 """What operators are called that lose by it."""
 
 
+SUSTAINED = {
+    "gemm": (FREE_SHARE, FULL_SHARE, 1.1),
+    "gemm/narrow": (0.0, 0.5, 0.5),
+    "attention": (0.0, 0.5, 1.6),
+    "moe": (0.0, 0.5, 1.0),
+}
+"""Of one kernel that is launched without a pause: shares of its format's peak at which it begins to lose and loses
+most, and that loss as a multiple of what products of a step lose at most. From rows of our sweep that the limit held at
+least half of the time, by burst and sustained latency: 5,423 products in bf16 and 3,040 in fp8, 1,062 of attention, 272
+of experts; 3.6, 5.3, 4.6 and 3.5 % off, where the time of a burst is 13, 8, 16 and 9 % off."""
+SUSTAINED_SPREAD = 0.07
+"""Logarithm of how far off that is, either end of the 80 % interval."""
 HALVINGS = 30
 
 
@@ -129,6 +143,18 @@ def throttle_decoding(gpu: Gpu, products: Any, seconds: Any) -> Any:
     """
     share = products / np.maximum(seconds, 1e-12) / gpu.dense_flops("bf16")
     return 1.0 + most_lost(gpu) * np.clip(share / FULL_SHARE, 0.0, 1.0)
+
+
+def sustained(op: Op, gpu: Gpu, seconds: Quantity) -> Quantity:
+    """How many times longer than in a burst of ``seconds`` a kernel takes that is launched without a pause."""
+    narrow = op.family == "gemm" and weight_of(op.compute_dtype) < 1.0
+    found = SUSTAINED.get("gemm/narrow" if narrow else op.family)
+    if found is None:
+        return 1.0
+    free, full, lost = found
+    share = np.reshape(op.flops, np.shape(seconds)) / seconds / gpu.dense_flops(tensor_rate_of(op.compute_dtype))
+    longer: Quantity = 1.0 + lost * most_lost(gpu) * np.clip((share - free) / (full - free), 0.0, 1.0)
+    return longer
 
 
 def longest_limited(gpu: Gpu, products: Any) -> Any:

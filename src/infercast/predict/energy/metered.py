@@ -10,7 +10,7 @@ up there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import exp
 from typing import Any
@@ -97,6 +97,8 @@ def meter_reading(op: Op, gpu: Gpu, seconds: float) -> Reading | None:
     None where nobody published readings: on other GPUs, of other kernels, under a power limit or at a locked clock.
     """
     family = family_of_reading(op)
+    if getattr(op, "dtype", "") == "fp16":  # tables have 16 bits as bf16; kernels and operands are as large
+        op = replace(op, dtype="bf16")  # type: ignore[type-var]
     return None if family is None else module_reading(family, tabled_calls(op), gpu, seconds, copies=copies_of(op))
 
 

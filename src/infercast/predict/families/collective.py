@@ -54,6 +54,7 @@ COLLECTIVE = Family(
     bandwidth=lambda op, gpu: gpu.link_bandwidth(op.gpus),
     variants=_variants,
     is_measured=_is_measured,
+    waits_in_engine=True,
     is_chip_bound=False,  # but by links, of which a board with a bridge has two kinds
     servers=lambda op, gpu: servers(gpu) if is_left_open(gpu, op.gpus) else [],
     spread={"collective": 9.4},

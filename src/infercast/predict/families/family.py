@@ -141,6 +141,8 @@ class Family:
     between_kernels: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """By variant (empty: all others), factor and seconds that a kernel of a sweep takes longer between other kernels of
     an engine, which leave its instructions and descriptors cold. Read off profiles of four models on an H200."""
+    waits_in_engine: bool = False
+    """Whether what ``engine`` adds to its physics is waiting for others, so that a kernel alone is as in a table."""
     is_chip_bound: bool = True
     """Whether what a chip has bounds how much longer than on a sibling it can take."""
     servers: Callable[[Any, Gpu], list[Gpu]] = lambda *_: []

@@ -17,6 +17,7 @@ from infercast.predict.families.family import Ceiling, Family, Shape, Values
 from infercast.predict.families.pipes import Pipes, dram_seconds, floats, lone, product_limits
 from infercast.predict.identity import ANY
 from infercast.predict.physics import moe
+from infercast.predict.physics.expert_styles import TRITON, style_of
 
 if TYPE_CHECKING:
     from infercast.predict.profile import KernelProfile
@@ -51,6 +52,8 @@ def _variants(op: MoE, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
     same = [SAME_KERNEL[library]] if library in SAME_KERNEL else []
     # Where a kernel is named, nothing measured of another stands for it.
     others = [] if op.kernel else [f"{stored}/triton", f"{op.dtype}/triton", "bf16/triton"]
+    if op.dtype == stored and bytes_of(stored) < 1 and style_of(library) != TRITON:
+        others = others[:1]  # what Triton's lose in 16 bits says nothing of tuned products in four
     return tuple(dict.fromkeys((*same, f"{stored}/{library}", *others)))
 
 
@@ -61,13 +64,13 @@ def _named(op: MoE, variant: str) -> MoE:
 
 
 def _pipes(op: MoE, gpu: Gpu) -> Pipes:
-    """Rows of each expert padded to a tile, against the weights of the experts that are hit."""
+    """Rows of each expert padded to a tile, against the weights of the experts that are hit.
+
+    Experts get different numbers of rows, so that each pads half a tile on average, whatever the mean.
+    """
     rate = gpu.dense_flops(tensor_rate_of(op.dtype))
     hit = np.maximum(op.experts_hit, 1e-9)
-    rows = op.routed_rows / hit
-    padded: Any = np.inf
-    for tile in TILES:
-        padded = np.minimum(padded, np.ceil(rows / tile) * tile)
+    padded = np.maximum(op.routed_rows / hit + TILES[0] / 2, TILES[0])
     flops = 2.0 * op.matrices * op.hidden * op.inter * hit * padded
     return {"tensor": flops / rate, "dram": dram_seconds(op, gpu)}
 

@@ -104,9 +104,11 @@ class Experts:
             most_loaded / x.larger(mean, 1e-9),
             *self.formats,
         )
-        if engine:
-            seconds, terms, _ = self._fastest(cuts, rows, hit, (1.0, missed[1]), fixed)
-        return Physics(seconds, terms, features)
+        if not engine:
+            return Physics(seconds, terms, features)
+        tabled = seconds
+        seconds, terms, _ = self._fastest(cuts, rows, hit, (1.0, missed[1]), fixed)
+        return Physics(seconds, terms, features, tabled / seconds)
 
     def _cut(self, tile: _Tile, blocks: Number, x: Kit) -> _Cut:
         """So many row blocks by one tile."""

@@ -43,7 +43,9 @@ FEATURES = (
     "log_bytes_over_l2",
     "log_microseconds",
 )
-CUTTING = "flash-3"
+CUTTING, CUTTING_FEW, FEW_HEADS = "flash-3", "trtllm", 16
+"""Attention kernels that cut the walk of a decoding sequence over idle multiprocessors, those that an engine takes for
+it where a GPU has few heads (vLLM 0.25, platforms/cuda.py: FlashInfer with TensorRT-LLM's), and how many that is."""
 HEADS, KEYS = 64.0, 64.0
 """Rows and keys of a tile."""
 
@@ -98,7 +100,9 @@ class Attending:
         # FlashMLA's kernel for a packed cache is not told how many places are taken.
         self.walks_all = op.kind == "mla" and self.narrow
         # FlashMLA's kernel for a bf16 cache is that of prompts; where FlashAttention has one, it cuts the walk.
-        cuts = self.narrow or op.kind != "mla" or facts_of(gpu).attention == CUTTING
+        attention = facts_of(gpu).attention
+        few = attention == CUTTING_FEW and op.heads <= FEW_HEADS
+        cuts = self.narrow or op.kind != "mla" or attention == CUTTING or few
         self.is_cut = self.phase == DECODE and cuts
         self.io_bytes = bytes_of(op.dtype) * op.heads * (op.head_dim + op.value_dim)
         self.sizes = (

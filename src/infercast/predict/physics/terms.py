@@ -22,6 +22,9 @@ class Physics(NamedTuple):
     features: Number
     """One row a kernel, or a list for one kernel; columns as in the core's ``FEATURES``. Mostly ratios and logarithms,
     which have no unit."""
+    warm: Number | None = None
+    """Of a kernel in an engine, its time in a table as a share of that: less than 1 where what it reads stays in L2
+    there. None: not told."""
 
 
 def soft_max(power: float, *parts: Array) -> Array:

@@ -12,7 +12,7 @@ from infercast.forecast.latency import NAMES
 from infercast.forecast.pools import PoolRun
 from infercast.forecast.result import Forecast
 from infercast.forecast.saturation import OVERLOADED
-from infercast.report.breakdown import largest_parts
+from infercast.report.breakdown import BY_PLACE, composition_cells, largest_parts
 from infercast.report.caveats import caveats
 from infercast.report.decision import LIMIT_COLUMNS, cost_rows, limit_cells, price_words, promise_rows, slo_title
 from infercast.report.energy import energy_interval, energy_rows
@@ -26,7 +26,7 @@ from infercast.report.forecast import (
     pool_title,
     system_facts,
 )
-from infercast.report.intervals import format_interval, format_rates
+from infercast.report.intervals import format_interval, format_rates, rest_rows
 from infercast.report.page import charts
 from infercast.report.page.elements import Card, Section, cards, facts_list, part_sections, plain_table, table
 from infercast.report.page.latency_chart import latency_chart
@@ -114,7 +114,8 @@ def _latency(overview: Overview) -> str:
         cells = [f"{escape(cell)}{end}" for cell, end in zip(latency_cells(values), ends, strict=True)]
         rows.append([escape(latency.title.replace("  ", "\u2003")), *cells])
     note = '<p class="note">The grey bar of a percentile is its 80 % interval.</p>'
-    return latency_chart(overview) + note + table(["", *NAMES], rows)
+    rests = facts_list(rest_rows(overview.intervals))
+    return latency_chart(overview) + note + table(["", *NAMES], rows) + rests
 
 
 def _decision(overview: Overview) -> list[Section]:
@@ -145,6 +146,8 @@ def _kernels(overview: Overview) -> str:
             title = phase_title(pool, phase)
             parts.append(f"<h3>{escape(pool_title(pool, title[:1].upper() + title[1:]))}</h3>")
             parts.append(plain_table(PHASE_COLUMNS, phase_cells(phase), words=(0, 3, 4, 5)))
+    if overview.breakdown.composition is not None:
+        parts.append(f"<h3>{BY_PLACE}</h3>{plain_table(*composition_cells(overview.breakdown.composition))}")
     return "".join(parts)
 
 

@@ -73,7 +73,7 @@ def _groups(name: str, compared: Sequence[PublishedComparison]) -> dict[str, lis
 
 
 def _group_grid(name: str, compared: Sequence[PublishedComparison]) -> RenderableType:
-    of_each = ("mean", "p90", "bias", "in 80 %")
+    of_each = ("mean", "p90", "bias", "in 80 %", "half width")
     columns = (name, "runs", "TTFT median", *of_each, "TPOT median", *of_each)
     rows = [(value, *_group_cells(members)) for value, members in _groups(name, compared).items()]
     return grid(columns, [*rows, ("all", *_group_cells(compared))])
@@ -83,13 +83,13 @@ def _group_cells(members: Sequence[PublishedComparison]) -> tuple[str, ...]:
     cells = [f"{len(members)}"]
     for quantity in TIMES:
         summary = summarise(members, quantity)
-        cells += ["-"] * 5 if summary is None else _cells(summary)
+        cells += ["-"] * 6 if summary is None else _cells(summary)
     return tuple(cells)
 
 
 def _cells(summary: Summary) -> list[str]:
     sizes = [format_percent(value) for value in (summary.median, summary.mean, summary.p90)]
-    return [*sizes, f"{100 * summary.bias:+.1f} %", f"{100 * summary.inside:.0f} %"]
+    return [*sizes, f"{100 * summary.bias:+.1f} %", f"{100 * summary.inside:.0f} %", f"{100 * summary.width:.0f} %"]
 
 
 def _run_row(each: PublishedComparison) -> tuple[str, ...]:
@@ -119,7 +119,8 @@ def _summaries(members: Sequence[PublishedComparison]) -> dict[str, Any]:
         found[quantity] = None
         if summary is not None:
             names = ("count", "median", "mean", "p90", "bias")
-            found[quantity] = {**{name: getattr(summary, name) for name in names}, "interval_coverage": summary.inside}
+            coverage = {"interval_coverage": summary.inside, "interval_half_width_mean": summary.width}
+            found[quantity] = {**{name: getattr(summary, name) for name in names}, **coverage}
     return found
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 from infercast.report.layout import grid, section
 from infercast.report.validation.reliability import orders_dict, reliability_groups, render_orders, render_reliability
 from infercast.units import MILLI, format_percent
+from infercast.validate.by_load import LoadErrors
 from infercast.validate.compare import RunComparison, Validation
 from infercast.validate.parts import Comparison
 from infercast.validate.reliability import orders_of, reliability_of
@@ -18,6 +19,7 @@ from infercast.validate.reliability import orders_of, reliability_of
 QUANTITIES = ("ttft_p50", "ttft_p99", "tpot_p50", "output_tokens_per_second")
 TITLES = ("TTFT p50", "TTFT p99", "TPOT p50", "tokens/s")
 JOULES = "joules_per_output_token"
+ERRORS = ("median", "mean", "p90", "bias")
 PARTS = ("idle_ttft", "decode_step", "prompts")
 UNITS = ("TTFT p50 ms", "TTFT p99 ms", "TPOT p50 ms", "tokens/s")
 
@@ -31,9 +33,13 @@ def render_validation(validation: Validation) -> list[RenderableType]:
         *parts,
         section("Request by request: absolute error, and rank correlations", _scatter_grid(validation)),
         section("Which part is off: median error", _parts_grid(validation)),
+        *_load_sections(validation),
         section(f"Median absolute error{left_out}", medians),
         *(Text(line) for line in _joule_medians(validation)),
-        section("Measured values inside the 80 % intervals of forecasts", _coverage_grid(validation)),
+        section(
+            "Measured values inside the 80 % intervals of forecasts, and their mean half width",
+            _coverage_grid(validation),
+        ),
         render_reliability(reliability_of(validation.runs)),
         render_orders(orders_of(validation.runs)),
     ]
@@ -50,8 +56,9 @@ def _coverage_grid(validation: Validation) -> RenderableType:
 
 
 def _coverage_cells(validation: Validation, **chosen: str) -> list[str]:
-    shares = [validation.coverage(quantity, **chosen) for quantity in QUANTITIES]
-    return [_percent(share) for share in (*shares, validation.coverage(*QUANTITIES, **chosen))]
+    groups = [*((quantity,) for quantity in QUANTITIES), tuple(QUANTITIES)]
+    both = [(validation.coverage(*each, **chosen), validation.width(*each, **chosen)) for each in groups]
+    return ["-" if share is None else f"{_percent(share)}, +-{_percent(width)}" for share, width in both]
 
 
 def _scatter_grid(validation: Validation) -> RenderableType:
@@ -79,6 +86,39 @@ def _parts_grid(validation: Validation) -> RenderableType:
     ]
     medians = ("all, absolute", *(_percent(validation.median_part(part)) for part in PARTS), "")
     return grid(columns, [*rows, medians], notes_at=(0,))
+
+
+def _load_sections(validation: Validation) -> list[RenderableType]:
+    """Errors by class of load, as forecast and at the host's speed that a lighter load shows."""
+    classes = [each for each in validation.by_load() if each.num_runs]
+    if not classes:
+        return []
+    columns = ("load", "runs", *(f"{title} {name}" for title in ("TTFT p50", "TPOT p50") for name in ERRORS))
+    sections = []
+    for title, count, suffix in (
+        ("By load: absolute error", "num_runs", ""),
+        ("By load, the host's speed taken from the lightest load of each file", "num_known", "_known"),
+    ):
+        rows = [
+            (
+                each.name,
+                f"{getattr(each, count)}",
+                *_error_cells(each, f"ttft_p50{suffix}"),
+                *_error_cells(each, f"tpot_p50{suffix}"),
+            )
+            for each in classes
+            if getattr(each, count)
+        ]
+        if rows:
+            sections.append(section(title, grid(columns, rows)))
+    return sections
+
+
+def _error_cells(each: LoadErrors, name: str) -> list[str]:
+    errors = getattr(each, name)
+    if errors is None:
+        return ["-"] * len(ERRORS)
+    return [*(_percent(error) for error in errors[:-1]), _signed_percent(errors.bias)]
 
 
 def _percent(error: float | None) -> str:
@@ -146,6 +186,7 @@ def validation_dict(validation: Validation) -> dict[str, Any]:
             }
             for each in files
         ],
+        "by_load": [asdict(each) for each in validation.by_load() if each.num_runs],
         "reliability": reliability_groups(promises),
         "rank_correlation": orders_dict(orders_of(validation.runs)),
         "summary": {
@@ -162,7 +203,9 @@ def validation_dict(validation: Validation) -> dict[str, Any]:
             "joules_per_output_token_interval_coverage": validation.coverage(JOULES),
             "kv_blocks_ape_max": max((pair.ape for _, pair in validation.kv_blocks if pair), default=None),
             "interval_coverage": validation.coverage(*QUANTITIES),
+            "interval_half_width_mean": validation.width(*QUANTITIES),
             **{f"{quantity}_interval_coverage": validation.coverage(quantity) for quantity in QUANTITIES},
+            **{f"{quantity}_interval_half_width_mean": validation.width(quantity) for quantity in QUANTITIES},
             "reliability_worst": promises[0].worst,
             "runs": len(validation.runs),
             "stalled_runs": validation.num_stalled,

@@ -101,23 +101,23 @@ class KvCache(BlockPool):
         num_tokens: int,
         chunk: int,
         reserved: int = 0,
+        spare: int = 0,
         reach: Reach | None = None,
     ) -> bool:
         """Start a sequence with the ``num_cached`` tokens that `longest_prefix` found and room for ``new_tokens``.
 
         It starts only if all the blocks for its ``num_tokens``, computed at most ``chunk`` a step, were free now, and
-        those for the new tokens beside the ``reserved`` ones. Aligned states need to know what the step computes.
+        those for the new tokens beside the ``reserved`` ones; in both cases ``spare`` ones would be left. Aligned
+        states need to know what the step computes.
         """
         count = num_cached // self._common
         # A state may be further on than what full attention is to go on from.
         again = (count - holding.whole) * (self.num_groups - len(self._windowed)) if count > holding.whole else 0
         states = self.shape.state_blocks + again
-        needed = states + self.blocks_to_start(num_cached, new_tokens, num_tokens, chunk, reach)
+        needed = spare + states + self.blocks_to_start(num_cached, new_tokens, num_tokens, chunk, reach)
         if reserved:
-            first = states + self._missing(
-                num_cached // self._block_size, self.shape.blocks_for(num_cached + new_tokens)
-            )
-            needed = max(needed, first + reserved)
+            first = num_cached // self._block_size, self.shape.blocks_for(num_cached + new_tokens)
+            needed = max(needed, spare + states + self._missing(*first) + reserved)
         if needed > self.num_free:
             return False
         if count:

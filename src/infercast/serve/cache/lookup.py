@@ -15,7 +15,7 @@ class Lookup:
     """Finds spans of blocks."""
 
     def __init__(self, shape: KvShape) -> None:
-        self._shape = shape
+        self._shape = shape._replace(retained=0)  # nobody looks at what is kept before a window
         self._lines: dict[tuple[int, int], Line] = {}
         kinds: dict[tuple[int, int], list[int]] = {}
         for group, window in enumerate(shape.windows):

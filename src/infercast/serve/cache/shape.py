@@ -67,6 +67,8 @@ class KvShape(NamedTuple):
     aligned: bool = False
     """A step leaves one state, which can be found again if it ends with a block; or each of its blocks has one."""
     rules: StateRules = StateRules()
+    retained: int = 0
+    """Tokens before a window that are kept with it: several prediction heads look back as much further."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -128,8 +130,13 @@ class KvShape(NamedTuple):
     def group(self, number: int) -> KvShape:
         """One group alone."""
         states = (0,) if number in self.states else ()
-        kept = {"chunked": self.chunked, "states": states, "aligned": self.aligned, "rules": self.rules}
-        return KvShape(self.sizes[number], (self.windows[number],), **kept)
+        return self._replace(
+            block_size=self.sizes[number],
+            windows=(self.windows[number],),
+            block_sizes=(),
+            states=states,
+            state_blocks=0,
+        )
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks of the least size for that many tokens."""
@@ -140,7 +147,7 @@ class KvShape(NamedTuple):
         window = self.windows[group]
         if not window:
             return 0
-        first = computed // window * window if self.chunked else max(0, computed - window + 1)
+        first = computed // window * window if self.chunked else max(0, computed - window + 1 - self._before(group))
         return first // (self.block_sizes[group] if self.block_sizes else self.block_size)
 
     def most_blocks(self, num_tokens: int, chunk: int) -> int:
@@ -157,4 +164,7 @@ class KvShape(NamedTuple):
         if self.chunked:
             return min(whole, -(-(window + chunk) // size))
         # A window seldom starts at a block's edge, so it can touch one block more than its length says.
-        return min(whole, -(-(window - 1 + chunk) // size) + 1)
+        return min(whole, -(-(window - 1 + self.retained + chunk) // size) + 1)
+
+    def _before(self, group: int) -> int:
+        return 0 if group in self.states else self.retained

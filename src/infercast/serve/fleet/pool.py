@@ -17,13 +17,12 @@ from math import inf, isnan
 from infercast.errors import InputError
 from infercast.serve.fleet.lockstep import Meeting, Shared, in_lockstep
 from infercast.serve.fleet.router import Engines, Loads, make_policy
-from infercast.serve.fleet.senders import Senders
 from infercast.serve.loop import Loop
 from infercast.serve.record import Record
-from infercast.serve.simulation import Replica, check_workload, loop_of, new_record, no_garbage
+from infercast.serve.simulation import Replica, check_workload, clients_of, loop_of, new_record, no_garbage
 from infercast.serve.watching import TELL_EVERY, Progress, Watcher
 from infercast.serve.workload.request import Request, Workload
-from infercast.serve.workload.source import Delivery, Inbox
+from infercast.serve.workload.source import Arrivals, Delivery, Inbox
 
 MOST_ENGINES = 1024
 """Engines of a pool; more take minutes and gigabytes, and nobody runs them behind one load balancer."""
@@ -41,6 +40,8 @@ class Pool:
     """Whether the engines share experts, so that every step is one of all ..."""
     shared: Shared | None = None
     """... and what they do together in it."""
+    servers: int = 1
+    """API servers before the engines, each with a thread that takes requests in."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,13 +87,13 @@ class RunningPool:
         self,
         pool: Pool,
         num_requests: int,
+        arrivals: Arrivals,
         watch: Sequence[Watcher] = (),
         turned_into: Callable[[Replica], Replica] = lambda replica: replica,
     ) -> None:
-        """``turned_into``: what each engine is made into once it is in lockstep with the others."""
+        """``arrivals``: what comes to its router; ``turned_into``: what each engine is made into then."""
         check_size(len(pool.replicas), num_requests)
-        self._first = first = pool.replicas[0]
-        self._deliveries: list[Delivery] = []
+        self._arrivals, first = arrivals, pool.replicas[0]
         self._last_arrival = 0.0
         # Engines with something to do, the one that is furthest behind first.
         self._busy: list[tuple[float, int]] = []
@@ -108,14 +109,17 @@ class RunningPool:
             count=len(self.engines),
             cache_tokens=first.num_blocks * shape.block_size // len(shape.windows),
             block_size=shape.block_size,
-            publish_counts=pool.lockstep,
+            publish_counts=pool.lockstep or first.tells_load,
+            weighs_cache=first.tells_load,
+            usage=lambda number: self.engines[number].loop.scheduler.cache.num_held / first.num_blocks,
         )
         self._choose = make_policy(pool.router, engines)
 
     @property
     def next_delivery(self) -> float:
         """When the next request reaches an engine."""
-        return self._deliveries[0].arrival if self._deliveries else inf
+        arrival = self._arrivals.next_arrival
+        return inf if arrival is None else arrival
 
     @property
     def furthest_behind(self) -> float:
@@ -125,27 +129,15 @@ class RunningPool:
             heapq.heappop(busy)  # it had looked ahead too far
         return busy[0][0] if busy else inf
 
-    @property
-    def next_event(self) -> float:
-        """Whatever happens here from now on happens no earlier."""
-        return min(self.furthest_behind, self.next_delivery)
-
     def next_engine(self) -> Engine:
         """That engine, to take its turn; it counts as one without anything to do until then."""
         return self.engines[heapq.heappop(self._busy)[1]]
 
-    def send(self, index: int, request: Request, sent: float, *, path: bool = True) -> None:
-        """A request leaves for this pool; without a ``path`` it is there at once."""
-        first, arrival = self._first, sent
-        if path:
-            # Requests that come together are taken to be spread over the servers before the engines.
-            way = first.request_path_seconds + first.request_turn_seconds
-            arrival = sent + (way + first.request_token_seconds * request.num_input)
-        heapq.heappush(self._deliveries, Delivery(sent, index, arrival, request))
-
     def route(self) -> None:
         """Hand the next request to an engine."""
-        delivery = heapq.heappop(self._deliveries)
+        arrival = self.next_delivery
+        index, request, sent = self._arrivals.pop()
+        delivery = Delivery(sent, index, arrival, request)
         self._loads.move_to(delivery.arrival)
         chosen = self._choose(delivery, self._loads)
         self._loads.sent(chosen, delivery.request)
@@ -187,25 +179,25 @@ def simulate_fleet(
     """
     check_workload(pool.replicas[0], workload)
     answered = 0
-    running = RunningPool(pool, len(workload.requests), watch)
-    senders = Senders(workload, running)
+    clients = clients_of(pool.replicas[0], workload, pool.servers)
+    running = RunningPool(pool, len(workload.requests), clients, watch)
     with no_garbage():
-        senders.begin()
         while next_pool([running]) is not None:
             engine = running.next_engine()
             for index, time in running.take_turn(engine):
-                senders.answer(time, index)
+                clients.answer(time, index)
                 answered += 1
                 if progress is not None and answered % TELL_EVERY == 0:
                     progress(answered, time)
-            if senders.wait_for_answers:
-                senders.go_on(running.next_event)
         running.close()
     return [engine.record for engine in running.engines]
 
 
-def next_pool(pools: Sequence[RunningPool]) -> RunningPool | None:
-    """Whose engine is furthest behind, once every request that reaches an engine before its clock is routed."""
+def next_pool(pools: Sequence[RunningPool], until: float = inf) -> RunningPool | None:
+    """Whose engine is furthest behind, once every request is routed that reaches an engine before its clock.
+
+    What reaches one after ``until`` waits for what else happens then.
+    """
     while True:
         behind = receiving = pools[0]
         clock, arrival = behind.furthest_behind, behind.next_delivery
@@ -214,7 +206,7 @@ def next_pool(pools: Sequence[RunningPool]) -> RunningPool | None:
                 clock, behind = others, other
             if (others := other.next_delivery) < arrival:
                 arrival, receiving = others, other
-        if arrival == inf or arrival > clock:
+        if arrival == inf or arrival > clock or arrival > until:
             return None if clock == inf else behind
         receiving.route()
 

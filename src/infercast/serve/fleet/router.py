@@ -30,6 +30,10 @@ class Engines:
     block_size: int = 16
     publish_counts: bool = True
     """Whether engines tell how many requests run and wait, which those of vLLM 0.25 do for models with experts."""
+    weighs_cache: bool = False
+    """Whether vLLM's balancer looks at its own requests in flight and at how full caches are (0.27) ..."""
+    usage: Callable[[int], float] = lambda engine: 0.0
+    """... which each engine tells: the share of its KV cache that is held."""
 
 
 class Times(Protocol):
@@ -97,13 +101,11 @@ def least_loaded(engines: Engines) -> Choose:
 
 
 def vllm(engines: Engines) -> Choose:
-    """The balancer of one vLLM API server: 4 x waiting + running, from counts that are up to 100 ms old.
+    """The balancers of vLLM's API servers, as many as engines: the fewest requests, by counts of up to 100 ms ago.
 
-    vLLM 0.25 publishes counts only for models with experts; without them its balancer takes turns.
+    Up to vLLM 0.26 only models with experts publish counts; without them each server takes turns.
     """
-    if not engines.publish_counts:
-        return round_robin(engines)
-    balance = counts_balancer(engines.count)
+    balance = counts_balancer(engines)
 
     def choose(delivery: Delivery, loads: Loads) -> int:
         return balance(delivery, loads.times)

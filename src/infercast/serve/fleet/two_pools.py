@@ -18,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.serve.fleet.pool import Pool, RunningPool, next_pool
-from infercast.serve.fleet.senders import Senders
 from infercast.serve.record import Record
-from infercast.serve.simulation import Replica, check_workload, no_garbage
+from infercast.serve.simulation import Replica, check_workload, clients_of, no_garbage
 from infercast.serve.step import (
     Contexts,
     DraftShape,
@@ -32,7 +31,7 @@ from infercast.serve.step import (
     groups_of,
 )
 from infercast.serve.watching import TELL_EVERY, Progress, Watcher
-from infercast.serve.workload.request import Workload
+from infercast.serve.workload.request import Request, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +64,8 @@ class _Received:
     def __init__(self, timer: StepTimer) -> None:
         self._timer, self._groups = timer, groups_of(timer)
         self.decode = self._groups.decode
+        adapted = getattr(timer, "adapted", None)
+        self.adapted: _Received | None = adapted and _Received(adapted)
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
         return self._timer(taken_in(shape), steps)
@@ -104,6 +105,28 @@ def receiving(replica: Replica) -> Replica:
         prefix_caching=False,
         offload=None,  # what a prompt finds anywhere saves the first pool its work
     )
+
+
+class _Transfers:
+    """Requests whose keys and values have crossed the link, or will have at a known time."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._requests = requests
+        self._received: list[tuple[float, int]] = []
+
+    @property
+    def next_arrival(self) -> float | None:
+        """Of the transfer that ends first."""
+        return self._received[0][0] if self._received else None
+
+    def put(self, index: int, received: float) -> None:
+        """A transfer ends then."""
+        heapq.heappush(self._received, (received, index))
+
+    def pop(self) -> tuple[int, Request, float]:
+        """The one that ends first."""
+        received, index = heapq.heappop(self._received)
+        return index, self._requests[index], received
 
 
 class _Wire:
@@ -154,31 +177,29 @@ def simulate_disaggregated(
     check_workload(receiving(decode.replicas[0]), workload)
     num_requests, answered = len(workload.requests), 0
     of_prefill, of_decode = watch or ((), ())
-    first = RunningPool(prefill, num_requests, of_prefill)
-    second = RunningPool(decode, num_requests, of_decode, turned_into=receiving)
+    prompts = tuple(replace(request, num_output=1, declared=None, stops=False) for request in workload.requests)
+    clients = clients_of(prefill.replicas[0], replace(workload, requests=prompts), prefill.servers)
+    transfers = _Transfers(workload.requests)
+    first = RunningPool(prefill, num_requests, clients, of_prefill)
+    second = RunningPool(decode, num_requests, transfers, of_decode, turned_into=receiving)
     sizes = np.array([sequence_bytes(request.num_input) for request in workload.requests])
     wire = _Wire(link, len(first.engines), sizes)
-    prompts = tuple(replace(request, num_output=1) for request in workload.requests)
-    senders = Senders(replace(workload, requests=prompts), first)
     with no_garbage():
-        senders.begin()
-        while (pool := next_pool([first, second])) is not None or wire.next_ready < inf:
+        while (pool := next_pool([first, second], wire.next_ready)) is not None or wire.next_ready < inf:
             # A transfer begins when every engine has said by then what else could have been ready before.
             if pool is None or wire.next_ready <= pool.furthest_behind:
                 index, received = wire.send()
-                second.send(index, workload.requests[index], received, path=False)
+                transfers.put(index, received)
                 continue
             engine = pool.next_engine()
             for index, time in pool.take_turn(engine):
                 if pool is first:
                     wire.put(engine.number, index, time)
                     continue
-                senders.answer(time, index)
+                clients.answer(time, index)
                 answered += 1
                 if progress is not None and answered % TELL_EVERY == 0:
                     progress(answered, time)
-            if senders.wait_for_answers:
-                senders.go_on(min(first.next_event, second.next_event, wire.next_ready))
         first.close()
         second.close()
     prompts_by, tokens_by = ([engine.record for engine in each.engines] for each in (first, second))

@@ -37,7 +37,11 @@ class _Bounded(Scheduler):
         """A slot may be free as soon as somebody's last token is under way."""
         if self._passed:
             self._is_blocked = False
-        return super().plan()
+        plan = super().plan()
+        if plan is not None:
+            planned = (*(self.cohort.members if plan.decodes else ()), *plan.sequences)
+            plan.has_adapters = any(each.adapter is not None for each in planned)
+        return plan
 
     def _plan_waiting(self, plan: Plan) -> None:
         planned = [*(self.cohort.members if plan.decodes else ()), *plan.sequences]
@@ -81,13 +85,19 @@ class PriorityAdapterScheduler(_Bounded, PriorityScheduler):
 
 
 def adapter_scheduler(
-    policy: MixingPolicy, cache: KvCache, steps_under_way: int, max_adapters: int, *, decode_together: bool
+    policy: MixingPolicy,
+    cache: KvCache,
+    steps_under_way: int,
+    max_adapters: int,
+    max_model_len: int | None = None,
+    *,
+    decode_together: bool,
 ) -> Scheduler:
     """The scheduler that a policy asks for, bounded."""
     found: _Bounded
     if isinstance(policy, ByPriority):
-        found = PriorityAdapterScheduler(policy, cache, steps_under_way, decode_together=decode_together)
+        found = PriorityAdapterScheduler(policy, cache, steps_under_way, max_model_len, decode_together=decode_together)
     else:
-        found = AdapterScheduler(policy, cache, steps_under_way, decode_together=decode_together)
+        found = AdapterScheduler(policy, cache, steps_under_way, max_model_len, decode_together=decode_together)
     found.max_adapters = max_adapters
     return found

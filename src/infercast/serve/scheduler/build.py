@@ -60,11 +60,15 @@ def scheduler_of(
     if speculation is not None:
         return DraftScheduler(mixing, blocks, speculation, Draws(speculation), steps_under_way, max_model_len)
     if max_adapters is not None:
-        return adapter_scheduler(mixing, blocks, steps_under_way, max_adapters, decode_together=decode_together)
+        return adapter_scheduler(
+            mixing, blocks, steps_under_way, max_adapters, max_model_len, decode_together=decode_together
+        )
     if offload is not None:
-        return OffloadingScheduler(mixing, blocks, steps_under_way, offload, decode_together=decode_together)
+        return OffloadingScheduler(
+            mixing, blocks, steps_under_way, offload, max_model_len, decode_together=decode_together
+        )
     ranked = PriorityScheduler if isinstance(policy, ByPriority) else Scheduler
-    return ranked(cast(Any, policy), blocks, steps_under_way, decode_together=decode_together)
+    return ranked(cast(Any, policy), blocks, steps_under_way, max_model_len, decode_together=decode_together)
 
 
 def _refuse_together(

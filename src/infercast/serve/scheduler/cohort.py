@@ -1,7 +1,8 @@
 """Sequences that decode in every step, whatever is computed beside them.
 
-A member leaves when its last token is planned. Members whose layers look back over a window give blocks back as they go
-on, and those whose answers others may look for make blocks that can be found.
+A member leaves when its last token is planned, or a step later where the engine cannot tell that it is the last one.
+Members whose layers look back over a window give blocks back as they go on, and those whose answers others may look for
+make blocks that can be found.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Cohort(Group[Sequence]):
         """Members whose answers others may look for: their steps make blocks that can be found."""
         # Of these, for the number of a step modulo the block size: those of whom a block is known to be full by it.
         self._fill: list[dict[Sequence, None]] = [{} for _ in range(self._block_size)]
+        self.late: dict[Sequence, None] = {}
+        """Members whose last token is under way, which the engine does not know: the next step is wasted on them."""
         self._overdue: list[Sequence] = []
         self._named_until = 0
 
@@ -70,6 +73,7 @@ class Cohort(Group[Sequence]):
         """A member gets its own counts back."""
         phase = (sequence.joined + 1 - sequence.num_computed) % self.period
         del self.members[sequence]
+        self.late.pop(sequence, None)
         for offset, count in self._begun:
             del self._begin[(phase + offset) % self.period][sequence]
             self.blocks[(phase + offset) % self.period] -= count
@@ -89,7 +93,7 @@ class Cohort(Group[Sequence]):
         self.computed -= computed
         sequence.num_promised += steps
         sequence.num_produced = sequence.num_promised - self._unknown
-        sequence.num_tokens = computed + (sequence.num_promised < sequence.num_output)
+        sequence.num_tokens = computed + (sequence.num_promised < sequence.num_most)
         sequence.joined = APART
         sequence.length = sequence.num_states = -(-computed // self._block_size)
         self._cache.name(sequence, computed - self._unknown)
@@ -198,11 +202,17 @@ class Cohort(Group[Sequence]):
         self.computed += steps * len(self.members)
         if self.answering:
             self.name_answers(self.steps)
+        for member in [*self.late]:
+            self.leave(member)
+            member.joined = ENDING
         heap = self._last_steps
         if not heap or heap[0][0] > self.steps:
             return []
         ending = self._due()
         for member in ending:
+            if self._unknown and member.num_most > member.num_output:
+                self.late[member] = None
+                continue
             self.leave(member)
             member.joined = ENDING
         if len(ending) > 1:

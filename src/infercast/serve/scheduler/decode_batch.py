@@ -28,7 +28,7 @@ class DeclaredSequence(Sequence):
         own = object()  # not the sequence itself, which would then hold on to itself for good
         self.lease = cache.lease(content_of(request, own), own)
         self.num_declared = max(min(request.num_declared, longest_answer), request.num_output)
-        self.ignores_end = request.num_declared == request.num_output
+        self.ignores_end = request.most_output == request.num_output
         """Whether it produces all that it declares."""
         self.prompt_end = 0
         """Tokens that were known when it was last started: its prompt, and what it had produced before."""

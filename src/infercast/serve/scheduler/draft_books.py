@@ -19,12 +19,20 @@ from infercast.serve.workload.request import Request
 class DraftBooks(Scheduler):
     """Sequences with drafts, and the results of their steps."""
 
-    def __init__(self, policy: MixingPolicy, cache: KvCache, speculation: Speculation, steps_under_way: int) -> None:
-        super().__init__(policy, cache, steps_under_way, decode_together=False)
+    def __init__(
+        self,
+        policy: MixingPolicy,
+        cache: KvCache,
+        speculation: Speculation,
+        steps_under_way: int,
+        max_model_len: int | None = None,
+    ) -> None:
+        super().__init__(policy, cache, steps_under_way, max_model_len, decode_together=False)
         self._speculation = speculation
         self._is_async = not policy.waits_for_tokens
         self._varies = speculation.match < 1.0
         self._unsure = 0 if policy.settles else speculation.num_drafts
+        self._unsettled = max(0, speculation.read_ahead - 1)
         self.counts = DraftCounts(by_accepted=[0] * (1 + speculation.num_drafts))
 
     def _sequence(self, index: int, request: Request) -> Sequence:
@@ -107,9 +115,10 @@ class DraftBooks(Scheduler):
 
     def _name(self, sequence: DraftSequence, num_tokens: int) -> None:
         """Let others find what so many tokens fill; nothing more is full before there are tokens for another block."""
-        self.cache.name(sequence, num_tokens)
+        final, size = max(0, num_tokens - self._unsettled), self._block_size
+        self.cache.name(sequence, final)
         self._is_blocked = False
-        sequence.full_at = (num_tokens // self._block_size + 1) * self._block_size
+        sequence.full_at = (final // size + 1) * size + self._unsettled
 
     def _preempt(self, plan: Plan) -> Sequence:
         """Whoever gives way loses its drafts."""

@@ -15,8 +15,7 @@ from infercast.serve.scheduler.draft_plan import DraftPlan, DraftSequence
 from infercast.serve.scheduler.policy import MixingPolicy
 from infercast.serve.scheduler.sequence import Plan, Sequence
 from infercast.serve.speculation import Draws, Speculation
-
-NO_LIMIT = 1 << 40
+from infercast.serve.workload.request import NEVER
 
 
 class DraftScheduler(DraftBooks):
@@ -31,16 +30,15 @@ class DraftScheduler(DraftBooks):
         steps_under_way: int = 2,
         max_model_len: int | None = None,
     ) -> None:
-        super().__init__(policy, cache, speculation, steps_under_way)
+        super().__init__(policy, cache, speculation, steps_under_way, max_model_len)
         self._draws = draws
-        self._longest = max_model_len or NO_LIMIT
         self._most_tokens = speculation.budget(policy.max_num_batched_tokens, policy.max_num_seqs)
         self._slots = speculation.slots_taken if speculation.slots_by_step else 0
         self._lookahead = speculation.lookahead
         self._pads = speculation.pads_new and not speculation.by_batch
         self._in_prompt = self._may_pad = self._has_running = False
         # A step that is never cut: its drafts fit any threshold.
-        self._uncut = policy.chunk(1 + speculation.num_drafts, NO_LIMIT, alone=False) == 1 + speculation.num_drafts
+        self._uncut = policy.chunk(1 + speculation.num_drafts, NEVER, alone=False) == 1 + speculation.num_drafts
         self._next_drafts = speculation.num_drafts if self._is_async else 0
         """Places for drafts that are not known when a step is planned."""
 
@@ -78,7 +76,7 @@ class DraftScheduler(DraftBooks):
             sequence = running[position]
             position += 1
             computed, known, drafts = sequence.num_computed, sequence.num_tokens, sequence.num_drafts
-            if computed >= known and known + 1 >= sequence.num_last:  # it ends even if no draft is right
+            if computed >= known and known + 1 >= sequence.num_input + sequence.num_most:  # even if no draft is right
                 continue
             new_tokens = 1 + drafts
             slots = computed + new_tokens + lookahead
@@ -117,6 +115,7 @@ class DraftScheduler(DraftBooks):
         new_tokens = min(new_tokens, longest - computed - 1)
         if self._is_aligned and new_tokens:
             new_tokens = self._aligned(sequence, computed, new_tokens)
+        new_tokens = self._readable(sequence.num_tokens - computed, new_tokens)
         if not new_tokens:
             return True
         slots = min(computed + new_tokens + self._lookahead, longest)
@@ -129,7 +128,8 @@ class DraftScheduler(DraftBooks):
     def _start(self, sequence: Sequence) -> int:
         """Give a sequence its first blocks; returns the tokens it computes, 0 if it has to wait."""
         cache, num_tokens = self.cache, sequence.num_tokens
-        if not cache.may_fit(sequence, num_tokens):
+        promised = self.policy.promised_tokens(sequence, num_tokens)
+        if not cache.may_fit(sequence, promised):
             return 0
         num_cached = cache.longest_prefix(sequence, num_tokens)
         missing = num_tokens - num_cached
@@ -140,14 +140,21 @@ class DraftScheduler(DraftBooks):
         new_tokens = self.policy.first_chunk(missing, self._budget, alone=self._is_alone())
         if self._is_aligned:
             new_tokens = self._aligned(sequence, num_cached, new_tokens)
+        new_tokens = self._readable(num_tokens - num_cached, new_tokens)
         slots = min(num_cached + new_tokens + self._lookahead, self._longest) - num_cached
         if not new_tokens:
             return 0
         reach = self._reach(sequence, num_cached, new_tokens) if self._is_aligned else None
-        if not cache.admit(sequence, num_cached, slots, num_tokens, self._most_under_way, reach=reach):
+        if not self._admit(sequence, num_cached, slots, promised, reach=reach):
             return 0
         sequence.num_computed = sequence.num_cached = num_cached
         return new_tokens
+
+    def _readable(self, missing: int, new_tokens: int) -> int:
+        """Fewer tokens of a prompt, if the next step has to have as many as whoever drafts reads ahead."""
+        left = missing - new_tokens
+        ahead = self._speculation.read_ahead
+        return max(0, new_tokens - (ahead - left)) if 0 < left < ahead else new_tokens
 
     def _padding(self, num_cached: int) -> int:
         """Dummy drafts of a start with one token, which would keep the others from a graph without them."""

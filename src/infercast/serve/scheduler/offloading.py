@@ -33,11 +33,12 @@ class OffloadingScheduler(Scheduler):
         cache: KvCache,
         steps_under_way: int,
         offload: Offload,
+        max_model_len: int | None = None,
         *,
         decode_together: bool = True,
         in_order: bool = False,
     ) -> None:
-        super().__init__(policy, cache, steps_under_way, decode_together=decode_together)
+        super().__init__(policy, cache, steps_under_way, max_model_len, decode_together=decode_together)
         self.moves = Moves(offload, cache.shape, in_order=in_order)
         self._loading: dict[Sequence, bool] = {}
         """Waiting requests that hold blocks, and whether all of them are there."""
@@ -183,7 +184,7 @@ class OffloadingScheduler(Scheduler):
         if found is None:
             return Outcome.PASSED
         if found:
-            if not cache.admit(sequence, local, found, promised, self._most_under_way, self._reserved()):
+            if not self._admit(sequence, local, found, promised, self._reserved()):
                 return Outcome.NO_ROOM
             self.moves.begin_load(sequence, local, found)
             self._loading[sequence] = False
@@ -191,7 +192,7 @@ class OffloadingScheduler(Scheduler):
             self._note(sequence, known, local, found)
             return Outcome.PASSED
         new_tokens = self.policy.first_chunk(known - local, self._budget, alone=self._is_alone())
-        if not new_tokens or not cache.admit(sequence, local, new_tokens, promised, self._most_under_way):
+        if not new_tokens or not self._admit(sequence, local, new_tokens, promised):
             return Outcome.NO_ROOM
         sequence.num_computed = local
         self._note(sequence, known, local, 0)

@@ -14,6 +14,8 @@ class Planner(Protocol):
     """Decides what each step computes."""
 
     num_preemptions: int
+    cache: Any
+    """The blocks that it hands out."""
     just_left: Any
     """Sequences that have left those who decode together since somebody looked, and had a token with them last."""
 

@@ -81,6 +81,9 @@ class MixingPolicy(Policy, Protocol):
     def promised_tokens(self, sequence: Sequence, num_tokens: int) -> int:
         """Tokens for which there must be room when a sequence starts with ``num_tokens`` to compute."""
 
+    def kept_free(self, num_blocks: int) -> int:
+        """Of so many blocks, those that a sequence which starts beside others has to leave free."""
+
     def victim(self, running: Iterable[Sequence]) -> Sequence:
         """Who gives way; ``running`` tells who started last first."""
 
@@ -110,6 +113,10 @@ class FirstCome:
     """Who was passed in the queue stands before those who give way, in a queue of its own."""
     last_apart: bool = True
     """The same: the last token of a prompt that ends with a block is in a step of its own."""
+    watermark: float = 0.0
+    """The share of all blocks that is left free where a request starts beside others."""
+    reserves_prompts: bool = True
+    """A request starts only if all of its prompt has room, not just the first chunk."""
 
     @property
     def repeats(self) -> bool:
@@ -145,8 +152,12 @@ class FirstCome:
         return whole_blocks(prompt if starts else prompt._replace(parts_at=0), new_tokens, ends)
 
     def promised_tokens(self, sequence: Sequence, num_tokens: int) -> int:
-        """The prompt and what was produced before; nothing for tokens to come."""
-        return num_tokens
+        """The prompt and what was produced before, or just what a step computes; nothing for tokens to come."""
+        return num_tokens if self.reserves_prompts else 0
+
+    def kept_free(self, num_blocks: int) -> int:
+        """A share of them, with the one block that vLLM keeps for itself."""
+        return int(self.watermark * (num_blocks + 1))
 
     def of_computed_prompts(self) -> FirstCome:
         """Whole prompts are taken in at once."""

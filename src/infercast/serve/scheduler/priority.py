@@ -59,9 +59,15 @@ class PriorityScheduler(Scheduler):
     policy: ByPriority
 
     def __init__(
-        self, policy: ByPriority, cache: KvCache, steps_under_way: int = 2, *, decode_together: bool = True
+        self,
+        policy: ByPriority,
+        cache: KvCache,
+        steps_under_way: int = 2,
+        max_model_len: int | None = None,
+        *,
+        decode_together: bool = True,
     ) -> None:
-        super().__init__(policy, cache, steps_under_way, decode_together=decode_together)
+        super().__init__(policy, cache, steps_under_way, max_model_len, decode_together=decode_together)
         self.waiting = RankedQueue()
         self._num_added = 0
 
@@ -121,7 +127,9 @@ class PriorityScheduler(Scheduler):
             place = plan.sampled.index(victim)
             del plan.sampled[place]
             yields = plan.yielded.pop(place)
+            if victim in plan.thrown_away:
+                plan.thrown_away.remove(victim)
             if not self.policy.waits_for_tokens:
-                goes_on = victim.num_promised < victim.num_output or self._deep
+                goes_on = victim.num_promised < victim.num_most or self._deep
                 victim.num_tokens -= yields if goes_on else yields - 1
             victim.num_promised -= yields

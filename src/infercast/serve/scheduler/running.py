@@ -126,7 +126,10 @@ class Running:
         if member.joined < self.cohort.steps:
             self.just_left.append(member)
             if self._under_way:
-                self._under_way[-1].left.append(member)
+                last = self._under_way[-1]
+                last.left.append(member)
+                if member in self.cohort.late:  # it is one of those who left
+                    last.ending = [each for each in last.ending if each is not member]
         self.cohort.leave(member)
 
     def _give_up(self, victim: Sequence) -> None:

@@ -14,24 +14,35 @@ from infercast.serve.scheduler.alignment import Prompt
 from infercast.serve.scheduler.policy import MixingPolicy
 from infercast.serve.scheduler.running import Running
 from infercast.serve.scheduler.sequence import Plan, Sequence
-from infercast.serve.workload.request import Request
+from infercast.serve.workload.request import NEVER, Request
 
 
 class Scheduler(Running):
     """Decides what each step computes, by the rules of a policy."""
 
     def __init__(
-        self, policy: MixingPolicy, cache: KvCache, steps_under_way: int = 2, *, decode_together: bool = True
+        self,
+        policy: MixingPolicy,
+        cache: KvCache,
+        steps_under_way: int = 2,
+        max_model_len: int | None = None,
+        *,
+        decode_together: bool = True,
     ) -> None:
         """Without ``decode_together`` every plan names all of its sequences."""
         super().__init__(policy, cache, steps_under_way, decode_together=decode_together)
+        self._longest = max_model_len or NEVER
+        self._watermark = policy.kept_free(cache.num_blocks)
         self.num_preemptions = 0
         self._step = self._num_started = self._budget = 0
         self._most_under_way = policy.max_num_batched_tokens * (steps_under_way if policy.settles else 1)
 
     def add(self, index: int, request: Request) -> None:
         """Queue a request."""
-        self.waiting.append(self._sequence(index, request))
+        sequence = self._sequence(index, request)
+        # Whatever it asks for, it ends with the longest length.
+        sequence.num_most = min(sequence.num_most, max(self._longest - sequence.num_input, sequence.num_output))
+        self.waiting.append(sequence)
 
     def _sequence(self, index: int, request: Request) -> Sequence:
         return Sequence(index, request, self.cache.path(request), self._num_groups)
@@ -62,7 +73,7 @@ class Scheduler(Running):
 
     def most_steps(self, plan: Plan) -> int:
         """How often in a row the step just planned can be computed before something changes that is known of."""
-        if plan.sequences or plan.num_preempted or self._apart:
+        if plan.sequences or plan.num_preempted or plan.wasted or self._apart:
             return 1
         can_start = self.waiting and self._budget > 0 and len(self.running) < self.policy.max_num_seqs
         if can_start and (not self._is_blocked or self._is_windowed or self.cohort.answering):
@@ -120,6 +131,7 @@ class Scheduler(Running):
             self._is_blocked = False
         plan.decodes = count = len(cohort.members)
         plan.decode_context, plan.contexts = cohort.computed, cohort.contexts
+        plan.wasted = len(cohort.late)
         self._budget -= count
         return True
 
@@ -144,7 +156,7 @@ class Scheduler(Running):
         With more than one of them under way an engine cannot tell, and plans a token too many.
         """
         under_way = sequence.num_promised - sequence.num_produced
-        last = sequence.num_input + sequence.num_output
+        last = sequence.num_input + sequence.num_most
         return under_way > 0 and sequence.num_computed + 2 - under_way >= last
 
     def _make_room(self, sequence: Sequence, new_tokens: int, plan: Plan, ahead: int = 0) -> bool:
@@ -218,10 +230,24 @@ class Scheduler(Running):
         if not new_tokens:
             return 0
         reach = self._reach(sequence, num_cached, new_tokens) if self._is_aligned else None
-        if not cache.admit(sequence, num_cached, new_tokens, promised, self._most_under_way, reach=reach):
+        if not self._admit(sequence, num_cached, new_tokens, promised, reach=reach):
             return 0
         sequence.num_computed = sequence.num_cached = num_cached
         return new_tokens
+
+    def _admit(
+        self,
+        sequence: Sequence,
+        num_cached: int,
+        new_tokens: int,
+        promised: int,
+        reserved: int = 0,
+        reach: Reach | None = None,
+    ) -> bool:
+        """Blocks for the first tokens of a sequence, and some left free where others run."""
+        spare = self._watermark if self.running else 0
+        most = self._most_under_way
+        return self.cache.admit(sequence, num_cached, new_tokens, promised, most, reserved, spare, reach)
 
     def _known(self, sequence: Sequence) -> int:
         """Tokens of a sequence's prompt and answer that are known."""
@@ -264,9 +290,11 @@ class Scheduler(Running):
             sequence.num_under_way += new_tokens
         if samples:
             plan.sampled.append(sequence)
+            if sequence.num_promised >= sequence.num_output:
+                plan.thrown_away.append(sequence)
             plan.yielded.append(yields)
             sequence.num_promised += yields
             sequence.not_before = self._step + self.policy.steps_between_tokens
             if not self.policy.waits_for_tokens:
-                goes_on = sequence.num_promised < sequence.num_output or self._deep
+                goes_on = sequence.num_promised < sequence.num_most or self._deep
                 sequence.num_tokens += yields if goes_on else yields - 1

@@ -19,13 +19,15 @@ class Sequence(Holding):
     """A request inside the engine, and what it holds of the KV cache."""
 
     __slots__ = (
-        "adapter", "joined", "last_step", "last_token", "not_before", "num_cached", "num_computed",
+        "adapter", "joined", "last_step", "last_token", "not_before", "num_cached", "num_computed", "num_most",
         "num_preemptions", "num_produced", "num_promised", "num_tokens", "num_under_way", "place", "rank",
     )  # fmt: skip
 
     def __init__(self, index: int, request: Request, path: Path = (), num_groups: int = 1) -> None:
         super().__init__(index, path, request.num_input, num_groups)
         self.num_output = request.num_output
+        self.num_most = request.most_output
+        """Tokens at which the scheduler knows that its answer ends, which may do so before."""
         self.num_tokens = request.num_input
         """The prompt and every token sampled so far, or being sampled in a step under way, that will be computed on."""
         self.num_computed = 0
@@ -58,8 +60,9 @@ class Plan:
     """What one step computes: a token each of ``decodes`` sequences that decode together, and others beside them."""
 
     __slots__ = (
-        "computed", "contexts", "decode_context", "decodes", "early", "ending", "fresh", "held", "is_apart", "left",
-        "new_tokens", "num_cut", "num_preempted", "sampled", "sequences", "started", "wasted", "yielded",
+        "computed", "contexts", "decode_context", "decodes", "early", "ending", "fresh", "has_adapters", "held",
+        "is_apart", "left", "new_tokens", "num_cut", "num_preempted", "sampled", "sequences", "started",
+        "thrown_away", "wasted", "yielded",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -92,6 +95,10 @@ class Plan:
         """Those that decode together for the first time, and had a token in a step of prompts before."""
         self.wasted = 0
         """Of those that decode together, how many have no use for a token: they ended, or had to leave meanwhile."""
+        self.thrown_away: list[Sequence] = []
+        """Of those sampled beside them, the same."""
+        self.has_adapters = False
+        """Whether a sequence of the step has a LoRA adapter."""
         self.num_cut = 0
         """Prompts of which a part is left: their last row is computed and thrown away."""
 
@@ -103,7 +110,7 @@ class Plan:
     @property
     def num_yielded(self) -> int:
         """Sequences that get a token."""
-        return self.decodes - self.wasted + len(self.sampled)
+        return self.decodes - self.wasted + len(self.sampled) - len(self.thrown_away)
 
     def forget(self, sequence: Sequence, *, was_decoding: bool) -> None:
         """A sequence that had to leave gets no token of this step."""

@@ -25,13 +25,21 @@ MOST_REQUESTS = 100_000_000
 
 
 def arrival_times(
-    kind: str, rate: float | None, count: int, rng: np.random.Generator, burstiness: float = 1.0
+    kind: str,
+    rate: float | None,
+    count: int,
+    rng: np.random.Generator,
+    burstiness: float = 1.0,
+    *,
+    spread_out: bool = False,
 ) -> NDArray[np.float64]:
     """``count`` arrival times in seconds, ascending.
 
     ``rate`` is the mean number of requests per second, None for a burst. ``burstiness`` is the shape of the gamma
     distribution of the gaps, as in vLLM's serving benchmark: 1 is Poisson, below 1 is burstier, above 1 more regular.
-    Under poisson and gamma the first gap is drawn like every other, so the first request comes after 0.
+    Under poisson and gamma the first gap is drawn like every other, so the first request comes after 0. ``spread_out``:
+    all of them together take as long as so many take on average, so that their rate has no luck in it; of Poisson
+    arrivals these are the ones of which so many come in that time.
     """
     check_arrivals(kind, rate, count, burstiness)
     if rate is None:
@@ -41,6 +49,8 @@ def arrival_times(
             times = np.arange(count) / rate
         else:
             times = np.cumsum(rng.gamma(burstiness, 1.0 / rate / burstiness, count))
+            if spread_out:
+                times *= count / rate / times[-1]
     if not times[-1] < LATEST:
         raise InputError(f"rate {rate!r} with burstiness {burstiness!r} gives arrival times too large for a clock")
     return times

@@ -9,16 +9,18 @@ from typing import Any
 from infercast.errors import InputError
 from infercast.serve.workload.lengths import INPUT_LEN, OUTPUT_LEN, LengthDistribution, parse_lengths
 from infercast.serve.workload.request import Workload
-from infercast.serve.workload.synthetic import synthetic_workload
+from infercast.serve.workload.synthetic import CLIPPED, synthetic_workload
 from infercast.serve.workload.too_long import without_too_long
 
 TURN_LEN, THINK, TOOL_TIME = "lognormal:120:0.8:4:4000", "exponential:10", "lognormal:2:1"
 """Of later turns of a session, of the time between two, and of tools."""
-DEFAULT_COUNT = 1000
 
 
-def random_requests(given: Mapping[str, Any], longest: int, default_count: int = DEFAULT_COUNT) -> Workload:
-    """Requests by options of these names, none longer than a model allows as far as nobody chose how long they are."""
+def random_requests(given: Mapping[str, Any], longest: int, default_count: int | None = None) -> Workload:
+    """Requests by options of these names, none longer than a model allows as far as nobody chose how long they are.
+
+    Without ``num_requests`` there are ``default_count``, or the first ones of as many as a steady result takes.
+    """
     arrival = given["arrival"]
     rates = given["rate"], given["concurrency"], given.get("session_rate")
     if not any(each is not None for each in rates) and arrival != "burst":
@@ -42,7 +44,7 @@ def random_requests(given: Mapping[str, Any], longest: int, default_count: int =
     in_turns = given.get("turns") is not None
     workload = _sessions(given, common) if in_turns else synthetic_workload(**common)
     if is_clipped:
-        words = f"{workload.description}; default lengths clipped to max_model_len {longest:,}"
+        words = f"{workload.description}{CLIPPED}{longest:,}"
         workload = replace(workload, description=words)
     return without_too_long(workload, longest) if given.get("too_long") == "skip" else workload
 

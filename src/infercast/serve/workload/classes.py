@@ -37,6 +37,8 @@ def parse_class(text: str) -> ClassShare:
     for part in (each.strip() for each in ",".join(parts).split(",") if each.strip()):
         key, equals, value = part.partition("=")
         if not equals:
+            if share is not None:
+                raise InputError(f"class {text!r} has two shares, {share:g} and {part}; give one")
             share = _number(text, "the share", part)
             if share <= 0:
                 raise InputError(f"class {text!r}: the share must be above 0, not {part}")
@@ -85,6 +87,10 @@ def with_classes(workload: Workload, classes: Sequence[ClassShare], *, seed: int
         raise InputError(f"class {missing[0]!r} is not in the workload; it has {', '.join(sorted(said)[:9])}")
     if not said and any(each.share is None for each in classes):
         raise InputError(f"class {names[0]!r} needs a share of the requests, such as {EXAMPLE}")
+    if len(classes) == 1 and (classes[0].share or 0.0) > 1:
+        raise InputError(
+            f"class {names[0]!r} is {classes[0].share:g} of all requests; give a share of up to 1, or the other classes"
+        )
     requests = workload.requests if said else _drawn(workload.requests, classes, seed)
     priorities = {each.of.name: each.of.priority for each in classes if each.of.priority is not None}
     requests = tuple(

@@ -1,4 +1,9 @@
-"""Who sends requests, and when: an open loop follows a clock, a closed loop waits for answers."""
+"""Who sends requests, and when: an open loop follows a clock, a closed loop waits for answers, sessions for their own.
+
+A workload is ``in_turns`` where its requests carry a ``session``: those of one session follow each other in the order
+of the workload, and each waits for the answer before it, then for its ``think`` seconds (a person who reads and writes,
+or an agent's tool that runs). Requests without a session follow the clock, or a client who is free.
+"""
 
 from __future__ import annotations
 
@@ -8,64 +13,119 @@ from bisect import bisect_right
 from infercast.serve.workload.intake import Round
 from infercast.serve.workload.request import Request, Workload
 
+NOBODY = -1
+"""In place of a request that follows."""
+
 
 class Clients:
-    """Releases the requests of a workload to the engine.
+    """Releases the requests of a workload to the engines.
 
-    ``path_seconds`` is what a request spends on its way into the engine's queue, once a client has sent it, and
+    ``path_seconds`` is what a request spends on its way into an engine's queue, once a client has sent it, and
     ``token_seconds`` what each token of its prompt adds. Requests stay in the order in which they were sent.
-    ``turn_seconds`` is what one thread before the engine spends on each (`intake`).
+    ``turn_seconds`` is what one thread before the engines spends on each (`intake`). Of several ``servers``, each with
+    such a thread, requests take one after the other.
     """
 
     def __init__(
-        self, workload: Workload, path_seconds: float = 0.0, token_seconds: float = 0.0, turn_seconds: float = 0.0
+        self,
+        workload: Workload,
+        path_seconds: float = 0.0,
+        token_seconds: float = 0.0,
+        turn_seconds: float = 0.0,
+        servers: int = 1,
     ) -> None:
         self._requests = workload.requests
-        self._path_seconds = path_seconds
-        self._token_seconds = token_seconds
-        self._turn_seconds = turn_seconds
-        self._round = self._next_round = Round()
-        self._next = 0
-        # Closed loop: the moments at which a client is free to send, a heap.
-        self._free_at: list[float] | None = None
+        self._path_seconds, self._token_seconds, self._turn_seconds = path_seconds, token_seconds, turn_seconds
+        self._starts, self._following = _turns_of(workload)
+        self._arrivals = [self._requests[index].arrival for index in self._starts]
+        self._num_begun = self._num_sent = 0
+        # Requests that follow an answer, and when each is sent; and clients of a closed loop who are free: two heaps.
+        self._due: list[tuple[float, int]] = []
+        self._free: list[tuple[float, int]] | None = None
         if workload.concurrency is not None:
-            self._free_at = [0.0] * min(workload.concurrency, len(self._requests))
-        self.wait_for_answers = self.sends_at_once = self._free_at is not None
+            self._free = [(0.0, NOBODY)] * min(workload.concurrency, len(self._starts))
+        self.sends_at_once = self._free is not None and not self._following
+        self.wait_for_answers = self._free is not None or bool(self._following)
+        self._rounds = [Round()] * servers
+        self._next_round = self._rounds[0]
         self.next_arrival: float | None = None
-        """When the next request reaches the engine's queue; None if no client will send one before an answer."""
+        """When the next request reaches an engine's queue; None if no client will send one before an answer."""
         self._look_ahead()
 
     def pop(self) -> tuple[int, Request, float]:
         """The next request: its index, itself, and when its client sent it."""
-        sent = self._sent_at
-        if self._free_at is not None:
-            heapq.heappop(self._free_at)
-        index = self._next
-        self._next += 1
-        self._round = self._next_round
+        sent, index = self._sent_at, self._next
+        if self._due and self._due[0] == (sent, index):
+            heapq.heappop(self._due)
+        else:
+            self._num_begun += 1
+            if self._free is not None:
+                heapq.heappop(self._free)
+        self._rounds[self._num_sent % len(self._rounds)] = self._next_round
+        self._num_sent += 1
         self._look_ahead()
         return index, self._requests[index], sent
 
     def answer(self, time: float, index: int) -> None:
-        """A client has its whole answer and may send the next request."""
-        if self._free_at is not None:
-            heapq.heappush(self._free_at, time)
-            self._look_ahead()
+        """A client has its whole answer: the next turn of the session is known, or another request may begin."""
+        if (following := self._following.get(index, NOBODY)) != NOBODY:
+            request = self._requests[following]
+            heapq.heappush(self._due, (max(request.arrival, time + request.think), following))
+        elif self._free is not None:
+            heapq.heappush(self._free, (time, NOBODY))
+        else:
+            return
+        self._look_ahead()
 
     def _look_ahead(self) -> None:
-        self.next_arrival = None
-        if self._next < len(self._requests) and self._free_at != []:
-            sent = self._requests[self._next].arrival
-            if self._free_at is not None and self._free_at[0] > sent:
-                sent = self._free_at[0]
-            self._sent_at = sent
-            self.next_arrival = sent + (self._path_seconds + self._token_seconds * self._requests[self._next].num_input)
-            if self._turn_seconds:
-                self._next_round = self._round.then(sent, self._turn_seconds, self._sent_by)
-                self.next_arrival += self._next_round.ends - sent
+        self.next_arrival, found = None, None
+        if self._num_begun < len(self._starts) and self._free != []:
+            sent = self._arrivals[self._num_begun]
+            if self._free is not None and self._free[0][0] > sent:
+                sent = self._free[0][0]
+            found = sent, self._starts[self._num_begun]
+        if self._due and (found is None or self._due[0][0] < found[0]):
+            found = self._due[0]
+        if found is None:
+            return
+        self._sent_at, self._next = sent, index = found
+        self.next_arrival = sent + (self._path_seconds + self._token_seconds * self._requests[index].num_input)
+        if self._turn_seconds:
+            before = self._rounds[self._num_sent % len(self._rounds)]
+            self._next_round = before.then(sent, self._turn_seconds, self._sent_by)
+            self.next_arrival += self._next_round.ends - sent
 
     def _sent_by(self, time: float) -> int:
-        """Requests that have not been handed on and will have been sent at a moment, as far as that is known."""
-        if self._free_at is not None:
-            return min(sum(free <= time for free in self._free_at), len(self._requests) - self._next)
-        return bisect_right(self._requests, time, lo=self._next, key=lambda request: request.arrival) - self._next
+        """Requests to the next one's server that will have been sent at a moment, as far as that is known."""
+        begin = bisect_right(self._arrivals, time, lo=self._num_begun) - self._num_begun
+        if self._free is not None:
+            begin = min(begin, _count_until(self._free, time))
+        return -(-(begin + _count_until(self._due, time)) // len(self._rounds))
+
+
+def _turns_of(workload: Workload) -> tuple[list[int], dict[int, int]]:
+    """Requests that wait for no answer of their session, in order of arrival; and for others the one that follows."""
+    if not workload.in_turns:
+        return [*range(len(workload.requests))], {}
+    starts: list[int] = []
+    following: dict[int, int] = {}
+    before: dict[int, int] = {}
+    for index, request in enumerate(workload.requests):
+        if request.session is None or request.session not in before:
+            starts.append(index)
+        else:
+            following[before[request.session]] = index
+        if request.session is not None:
+            before[request.session] = index
+    return starts, following
+
+
+def _count_until(heap: list[tuple[float, int]], time: float) -> int:
+    """Entries of a heap that are no later than a moment."""
+    count, places = 0, [0]
+    while places:
+        place = places.pop()
+        if place < len(heap) and heap[place][0] <= time:
+            count += 1
+            places += (2 * place + 1, 2 * place + 2)
+    return count

@@ -18,7 +18,14 @@ from infercast.serve.workload.arrivals import MOST_REQUESTS, arrival_times
 from infercast.serve.workload.lengths import LONGEST, LengthDistribution
 from infercast.serve.workload.pauses import Pauses, parse_pauses
 from infercast.serve.workload.request import Draw, Request, Segment, Workload
-from infercast.serve.workload.synthetic import as_lengths, checked_loop, declaring, describe_arrivals, describe_prefixes
+from infercast.serve.workload.synthetic import (
+    as_lengths,
+    checked_loop,
+    describe_arrivals,
+    describe_prefixes,
+    ended,
+    first_count,
+)
 
 Array = NDArray[Any]
 
@@ -40,7 +47,7 @@ def session_workload(
     arrival: str = "poisson",
     rate: float | None = None,
     session_rate: float | None = None,
-    count: int = 1000,
+    count: int | None = None,
     concurrency: int | None = None,
     turns: LengthDistribution | str | int = 5,
     input_lengths: LengthDistribution | str | int,
@@ -54,7 +61,9 @@ def session_workload(
     prefix_length: int = 0,
     prefix_groups: int = 1,
     declared_length: int | None = None,
+    ignore_eos: bool = True,
     seed: int = 0,
+    spread_out: bool = False,
 ) -> Workload:
     """``count`` requests that are turns of random sessions, the same for the same arguments on every machine.
 
@@ -64,8 +73,11 @@ def session_workload(
     A session has so many ``turns``. Its first prompt has ``input_lengths`` tokens after a system prompt, each later one
     ``turn_lengths`` after the history. It is sent ``think`` seconds after the answer before it. A ``tool_share`` of the
     later turns are a tool's: they come after ``tool_time`` and bring ``tool_lengths`` tokens (as other turns do, if
-    not given). The last session is cut where ``count`` requests are reached.
+    not given). The last session is cut where ``count`` requests are reached. Without a ``count`` a simulation draws as
+    many as a steady result takes.
     """
+    is_open = count is None and (concurrency is not None or arrival != "burst")
+    count = first_count(count, concurrency, arrival)
     of_turns, first = as_lengths(turns, "turns"), as_lengths(input_lengths, "input_lengths")
     later, outputs = as_lengths(turn_lengths, "turn_lengths"), as_lengths(output_lengths, "output_lengths")
     of_tools = later if tool_lengths is None else as_lengths(tool_lengths, "tool_lengths")
@@ -83,11 +95,12 @@ def session_workload(
         arrival=arrival, rate=rate, count=count, concurrency=concurrency, input_lengths=first,
         output_lengths=outputs, burstiness=burstiness, prefix_length=prefix_length, prefix_groups=prefix_groups,
         seed=seed, turns=of_turns, turn_lengths=later, think=people, tool_share=tool_share, tool_time=tools,
-        tool_lengths=of_tools,
+        tool_lengths=of_tools, spread_out=spread_out or is_open,
     )  # fmt: skip
     requests, num_sessions = _drawn(drawn)
-    workload = Workload(requests, concurrency, rate, _described(drawn, num_sessions), drawn, in_turns=True)
-    return workload if declared_length is None else declaring(workload, declared_length)
+    words = _described(drawn, num_sessions)
+    workload = Workload(requests, concurrency, rate, words, drawn, open_ended=is_open, in_turns=True)
+    return ended(workload, declared_length, None if ignore_eos else False)
 
 
 def _drawn(draw: SessionDraw) -> tuple[tuple[Request, ...], int]:
@@ -98,14 +111,14 @@ def _drawn(draw: SessionDraw) -> tuple[tuple[Request, ...], int]:
     num_sessions = num_turns.size
     session, begins = np.repeat(np.arange(num_sessions), num_turns), np.cumsum(num_turns) - num_turns
     by_tool = of_kinds.random(count) < draw.tool_share
-    said = draw.turn_lengths.sample(count, of_people)
+    said = draw.turn_lengths.sample(count, of_people, spread_out=draw.spread_out)
     new_tokens = np.where(by_tool, draw.tool_lengths.sample(count, of_tools), said)
-    new_tokens[begins] = draw.input_lengths.sample(num_sessions, of_inputs)
-    outputs = draw.output_lengths.sample(count, of_outputs)
+    new_tokens[begins] = draw.input_lengths.sample(num_sessions, of_inputs, spread_out=draw.spread_out)
+    outputs = draw.output_lengths.sample(count, of_outputs, spread_out=draw.spread_out)
     pauses = np.where(by_tool, draw.tool_time.sample(count, of_running), draw.think.sample(count, of_thinking))
     pauses[begins] = 0.0
     rate = None if draw.rate is None else draw.rate / draw.turns.mean
-    starts = arrival_times(draw.arrival, rate, num_sessions, of_starts, draw.burstiness)
+    starts = arrival_times(draw.arrival, rate, num_sessions, of_starts, draw.burstiness, spread_out=draw.spread_out)
     groups = of_groups.integers(draw.prefix_groups, size=num_sessions)
     inputs = draw.prefix_length + _within(new_tokens + outputs, begins, num_turns) - outputs
     if (longest := int((inputs + outputs).max())) > LONGEST:

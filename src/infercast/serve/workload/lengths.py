@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -54,8 +55,14 @@ class LengthDistribution(NamedTuple):
             return min(max(self.center, self.minimum), self.maximum)
         return self._clipped_normal_mean() if self.kind == "normal" else self._clipped_lognormal_mean()
 
-    def sample(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """``count`` independent lengths, each at least 1."""
+    def sample(self, count: int, rng: np.random.Generator, *, spread_out: bool = False) -> NDArray[np.int64]:
+        """``count`` independent lengths, each at least 1.
+
+        ``spread_out``: in random order one from each of as many equally likely parts of the distribution. Any few of
+        them are as good as independent; all together have the mean and the percentiles of what they are drawn from.
+        """
+        if spread_out:
+            return self._spread_out(count, rng)
         if self.kind == "fixed":
             return np.full(count, self.minimum, dtype=np.int64)
         if self.kind == "uniform":
@@ -64,6 +71,15 @@ class LengthDistribution(NamedTuple):
             values = rng.normal(self.center, self.spread, count)
         else:
             values = rng.lognormal(self._log_mean, self.spread, count)
+        return np.clip(np.rint(values), self.minimum, self.maximum).astype(np.int64)
+
+    def _spread_out(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        shares = (rng.permutation(count) + rng.random(count)) / count
+        if self.kind in ("fixed", "uniform"):
+            return self.minimum + np.floor(shares * (self.maximum - self.minimum + 1)).astype(np.int64)
+        inverse = NormalDist().inv_cdf
+        normal = self.spread * np.array([inverse(share) for share in np.clip(shares, 1e-12, 1 - 1e-12).tolist()])
+        values = self.center + normal if self.kind == "normal" else np.exp(self._log_mean + normal)
         return np.clip(np.rint(values), self.minimum, self.maximum).astype(np.int64)
 
     def __str__(self) -> str:

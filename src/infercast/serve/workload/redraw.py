@@ -12,12 +12,35 @@ import numpy as np
 from infercast.errors import InputError
 from infercast.serve.workload.arrivals import LATEST, arrival_times
 from infercast.serve.workload.request import Draw, Request, Workload
-from infercast.serve.workload.synthetic import synthetic_workload
+from infercast.serve.workload.synthetic import CLIPPED, synthetic_workload
+from infercast.serve.workload.too_long import truncated, without_too_long
 
 
 def redrawn(workload: Workload, *, seed: int, count: int) -> Workload | None:
     """The first ``count`` requests that another seed would have drawn; None where chance made none of them."""
     return _again(workload, {"seed": seed, "count": count})
+
+
+def extended(workload: Workload, count: int, longest: int) -> Workload:
+    """The first ``count`` requests of the draw that an open-ended workload has the first ones of.
+
+    Those of more than ``longest`` tokens, which an engine does not take, are cut as the first ones would have been.
+    """
+    drawn = workload.drawn
+    assert drawn is not None
+    other = _labelled(workload, drawn_with(drawn, count=count * workload.every), drawn.seed)
+    if workload.every > 1:
+        other = dealt_out(other, workload.every)
+    how, longest = workload.cut or ("truncate", longest)
+    other = without_too_long(other, longest) if how == "skip" else truncated(other, longest)
+    _, clipped, limit = workload.description.partition(CLIPPED)
+    return replace(other, description=f"{other.description}{clipped}{limit}", open_ended=True, cut=workload.cut)
+
+
+def dealt_out(workload: Workload, times: int) -> Workload:
+    """Every so-many-th request, as a load balancer deals them out."""
+    rate = None if workload.rate is None else workload.rate / times
+    return replace(workload, requests=workload.requests[::times], rate=rate, every=times)
 
 
 def redrawn_with(workload: Workload, **others: Any) -> Workload | None:
@@ -31,7 +54,13 @@ def _again(workload: Workload, others: dict[str, Any]) -> Workload | None:
     drawn = workload.drawn
     if drawn is None or drawn.count != len(workload.requests) or drawn.rate != workload.rate:
         return None
-    other, seed = drawn_with(drawn, **others), others.get("seed", drawn.seed)
+    if workload.open_ended and "count" not in others:
+        others = {**others, "count": None}
+    return _labelled(workload, drawn_with(drawn, **others), others.get("seed", drawn.seed))
+
+
+def _labelled(workload: Workload, other: Workload, seed: int) -> Workload:
+    """Another draw of a workload in the same classes, that asks for adapters as it does."""
     if workload.classes:
         from infercast.serve.workload.classes import reclassed  # noqa: PLC0415 - most workloads have none
 

@@ -8,6 +8,9 @@ from typing import NamedTuple
 from infercast.serve.workload.lengths import LengthDistribution
 from infercast.shown import Answer
 
+NEVER = 1 << 60
+"""Tokens that no answer has."""
+
 
 class Segment(NamedTuple):
     """A piece of prompt whose content is named: equal ids at equal positions are equal tokens."""
@@ -46,11 +49,19 @@ class Request:
     """The kind of traffic that it belongs to, which has an SLO of its own."""
     adapter: int | None = None
     """The LoRA adapter that it asks for; None: the model itself."""
+    stops: bool = False
+    """Whether its answer ends by itself, with EOS or a stop token, and not at ``max_tokens``: an engine learns of that
+    with the last token."""
 
     @property
     def num_declared(self) -> int:
         """Output tokens that the engine must reckon with."""
         return self.num_output if self.declared is None else self.declared
+
+    @property
+    def most_output(self) -> int:
+        """Output tokens after which an engine knows that it ends."""
+        return NEVER if self.stops and self.declared is None else self.num_declared
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +79,8 @@ class Draw:
     prefix_groups: int
     seed: int
     declared_length: int | None = None
+    ignore_eos: bool = True
+    spread_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +127,15 @@ class Workload(Answer):
     """Of the requests that name one."""
     adapters: Adapters | None = None
     """Where chance chose the adapter of each request."""
+    open_ended: bool = False
+    """Whether whoever serves it decides how many requests a steady result takes; these are the first of them, and
+    `extended` draws more."""
+    cut: tuple[str, int] | None = None
+    """What is done with random requests of more than so many tokens: ``truncate`` or ``skip``."""
+    every: int = 1
+    """These are every so-many-th request of what was drawn."""
     in_turns: bool = False
-    """Whether a request of a session is sent only after the answer before it (`SessionClients`). With a concurrency
+    """Whether a request of a session is sent only after the answer before it (`Clients`). With a concurrency
     it is sessions that are counted then: one begins when another one has ended."""
 
     def _words(self) -> str:

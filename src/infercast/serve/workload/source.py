@@ -8,13 +8,8 @@ from typing import NamedTuple, Protocol
 from infercast.serve.workload.request import Request
 
 
-class Source(Protocol):
-    """Clients of one engine, or a router before several."""
-
-    wait_for_answers: bool
-    """Whether an answer may lead to the next request ..."""
-    sends_at_once: bool
-    """... and mostly does so without a pause, so that it is not worth to look further ahead."""
+class Arrivals(Protocol):
+    """Requests as they come."""
 
     @property
     def next_arrival(self) -> float | None:
@@ -22,6 +17,15 @@ class Source(Protocol):
 
     def pop(self) -> tuple[int, Request, float]:
         """The next request: its index, itself, and when its client sent it."""
+
+
+class Source(Arrivals, Protocol):
+    """Clients of one engine, or a router before several."""
+
+    wait_for_answers: bool
+    """Whether an answer may lead to the next request ..."""
+    sends_at_once: bool
+    """... and mostly does so without a pause, so that it is not worth to look further ahead."""
 
     def answer(self, time: float, index: int) -> None:
         """A client has its whole answer to the request of this index."""

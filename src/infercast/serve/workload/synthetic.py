@@ -14,12 +14,20 @@ from infercast.serve.workload.arrivals import LATEST, arrival_times, check_arriv
 from infercast.serve.workload.lengths import INPUT_LEN, LONGEST, OUTPUT_LEN, LengthDistribution, parse_lengths
 from infercast.serve.workload.request import Draw, Request, Segment, Workload
 
+CLIPPED = "; default lengths clipped to max_model_len "
+"""In the description of a workload, with a number after it."""
+BURST_COUNT = 1000
+"""Requests that come all at once where nobody says how many."""
+FIRST_COUNT, FIRST_ROUNDS, FIRST_OF_CLIENTS, MOST_FIRST = 1500, 8, 200, 20_000
+"""What a run that decides its own length tries first: so many requests; of a closed loop so many of each client and so
+many in all, within reason."""
+
 
 def synthetic_workload(
     *,
     arrival: str = "poisson",
     rate: float | None = None,
-    count: int = 1000,
+    count: int | None = None,
     concurrency: int | None = None,
     input_lengths: LengthDistribution | str | int = INPUT_LEN,
     output_lengths: LengthDistribution | str | int = OUTPUT_LEN,
@@ -27,28 +35,37 @@ def synthetic_workload(
     prefix_length: int = 0,
     prefix_groups: int = 1,
     declared_length: int | None = None,
+    ignore_eos: bool = True,
     seed: int = 0,
+    spread_out: bool = False,
 ) -> Workload:
     """``count`` random requests, the same for the same arguments on every machine.
+
+    Without a ``count`` a simulation draws as many as a steady result takes, ``spread_out``: together they come at just
+    the rate, and their lengths are those of the distribution, while any few of them are random as ever.
 
     Open loop: ``arrival`` and ``rate`` (requests a second) say when they come, see `arrival_times`. Closed loop: give
     ``concurrency`` instead of a rate, and that many clients each send the next request when their last one has ended.
 
     Lengths are written as for `parse_lengths`. With ``prefix_length``, each prompt starts with one of ``prefix_groups``
     shared prefixes of that many tokens, chosen uniformly; the sampled input length comes after it. Every request
-    declares an answer of ``declared_length`` tokens, or of as many as it produces if these are more.
+    declares an answer of ``declared_length`` tokens, or of as many as it produces if these are more. Answers end at
+    what they declare, as in a benchmark with ``ignore_eos``; those that are shorter, and all without it, end by EOS.
 
     Arrivals, inputs, outputs and prefixes each have a random stream of their own: changing one leaves the others as
     they were, so two workloads differ only in what was changed.
     """
+    is_open = count is None and (concurrency is not None or arrival != "burst")
+    count = first_count(count, concurrency, arrival)
+    spread_out = spread_out or is_open
     inputs_from = as_lengths(input_lengths, "input_lengths")
     outputs_from = as_lengths(output_lengths, "output_lengths")
     arrival = checked_loop(arrival, rate, concurrency, burstiness, count, prefix_length, prefix_groups, seed)
 
     arrival_rng, input_rng, output_rng, prefix_rng = np.random.default_rng(seed).spawn(4)
-    arrivals = arrival_times(arrival, rate, count, arrival_rng, burstiness)
-    inputs = inputs_from.sample(count, input_rng) + prefix_length
-    outputs = outputs_from.sample(count, output_rng)
+    arrivals = arrival_times(arrival, rate, count, arrival_rng, burstiness, spread_out=spread_out)
+    inputs = inputs_from.sample(count, input_rng, spread_out=spread_out) + prefix_length
+    outputs = outputs_from.sample(count, output_rng, spread_out=spread_out)
     prefixes = _draw_prefixes(prefix_length, prefix_groups, count, prefix_rng)
     workload = Workload(
         # Python numbers, not numpy scalars: the clock works on them one at a time.
@@ -74,9 +91,20 @@ def synthetic_workload(
             prefix_length=prefix_length,
             prefix_groups=prefix_groups,
             seed=seed,
+            spread_out=spread_out,
         ),
+        open_ended=is_open,
     )
-    return workload if declared_length is None else declaring(workload, declared_length)
+    return ended(workload, declared_length, None if ignore_eos else False)
+
+
+def first_count(count: int | None, concurrency: int | None, arrival: str) -> int:
+    """As many requests as are asked for; and where nobody says, as many as are tried first."""
+    if count is not None:
+        return count
+    if concurrency is None or not isinstance(concurrency, Integral):
+        return BURST_COUNT if arrival == "burst" else FIRST_COUNT
+    return min(max(FIRST_OF_CLIENTS, FIRST_ROUNDS * int(concurrency)), MOST_FIRST)
 
 
 def checked_loop(
@@ -108,6 +136,27 @@ def _check_kinds(kind: type, words: str, **values: object) -> None:
     for name, value in values.items():
         if value is not None and not isinstance(value, kind):
             raise InputError(f"{name} must be {words}, not {value!r}")
+
+
+def ended(workload: Workload, declared: int | None, ignore_eos: bool | None) -> Workload:
+    """The same requests as clients send them: with a longest answer, and with answers that end by EOS or do not.
+
+    None, and they are as before.
+    """
+    if declared is not None:
+        if ignore_eos:
+            raise InputError(
+                f"with ignore_eos an answer has as many tokens as it declares, not {declared}; leave one of the two out"
+            )
+        workload = declaring(workload, declared)
+    if ignore_eos is None:
+        return workload
+    stops, drawn = not ignore_eos, workload.drawn
+    return replace(
+        workload,
+        requests=tuple(each if each.stops == stops else replace(each, stops=stops) for each in workload.requests),
+        drawn=None if drawn is None else replace(drawn, ignore_eos=ignore_eos),
+    )
 
 
 def declaring(workload: Workload, tokens: int) -> Workload:

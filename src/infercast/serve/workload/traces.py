@@ -67,6 +67,8 @@ def read_trace(path: str | os.PathLike[str], format: str | None = None, *, follo
     blocks of one prompt are the beginning of a later one. They are sent when the trace says; with ``follow`` none
     before the answer to the one before it. Files of conversations go turn by turn in any case.
 
+    Answers end by EOS, as those of real users do (`Request.stops`).
+
     An output of 0 tokens becomes 1, because an engine always samples one token; the description says how often that
     happened. An input of 0 tokens is refused.
     """
@@ -112,6 +114,7 @@ def _request(row: Row, origin: float, ticks: int, numbers: dict[object, int]) ->
         think=row.think,
         priority=row.priority,
         slo_class=row.slo_class,
+        stops=True,
     )
     return request if row.adapter is None else asking_for(request, row.adapter)
 

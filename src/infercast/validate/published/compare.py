@@ -12,7 +12,7 @@ from infercast.engines.deployment import Deployment
 from infercast.errors import InfercastError, InputError
 from infercast.forecast.intervals.intervals import system_half_widths
 from infercast.forecast.intervals.odds import slower_by
-from infercast.forecast.intervals.uncertainty import as_published, uncertainty_of
+from infercast.forecast.intervals.uncertainty import EIGHTY, uncertainty_of
 from infercast.forecast.system import System, busiest, system_of
 from infercast.validate.parts import Comparison
 from infercast.validate.published.deployments import set_up
@@ -48,7 +48,9 @@ class Summary:
     bias: float
     """Median of the signed errors."""
     inside: float
-    """Share of the measured values in the 80 % intervals of forecasts."""
+    """Share of the measured values in the 80 % intervals that `simulate` shows of the same runs ..."""
+    width: float
+    """... and their mean half width, as a fraction of the forecasts."""
 
 
 def compare_published(
@@ -87,6 +89,7 @@ def summarise(compared: Iterable[PublishedComparison], quantity: str) -> Summary
         p90=float(np.percentile(sizes, 90)),
         bias=float(np.median(errors)),
         inside=float(np.mean([bool(pair.is_inside) for pair in pairs])),
+        width=float(np.mean([pair.width or 0.0 for pair in pairs])),
     )
 
 
@@ -99,14 +102,19 @@ def compare_run(run: PublishedRun, system: System) -> PublishedComparison:
     """What a simulated run shows beside what was published."""
     deployment = system.pools[0].deployment
     served = system.serve(run.workload)
-    spread = as_published(deployment) if run.reading is not None else None
-    uncertainty = uncertainty_of(deployment, busiest(served.records[0]), spread)
+    uncertainty = uncertainty_of(deployment, busiest(served.records[0]), run.version)
+    slower = slower_by([deployment], run.workload, run.version)
     summed_up = results_of(run)
     predicted = summed_up(served.clients)
     widths = system_half_widths(system, run.workload, [uncertainty], summed_up, np.zeros(predicted.size))
+    slower_in = [slower, slower, slower, -slower]
     pairs = (
-        None if (measured := getattr(run, name)) is None or np.isnan(value) else Comparison(measured, value, width)
-        for name, value, width in zip(QUANTITIES, predicted.tolist(), widths.tolist(), strict=True)
+        None
+        if (measured := getattr(run, name)) is None or np.isnan(value)
+        else Comparison(measured, value, width, width * moved / EIGHTY)
+        for name, value, width, moved in zip(
+            QUANTITIES, predicted.tolist(), widths.together.tolist(), slower_in, strict=True
+        )
     )
     ttft, tpot, end_to_end, rate = pairs
-    return PublishedComparison(run, ttft, tpot, end_to_end, rate, slower=slower_by([deployment], run.workload))
+    return PublishedComparison(run, ttft, tpot, end_to_end, rate, slower=slower)
