@@ -84,7 +84,10 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--vllm", action="append", default=[], metavar="VERSION=DIR")
     parser.add_argument(
-        "--about", default="", choices=["", "caches", *APART], help="modes with a file of their own; default: the others"
+        "--about",
+        default="",
+        choices=["", "caches", *APART],
+        help="modes with a file of their own; default: the others",
     )
     parser.add_argument("--only", choices=[*tree.WHEELS], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
