@@ -17,7 +17,6 @@ from infercast.serve.links import LinkSpeed
 from infercast.serve.scheduler.moves import Move
 from infercast.serve.scheduler.offloading import OffloadingScheduler
 
-
 PAGE = 4096
 """Bytes of the host's memory that what is kept together is rounded up to, since 0.32."""
 

@@ -50,7 +50,8 @@ class Real:
         self.scheduler = scheduler or scheduler_of(case)
         self.num_added = 0
         self.speculation, self.draws = drafts_of(case) if case.speculation is not None else (None, None)
-        self.hasher = get_request_block_hasher(min(case.block_sizes, default=case.block_size), fast_hash) if case.caching else None
+        size = min(case.block_sizes, default=case.block_size)
+        self.hasher = get_request_block_hasher(size, fast_hash) if case.caching else None
 
     def add(self, index: int) -> None:
         """A client sends a request."""

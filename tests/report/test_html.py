@@ -16,6 +16,7 @@ from infercast.forecast.explain.overview import Overview, look_over
 from infercast.forecast.explain.watched import watch_run
 from infercast.forecast.saturation import State
 from infercast.forecast.system import system_of
+from infercast.report.breakdown import BY_PLACE
 from infercast.report.files import check_writable, write_whole
 from infercast.report.intervals import format_interval
 from infercast.report.page.html import report_page
@@ -73,6 +74,13 @@ def test_every_chart_and_section_is_there(page: str) -> None:
     assert set(parsed.ids) >= {"chart-load-phone", "chart-composition-phone", "chart-slowest-phone"}
     assert len(parsed.ids) == len(set(parsed.ids))
     assert "script" not in parsed.tags
+
+
+def test_the_page_has_what_a_token_is_made_of_by_its_place(page: str, overview: Overview) -> None:
+    assert BY_PLACE in page
+    assert overview.breakdown.composition is not None
+    for each in overview.breakdown.composition.ranges:
+        assert f"{each.first:,} to {each.last:,}" in page
 
 
 def test_links_lead_to_sections(page: str) -> None:
