@@ -166,5 +166,4 @@ def test_runs_are_judged_by_the_interval_that_simulate_shows() -> None:
         ends = pair.interval
         assert ends is not None
         assert ends[1] / ends[0] == pytest.approx(band.high.p50 / band.low.p50, rel=1e-6)
-        assert ends[1] / pair.predicted == pytest.approx()
         assert pair.width == pytest.approx((ends[1] - ends[0]) / 2 / pair.predicted)
