@@ -97,7 +97,7 @@ class Batches:
 
     @cached_property
     def _strata(self) -> Array:
-        """Parts of the requests by the length of their prompts, about as large as each other; equal ones are together."""
+        """Parts of the requests by the length of their prompts, about as large as each other; equals are together."""
         edges = np.unique(np.quantile(self._inputs, np.arange(1, STRATA) / STRATA))
         return np.searchsorted(edges, self._inputs)
 
