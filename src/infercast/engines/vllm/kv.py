@@ -97,7 +97,9 @@ def _shape(kinds: list[Kind], block_size: int, kept: StateBlocks) -> KvShape:
         state_blocks=len(kinds) - len(shown) + kept.drafts * num_states,
         states=states,
         aligned=mode == ALIGN and bool(states),
-        rules=kept.rules._replace(exports=kept.rules.exports and all(shown[number].cache.exported for number in states)),
+        rules=kept.rules._replace(
+            exports=kept.rules.exports and all(shown[number].cache.exported for number in states)
+        ),
     )
 
 

@@ -83,21 +83,23 @@ class Batches:
 
     @cached_property
     def _controls(self) -> Array:
-        """What each batch got more than the others, of each kind of load; a closed loop has no rate."""
+        """What is known of the sum over all batches: their prompts, answers and, at a rate, seconds; off their means.
+
+        The seconds of the batch before count, too: whoever came then is still there.
+        """
         outputs = self._served.num_output[self.inside].astype(float)
-        loads = np.array([np.bincount(self._places, each, BATCHES) for each in (self._inputs, outputs)])
+        known = [np.bincount(self._places, each, BATCHES) for each in (self._inputs, outputs)]
         if self._workload.rate is not None:
             sent = self._served.sent_at[self.inside]
-            firsts = np.searchsorted(self._places, np.arange(BATCHES))
-            loads /= np.diff([*sent[firsts], self.end])
-        off = loads / loads.mean(axis=1, keepdims=True) - 1.0
-        before = np.concatenate([[0.0], off.sum(axis=0)[:-1]])
-        return np.column_stack([np.ones(BATCHES), off[0], off[1], before])
+            seconds = np.diff([*sent[np.searchsorted(self._places, np.arange(BATCHES))], self.end])
+            known += [seconds, np.roll(seconds, 1)]
+        return np.column_stack([np.ones(BATCHES), *(each / each.mean() - 1.0 for each in known)])
 
     @cached_property
     def _strata(self) -> Array:
-        """Equal parts of the requests by the length of their prompts."""
-        return np.argsort(np.argsort(self._inputs, kind="stable")) * STRATA // max(self.inside.size, 1)
+        """Parts of the requests by the length of their prompts, about as large as each other; equal ones are together."""
+        edges = np.unique(np.quantile(self._inputs, np.arange(1, STRATA) / STRATA))
+        return np.searchsorted(edges, self._inputs)
 
     def error(self, name: str, fraction: float | None) -> float:
         """The standard error (of the logarithm) of the mean of a latency, or of a percentile."""
