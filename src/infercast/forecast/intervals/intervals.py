@@ -50,7 +50,7 @@ MOST_STEP_BY_STEP = 64
 """The same where no stretch of steps can be jumped over, which takes ten times as long."""
 CALIBRATED = 1.2
 """How far a run is off after a benchmark of its deployment, in differences between two runs of it: what its results
-leave open, and such a difference (benchmarks/accuracy/calibrate.py)."""
+leave open, and such a difference: an assumption."""
 
 
 class Band(NamedTuple):

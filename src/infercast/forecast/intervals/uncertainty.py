@@ -13,10 +13,10 @@ Four things are taken to be uncertain, and independent of each other:
   which of them meet in a step is luck, and a percentile hangs on a few of them: it may as well have been one a few
   ranks up or down, as many as a sample of so many requests leaves open (`forecast.results`).
 
-The first of ``COMMON``, ``STEP_MOST`` and ``HOST_SPREAD`` were chosen on measured engines, each left out in turn
-(benchmarks/accuracy/fit_intervals.py), the others on published runs, each source left out in turn
-(benchmarks/accuracy/fit_published_intervals.py); docs/validation.md tells how often values lie inside, and how wide
-intervals are.
+``HOST_SPREAD`` and ``OLDER_RELEASE`` were chosen with engines and sources left out in turn
+(benchmarks/accuracy/fit_intervals.py, fit_published_intervals.py). ``CLOSE_RELEASE`` and ``ELSEWHERE`` rest on 16
+published runs of one model and one source, with these in sight; docs/validation.md tells how often values lie inside,
+and how wide intervals are.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ COMMON = {
 GPU that was measured kernels err each for itself; on one that was not, its own way of being different is in all."""
 STEP_MOST, SIBLING_MOST = 0.05, 0.07
 """Logarithm of the upper end of a step's interval, at most, where kernels like its own were measured on the GPU: steps
-of 27 measured engines are known that well, experts included, whatever their kernels' own intervals say. On a GPU that
-has its kernels from a sibling it is a little more; published runs of H100 and H200 are equally far off."""
+of 27 measured engines are known that well, experts included (86 % inside; with each left out the others choose 3 to
+3.5 % for 80). On a GPU that has its kernels from a sibling it is a little more, an assumption."""
 KNOWN_SHARE = 0.8
 """Kernels of a step that must be known so, by their time."""
 HOST_SPREAD = 0.16
 """Standard deviation of the logarithm of host times of machines of one kind ..."""
-PROBED_HOST = 0.1
-"""... and of one whose speed was measured (`infercast measure --host`): it changes from one minute to the next. One
-engine on three machines: what a probe before and after tells of host times leaves 10 %."""
+PROBED_HOST = 0.13
+"""... and of one whose speed was measured. One engine on three machines, whose times differ by 15 (a decode step) and
+22 % (a lone prompt): divided by what one launch takes there they differ by 12 and 15 %; a loop in Python tells nothing."""
 
 
 class Spread(NamedTuple):
