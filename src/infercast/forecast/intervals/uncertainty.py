@@ -54,7 +54,7 @@ HOST_SPREAD = 0.16
 """Standard deviation of the logarithm of host times of machines of one kind ..."""
 PROBED_HOST = 0.13
 """... and of one whose speed was measured. One engine on three machines, whose times differ by 15 (a decode step) and
-22 % (a lone prompt): divided by what one launch takes there they differ by 12 and 15 %; a loop in Python tells nothing."""
+22 % (a lone prompt): divided by what one launch takes there, by 12 and 15 %. A loop in Python tells nothing."""
 
 
 class Spread(NamedTuple):
