@@ -35,7 +35,9 @@ def refused(number: int, grade: str = "A") -> dict[str, Any]:
 def test_a_record_holds_errors_and_no_measured_values() -> None:
     record = record_of([line(1), line(2, 0.3), refused(3), refused(4, "Bs")])
     (first, second) = record["runs"].values()
-    assert first["ttft"] == {"predicted": 1.1, "error": 0.1, "inside": True}
+    pair = line(1)["ttft"]
+    width = pytest.approx((pair["high"] - pair["low"]) / 2 / pair["predicted"], rel=1e-3)
+    assert first["ttft"] == {"predicted": 1.1, "error": 0.1, "inside": True, "width": width}
     assert second["tpot"]["inside"] is False
     assert (first["precision"], first["family"], first["load"]) == ("bf16", "qwen3", "closed loop, 5 to 32")
     assert record["not_simulated"] == {"A": {"images in prompts": 1}, "Bs": {"images in prompts": 1}}

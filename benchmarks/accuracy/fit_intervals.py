@@ -16,11 +16,12 @@ from pathlib import Path
 import numpy as np
 
 from infercast.forecast.intervals.intervals import LEVEL, half_widths
+from infercast.forecast.intervals.results import chance_in, smoothed_of
 from infercast.forecast.intervals.uncertainty import HOST_SPREAD, uncertainty_of
 from infercast.serve import simulate
 from infercast.validate.compare import deployment_of
 from infercast.validate.measured import WARM_UP, MeasuredFile, read_measured
-from infercast.validate.summaries import chances_of, measured_summary, summary_of
+from infercast.validate.summaries import IN_RESULTS, measured_summary, summary_of
 
 COUNTED = [0, 2, 3, 5]
 """TTFT p50 and p99, TPOT p50 and throughput, on which the spread was chosen."""
@@ -38,10 +39,10 @@ def values_of(measured: MeasuredFile, model_config: Path | None) -> np.ndarray:
         if run.kind == WARM_UP:
             continue
         about = uncertainty_of(deployment, record)
-        served = lambda engine, run=run: summary_of(simulate(engine, run.workload))  # noqa: E731
-        widths = half_widths(before, about, served, chances_of(record))
+        served = lambda engine, run=run: smoothed_of(simulate(engine, run.workload))  # noqa: E731
+        widths = half_widths(before, about, served, chance_in(record))
         errors = np.log(measured_summary(run) / summary_of(record))
-        rows.append(np.stack([errors, widths.gpu, widths.host, widths.luck], axis=1)[COUNTED])
+        rows.append(np.stack([errors, *(each[[*IN_RESULTS]] for each in widths[:3])], axis=1)[COUNTED])
     return np.concatenate(rows)
 
 

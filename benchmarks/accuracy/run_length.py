@@ -31,11 +31,13 @@ from infercast.serve.workload.synthetic import synthetic_workload
 
 MODELS = {
     "llama-3.2-1b": (1,), "llama-3.1-8b": (1, 2), "qwen3-14b": (1, 2), "qwen3-32b": (2, 4), "llama-3.3-70b": (4, 8),
-    "qwen3-30b-a3b": (1, 2), "gpt-oss-20b": (1, 2), "gpt-oss-120b": (2, 4), "mixtral-8x7b": (2, 4), "gemma-3-12b": (1, 2),
+    "qwen3-30b-a3b": (1, 2), "gpt-oss-20b": (1, 2), "gpt-oss-120b": (2, 4), "mixtral-8x7b": (2, 4),
+    "gemma-3-12b": (1, 2),
 }  # fmt: skip
 GPUS = ("l40s", "a100-sxm", "h100-sxm", "h200-sxm", "b200-sxm")
 LENGTHS = (
-    {}, {}, {}, {"input_lengths": 1024, "output_lengths": 128}, {"input_lengths": 200, "output_lengths": "uniform:50:600"},
+    {}, {}, {}, {"input_lengths": 1024, "output_lengths": 128},
+    {"input_lengths": 200, "output_lengths": "uniform:50:600"},
     {"input_lengths": "lognormal:3000:0.8:16:12000", "output_lengths": "lognormal:250:0.7:4:1500"},
     {"input_lengths": "uniform:100:900", "output_lengths": "lognormal:600:0.8:4:3000"},
 )  # fmt: skip
@@ -100,10 +102,12 @@ def row_of(number: int, seed: int, most: int) -> dict[str, Any]:
     except InfercastError:
         return row
     row["long_steady"] = True
-    assert ours.window is not None and long.window is not None
+    assert ours.window is not None
+    assert long.window is not None
     luck = steady_luck(ours.clients, ours.workload, *ours.window)
     of_long = steady_luck(long.clients, long.workload, *long.window)
-    assert ours.tpot is not None and long.tpot is not None
+    assert ours.tpot is not None
+    assert long.tpot is not None
     pairs = {
         "ttft": (ours.ttft.p50, long.ttft.p50, luck[1], of_long[1]),
         "tpot": (ours.tpot.p50, long.tpot.p50, luck[6], of_long[6]),
@@ -124,45 +128,36 @@ def row_of(number: int, seed: int, most: int) -> dict[str, Any]:
 def summary(rows: list[dict[str, Any]]) -> str:
     """What was asked, in numbers."""
     rows = [row for row in rows if "problem" not in row]
-    lines = [f"{len(rows)} deployments that fit"]
-    lines.append(
-        f"requests: median {np.median([row['requests'] for row in rows]):,.0f}, seconds of CPU: "
-        f"median {np.median([row['seconds'] for row in rows]):.1f}, p90 {np.percentile([row['seconds'] for row in rows], 90):.1f}"
-    )
-    off = [row["said"] / row["full"] - 1 for row in rows]
-    lines.append(
-        f"what can be served: off by {100 * np.mean(np.abs(off)):.1f} % on average, {100 * np.max(np.abs(off)):.1f} % at most"
-    )
+    seconds, count = (np.array([row[name] for row in rows]) for name in ("seconds", "requests"))
+    off = np.abs([row["said"] / row["full"] - 1 for row in rows])
     far = [row for row in rows if abs(row["share"] - 1.0) > NEAR]
-    right = [row for row in far if (row["word"] == "overloaded") == (row["share"] > 1.0) and row["word"] in WORDS]
-    lines.append(
-        f"word right: {len(right)} of {len(far)}; stopped: "
-        + ", ".join(
-            f"{word} {sum(row['stopped'] == word for row in rows)}" for word in ("precise", "limit", "overloaded")
-        )
-    )
-    for row in far:
-        if row not in right:
-            lines.append(f"   wrong: {row}")
+    wrong = [row for row in far if (row["word"] == "overloaded") != (row["share"] > 1.0)]
+    words = (f"{word} {sum(row['stopped'] == word for row in rows)}" for word in ("precise", "limit", "overloaded"))
+    lines = [
+        f"{len(rows)} deployments that fit",
+        f"requests: median {np.median(count):,.0f}",
+        f"seconds of CPU: median {np.median(seconds):.1f}, p90 {np.percentile(seconds, 90):.1f}",
+        f"what can be served: off by {100 * off.mean():.1f} % on average, {100 * off.max():.1f} % at most",
+        f"word right: {len(far) - len(wrong)} of {len(far)}; stopped: {', '.join(words)}",
+        *(f"   wrong: {row}" for row in wrong),
+    ]
     both = [row for row in rows if "ttft_error" in row]
     for name in ("ttft", "tpot", "throughput", "usd", "ttft_p99"):
         errors = np.array([row[f"{name}_error"] for row in both])
         widths = np.array([np.hypot(row[f"{name}_luck"], row[f"{name}_long_luck"]) for row in both])
+        share, inside = np.mean(np.abs(errors) <= 0.03), np.mean(np.abs(errors) <= widths + 1e-3)
         lines.append(
-            f"{name}: within 3 % in {100 * np.mean(np.abs(errors) <= 0.03):.0f} %, mean {100 * np.mean(np.abs(errors)):.2f} %, "
-            f"bias {100 * np.mean(errors):+.2f} %, p90 {100 * np.percentile(np.abs(errors), 90):.2f} %; inside the 80 % "
-            f"interval {100 * np.mean(np.abs(errors) <= widths + 1e-3):.0f} %"
+            f"{name}: within 3 % in {100 * share:.0f} %, mean {100 * np.mean(np.abs(errors)):.2f} %, "
+            f"bias {100 * np.mean(errors):+.2f} %, p90 {100 * np.percentile(np.abs(errors), 90):.2f} %; "
+            f"inside the 80 % interval {100 * inside:.0f} %"
         )
-    inside = np.array(
-        [all(abs(row[f"{name}_error"]) <= 0.03 for name in ("ttft", "tpot", "throughput", "usd")) for row in both]
-    )
-    lines.append(f"all four within 3 %: {100 * inside.mean():.0f} % of {len(both)}")
+    four = ("ttft", "tpot", "throughput", "usd")
+    good = sum(all(abs(row[f"{name}_error"]) <= 0.03 for name in four) for row in both)
+    lines.append(f"all four within 3 %: {good} of {len(both)}")
     judged = [row for row in both if "odds" in row]
     flips = [row for row in judged if row["holds"] != row["long_holds"]]
-    bad = [row["odds"] for row in flips if not 0.25 <= row["odds"] <= 0.75]
-    lines.append(
-        f"SLO verdicts that flip: {len(flips)} of {len(judged)}, of them with odds outside 25 to 75 %: {len(bad)} {[round(each, 2) for each in bad]}"
-    )
+    bad = [round(row["odds"], 2) for row in flips if not 0.25 <= row["odds"] <= 0.75]
+    lines.append(f"SLO verdicts that flip: {len(flips)} of {len(judged)}; their odds outside 25 to 75 %: {bad}")
     return "\n".join(lines)
 
 

@@ -17,6 +17,9 @@ from infercast.serve.links import LinkSpeed
 from infercast.serve.scheduler.moves import Move
 from infercast.serve.scheduler.offloading import OffloadingScheduler
 
+PAGE = 4096
+"""Bytes of the host's memory that what is kept together is rounded up to, since 0.32."""
+
 
 class Worker:
     """Copies that begin with a step and are seen with a later one."""
@@ -131,7 +134,10 @@ def real_offloading(case: Case) -> Any:
             if case.version != "0.25":
                 place = {"layers": ["layer0"], "layer_stride": case.num_blocks * page, "block_stride": page}
             tensors = [KVCacheTensor(size=case.num_blocks * page, **place)]
-            extra: dict[str, Any] = {"cpu_bytes_to_use": case.tier_blocks * case.tier_factor * page}
+            kept = case.tier_factor * page
+            if case.version != "0.25":
+                kept = -(-kept // PAGE) * PAGE
+            extra: dict[str, Any] = {"cpu_bytes_to_use": case.tier_blocks * kept}
             extra |= {"block_size": case.block_size * case.tier_factor, "offload_prompt_only": case.prompts_only}
             extra |= {"store_threshold": case.store_threshold}
             transfer = KVTransferConfig(

@@ -32,6 +32,8 @@ APART = {
     "lora": ("lora",),
 }
 """Modes that have a file of their own, the first that has a word of theirs."""
+CACHES = ("chunks", "sizes", "states-export", "drafts-states")
+"""Before all of these, the modes of ``--about caches``: caches of kinds that fewer models have."""
 
 
 def record(version: str, about: str) -> list[dict[str, Any]]:
@@ -60,6 +62,8 @@ def record(version: str, about: str) -> list[dict[str, Any]]:
 
 def file_of(mode: str) -> str:
     """Which of the files a mode is in."""
+    if mode in CACHES:
+        return "caches"
     return next((name for name, words in APART.items() if any(word in mode for word in words)), "")
 
 
@@ -80,7 +84,10 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--vllm", action="append", default=[], metavar="VERSION=DIR")
     parser.add_argument(
-        "--about", default="", choices=["", *APART], help="modes with a file of their own; default: the others"
+        "--about",
+        default="",
+        choices=["", "caches", *APART],
+        help="modes with a file of their own; default: the others",
     )
     parser.add_argument("--only", choices=[*tree.WHEELS], help=argparse.SUPPRESS)
     arguments = parser.parse_args()

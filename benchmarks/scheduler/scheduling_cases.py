@@ -120,7 +120,7 @@ class Case:
         retained = max(0, self.speculation.get("read_ahead", 0) - 1) if self.speculation else 0
         if self.block_sizes or self.chunklocal:
             size = min(self.block_sizes, default=self.block_size)
-            return KvShape(size, self.windows, block_sizes=self.block_sizes, chunked=self.chunklocal)
+            return KvShape(size, self.windows, block_sizes=tuple(self.block_sizes), chunked=self.chunklocal)
         if self.states == "none":
             tokens = tuple(window for window in self.windows if window != STATE)
             held = (len(self.windows) - len(tokens)) * (1 + drafts)

@@ -50,7 +50,8 @@ class Real:
         self.scheduler = scheduler or scheduler_of(case)
         self.num_added = 0
         self.speculation, self.draws = drafts_of(case) if case.speculation is not None else (None, None)
-        self.hasher = get_request_block_hasher(min(case.block_sizes, default=case.block_size), fast_hash) if case.caching else None
+        size = min(case.block_sizes, default=case.block_size)
+        self.hasher = get_request_block_hasher(size, fast_hash) if case.caching else None
 
     def add(self, index: int) -> None:
         """A client sends a request."""
@@ -227,11 +228,12 @@ def _config(case: Case, scheduling: SchedulerConfig, caching: CacheConfig, setti
         is_encoder_decoder=False, max_model_len=case.max_model_len, is_diffusion=False,
         enable_return_routed_experts=False,
         is_multimodal_model=False, uses_mrope=False, runner_type="generate", supports_multimodal_inputs=False,
-        return_sampling_mask=False, is_hybrid=False,
+        return_sampling_mask=False, is_hybrid=False, use_mla=False, dtype="bfloat16", model="",
     )  # fmt: skip
     parallel = Namespace(
         data_parallel_index=0, data_parallel_rank=0, decode_context_parallel_size=1, prefill_context_parallel_size=1,
-        pipeline_parallel_size=case.pipeline, world_size=1,
+        pipeline_parallel_size=case.pipeline, world_size=1, rank=0, tensor_parallel_size=1, data_parallel_size=1,
+        data_parallel_rank_local=0,
     )  # fmt: skip
     observability = Namespace(
         kv_cache_metrics=False, enable_mfu_metrics=False, kv_cache_metrics_sample=0.01,

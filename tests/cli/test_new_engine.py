@@ -60,7 +60,7 @@ class ToyHostModel:
     def borrowed_share(self, model: str) -> float:
         return 0.0
 
-    def rests_on(self, _) -> list[str]:
+    def rests_on(self) -> list[str]:
         return []
 
 

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 
 from infercast.forecast.capacity import full_rate
+from infercast.forecast.intervals.luck import Batches
 from infercast.forecast.saturation import find_state, judged
 from infercast.forecast.steady import find_steady
 from infercast.serve import FirstCome, Record, Replica, Request, Workload, simulate
 from infercast.serve.step import constant_timer
 from infercast.serve.workload.arrivals import arrival_times
+from infercast.serve.workload.synthetic import synthetic_workload
 
 SERVICE = 0.5
 """Seconds of a step. One request of one input and one output token is served at a time."""
@@ -95,3 +97,31 @@ def test_all_at_once_has_no_steady_state() -> None:
     burst = Workload(tuple(Request(0.0, 1, 1) for _ in range(200)))
     steady = find_steady(simulate(SERVER, burst), burst)
     assert "do not come at a steady rate" in steady.sentence
+
+
+def test_a_steady_part_has_the_wait_of_theory() -> None:
+    """One server, Poisson arrivals and equal service times: Pollaczek and Khinchine, from an empty start."""
+    utilisation = 0.7
+    load = synthetic_workload(
+        rate=utilisation / SERVICE, count=20_000, input_lengths=1, output_lengths=1, spread_out=True
+    )
+    record = simulate(SERVER, load)
+    steady = find_steady(record, load)
+    assert steady.reached
+    batches = Batches(record, load, record.sent_at.min() + steady.begin, record.sent_at.min() + steady.end)
+    expected = SERVICE * (1 + utilisation / 2 / (1 - utilisation))
+    assert batches.values["e2e"].mean() == pytest.approx(expected, rel=0.05)
+    assert abs(np.log(batches.values["e2e"].mean() / expected)) < 4 * batches.error("e2e", None)
+
+
+def test_errors_by_batches_are_what_seeds_differ_by() -> None:
+    means, errors = [], []
+    for seed in range(20):
+        load = synthetic_workload(
+            rate=0.6 / SERVICE, count=1500, input_lengths=1, output_lengths=1, seed=seed, spread_out=True
+        )
+        record = simulate(SERVER, load)
+        batches = Batches(record, load, float(record.sent_at.min()), float(record.sent_at.max()))
+        means.append(np.log(batches.values["e2e"].mean()))
+        errors.append(batches.error("e2e", None))
+    assert 0.5 < float(np.mean(errors) / np.std(means, ddof=1)) < 2.0

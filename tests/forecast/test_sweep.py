@@ -43,7 +43,9 @@ def test_points_come_in_order_with_goodput_and_cost(found):
         assert 0 <= point.goodput <= point.forecast.requests_per_second * 1.001
         assert point.per_hour == 0.7
         expected = 0.7 / 3600 / point.forecast.output_tokens_per_second * 1e6
-        assert point.per_million_output_tokens == pytest.approx(expected)
+        told = point.per_million_output_tokens
+        assert told is None if point.is_overloaded else told == pytest.approx(expected)
+    assert found.points[-1].is_overloaded
 
 
 def test_the_knee_and_the_promise_lie_between_points(found):

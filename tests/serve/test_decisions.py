@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "scheduler"
-FILES = tuple(f"{name}decisions.json.gz" for name in ("", "draft_", "priority_", "lora_", "traffic_"))
+FILES = tuple(f"{name}decisions.json.gz" for name in ("", "draft_", "priority_", "lora_", "traffic_", "cache_"))
 RECORDED = [each for name in FILES for each in json.loads(gzip.decompress(Path(__file__).with_name(name).read_bytes()))]
 MODES = sorted({(each["case"]["version"], each["case"]["mode"]) for each in RECORDED})
 
@@ -32,8 +32,8 @@ def case_of(values: dict[str, Any]) -> Any:
 
 
 def test_every_mode_of_both_versions_was_written_down() -> None:
-    assert len([mode for _, mode in MODES if not mode.startswith("drafts")]) == 42 + 2 * 7
-    assert len([mode for _, mode in MODES if mode.startswith("drafts")]) == 2 * 17
+    assert len([mode for _, mode in MODES if not mode.startswith("drafts")]) == 42 + 2 * 7 + 5
+    assert len([mode for _, mode in MODES if mode.startswith("drafts")]) == 2 * 18
     assert {version for version, _ in MODES} == {"0.25", "0.32"}
 
 

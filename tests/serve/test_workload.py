@@ -4,11 +4,12 @@ import math
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 
 from infercast.errors import InputError
 from infercast.serve.workload.lengths import parse_lengths
-from infercast.serve.workload.redraw import scaled
+from infercast.serve.workload.redraw import extended, scaled
 from infercast.serve.workload.request import Request, Segment, Workload
 from infercast.serve.workload.synthetic import synthetic_workload, workload_from_requests
 
@@ -203,3 +204,23 @@ def test_scaled_to_a_rate() -> None:
         scaled(trace, rate=2.0, limit=1)
     with pytest.raises(InputError, match="both say how fast"):
         scaled(trace, rate=2.0, rate_scale=3.0)
+
+
+def test_spread_out_requests_have_the_rate_and_the_lengths_of_what_they_are_drawn_from() -> None:
+    load = synthetic_workload(rate=12.0, count=1000, input_lengths="uniform:1:1000", spread_out=True)
+    inputs = sorted(request.num_input for request in load.requests)
+    assert inputs == list(range(1, 1001))
+    assert load.requests[-1].arrival == pytest.approx(1000 / 12.0)
+    gaps = np.diff([request.arrival for request in load.requests])
+    assert np.std(gaps) == pytest.approx(np.mean(gaps), rel=0.1)  # as exponential ones
+
+
+def test_without_a_count_requests_are_the_first_of_more() -> None:
+    first = synthetic_workload(rate=12.0)
+    assert first.open_ended
+    longer = extended(first, 4000, 10_000)
+    assert len(longer.requests) == 4000
+    assert longer.open_ended
+    assert longer == extended(first, 4000, 10_000)
+    assert not synthetic_workload(rate=12.0, count=1500).open_ended
+    assert not synthetic_workload(arrival="burst").open_ended

@@ -1,6 +1,7 @@
 """Forecasts against measurements: a run of our own must come out without error."""
 
 import json
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InfercastError, UnknownNameError
 from infercast.forecast.deploy import deploy
+from infercast.forecast.intervals.intervals import forecast_intervals
 from infercast.forecast.simulate import simulate
 from infercast.serve.workload.synthetic import synthetic_workload
 from infercast.validate.compare import Comparison, Validation, deployment_of, validate
@@ -150,3 +152,18 @@ def test_runs_that_come_with_infercast() -> None:
     result = validate([read_measured(path)])
     assert result.runs
     assert max(pair.ape for _, pair in result.kv_blocks) < 0.05
+
+
+def test_runs_are_judged_by_the_interval_that_simulate_shows() -> None:
+    """One definition of coverage: the same deployment and the same requests have the same interval."""
+    measured = read_measured(next(path for path in shipped_runs() if path.name == "llama-3.1-8b__small_again.json.gz"))
+    run = min((each for each in measured.runs if each.kind == "poisson"), key=lambda each: len(each.workload.requests))
+    judged = next(each for each in validate([replace(measured, runs=(run,))], warmed_up=True).runs)
+    shown = forecast_intervals(simulate(deployment_of(measured, None, None), run.workload))
+    assert shown.tpot is not None
+    assert judged.tpot_p50 is not None
+    for pair, band in ((judged.ttft_p50, shown.ttft), (judged.tpot_p50, shown.tpot)):
+        ends = pair.interval
+        assert ends is not None
+        assert ends[1] / ends[0] == pytest.approx(band.high.p50 / band.low.p50, rel=1e-6)
+        assert pair.width == pytest.approx((ends[1] - ends[0]) / 2 / pair.predicted)

@@ -74,7 +74,7 @@ class HostModel(Protocol):
     def borrowed_share(self, model: str) -> float:
         """The share of what launching a prompt costs that was seen in one other model only."""
 
-    def rests_on(self, model: ModelConfig, /) -> list[str]:
+    def rests_on(self) -> list[str]:
         """Sentences: which of its times were seen in few models or under special conditions."""
 
 

@@ -7,6 +7,7 @@ the more of a step is arithmetic, which drafts that are rejected waste.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from math import exp, log
@@ -109,11 +110,19 @@ def break_even(
     for number in clients:
         if tell is not None:
             tell(f"{number:,} clients")
-        load = workload(number)
-        points.append(LoadPoint(number, simulate(plain, load), simulate(drafted, load)))
+        points.append(_point(number, plain, drafted, workload(number)))
     first = points[0].drafted
     words = first.workload.description
     return BreakEven(drafted.drafting, first.title, words.partition(" clients, ")[2] or words, tuple(points))
+
+
+def _point(clients: int, plain: Deployment, drafted: Deployment, load: Workload) -> LoadPoint:
+    """Both with the same requests, as many as the one takes that takes more, so that luck is the same."""
+    without = simulate(plain, load)
+    drafting = simulate(drafted, without.workload)
+    if len(drafting.workload.requests) > len(without.workload.requests):
+        without = simulate(plain, replace(drafting.workload, open_ended=False), steady=drafting.steady_only)
+    return LoadPoint(clients, without, drafting)
 
 
 def _clients(count: int) -> str:

@@ -70,15 +70,18 @@ def facility_of(forecast: Forecast) -> Facility:
     return around((price for _, _, price in prices_of(forecast, forecast.tariff)), forecast.facility)
 
 
+def per_hour_of(forecast: Forecast, tariff: Tariff | None = None) -> float | None:
+    """Dollars per hour of all GPUs, whatever they serve; None where a price is not known."""
+    prices = prices_of(forecast, forecast.tariff if tariff is None else tariff)
+    rent = hourly([(count, price) for count, _, price in prices])
+    return None if rent is None else rent + metered_electricity(forecast, prices)
+
+
 def cost_of(forecast: Forecast, tariff: Tariff | None = None) -> Cost | None:
     """What a run costs at the rates that it reached; None where a price is not known, or no rate is a steady one."""
-    if not forecast.state.is_steady:
-        return None
-    prices = prices_of(forecast, forecast.tariff if tariff is None else tariff)
-    per_hour = hourly([(count, price) for count, _, price in prices])
+    per_hour = per_hour_of(forecast, tariff) if forecast.state.is_steady else None
     if per_hour is None:
         return None
-    per_hour += metered_electricity(forecast, prices)
     rate = forecast.requests_per_second
     inputs = float(np.mean([request.num_input for request in forecast.workload.requests]))
     return cost_at(per_hour, rate, rate * inputs, forecast.output_tokens_per_second)

@@ -43,7 +43,7 @@ class PhaseEnergy:
     watts: float
     """Per GPU while kernels ran, as a meter shows it: at most the board's limit."""
     burst_watts: float
-    """The same within the steps: for milliseconds, before its clock has come down, a board draws more than its limit."""
+    """The same within the steps: for milliseconds, before its clock is down, a board draws more than its limit."""
 
     @property
     def joules_per_token(self) -> float:

@@ -21,10 +21,13 @@ from infercast.ops import Op
 from infercast.predict.adjust.power import SUSTAINED_SPREAD, board_under, sustained
 from infercast.predict.default import make_predictor
 from infercast.predict.energy.metered import meter_reading
-from infercast.predict.estimate import ALONE, CONDITIONS, ENGINE, LASTING, Estimate
+from infercast.predict.estimate import Estimate
 from infercast.predict.learned import Learned
 from infercast.predict.roofline import Predictor
 
+ALONE, ENGINE, LASTING = CONDITIONS = ("alone", "engine", "sustained")
+"""What a kernel's time is of: one launch by itself after a pause, with cold operands, as `infercast measure` times it;
+the same between the other kernels of an engine; launches without a pause, at the clock that the power limit leaves."""
 ENDS = ("seconds", "low", "high")
 RESULTS = (
     *ENDS, "source", "bound",

@@ -74,9 +74,9 @@ class Forecast(Plotted, Outcome):
             return f"{self.state.sentence}{limit}{enough}. Latencies grow with the run: there is no cost and no odds."
         if self.state.word == OVERLOADED:
             return f"{self.state.sentence}. There is no cost and no odds."
-        if self.window is None:
-            return f"{self.state.sentence}. Numbers are of all {count:,} requests, ramp-up and drain included."
         cut = " The run was cut at a limit before its medians were known to a few per cent." if self.was_cut else ""
+        if self.window is None:
+            return f"{self.state.sentence}. Numbers are of all {count:,} requests, ramp-up and drain included.{cut}"
         return f"{self.state.sentence}. Numbers are of {self.steady.num_requests:,} requests of the steady state.{cut}"
 
     @property

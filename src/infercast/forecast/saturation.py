@@ -106,13 +106,13 @@ def find_state(
     to_clear = _seconds_to_clear(served)
     if workload.rate is not None and workload.in_turns:
         # Sessions go on as fast as they are answered, and what a round of their prompts takes depends on their order.
-        return State(STABLE if steady.settled else FILLING, offered=workload.rate, to_clear=to_clear)
+        return State(STABLE if steady.filled else FILLING, offered=workload.rate, to_clear=to_clear)
     if workload.rate is None:
         return _state_of_trace(replica, workload, served, to_clear, engines)
     if steady.settled and _has_room(replica, workload, served, engines):
         return State(STABLE, offered=workload.rate)
     most = engines * full_rate(replica, workload) if capacity is None else capacity()
-    word = OVERLOADED if workload.rate > most else STABLE if steady.settled else FILLING
+    word = OVERLOADED if workload.rate > most else STABLE if steady.filled else FILLING
     if word == STABLE and workload.drawn is None and _has_backlog(served, to_clear) and _ends_above(served):
         word = BACKLOGGED
     return State(word, most, workload.rate, to_clear)

@@ -38,6 +38,9 @@ LEAST_REQUESTS = 100
 GROWTH = 0.05
 """A number in the system that grows by more than this share from one half of a part to the next, and by more than
 chance makes of it, is not steady."""
+FILLS, MUCH = 3.0, 0.25
+"""A run that is so many times as long as a request stays has filled up, unless there are so much more in its last third
+than in the one before."""
 STAYS = 90
 """Requests still come for as long after the last one that counts as so many per cent of all requests stay."""
 GROUPS = 20
@@ -45,8 +48,8 @@ GROUPS = 20
 PRECISION, TAIL_PRECISION, LIMIT_PRECISION = 0.02, 0.25, 0.04
 """Standard errors that a run goes on for: of the medians of TTFT and TPOT, of their 99th percentiles, and of what an
 SLO limits unless it is clear on which side of its limit it lies ..."""
-CLEAR = 2.5
-"""... by so many standard errors."""
+CLEAR, RATE_PRECISION = 2.5, 0.007
+"""... by so many standard errors; and of tokens a second, where requests do not come at a rate of their own."""
 MOST_REQUESTS, MOST_STRETCHES = 50_000, 400_000
 """A run is cut at so many requests, or batches that were planned."""
 NEARLY, LEAST_TIMES, MOST_TIMES = 1.3, 1.5, 6.0
@@ -72,6 +75,8 @@ class SteadyState(NamedTuple):
     """Why it was not reached."""
     settled: bool = False
     """Whether requests came and went evenly, however few they were."""
+    filled: bool = False
+    """Whether the number in the system had stopped growing when the last request came, as far as so few tell."""
     stopped: str = ASKED
     """Why the run has as many requests as it has: one of the four words above."""
 
@@ -92,26 +97,27 @@ def find_steady(served: Record | Served, workload: Workload) -> SteadyState:
     closed = workload.concurrency is not None
     if workload.rate is None and not closed and last < RESIDENCES * residence:
         return SteadyState(False, 0.0, last, sent.size, obstacle="requests do not come at a steady rate")
+    filled = _has_filled(sent, done, last, residence)
     end = last - float(np.percentile(done - sent, STAYS))
     in_system = workload.concurrency or sent.size / max(last, 1e-9) * residence
     if end < RESIDENCES * residence:
-        return _too_short(sent.size, last, in_system)
+        return _too_short(sent.size, last, in_system, filled=filled)
     edges = np.linspace(0.0, end, BINS + 1)
     # The number in a closed loop never changes; there it is the answers that come in waves at first.
     level = np.histogram(done, edges)[0].astype(float) if closed else mean_in_system(sent, done, edges)
     first = _ramp_up(level)
     if workload.concurrency is not None:
         generation = np.percentile(done[np.argsort(sent)[: workload.concurrency]], STAYS)
-        first = max(first, int(np.searchsorted(edges, generation)))
+        first = min(max(first, int(np.searchsorted(edges, generation))), BINS - 1)
     begin = float(edges[first])
     inside = int(np.count_nonzero((sent >= begin) & (sent <= end)))
     settled = first <= BINS // 2 and end - begin >= RESIDENCES * residence and not _grows(level[first:])
     if not settled:
-        return _too_short(sent.size, last, in_system)
+        return _too_short(sent.size, last, in_system, filled=filled)
     if inside < LEAST_REQUESTS:
         few = "there are too few requests"
-        return SteadyState(False, begin, end, inside, 2 * LEAST_REQUESTS, few, settled=True)
-    return SteadyState(True, begin, end, inside, settled=True)
+        return SteadyState(False, begin, end, inside, 2 * LEAST_REQUESTS, few, settled=True, filled=True)
+    return SteadyState(True, begin, end, inside, settled=True, filled=True)
 
 
 def further_requests(
@@ -143,6 +149,7 @@ def _for_medians(batches: Batches) -> Iterator[float]:
     for name in ("ttft", "tpot"):
         for fraction, target in ((0.5, PRECISION), (0.99, TAIL_PRECISION)):
             yield (batches.error(name, fraction) / target) ** 2
+    yield (batches.rate_error() / RATE_PRECISION) ** 2
 
 
 def _for_slo(batches: Batches, slo: Slo) -> Iterator[float]:
@@ -156,10 +163,20 @@ def _for_slo(batches: Batches, slo: Slo) -> Iterator[float]:
             yield 0.0 if is_clear else (error / LIMIT_PRECISION) ** 2
 
 
-def _too_short(num_requests: int, end: float, in_system: float) -> SteadyState:
+def _has_filled(sent: Array, done: Array, last: float, residence: float) -> bool:
+    """Whether a run is some times as long as requests stay, and no more of them are there at its end than before."""
+    if last < FILLS * residence:
+        return False
+    level = mean_in_system(sent, done, np.linspace(0.0, last, 4))
+    chance = np.sqrt(2.0 * level[1] / max(1.0, last / 3 / residence))
+    return bool(level[2] - level[1] <= max(MUCH * level[1], 2.0 * chance))
+
+
+def _too_short(num_requests: int, end: float, in_system: float, *, filled: bool) -> SteadyState:
     """A run that needs several times as many requests as are in the system at one time, or at least twice its own."""
     needed = max(3 * RESIDENCES * in_system, 2.0 * num_requests, 2.0 * LEAST_REQUESTS)
-    return SteadyState(False, 0.0, end, num_requests, two_digits(needed), "requests stay too long for so short a run")
+    long = "requests stay too long for so short a run"
+    return SteadyState(False, 0.0, end, num_requests, two_digits(needed), long, filled=filled)
 
 
 def two_digits(needed: float) -> int:

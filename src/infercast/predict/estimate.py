@@ -15,9 +15,6 @@ from infercast.units import format_seconds
 
 # From the most to the least trusted; a sum is only as good as its weakest part.
 SOURCES = ("measured", "few-shot", "sibling", "unseen", "physics", "published", "typical", "roofline")
-ALONE, ENGINE, LASTING = CONDITIONS = ("alone", "engine", "sustained")
-"""What a kernel's time is of: one launch by itself after a pause, with cold operands, as `infercast measure` times it;
-the same between the other kernels of an engine; launches without a pause, at the clock that the power limit leaves."""
 BOUND = "roofline"
 """The source whose numbers are the least that hardware allows, not what is expected."""
 
@@ -57,7 +54,7 @@ class Estimate(Shown):
     bound: str | npt.NDArray[Any]
     """What limits the kernel: ``tensor``, ``dram``, ``special``, ``fma``, ``link`` or ``launch``."""
     condition: str = ""
-    """Of a kernel that was asked for by itself, one of `CONDITIONS`; empty within a step."""
+    """Of a kernel that was asked for by itself, ``alone``, ``engine`` or ``sustained``; empty within a step."""
 
     def _words(self) -> str:
         among = f"{self.condition}, " if self.condition else ""

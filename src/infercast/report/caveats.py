@@ -119,5 +119,5 @@ def _of_deployment(deployment: Deployment, phases: Sequence[Phase]) -> list[str]
             f"Host times are those of another machine ({deployment.host.title}); `infercast measure --host`, or "
             "`infercast calibrate` with a benchmark, fits them to yours."
         )
-    sentences += deployment.host_model.rests_on(deployment.model)
+    sentences += deployment.host_model.rests_on()
     return sentences + [text for _, text in host_rows(deployment, phases)]

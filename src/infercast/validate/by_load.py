@@ -26,7 +26,7 @@ CLASSES = ((8.0, "up to 8/s"), (16.0, "9 to 16/s"), (30.0, "17 to 30/s"), (inf, 
 STATIC, PREFIX = "static", "prefix"
 """Batches that were sent at once, as fast as their client could, are no load over time; runs whose prompts share
 prefixes are a class of their own, whatever their rate."""
-FACTORS = tuple(np.geomspace(0.6, 1.8, 12).tolist())
+FACTORS: tuple[float, ...] = tuple(np.geomspace(0.6, 1.8, 12).tolist())
 """How many times longer than on the bundled host everything may take on a machine; ours differ by less."""
 TTFT_P50, TPOT_P50 = 0, 3
 """Where these are in a summary."""

@@ -17,6 +17,7 @@ from infercast.engines.timer import KernelTimer
 from infercast.forecast.deploy import ModelOptions, deploy, load_model
 from infercast.forecast.intervals.intervals import half_widths
 from infercast.forecast.intervals.odds import slower_by
+from infercast.forecast.intervals.results import chance_in, smoothed_of
 from infercast.forecast.intervals.uncertainty import EIGHTY, uncertainty_of
 from infercast.hardware import gpu_from_driver_name
 from infercast.serve import Record, Replica, simulate
@@ -26,7 +27,7 @@ from infercast.validate.joules import compare_joules, energy_of_record
 from infercast.validate.measured import WARM_UP, MeasuredFile, MeasuredRun
 from infercast.validate.parts import Comparison, FileParts, Parts, parts_of
 from infercast.validate.scatter import Scatter, scatter_of
-from infercast.validate.summaries import chances_of, measured_summary, summary_of
+from infercast.validate.summaries import IN_RESULTS, measured_summary, summary_of
 
 SET_BELOW = 0.8
 """An engine with fewer KV blocks than this share of what fits was told how many, though its file may not say so."""
@@ -164,7 +165,9 @@ def validate(
     The runs of a file follow each other on one engine, which starts cold unless it was ``warmed_up`` before,
     and had dummy weights unless they were ``real_weights``.
     """
-    runs, kv_blocks, num_stalled = [], [], 0
+    runs: list[RunComparison] = []
+    kv_blocks: list[tuple[str, Comparison | None]] = []
+    num_stalled = 0
     for measured in files:
         deployment, is_set = _started(measured, model_config, gpu, predictor, host, real_weights=real_weights)
         blocks = None if is_set else Comparison(measured.setup.num_gpu_blocks, deployment.memory.num_blocks)
@@ -249,9 +252,9 @@ def _half_widths(replica: Replica, deployment: Deployment, run: MeasuredRun, rec
     """How far each of these may be off; the engine is as it was before the run."""
     uncertainty = uncertainty_of(deployment, record)
     widths = half_widths(
-        replica, uncertainty, lambda engine: summary_of(simulate(engine, run.workload)), chances_of(record)
+        replica, uncertainty, lambda engine: smoothed_of(simulate(engine, run.workload)), chance_in(record)
     )
-    return [float(each) for each in widths.together]
+    return [float(widths.together[each]) for each in IN_RESULTS]
 
 
 def _compare(
@@ -261,6 +264,7 @@ def _compare(
     both = zip(measured_summary(run).tolist(), summary_of(record).tolist(), widths, strict=True)
     pairs = [Comparison(*each, middle=each[2] * slower / EIGHTY) for each in both]
     pairs[-1] = replace(pairs[-1], middle=-pairs[-1].middle)  # what is slower has a lower rate
+    cached_tokens, loaded_tokens = _hits(run, record)
     ttft_p50, ttft_p95, ttft_p99, tpot_p50, tpot_p95, rate = pairs
     return RunComparison(
         file=measured.path.name,
@@ -275,15 +279,16 @@ def _compare(
         slower=slower,
         scatter=scatter_of(run, record),
         parts=parts_of(run, record),
-        **_hits(run, record),
+        cached_tokens=cached_tokens,
+        loaded_tokens=loaded_tokens,
     )
 
 
-def _hits(run: MeasuredRun, record: Record) -> dict[str, Comparison]:
+def _hits(run: MeasuredRun, record: Record) -> tuple[Comparison | None, Comparison | None]:
     """Tokens from either tier and from the second one, where anything was found."""
-    found: dict[str, Comparison] = {}
-    if run.hits is not None and run.hits.cached:
-        found["cached_tokens"] = Comparison(run.hits.cached, float(record.num_cached.sum()))
-        if record.tier is not None and run.hits.loaded:
-            found["loaded_tokens"] = Comparison(run.hits.loaded, float(record.tier.num_loaded.sum()))
-    return found
+    if run.hits is None or not run.hits.cached:
+        return None, None
+    cached = Comparison(run.hits.cached, float(record.num_cached.sum()))
+    if record.tier is None or not run.hits.loaded:
+        return cached, None
+    return cached, Comparison(run.hits.loaded, float(record.tier.num_loaded.sum()))

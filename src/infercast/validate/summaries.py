@@ -7,11 +7,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.forecast.intervals.results import chance_of
+from infercast.forecast.latency import FRACTIONS, NAMES
 from infercast.serve import Record
 from infercast.validate.measured import MeasuredRun
 
 TTFT_FRACTIONS, TPOT_FRACTIONS = (0.5, 0.95, 0.99), (0.5, 0.95)
+IN_RESULTS = (
+    *(1 + FRACTIONS.index(each) for each in TTFT_FRACTIONS),
+    *(len(NAMES) + 1 + FRACTIONS.index(each) for each in TPOT_FRACTIONS),
+    -1,
+)
+"""Where a run's summary stands among all results that have intervals (`forecast.intervals.results`)."""
 
 
 def quantile(values: npt.NDArray[Any], fraction: float) -> float:
@@ -33,13 +39,6 @@ def summary_of(record: Record) -> npt.NDArray[Any]:
             record.num_output.sum() / duration,
         ]
     )
-
-
-def chances_of(record: Record) -> npt.NDArray[Any]:
-    """What chance adds to the uncertainty of each of these."""
-    ttft = (chance_of(record.ttft, fraction) for fraction in TTFT_FRACTIONS)
-    tpot = (chance_of(record.tpot, fraction) if record.tpot.size else 0.0 for fraction in TPOT_FRACTIONS)
-    return np.array([*ttft, *tpot, 0.0])
 
 
 def measured_summary(run: MeasuredRun) -> npt.NDArray[Any]:

@@ -112,7 +112,8 @@ def test_what_a_model_takes_to_launch(model, latent, experts, shared):
 def test_layers_that_are_made_of_small_operations(model, latent, delta, mamba, sparse):
     work = launch_work(read_model(model), ParallelLayout(1), H200)
     assert (work.latent_layers, work.recurrent_layers) == (latent, 0)
-    assert (work.delta_layers, work.mamba_layers, work.sparse_layers) == (delta, mamba, sparse)
+    assert (work.fused_delta_layers, work.mamba_layers, work.sparse_layers) == (delta, mamba, sparse)
+    assert work.delta_layers == 0
 
 
 def test_quantising_is_fused_and_launched_with_its_neighbour():
@@ -183,13 +184,16 @@ def test_every_group_of_layers_has_inputs_of_its_own():
     assert prepare == pytest.approx(host.prepare + host.prepare_sequence + 6 * host.kv_group)
 
 
-def hybrid(model, mode):
-    work = launch_work(read_model(model), ParallelLayout(1), H200)
+def hybrid(model, mode, scans="triton"):
+    config = read_model(model)
+    config = replace(config, weights=replace(config.weights, scans_kernel=scans))
+    work = launch_work(config, ParallelLayout(1), H200)
     return VllmHostModel(bundled_host(VllmHost, "vllm"), work, mode)
 
 
 def test_only_mamba2_that_writes_every_block_asks_the_gpu():
-    # The loop over prompts of mamba_mixer2.py is for mode all; a log of Qwen3.5-4B shows no call that waits for the GPU.
+    # The loop over prompts of mamba_mixer2.py is for mode all. A log of Qwen3.5-4B, made while CUDA warned of calls
+    # that wait for the GPU, has none with and without prefix caching.
     off, align, every = (hybrid("nemotron-3-nano-30b-a3b", mode) for mode in (NONE, ALIGN, ALL))
     assert off.waited_share == align.waited_share == 0.0 < every.waited_share
     costs = [[each.cost(Launch.EAGER, count, 4000, count).launch for count in (1, 8)] for each in (off, align, every)]
@@ -231,12 +235,20 @@ def test_piecewise_decoding_is_no_slower_than_published_steps():
 
 
 def test_what_few_models_told_is_said():
-    model = read_model("qwen3.5-35b-a3b")
-    (said,) = hybrid("qwen3.5-35b-a3b", NONE).rests_on(model)
-    assert "qwen3.5-35b-a3b and qwen3.5-4b only" in said
-    assert "without FlashInfer" in said
+    (said,) = hybrid("qwen3.5-35b-a3b", NONE).rests_on()
     assert "45 ms" in said
-    named = replace(model, weights=replace(model.weights, scans_kernel="triton"))
-    (said,) = hybrid("qwen3.5-35b-a3b", NONE).rests_on(named)
-    assert "FlashInfer" not in said
-    assert hybrid("llama-3.1-8b", NONE).rests_on(read_model("llama-3.1-8b")) == []
+    assert "qwen3.5-35b-a3b and qwen3.5-4b only" in said
+    (said,) = hybrid("qwen3.5-35b-a3b", NONE, scans="").rests_on()
+    assert "published idle prompts" in said
+    assert "where FlashInfer is not installed" in said
+    assert hybrid("llama-3.1-8b", NONE).rests_on() == []
+
+
+def test_flashinfer_scans_by_itself_where_vllm_takes_it():
+    # qwen_gdn_linear_attn.py: FlashInfer's kernel by default on Hopper and Blackwell; Kimi's delta rule has Triton's.
+    config = read_model("qwen3.5-35b-a3b")
+    hopper, ampere = (launch_work(config, ParallelLayout(1), load_gpu(name)) for name in ("h200-sxm", "a100-sxm"))
+    assert (hopper.delta_layers, hopper.fused_delta_layers) == (0, 30)
+    assert (ampere.delta_layers, ampere.fused_delta_layers) == (30, 0)
+    kimi = launch_work(read_model("kimi-linear-48b-a3b"), ParallelLayout(1), H200)
+    assert kimi.delta_layers > 0 == kimi.fused_delta_layers

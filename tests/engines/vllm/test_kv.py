@@ -5,9 +5,12 @@ from dataclasses import asdict, dataclass, replace
 import pytest
 
 from infercast.engines.vllm.kv import KvShape, kv_layout
+from infercast.engines.vllm.states import ALIGN, StateBlocks
+from infercast.engines.vllm.versions import rules_of
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import Cache, LatentAttention
 from infercast.models.read import read_model
+from infercast.serve.cache.shape import StateRules
 
 
 def layout_of(model, tensor=1, block_size=16, **changes):
@@ -135,7 +138,27 @@ def test_the_most_a_sequence_holds():
 
 def test_blocks_of_one_size_for_those_who_count_in_them():
     shape = layout_of("gemma-4-26b-a4b").shape  # five windowed groups in blocks of 16, a full one in blocks of 32
-    assert shape.even == KvShape(32, (1024,) * 10 + (0,))
-    assert KvShape(16, (128, 0)).even == KvShape(16, (128, 0))
-    exact, even = (each.most_blocks(8192, chunk=512) for each in (shape, shape.even))
+    assert shape.of_one_size == KvShape(32, (1024,) * 10 + (0,))
+    assert KvShape(16, (128, 0)).of_one_size == KvShape(16, (128, 0))
+    exact, even = (each.most_blocks(8192, chunk=512) for each in (shape, shape.of_one_size))
     assert 0 <= even - exact <= 10
+
+
+@pytest.mark.parametrize(
+    ("model", "release", "exports"),
+    [
+        ("nemotron-3-nano-30b-a3b", "0.32", True),
+        ("nemotron-3-nano-30b-a3b", "0.31", False),
+        ("granite-4.0-h-tiny", "0.32", True),
+        ("kimi-k3", "0.32", True),
+        ("kimi-linear-48b-a3b", "0.32", False),
+        ("qwen3-next-80b-a3b", "0.32", False),
+        ("lfm2-1.2b", "0.32", False),
+    ],
+)
+def test_which_layers_leave_a_state_within_a_step(model: str, release: str, exports: bool) -> None:
+    """As `get_kv_cache_spec` of vLLM's layers has it: Mamba2, and Kimi-K3's with FlashKDA."""
+    rules = StateRules(exports=rules_of(release).exports_states)
+    states = StateBlocks(ALIGN, rules=rules)
+    layout = ParallelLayout(8 if model == "kimi-k3" else 1)
+    assert kv_layout(read_model(model), layout, 16, states=states).shape.rules.exports == exports

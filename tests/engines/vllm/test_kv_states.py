@@ -85,7 +85,7 @@ def test_every_running_sequence_needs_a_state():
 
 
 def test_short_windows_of_a_packed_cache_are_blocks_that_a_sequence_keeps():
-    shape = KvShape(4, (0, 128, 8), (256, 64, 4)).even
+    shape = KvShape(4, (0, 128, 8), (256, 64, 4)).of_one_size
     assert shape == KvShape(256, (0,), state_blocks=3 + 3)
 
 

@@ -139,7 +139,7 @@ class SglangHostModel:
         )
         return borrowed / self._launching[Launch.EAGER] if borrowed else 0.0
 
-    def rests_on(self, _: ModelConfig) -> list[str]:
+    def rests_on(self) -> list[str]:
         """A sentence for each kind of layers whose host time was seen in one model only."""
         return [
             f"The host time of {LAYERS[term]} was seen in {seen} only."

@@ -9,7 +9,6 @@ from infercast.engines.engine import Launch
 from infercast.engines.host import HostCosts
 from infercast.engines.vllm.launches import LaunchWork
 from infercast.engines.vllm.states import ALL, NONE
-from infercast.models.spec import ModelConfig
 from infercast.serve.step import HostCost
 
 
@@ -26,11 +25,12 @@ class Seen(NamedTuple):
 SEEN_IN_FEW = {
     "latent_layer": Seen("latent attention", ("deepseek-v2-lite",)),
     "recurrent_layer": Seen("short convolutions", ()),
-    "delta_layer": Seen(
-        "gated delta nets",
-        ("qwen3.5-35b-a3b", "qwen3.5-4b"),
-        "on machines without FlashInfer, so by Triton's kernels for prompts; by itself vLLM takes FlashInfer's on "
-        "Hopper and Blackwell, which are fewer launches",
+    "delta_layer": Seen("delta nets by Triton's kernels", ("qwen3.5-35b-a3b", "qwen3.5-4b")),
+    "fused_delta_layer": Seen(
+        "gated delta nets by FlashInfer's kernels",
+        ("published idle prompts of Qwen3.5-9B and Qwen3.5-35B-A3B",),
+        "on hosts that are not known; where FlashInfer is not installed, vLLM takes Triton's kernels "
+        "(--gdn-prefill-backend triton), which were measured and take 2.5 times as long",
     ),
     "mamba_layer": Seen(
         "Mamba2",
@@ -75,6 +75,7 @@ class VllmHost(HostCosts):
     latent_layer: float
     recurrent_layer: float = 0.35e-3
     delta_layer: float = 1.5e-3
+    fused_delta_layer: float = 0.6e-3
     mamba_layer: float = 0.95e-3
     mamba_piece: float = 0.5e-3
     mamba_prompt: float = 0.045e-3
@@ -106,10 +107,11 @@ class VllmHost(HostCosts):
                 self.prompt_step * work.stages
                 + self.recurrent_layer * work.recurrent_layers
                 + self.delta_layer * work.delta_layers
+                + self.fused_delta_layer * work.fused_delta_layers
                 + self.mamba_layer * work.mamba_layers
             )
         else:
-            by_hand += self.mixed_layer * (work.recurrent_layers + work.delta_layers + work.mamba_layers)
+            by_hand += self.mixed_layer * (work.recurrent_layers + work.scanned_layers)
         if launch is Launch.PIECEWISE_GRAPHS:
             piece = self.piece_layer if has_prompts else self.piece_decode
             return by_hand + piece * work.layers
@@ -143,21 +145,22 @@ class VllmHostModel:
     @property
     def waited_share(self) -> float:
         """Where Mamba2 writes states at the end of every block, each layer asks the GPU how many of a prompt to write,
-        so that the two work by turns in part. Nothing else that runs recurrent layers waits for the GPU."""
+        so that the two work by turns in part. Nothing else that runs recurrent layers waits for the GPU.
+        """
         return RECURRENT_WAIT * self._work.mamba_layers / self._work.layers if self._mode == ALL else 0.0
 
     def cost(self, launch: Launch, num_sequences: int, num_tokens: int, num_prompts: int) -> HostCost:
         """The host's part of a step."""
         host, work = self._host, self._work
         launching = self._launching[launch, num_prompts > 0]
-        if num_prompts and (work.delta_layers or work.mamba_layers):
+        if num_prompts and work.scanned_layers:
             # Each layer asks the GPU for each prompt how many states to write; between graphs it waits for the answer.
             if self._mode == ALL:
                 asking = host.mamba_piece if launch is Launch.PIECEWISE_GRAPHS else 0.0
                 launching += (asking + host.mamba_prompt * num_prompts) * work.mamba_layers
             # Sequences that decode run kernels of their own.
             if num_prompts < num_sequences:
-                launching += host.mixed_layer * (work.delta_layers + work.mamba_layers)
+                launching += host.mixed_layer * work.scanned_layers
         plan = host.plan + host.plan_sequence * num_sequences + host.plan_token * (num_tokens - num_sequences)
         if num_prompts:
             launching += host.sample_prompt
@@ -172,16 +175,14 @@ class VllmHostModel:
         borrowed = sum(seconds for seen, seconds in self._seen_in_few() if model not in seen.models)
         return borrowed / self._host.launching(Launch.EAGER, self._work) if borrowed else 0.0
 
-    def rests_on(self, model: ModelConfig, /) -> list[str]:
+    def rests_on(self) -> list[str]:
         """A sentence for each kind of layers whose host time was seen in few models, or under special conditions."""
         sentences = []
         for seen, seconds in self._seen_in_few():
             where = " and ".join(seen.models) + " only" if seen.models else "no model (that of latent attention stands)"
             share = f"{1e3 * seconds:.3g} ms of a step with prompts outside CUDA graphs"
             said = f"The host time of {seen.layers} ({share}) was seen in {where}"
-            # Whoever names the kernels of scans has those that were seen, or says so.
-            is_named = seen.layers == "gated delta nets" and model.weights.scans_kernel == "triton"
-            sentences.append(f"{said}, {seen.conditions}." if seen.conditions and not is_named else f"{said}.")
+            sentences.append(f"{said}, {seen.conditions}." if seen.conditions else f"{said}.")
         return sentences
 
     def _seen_in_few(self) -> list[tuple[Seen, float]]:

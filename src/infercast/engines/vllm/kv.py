@@ -89,16 +89,19 @@ def _shape(kinds: list[Kind], block_size: int, kept: StateBlocks) -> KvShape:
     shown = [kind for kind in kinds if kind.cache.bytes_per_token or mode != NONE]
     sizes = tuple(kind.block_size for kind in shown)
     states = tuple(number for number, kind in enumerate(shown) if not kind.cache.bytes_per_token)
-    return KvShape(
+    shape = KvShape(
         min(sizes, default=block_size),
         tuple(STATE_WINDOW if number in states else kind.cache.window for number, kind in enumerate(shown)),
-        block_sizes=sizes if len(set(sizes)) > 1 else (),
+        block_sizes=sizes,
         chunked=any(kind.cache.chunked for kind in shown),
         state_blocks=len(kinds) - len(shown) + kept.drafts * num_states,
         states=states,
         aligned=mode == ALIGN and bool(states),
-        rules=kept.rules._replace(exports=kept.rules.exports and all(shown[number].cache.exported for number in states)),
+        rules=kept.rules._replace(
+            exports=kept.rules.exports and all(shown[number].cache.exported for number in states)
+        ),
     )
+    return shape.even
 
 
 def _groups(members: Collection[Member]) -> list[tuple[Kind, list[int]]]:

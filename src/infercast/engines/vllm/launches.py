@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from infercast.bundled import read_data
 from infercast.engines.vllm.block_size import default_block_size
 from infercast.engines.vllm.kv import kv_layout
 from infercast.hardware import Gpu
@@ -23,7 +24,7 @@ PACKED_EXPERTS = ("GptOssForCausalLM",)
 """Architectures whose 4-bit experts run OpenAI's Triton kernels on Hopper; those of others run Marlin's."""
 RECURRENT = ("scan", "state_update", "convolution")
 """Kernels that the host's time for a recurrent layer holds."""
-SCANS = {"gdn": "delta", "kda": "delta", "mamba2": "mamba"}
+SCANS = {"gdn": "gdn", "kda": "delta", "mamba2": "mamba"}
 """What the host pays for a layer with a scan goes by its kind."""
 PROMPT = np.array([2])
 GAP_SECONDS = 0.15e-6
@@ -50,12 +51,19 @@ class LaunchWork(NamedTuple):
     """Layers with a state and no scan: short convolutions."""
     delta_layers: int = 0
     """Gated delta nets and Kimi's, whose convolutions, scans and copies of states Python launches one by one."""
+    fused_delta_layers: int = 0
+    """Gated delta nets whose scan is one call of FlashInfer's, and the rest the same."""
     mamba_layers: int = 0
     """Mamba2, the same."""
     sparse_layers: int = 0
     """Layers that choose what they look at: the indexer and attention run apart, each by hand."""
     packed_expert_layers: int = 0
     """Those whose 4-bit experts run OpenAI's Triton kernels, which Python sets up anew each time."""
+
+    @property
+    def scanned_layers(self) -> int:
+        """All whose prompts are scanned; sequences that decode beside them run kernels of their own."""
+        return self.delta_layers + self.fused_delta_layers + self.mamba_layers
 
     @property
     def gap_seconds(self) -> float:
@@ -84,7 +92,7 @@ def _composed_layers(config: ModelConfig, layout: ParallelLayout) -> Counter[str
 
 def compiles_kernels(config: ModelConfig, layout: ParallelLayout) -> bool:
     """Whether layers have scans or indexers, whose kernels are compiled and tuned as the engine starts."""
-    return any(_composed_layers(config, layout)[kind] for kind in ("delta", "mamba", "sparse"))
+    return any(_composed_layers(config, layout)[kind] for kind in ("gdn", "delta", "mamba", "sparse"))
 
 
 @lru_cache
@@ -94,6 +102,8 @@ def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> Launch
     composed = _composed_layers(config, layout)
     experts = [stack for stack in config.stacks if stack.feed_forward.experts]
     weights = config.weights
+    scans = weights.scans_kernel or read_data("engines/vllm/kernels.toml")["scans"].get(gpu.kernels, {}).get("gdn", "")
+    is_fused = scans == "flashinfer"
     # Other chips have kernels of their own for them (Marlin, FlashInfer).
     is_packed = (
         config.architecture in PACKED_EXPERTS
@@ -109,7 +119,8 @@ def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> Launch
         kernels=sum(call.count for call in calls if not _is_fused(call) and call.op.family not in RECURRENT) - joined,
         latent_layers=composed["latent"],
         recurrent_layers=composed["recurrent"],
-        delta_layers=composed["delta"],
+        delta_layers=composed["delta"] + (0 if is_fused else composed["gdn"]),
+        fused_delta_layers=composed["gdn"] if is_fused else 0,
         mamba_layers=composed["mamba"],
         sparse_layers=composed["sparse"],
         expert_layers=sum(stack.layers for stack in experts),

@@ -44,13 +44,13 @@ from infercast.units import format_seconds
 Array = npt.NDArray[Any]
 
 LEVEL = 0.8
-MOST_REQUESTS = 256
+MOST_REQUESTS = 512
 """A longer run's response is that of its first requests: it is a ratio, which does not need as many."""
 MOST_STEP_BY_STEP = 64
 """The same where no stretch of steps can be jumped over, which takes ten times as long."""
 CALIBRATED = 1.2
 """How far a run is off after a benchmark of its deployment, in differences between two runs of it: what its results
-leave open, and such a difference (benchmarks/accuracy/calibrate.py)."""
+leave open, and such a difference: an assumption."""
 
 
 class Band(NamedTuple):
@@ -198,12 +198,9 @@ def _rests(widths: Widths, at: int, about: Uncertainty) -> Rests:
     run = RUN_TO_RUN.prompts if at < len(NAMES) else RUN_TO_RUN.decodes
     left_gpu = gpu * min(EIGHTY * CALIBRATED * run / step, 1.0) if step else 0.0
     left_host = host * min(EIGHTY * CALIBRATED * RUN_TO_RUN.host / about.host, 1.0)
-    each = (kernels, machine, release, luck, hypot(gpu, host, luck, link))
-    return Rests(
-        *(float(np.sinh(part)) for part in each),
-        probed=float(np.sinh(hypot(gpu, probed, luck, link))),
-        calibrated=float(np.sinh(hypot(left_gpu, left_host, luck, link))),
-    )
+    whole = hypot(gpu, host, luck, link)
+    narrowed = hypot(gpu, probed, luck, link), hypot(left_gpu, left_host, luck, link)
+    return Rests(*(float(np.sinh(part)) for part in (kernels, machine, release, luck, whole, *narrowed)))
 
 
 def jumps_over(system: System) -> bool:

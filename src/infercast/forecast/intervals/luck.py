@@ -83,21 +83,23 @@ class Batches:
 
     @cached_property
     def _controls(self) -> Array:
-        """What each batch got more than the others, of each kind of load; a closed loop has no rate."""
+        """What is known of the sum over all batches: their prompts, answers and, at a rate, seconds; off their means.
+
+        The seconds of the batch before count, too: whoever came then is still there.
+        """
         outputs = self._served.num_output[self.inside].astype(float)
-        loads = np.array([np.bincount(self._places, each, BATCHES) for each in (self._inputs, outputs)])
+        known = [np.bincount(self._places, each, BATCHES) for each in (self._inputs, outputs)]
         if self._workload.rate is not None:
             sent = self._served.sent_at[self.inside]
-            firsts = np.searchsorted(self._places, np.arange(BATCHES))
-            loads /= np.diff([*sent[firsts], self.end])
-        off = loads / loads.mean(axis=1, keepdims=True) - 1.0
-        before = np.concatenate([[0.0], off.sum(axis=0)[:-1]])
-        return np.column_stack([np.ones(BATCHES), off[0], off[1], before])
+            seconds = np.diff([*sent[np.searchsorted(self._places, np.arange(BATCHES))], self.end])
+            known += [seconds, np.roll(seconds, 1)]
+        return np.column_stack([np.ones(BATCHES), *(each / each.mean() - 1.0 for each in known)])
 
     @cached_property
     def _strata(self) -> Array:
-        """Equal parts of the requests by the length of their prompts."""
-        return np.argsort(np.argsort(self._inputs, kind="stable")) * STRATA // max(self.inside.size, 1)
+        """Parts of the requests by the length of their prompts, about as large as each other; equals are together."""
+        edges = np.unique(np.quantile(self._inputs, np.arange(1, STRATA) / STRATA))
+        return np.searchsorted(edges, self._inputs)
 
     def error(self, name: str, fraction: float | None) -> float:
         """The standard error (of the logarithm) of the mean of a latency, or of a percentile."""
@@ -108,6 +110,22 @@ class Batches:
         scored = values / middle if fraction is None else (values <= middle).astype(float)
         error = self._error(scored, self._places[several], self._strata[several] if self.is_spread_out else None)
         return error if fraction is None else _around(np.sort(values), fraction, error)
+
+    @cached_property
+    def gaps(self) -> tuple[Array, Array, Array]:
+        """The batch in time of each time between tokens, and the times and how often each occurred."""
+        ended, gaps, counts = self._served.timed_gaps
+        inside = (ended > self.begin) & (ended <= self.end)
+        places = ((ended[inside] - self.begin) / (self.end - self.begin) * BATCHES).astype(np.int64)
+        return np.minimum(places, BATCHES - 1), gaps[inside], counts[inside]
+
+    def rate_error(self) -> float:
+        """The standard error of tokens a second; none where as much is served as comes, at a rate that is known."""
+        if self.is_spread_out and self._workload.rate is not None:
+            return 0.0
+        places, _, counts = self.gaps
+        tokens = np.bincount(places, counts, BATCHES)
+        return error_of_mean(tokens / max(float(tokens.mean()), 1e-30))
 
     def _error(self, scored: Array, places: Array, strata: Array | None) -> float:
         sizes = np.maximum(np.bincount(places, minlength=BATCHES), 1)
@@ -143,17 +161,9 @@ def steady_luck(served: Record | Served, workload: Workload, begin: float, end: 
     """Half widths of 80 % intervals (logarithms) of what an endless run would show, from a steady part of this one."""
     batches, fractions = Batches(served, workload, begin, end), (None, *FRACTIONS)
     ttft, tpot, whole = ([batches.error(name, each) for each in fractions] for name in ("ttft", "tpot", "e2e"))
-    ended, gaps, counts = served.timed_gaps
-    inside = (ended > begin) & (ended <= end)
-    places = np.minimum(((ended[inside] - begin) / (end - begin) * BATCHES).astype(np.int64), BATCHES - 1)
-    of_tokens = [_gaps_error(gaps[inside], counts[inside], places, each) for each in fractions]
-    tokens = np.bincount(places, counts[inside], BATCHES)
-    # At a steady rate of arrivals as much is served as comes.
-    rate = (
-        0.0
-        if batches.is_spread_out and workload.rate is not None
-        else error_of_mean(tokens / max(float(tokens.mean()), 1e-30))
-    )
+    places, gaps, counts = batches.gaps
+    of_tokens = [_gaps_error(gaps, counts, places, each) for each in fractions]
+    rate = batches.rate_error()
     return STUDENT_OF_BATCHES * np.array([*ttft, *tpot, *of_tokens, *whole, rate])
 
 

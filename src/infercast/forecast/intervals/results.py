@@ -14,7 +14,7 @@ from infercast.serve.fleet.served import Served
 
 Array = npt.NDArray[Any]
 
-AROUND = 0.3
+AROUND = 0.5
 """How far around a percentile others are looked at, as a share of what is left on its shorter side."""
 
 

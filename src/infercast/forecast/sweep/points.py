@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from infercast.forecast.cost import per_hour_of
 from infercast.forecast.money import GpuPrice
 from infercast.forecast.result import Forecast
 from infercast.forecast.slo import Slo, attainment, counted, headroom, holds
@@ -39,7 +40,7 @@ class Point(Shown):
     @property
     def per_million_output_tokens(self) -> float | None:
         """Dollars for a million output tokens at this load."""
-        if self.per_hour is None or self.forecast is None:
+        if self.per_hour is None or self.forecast is None or not self.forecast.state.is_steady:
             return None
         return self.per_hour / 3600.0 / self.forecast.output_tokens_per_second * 1e6
 
@@ -60,8 +61,7 @@ def point_of(label: str, number: float | None, forecast: Forecast, slo: Slo | No
             "holds": holds(forecast, slo) and forecast.saturation is None,
             "headroom": headroom(forecast, slo),
         }
-    cost = forecast.cost
-    return Point(label, number, forecast, per_hour=None if cost is None else cost.per_hour, **promised)
+    return Point(label, number, forecast, per_hour=per_hour_of(forecast), **promised)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ class Savings(Answer):
     odds: float | None = None
     """The probability that the best value keeps the SLO; None without one ..."""
     least_odds: float = 0.0
-    """... and how large it was to be."""
+    """The least probability that was asked for, from 0 to 1."""
 
     def _words(self) -> str:
         best = "none" if self.best is None else self.best.label

@@ -156,7 +156,8 @@ class ExpertFeedForward(FeedForward):
 
     def _gate_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
         """The scalar that shared experts are multiplied by: a product of one column, its sigmoid, and the multiplying,
-        each a kernel of its own."""
+        each a kernel of its own.
+        """
         base = shard.weights.base
         return [
             Call("shared_gate", Gemm(tokens, 1, shard.hidden, base), layers),
@@ -226,7 +227,8 @@ class ExpertFeedForward(FeedForward):
 
 def _padded(shard: Shard, hidden: int, inter: int) -> Multiples:
     """Hidden size and width as kernels for mxfp4 experts have them: no kernel computes a width that 64 does not divide,
-    and Marlin's and those with activations in 8 bits need multiples of 256 and 128."""
+    and Marlin's and those with activations in 8 bits need multiples of 256 and 128.
+    """
     weights = shard.weights
     if weights.experts != "mxfp4":
         return hidden, inter

@@ -123,7 +123,9 @@ class KvCache(BlockPool):
         if count:
             if self._new_states and self._is_new(holding, count - 1):
                 return False
-            counts = [count if group in self._windowed else min(count, holding.whole) for group in range(self.num_groups)]
+            counts = [
+                count if group in self._windowed else min(count, holding.whole) for group in range(self.num_groups)
+            ]
             counts = [each * (self._common // size) for each, size in zip(counts, self._sizes, strict=True)]
             found = [[*self._lookup.found(holding, group, each)] for group, each in enumerate(counts)]
             for parts in found:

@@ -41,7 +41,7 @@ class Lookup:
             del self._lines[line.edge, line.group]
 
     def __call__(self, holding: Holding, most: int) -> tuple[int, int]:
-        """How much of its beginning, up to ``most``, all groups can go on from; and how far a kind of layer comes alone.
+        """How much of its beginning, up to ``most``, all groups can go on from; and how far one kind comes alone.
 
         Both are multiples of what fills whole blocks in every group.
         """

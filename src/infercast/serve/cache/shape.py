@@ -100,12 +100,12 @@ class KvShape(NamedTuple):
     @property
     def common_size(self) -> int:
         """Tokens that fill whole blocks in every group: what a cached prefix is a multiple of."""
-        return lcm(*self.sizes)
+        return lcm(self.block_size, *self.sizes)
 
     @property
     def even(self) -> KvShape:
         """The same cache; where all groups have blocks of one size, that is said once."""
-        return self if len({*self.sizes}) > 1 else self._replace(block_size=self.sizes[0], block_sizes=())
+        return self if len({*self.block_sizes}) != 1 else self._replace(block_size=self.sizes[0], block_sizes=())
 
     @property
     def of_one_size(self) -> KvShape:

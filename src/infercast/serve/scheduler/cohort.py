@@ -21,20 +21,21 @@ class Cohort(Group[Sequence]):
     def __init__(self, cache: KvCache, unknown: int, *, settles: bool = False) -> None:
         super().__init__(cache)
         self._cache = cache
-        # For the number of a step modulo the block size: members that begin a block in it.
-        self._begin: list[dict[Sequence, None]] = [{} for _ in range(self._block_size)]
+        # For the number of a step modulo the period: members that begin blocks in it, and how many.
+        self._begin: list[dict[Sequence, int]] = [{} for _ in range(self.period)]
         self._unknown = unknown
         """Tokens of each member that are computed but, as their values are not known yet, not findable."""
         self._behind = unknown if settles else 0
         """Tokens of each member that are computed, but in a step under way that still reads what is before them."""
-        self._windows = {window for window in cache.shape.windows if window}
+        shape = cache.shape
+        self._windows = {(window, size) for window, size in zip(shape.windows, shape.sizes, strict=True) if window}
         self.is_windowed = bool(self._windows)
         # Members whose window leaves a block behind in such a step, and those who joined in the last two steps.
-        self._leave: list[dict[Sequence, None]] = [{} for _ in range(self._block_size)]
+        self._leave: list[dict[Sequence, None]] = [{} for _ in range(self.period)]
         self._recent: list[list[Sequence]] = [[], []]
         # The other members: the step in which each is as long as the shortest window, the first one first.
         self._short: list[tuple[int, int, Sequence]] = []
-        self._shortest = min(self._windows, default=0)
+        self._shortest = min([window for window, _ in self._windows], default=0)
         self.answering: dict[Sequence, None] = {}
         """Members whose answers others may look for: their steps make blocks that can be found."""
         # Of these, for the number of a step modulo the block size: those of whom a block is known to be full by it.
@@ -54,12 +55,14 @@ class Cohort(Group[Sequence]):
         phase = self._enter(sequence)
         if not is_last:
             self.members = dict.fromkeys(sorted(self.members, key=lambda member: member.place))
-        self._begin[phase][sequence] = None
+        for offset, count in self._begun:
+            self._begin[(phase + offset) % self.period][sequence] = count
         if self.is_windowed:
             reaches = self.steps + self._shortest - sequence.num_computed
             heapq.heappush(self._short, (reaches, self._num_joined, sequence))
             self._recent[0].append(sequence)
-        if sequence.shared > sequence.named:
+        whole = self.period // self._block_size
+        if sequence.shared // whole * whole > sequence.named:
             self.answering[sequence] = None
             filled = self.steps - self._start(sequence)
             self._fill[self._start(sequence) % self._block_size][sequence] = None
@@ -68,11 +71,12 @@ class Cohort(Group[Sequence]):
 
     def leave(self, sequence: Sequence) -> None:
         """A member gets its own counts back."""
-        phase = (sequence.joined + 1 - sequence.num_computed) % self._block_size
+        phase = (sequence.joined + 1 - sequence.num_computed) % self.period
         del self.members[sequence]
         self.late.pop(sequence, None)
-        del self._begin[phase][sequence]
-        self.blocks[phase] -= self._num_groups
+        for offset, count in self._begun:
+            del self._begin[(phase + offset) % self.period][sequence]
+            self.blocks[(phase + offset) % self.period] -= count
         if self.is_windowed:
             for phase in self._leaving_phases(sequence):
                 self._leave[phase].pop(sequence, None)
@@ -96,7 +100,7 @@ class Cohort(Group[Sequence]):
 
     def due(self) -> list[Sequence]:
         """Members that begin a block in the next step, in order."""
-        begin = self._begin[(self.steps + 1) % self._block_size]
+        begin = self._begin[(self.steps + 1) % self.period]
         return sorted(begin, key=lambda member: member.place)
 
     def grow(self, steps: int) -> list[int]:
@@ -117,7 +121,7 @@ class Cohort(Group[Sequence]):
         held: list[int] = []
         cache, first = self._cache, self.steps + ahead + 1
         for step in range(first, first + steps):
-            phase = step % self._block_size
+            phase = step % self.period
             if self.blocks[phase] > cache.num_free:  # now it matters who gives back before whom
                 return held
             self.name_answers(step - 1)
@@ -131,7 +135,7 @@ class Cohort(Group[Sequence]):
                     if member in moving:
                         self._move_on(member, step)
                     if member in begin:
-                        cache.take(self._num_groups)
+                        cache.take(begin[member])
                 self._recent = [[], self._recent[0]]
             else:
                 cache.take(self.blocks[phase])
@@ -155,9 +159,13 @@ class Cohort(Group[Sequence]):
             self._cache.renew(member, computed + 1 - self._unknown)
 
     def _leaving_phases(self, sequence: Sequence) -> set[int]:
-        """Numbers of steps, modulo the block size, in which a block of the member falls out of a window."""
-        start = sequence.joined + self._cache.shape.chunked - sequence.num_computed
-        return {(start + window + self._behind) % self._block_size for window in self._windows}
+        """Numbers of steps, modulo the period, in which a block of the member falls out of a window."""
+        start = sequence.joined + self._cache.shape.chunked - sequence.num_computed + self._behind
+        return {
+            ((start + window) % size + offset) % self.period
+            for window, size in self._windows
+            for offset in range(0, self.period, size)
+        }
 
     def _start(self, member: Sequence) -> int:
         """The step in which its first token would have been known, had it been in every one since."""

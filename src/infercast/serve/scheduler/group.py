@@ -40,11 +40,16 @@ class Group(Generic[Member]):
         self.computed = 0
         """Tokens that all members have computed together."""
         self._pool = blocks
-        self._block_size, self._num_groups = blocks.shape.block_size, blocks.num_groups
+        shape, self._num_groups = blocks.shape, blocks.num_groups
+        self._block_size, self.period = shape.block_size, shape.common_size
+        """Tokens of the shortest block, and those after which all groups of layers begin one together."""
+        starts = [[offset % size == 0 for size in shape.sizes] for offset in range(0, self.period, self._block_size)]
+        self._begun = [(number * self._block_size, sum(each)) for number, each in enumerate(starts)]
+        """Within a period: tokens after which groups begin a block, and how many do."""
         self._last_steps: list[tuple[int, int, Member]] = []
         self._num_joined = 0
-        self.blocks = [0] * self._block_size
-        """For the number of a step modulo the block size: blocks that members begin in it."""
+        self.blocks = [0] * self.period
+        """For the number of a step modulo the period: blocks that members begin in it."""
 
     def contexts(self) -> list[int]:
         """Tokens that each member has computed."""
@@ -69,16 +74,17 @@ class Group(Generic[Member]):
         self.computed += computed
         member.last_step = last = steps + member.num_output - member.num_promised
         heapq.heappush(self._last_steps, (last, self._num_joined, member))
-        phase = (steps + 1 - computed) % self._block_size
-        self.blocks[phase] += self._num_groups
+        phase = (steps + 1 - computed) % self.period
+        for offset, count in self._begun:
+            self.blocks[(phase + offset) % self.period] += count
         return phase
 
     def _blocks_needed(self, steps: int) -> list[int]:
         """Blocks that the members ask for in each of the steps after the next one."""
-        blocks, start = self.blocks, (self.steps + 2) % self._block_size
-        if steps <= self._block_size - start:
+        blocks, start = self.blocks, (self.steps + 2) % self.period
+        if steps <= self.period - start:
             return blocks[start : start + steps]
-        return (blocks[start:] + blocks * (1 + steps // self._block_size))[:steps]
+        return (blocks[start:] + blocks * (1 + steps // self.period))[:steps]
 
     def steps_with_room(self, steps: int) -> int:
         """Of the steps after the next one, those for which there are blocks, even if windows give none back."""

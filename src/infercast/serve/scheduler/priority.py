@@ -86,7 +86,7 @@ class PriorityScheduler(Scheduler):
     def _has_room_for_all(self) -> bool:
         """Whether there are blocks for whatever those who run may compute in a step."""
         cohort, size = self.cohort, self._block_size
-        needed = cohort.blocks[(cohort.steps + 1) % size]
+        needed = cohort.blocks[(cohort.steps + 1) % cohort.period]
         for sequence in self._apart:
             most = min(sequence.num_tokens - sequence.num_computed, self.policy.max_num_batched_tokens)
             needed += self._num_groups * max(0, -(-(sequence.num_computed + most) // size) - sequence.length)

@@ -36,7 +36,6 @@ class Running:
         # With several batches under way, or prompts before everything, sequences do not decode step by step.
         in_turn = policy.steps_between_tokens > 1 or (policy.waits_for_tokens and steps_under_way > 1)
         is_single = policy.decode_tokens == (1, 1)
-        in_turn |= len({*cache.shape.sizes}) > 1  # nor do they begin blocks of all groups together
         self._decode_together = decode_together and is_single and not (self._deep or policy.prompts_first or in_turn)
         self.cohort = Cohort(cache, steps_under_way - 1, settles=self._settles)
         self._apart: list[Sequence] = []

@@ -121,7 +121,7 @@ class Scheduler(Running):
                 return False
             self._is_blocked = False
         else:
-            needed = cohort.blocks[(cohort.steps + 1) % self._block_size]
+            needed = cohort.blocks[(cohort.steps + 1) % cohort.period]
             if not needed or cache.num_held + needed <= cache.num_blocks:
                 cache.take(needed)
             else:
