@@ -45,14 +45,14 @@ STAYS = 90
 """Requests still come for as long after the last one that counts as so many per cent of all requests stay."""
 GROUPS = 20
 """Stretches of a part that tell what chance does."""
-PRECISION, TAIL_PRECISION, LIMIT_PRECISION = 0.02, 0.25, 0.04
+PRECISION, TAIL_PRECISION, LIMIT_PRECISION = 0.014, 0.25, 0.04
 """Standard errors that a run goes on for: of the medians of TTFT and TPOT, of their 99th percentiles, and of what an
 SLO limits unless it is clear on which side of its limit it lies ..."""
 CLEAR, RATE_PRECISION = 2.5, 0.007
 """... by so many standard errors; and of tokens a second, where requests do not come at a rate of their own."""
 MOST_REQUESTS, MOST_STRETCHES = 50_000, 400_000
 """A run is cut at so many requests, or batches that were planned."""
-NEARLY, LEAST_TIMES, MOST_TIMES = 1.3, 1.5, 6.0
+NEARLY, LEAST_TIMES, MOST_TIMES = 1.2, 1.5, 6.0
 """A run that should be so many times as long is left as it is; the next one is so many times as long at least, and at
 most."""
 ASKED, ENOUGH, OVERLOAD, CUT = "asked", "precise", "overloaded", "limit"
