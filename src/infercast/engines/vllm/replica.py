@@ -107,5 +107,5 @@ def _offload(deployment: Deployment, settings: ResolvedSettings, *, is_v2: bool)
         raise InputError("kv_offloading_size without prefix caching is not modelled; leave one of the two out")
     # The older model runner puts all layers of a block side by side where they have the same width.
     whole = not is_v2 and len(kv.shape.windows) == 1
-    layers, first = deployment.model.layers, settings.version.holders_first
-    return offload_of(asked, kv, layers, deployment.layout, deployment.gpu, whole=whole, holders_first=first)
+    layers, version = deployment.model.layers, settings.version
+    return offload_of(asked, kv, layers, deployment.layout, deployment.gpu, whole=whole, version=version)
