@@ -100,9 +100,10 @@ def offload_of(
     gpu: Gpu,
     *,
     whole: bool,
+    latent: bool,
     version: EngineVersion,
 ) -> Offload:
-    """The tier; ``whole``: a block of all layers lies in one piece."""
+    """The tier; ``whole``: a block of all layers lies in one piece; ``latent``: all GPUs of a stage hold the same."""
     shape, block_bytes = kv.shape.of_one_size, kv.block_bytes
     if shape.states or shape.state_blocks:
         raise InputError("kv_offloading_size is not modelled for models with recurrent layers; leave it out")
@@ -112,8 +113,9 @@ def offload_of(
             f"kv_transfer_config: block_size {size} is no multiple of the {shape.block_size} tokens of a block"
         )
     factor, gpus = size // shape.block_size, layout.tensor * layout.pipeline
-    chunk_bytes = -(-block_bytes * gpus * factor // version.host_page) * version.host_page
-    num_blocks = int(asked.num_bytes) // chunk_bytes
+    copies = 1 if latent and version.shares_latent and layout.pipeline == 1 else gpus
+    taken = -(-block_bytes * copies * factor // version.host_page) * version.host_page
+    num_blocks = int(asked.num_bytes) // taken
     if num_blocks < 1:
         raise InputError(f"kv_offloading_size of {asked.num_bytes / GIB:.3g} GiB holds no block of {size} tokens")
     pieces = 1 if whole else -(-layers // (len(shape.windows) * layout.pipeline))

@@ -67,6 +67,8 @@ class EngineVersion(NamedTuple):
     often a block was offered to be stored; before that, every lookup did both."""
     host_page: int = 1
     """Bytes whose multiple a block in the host's memory takes there."""
+    shares_latent: bool = False
+    """There, blocks of latent attention, which all GPUs of an engine hold alike, are kept once."""
     v2_for_all: bool = False
     """Every model runs the V2 model runner, whose pipelines plan before results are known ..."""
     v2_experts: tuple[str, ...] = ("DeepseekV2ForCausalLM", "Qwen2MoeForCausalLM", "GraniteMoeForCausalLM")

@@ -157,9 +157,7 @@ class OffloadingScheduler(Scheduler):
 
     def _is_under_way(self, sequence: Sequence) -> bool:
         """Whether a step under way computes it, as one that is planned by itself."""
-        return any(
-            sequence in group for step in self._under_way for group in (step.sequences, step.left, step.ending)
-        )
+        return any(sequence in group for step in self._under_way for group in (step.sequences, step.left, step.ending))
 
     def _give_up(self, victim: Sequence) -> None:
         """Blocks that a step under way uses are free when that has ended."""
