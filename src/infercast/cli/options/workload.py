@@ -87,9 +87,7 @@ TooLong = Annotated[
 Seed = Annotated[int, of_number("--seed", help="Same seed, same result.")]
 
 
-def workload_of(
-    context: typer.Context, default_count: int | None = None, *, longest: int | None = None
-) -> Workload:
+def workload_of(context: typer.Context, default_count: int | None = None, *, longest: int | None = None) -> Workload:
     """The workload that the options of a command ask for, by the names above, of at most so many tokens.
 
     All requests are within the model's length; what was clipped, cut or left out for it is in the description.
