@@ -12,6 +12,8 @@ from typing import Any
 from our_scheduler import Ours
 from scheduling_cases import Case
 
+from infercast.engines.vllm.offload import tier_rules
+from infercast.engines.vllm.versions import engine_version
 from infercast.serve.cache.offload import Offload
 from infercast.serve.links import LinkSpeed
 from infercast.serve.scheduler.moves import Move
@@ -54,8 +56,9 @@ class OursOffloading(Ours):
         super().__init__(case)
         speed = LinkSpeed(1e9)
         offload = Offload(
-            case.tier_blocks, 1, 1, speed, speed, case.tier_factor, case.prompts_only, case.store_threshold
-        )
+            case.tier_blocks, 1, 1, speed, speed, case.tier_factor, case.prompts_only, case.store_threshold,
+            **tier_rules(engine_version(f"vllm@{case.version}")),
+        )  # fmt: skip
         self.offloading = OffloadingScheduler(
             self.scheduler.policy, self.cache, case.steps_under_way, offload, in_order=True
         )
@@ -82,7 +85,7 @@ class OursOffloading(Ours):
 
     def is_busy(self) -> bool:
         """Whether it has requests or copies."""
-        return super().is_busy() or self.offloading.has_moves
+        return super().is_busy() or self.offloading.has_moves or self.offloading.has_ended
 
 
 class Ordered(dict[Any, None]):
@@ -146,9 +149,11 @@ def real_offloading(case: Case) -> Any:
             super().__init__(case, scheduler_of(case, tensors, kv_transfer_config=transfer))
             self.worker = Worker(case)
             self.jobs: dict[int, tuple[int, bool]] = {}
+            self.scheduler.finished_req_ids = Ordered()
 
         def schedule(self) -> tuple[list[Any], Any]:
             decision, (output, sampled) = super().schedule()
+            self.scheduler.finished_req_ids = Ordered()
             meta = output.kv_connector_metadata
             loads = [(int(job.req_id), number) for number, job in meta.load_jobs.items()]
             stores = [(int(job.req_id), number) for number, job in meta.store_jobs.items()]
@@ -172,7 +177,8 @@ def real_offloading(case: Case) -> Any:
             super().complete((output, sampled), told)
 
         def is_busy(self) -> bool:
-            return super().is_busy() or bool(self.scheduler.connector.has_pending_push_work())
+            has_ended = case.version != "0.25" and self.scheduler.has_finished_requests()
+            return super().is_busy() or bool(self.scheduler.connector.has_pending_push_work()) or has_ended
 
     return RealOffloading(case)
 

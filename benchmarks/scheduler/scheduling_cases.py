@@ -57,7 +57,6 @@ def is_run(mode: str, version: str) -> bool:
     rules = rules_of(version)
     needed = {"pipeline-v1": not rules.v2_for_all, "states-all": rules.writes_every_state}
     needed["states-export"] = rules.exports_states
-    needed |= {name: version == "0.25" for name in MODES if "offload" in name}
     return needed.get(mode, True) and (mode != "retention" or rules.sparse_windows)
 
 

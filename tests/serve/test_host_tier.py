@@ -60,6 +60,32 @@ def test_blocks_may_have_to_be_looked_for_twice() -> None:
     assert tier.begin_store([1]) == [1]
 
 
+def test_by_request_blocks_are_as_recent_as_the_last_request_with_them_that_ended() -> None:
+    tier = HostTier(4, by_request=True)
+    stored(tier, [1, 2])
+    stored(tier, [3, 4])
+    tier.touch([1, 2])
+    tier.begin_load([3])
+    tier.end_load([3])
+    stored(tier, [5, 6])  # a copy is no use
+    assert [tier.look_up([key]) for key in (1, 2, 3, 4, 5, 6)] == [1, 1, 0, 0, 1, 1]
+    stored(tier, [7])
+    assert [tier.look_up([key]) for key in (1, 2, 5, 6)] == [1, 0, 1, 1]
+    tier.begin_load([1])
+    tier.touch([5, 6])  # recency counts while a block is copied, too
+    stored(tier, [8])
+    assert [tier.look_up([key]) for key in (1, 5, 6, 7, 8)] == [1, 1, 1, 0, 1]
+
+
+def test_by_request_blocks_may_have_to_be_offered_twice() -> None:
+    tier, met = HostTier(4, store_threshold=2, by_request=True), set[int]()
+    assert tier.look_up([1]) == tier.look_up([1]) == 0
+    assert tier.begin_store([1], met) == []
+    assert not met
+    assert tier.begin_store([1, 2], met) == [1]
+    assert met == {1}
+
+
 def test_the_order_within_a_copy_is_the_same_in_every_run_but_not_the_blocks_own() -> None:
     kept = []
     for _ in range(2):

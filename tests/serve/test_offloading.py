@@ -110,9 +110,10 @@ def test_a_slow_link_makes_those_wait_who_load_and_others_pass_them() -> None:
     assert run.tier.num_loaded.tolist()[5:] == [1008, 0, 0]
 
 
-def test_a_request_that_gave_way_loads_its_own_prompt() -> None:
+@pytest.mark.parametrize("spares", [False, True])
+def test_a_request_that_gave_way_loads_its_own_prompt(spares: bool) -> None:
     requests = tuple(Request(0.001 * number, 200, 200) for number in range(12))
-    run = simulate(mixing(num_blocks=120), Workload(requests))
+    run = simulate(mixing(num_blocks=120, offload=replace(TIER, spares_under_way=spares)), Workload(requests))
     assert run.num_preemptions > 0
     assert run.tier is not None
     assert run.tier.num_hit > 0
@@ -124,9 +125,10 @@ def test_answers_are_stored_where_that_is_asked_for() -> None:
     requests = [Request(0.0, 160, 161, (Segment(1, 160),), answer=2)]
     requests += [Request(5.0 + number, 4000, 2) for number in range(3)]
     requests.append(Request(20.0, 330, 2, (Segment(1, 160), Segment(2, 161))))
-    # The last block of an answer is full when its last token is known, and then it is over.
-    for prompts_only, found in ((True, 160), (False, 304)):
-        run = simulate(mixing(offload=replace(TIER, prompts_only=prompts_only)), Workload(tuple(requests)))
+    # The last block of an answer is full when its last token is known, and then it is over, unless ends are stored.
+    for prompts_only, stores_ends, found in ((True, True, 160), (False, False, 304), (False, True, 320)):
+        tier = replace(TIER, prompts_only=prompts_only, stores_ends=stores_ends)
+        run = simulate(mixing(offload=tier), Workload(tuple(requests)))
         assert run.tier is not None
         assert run.tier.num_loaded[-1] == found
 
@@ -149,7 +151,8 @@ def test_random_runs_end_and_blocks_are_given_back(seed: int) -> None:
     rng = random.Random(seed)
     tier = replace(TIER, num_blocks=rng.choice([150, 400, 1000]), factor=rng.choice([1, 2]))
     tier = replace(tier, load=LinkSpeed(rng.choice([1e9, 50e9])), store=LinkSpeed(rng.choice([1e9, 50e9])))
-    replica = mixing(rng.choice([200, 400]), replace(tier, holders_first=True))
+    tier = replace(tier, holders_first=True, spares_under_way=True, stores_ends=True, by_request=True)
+    replica = mixing(rng.choice([200, 400]), tier)
     run = simulate(replica, visits(120, 20, seed=seed, rate=rng.choice([4.0, 30.0])))
     assert not np.isnan(run.last_token).any()
     assert run.tier is not None

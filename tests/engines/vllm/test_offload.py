@@ -10,8 +10,9 @@ import pytest
 from infercast import deploy
 from infercast.engines.offload import host_link
 from infercast.engines.sglang.settings import SglangSettings
-from infercast.engines.vllm.offload import TierSettings, tier_settings
+from infercast.engines.vllm.offload import TierSettings, offload_of, tier_settings
 from infercast.engines.vllm.settings import EngineSettings
+from infercast.engines.vllm.versions import engine_version
 from infercast.errors import InfercastError
 from infercast.hardware import load_gpu
 from infercast.serve.cache.offload import Offload
@@ -44,9 +45,27 @@ def test_the_older_model_runner_copies_whole_blocks_and_small_pieces_go_by_a_ker
     assert small.load.submit_piece_seconds < small.store.submit_piece_seconds
 
 
-def test_newer_releases_let_those_go_first_who_hold_blocks() -> None:
-    assert not tier(kv_offloading_size=8).holders_first
-    assert tier(engine="vllm@0.32", kv_offloading_size=8).holders_first
+def test_newer_releases_have_rules_of_their_own() -> None:
+    older, newer = tier(kv_offloading_size=8), tier(engine="vllm@0.32", kv_offloading_size=8)
+    for rule in ("holders_first", "spares_under_way", "stores_ends", "by_request"):
+        assert (getattr(older, rule), getattr(newer, rule)) == (False, True)
+
+
+def test_newer_releases_round_what_lies_in_the_host_s_memory_up_to_pages() -> None:
+    made = deploy("llama-3.1-8b", "h200")
+    kv = made.memory.kv._replace(block_bytes=5000)
+    for engine, blocks in (("vllm@0.25", 16), ("vllm@0.32", 10)):
+        asked, version = TierSettings(81_920, None, True, 0), engine_version(engine)
+        parts = (asked, kv, made.model.layers, made.layout, made.gpu)
+        assert offload_of(*parts, whole=False, latent=False, version=version).num_blocks == blocks
+
+
+def test_newer_releases_keep_what_all_gpus_hold_alike_once() -> None:
+    for engine, ratio in (("vllm@0.25", 2), ("vllm@0.32", 1)):
+        one, two = (
+            tier("deepseek-v2-lite", engine=engine, kv_offloading_size=64, gpus=gpus).num_blocks for gpus in (1, 2)
+        )
+        assert one == pytest.approx(ratio * two, rel=1e-3)
 
 
 def test_without_settings_there_is_no_tier() -> None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from infercast.engines.memory import KvLayout
 from infercast.engines.offload import host_link
+from infercast.engines.vllm.versions import EngineVersion
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
@@ -99,9 +100,10 @@ def offload_of(
     gpu: Gpu,
     *,
     whole: bool,
-    holders_first: bool,
+    latent: bool,
+    version: EngineVersion,
 ) -> Offload:
-    """The tier; ``whole``: a block of all layers lies in one piece; ``holders_first`` as `Offload` has it."""
+    """The tier; ``whole``: a block of all layers lies in one piece; ``latent``: all GPUs of a stage hold the same."""
     shape, block_bytes = kv.shape.of_one_size, kv.block_bytes
     if shape.states or shape.state_blocks:
         raise InputError("kv_offloading_size is not modelled for models with recurrent layers; leave it out")
@@ -111,7 +113,9 @@ def offload_of(
             f"kv_transfer_config: block_size {size} is no multiple of the {shape.block_size} tokens of a block"
         )
     factor, gpus = size // shape.block_size, layout.tensor * layout.pipeline
-    num_blocks = int(asked.num_bytes) // (block_bytes * gpus * factor)
+    copies = 1 if latent and version.shares_latent and layout.pipeline == 1 else gpus
+    taken = -(-block_bytes * copies * factor // version.host_page) * version.host_page
+    num_blocks = int(asked.num_bytes) // taken
     if num_blocks < 1:
         raise InputError(f"kv_offloading_size of {asked.num_bytes / GIB:.3g} GiB holds no block of {size} tokens")
     pieces = 1 if whole else -(-layers // (len(shape.windows) * layout.pipeline))
@@ -125,6 +129,16 @@ def offload_of(
         factor=factor,
         prompts_only=asked.prompts_only,
         store_threshold=asked.store_threshold,
-        holders_first=holders_first,
         empty_step_seconds=EMPTY_STEP,
+        **tier_rules(version),
     )
+
+
+def tier_rules(version: EngineVersion) -> dict[str, bool]:
+    """What `Offload` has of a release's rules."""
+    return {
+        "holders_first": version.holders_first,
+        "spares_under_way": version.spares_under_way,
+        "stores_ends": version.stores_ends,
+        "by_request": version.recency_by_request,
+    }

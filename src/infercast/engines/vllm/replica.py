@@ -12,6 +12,7 @@ from infercast.engines.vllm.settings import ResolvedSettings
 from infercast.engines.vllm.states import runs_v2
 from infercast.engines.vllm.versions import EngineVersion
 from infercast.errors import InputError
+from infercast.models.mixers import LatentAttention
 from infercast.predict.adjust.power import SETTLE_SECONDS
 from infercast.serve import FirstCome, Replica
 from infercast.serve.cache.offload import Offload
@@ -107,5 +108,7 @@ def _offload(deployment: Deployment, settings: ResolvedSettings, *, is_v2: bool)
         raise InputError("kv_offloading_size without prefix caching is not modelled; leave one of the two out")
     # The older model runner puts all layers of a block side by side where they have the same width.
     whole = not is_v2 and len(kv.shape.windows) == 1
-    layers, first = deployment.model.layers, settings.version.holders_first
-    return offload_of(asked, kv, layers, deployment.layout, deployment.gpu, whole=whole, holders_first=first)
+    model, version = deployment.model, settings.version
+    latent = all(isinstance(stack.mixer, LatentAttention) for stack in model.stacks)
+    layout, gpu = deployment.layout, deployment.gpu
+    return offload_of(asked, kv, model.layers, layout, gpu, whole=whole, latent=latent, version=version)

@@ -58,6 +58,17 @@ class EngineVersion(NamedTuple):
     """Tokens whose multiple a block of latent attention has beside states."""
     holders_first: bool = False
     """Requests that hold KV blocks while they wait, since these came from the host's memory, go before all others."""
+    spares_under_way: bool = False
+    """With KV in the host's memory, nobody gives way whose step is under way: its blocks would not be free at once."""
+    stores_ends: bool = False
+    """What an ended request has not stored in the host's memory yet is stored with the step after its end."""
+    recency_by_request: bool = False
+    """KV blocks in the host's memory count as used when a request with them ends, and ``store_threshold`` counts how
+    often a block was offered to be stored; before that, every lookup did both."""
+    host_page: int = 1
+    """Bytes whose multiple a block in the host's memory takes there."""
+    shares_latent: bool = False
+    """There, blocks of latent attention, which all GPUs of an engine hold alike, are kept once."""
     v2_for_all: bool = False
     """Every model runs the V2 model runner, whose pipelines plan before results are known ..."""
     v2_experts: tuple[str, ...] = ("DeepseekV2ForCausalLM", "Qwen2MoeForCausalLM", "GraniteMoeForCausalLM")

@@ -29,9 +29,17 @@ class Offload:
     prompts_only: bool = True
     """Blocks of answers are not stored, unless a later prompt computes them."""
     store_threshold: int = 0
-    """How often a block must have been looked for before it is stored; below 2: not at all."""
+    """How often a block must have been looked for, or offered, before it is stored; below 2: not at all."""
     holders_first: bool = False
     """Requests that hold blocks while they wait are looked at before all others; otherwise in the order of the queue,
     in which the first may need the very blocks that another one holds."""
+    spares_under_way: bool = False
+    """Nobody gives way whose blocks a step under way still writes: whoever needs them waits, and all behind it."""
+    stores_ends: bool = False
+    """The last blocks of a request that has ended are stored with the step after; and who gave way does not hand over
+    again what it did before."""
+    by_request: bool = False
+    """A block of the tier is as recent as the last request with it that has ended, not as its last copy or lookup; and
+    it counts how often it was offered to be stored, not how often it was looked for."""
     empty_step_seconds: float = 0.0
     """A turn of the engine's loop in which nothing is computed, because those who wait wait for copies."""

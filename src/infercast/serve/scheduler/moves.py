@@ -1,7 +1,7 @@
 """Copies between the KV cache and its tier in the host's memory: which blocks a request has there, and what goes where.
 
 A request's blocks are looked up after those that the GPU has. Blocks are handed over to be stored with the step that
-computes them. Rules as in vLLM 0.25 (kv_connector/v1/offloading/scheduler.py).
+computes them. Rules as in vLLM 0.25 and 0.32 (kv_connector/v1/offloading/scheduler.py).
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ class Move:
 class _Books:
     """Of one request: its blocks' numbers, how many of them were handed over, and its copies under way."""
 
-    __slots__ = ("keys", "moves", "stored")
+    __slots__ = ("keys", "met", "moves", "stored")
 
     def __init__(self) -> None:
         self.keys: list[int] = []
+        self.met: set[int] = set()
+        """Those that it loaded, stored or found stored."""
         self.stored = 0
         self.moves: list[Move] = []
 
@@ -44,7 +46,12 @@ class Moves:
     def __init__(self, offload: Offload, shape: KvShape, *, in_order: bool = False) -> None:
         groups = len(shape.windows)
         self.offload = offload
-        self.tier = HostTier(offload.num_blocks // groups, offload.store_threshold, in_order=in_order)
+        self.tier = HostTier(
+            offload.num_blocks // groups,
+            offload.store_threshold,
+            in_order=in_order,
+            by_request=offload.by_request,
+        )
         self.loads: list[Move] = []
         """To begin with the step that is being planned ..."""
         self.stores: list[Move] = []
@@ -69,7 +76,8 @@ class Moves:
             return None
         keys = self._keys_of(sequence, books, known)
         found = self._find(keys, computed, known)
-        self.tier.touch(keys)
+        if not self.offload.by_request:
+            self.tier.touch(keys)
         return found
 
     def _find(self, keys: list[int], computed: int, known: int) -> int | None:
@@ -93,6 +101,7 @@ class Moves:
         first, end = computed // size, -(-(computed + found) // size)
         keys = books.keys[first:end]
         self.tier.begin_load(keys)
+        books.met.update(keys)
         self._being_loaded.update(keys)
         count = -(-found // self._shape.block_size)
         in_windows = sum([min(count, -(-window // self._shape.block_size)) for window in self._windows])
@@ -108,14 +117,16 @@ class Moves:
         keys = self._keys_of(sequence, books, num_tokens)
         end = num_tokens // self._size
         if end <= books.stored:
-            books.stored = end  # who gave way begins again, and what follows is handed over again
+            if not self.offload.stores_ends:
+                books.stored = end  # who gave way begins again, and what follows is handed over again
             return True
-        new = self.tier.begin_store(keys[books.stored : end])
+        new = self.tier.begin_store(keys[books.stored : end], books.met)
         if new is None:
             return False
         books.stored = end
         if new:
-            self.tier.touch(keys)
+            if not self.offload.by_request:
+                self.tier.touch(keys)
             count = len(new) * self.offload.factor * (self._full + len(self._windows))
             self.stores.append(self._move(sequence, new, count, is_store=True))
         return True
@@ -151,6 +162,8 @@ class Moves:
         books = self._books.pop(sequence, None)
         if books is not None:
             self._outlived.update(dict.fromkeys(books.moves))
+            if self.offload.by_request:
+                self.tier.touch([key for key in books.keys if key in books.met])
 
     def _move(self, sequence: Sequence, keys: list[int], count: int, *, is_store: bool) -> Move:
         offload = self.offload

@@ -2,7 +2,7 @@
 
 A waiting request whose beginning is there holds blocks for it and waits for the copy; others may pass it meanwhile, and
 it is looked at first in every later step. Who has to wait for a copy of somebody else is passed in the same way. Rules
-as in vLLM 0.25 (v1/core/sched/scheduler.py).
+as in vLLM 0.25 and 0.32 (v1/core/sched/scheduler.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import Enum
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.cache.offload import Offload
 from infercast.serve.scheduler.moves import Move, Moves
-from infercast.serve.scheduler.policy import MixingPolicy
+from infercast.serve.scheduler.policy import FirstCome, MixingPolicy
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.scheduler.sequence import Plan, Sequence
 
@@ -49,7 +49,14 @@ class OffloadingScheduler(Scheduler):
         self._leaving: dict[Sequence, Plan] = {}
         """Who gave way, and keeps blocks until the last step has ended that was under way then."""
         self._prompts_only, self._unknown = offload.prompts_only, steps_under_way - 1
-        self._holders_first = offload.holders_first
+        self._holders_first, self._spares, self._stores_ends = (
+            offload.holders_first,
+            offload.spares_under_way,
+            offload.stores_ends,
+        )
+        self._passed_apart = isinstance(policy, FirstCome) and policy.passed_apart
+        self._ended: list[Sequence] = []
+        """Who has ended since the last step was planned, where the tier hears of that with the next one."""
         self.loaded: dict[int, int] = {}
         """Of each request that found some of its tokens in the tier when it first started, how many."""
 
@@ -58,18 +65,33 @@ class OffloadingScheduler(Scheduler):
         """Whether copies are under way or about to be handed over."""
         return self.moves.num_under_way > 0
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether requests have ended of which the tier hears with the next step."""
+        return bool(self._ended)
+
     def plan(self) -> Plan | None:
         """Plan the next step, and what is copied with it."""
         plan = super().plan()
-        if plan is None:
-            return None
-        if plan.decodes:
-            self._store_of_cohort()
-        for sequence, new_tokens, computed in zip(plan.sequences, plan.new_tokens, plan.computed, strict=True):
-            known = sequence.num_input + sequence.num_produced
-            reached = min(computed + new_tokens, known)
-            self._store(sequence, min(reached, sequence.num_input) if self._prompts_only else reached)
+        if plan is not None:
+            if plan.decodes:
+                self._store_of_cohort()
+            for sequence, new_tokens, computed in zip(plan.sequences, plan.new_tokens, plan.computed, strict=True):
+                known = sequence.num_input + sequence.num_produced
+                reached = min(computed + new_tokens, known)
+                self._store(sequence, min(reached, sequence.num_input) if self._prompts_only else reached)
+        if self._ended:
+            self._store_of_ended()
         return plan
+
+    def _store_of_ended(self) -> None:
+        """What was not stored yet of those who have ended: nothing was computed on their last tokens."""
+        for sequence in self._ended:
+            reached = sequence.num_input + max(sequence.num_output - 1, 0)
+            self.moves.begin_store(sequence, sequence.num_input if self._prompts_only else reached)
+        for sequence in self._ended:
+            self.moves.forget(sequence)
+        self._ended.clear()
 
     def _store_of_cohort(self) -> None:
         """Blocks of those who decode: what there was no room for before, and answers."""
@@ -104,23 +126,42 @@ class OffloadingScheduler(Scheduler):
         return super().complete(plan)
 
     def _end(self, done: list[Sequence]) -> None:
+        if self._stores_ends:
+            self._ended += done
         for sequence in done:
-            self.moves.forget(sequence)
+            if not self._stores_ends:
+                self.moves.forget(sequence)
             self._unstored.pop(sequence, None)
             if sequence not in self.running and sequence in self.waiting:  # it gave way in its last step
                 self._num_passed -= self.waiting.index(sequence) < self._num_passed
         super()._end(done)
 
     def _preempt(self, plan: Plan) -> Sequence:
-        """Somebody gives way, and comes back behind those who were passed."""
+        """Somebody gives way, and may come back behind those who were passed."""
         victim = super()._preempt(plan)
-        self.waiting.popleft()
-        self.waiting.insert(self._num_passed, victim)
+        if self._passed_apart:
+            self.waiting.popleft()
+            self.waiting.insert(self._num_passed, victim)
         return victim
+
+    def _plan_cohort(self, plan: Plan) -> bool:
+        """Where blocks run out it matters who is where, if not all may give way."""
+        cohort, cache = self.cohort, self.cache
+        needed = cohort.blocks[(cohort.steps + 1) % cohort.period]
+        if self._spares and not self._is_windowed and cache.num_held + needed > cache.num_blocks:
+            return False
+        return super()._plan_cohort(plan)
+
+    def _may_preempt(self) -> bool:
+        return not (self._spares and self._is_under_way(self.policy.victim(reversed(self.running))))
+
+    def _is_under_way(self, sequence: Sequence) -> bool:
+        """Whether a step under way computes it, as one that is planned by itself."""
+        return any(sequence in group for step in self._under_way for group in (step.sequences, step.left, step.ending))
 
     def _give_up(self, victim: Sequence) -> None:
         """Blocks that a step under way uses are free when that has ended."""
-        if any(victim in group for step in self._under_way for group in (step.sequences, step.left, step.ending)):
+        if self._is_under_way(victim):
             self._leaving[victim] = self._under_way[-1]
         else:
             super()._give_up(victim)

@@ -163,8 +163,12 @@ class Scheduler(Running):
         """Blocks for the new tokens and some ahead of them, for which others give way until there are enough."""
         reach = self._move_on(sequence, new_tokens)
         while not self.cache.grow(sequence, sequence.num_computed + new_tokens + ahead, reach):
-            if self._preempt(plan) is sequence:
+            if not self._may_preempt() or self._preempt(plan) is sequence:
                 return False
+        return True
+
+    def _may_preempt(self) -> bool:
+        """Whether it is of use that somebody gives way."""
         return True
 
     def _move_on(self, sequence: Sequence, new_tokens: int) -> Reach | None:
