@@ -47,7 +47,7 @@ def test_a_comparison_tells_points_and_dollars(infercast: Any) -> None:
         assert name in text
     assert "+0.0 points" in text
     both = infercast(*ONE, "--slo", SLO, "--what-if", "sms=100", "--json").json
-    assert both["after"]["usd_per_hour"] is None, "a chip that does not exist has no price"
+    assert both["after"]["usd_per_hour"] == both["before"]["usd_per_hour"], "another chip at the price of this one"
     assert both["after"]["slo"]["text"] == SLO
 
 

@@ -137,8 +137,7 @@ def test_two_pools(infercast: Any) -> None:
     assert (result["engines"][0]["pool"], result["engines"][0]["requests"]) == ("prefill", 12)
     for name in ("ttft_ms", "tpot_ms", "end_to_end_ms"):
         low, high = result[f"{name}_interval"]["mean"]
-        assert low == pytest.approx(result[name]["mean"])  # the roofline is a bound
-        assert low < high
+        assert low <= result[name]["mean"] < high  # kernels are at their bound, the host may be faster
     assert "waiting for the link" in infercast(*words).out
 
 

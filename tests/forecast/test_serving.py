@@ -143,8 +143,8 @@ def test_layers_of_different_widths_hold_as_much_as_their_blocks_do():
     settings = EngineSettings(512, max_num_seqs=64, max_model_len=8192, num_gpu_blocks_override=3300)
     deployment = deploy("gemma-4-26b-a4b", "h200-sxm", settings, predictor="roofline")
     replica = deployment.replica()
-    # A window of 1,024 in ten groups of blocks of 32, and one group that keeps all tokens.
-    assert replica.kv_shape.most_blocks(8100, chunk=1) == 10 * 33 + 254
+    # A window of 1,024 in five groups of blocks of 16, and one group of blocks of 32 that keeps all tokens.
+    assert replica.kv_shape.most_blocks(8100, chunk=1) == 5 * 65 + 254
     record = simulate_replica(replica, workload_from_requests([Request(0.0, 8000, 100)] * 6))
     # Four that decode take 2,336 blocks and leave room for the 740 of a fifth prompt, five do not for a sixth.
     assert record.running.peak == 5

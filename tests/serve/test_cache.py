@@ -328,6 +328,27 @@ def test_a_windows_hit_does_not_make_up_for_what_full_attention_needs() -> None:
         assert (start(cache, 1, prompt(28, (1, 16)), new_tokens=4, chunk=4) is not None) is admitted
 
 
+def test_a_retained_window_serves_before_the_multiple_of_the_interval_is_reached() -> None:
+    """Of a window of 35 tokens, blocks 3 to 5 are kept for the prompt and 5 to 7 for token 128: vLLM 0.32 finds 7."""
+    cache = KvCache(100, KvShape(16, (35, 105)), sparse_windows=True, retained_every=64)
+    talk = Request(0.0, 97, 16, (Segment(1, 97),), answer=2)
+    holding = holding_of(cache, 0, talk)
+    holding.num_output = talk.num_output
+    cache.longest_prefix(holding, talk.num_input)
+    assert cache.admit(holding, 0, 97, 97, LARGE_CHUNK)
+    assert cache.grow(holding, 112)
+    cache.name(holding, 112)
+    assert hit(cache, prompt(200, (1, 97), (2, 16), (3, 87))) == 112
+
+
+def test_the_block_to_drop_is_looked_for_in_what_two_prompts_share() -> None:
+    """Two blocks are the same, and the second of them is computed again, as vLLM does it for EAGLE."""
+    for windows in ((37,), (3, 9), (0,)):
+        cache = KvCache(100, KvShape(4, windows), drops_last=True)
+        must_start(cache, 0, prompt(16, (2, 16)))
+        assert hit(cache, prompt(13, (2, 8))) == 4
+
+
 def places(holding: Holding) -> list[tuple[int, int, int]]:
     """Where each of its findable spans begins and ends, and how many hold it."""
     return [(span.start, span.end, len(span.holders)) for span in found(holding)]

@@ -168,7 +168,7 @@ def _has_filled(sent: Array, done: Array, last: float, residence: float) -> bool
     if last < FILLS * residence:
         return False
     level = mean_in_system(sent, done, np.linspace(0.0, last, 4))
-    chance = np.sqrt(2.0 * level[1] / max(1.0, last / 3 / residence))
+    chance = np.sqrt(2.0 * max(level[1], 0.0) / max(1.0, last / 3 / residence))
     return bool(level[2] - level[1] <= max(MUCH * level[1], 2.0 * chance))
 
 

@@ -69,6 +69,8 @@ class KvCache(BlockPool):
         if self._drops_last:
             # Where groups are looked up together, and windows are sparse, the last block may be full to be dropped.
             last = num_tokens if self.sparse_windows and self.num_groups > 1 else num_tokens - 1
+            if not holding.left_behind:
+                last = min(last, holding.shared * self._block_size)
             holding.whole = most
             hit, longest = self._lookup.dropping(holding, most, last, past_states=self.shape.rules.past_attention)
         else:
@@ -84,7 +86,8 @@ class KvCache(BlockPool):
         # Where blocks are uneven, prefixes end with the longest ones, whatever else is kept.
         segment = self._segment if self.sparse_windows else 1
         last = (holding.num_input + holding.num_output) // self._common
-        marks = range(segment, last + 1, segment) if segment else ()
+        # The window before a multiple may begin before the last token, and serve together with what the prompt left.
+        marks = range(segment, last + segment + 1, segment) if segment else ()
         for group in self._sparse if self.sparse_windows else self._windowed:
             drops = self._drops_last and group not in self.shape.states
             blocks = segment * (self._common // self._sizes[group])

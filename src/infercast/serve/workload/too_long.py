@@ -38,7 +38,8 @@ def truncated(workload: Workload, longest: int) -> Workload:
         request if _tokens(request) <= longest else _truncated(request, longest) for request in workload.requests
     )
     count = sum(_tokens(request) > longest for request in workload.requests)
-    workload = replace(workload, cut=("truncate", longest))
+    if workload.open_ended:
+        workload = replace(workload, cut=("truncate", longest))
     if not count:
         return workload
     words = f"{workload.description}; {count:,} of {len(requests):,} cut to max_model_len {longest:,}"
@@ -49,7 +50,8 @@ def without_too_long(workload: Workload, longest: int) -> Workload:
     """The requests that fit in ``longest`` tokens."""
     requests = tuple(request for request in workload.requests if _tokens(request) <= longest)
     count = len(workload.requests) - len(requests)
-    workload = replace(workload, cut=("skip", longest))
+    if workload.open_ended:
+        workload = replace(workload, cut=("skip", longest))
     if not count:
         return workload
     if not requests:
