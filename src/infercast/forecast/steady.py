@@ -51,8 +51,8 @@ SLO limits unless it is clear on which side of its limit it lies ..."""
 CLEAR, RATE_PRECISION = 2.5, 0.007
 """... by so many standard errors; and of tokens a second, where requests do not come at a rate of their own."""
 MOST_REQUESTS, MOST_FOR_PRECISION, MOST_STRETCHES = 50_000, 12_000, 400_000
-"""A run is cut at so many requests, at fewer where it is steady and only chance is left, or at so many batches that were
-planned."""
+"""A run is cut at so many requests, at fewer where it is steady and only chance is left, or at so many batches that
+were planned."""
 NEARLY, LEAST_TIMES, MOST_TIMES = 1.2, 1.5, 6.0
 """A run that should be so many times as long is left as it is; the next one is so many times as long at least, and at
 most."""
