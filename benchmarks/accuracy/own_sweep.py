@@ -17,6 +17,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,7 +77,7 @@ def scored(folder: Path, families: tuple[str, ...] | None = None, sample: int | 
     """By kind and condition; ``sample``: at most so many rows of each reading."""
     found = defaultdict(list)
     for rows in (sampled(each, sample) for each in read_sweep(folder, families)):
-        table = pandas.read_parquet(folder / f"{TABLES.get(rows.family, SPARSE.get(rows.family, rows.family))}.parquet")
+        table = table_of(folder / f"{TABLES.get(rows.family, SPARSE.get(rows.family, rows.family))}.parquet")
         table = table.loc[rows.index]
         for condition, column, which in (
             ("alone", "burst_us", np.full(len(table), fill_value=True)),
@@ -94,6 +95,11 @@ def scored(folder: Path, families: tuple[str, ...] | None = None, sample: int | 
         inside = float(np.mean((low <= measured) & (measured <= high)))
         figures = (float(error.mean()), float(np.median(error)), float(np.quantile(error, 0.9)))
         yield Score(kind, condition, source, error.size, *figures, inside)
+
+
+@cache
+def table_of(path: Path) -> Any:
+    return pandas.read_parquet(path)
 
 
 def sampled(rows: Any, most: int | None) -> Any:

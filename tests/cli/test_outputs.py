@@ -33,7 +33,7 @@ def test_files_do_not_change_the_answer(infercast: Any, tmp_path: Path) -> None:
     ("words", "arrivals", "lanes"),
     [
         ((*RUN, "-dp", 2), 40, {"engine 1", "engine 2", "host thread"}),
-        ((*RUN, "-pp", 2), 40, {"engine", "stage 1: steps", "stage 2: steps"}),
+        ((*RUN[:4], "--concurrency", 4, "-n", 40, "-pp", 2), 40, {"engine", "stage 1: steps", "stage 2: steps"}),
         (POOLS, 80, {"prefill engine 1", "decode engine 1", "decode requests 1", "link"}),
     ],
     ids=["replicas", "stages", "pools"],

@@ -70,7 +70,8 @@ def test_layouts_by_the_roofline_are_bounds(infercast: Any) -> None:
 
 
 def test_layouts_of_several_vendors(infercast: Any) -> None:
-    words = ("layouts", "qwen2.5-7b", "--gpu", "mi300x,b200-sxm,h200-sxm,r9700", "--gpus", "2", "--concurrency", 4)
+    few = ("--concurrency", 4, "-n", 24)
+    words = ("layouts", "qwen2.5-7b", "--gpu", "mi300x,b200-sxm,h200-sxm,r9700", "--gpus", "2", *few)
     rows = infercast(*words, "--json").json
     kinds = {row["gpu"]: (row["kind"], row["source"]) for row in rows}
     assert kinds["mi300x"] == ("estimate", "published")

@@ -45,14 +45,15 @@ STAYS = 90
 """Requests still come for as long after the last one that counts as so many per cent of all requests stay."""
 GROUPS = 20
 """Stretches of a part that tell what chance does."""
-PRECISION, TAIL_PRECISION, LIMIT_PRECISION = 0.02, 0.25, 0.04
+PRECISION, TAIL_PRECISION, LIMIT_PRECISION = 0.014, 0.25, 0.04
 """Standard errors that a run goes on for: of the medians of TTFT and TPOT, of their 99th percentiles, and of what an
 SLO limits unless it is clear on which side of its limit it lies ..."""
 CLEAR, RATE_PRECISION = 2.5, 0.007
 """... by so many standard errors; and of tokens a second, where requests do not come at a rate of their own."""
-MOST_REQUESTS, MOST_STRETCHES = 50_000, 400_000
-"""A run is cut at so many requests, or batches that were planned."""
-NEARLY, LEAST_TIMES, MOST_TIMES = 1.3, 1.5, 6.0
+MOST_REQUESTS, MOST_FOR_PRECISION, MOST_STRETCHES = 50_000, 12_000, 400_000
+"""A run is cut at so many requests, at fewer where it is steady and only chance is left, or at so many batches that
+were planned."""
+NEARLY, LEAST_TIMES, MOST_TIMES = 1.2, 1.5, 6.0
 """A run that should be so many times as long is left as it is; the next one is so many times as long at least, and at
 most."""
 ASKED, ENOUGH, OVERLOAD, CUT = "asked", "precise", "overloaded", "limit"
@@ -140,7 +141,8 @@ def further_requests(
     else:
         times = (steady.num_needed or 2 * count) / count
     wanted = count * min(max(1.15 * times, LEAST_TIMES), MOST_TIMES)
-    most = min(float(MOST_REQUESTS), count * MOST_STRETCHES / max(stretches, 1))
+    requests = MOST_FOR_PRECISION if steady.reached else MOST_REQUESTS
+    most = min(float(requests), count * MOST_STRETCHES / max(stretches, 1))
     return (None, CUT) if most < 1.1 * count else (two_digits(min(wanted, most)), "")
 
 

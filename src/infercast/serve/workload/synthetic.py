@@ -18,7 +18,7 @@ CLIPPED = "; default lengths clipped to max_model_len "
 """In the description of a workload, with a number after it."""
 BURST_COUNT = 1000
 """Requests that come all at once where nobody says how many."""
-FIRST_COUNT, FIRST_ROUNDS, FIRST_OF_CLIENTS, MOST_FIRST = 1500, 8, 200, 20_000
+FIRST_COUNT, FIRST_ROUNDS, FIRST_OF_CLIENTS, MOST_FIRST = 1500, 8, 400, 20_000
 """What a run that decides its own length tries first: so many requests; of a closed loop so many of each client and so
 many in all, within reason."""
 
