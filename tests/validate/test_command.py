@@ -27,7 +27,9 @@ SUMMARY = {
     "ttft_p50_ape_median", "ttft_p99_ape_median", "tpot_p50_ape_median", "throughput_ape_median", "kv_blocks_ape_max",
     "reliability_worst", "runs", "stalled_runs", "interval_coverage",
     "ttft_p50_interval_coverage", "ttft_p99_interval_coverage",
-    "tpot_p50_interval_coverage", "output_tokens_per_second_interval_coverage",
+    "tpot_p50_interval_coverage", "output_tokens_per_second_interval_coverage", "interval_half_width_mean",
+    "ttft_p50_interval_half_width_mean", "ttft_p99_interval_half_width_mean",
+    "tpot_p50_interval_half_width_mean", "output_tokens_per_second_interval_half_width_mean",
     "joules_per_output_token_ape_median", "joules_per_output_token_interval_coverage",
 }  # fmt: skip
 

@@ -36,7 +36,7 @@ def render_intervals(intervals: Intervals) -> RenderableType:
 
 def rest_rows(intervals: Intervals) -> list[tuple[str, str]]:
     """What medians' intervals are made of, each part by itself, and what would narrow them."""
-    shown = {MEDIANS[name]: rests for name, rests in intervals.rests.items() if getattr(intervals, name) is not None}
+    shown = {MEDIANS[name]: rests for name, rests in intervals.rests.items()}
     rows = []
     for title, rests in shown.items():
         parts = ((words, getattr(rests, name)) for name, words in PARTS.items())

@@ -182,7 +182,8 @@ def forecast_intervals(forecast: Forecast) -> Intervals:
     slower = slower_by([pool.deployment for pool in forecast.pools], forecast.workload)
     found = around(forecast, widths.together, Gains(*(max(each) for each in zip(*gains, strict=True))), slower)
     medians = {"ttft": 1, "tpot": 1 + len(NAMES)}
-    return replace(found, rests={name: _rests(widths, at, uncertainties[-1]) for name, at in medians.items()})
+    told = {name: at for name, at in medians.items() if getattr(found, name) is not None}
+    return replace(found, rests={name: _rests(widths, at, uncertainties[-1]) for name, at in told.items()})
 
 
 def _rests(widths: Widths, at: int, about: Uncertainty) -> Rests:
