@@ -23,8 +23,8 @@ Array = npt.NDArray[Any]
 
 CHUNK = 65_536
 """Steps whose kernels are written out at once."""
-EXACT = 1e-7
-"""Seconds below which two times are the same but for rounding."""
+EXACT, ROUNDING = 1e-7, 1e-12
+"""Seconds below which two moments of a run are the same, and below which two sums of one step's kernels are."""
 WAITING = ("waits for other replicas", "other replicas")
 """Name and family of the time in which replicas that share experts wait for each other."""
 KINDS = ("prefill", "mixed", "decode")
@@ -205,9 +205,9 @@ class Steps:
         rows = [of_table[chosen] for of_table in self.rows]
         table = timer.step_kernels(rows, self.varying[chosen], self.slowed[chosen])
         gpu, estimated = self.gpu_seconds[chosen], table.sum(axis=1)
-        waits = np.where(gpu - estimated > EXACT, gpu - estimated, 0.0)
+        waits = np.where(gpu - estimated > ROUNDING, gpu - estimated, 0.0)
         # Where others bring fewer tokens than was estimated, all kernels are taken to be as much shorter.
-        scale = np.where(estimated - gpu > EXACT, gpu / estimated, 1.0)
+        scale = np.where(estimated - gpu > ROUNDING, gpu / estimated, 1.0)
         return np.column_stack([table * scale[:, None], waits])
 
     def until(self, times: Array, seconds: Array) -> Array:
