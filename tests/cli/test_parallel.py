@@ -138,7 +138,11 @@ def test_two_pools(infercast: Any) -> None:
     assert (result["engines"][0]["pool"], result["engines"][0]["requests"]) == ("prefill", 12)
     for name in ("ttft_ms", "tpot_ms", "end_to_end_ms"):
         low, high = result[f"{name}_interval"]["mean"]
-        assert low <= result[name]["mean"] < high  # kernels are at their bound, the host may be faster
+        assert low < high
+        if name == "ttft_ms":
+            assert low == pytest.approx(result[name]["mean"])  # the roofline is a bound
+        else:
+            assert low < result[name]["mean"]  # a decode of so small a model waits for the host, which may be faster
     assert "waiting for the link" in infercast(*words).out
 
 

@@ -61,7 +61,7 @@ ROWS = Path(__file__).parents[2] / "measurements/h200-sxm"
 
 @pytest.mark.parametrize("family", ["gemm", "attention_prefill", "attention_decode", "moe", "elementwise"])
 def test_rows_that_we_measured_are_estimated_within_their_intervals(family):
-    found = list(scored(ROWS, (family,), sample=150))
+    found = list(scored(ROWS, (family,), sample=400))
     assert found
     for score in found:
         if score.condition == "alone":
