@@ -13,16 +13,10 @@ the host was slow.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from infercast.predict.identity import SWEEP
-
-if TYPE_CHECKING:
-    from infercast.fit.samples import Key, Sample
 
 Array = npt.NDArray[Any]
 
@@ -58,13 +52,3 @@ def is_usual(family: str, residual: Array, group: Array) -> Array:
     starts = np.searchsorted(which[order], np.arange(which.max(initial=-1) + 2))
     middles = residual[order][(starts[:-1] + starts[1:] - 1) // 2]
     return np.asarray(middles[which] <= TWICE)
-
-
-def count_left_out(samples: Mapping[Key, Sample]) -> int:
-    """Rows of published tables that models for other GPUs are fitted without."""
-    tables = [(key[0], sample) for key, sample in samples.items() if key[2] != SWEEP]
-    return sum(
-        int(np.count_nonzero(~is_usual(family, sample.residual, sample.group)))
-        for family, sample in tables
-        if sample.residual.size
-    )

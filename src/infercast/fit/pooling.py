@@ -147,3 +147,13 @@ def thin_sample(sample: Sample, most: int) -> Sample:
     """At most so many rows of a sample, in their order."""
     chosen = thin(np.arange(sample.residual.size), most)
     return sample.part(np.sort(chosen))
+
+
+def count_left_out(samples: Mapping[Key, Sample]) -> int:
+    """Rows of published tables that models for other GPUs are fitted without."""
+    tables = [(key[0], sample) for key, sample in samples.items() if key[2] != SWEEP]
+    return sum(
+        int(np.count_nonzero(~is_usual(family, sample.residual, sample.group)))
+        for family, sample in tables
+        if sample.residual.size
+    )

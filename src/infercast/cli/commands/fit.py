@@ -54,7 +54,7 @@ def fit(
       infercast fit ./tables --out kernels.npz --gpus a100-sxm,l40s,h200-sxm
     """
     options.need_packages("fitting and scoring")
-    from infercast.fit.left_out import count_left_out  # noqa: PLC0415 - only this command needs it
+    from infercast.fit.pooling import count_left_out  # noqa: PLC0415 - only this command needs it
     from infercast.fit.provenance import origin_of, sweep_hashes, table_hashes  # noqa: PLC0415 - only this command needs it
     from infercast.fit.samples import read_samples, sweep_samples  # noqa: PLC0415 - only this command needs it
     from infercast.fit.tables import FILES  # noqa: PLC0415 - only this command needs it
