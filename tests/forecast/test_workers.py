@@ -1,6 +1,7 @@
 """Who does the work: same answers in the same order, lost work is done again, and what is known is not asked twice."""
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -94,6 +95,11 @@ def test_answers_come_in_order_from_other_processes(two: Processes, jobs: Module
     assert [item for item, _ in pairs] == list(range(20))
     assert os.getpid() not in {process for _, process in pairs}
     assert list(two.map(factorial, range(20))) == list(map(factorial, range(20)))  # the same workers again
+
+
+def test_a_worker_of_another_pool_starts_none_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
+    assert Processes(2).width == 1
 
 
 def test_work_of_a_killed_worker_is_done_again(two: Processes, jobs: ModuleType, tmp_path: Path) -> None:

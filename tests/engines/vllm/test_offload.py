@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import inf
 from typing import Any
 
 import pytest
@@ -83,12 +84,13 @@ def test_a_connector_says_the_same_as_a_size_and_more() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"kv_offloading_size": 0}, "kv_offloading_size must be above 0 GiB, not 0"),
+        ({"kv_offloading_size": 0}, "kv_offloading_size must be above 0 and at most 1,000,000 GiB, not 0"),
+        ({"kv_offloading_size": inf}, "at most 1,000,000 GiB, not inf"),
         ({"kv_offloading_size": 4, "kv_offloading_backend": "lmcache"}, "lmcache is not modelled; native is"),
         ({"kv_offloading_backend": "disk"}, "must be native or lmcache, not 'disk'"),
         ({"kv_transfer_config": "{"}, "kv_transfer_config must be a JSON object"),
         ({"kv_transfer_config": connector("NixlConnector")}, "'NixlConnector' is not modelled"),
-        ({"kv_transfer_config": connector()}, "cpu_bytes_to_use must be a number above 0"),
+        ({"kv_transfer_config": connector()}, "cpu_bytes_to_use must be above 0 and at most"),
         ({"kv_transfer_config": connector(cpu_bytes_to_use=1e10, eviction_policy="arc")}, "'arc' is not modelled"),
         ({"kv_transfer_config": connector(cpu_bytes_to_use=1e10, block_size=24)}, "24 is no multiple of the 16 tokens"),
         ({"kv_transfer_config": connector(cpu_bytes_to_use=1e10, spec_name="X")}, "spec_name is not modelled"),
@@ -115,6 +117,8 @@ def test_sglang_sizes_its_tier_by_the_gpu_s_cache_or_in_gigabytes() -> None:
     for settings in ({"hicache_write_policy": "write_back"}, {"disable_radix_cache": True}, {"hicache_ratio": 0.0}):
         with pytest.raises(InfercastError):
             made(**settings)
+    with pytest.raises(InfercastError, match="hicache_ratio above 0 and at most 1,000,000, not 0 and inf"):
+        made(hicache_ratio=inf)
 
 
 def test_many_gpus_of_a_server_share_what_four_have() -> None:

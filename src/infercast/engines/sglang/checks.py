@@ -16,6 +16,7 @@ from infercast.errors import InputError, UnknownNameError
 
 LARGEST_GRAPH = 65_536
 """No engine records graphs for larger steps."""
+MOST_HICACHE = 1_000_000
 COUNTS = (
     "max_running_requests", "max_total_tokens", "max_prefill_tokens", "prefill_max_requests", "page_size",
     "context_length", "cuda_graph_max_bs", "cuda_graph_max_bs_prefill", "max_mamba_cache_size", "ep_size",
@@ -59,10 +60,10 @@ def _check_tier(settings: SglangSettings) -> None:
         raise UnknownNameError("hicache_write_policy", settings.hicache_write_policy, WRITE_POLICIES)
     if settings.enable_hierarchical_cache and settings.disable_radix_cache:
         raise InputError("enable_hierarchical_cache needs the radix cache, which disable_radix_cache turns off")
-    if settings.hicache_size < 0 or settings.hicache_ratio <= 0:
+    if not (0 <= settings.hicache_size <= MOST_HICACHE and 0 < settings.hicache_ratio <= MOST_HICACHE):
         raise InputError(
-            f"hicache_size must be 0 or more and hicache_ratio above 0, not {settings.hicache_size} and "
-            f"{settings.hicache_ratio:g}"
+            f"hicache_size must be 0 to {MOST_HICACHE:,} (GB) and hicache_ratio above 0 and at most {MOST_HICACHE:,}, "
+            f"not {settings.hicache_size} and {settings.hicache_ratio:g}"
         )
 
 

@@ -21,6 +21,7 @@ from infercast.units import GIB
 
 BACKENDS = ("native", "lmcache")
 CONNECTOR = "OffloadingConnector"
+MOST_GIB = 1_000_000
 READ = ("cpu_bytes_to_use", "block_size", "offload_prompt_only", "store_threshold", "eviction_policy")
 """What is read of ``kv_connector_extra_config``."""
 SUBMIT = 0.4e-3
@@ -48,8 +49,8 @@ def tier_settings(size: float | None, backend: str, transfer: str | None) -> Tie
     """From ``kv_offloading_size`` in GiB, its backend and ``kv_transfer_config``; None: there is no tier."""
     if backend not in BACKENDS:
         raise InputError(f"kv_offloading_backend must be {' or '.join(BACKENDS)}, not {backend!r}")
-    if size is not None and not size > 0:
-        raise InputError(f"kv_offloading_size must be above 0 GiB, not {size:g}")
+    if size is not None and not 0 < size <= MOST_GIB:
+        raise InputError(f"kv_offloading_size must be above 0 and at most {MOST_GIB:,} GiB, not {size:g}")
     extra = _extra_config(transfer, has_size=size is not None)
     if size is None and extra is None:
         return None
@@ -57,8 +58,10 @@ def tier_settings(size: float | None, backend: str, transfer: str | None) -> Tie
         raise InputError(f"kv_offloading_backend {backend} is not modelled; {BACKENDS[0]} is")
     extra = extra or {}
     num_bytes = extra.get("cpu_bytes_to_use") if size is None else size * GIB
-    if isinstance(num_bytes, bool) or not isinstance(num_bytes, int | float) or not num_bytes > 0:
-        raise InputError(f"kv_transfer_config: cpu_bytes_to_use must be a number above 0, not {num_bytes!r}")
+    if isinstance(num_bytes, bool) or not isinstance(num_bytes, int | float) or not 0 < num_bytes <= MOST_GIB * GIB:
+        raise InputError(
+            f"kv_transfer_config: cpu_bytes_to_use must be above 0 and at most {MOST_GIB:,} GiB, not {num_bytes!r}"
+        )
     if (policy := extra.get("eviction_policy", "lru")) != "lru":
         raise InputError(f"kv_transfer_config: eviction_policy {policy!r} is not modelled; lru is")
     block_size, threshold = extra.get("block_size"), extra.get("store_threshold", 0)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from hashlib import sha256
-from multiprocessing import get_context
+from multiprocessing import current_process, get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,7 +48,7 @@ class Processes:
         """``progress`` is told how many items of how many are done; the first seconds of work are done here."""
         if workers < 1:
             raise InputError(f"workers must be at least 1, not {workers}")
-        self.width = workers
+        self.width = 1 if current_process().daemon else workers  # workers of another pool may not start their own
         self._progress, self._patience, self._spent = progress, patience, 0.0
         self._pool: ProcessPoolExecutor | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
