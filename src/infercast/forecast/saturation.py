@@ -22,6 +22,12 @@ STABLE, FILLING, BACKLOGGED, OVERLOADED = "stable", "filling", "backlogged", "ov
 FEW, FEW_OF_ALL = 10, 0.02
 """Requests that wait: fewer, or so small a share of all, are no backlog."""
 HALF_FULL = 0.5
+LONG, SEATS = 6_000, 4
+"""A run of so many requests, and of so many times the seats, shows by itself whether it keeps up: ..."""
+OUTGROWN = 0.02
+"""... it does not if so large a share of what came in its second half is left."""
+FAR_BEYOND, MOSTLY_LEFT = 1.25, 0.1
+"""A shorter one of which more is left, at so many times what can be served, need not go on."""
 FAR_ABOVE = 3.0
 """A queue by chance has a length of three times its mean one time in twenty."""
 
@@ -97,9 +103,11 @@ def find_state(
     """How ``engines`` equal ones cope; ``capacity`` tells what they serve together if it is not just their sum.
 
     A queue that grows is a sign of overload, but a short run of a healthy deployment shows it too, and an engine with
-    room for a thousand sequences takes in far too many requests before anybody waits. So the rate that the deployment
-    reaches when it is kept full decides, and is worked out unless the run proves that there is room: it was steady,
-    next to nobody waited and half of the seats were free at all times.
+    room for a thousand sequences takes in far too many requests before anybody waits. So a long run tells by itself. Of
+    a shorter one the rate that the deployment reaches when it is kept full decides, which is worked out unless the run
+    proves that there is room: it was steady, next to nobody waited and half of the seats were free at all times. That
+    rate may be several per cent off, and an engine may serve more with fewer requests in it; a run that decides its own
+    length goes on where it matters.
     """
     if workload.concurrency is not None:
         return State(STABLE)
@@ -112,19 +120,39 @@ def find_state(
     if steady.settled and _has_room(replica, workload, served, engines):
         return State(STABLE, offered=workload.rate)
     most = engines * full_rate(replica, workload) if capacity is None else capacity()
-    word = OVERLOADED if workload.rate > most else STABLE if steady.filled else FILLING
+    rate, left, finished = workload.rate, *_second_half(served)
+    is_long = served.sent_at.size >= max(LONG, SEATS * engines * num_seats(replica, workload.requests))
+    if is_long:
+        is_overloaded = left > OUTGROWN
+        most = min(most, finished) if is_overloaded else max(most, rate)
+    elif workload.open_ended:
+        is_overloaded = rate > FAR_BEYOND * most and left > MOSTLY_LEFT
+    else:
+        is_overloaded = rate > most
+    word = OVERLOADED if is_overloaded else STABLE if steady.filled and rate <= most else FILLING
     if word == STABLE and workload.drawn is None and _has_backlog(served, to_clear) and _ends_above(served):
         word = BACKLOGGED
     return State(word, most, workload.rate, to_clear)
 
 
+def _second_half(served: Record | Served) -> tuple[float, float]:
+    """The share of the second half's requests by which their number in the system grew, and those finished a second."""
+    start, end = float(served.sent_at.min()), float(served.sent_at.max())
+    half = (start + end) / 2
+    late = int(np.count_nonzero(served.sent_at > half))
+    left = served.in_system_at(end) - served.in_system_at(half)
+    return left / max(late, 1), (late - left) / max(end - half, 1e-9)
+
+
 def judged(steady: SteadyState, state: State) -> SteadyState:
-    """The steady part, which an overloaded deployment never has however even it looks for a while."""
-    if state.word != OVERLOADED:
-        return steady
-    return steady._replace(
-        reached=False, settled=False, num_needed=None, obstacle="requests come faster than they can be served"
-    )
+    """The steady part, which no deployment has that is overloaded or not known to keep up, however even it looks."""
+    if state.word == OVERLOADED:
+        beyond = "requests come faster than they can be served"
+        return steady._replace(reached=False, settled=False, num_needed=None, obstacle=beyond)
+    if state.word == FILLING and steady.reached:
+        near = "requests come about as fast as they can be served, and the run is too short to tell"
+        return steady._replace(reached=False, num_needed=LONG, obstacle=near)
+    return steady
 
 
 def _state_of_trace(

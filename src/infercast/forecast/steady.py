@@ -33,6 +33,11 @@ BINS = 100
 """Equal stretches of the time in which requests arrive."""
 RESIDENCES = 5
 """A steady part must be as long as a request stays, so many times; a shorter one is ruled by how it began."""
+SETTLING, SETTLED, FIRST = 3, 5, 50
+"""A busy engine settles slowly: decode steps of ``a + b n`` seconds for n requests let their number approach its level
+within the time ``R`` that one stays times ``R / R0``, ``R0`` being that of a request alone. A steady part begins no
+earlier than three times what that is above ``R``, and lasts for five times it. The first requests of a run show what
+one alone takes."""
 LEAST_REQUESTS = 100
 """Fewer show no percentile."""
 GROWTH = 0.05
@@ -50,7 +55,7 @@ PRECISION, TAIL_PRECISION, LIMIT_PRECISION = 0.014, 0.25, 0.04
 SLO limits unless it is clear on which side of its limit it lies ..."""
 CLEAR, RATE_PRECISION = 2.5, 0.007
 """... by so many standard errors; and of tokens a second, where requests do not come at a rate of their own."""
-MOST_REQUESTS, MOST_FOR_PRECISION, MOST_STRETCHES = 50_000, 12_000, 400_000
+MOST_REQUESTS, MOST_FOR_PRECISION, MOST_STRETCHES = 50_000, 20_000, 400_000
 """A run is cut at so many requests, at fewer where it is steady and only chance is left, or at so many batches that
 were planned."""
 NEARLY, LEAST_TIMES, MOST_TIMES = 1.2, 1.5, 6.0
@@ -110,11 +115,14 @@ def find_steady(served: Record | Served, workload: Workload) -> SteadyState:
     if workload.concurrency is not None:
         generation = np.percentile(done[np.argsort(sent)[: workload.concurrency]], STAYS)
         first = min(max(first, int(np.searchsorted(edges, generation))), BINS - 1)
-    begin = float(edges[first])
+    relaxation = residence if closed else _relaxation(served, residence)
+    begin = max(float(edges[first]), SETTLING * (relaxation - residence))
     inside = int(np.count_nonzero((sent >= begin) & (sent <= end)))
-    settled = first <= BINS // 2 and end - begin >= RESIDENCES * residence and not _grows(level[first:])
+    is_long = end - begin >= max(RESIDENCES * residence, SETTLED * relaxation)
+    settled = first <= BINS // 2 and is_long and not _grows(level[first:])
     if not settled:
-        return _too_short(sent.size, last, in_system, filled=filled)
+        times = (SETTLING + SETTLED) * relaxation / max(end, 1e-9)
+        return _too_short(sent.size, last, max(in_system, times * sent.size / (3 * RESIDENCES)), filled=filled)
     if inside < LEAST_REQUESTS:
         few = "there are too few requests"
         return SteadyState(False, begin, end, inside, 2 * LEAST_REQUESTS, few, settled=True, filled=True)
@@ -172,6 +180,16 @@ def _has_filled(sent: Array, done: Array, last: float, residence: float) -> bool
     level = mean_in_system(sent, done, np.linspace(0.0, last, 4))
     chance = np.sqrt(2.0 * max(level[1], 0.0) / max(1.0, last / 3 / residence))
     return bool(level[2] - level[1] <= max(MUCH * level[1], 2.0 * chance))
+
+
+def _relaxation(served: Record | Served, residence: float) -> float:
+    """Seconds in which the number in an engine gets most of the way to its level, from how much requests slow down."""
+    first = np.argsort(served.sent_at, kind="stable")[:FIRST]
+    gaps = served.num_output - 1
+    wait = np.percentile((served.first_token - served.sent_at)[first], 20)
+    long = first[gaps[first] >= max(1.0, float(np.median(gaps[first])))]
+    pace = ((served.last_token - served.first_token)[long] / gaps[long]).min() if long.size else 0.0
+    return residence * max(1.0, residence / max(float(wait + pace * gaps.mean()), 1e-12))
 
 
 def _too_short(num_requests: int, end: float, in_system: float, *, filled: bool) -> SteadyState:
