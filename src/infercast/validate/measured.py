@@ -151,7 +151,8 @@ def _read_run(run: Fields) -> MeasuredRun:
         arrival = max(number("arrival", -EARLY_SECONDS), 0.0)
         request = Request(arrival, num_input, num_output, prefix)
         requests.append(request if talks is None else talks.turn(request, row, place))
-        tpot_ms = number("tpot_ms", TINY_MS) if num_output > 1 else 0.0
+        # After a stall all tokens of an answer may come at one moment.
+        tpot_ms = max(number("tpot_ms", 0.0), TINY_MS) if num_output > 1 else 0.0
         values.append((arrival, num_output, number("ttft_ms", TINY_MS), tpot_ms, number("e2e_ms", TINY_MS)))
     order = sorted(range(len(rows)), key=lambda index: requests[index].arrival)
     arrival, n_out, ttft, tpot, e2e = np.array(values)[order].T

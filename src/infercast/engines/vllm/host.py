@@ -32,11 +32,7 @@ SEEN_IN_FEW = {
         "on hosts that are not known; where FlashInfer is not installed, vLLM takes Triton's kernels "
         "(--gdn-prefill-backend triton), which were measured and take 2.5 times as long",
     ),
-    "mamba_layer": Seen(
-        "Mamba2",
-        ("nemotron-3-nano-30b-a3b",),
-        "with prefix caching on, where layers ask the GPU which states to keep; what that takes is left out without it",
-    ),
+    "mamba_layer": Seen("Mamba2", ("nemotron-3-nano-30b-a3b", "nemotron-nano-9b-v2")),
     "sparse_layer": Seen("an indexer and attention over what it chose", ("glm-5",), "in six of its layers"),
     "grouped_choice_layer": Seen("experts chosen from groups", ("deepseek-v2-lite",)),
     "packed_expert_layer": Seen(
@@ -60,6 +56,7 @@ class VllmHost(HostCosts):
 
     plan: float
     plan_sequence: float
+    plan_group: float = 0.004e-3
     plan_token: float
     prepare: float
     prepare_sequence: float = 0.0
@@ -77,7 +74,7 @@ class VllmHost(HostCosts):
     delta_layer: float = 1.5e-3
     fused_delta_layer: float = 0.6e-3
     mamba_layer: float = 0.95e-3
-    mamba_piece: float = 0.5e-3
+    mamba_piece: float = 0.4e-3
     mamba_prompt: float = 0.045e-3
     mixed_layer: float = 0.35e-3
     sparse_layer: float = 0.20e-3
@@ -131,6 +128,7 @@ class VllmHostModel:
     def __init__(self, host: VllmHost, work: LaunchWork, mode: str = NONE) -> None:
         self._host, self._work, self._mode = host, work, mode
         self._prepare = host.prepare + host.kv_group * (work.kv_groups - 1)
+        self._plan_sequence = host.plan_sequence + host.plan_group * (work.kv_groups - 1)
         self._launching = {
             (launch, has_prompts): host.launching(launch, work, has_prompts=has_prompts) + host.sample
             for launch in Launch
@@ -161,7 +159,7 @@ class VllmHostModel:
             # Sequences that decode run kernels of their own.
             if num_prompts < num_sequences:
                 launching += host.mixed_layer * work.scanned_layers
-        plan = host.plan + host.plan_sequence * num_sequences + host.plan_token * (num_tokens - num_sequences)
+        plan = host.plan + self._plan_sequence * num_sequences + host.plan_token * (num_tokens - num_sequences)
         if num_prompts:
             launching += host.sample_prompt
         process = host.process + host.process_sequence * num_sequences
