@@ -22,10 +22,11 @@ STABLE, FILLING, BACKLOGGED, OVERLOADED = "stable", "filling", "backlogged", "ov
 FEW, FEW_OF_ALL = 10, 0.02
 """Requests that wait: fewer, or so small a share of all, are no backlog."""
 HALF_FULL = 0.5
-LONG, SEATS = 6_000, 4
-"""A run of so many requests, and of so many times the seats, shows by itself whether it keeps up: ..."""
-OUTGROWN = 0.02
-"""... it does not if so large a share of what came in its second half is left."""
+LONG, SEATS, OUTGROWN = 6_000, 4, 0.02
+"""A run of so many requests, and of so many times the seats, shows by itself whether it keeps up with more than what
+is worked out to be served: not if so large a share of what came in its second half is left ..."""
+LONGER, FAR_OUTGROWN = 20_000, 0.05
+"""... and one so long whether it keeps up with less."""
 FAR_BEYOND, MOSTLY_LEFT = 1.25, 0.1
 """A shorter one of which more is left, at so many times what can be served, need not go on."""
 FAR_ABOVE = 3.0
@@ -122,9 +123,12 @@ def find_state(
     most = engines * full_rate(replica, workload) if capacity is None else capacity()
     rate, left, finished = workload.rate, *_second_half(served)
     is_long = served.sent_at.size >= max(LONG, SEATS * engines * num_seats(replica, workload.requests))
-    if is_long:
+    if is_long and rate > most:
         is_overloaded = left > OUTGROWN
-        most = min(most, finished) if is_overloaded else max(most, rate)
+        most = most if is_overloaded else rate
+    elif rate <= most:
+        is_overloaded = is_long and served.sent_at.size >= LONGER and left > FAR_OUTGROWN
+        most = finished if is_overloaded else most
     elif workload.open_ended:
         is_overloaded = rate > FAR_BEYOND * most and left > MOSTLY_LEFT
     else:
