@@ -17,13 +17,10 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-from infercast.fit.provenance import origin_of, table_hashes
-from infercast.fit.repeats import _version_order
 from infercast.fit.samples import Key, Sample, read_samples, sweep_samples
-from infercast.fit.tables import FILES
-from infercast.fit.train import fit_artifact
-from infercast.predict.artifact.artifact import POOLED, Entry, load_artifact, save_artifact
-from infercast.predict.artifact.manifest import read_manifest
+from infercast.fit.tables import FILES, _version_order
+from infercast.fit.train import fit_artifact, origin_of, table_hashes
+from infercast.predict.fitted import POOLED, Entry, load_artifact, read_manifest, save_artifact
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import pytest
 from typer.main import get_command
 
 from infercast.cli.app import make_app
-from infercast.cli.options.pasted import translated
+from infercast.cli.options.deployment import translated
 from infercast.cli.registry import COMMANDS, WITH_ENGINE
 
 ROOT = Path(__file__).parents[1]

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 import infercast
-from infercast.report.faces import FACES
-from infercast.report.frames import frame_of_rows
+from infercast.report.formats import FACES, frame_of_rows
 from infercast.shown import Answer, Plotted, Shown
 
 LONGEST = 300

@@ -23,18 +23,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from infercast.calibrate.learn import learned_of
-from infercast.calibrate.replay import Point, Replay
+from infercast.calibrate.learn import Point, Replay, learned_of, prior_of, solve
 from infercast.calibrate.result import QUANTITIES, RATE, Result
-from infercast.calibrate.solve import prior_of, solve
-from infercast.engines.deployment import Deployment
-from infercast.forecast.calibration.record import Calibration, Fingerprint
+from infercast.engines.base import Deployment
+from infercast.forecast.calibration import Calibration, Fingerprint
 from infercast.forecast.deploy import calibrated
-from infercast.forecast.intervals.intervals import added_in_squares, responses
-from infercast.forecast.intervals.results import chance_in, results_of
-from infercast.forecast.intervals.uncertainty import uncertainty_of
-from infercast.forecast.latency import NAMES, percentiles
+from infercast.forecast.intervals import added_in_squares, responses
+from infercast.forecast.slo import NAMES, percentiles
 from infercast.forecast.system import system_of
+from infercast.forecast.uncertainty import chance_in, results_of, uncertainty_of
 from infercast.serve import Replica, simulate
 from infercast.validate.compare import deployment_of
 from infercast.validate.measured import MeasuredRun, read_measured, shipped_runs

@@ -16,20 +16,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.fit.boost import Settings, boost
 from infercast.fit.rows import Rows
 from infercast.fit.samples import group_hashes, is_left_out
 from infercast.fit.sweeps import read_sweep, sweep_folders
 from infercast.fit.tables import FILES, read_table
-from infercast.fit.train import HELD_OUT_SHARE
+from infercast.fit.train import HELD_OUT_SHARE, Settings, boost
 from infercast.hardware import Gpu, load_gpu
-from infercast.ops.dtypes import tensor_rate_of
+from infercast.ops.op import tensor_rate_of
 from infercast.predict.adjust.ceiling import CEILINGS, features_of, variant_of
-from infercast.predict.artifact.artifact import POOLED, Entry, path_beside, save_artifact
 from infercast.predict.families import FAMILIES, families_of, family_of
+from infercast.predict.fitted import POOLED, Entry, path_beside, save_artifact
 from infercast.predict.identity import SWEEP
-from infercast.predict.limits import limit_seconds, limits_of
-from infercast.predict.roofline import launch_floor
+from infercast.predict.roofline import launch_floor, limit_seconds, limits_of
 
 Array = npt.NDArray[Any]
 

@@ -21,7 +21,7 @@ from fit_energy import left_out
 from fit_power import learn
 from infercast.fit.train import HELD_OUT_SHARE
 from infercast.hardware import load_gpu
-from infercast.predict.energy.model import BoardPower, board_power
+from infercast.predict.board_power import BoardPower, board_power
 
 EIGHTY = 1.2816
 GPUS = ("h200-sxm", "b200-sxm")

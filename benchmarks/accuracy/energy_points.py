@@ -1,7 +1,7 @@
 """Published readings of board power as numbers: what each row did, how long its loop was, what the meter said.
 
 The meter of these boards gives the mean of the last second. The collector repeats a launch at most 3,000 times, so that
-loops of short kernels are over before the meter has seen them alone (`predict.energy.loops`).
+loops of short kernels are over before the meter has seen them alone (`predict.metered`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ import numpy.typing as npt
 from infercast.fit.power_tables import PowerRows, read_power
 from infercast.fit.samples import stable_hash
 from infercast.hardware import load_gpu
-from infercast.predict.default import default_artifact
-from infercast.predict.energy.loops import Loops, loops_of
-from infercast.predict.identity import DEFAULT_ENGINE
-from infercast.predict.learned import Learned
-from infercast.predict.profile import kernel_profile
+from infercast.predict.identity import DEFAULT_ENGINE, kernel_profile
+from infercast.predict.learned import Learned, default_artifact
+from infercast.predict.metered import Loops, loops_of
 
 Array = npt.NDArray[Any]
 

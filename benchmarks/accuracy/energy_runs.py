@@ -24,27 +24,22 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scoreboard"))
 
-from infercast.engines.deployment import Deployment
-from infercast.engines.registry import engine_named
+from infercast.engines.base import Deployment, engine_named
 from infercast.engines.timer import KernelTimer
 from infercast.errors import InfercastError
-from infercast.forecast.csv_rows import read_rows
 from infercast.forecast.deploy import deploy
 from infercast.forecast.energy import Energy, energy_of_pools
+from infercast.forecast.estimate import read_rows
 from infercast.forecast.simulate import simulate as forecast_of
 from infercast.forecast.system import System
 from infercast.serve import Request, simulate
 from infercast.serve.workload.synthetic import workload_from_requests
-from infercast.validate.compare import deployment_of
-from infercast.validate.joules import compare_joules, energy_of_record
+from infercast.validate.compare import compare_joules, deployment_of, energy_of_record
 from infercast.validate.measured import WARM_UP, read_measured
-from infercast.validate.published.collected import read_collected
-from infercast.validate.published.commanded import started
-from infercast.validate.published.compare import system_for
+from infercast.validate.published.compare import results_of, shortened, started, system_for
 from infercast.validate.published.load import RowReader
-from infercast.validate.published.results import results_of
 from infercast.validate.published.run import PublishedRun
-from infercast.validate.published.shortened import shortened
+from infercast.validate.published.table import read_collected
 from pages import as_published
 
 MOST_WATTS = 2000.0

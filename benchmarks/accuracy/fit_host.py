@@ -19,20 +19,18 @@ from typing import Any
 
 import numpy as np
 
-from infercast.engines.deployment import Deployment
+from infercast.engines.base import Deployment
 from infercast.engines.host import bundled_host
 from infercast.engines.timer import KernelTimer
-from infercast.engines.vllm.host import VllmHost
-from infercast.engines.vllm.launches import launch_work
+from infercast.engines.vllm.host import VllmHost, launch_work
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.engines.vllm.versions import MEASURED
 from infercast.forecast.deploy import deploy
 from infercast.measure.host import CONFIG
 from infercast.serve import Request, Workload, simulate
 from infercast.serve.step import StepShape
-from infercast.validate.compare import deployment_of
+from infercast.validate.compare import deployment_of, quantile
 from infercast.validate.measured import WARM_UP, MeasuredRun, read_measured
-from infercast.validate.summaries import quantile
 
 NAMES = (
     "wake", "prompt_step", "piece_layer", "eager_step", "eager_kernel",

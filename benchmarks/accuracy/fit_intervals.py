@@ -15,13 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from infercast.forecast.intervals.intervals import LEVEL, half_widths
-from infercast.forecast.intervals.results import chance_in, smoothed_of
-from infercast.forecast.intervals.uncertainty import HOST_SPREAD, uncertainty_of
+from infercast.forecast.intervals import LEVEL, half_widths
+from infercast.forecast.uncertainty import HOST_SPREAD, chance_in, smoothed_of, uncertainty_of
 from infercast.serve import simulate
-from infercast.validate.compare import deployment_of
+from infercast.validate.compare import IN_RESULTS, deployment_of, measured_summary, summary_of
 from infercast.validate.measured import WARM_UP, MeasuredFile, read_measured
-from infercast.validate.summaries import IN_RESULTS, measured_summary, summary_of
 
 COUNTED = [0, 2, 3, 5]
 """TTFT p50 and p99, TPOT p50 and throughput, on which the spread was chosen."""

@@ -18,14 +18,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from infercast.forecast.intervals.odds import is_at_once
-from infercast.forecast.intervals.uncertainty import EIGHTY
+from infercast.forecast.uncertainty import EIGHTY, is_at_once
 from infercast.validate.compare import validate
 from infercast.validate.measured import read_measured, shipped_runs
-from infercast.validate.promises import LIMITS, Promises, reliability, worst_of
 from infercast.validate.published.compare import compare_published
 from infercast.validate.published.table import read_published
-from infercast.validate.reliability import LATENCIES, PUBLISHED, RATE
+from infercast.validate.reliability import LATENCIES, LIMITS, PUBLISHED, RATE, Promises, reliability, worst_of
 
 FREEDOMS = (np.inf, 10, 5, 4, 3, 2.5, 2, 1.5)
 SLOWER = tuple(np.arange(0, 0.61, 0.05).round(2).tolist())

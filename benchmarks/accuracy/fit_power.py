@@ -16,13 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from energy_points import Array, Points, points_of
-from infercast.fit.boost import Settings, boost
-from infercast.fit.provenance import file_hash, origin_of
-from infercast.fit.train import HELD_OUT_SHARE
+from infercast.fit.train import HELD_OUT_SHARE, Settings, boost, file_hash, origin_of
 from infercast.hardware import load_gpu
-from infercast.predict.artifact.artifact import Entry, save_artifact
-from infercast.predict.energy.metered import ENGINE, POWER, Reader
-from infercast.predict.energy.model import BoardPower, board_power
+from infercast.predict.board_power import BoardPower, board_power
+from infercast.predict.fitted import Entry, save_artifact
+from infercast.predict.metered import ENGINE, POWER, Reader
 
 SETTINGS = Settings(trees=120, depth=6, refinements=3)
 SMALL = Settings(trees=60, depth=6, learning_rate=0.2, refinements=3)

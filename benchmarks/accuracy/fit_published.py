@@ -13,11 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from infercast.engines.registry import engine_named
-from infercast.predict.physics import collective
+from infercast.engines.base import engine_named
+from infercast.predict.families import collective
 from infercast.serve import simulate
-from infercast.validate.published.compare import compare_published
-from infercast.validate.published.deployments import deployment_of
+from infercast.validate.published.compare import compare_published, deployment_of
 from infercast.validate.published.table import PublishedRun, read_published
 
 PATHS, TOKENS = (0.0, 2e-3, 4e-3, 6e-3), (0.0, 2e-6, 4e-6, 6e-6)

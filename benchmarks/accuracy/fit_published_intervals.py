@@ -4,7 +4,7 @@
 
 RUNS.csv is a table of collected runs, of which those of grade A count. What estimates say of steps is taken as it is;
 the spreads of steps with prompts, of steps without and of the host come on top, and the middle is moved
-(`OLDER_RELEASE` of forecast/intervals/uncertainty.py, `SLOWER_BEFORE` of odds.py). By how much TTFT and TPOT move with
+(`OLDER_RELEASE` of forecast/uncertainty.py, `SLOWER_BEFORE` of odds.py). By how much TTFT and TPOT move with
 each of them is found once, as a slope. Spreads are chosen so that the coverage of every source is near 80 %; each
 source is left out in turn, and its own coverage by the choice of the others is printed with the mean half width.
 """
@@ -19,18 +19,14 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scoreboard"))
 from infercast.errors import InfercastError
-from infercast.forecast.csv_rows import read_rows
-from infercast.forecast.intervals.intervals import LEVEL, MOST_REQUESTS, MOST_STEP_BY_STEP, jumps_over
-from infercast.forecast.intervals.slowed import slowed
-from infercast.forecast.intervals.uncertainty import Spread, is_older, kernel_widths, widened
+from infercast.forecast.estimate import read_rows
+from infercast.forecast.intervals import LEVEL, MOST_REQUESTS, MOST_STEP_BY_STEP, jumps_over, slowed
 from infercast.forecast.system import busiest
-from infercast.validate.published.collected import read_collected
-from infercast.validate.published.commanded import started
-from infercast.validate.published.compare import system_for
+from infercast.forecast.uncertainty import Spread, is_older, kernel_widths, widened
+from infercast.validate.published.compare import results_of, shortened, started, system_for
 from infercast.validate.published.load import RowReader
-from infercast.validate.published.results import results_of
 from infercast.validate.published.run import PublishedRun
-from infercast.validate.published.shortened import shortened
+from infercast.validate.published.table import read_collected
 from pages import as_published
 
 STEP = 1.1

@@ -16,12 +16,12 @@ mpl.use("svg")
 import matplotlib.pyplot as plt
 from matplotlib.ticker import FuncFormatter
 
-from infercast.engines.registry import engine_named
+from infercast.engines.base import engine_named
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls
 from infercast.models.read import read_model
-from infercast.predict.default import make_predictor
+from infercast.predict.learned import make_predictor
 
 GPU, GPUS, SEQUENCES = "h200-sxm", 8, 8
 CONTEXTS = 2 ** np.arange(10, 21)

@@ -13,12 +13,10 @@ import numpy as np
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.engines.vllm.versions import MEASURED
 from infercast.forecast.deploy import deploy
-from infercast.forecast.intervals.intervals import system_half_widths
-from infercast.forecast.intervals.luck import luck_of
-from infercast.forecast.intervals.results import results_of
-from infercast.forecast.intervals.uncertainty import uncertainty_of
-from infercast.forecast.latency import NAMES
+from infercast.forecast.intervals import system_half_widths
+from infercast.forecast.slo import NAMES
 from infercast.forecast.system import system_of
+from infercast.forecast.uncertainty import luck_of, results_of, uncertainty_of
 from infercast.serve import Replica, simulate
 from infercast.serve.workload.synthetic import synthetic_workload
 

@@ -11,9 +11,9 @@ import pandas
 from infercast.fit import train
 from infercast.fit.evaluate import score
 from infercast.fit.tables import FILES
-from infercast.predict.artifact.artifact import Artifact, Entry, load_artifact
-from infercast.predict.artifact.forest import Forest
-from infercast.predict.profile import kernel_profile
+from infercast.predict.fitted import Artifact, Entry, load_artifact
+from infercast.predict.forest import Forest
+from infercast.predict.identity import kernel_profile
 from splits import COLUMNS, FAMILIES, GPUS, UNSEEN, Split
 
 Statistics = dict[str, dict[str, float]]

@@ -28,9 +28,9 @@ import infercast
 from infercast.fit.samples import Key, Sample, key_of, sample_of, sweep_samples
 from infercast.fit.sweeps import read_sweep, sweep_folders
 from infercast.fit.train import FEWEST, fit_measured
-from infercast.measure.plan import sweep_cases
-from infercast.predict.artifact.artifact import Entry
-from infercast.predict.artifact.forest import Forest
+from infercast.measure.cases import sweep_cases
+from infercast.predict.fitted import Entry
+from infercast.predict.forest import Forest
 
 FOLDS = 5
 BEGINNINGS = (200, 600, 2000, 6000)

@@ -17,7 +17,7 @@ from infercast.fit.samples import group_hashes, key_of
 from infercast.fit.tables import FILES, read_table
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE
-from infercast.ops.dtypes import tensor_rate_of
+from infercast.ops.op import tensor_rate_of
 from infercast.predict.roofline import Roofline
 
 Array = npt.NDArray[Any]

@@ -20,18 +20,16 @@ mpl.use("svg")
 import matplotlib.pyplot as plt
 
 from ceilings import all_rows, are_cold, quantising
-from infercast.fit.pooling import Source, pool
-from infercast.fit.recipes import pooled_recipe
 from infercast.fit.samples import Sample, key_of, sample_of
+from infercast.fit.train import Source, pool, pooled_recipe
 from infercast.hardware import load_gpu
-from infercast.ops.dtypes import tensor_rate_of
+from infercast.ops.op import tensor_rate_of
 from infercast.predict.adjust.ceiling import features_of, variant_of
-from infercast.predict.artifact.artifact import POOLED
-from infercast.predict.default import default_artifact
 from infercast.predict.families import families_of, family_of
+from infercast.predict.fitted import POOLED
 from infercast.predict.identity import SWEEP
-from infercast.predict.limits import limit_seconds
-from infercast.predict.roofline import launch_floor
+from infercast.predict.learned import default_artifact
+from infercast.predict.roofline import launch_floor, limit_seconds
 
 COLOURS = {
     "a100-sxm": "#3a8f5c", "l40s": "#b08a1e", "h100-sxm": "#1f6fb4", "h200-sxm": "#8457a6", "b200-sxm": "#d1603d",

@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from infercast.engines.deployment import Deployment
+from infercast.engines.base import Deployment
 from infercast.serve import simulate
-from infercast.validate.compare import deployment_of
+from infercast.validate.compare import deployment_of, measured_summary, summary_of
 from infercast.validate.measured import MeasuredFile, read_measured, shipped_runs
-from infercast.validate.summaries import measured_summary, summary_of
 
 SPEEDS = (0.8, 0.9, 1.0, 1.1, 1.25)
 QUANTITIES = {"TTFT p50": 0, "TTFT p99": 2, "TPOT p50": 3, "tokens/s": 5}

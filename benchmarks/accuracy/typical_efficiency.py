@@ -26,12 +26,11 @@ from infercast.ops import (
     StateUpdate,
     TopK,
 )
-from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.elementwise import embedding, gated_activation, kv_write, norm, quantise, rope, routing, sampling
-from infercast.predict.default import make_predictor
+from infercast.ops.op import tensor_rate_of
 from infercast.predict.families.sparse import latent_attention
-from infercast.predict.limits import pipes_of
-from infercast.predict.roofline import launch_floor
+from infercast.predict.learned import make_predictor
+from infercast.predict.roofline import launch_floor, pipes_of
 
 GPUS = ("a100-sxm", "l40s", "h100-sxm", "h200-sxm", "b200-sxm")
 TOKENS = (1, 8, 32, 128, 512, 2048, 8192)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 import infercast
-from infercast.hardware.servers import servers
+from infercast.hardware.server import servers
 
 Array = npt.NDArray[np.float64]
 

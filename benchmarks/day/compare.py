@@ -13,14 +13,12 @@ from dataclasses import replace
 import numpy as np
 
 import infercast
-from infercast.forecast.day.chance import chance_out
-from infercast.forecast.day.curve import LoadCurve, learn_curve
-from infercast.forecast.day.fleet import Replicas, fixed, run_fleet
-from infercast.forecast.day.service import learn_service
-from infercast.forecast.day.traffic import Traffic, made_up_day, traffic_of
+from infercast.forecast.autoscaling import LoadCurve, Replicas, fixed, learn_curve, learn_service, run_fleet
+from infercast.forecast.day import chance_out
 from infercast.forecast.slo import Slo, attainment, parse_slo
 from infercast.forecast.system import replicas_of, system_of
-from infercast.serve.workload.lengths import parse_lengths
+from infercast.forecast.traffic import Traffic, made_up_day, traffic_of
+from infercast.serve.workload.distributions import parse_lengths
 from infercast.serve.workload.synthetic import scaled
 
 STEP, SECONDS = 10.0, 2400.0

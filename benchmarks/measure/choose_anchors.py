@@ -16,8 +16,7 @@ import pandas
 
 from infercast.fit.sweeps import _READERS
 from infercast.hardware import load_gpu
-from infercast.measure.case import Case
-from infercast.measure.plan import sweep_cases
+from infercast.measure.cases import Case, sweep_cases
 from infercast.predict.adjust.anchors import choose
 from infercast.predict.families import FAMILIES
 

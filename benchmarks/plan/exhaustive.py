@@ -15,11 +15,10 @@ from itertools import groupby
 from typing import NamedTuple
 
 from infercast.errors import InfercastError
-from infercast.forecast.money import price_of
+from infercast.forecast.cost import price_of
 from infercast.forecast.plan.candidate import Candidate
-from infercast.forecast.plan.deployed import deployed
 from infercast.forecast.plan.evaluate import evaluate
-from infercast.forecast.plan.question import Question
+from infercast.forecast.plan.question import Question, deployed
 from infercast.forecast.plan.search import plan
 from infercast.forecast.slo import parse_slo
 from infercast.serve.workload.synthetic import synthetic_workload

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from cases import Case, read_cases
-from infercast.predict.default import make_predictor
+from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Predictor
 from moves import MOST_ROWS, describe, is_same, moves_between
 from values import Value, values_of

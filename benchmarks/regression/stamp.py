@@ -16,12 +16,10 @@ from pathlib import Path
 from cases import read_cases
 from infercast.bundled import DATA
 from infercast.predict.adjust.ceiling import CEILINGS
-from infercast.predict.artifact.artifact import load_artifact
-from infercast.predict.artifact.features import KERNELS
-from infercast.predict.artifact.manifest import read_manifest, stamp
-from infercast.predict.energy.metered import POWER
+from infercast.predict.fitted import KERNELS, load_artifact, read_manifest, stamp
+from infercast.predict.identity import kernel_profile
 from infercast.predict.learned import Learned
-from infercast.predict.profile import kernel_profile
+from infercast.predict.metered import POWER
 from moves import describe, moves_between
 from predictions import compute, read_expected
 

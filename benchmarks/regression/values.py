@@ -12,9 +12,9 @@ import numpy as np
 import infercast
 from cases import Case
 from infercast.engines.vllm.versions import MEASURED
-from infercast.forecast.shapes import SHAPES
+from infercast.forecast.estimate import SHAPES
 from infercast.ops import Attention, Collective, MoE, Op
-from infercast.predict.default import make_predictor
+from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Predictor
 
 Value = int | float | str

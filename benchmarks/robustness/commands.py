@@ -15,7 +15,7 @@ from files import write_files
 
 from infercast.cli.app import make_app
 from infercast.cli.registry import COMMANDS
-from infercast.forecast.shapes import SHAPES
+from infercast.forecast.estimate import SHAPES
 
 # A right and quick command line of each, to be spoilt.
 SMALL = ("--rate", "5", "--num-requests", "8")

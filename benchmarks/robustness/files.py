@@ -12,7 +12,7 @@ from typing import Any
 from infercast import simulate
 from infercast.bundled import DATA
 from infercast.hardware import load_gpu
-from infercast.hardware.schema import GPU_FIELDS
+from infercast.hardware.load import GPU_FIELDS
 
 WRONG: tuple[Any, ...] = (
     0,

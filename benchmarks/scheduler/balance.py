@@ -24,10 +24,9 @@ import numpy as np
 import vllm_tree as tree
 
 from infercast.engines.vllm.versions import engine_version
-from infercast.serve.fleet.balancer import PUBLISH_SECONDS
-from infercast.serve.fleet.router import Engines, Loads, make_policy
+from infercast.serve.fleet.router import PUBLISH_SECONDS, Engines, Loads, make_policy
+from infercast.serve.workload.clients import Delivery
 from infercast.serve.workload.request import Request
-from infercast.serve.workload.source import Delivery
 
 KEPT = 6
 """Workloads that are written down."""

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import vllm_tree as tree
 
-from infercast.engines.engine import Launch
+from infercast.engines.host import Launch
 from infercast.engines.vllm.graphs import Graphs
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.hardware import load_gpu

@@ -19,15 +19,14 @@ from typing import Any
 
 from kv_groups import AVAILABLE, CHUNK, TOKENS
 
-from infercast.engines.registry import engine_named
-from infercast.engines.vllm.kv import StateBlocks, hybrid_block_size, kv_layout
-from infercast.engines.vllm.states import ALIGN, ALL, NONE, States
+from infercast.engines.base import engine_named
+from infercast.engines.vllm.kv_cache import ALIGN, ALL, NONE, StateBlocks, States, hybrid_block_size, kv_layout
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import model_names
 from infercast.models.read import read_model
+from infercast.models.sharding import divides
 from infercast.models.spec import ModelConfig
-from infercast.models.spread import divides
 
 TENSORS = (1, 2, 4, 8)
 STATE = -1

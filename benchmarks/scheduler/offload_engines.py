@@ -12,12 +12,10 @@ from typing import Any
 from our_scheduler import Ours
 from scheduling_cases import Case
 
-from infercast.engines.vllm.offload import tier_rules
+from infercast.engines.vllm.kv_cache import tier_rules
 from infercast.engines.vllm.versions import engine_version
-from infercast.serve.cache.offload import Offload
-from infercast.serve.links import LinkSpeed
-from infercast.serve.scheduler.moves import Move
-from infercast.serve.scheduler.offloading import OffloadingScheduler
+from infercast.serve.cache.tiers import LinkSpeed, Offload
+from infercast.serve.scheduler.offloading import Move, OffloadingScheduler
 
 PAGE = 4096
 """Bytes of the host's memory that what is kept together is rounded up to, since 0.32."""

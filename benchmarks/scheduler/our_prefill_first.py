@@ -5,15 +5,12 @@ from typing import Any, cast
 
 from sglang_cases import Case
 
-from infercast.serve.cache.radix_cache import RadixCache
+from infercast.serve.cache.radix_cache import RadixCache, TieredCache
 from infercast.serve.cache.shape import KvShape
-from infercast.serve.cache.tiered_cache import TieredCache
-from infercast.serve.scheduler.decode_batch import DeclaredSequence, DecodeBatch
-from infercast.serve.scheduler.prefill_first import PrefillFirst
-from infercast.serve.scheduler.prefill_ring import PrefillRing
-from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
-from infercast.serve.scheduler.sequence import Plan
-from infercast.serve.scheduler.tiered_scheduler import TieredScheduler
+from infercast.serve.scheduler.admission import DeclaredSequence, DecodeBatch
+from infercast.serve.scheduler.base import Plan
+from infercast.serve.scheduler.policy import PrefillFirst
+from infercast.serve.scheduler.prefill_scheduler import PrefillRing, PrefillScheduler, TieredScheduler
 from infercast.serve.workload.request import Request, Segment
 
 FIRST_RATIO, LEAST_SHARE, DECAY_STEPS = 0.7, 0.14, 600
@@ -63,7 +60,7 @@ class Ours:
         scheduler, page = self.scheduler, self.case.page_size
         before = {each: each.num_preemptions for each in [*scheduler.running, *scheduler.waiting]}
         joining = self.under_way[-1].sampled if self.under_way else ()
-        before |= {cast(DeclaredSequence, each): each.num_preemptions for each in joining}
+        before |= {cast("DeclaredSequence", each): each.num_preemptions for each in joining}
         plan = scheduler.plan()
         rows = [] if plan is None else self._rows(plan, scheduler.cohort)
         retracted = sorted(each.index for each, count in before.items() if each.num_preemptions > count)

@@ -14,7 +14,7 @@ from infercast.serve.scheduler.draft_scheduler import DraftScheduler
 from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.scheduler.priority import ByPriority, PriorityScheduler
 from infercast.serve.scheduler.scheduler import Scheduler
-from infercast.serve.workload.adapters import asking_for
+from infercast.serve.workload.classes import asking_for
 from infercast.serve.workload.request import Request, Segment
 
 MOST_TURNS = 20_000

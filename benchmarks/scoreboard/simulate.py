@@ -11,15 +11,13 @@ from typing import Any
 from reasons import reason_of
 
 from infercast.errors import InfercastError, InputError
-from infercast.forecast.csv_rows import read_rows
+from infercast.forecast.estimate import read_rows
 from infercast.forecast.system import System
-from infercast.validate.parts import Comparison
-from infercast.validate.published.collected import read_collected
-from infercast.validate.published.commanded import started
-from infercast.validate.published.compare import PublishedComparison, compare_run, system_for
+from infercast.validate.compare import Comparison
+from infercast.validate.published.compare import PublishedComparison, compare_run, shortened, started, system_for
 from infercast.validate.published.load import RowReader
 from infercast.validate.published.run import PublishedRun
-from infercast.validate.published.shortened import shortened
+from infercast.validate.published.table import read_collected
 from pages import as_published
 
 QUANTITIES = {"ttft": "ttft", "tpot": "tpot", "output_tokens_per_second": "throughput"}

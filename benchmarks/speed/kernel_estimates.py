@@ -18,7 +18,7 @@ import infercast
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE, Op
 from infercast.ops.elementwise import norm
-from infercast.predict.default import make_predictor
+from infercast.predict.learned import make_predictor
 
 SINGLE, RUNS = 2000, 3
 HEADS = {"heads": 32, "kv_heads": 8, "head_dim": 128, "value_dim": 128}

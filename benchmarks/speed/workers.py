@@ -13,8 +13,7 @@ import os
 import time
 from collections import Counter
 
-from infercast.forecast.plan.executors import executor_for
-from infercast.forecast.plan.workers import Executor
+from infercast.forecast.plan.executors import Executor, executor_for
 
 ITEMS, TURNS = 64, 400_000
 

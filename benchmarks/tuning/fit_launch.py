@@ -1,4 +1,4 @@
-"""Fit the constants of the launch model (`predict/physics/expert_launch.py`) to kernels of an H200.
+"""Fit the constants of the launch model (`predict/families/expert_launch.py`) to kernels of an H200.
 
     pip install 'infercast[fit]' scipy && python benchmarks/tuning/fit_launch.py
 
@@ -14,10 +14,9 @@ import pandas as pd
 from scipy.optimize import least_squares
 from tried import GPU, Array, TriedShape, halves, read_trial
 
-from infercast.engines.vllm.expert_defaults import rule_of_thumb
+from infercast.engines.vllm.kernels import rule_of_thumb
 from infercast.ops import MoE
-from infercast.predict.physics.expert_launch import FITTED, Constants, time_tiles
-from infercast.predict.physics.expert_tiles import Tiles, tiles_of
+from infercast.predict.families.expert_launch import FITTED, Constants, Tiles, tiles_of, time_tiles
 
 SWEEP = Path(__file__).parents[2] / "measurements" / "h200-sxm" / "moe.parquet"
 FREE = [each.name for each in fields(Constants) if each.name != "memory"]

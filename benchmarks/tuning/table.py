@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from tried import GPU, TABLE, Array, TriedShape, halves, read_trial
 
-from infercast.forecast.tune.trial import spearman
+from infercast.forecast.tune import spearman
 from infercast.predict.adjust.ceiling import default_ceilings
-from infercast.predict.default import make_predictor
+from infercast.predict.learned import make_predictor
 
 HEAD = (
     "layer, tokens",

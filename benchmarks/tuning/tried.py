@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from infercast.hardware import load_gpu
 from infercast.ops import MoE
-from infercast.predict.physics.expert_launch import FITTED, Constants, time_tiles
-from infercast.predict.physics.expert_tiles import Tiles, tiles_of
+from infercast.predict.families.expert_launch import FITTED, Constants, Tiles, tiles_of, time_tiles
 
 Array = npt.NDArray[np.float64]
 

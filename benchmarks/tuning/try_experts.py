@@ -17,15 +17,13 @@ from typing import Any
 
 from tried import COLUMNS, GPU, SHAPE
 
-from infercast.engines.expert_launches import FILE_KEYS, Configuration
-from infercast.engines.vllm.expert_defaults import EXPERT_LAUNCHES
+from infercast.engines.base import FILE_KEYS, Configuration
+from infercast.engines.vllm.kernels import EXPERT_LAUNCHES
 from infercast.forecast.deploy import load_model
-from infercast.forecast.tune.advice import TunedShape, experts_of, tune_shape
-from infercast.forecast.tune.trial import drawn, layer_of
+from infercast.forecast.tune import TunedShape, drawn, experts_of, layer_of, tune_shape
 from infercast.measure.tuning import trial_cases, try_configurations
 from infercast.models.layout import ParallelLayout
-from infercast.predict.physics.expert_launch import time_tiles
-from infercast.predict.physics.expert_tiles import tiles_of
+from infercast.predict.families.expert_launch import tiles_of, time_tiles
 
 TOP, LOTS = 6, 32
 # Model, GPUs of tensor parallelism, format asked for, tokens; whether to draw configurations by lot as well.

@@ -13,10 +13,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from infercast.shown import set_renderers
+
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
-    from infercast.engines.deployment import Deployment
+    from infercast.engines.base import Deployment
     from infercast.engines.sglang.settings import SglangSettings
     from infercast.engines.vllm.settings import EngineSettings
     from infercast.errors import (
@@ -28,86 +30,78 @@ if TYPE_CHECKING:
         UnknownNameError,
         UnsupportedModelError,
     )
-    from infercast.forecast.calibration.file import read_calibration, write_calibration
-    from infercast.forecast.calibration.record import Calibration
+    from infercast.forecast.calibration import Calibration, read_calibration, write_calibration
     from infercast.forecast.command.explain import Explained, explain_command
-    from infercast.forecast.cost import Cost
-    from infercast.forecast.day.day import DayPlan, plan_day
+    from infercast.forecast.cost import Cost, GpuPrice, Tariff, price_of
+    from infercast.forecast.day import DayPlan, plan_day
     from infercast.forecast.deploy import deploy, load_model
-    from infercast.forecast.energy import Energy
+    from infercast.forecast.energy import Energy, Facility, Wall
     from infercast.forecast.estimate import estimate, estimate_power
     from infercast.forecast.explain.breakdown import Breakdown, explain_run
     from infercast.forecast.explain.diagnose import Diagnosis, diagnose
     from infercast.forecast.explain.kernels import StepCost, decode_shape, estimate_step, prefill_shape
-    from infercast.forecast.intervals.intervals import Intervals, forecast_intervals
-    from infercast.forecast.latency import Percentiles
-    from infercast.forecast.layout_cost import LayoutCost, Layouts
-    from infercast.forecast.layouts import compare_layouts
+    from infercast.forecast.intervals import Intervals, forecast_intervals
+    from infercast.forecast.layouts import LayoutCost, Layouts, compare_layouts
     from infercast.forecast.memory import Fit, fit_memory
-    from infercast.forecast.money import GpuPrice, Tariff, price_of
-    from infercast.forecast.plan.named import plan
-    from infercast.forecast.plan.result import Plan
+    from infercast.forecast.plan.question import Plan
+    from infercast.forecast.plan.request import plan
     from infercast.forecast.result import Forecast
     from infercast.forecast.simulate import forecast_disaggregated, simulate
-    from infercast.forecast.slo import Slo, parse_slo
-    from infercast.forecast.sweep.points import Sweep
-    from infercast.forecast.sweep.savings import Savings, save_energy
-    from infercast.forecast.sweep.sweep import sweep
+    from infercast.forecast.slo import Percentiles, Slo, parse_slo
+    from infercast.forecast.sweep import Savings, Sweep, save_energy, sweep
     from infercast.forecast.variants import Variants, estimate_variants
     from infercast.forecast.verdict import Verdict, judge
-    from infercast.forecast.wall import Facility, Wall
     from infercast.hardware import Gpu, gpu_names, load_gpu
     from infercast.models.library import model_names
     from infercast.models.spec import ModelConfig
     from infercast.predict.estimate import Estimate
     from infercast.serve.step import StepShape
-    from infercast.serve.workload.conversations import session_workload
     from infercast.serve.workload.request import Request, Segment, Workload
-    from infercast.serve.workload.synthetic import synthetic_workload, workload_from_requests
+    from infercast.serve.workload.synthetic import session_workload, synthetic_workload, workload_from_requests
     from infercast.serve.workload.traces import read_trace
 
 # Where each public name lives. It is imported when it is first used, so that `import infercast` costs next to nothing.
 _HOMES = {
     "Breakdown": "forecast.explain.breakdown",
-    "Calibration": "forecast.calibration.record",
+    "Calibration": "forecast.calibration",
     "Cost": "forecast.cost",
-    "DayPlan": "forecast.day.day",
-    "Deployment": "engines.deployment",
+    "DayPlan": "forecast.day",
+    "Deployment": "engines.base",
     "Diagnosis": "forecast.explain.diagnose",
     "DoesNotFitError": "errors",
     "Energy": "forecast.energy",
     "EngineSettings": "engines.vllm.settings",
     "Estimate": "predict.estimate",
     "Explained": "forecast.command.explain",
-    "Facility": "forecast.wall",
+    "Facility": "forecast.energy",
     "FileFormatError": "errors",
     "Fit": "forecast.memory",
     "Forecast": "forecast.result",
     "Gpu": "hardware",
-    "GpuPrice": "forecast.money",
+    "GpuPrice": "forecast.cost",
     "InfercastError": "errors",
     "InputError": "errors",
-    "Intervals": "forecast.intervals.intervals",
-    "LayoutCost": "forecast.layout_cost",
-    "Layouts": "forecast.layout_cost",
+    "Intervals": "forecast.intervals",
+    "LayoutCost": "forecast.layouts",
+    "Layouts": "forecast.layouts",
     "ModelConfig": "models.spec",
-    "Percentiles": "forecast.latency",
-    "Plan": "forecast.plan.result",
+    "Percentiles": "forecast.slo",
+    "Plan": "forecast.plan.question",
     "Request": "serve.workload.request",
     "SaturatedError": "errors",
-    "Savings": "forecast.sweep.savings",
+    "Savings": "forecast.sweep",
     "Segment": "serve.workload.request",
     "SglangSettings": "engines.sglang.settings",
     "Slo": "forecast.slo",
     "StepCost": "forecast.explain.kernels",
     "StepShape": "serve.step",
-    "Sweep": "forecast.sweep.points",
-    "Tariff": "forecast.money",
+    "Sweep": "forecast.sweep",
+    "Tariff": "forecast.cost",
     "UnknownNameError": "errors",
     "UnsupportedModelError": "errors",
     "Variants": "forecast.variants",
     "Verdict": "forecast.verdict",
-    "Wall": "forecast.wall",
+    "Wall": "forecast.energy",
     "Workload": "serve.workload.request",
     "compare_layouts": "forecast.layouts",
     "decode_shape": "forecast.explain.kernels",
@@ -121,26 +115,26 @@ _HOMES = {
     "explain_run": "forecast.explain.breakdown",
     "fit_memory": "forecast.memory",
     "forecast_disaggregated": "forecast.simulate",
-    "forecast_intervals": "forecast.intervals.intervals",
+    "forecast_intervals": "forecast.intervals",
     "gpu_names": "hardware",
     "judge": "forecast.verdict",
     "load_gpu": "hardware",
     "load_model": "forecast.deploy",
     "model_names": "models.library",
     "parse_slo": "forecast.slo",
-    "plan": "forecast.plan.named",
-    "plan_day": "forecast.day.day",
+    "plan": "forecast.plan.request",
+    "plan_day": "forecast.day",
     "prefill_shape": "forecast.explain.kernels",
-    "price_of": "forecast.money",
-    "read_calibration": "forecast.calibration.file",
+    "price_of": "forecast.cost",
+    "read_calibration": "forecast.calibration",
     "read_trace": "serve.workload.traces",
-    "save_energy": "forecast.sweep.savings",
-    "session_workload": "serve.workload.conversations",
+    "save_energy": "forecast.sweep",
+    "session_workload": "serve.workload.synthetic",
     "simulate": "forecast.simulate",
-    "sweep": "forecast.sweep.sweep",
+    "sweep": "forecast.sweep",
     "synthetic_workload": "serve.workload.synthetic",
     "workload_from_requests": "serve.workload.synthetic",
-    "write_calibration": "forecast.calibration.file",
+    "write_calibration": "forecast.calibration",
 }
 
 _OLD_NAMES = {
@@ -226,6 +220,9 @@ __all__ = [
     "workload_from_requests",
     "write_calibration",
 ]
+
+
+set_renderers(lambda: importlib.import_module("infercast.report.formats"))
 
 
 def __getattr__(name: str) -> Any:

@@ -1,13 +1,15 @@
 """What public objects have in common: one line for a console, and tables for notebooks and data frames.
 
-How an answer is written is known to the layer `report`, which is above those that make answers: it goes by name.
+How an answer is written is known to `infercast.report`, a layer above those that make answers; the package itself
+says where it is (`set_renderers`).
 """
 
 from __future__ import annotations
 
-from dataclasses import fields
-from importlib import import_module
+from collections.abc import Callable
 from typing import Any
+
+_RENDERERS: list[Callable[[], Any]] = []
 
 
 class Shown:
@@ -29,6 +31,8 @@ class Chosen:
     __slots__ = ()
 
     def __repr__(self) -> str:
+        from dataclasses import fields  # noqa: PLC0415 - commands that build no settings start without it
+
         given = [
             f"{each.name}={getattr(self, each.name)!r}"
             for each in fields(self)  # type: ignore[arg-type]
@@ -44,7 +48,7 @@ class Answer(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data: the same as the command with ``--json`` prints."""
-        found: dict[str, Any] = _faces().document_of(self)
+        found: dict[str, Any] = renderers().document_of(self)
         return found
 
     def to_frame(self, library: str | None = None) -> Any:
@@ -52,11 +56,11 @@ class Answer(Shown):
 
         ``library`` is ``pandas`` or ``polars``; without it the one that is installed, pandas first.
         """
-        return _faces().frame_of(self, library)
+        return renderers().frame_of(self, library)
 
     def _repr_html_(self) -> str:
         """What notebooks show."""
-        text: str = _faces().html_of(self)
+        text: str = renderers().html_of(self)
         return text
 
 
@@ -67,8 +71,14 @@ class Plotted(Answer):
 
     def plot(self) -> Any:
         """A figure of matplotlib, which notebooks show and `savefig` writes; needs ``infercast[report]``."""
-        return _faces().picture_of(self)
+        return renderers().picture_of(self)
 
 
-def _faces() -> Any:
-    return import_module("infercast.report.faces")
+def set_renderers(load: Callable[[], Any]) -> None:
+    """``load`` returns the module that writes answers; it is called with the first of them."""
+    _RENDERERS[:] = [load]
+
+
+def renderers() -> Any:
+    """The module `infercast.report.formats`."""
+    return _RENDERERS[0]()

@@ -8,13 +8,11 @@ import pytest
 
 import infercast
 from infercast.calibrate.learn import calibrate
-from infercast.calibrate.readers.detect import read_results
+from infercast.calibrate.readers import read_results
 from infercast.calibrate.save import result_text, saved_result
 from infercast.engines.corrections import Corrections, Factor
 from infercast.errors import InputError
-from infercast.forecast.calibration.carry import carried
-from infercast.forecast.calibration.file import read_calibration, write_calibration
-from infercast.forecast.calibration.record import Calibration, Fingerprint
+from infercast.forecast.calibration import Calibration, Fingerprint, carried, read_calibration, write_calibration
 from infercast.forecast.result import Forecast
 
 MODEL, GPU = "llama-3.1-8b", "h200-sxm"

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infercast.calibrate.readers.detect import read_results
-from infercast.calibrate.readers.load import Asked, Lengths
-from infercast.calibrate.result import RATE, Result
+from infercast.calibrate.readers import read_results
+from infercast.calibrate.result import RATE, Asked, Lengths, Result
 from infercast.errors import FileFormatError, InputError
 from infercast.validate.measured import MeasuredRun
 

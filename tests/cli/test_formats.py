@@ -11,7 +11,7 @@ import pytest
 
 from infercast.cli.app import load_command
 from infercast.cli.registry import COMMANDS
-from infercast.report.tabular import csv_text, flat, rows_of
+from infercast.report.formats import csv_text, flat, rows_of
 
 WITHOUT_TABLES = ("web",)
 """A server has no answer of its own."""

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 import infercast.engines.host
-from infercast.engines import registry
-from infercast.engines.deployment import Deployment
-from infercast.engines.engine import Engine, Launch
-from infercast.engines.host import HostCosts
+from infercast.engines import base as registry
+from infercast.engines.base import Deployment, Engine
+from infercast.engines.host import HostCosts, Launch
 from infercast.engines.memory import KvLayout, Memory
 from infercast.engines.settings import Resolved
-from infercast.engines.words import Flags, Names
+from infercast.engines.vocabulary import Flags, Names
 from infercast.errors import InputError
 from infercast.forecast.deploy import deploy
 from infercast.forecast.simulate import simulate

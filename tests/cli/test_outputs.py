@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from infercast.cli import outputs
-from infercast.forecast.explain import lanes
+from infercast.forecast.explain import timeline as lanes
 
 RUN = ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", 20, "-n", 40)
 POOLS = (

@@ -6,10 +6,9 @@ import pytest
 import typer
 
 from infercast.cli.app import make_app
-from infercast.cli.options.counts import human_readable_int
-from infercast.cli.options.pasted import translated
+from infercast.cli.options.deployment import human_readable_int, translated
 from infercast.cli.registry import WITH_ENGINE
-from infercast.engines.registry import engines
+from infercast.engines.base import engines
 from infercast.errors import InputError
 
 SMALL = ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", 20, "-n", 30)

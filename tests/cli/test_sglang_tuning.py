@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from infercast.engines.sglang.tuning import EXPERT_LAUNCHES, file_name, file_tokens, rule_of_thumb
+from infercast.engines.sglang.kernels import EXPERT_LAUNCHES, file_name, file_tokens, rule_of_thumb
 from infercast.hardware import load_gpu
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infercast.cli.progress import simulation_bar
+from infercast.cli.outputs import simulation_bar
 
 SMALL = ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm")
 STEADY = (*SMALL, "--rate", 20, "-n", 60)
@@ -268,7 +268,7 @@ def test_long_runs_show_a_bar_on_a_terminal_and_nothing_in_a_pipe(
     with simulation_bar(10) as tell:
         assert tell is None
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("infercast.cli.progress.PATIENCE", -1.0)
+    monkeypatch.setattr("infercast.cli.outputs.PATIENCE", -1.0)
     with simulation_bar(2000) as tell:
         assert tell is not None
         tell(1024, 90.0)

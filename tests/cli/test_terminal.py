@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from infercast import __version__
-from infercast.cli.options import printed
-from infercast.report.layout import show
+from infercast.cli import outputs as printed
+from infercast.report.terminal import show
 
 ANSI = re.compile(r"\x1b\[([0-9;]*)m")
 COMMANDS = [

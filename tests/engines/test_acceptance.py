@@ -2,7 +2,7 @@
 
 import pytest
 
-from infercast.engines.acceptance import by_length, curves, read_acceptance, usual
+from infercast.engines.speculation import by_length, curves, read_acceptance, usual
 from infercast.errors import InputError
 
 LINE = (

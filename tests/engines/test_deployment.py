@@ -1,6 +1,6 @@
 import pytest
 
-from infercast.engines.deployment import deploy
+from infercast.engines.base import deploy
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import DoesNotFitError, InputError
 from infercast.hardware import load_gpu

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import infercast as ic
-from infercast.engines.drafting_timer import DraftingTimer
+from infercast.engines.timer import DraftingTimer
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.serve.step import DraftShape, StepShape
 

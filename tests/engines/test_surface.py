@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from infercast.engines.surface import PAGE, DecodeSurface, PromptSurface
+from infercast.engines.tables import PAGE, DecodeSurface, PromptSurface
 
 
 def estimate(queries, keys, sequences=1):

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from infercast import deploy as deploy_named
-from infercast.engines.deployment import deploy
-from infercast.engines.registry import engine_named
+from infercast.engines.base import deploy, engine_named
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout

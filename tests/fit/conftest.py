@@ -8,8 +8,8 @@ from infercast.fit.samples import read_samples
 from infercast.fit.train import fit_artifact
 from infercast.hardware import load_gpu
 from infercast.ops import Gemm
-from infercast.predict.artifact.artifact import load_artifact
 from infercast.predict.families.gemm import GEMM
+from infercast.predict.fitted import load_artifact
 
 GPUS = ("a100-sxm", "h100-sxm", "h200-sxm")
 TOKENS = (1, 4, 16, 64, 256, 1024, 4096)

@@ -10,11 +10,10 @@ import infercast
 from infercast.errors import InputError
 from infercast.fit.anchoring import read_corrections
 from infercast.hardware import Gpu, load_gpu
-from infercast.measure.plan.anchors import DEFAULT, anchor_cases
+from infercast.measure.cases import DEFAULT, anchor_cases
 from infercast.ops import Gemm
-from infercast.predict.default import default_artifact
-from infercast.predict.learned import Learned
-from infercast.predict.profile import kernel_profile
+from infercast.predict.identity import kernel_profile
+from infercast.predict.learned import Learned, default_artifact
 
 GPU = load_gpu("gb200")
 SHAPES = [case.shape for case in anchor_cases(24) if case.family == "gemm" and case.shape["dtype"] == "bf16"]

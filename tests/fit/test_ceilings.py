@@ -10,7 +10,7 @@ from infercast.fit.tables import Rows
 from infercast.hardware import load_gpu
 from infercast.ops import Gemm
 from infercast.predict.adjust.ceiling import CEILINGS
-from infercast.predict.artifact.artifact import load_artifact
+from infercast.predict.fitted import load_artifact
 from infercast.predict.identity import SWEEP
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "accuracy"

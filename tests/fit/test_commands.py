@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from infercast.cli.main import run
-from infercast.predict.artifact.manifest import read_manifest
+from infercast.predict.fitted import read_manifest
 
 
 @pytest.fixture

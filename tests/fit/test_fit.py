@@ -4,16 +4,15 @@ import numpy as np
 import pytest
 
 from infercast.errors import FileFormatError, InputError
-from infercast.fit.boost import Settings, boost
 from infercast.fit.evaluate import score
 from infercast.fit.samples import read_samples
-from infercast.fit.train import fit_artifact
+from infercast.fit.train import Settings, boost, fit_artifact
 from infercast.hardware import load_gpu
 from infercast.ops import Gemm, MoE
 from infercast.ops.elementwise import norm
 from infercast.predict.families.gemm import GEMM
+from infercast.predict.identity import kernel_profile
 from infercast.predict.learned import Learned
-from infercast.predict.profile import kernel_profile
 
 M = np.array([1, 16, 64, 1024])
 

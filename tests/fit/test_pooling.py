@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
-from infercast.fit.pooling import fit_pooled, pools_of
 from infercast.fit.samples import Sample
-from infercast.fit.spread import GENERATION
-from infercast.predict.artifact.artifact import POOLED
-from infercast.predict.artifact.features import FEATURES
+from infercast.fit.train import GENERATION, fit_pooled, pools_of
+from infercast.predict.fitted import FEATURES, POOLED
 from infercast.predict.identity import any_kernel, is_same_kernel, is_written_by_engine
 
 ROWS = 60

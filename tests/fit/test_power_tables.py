@@ -9,8 +9,7 @@ import pandas
 import pytest
 
 from infercast.errors import FileFormatError
-from infercast.fit.counted_energy import read_counted
-from infercast.fit.power_tables import read_power
+from infercast.fit.power_tables import read_counted, read_power
 from infercast.ops import Attention, Gemm, MoE
 
 OWN = Path(__file__).parents[2] / "measurements" / "h200-sxm" / "power_bursts.json.gz"

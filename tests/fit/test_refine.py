@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from infercast.fit.refine import refine
-from infercast.predict.artifact.forest import Forest
+from infercast.fit.train import refine
+from infercast.predict.forest import Forest
 
 
 def two_trees() -> Forest:

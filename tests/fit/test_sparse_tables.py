@@ -7,13 +7,13 @@ import pytest
 from infercast.errors import FileFormatError
 from infercast.fit.evaluate import score
 from infercast.fit.samples import key_of, read_samples, sample_of
-from infercast.fit.sparse_sweeps import read_sparse_sweep
+from infercast.fit.sweeps import read_sparse_sweep
 from infercast.fit.tables import FILES, read_table
 from infercast.fit.train import fit_artifact
 from infercast.ops import IndexScores, SparseAttention, TopK
-from infercast.predict.artifact.artifact import load_artifact
-from infercast.predict.families.sparse_module import SparseModule
-from infercast.predict.profile import kernel_profile
+from infercast.predict.families.sparse import SparseModule
+from infercast.predict.fitted import load_artifact
+from infercast.predict.identity import kernel_profile
 
 
 def written(folder, name, **columns):

@@ -6,16 +6,16 @@ import numpy as np
 import pandas
 import pytest
 
-from infercast.cli.options.shared import choose_predictor
+from infercast.cli.options.deployment import choose_predictor
 from infercast.errors import FileFormatError, InputError
 from infercast.fit.samples import key_of, sample_of, sweep_samples
 from infercast.fit.sweeps import read_sweep, sweep_folders
 from infercast.fit.train import fit_measured
 from infercast.hardware import load_gpu
 from infercast.ops import MoE
-from infercast.predict.artifact.artifact import Entry
-from infercast.predict.default import default_artifact
+from infercast.predict.fitted import Entry
 from infercast.predict.identity import SWEEP
+from infercast.predict.learned import default_artifact
 
 OURS = Path(__file__).parents[2] / "measurements"
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import infercast
-from infercast.forecast.asking import DeployOptions
-from infercast.forecast.telling import told_progress, told_stages
+from infercast.forecast.options import DeployOptions
+from infercast.forecast.progress import told_progress, told_stages
 
 QUICK: dict[str, Any] = {"gpu": "l4", "predictor": "roofline"}
 

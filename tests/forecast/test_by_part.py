@@ -10,7 +10,7 @@ import pytest
 from infercast import EngineSettings, deploy, simulate, synthetic_workload
 from infercast.forecast.result import Forecast
 from infercast.serve.workload.classes import parse_class, with_classes
-from infercast.serve.workload.conversations import session_workload
+from infercast.serve.workload.synthetic import session_workload
 
 
 @pytest.fixture(scope="module")

@@ -7,20 +7,25 @@ import pytest
 
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InputError
-from infercast.forecast.day.chance import chance_out
-from infercast.forecast.day.coefficients import autoscaler_row
-from infercast.forecast.day.curve import learn_curve
-from infercast.forecast.day.day import plan_day
-from infercast.forecast.day.fleet import Replica, Replicas, fixed, run_fleet
-from infercast.forecast.day.outcome import Goal
-from infercast.forecast.day.policies import Autoscaler, Autoscaling, scheduled
-from infercast.forecast.day.startup import start_up
-from infercast.forecast.day.traffic import made_up_day, parse_profile, traffic_of
+from infercast.forecast.autoscaling import (
+    Autoscaler,
+    Autoscaling,
+    Goal,
+    Replica,
+    Replicas,
+    fixed,
+    learn_curve,
+    run_fleet,
+    scheduled,
+    start_up,
+)
+from infercast.forecast.day import autoscaler_row, chance_out, plan_day
 from infercast.forecast.deploy import deploy
 from infercast.forecast.slo import attainment, parse_slo
 from infercast.forecast.system import replicas_of, system_of
+from infercast.forecast.traffic import made_up_day, parse_profile, traffic_of
 from infercast.serve import Workload
-from infercast.serve.workload.lengths import parse_lengths
+from infercast.serve.workload.distributions import parse_lengths
 
 SLO = "ttft_p99<2s,tpot_p95<60ms"
 INPUTS, OUTPUTS = parse_lengths("uniform:50:400", "inputs"), parse_lengths("uniform:20:120", "outputs")

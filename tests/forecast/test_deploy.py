@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from infercast.engines.registry import engine_named
+from infercast.engines.base import engine_named
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.deploy import deploy, load_model
 from infercast.hardware import load_gpu

@@ -9,7 +9,7 @@ import pytest
 from infercast import deploy, forecast_disaggregated, simulate, synthetic_workload
 from infercast.engines.corrections import Corrections, Factor
 from infercast.engines.vllm.settings import EngineSettings
-from infercast.forecast.pool_energy import IDLE, STATIC
+from infercast.forecast.energy import IDLE, STATIC
 from infercast.predict.estimate import SOURCES
 
 

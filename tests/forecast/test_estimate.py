@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import infercast
-import infercast.predict.default
+import infercast.predict.learned
 from infercast.ops import Gemm
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks/accuracy"))
@@ -42,7 +42,7 @@ def test_an_engine_adds_to_a_kernel_alone_and_the_power_limit_to_a_long_load():
     assert lasting.seconds[2] > 1.1 * alone.seconds[2]
     for each in (alone, engine, lasting):  # the interval is of the number beside it
         assert each.low / each.seconds == pytest.approx(alone.low / alone.seconds, rel=0.06)
-    steps = infercast.predict.default.make_predictor()
+    steps = infercast.predict.learned.make_predictor()
     assert engine.seconds == pytest.approx(steps.estimate(Gemm(sizes["m"], 4096, 4096), GPU).seconds)
     with pytest.raises(infercast.UnknownNameError, match="unknown condition 'warm'"):
         infercast.estimate("gemm", "h200-sxm", condition="warm", m=1, n=1, k=1)

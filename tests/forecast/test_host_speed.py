@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from infercast.engines.registry import engine_named
+from infercast.engines.base import engine_named
 from infercast.errors import FileFormatError, InputError, UnknownNameError
-from infercast.forecast.deploy import deploy
-from infercast.forecast.host_speed import host_from
-from infercast.hardware.hosts import host_cpus
+from infercast.forecast.deploy import deploy, host_from
+from infercast.hardware.server import host_cpus
 
 OURS = Path(__file__).parents[2] / "measurements" / "h200-sxm" / "host.json"
 

@@ -10,24 +10,23 @@ import pytest
 
 import infercast
 from infercast.engines.vllm.settings import EngineSettings
+from infercast.forecast import intervals as module
+from infercast.forecast import uncertainty as sources
 from infercast.forecast.deploy import deploy
 from infercast.forecast.explain.kernels import decode_shape, estimate_shape
-from infercast.forecast.intervals import intervals as module
-from infercast.forecast.intervals import uncertainty as sources
-from infercast.forecast.intervals.intervals import Intervals, forecast_intervals, half_widths
-from infercast.forecast.intervals.odds import SLOWER_ELSEWHERE
-from infercast.forecast.intervals.results import chance_of
-from infercast.forecast.intervals.slowed import slowed
-from infercast.forecast.intervals.uncertainty import (
+from infercast.forecast.intervals import Intervals, forecast_intervals, half_widths, slowed
+from infercast.forecast.simulate import simulate
+from infercast.forecast.slo import NAMES, Percentiles
+from infercast.forecast.uncertainty import (
     EIGHTY,
     HOST_SPREAD,
+    SLOWER_ELSEWHERE,
     Uncertainty,
+    chance_of,
     spread_of,
     step_uncertainty,
     uncertainty_of,
 )
-from infercast.forecast.latency import NAMES, Percentiles
-from infercast.forecast.simulate import simulate
 from infercast.predict.estimate import SOURCES
 from infercast.serve import simulate as simulate_replica
 from infercast.serve.workload.synthetic import synthetic_workload

@@ -4,14 +4,12 @@ import pytest
 
 from infercast.errors import InputError
 from infercast.forecast.deploy import deploy
-from infercast.forecast.estimate import estimate_kernel, estimate_power, power_of
+from infercast.forecast.estimate import build_op, estimate_kernel, estimate_power, kernel_power, power_of
 from infercast.forecast.explain.kernels import decode_shape, estimate_step, prefill_shape
-from infercast.forecast.kernel_power import kernel_power
-from infercast.forecast.shapes import build_op
 from infercast.hardware import load_gpu
-from infercast.predict.default import make_predictor
-from infercast.predict.energy.metered import meter_reading
-from infercast.predict.energy.model import board_power
+from infercast.predict.board_power import board_power
+from infercast.predict.learned import make_predictor
+from infercast.predict.metered import meter_reading
 from infercast.report.kernels import power_dict, power_facts
 
 GPU = load_gpu("h200-sxm")

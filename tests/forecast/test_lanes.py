@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import infercast
-from infercast.forecast.explain import lanes as module
-from infercast.forecast.explain.lanes import lanes_of
-from infercast.forecast.explain.watched import Watched, watch_run
+from infercast.forecast.explain import timeline as module
+from infercast.forecast.explain.step_log import Watched, watch_run
+from infercast.forecast.explain.timeline import lanes_of
 from infercast.forecast.system import system_of
 from infercast.serve import simulate, simulation
 from infercast.serve.timeline import Span, Timeline

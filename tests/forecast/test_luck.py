@@ -7,11 +7,10 @@ import pytest
 
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.forecast.deploy import deploy
-from infercast.forecast.intervals.intervals import forecast_intervals
-from infercast.forecast.intervals.luck import luck_of
-from infercast.forecast.intervals.results import chance_in, results_of
-from infercast.forecast.latency import NAMES
+from infercast.forecast.intervals import forecast_intervals
 from infercast.forecast.simulate import simulate
+from infercast.forecast.slo import NAMES
+from infercast.forecast.uncertainty import chance_in, luck_of, results_of
 from infercast.serve import simulate as simulate_replica
 from infercast.serve.workload.redraw import redrawn, scaled
 from infercast.serve.workload.synthetic import synthetic_workload

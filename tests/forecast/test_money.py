@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from infercast import FileFormatError, InputError, Tariff, UnknownNameError, deploy, gpu_names, price_of, simulate
-from infercast.forecast.cost import cost_at, cost_of
-from infercast.forecast.money import GpuPrice
-from infercast.forecast.price_list import HEAD, HOURS_A_YEAR, OF_GPU, bundled_lists
+from infercast.forecast.cost import HEAD, HOURS_A_YEAR, OF_GPU, GpuPrice, bundled_lists, cost_at
+from infercast.forecast.result import cost_of
 from infercast.forecast.simulate import forecast_disaggregated
-from infercast.hardware.schema import check_table
+from infercast.hardware.load import check_table
 from infercast.serve.workload.synthetic import synthetic_workload
 from infercast.units import format_dollars
 

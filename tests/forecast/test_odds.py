@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from infercast.forecast.deploy import deploy
-from infercast.forecast.intervals.odds import (
+from infercast.forecast.uncertainty import (
+    EIGHTY,
     SLOWER_ELSEWHERE,
     SLOWER_UNDER_LOAD,
     is_at_once,
     odds_within,
     slower_by,
 )
-from infercast.forecast.intervals.uncertainty import EIGHTY
-from infercast.forecast.slo import chance_below
+from infercast.forecast.verdict import chance_below
 from infercast.serve.workload.synthetic import synthetic_workload
 
 

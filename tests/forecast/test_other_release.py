@@ -7,9 +7,11 @@ from math import hypot
 import pytest
 
 from infercast import deploy, synthetic_workload
-from infercast.engines.deployment import Deployment
+from infercast.engines.base import Deployment
 from infercast.forecast.explain.kernels import decode_shape, estimate_step
-from infercast.forecast.intervals.uncertainty import (
+from infercast.forecast.simulate import simulate_system
+from infercast.forecast.system import busiest, system_of
+from infercast.forecast.uncertainty import (
     CLOSE_RELEASE,
     EIGHTY,
     HOST_SPREAD,
@@ -21,8 +23,6 @@ from infercast.forecast.intervals.uncertainty import (
     step_uncertainty,
     uncertainty_of,
 )
-from infercast.forecast.simulate import simulate_system
-from infercast.forecast.system import busiest, system_of
 from infercast.report.caveats import caveats
 
 LOAD = synthetic_workload(rate=8.0, count=20, input_lengths=200, output_lengths=10)

@@ -7,7 +7,7 @@ import pytest
 
 import infercast
 from infercast.forecast.explain.overview import MOST_BINS, Overview, look_over
-from infercast.forecast.explain.watched import watch_run
+from infercast.forecast.explain.step_log import watch_run
 from infercast.forecast.system import system_of
 
 LENGTHS = {"input_lengths": "uniform:50:900", "output_lengths": "uniform:2:60"}

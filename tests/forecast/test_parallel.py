@@ -6,7 +6,7 @@ import pytest
 import infercast
 from infercast.errors import InputError
 from infercast.forecast.explain.breakdown import break_down
-from infercast.forecast.explain.watched import watch_run
+from infercast.forecast.explain.step_log import watch_run
 from infercast.forecast.layouts import ranked, usual_workload
 from infercast.forecast.system import link_between, system_of, two_pools
 

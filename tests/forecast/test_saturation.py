@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from infercast.engines.vllm.settings import EngineSettings
-from infercast.forecast.capacity import full_rate, typical
 from infercast.forecast.deploy import deploy
-from infercast.forecast.saturation import Saturation
 from infercast.forecast.simulate import simulate
+from infercast.forecast.steady import Saturation, full_rate, typical
 from infercast.serve.workload.synthetic import synthetic_workload, workload_from_requests
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.forecast.deploy import deploy
-from infercast.forecast.latency import NAMES, percentiles
 from infercast.forecast.simulate import simulate
+from infercast.forecast.slo import NAMES, percentiles
 from infercast.serve import Request
 from infercast.serve import simulate as simulate_replica
 from infercast.serve.step import StepShape

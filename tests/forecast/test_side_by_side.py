@@ -8,13 +8,12 @@ from functools import partial
 import pytest
 
 from infercast import deploy, synthetic_workload
-from infercast.engines.registry import engine_named
+from infercast.engines.base import engine_named
 from infercast.errors import InputError
-from infercast.forecast.explain.watched import Watched, watch_run
-from infercast.forecast.reasons import reasons
-from infercast.forecast.side_by_side import SideBySide, side_by_side
+from infercast.forecast.compare import SideBySide, reasons, side_by_side
+from infercast.forecast.deploy import deploy_changed, for_engine, parse_changes
+from infercast.forecast.explain.step_log import Watched, watch_run
 from infercast.forecast.system import system_of
-from infercast.forecast.what_if import deploy_changed, for_engine, parse_changes
 
 LOAD = synthetic_workload(rate=30.0, count=60, input_lengths=900, output_lengths=40)
 

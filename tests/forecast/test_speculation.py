@@ -9,10 +9,9 @@ import pytest
 import infercast as ic
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InputError
-from infercast.forecast.break_even import BreakEven, LoadPoint, break_even
-from infercast.forecast.speculation import drafts_of
-from infercast.report.drafts import draft_rows
-from infercast.report.speculation import break_even_dict
+from infercast.forecast.speculation import BreakEven, LoadPoint, break_even, drafts_of
+from infercast.report.deployment import draft_rows
+from infercast.report.sweep import break_even_dict
 
 CONFIG = json.dumps({"method": "eagle3", "model": "somebody/eagle3", "num_speculative_tokens": 3})
 

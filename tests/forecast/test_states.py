@@ -3,13 +3,11 @@
 import numpy as np
 import pytest
 
-from infercast.forecast.capacity import full_rate
-from infercast.forecast.intervals.luck import Batches
-from infercast.forecast.saturation import find_state, judged
-from infercast.forecast.steady import find_steady
+from infercast.forecast.steady import find_state, find_steady, full_rate, judged
+from infercast.forecast.uncertainty import Batches
 from infercast.serve import FirstCome, Record, Replica, Request, Workload, simulate
 from infercast.serve.step import constant_timer
-from infercast.serve.workload.arrivals import arrival_times
+from infercast.serve.workload.distributions import arrival_times
 from infercast.serve.workload.synthetic import synthetic_workload
 
 SERVICE = 0.5

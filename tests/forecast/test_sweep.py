@@ -9,8 +9,7 @@ from infercast.errors import InputError
 from infercast.forecast.deploy import deploy
 from infercast.forecast.simulate import simulate
 from infercast.forecast.slo import attainment, parse_slo
-from infercast.forecast.sweep.axis import at_load, axis_of, parse_numbers
-from infercast.forecast.sweep.sweep import sweep
+from infercast.forecast.sweep import at_load, axis_of, parse_numbers, sweep
 from infercast.serve.workload.redraw import scaled
 from infercast.serve.workload.synthetic import synthetic_workload, workload_from_requests
 

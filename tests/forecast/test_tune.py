@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from infercast.engines.vllm.expert_defaults import (
+from infercast.engines.vllm.kernels import (
     EXPERT_LAUNCHES,
     Configuration,
     device_name,
@@ -16,9 +16,20 @@ from infercast.engines.vllm.expert_defaults import (
 )
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
-from infercast.forecast.tune.advice import RELIABLE, TunedShape, Tuning, experts_of, tune_model, tune_shape
-from infercast.forecast.tune.trial import drawn, judge, layer_of, spearman
-from infercast.forecast.tune.tuned_file import tried_file, untried_file
+from infercast.forecast.tune import (
+    RELIABLE,
+    TunedShape,
+    Tuning,
+    drawn,
+    experts_of,
+    judge,
+    layer_of,
+    spearman,
+    tried_file,
+    tune_model,
+    tune_shape,
+    untried_file,
+)
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
 

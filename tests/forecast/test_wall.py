@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from infercast import Forecast, InputError, Tariff, UnknownNameError, deploy, simulate
-from infercast.forecast.plan.asked import question_of
+from infercast.forecast.energy import Facility
+from infercast.forecast.plan.request import question_of
 from infercast.forecast.simulate import forecast_disaggregated
 from infercast.forecast.slo import parse_slo
-from infercast.forecast.wall import Facility
 from infercast.serve.workload.synthetic import synthetic_workload
 
 LOAD = synthetic_workload(rate=20, count=12, input_lengths=200, output_lengths=10)

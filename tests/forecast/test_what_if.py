@@ -7,22 +7,19 @@ import numpy as np
 import pytest
 
 import infercast
-from infercast.engines.deployment import Deployment
+from infercast.engines.base import Deployment
 from infercast.errors import InputError, UnknownNameError
-from infercast.forecast.compare import compare_runs, compare_steps
-from infercast.forecast.deploy import deploy
+from infercast.forecast.compare import compare_runs, compare_steps, reasons, side_by_side
+from infercast.forecast.cost import price_of
+from infercast.forecast.deploy import deploy, deploy_changed, parse_changes
 from infercast.forecast.explain.kernels import decode_shape, estimate_step
-from infercast.forecast.explain.watched import watch_run
-from infercast.forecast.money import price_of
-from infercast.forecast.reasons import reasons
-from infercast.forecast.side_by_side import side_by_side
+from infercast.forecast.explain.step_log import watch_run
 from infercast.forecast.system import system_of
-from infercast.forecast.what_if import deploy_changed, parse_changes
 from infercast.hardware import load_gpu
-from infercast.hardware.changed import PROPERTIES, changed_gpu
+from infercast.hardware.gpu import PROPERTIES, changed_gpu
 from infercast.ops import Gemm
 from infercast.predict.adjust.changed import Changed
-from infercast.predict.default import make_predictor
+from infercast.predict.learned import make_predictor
 
 SETTINGS = infercast.EngineSettings(max_num_batched_tokens=2048, max_num_seqs=64, max_model_len=4096)
 WORKLOAD = infercast.synthetic_workload(rate=6, count=30, input_lengths=500, output_lengths=40)

@@ -19,18 +19,22 @@ import numpy as np
 import pytest
 
 from infercast.errors import InputError
-from infercast.forecast.latency import Percentiles
-from infercast.forecast.plan.candidate import Candidate
-from infercast.forecast.plan.cluster import RayCluster
-from infercast.forecast.plan.executors import executor_for
-from infercast.forecast.plan.plain import from_plain, to_plain
-from infercast.forecast.plan.processes import TRIES, Processes, WorkerError, pieces_of
+from infercast.forecast.plan.candidate import Candidate, Row, Stage
+from infercast.forecast.plan.executors import (
+    TRIES,
+    Processes,
+    RayCluster,
+    Resumed,
+    Serial,
+    WorkerError,
+    executor_for,
+    from_plain,
+    pieces_of,
+    to_plain,
+)
 from infercast.forecast.plan.question import Question
-from infercast.forecast.plan.result import Row, Stage
-from infercast.forecast.plan.resume import Resumed
 from infercast.forecast.plan.search import plan
-from infercast.forecast.plan.workers import Serial
-from infercast.forecast.slo import parse_slo
+from infercast.forecast.slo import Percentiles, parse_slo
 from infercast.models.layout import ParallelLayout
 from infercast.serve.workload.synthetic import synthetic_workload
 

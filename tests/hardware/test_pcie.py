@@ -7,7 +7,7 @@ from infercast.errors import FileFormatError, InputError, UnknownNameError
 from infercast.forecast.deploy import deploy
 from infercast.forecast.memory import fit_memory
 from infercast.hardware import load_gpu
-from infercast.hardware.pcie import TOPOLOGIES, is_left_open, ring_rate, with_topology
+from infercast.hardware.gpu import TOPOLOGIES, is_left_open, ring_rate, with_topology
 
 BOARD = load_gpu("l40s")
 MESSAGE = {"bytes": 24_600_000, "gpus": 4}

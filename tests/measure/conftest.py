@@ -3,16 +3,20 @@
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from time import strftime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from infercast.cli.main import run
-from infercast.measure import engines, meta, power, rows, sweep
-from infercast.measure.case import Case
+from infercast.measure import device as engines
+from infercast.measure import rows, sweep
+from infercast.measure import sweep as meta
+from infercast.measure import sweep as power
+from infercast.measure.cases import Case
 from infercast.measure.device import State
-from infercast.measure.sections import Kernel, Timing
+from infercast.measure.rows import Kernel, Timing
 
 GPU = "h200-sxm"
 
@@ -93,7 +97,7 @@ class FakeMonitor:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     for module in (sweep, rows, power):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic))
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic, strftime=strftime))
     return clock
 
 

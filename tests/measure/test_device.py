@@ -8,7 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from infercast.errors import InputError
-from infercast.measure import device, engines, host, meta
+from infercast.measure import device, host
+from infercast.measure import device as engines
+from infercast.measure import sweep as meta
 from infercast.measure.device import Monitor, State
 
 

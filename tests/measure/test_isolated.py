@@ -8,15 +8,12 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from infercast.measure import child, isolated
-from infercast.measure.case import Case
+from infercast.measure import isolated
+from infercast.measure import isolated as child
+from infercast.measure.cases import Case, sweep_cases
 from infercast.measure.device import State
-from infercast.measure.isolated import kind_of, measure_isolated
-from infercast.measure.journal import Journal
-from infercast.measure.plan import sweep_cases
-from infercast.measure.rows import Tally
-from infercast.measure.sections import Kernel, Timing
-from infercast.measure.table import Store
+from infercast.measure.isolated import Journal, kind_of, measure_isolated
+from infercast.measure.rows import Kernel, Store, Tally, Timing
 
 CASES = [Case("sparse", {"op": op, "batch": number}) for op in ("a", "b", "c") for number in range(3)]
 

@@ -9,9 +9,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from infercast.measure import engines
-from infercast.measure.case import Case
-from infercast.measure.plan import NAMES, sweep_cases
+from infercast.measure import device as engines
+from infercast.measure.cases import NAMES, Case, sweep_cases
 
 NEEDS_TORCH = ("kernels", "kernels.attention", "kernels.elementwise", "kernels.experts", "kernels.linear", "launch")
 NEEDS_TORCH += ("kernels.recurrent", "kernels.states")
@@ -167,7 +166,7 @@ def test_each_run_of_a_product_finds_its_operands_elsewhere(torch: MagicMock) ->
 def test_light_and_heavy_runs_make_the_marks_that_they_are_cut_at(
     torch: MagicMock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trace = importlib.import_module("infercast.measure.trace")
+    trace = importlib.import_module("infercast.measure.launch")
     record: list[dict[str, Any]] = []
 
     def ran(name: str) -> None:
@@ -193,7 +192,7 @@ def test_light_and_heavy_runs_make_the_marks_that_they_are_cut_at(
 
 
 def test_a_kernel_is_repeated_for_so_long(torch: MagicMock, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = importlib.import_module("infercast.measure.trace")
+    trace = importlib.import_module("infercast.measure.launch")
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(trace, "time", SimpleNamespace(perf_counter=lambda: clock.now))
 

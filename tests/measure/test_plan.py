@@ -5,10 +5,16 @@ from collections import Counter
 import pytest
 
 from infercast.errors import UnknownNameError
-from infercast.measure.plan import FAMILIES, SHARES, sweep_cases
-from infercast.measure.plan.attention import MOST_KEYS
-from infercast.measure.plan.gemm import LARGEST_WEIGHT, LONGEST_FLOPS, weight_shapes
-from infercast.measure.plan.other import MOST_ROWS
+from infercast.measure.cases import (
+    FAMILIES,
+    LARGEST_WEIGHT,
+    LONGEST_FLOPS,
+    MOST_KEYS,
+    MOST_ROWS,
+    SHARES,
+    sweep_cases,
+    weight_shapes,
+)
 
 CASES = sweep_cases()
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from infercast.measure import engines, prepare
-from infercast.measure.plan import sweep_cases
+from infercast.measure import device as engines
+from infercast.measure import prepare
+from infercast.measure.cases import sweep_cases
 
 CASES = sweep_cases(["moe", "elementwise"])
 

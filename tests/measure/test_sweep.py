@@ -10,13 +10,10 @@ import pytest
 
 from infercast.errors import InputError, UnknownNameError
 from infercast.measure import sweep
-from infercast.measure.case import Case
+from infercast.measure.cases import FAMILIES, Case, sweep_cases
 from infercast.measure.device import State
-from infercast.measure.plan import FAMILIES, sweep_cases
-from infercast.measure.rows import HEAVY_FLOPS
-from infercast.measure.sections import Kernel, Timing
+from infercast.measure.rows import HEAVY_FLOPS, Kernel, Store, Timing
 from infercast.measure.sweep import BATCH, batches, run_sweep
-from infercast.measure.table import Store
 
 MOE, MIXED = (len(sweep_cases([family])) for family in ("moe", "attention_mixed"))
 

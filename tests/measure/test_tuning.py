@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from infercast.errors import InputError
-from infercast.measure import engines, prepare, tuning
-from infercast.measure.case import Case
+from infercast.measure import device as engines
+from infercast.measure import prepare, tuning
+from infercast.measure.cases import Case
 
 from .conftest import FakeBench, FakeMonitor
 

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from infercast.engines.vllm.block_size import default_block_size
-from infercast.engines.vllm.kv import kv_layout
+from infercast.engines.vllm.kernels import default_block_size
+from infercast.engines.vllm.kv_cache import kv_layout
 from infercast.hardware import load_gpu
 from infercast.models.families import architecture_of
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import bundled_config
 from infercast.models.lower import attention_calls, mixer_layers, token_calls
-from infercast.models.parameters import parameter_count
-from infercast.models.rank import rank_weight_bytes
 from infercast.models.read import read_model
+from infercast.models.sharding import rank_weight_bytes
+from infercast.models.spec import parameter_count
 
 ONE = ParallelLayout()
 VALUES = bundled_config("minimax-m3")

@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from infercast.engines.vllm.kv import kv_layout
+from infercast.engines.vllm.kernels import choose_sparse_kernels
+from infercast.engines.vllm.kv_cache import kv_layout
+from infercast.engines.vllm.memory import sparse_memory
 from infercast.engines.vllm.settings import EngineSettings, resolve
-from infercast.engines.vllm.sparse import choose_sparse_kernels
-from infercast.engines.vllm.sparse_memory import sparse_memory
 from infercast.errors import FileFormatError, InputError
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import bundled_config
 from infercast.models.lower import attention_calls, mixer_layers, token_calls
 from infercast.models.mixers import Cache
-from infercast.models.parameters import active_parameter_count, parameter_count, prediction_parameter_count
 from infercast.models.read import read_model
-from infercast.models.spread import divides
+from infercast.models.sharding import divides
+from infercast.models.spec import active_parameter_count, parameter_count, prediction_parameter_count
 
 ONE = ParallelLayout()
 HOPPER = load_gpu("h200-sxm")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from infercast.errors import InputError
+from infercast.models.draft import eagle_draft, model_draft, prediction_draft, usual_head
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, verify_calls
 from infercast.models.read import read_model
-from infercast.models.read_draft import eagle_draft, model_draft, prediction_draft, usual_head
 
 ONE = ParallelLayout()
 HEAD = {

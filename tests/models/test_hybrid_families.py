@@ -16,10 +16,9 @@ from infercast.models.mixers import (
     Mamba2,
     NoMixer,
 )
-from infercast.models.parameters import parameter_count, weight_bytes
-from infercast.models.rank import rank_weight_bytes
 from infercast.models.read import read_model
-from infercast.models.spread import divides
+from infercast.models.sharding import divides, rank_weight_bytes
+from infercast.models.spec import parameter_count, weight_bytes
 
 
 def changed(name, **changes):

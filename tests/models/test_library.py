@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from infercast.errors import UnknownNameError, UnsupportedModelError
-from infercast.models.library import bundled_config, bundled_name, model_names
-from infercast.models.parameters import active_parameter_count, parameter_count, weight_bytes
+from infercast.models.library import bundled_config, bundled_name, model_names, refused, refused_names, relatives
 from infercast.models.read import read_model
-from infercast.models.unknown_names import refused, refused_names, relatives
+from infercast.models.spec import active_parameter_count, parameter_count, weight_bytes
 
 DOCS = Path(__file__).parents[2] / "docs" / "models.md"
 

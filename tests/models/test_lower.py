@@ -8,9 +8,8 @@ import pytest
 from infercast.models.feed_forward import DenseFeedForward, ExpertFeedForward
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, head_calls, merge, mixer_layers, step_calls, token_calls
-from infercast.models.parameters import parameter_count, weight_bytes
 from infercast.models.read import read_model
-from infercast.models.spec import Stack
+from infercast.models.spec import Stack, parameter_count, weight_bytes
 from infercast.ops import Call, Gemm
 from infercast.ops.elementwise import norm
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from infercast.models.feed_forward.exchange import hottest_load
+from infercast.models.feed_forward import hottest_load
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import step_calls
 from infercast.models.read import read_model

@@ -11,15 +11,15 @@ import pytest
 from rich.console import Console
 
 from infercast import deploy, fit_memory, simulate, synthetic_workload
-from infercast.engines.vllm.kv import kv_layout
+from infercast.engines.vllm.kv_cache import kv_layout
 from infercast.models.families import FAMILIES, Family, Layer
 from infercast.models.families.layers import dense_feed_forward, grouped_attention
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, token_calls
 from infercast.models.mixers import Cache, Mixer
-from infercast.models.parameters import parameter_count
-from infercast.models.rank import rank_weight_bytes
 from infercast.models.read import read_model
+from infercast.models.sharding import rank_weight_bytes
+from infercast.models.spec import parameter_count
 from infercast.ops import Call
 from infercast.ops.elementwise import Elementwise
 from infercast.report.models import render_model

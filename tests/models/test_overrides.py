@@ -5,7 +5,7 @@ import pytest
 from infercast import load_model
 from infercast.errors import InputError
 from infercast.models.library import bundled_config
-from infercast.models.overrides import overridden
+from infercast.models.read import overridden
 
 
 def test_fewer_layers_take_their_items_of_lists_with_them() -> None:

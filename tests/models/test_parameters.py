@@ -6,9 +6,8 @@ import pytest
 
 from infercast.models.feed_forward import DenseFeedForward
 from infercast.models.mixers import GroupedAttention
-from infercast.models.parameters import WeightBytes, active_parameter_count, parameter_count, weight_bytes
 from infercast.models.read import read_model
-from infercast.models.spec import ModelConfig, Stack
+from infercast.models.spec import ModelConfig, Stack, WeightBytes, active_parameter_count, parameter_count, weight_bytes
 
 # Totals of the published safetensors files.
 EXACT = {

@@ -4,9 +4,9 @@ import pytest
 
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import bundled_config
-from infercast.models.parameters import parameter_count, prediction_parameter_count, weight_bytes
-from infercast.models.rank import prediction_bytes, rank_weight_bytes
 from infercast.models.read import read_model
+from infercast.models.sharding import prediction_bytes, rank_weight_bytes
+from infercast.models.spec import parameter_count, prediction_parameter_count, weight_bytes
 
 # Heads, copies of the model's tables that the files hold for them (engines do not load these), and all that the
 # safetensors files hold; DeepSeek's count the scales of blocks too.

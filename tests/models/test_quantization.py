@@ -4,7 +4,7 @@ import pytest
 
 from infercast.errors import FileFormatError, UnknownNameError, UnsupportedModelError
 from infercast.models.library import bundled_config
-from infercast.models.module_names import ModuleNames
+from infercast.models.quantization import ModuleNames
 from infercast.models.read import read_model
 
 

@@ -3,10 +3,9 @@
 import pytest
 
 from infercast.models.layout import ParallelLayout
-from infercast.models.parameters import weight_bytes
-from infercast.models.rank import rank_weight_bytes, stage_weight_bytes
 from infercast.models.read import read_model
-from infercast.models.stages import stage_config, stage_range
+from infercast.models.sharding import rank_weight_bytes, stage_config, stage_range, stage_weight_bytes
+from infercast.models.spec import weight_bytes
 
 
 def test_one_gpu_holds_everything():

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from infercast.errors import UnsupportedModelError
-from infercast.models.parameters import parameter_count
+from infercast.models.library import refused
 from infercast.models.read import read_model
-from infercast.models.unknown_names import refused
+from infercast.models.spec import parameter_count
 
 SHARED = Path(__file__).parents[3] / "shared" / "models"
 # Published totals in billions, of the language model alone, prediction layers left out.

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from infercast.errors import FileFormatError, InfercastError, UnknownNameError, UnsupportedModelError
 from infercast.models.families import FAMILIES, VISION, architecture_of
-from infercast.models.library import bundled_config
+from infercast.models.library import bundled_config, refused
 from infercast.models.read import read_model
 from infercast.models.spec import ModelConfig
-from infercast.models.unknown_names import refused
 
 LLAMA = bundled_config("llama-3.1-8b")
 

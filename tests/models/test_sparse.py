@@ -3,20 +3,19 @@
 import numpy as np
 import pytest
 
-from infercast.engines.vllm.block_size import default_block_size
-from infercast.engines.vllm.kv import kv_layout
+from infercast.engines.vllm.kernels import choose_sparse_kernels, default_block_size
+from infercast.engines.vllm.kv_cache import kv_layout
+from infercast.engines.vllm.memory import sparse_memory
 from infercast.engines.vllm.settings import EngineSettings, resolve
-from infercast.engines.vllm.sparse import choose_sparse_kernels
-from infercast.engines.vllm.sparse_memory import sparse_memory
 from infercast.errors import FileFormatError, InputError
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import bundled_config
 from infercast.models.lower import attention_calls, mixer_layers, token_calls
 from infercast.models.mixers import Cache
-from infercast.models.parameters import parameter_count, prediction_parameter_count
-from infercast.models.rank import rank_weight_bytes
 from infercast.models.read import read_model
+from infercast.models.sharding import rank_weight_bytes
+from infercast.models.spec import parameter_count, prediction_parameter_count
 
 ONE = ParallelLayout()
 HOPPER, BLACKWELL, DESKTOP = (load_gpu(name) for name in ("h200-sxm", "b200-sxm", "rtx-pro-6000"))

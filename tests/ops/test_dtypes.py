@@ -1,7 +1,7 @@
 import pytest
 
 from infercast.errors import UnknownNameError
-from infercast.ops.dtypes import bytes_of, tensor_rate_of
+from infercast.ops.op import bytes_of, tensor_rate_of
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from infercast.predict.artifact.forest import Forest
+from infercast.predict.forest import Forest
 
 
 @pytest.fixture

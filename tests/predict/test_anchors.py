@@ -3,7 +3,7 @@
 import numpy as np
 
 from infercast.predict.adjust.anchors import choose, learn
-from infercast.predict.physics import moe
+from infercast.predict.families import moe
 
 RNG = np.random.default_rng(0)
 FEATURES = RNG.normal(size=(400, 3))

@@ -4,9 +4,9 @@ import pytest
 
 from infercast.errors import FileFormatError, InputError
 from infercast.hardware import gpu_names, load_gpu
-from infercast.hardware.kernels import _facts, by_kernels, is_modelled
-from infercast.predict.physics.attention_kernels import FAMILIES
-from infercast.predict.profile import kernel_profile
+from infercast.hardware.load import _facts, by_kernels, is_modelled
+from infercast.predict.families.attention_kernels import FAMILIES
+from infercast.predict.identity import kernel_profile
 
 MODELLED = sorted(_facts())
 PROFILE = kernel_profile()

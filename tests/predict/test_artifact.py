@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from infercast.errors import FileFormatError
-from infercast.predict.artifact.artifact import POOLED, Entry, load_artifact, save_artifact
-from infercast.predict.artifact.features import KERNELS, inputs_of
 from infercast.predict.families import FAMILIES
+from infercast.predict.fitted import KERNELS, POOLED, Entry, inputs_of, load_artifact, save_artifact
 
 
 def entry(**changes):

@@ -7,9 +7,9 @@ import pytest
 
 from infercast.hardware import load_gpu
 from infercast.ops import Attention
+from infercast.predict.families import attention as attention_prefill
 from infercast.predict.families.attention import DECODE, PREFILL
-from infercast.predict.physics import attention_prefill
-from infercast.predict.physics.attention_tables import KERNELS, tabled_kernel
+from infercast.predict.families.attention_kernels import KERNELS, tabled_kernel
 
 HEADS = {"heads": 32, "kv_heads": 8, "head_dim": 128, "value_dim": 128}
 PROMPT = Attention(np.array([[2048]]), np.array([[2048]]), sequences=np.array([[4]]), **HEADS)
@@ -26,7 +26,7 @@ def test_published_tables_time_the_writing_of_the_cache_with_prompts():
 
 
 def test_constants_of_that_writing_belong_to_tables_alone(monkeypatch):
-    constants = attention_prefill.CONSTANTS
+    constants = attention_prefill.PREFILL_CONSTANTS
     ops = PROMPT, replace(PROMPT, kv_dtype="fp8")
 
     def seconds(*, engine: bool) -> list[float]:
@@ -35,7 +35,7 @@ def test_constants_of_that_writing_belong_to_tables_alone(monkeypatch):
     table, engine = seconds(engine=False), seconds(engine=True)
     for name in (field.name for field in fields(constants) if "write" in field.name):
         changed = replace(constants, **{name: 1.03 * getattr(constants, name)})
-        monkeypatch.setattr(attention_prefill, "CONSTANTS", changed)
+        monkeypatch.setattr(attention_prefill, "PREFILL_CONSTANTS", changed)
         assert seconds(engine=False) != table, name
         assert seconds(engine=True) == engine, name
 

@@ -7,11 +7,10 @@ from infercast.errors import InputError
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE, Op
 from infercast.ops.elementwise import norm
-from infercast.predict.adjust.ceiling import CEILINGS, default_ceilings, features_of
-from infercast.predict.adjust.closing import Closing, signature_of
-from infercast.predict.default import make_predictor
+from infercast.predict.adjust.ceiling import CEILINGS, Closing, default_ceilings, features_of, signature_of
 from infercast.predict.families import family_of
-from infercast.predict.limits import limit_seconds
+from infercast.predict.learned import make_predictor
+from infercast.predict.roofline import limit_seconds
 
 SIZES = np.array([1, 7, 64, 700, 8192])
 OPS: list[Op] = [

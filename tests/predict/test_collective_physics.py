@@ -7,9 +7,8 @@ import pytest
 
 from infercast.hardware import load_gpu, with_network
 from infercast.ops import Collective
-from infercast.predict.default import make_predictor
-from infercast.predict.families.collective import COLLECTIVE
-from infercast.predict.physics.collective import RANK_SKEW
+from infercast.predict.families.collective import COLLECTIVE, RANK_SKEW
+from infercast.predict.learned import make_predictor
 
 SIZES = 2.0 ** np.arange(8, 30)
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")

@@ -5,11 +5,20 @@ import pytest
 
 from infercast.hardware import load_gpu
 from infercast.ops import Gemm
-from infercast.predict.families.gemm import GEMM
-from infercast.predict.physics.cutlass_fp8 import FEATURES, KERNELS, _kernel, _kernels, fp8_products, is_known
-from infercast.predict.physics.gemm import SHARES, Machine, products_of_sweep
-from infercast.predict.physics.gemm_features import FEATURES as OTHER_FEATURES
-from infercast.predict.physics.numbers import Doubles, Floats, Singles
+from infercast.predict.array_api import Doubles, Floats, Singles
+from infercast.predict.families.gemm import FEATURES as OTHER_FEATURES
+from infercast.predict.families.gemm import FP8_FEATURES as FEATURES
+from infercast.predict.families.gemm import (
+    GEMM,
+    KERNELS,
+    SHARES,
+    Machine,
+    _kernel,
+    _kernels,
+    fp8_products,
+    is_known,
+    products_of_sweep,
+)
 
 GPU = load_gpu("h200-sxm")
 SHAPES = np.array(

@@ -5,14 +5,15 @@ import pytest
 
 from infercast.hardware import load_gpu
 from infercast.ops import MoE
-from infercast.predict.physics.expert_launch import row_blocks, time_tiles
-from infercast.predict.physics.expert_tiles import (
+from infercast.predict.families.expert_launch import (
     all_tiles,
     blocks_per_sm,
     excluded,
+    row_blocks,
     shared_bytes,
     thread_registers,
     tiles_of,
+    time_tiles,
 )
 
 H200 = load_gpu("h200-sxm")

@@ -7,11 +7,9 @@ import pytest
 
 from infercast.hardware import load_gpu
 from infercast.ops import MoE
-from infercast.predict.default import make_predictor
-from infercast.predict.physics.either import Arrays
-from infercast.predict.physics.expert_routing import WHOLE, route
-from infercast.predict.physics.expert_styles import TRITON, TUNED, style_of
-from infercast.predict.physics.moe import Experts
+from infercast.predict.array_api import Arrays
+from infercast.predict.families.moe import TRITON, TUNED, WHOLE, Experts, route, style_of
+from infercast.predict.learned import make_predictor
 
 LAYER = MoE(512.0, hidden=4096, inter=1536, experts=128, topk=8)
 SPREAD = replace(LAYER, local_experts=16)

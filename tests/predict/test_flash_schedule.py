@@ -5,8 +5,8 @@ import pytest
 
 from infercast.hardware import load_gpu
 from infercast.ops import Attention
-from infercast.predict.physics.attention_batch import batch_of
-from infercast.predict.physics.flash_schedule import SCHEDULE_FEATURES, Schedule
+from infercast.predict.families.attention_batch import batch_of
+from infercast.predict.families.attention_kernels import SCHEDULE_FEATURES, Schedule
 
 GPU = load_gpu("h200-sxm")
 

@@ -4,11 +4,11 @@ import pytest
 
 from infercast.hardware import load_gpu
 from infercast.ops import Collective, Gemm, MoE
-from infercast.predict.default import make_predictor
 from infercast.predict.families.collective import COLLECTIVE
+from infercast.predict.families.gemm_tiling import as_run, is_widened, multiplying
 from infercast.predict.families.moe import expert_kernel
-from infercast.predict.physics.formats import as_run, is_widened, multiplying
-from infercast.predict.profile import kernel_profile
+from infercast.predict.identity import kernel_profile
+from infercast.predict.learned import make_predictor
 
 EXPERTS = MoE(64, 2048, 768, 128, 8, dtype="bf16", weight_dtype="int4")
 

@@ -6,19 +6,15 @@ import numpy as np
 import pytest
 
 from infercast.hardware import load_gpu
-from infercast.hardware.kernels import facts_of
+from infercast.hardware.load import facts_of
 from infercast.ops import Gemm
-from infercast.ops.dtypes import bytes_of, tensor_rate_of
-from infercast.predict.default import make_predictor
-from infercast.predict.families.gemm import GEMM
-from infercast.predict.physics import gemm_machine as constants
-from infercast.predict.physics.gemm import SHARES, time_products
-from infercast.predict.physics.gemm_features import FILL_TILES, matrix
-from infercast.predict.physics.gemm_machine import Machine
-from infercast.predict.physics.gemm_plan import MANY_COPIES, MOST_SPLITS, SHORTEST_SPLIT, TABLE_COPIES
-from infercast.predict.physics.numbers import Doubles, Floats, Singles
-from infercast.predict.physics.terms import columns, fill, log2, miss_share, soft_max
-from infercast.predict.products import MANY
+from infercast.ops.op import bytes_of, tensor_rate_of
+from infercast.predict.array_api import Doubles, Floats, Singles, columns, fill, log2, miss_share, soft_max
+from infercast.predict.families import gemm_tiling as constants
+from infercast.predict.families.gemm import FILL_TILES, GEMM, SHARES, matrix, time_products
+from infercast.predict.families.gemm_tiling import MANY_COPIES, MOST_SPLITS, SHORTEST_SPLIT, TABLE_COPIES, Machine
+from infercast.predict.kernels import MANY_PRODUCTS as MANY
+from infercast.predict.learned import make_predictor
 
 FORMATS = {
     "bf16": {},

@@ -3,9 +3,8 @@
 import pytest
 
 from infercast.hardware import load_gpu
-from infercast.predict.default import default_artifact
-from infercast.predict.knowledge import Known, in_short, known_kernels
-from infercast.predict.profile import kernel_profile
+from infercast.predict.identity import kernel_profile
+from infercast.predict.learned import Known, default_artifact, in_short, known_kernels
 
 
 def known(name: str) -> dict[str, Known]:

@@ -11,10 +11,18 @@ import pytest
 from infercast.bundled import DATA
 from infercast.errors import FileFormatError
 from infercast.predict.adjust.ceiling import CEILINGS
-from infercast.predict.artifact.artifact import POOLED, Entry, load_artifact, save_artifact
-from infercast.predict.artifact.features import KERNELS, code_of
-from infercast.predict.artifact.manifest import manifest_path, read_manifest, stamp
-from infercast.predict.energy.metered import POWER
+from infercast.predict.fitted import (
+    KERNELS,
+    POOLED,
+    Entry,
+    code_of,
+    load_artifact,
+    manifest_path,
+    read_manifest,
+    save_artifact,
+    stamp,
+)
+from infercast.predict.metered import POWER
 
 ROOT = Path(__file__).parents[2]
 KINDS = {"kernels": KERNELS, "ceilings": CEILINGS, "power": POWER}
@@ -91,7 +99,7 @@ def test_other_features_are_refused_by_name(path):
 
 
 def test_other_physics_is_refused_and_stamped_where_it_means_the_same(path):
-    changed = replace(KERNELS, sources=("predict/artifact/forest.py",))
+    changed = replace(KERNELS, sources=("predict/forest.py",))
     assert "was fitted to other physics" in refusal(path, changed)
     assert "stamp.py" in refusal(path, changed)
     before = manifest_path(path).read_text(encoding="utf-8").splitlines()

@@ -6,10 +6,10 @@ import pytest
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, MoE
 from infercast.ops.elementwise import norm
-from infercast.predict.default import make_predictor
 from infercast.predict.families import family_of
 from infercast.predict.families.attention import PREFILL
-from infercast.predict.many import MANY, PART, are_many, parts_of
+from infercast.predict.kernels import MANY, PART, are_many, parts_of
+from infercast.predict.learned import make_predictor
 
 GPU = load_gpu("h200-sxm")
 RANDOM = np.random.default_rng(2)

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from infercast.engines.padding import Padding, padded_in
+from infercast.engines.timer import Padding, padded_in
 from infercast.forecast.deploy import deploy, load_model
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
 from infercast.ops import Attention
-from infercast.predict.adjust.mixed import (
+from infercast.predict.adjust.overlap import (
     ADDED_SHARE,
     SLOWED_SHARE,
     TILE_ROWS,

@@ -9,16 +9,12 @@ from infercast.errors import InputError
 from infercast.hardware import load_gpu
 from infercast.ops.op import Quantity, Size
 from infercast.predict import families
-from infercast.predict.adjust.ceiling import default_ceilings
+from infercast.predict.adjust.ceiling import Closing, default_ceilings
 from infercast.predict.adjust.changed import Changed
-from infercast.predict.adjust.closing import Closing
-from infercast.predict.adjust.typical import Typical
-from infercast.predict.default import make_predictor
-from infercast.predict.families.family import Ceiling, Family
-from infercast.predict.families.pipes import dram_seconds, floats, lone
-from infercast.predict.physics.either import kit_of
-from infercast.predict.physics.terms import Physics
-from infercast.predict.roofline import Roofline, launch_floor
+from infercast.predict.array_api import Physics, kit_of
+from infercast.predict.families.family import Ceiling, Family, dram_seconds, floats, lone
+from infercast.predict.learned import make_predictor
+from infercast.predict.roofline import Roofline, Typical, launch_floor
 
 
 @dataclass(frozen=True)

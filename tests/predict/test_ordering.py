@@ -14,13 +14,13 @@ import pytest
 from infercast.forecast.deploy import deploy
 from infercast.forecast.explain.kernels import decode_shape, estimate_shape, prefill_shape
 from infercast.hardware import gpu_names, load_gpu
-from infercast.hardware.ordering import EQUAL, has_at_least, ratio_bounds
+from infercast.hardware.gpu import EQUAL, has_at_least, ratio_bounds
 from infercast.ops import Attention, Collective, Gemm, MoE
-from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.elementwise import gated_activation, kv_write, norm, quantise, rope, sampling
+from infercast.ops.op import tensor_rate_of
 from infercast.predict.adjust.ordering import ordering
-from infercast.predict.default import make_predictor
 from infercast.predict.families import family_of
+from infercast.predict.learned import make_predictor
 
 OF_ONE_MODEL = 1.10
 """A product is cut as its slowest pipe wants it, and timed with what the others add: two cuts that are equally long by

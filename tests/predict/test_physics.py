@@ -6,8 +6,8 @@ import pytest
 from infercast.hardware import gpu_names, load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE
 from infercast.ops.elementwise import gated_activation, kv_write, norm, quantise, rope, sampling
-from infercast.predict.artifact.features import FEATURES
 from infercast.predict.families import FAMILIES
+from infercast.predict.fitted import FEATURES
 
 SIZES = np.array([1, 2, 7, 16, 100, 513, 4096, 20_000])
 HEADS = {"heads": 32, "kv_heads": 8, "head_dim": 128, "value_dim": 128}

@@ -9,8 +9,8 @@ from infercast.errors import InputError
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE
 from infercast.ops.elementwise import norm
-from infercast.predict.families.pipes import quantised_waves
-from infercast.predict.limits import pipes_of
+from infercast.predict.families.family import quantised_waves
+from infercast.predict.roofline import pipes_of
 
 H200 = load_gpu("h200-sxm")
 TENSOR, DRAM = 989.4e12, 4.8e12

@@ -5,7 +5,7 @@ import pytest
 from infercast.hardware import load_gpu
 from infercast.ops import Gemm
 from infercast.ops.elementwise import small_blocks
-from infercast.predict.default import make_predictor
+from infercast.predict.learned import make_predictor
 
 H200 = load_gpu("h200-sxm")
 

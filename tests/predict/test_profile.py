@@ -1,7 +1,7 @@
 """Which measured kernels stand for those of a GPU that was not measured."""
 
 from infercast.hardware import load_gpu
-from infercast.predict.profile import kernel_profile
+from infercast.predict.identity import kernel_profile
 
 
 def test_rtx_blackwell_borrows_dense_products_from_all_and_attention_from_ada():

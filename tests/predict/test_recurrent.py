@@ -6,17 +6,14 @@ import numpy as np
 import pytest
 
 from infercast.errors import InputError
-from infercast.forecast.shapes import build_op
+from infercast.forecast.estimate import build_op
 from infercast.hardware import load_gpu
 from infercast.ops import Scan, ShortConvolution, StateUpdate
-from infercast.predict.default import make_predictor
 from infercast.predict.families import family_of
-from infercast.predict.families.scan import scan_kernel
-from infercast.predict.limits import limit_seconds
-from infercast.predict.physics.convolution import Convolving
-from infercast.predict.physics.scan import LIBRARIES, Scanning, batch_of
-from infercast.predict.physics.state_update import Updating
-from infercast.predict.profile import kernel_profile
+from infercast.predict.families.recurrent import LIBRARIES, Convolving, Scanning, Updating, batch_of, scan_kernel
+from infercast.predict.identity import kernel_profile
+from infercast.predict.learned import make_predictor
+from infercast.predict.roofline import limit_seconds
 
 H200, L40S, B200 = (load_gpu(name) for name in ("h200-sxm", "l40s", "b200-sxm"))
 GPUS = tuple(load_gpu(name) for name in ("a100-sxm", "l40s", "h100-sxm", "h200-sxm", "b200-sxm"))

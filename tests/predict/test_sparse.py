@@ -8,10 +8,9 @@ import pytest
 from infercast.hardware import load_gpu
 from infercast.ops import EncoderAttention, HyperConnection, IndexScores, SparseAttention, TopK
 from infercast.ops.sparse import entries_up_to
-from infercast.predict.default import make_predictor
 from infercast.predict.families.sparse import latent_attention
-from infercast.predict.limits import limit_seconds
-from infercast.predict.roofline import Roofline
+from infercast.predict.learned import make_predictor
+from infercast.predict.roofline import Roofline, limit_seconds
 
 LEARNED = make_predictor()
 H200, B200, A100, MI300X = (load_gpu(name) for name in ("h200-sxm", "b200-sxm", "a100-sxm", "mi300x"))

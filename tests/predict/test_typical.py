@@ -6,11 +6,9 @@ import pytest
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE
 from infercast.ops.elementwise import embedding, gated_activation, kv_write, norm, quantise, rope, routing, sampling
-from infercast.predict.adjust.typical import OLDER_LAUNCHES, Typical, with_older_kernels
-from infercast.predict.default import make_predictor
 from infercast.predict.estimate import basis_of, kind_of
-from infercast.predict.limits import limit_seconds
-from infercast.predict.roofline import Efficiency, Roofline
+from infercast.predict.learned import make_predictor
+from infercast.predict.roofline import OLDER_LAUNCHES, Efficiency, Roofline, Typical, limit_seconds, with_older_kernels
 
 AMD, KNOWN = load_gpu("r9700"), load_gpu("mi300x")
 ONE = np.array([1])

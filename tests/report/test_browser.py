@@ -13,7 +13,7 @@ from PIL import Image  # matplotlib brings it along
 
 from infercast.forecast.deploy import deploy
 from infercast.forecast.explain.overview import look_over
-from infercast.forecast.explain.watched import watch_run
+from infercast.forecast.explain.step_log import watch_run
 from infercast.forecast.system import system_of
 from infercast.report.page.html import report_page
 from infercast.serve.workload.synthetic import synthetic_workload

@@ -13,13 +13,13 @@ pytest.importorskip("matplotlib")
 
 from infercast.forecast.deploy import deploy
 from infercast.forecast.explain.overview import Overview, look_over
-from infercast.forecast.explain.watched import watch_run
-from infercast.forecast.saturation import State
+from infercast.forecast.explain.step_log import watch_run
+from infercast.forecast.steady import State
 from infercast.forecast.system import system_of
-from infercast.report.breakdown import BY_PLACE
 from infercast.report.files import check_writable, write_whole
-from infercast.report.intervals import format_interval
+from infercast.report.kernels import BY_PLACE
 from infercast.report.page.html import report_page
+from infercast.report.quantities import format_interval
 from infercast.serve.workload.synthetic import synthetic_workload
 from infercast.units import format_seconds
 

@@ -6,8 +6,17 @@ from typing import Any
 import pytest
 from rich.text import Text
 
-from infercast.report.fitting import Column, FittingTable
-from infercast.report.layout import LEAST_WIDTH, PIPE_WIDTH, facts, grid, paragraph, section, show
+from infercast.report.terminal import (
+    LEAST_WIDTH,
+    PIPE_WIDTH,
+    Column,
+    FittingTable,
+    facts,
+    grid,
+    paragraph,
+    section,
+    show,
+)
 
 
 def test_words_are_left_and_numbers_right(text_of: Any) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from infercast import deploy, synthetic_workload
 from infercast.forecast.explain.overview import look_over
-from infercast.forecast.explain.watched import watch_run
+from infercast.forecast.explain.step_log import watch_run
 from infercast.forecast.system import system_of
 from infercast.report import comparison, forecast
 from infercast.report.page import html

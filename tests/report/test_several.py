@@ -8,18 +8,19 @@ from typing import Any
 import pytest
 
 from infercast.errors import InputError
-from infercast.forecast.intervals.intervals import forecast_intervals
+from infercast.forecast.intervals import forecast_intervals
 from infercast.forecast.result import Forecast
 from infercast.report.forecast import forecast_dict
-from infercast.report.several.rows import (
+from infercast.report.saved_runs import (
+    SavedRun,
     leader_sentences,
+    read_runs,
     render_several,
     rows_of,
     settings_of,
     several_dict,
     warnings_of,
 )
-from infercast.report.several.saved import SavedRun, read_runs
 
 Save = Callable[..., list[SavedRun]]
 
@@ -115,7 +116,7 @@ def test_runs_of_what_if_are_two(save: Save, document: dict[str, Any]) -> None:
 
 def test_the_page(save: Save, document: dict[str, Any], without_tips: Any) -> None:
     pytest.importorskip("matplotlib")
-    from infercast.report.page.several_page import several_page  # noqa: PLC0415 - it loads matplotlib
+    from infercast.report.page.html import several_page  # noqa: PLC0415 - it loads matplotlib
 
     odd = slower(document)
     odd["pools"][0]["deployment"]["gpu"] = "<script>alert(1)</script>"

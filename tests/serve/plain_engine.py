@@ -13,17 +13,13 @@ from pathlib import Path
 from runpy import run_path
 from typing import Any
 
-from infercast.serve.conditions import Conditions
-from infercast.serve.first_use import NOTHING_NEW
 from infercast.serve.record import Record
 from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.simulation import Replica
-from infercast.serve.stages import StagedTimeline
 from infercast.serve.step import StepShape
-from infercast.serve.timeline import Timeline
-from infercast.serve.workload.clients import Clients
+from infercast.serve.timeline import NOTHING_NEW, Conditions, StagedTimeline, Timeline
+from infercast.serve.workload.clients import Clients, Source
 from infercast.serve.workload.request import Request, Workload
-from infercast.serve.workload.source import Source
 
 PlainCache: Any = run_path(str(Path(__file__).with_name("plain_cache.py")))["PlainCache"]
 

@@ -12,8 +12,8 @@ from infercast.serve.fleet.lockstep import in_lockstep
 from infercast.serve.fleet.pool import Pool
 from infercast.serve.fleet.router import Engines, Loads, make_policy
 from infercast.serve.record import Record
+from infercast.serve.workload.clients import Delivery, Inbox
 from infercast.serve.workload.request import Request, Workload
-from infercast.serve.workload.source import Delivery, Inbox
 
 Engine: Any = run_path(str(Path(__file__).with_name("plain_engine.py")))["Engine"]
 

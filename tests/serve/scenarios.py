@@ -9,11 +9,10 @@ from random import Random
 from typing import Any
 
 from infercast.serve.cache.shape import KvShape, StateRules
-from infercast.serve.first_use import FirstUses
-from infercast.serve.scheduler.policy import FirstCome
-from infercast.serve.scheduler.prefill_first import PrefillFirst
+from infercast.serve.scheduler.policy import FirstCome, PrefillFirst
 from infercast.serve.simulation import Replica
 from infercast.serve.step import Contexts, GroupShape, HostCost, Prompts, StepEstimate, StepShape
+from infercast.serve.timeline import FirstUses
 from infercast.serve.workload.request import Request, Segment, Workload
 
 Scenario = tuple[Replica, Workload]

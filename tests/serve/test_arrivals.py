@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from infercast.errors import InputError, UnknownNameError
-from infercast.serve.workload.arrivals import arrival_times
+from infercast.serve.workload.distributions import arrival_times
 
 
 def rng(seed: int = 0) -> np.random.Generator:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from infercast.serve.cache.holding import Holding
+from infercast.serve.cache.allocation import Holding
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.workload.request import Request, Segment

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from infercast.serve.conditions import NUM_DRAWN, Conditions
 from infercast.serve.step import HostCost, StepEstimate
+from infercast.serve.timeline import NUM_DRAWN, Conditions
 
 SETTLE, TARGET = 0.08, 0.16
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from infercast.serve.fleet.pool import Pool, same_engines
-from infercast.serve.fleet.served import Served
 from infercast.serve.fleet.two_pools import Handover, Link, simulate_disaggregated
+from infercast.serve.record import Served
 from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.simulation import Replica
 from infercast.serve.step import StepEstimate, StepShape, constant_timer

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infercast.serve.cache.tier import HostTier
-from infercast.serve.links import Link, LinkSpeed
+from infercast.serve.cache.tiers import HostTier, Link, LinkSpeed
 
 
 def stored(tier: HostTier, keys: list[int]) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infercast.errors import InfercastError, InputError
-from infercast.serve.workload.lengths import LENGTH_FORMS, LONGEST, parse_lengths
+from infercast.serve.workload.distributions import LENGTH_FORMS, LONGEST, parse_lengths
 
 
 def sample(text: str, count: int = 200_000, seed: int = 0) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from infercast.serve.fleet.pool import Pool, same_engines, simulate_fleet
-from infercast.serve.fleet.served import Served
+from infercast.serve.record import Served
 from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.simulation import Replica
 from infercast.serve.step import StepEstimate, StepShape, constant_timer

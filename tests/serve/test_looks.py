@@ -1,7 +1,7 @@
 """Engines that look for new requests now and then."""
 
 from infercast.serve import PrefillFirst, Replica
-from infercast.serve.looks import Looks
+from infercast.serve.loop import Looks
 from infercast.serve.simulation import simulate
 from infercast.serve.step import HostCost
 from infercast.serve.workload.request import Request, Workload

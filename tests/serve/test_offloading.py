@@ -10,12 +10,10 @@ import pytest
 
 from infercast.errors import InputError
 from infercast.serve import FirstCome, PrefillFirst, Record, Replica, Request, Segment, Workload, simulate
-from infercast.serve.cache.offload import Offload
+from infercast.serve.cache.radix_cache import TieredCache, TieredNode
 from infercast.serve.cache.shape import KvShape
-from infercast.serve.cache.tiered_cache import TieredCache
-from infercast.serve.cache.tiered_tree import TieredNode
-from infercast.serve.links import LinkSpeed
-from infercast.serve.scheduler.tiered_scheduler import TieredScheduler
+from infercast.serve.cache.tiers import LinkSpeed, Offload
+from infercast.serve.scheduler.prefill_scheduler import TieredScheduler
 from infercast.serve.step import HostCost, StepEstimate, StepShape
 
 SPEED = LinkSpeed(50e9, 1e-5, 1e-4, 1e-6)

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from infercast.serve.cache.radix_cache import RadixCache
+from infercast.serve.scheduler.base import Plan
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
-from infercast.serve.scheduler.sequence import Plan
 from infercast.serve.simulation import simulate
 
 seeds = st.integers(0, 1_000_000)

@@ -5,9 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infercast.serve.cache.content import Content, content_of, mark_of, piece_at, same_until
-from infercast.serve.cache.radix import Node, RadixTree
-from infercast.serve.cache.radix_cache import Lease, RadixCache
+from infercast.serve.cache.radix_cache import (
+    Content,
+    Lease,
+    Node,
+    RadixCache,
+    RadixTree,
+    content_of,
+    mark_of,
+    piece_at,
+    same_until,
+)
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.workload.request import Request, Segment
 

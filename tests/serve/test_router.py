@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from infercast.errors import UnknownNameError
-from infercast.serve.fleet.prefix_index import PrefixIndex
-from infercast.serve.fleet.router import POLICIES, Engines, Loads, make_policy
+from infercast.serve.fleet.router import POLICIES, Engines, Loads, PrefixIndex, make_policy
+from infercast.serve.workload.clients import Delivery
 from infercast.serve.workload.request import Request, Segment
-from infercast.serve.workload.source import Delivery
 
 PLAIN = Request(0.0, 10, 10)
 

@@ -9,11 +9,11 @@ import pytest
 
 from infercast.errors import InputError
 from infercast.serve.cache.shape import KvShape
+from infercast.serve.loop import TELL_EVERY
 from infercast.serve.record import Record
 from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import constant_timer
-from infercast.serve.watching import TELL_EVERY
 from infercast.serve.workload.request import Request, Segment, Workload
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from infercast.serve.scheduler.base import Plan
 from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.scheduler.scheduler import Scheduler
-from infercast.serve.scheduler.sequence import Plan
 from infercast.serve.simulation import Replica, simulate
-from infercast.serve.stages import StagedTimeline
 from infercast.serve.step import HostCost, constant_timer
+from infercast.serve.timeline import StagedTimeline
 from infercast.serve.workload.request import Request, Workload
 
 

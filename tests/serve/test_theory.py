@@ -9,12 +9,12 @@ import numpy.typing as npt
 import pytest
 
 from infercast.serve.record import Record
+from infercast.serve.scheduler.base import Plan, Sequence
 from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.scheduler.scheduler import Scheduler
-from infercast.serve.scheduler.sequence import Plan, Sequence
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import StepEstimate, StepShape, StepTimer, constant_timer
-from infercast.serve.workload.arrivals import arrival_times
+from infercast.serve.workload.distributions import arrival_times
 from infercast.serve.workload.request import Request, Workload
 
 SERVICE = 0.5

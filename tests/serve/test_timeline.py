@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from infercast.serve.first_use import FirstUses, News
 from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import HostCost, StepEstimate, StepShape, StepTimer
-from infercast.serve.timeline import Timeline
+from infercast.serve.timeline import FirstUses, News, Timeline
 from infercast.serve.workload.request import Request, Workload
 
 HOST = HostCost(plan=1.0, prepare=2.0, launch=4.0, process=0.5)

@@ -3,8 +3,15 @@
 import pytest
 
 from infercast.errors import InputError
-from infercast.serve.workload.request import Request, Segment, Workload
-from infercast.serve.workload.too_long import check_too_long, refuse_too_long, truncated, without_too_long
+from infercast.serve.workload.request import (
+    Request,
+    Segment,
+    Workload,
+    check_too_long,
+    refuse_too_long,
+    truncated,
+    without_too_long,
+)
 
 SHARED = (Segment(1, 512), Segment(2, 512), Segment(3, 200))
 LONG = Request(1.0, 1224, 100, SHARED)

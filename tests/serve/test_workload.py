@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from infercast.errors import InputError
-from infercast.serve.workload.lengths import parse_lengths
+from infercast.serve.workload.distributions import parse_lengths
 from infercast.serve.workload.redraw import extended, scaled
 from infercast.serve.workload.request import Request, Segment, Workload
 from infercast.serve.workload.synthetic import synthetic_workload, workload_from_requests

@@ -7,8 +7,8 @@ import pytest
 
 from infercast.serve import FirstCome, Replica, simulate
 from infercast.serve.cache.shape import KvShape
+from infercast.serve.scheduler.base import Plan
 from infercast.serve.scheduler.scheduler import Scheduler
-from infercast.serve.scheduler.sequence import Plan
 from infercast.serve.step import StepEstimate, StepShape
 from infercast.serve.workload.request import Request, Workload
 

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infercast.forecast.intervals.slowed import slowed
+from infercast.forecast.intervals import slowed
 from infercast.serve import simulate
-from infercast.validate.by_load import errors_of
-from infercast.validate.compare import deployment_of, validate
+from infercast.validate.compare import Comparison, deployment_of, errors_of, validate
 from infercast.validate.measured import read_measured
-from infercast.validate.parts import Comparison
 
 MEASURED = Path(__file__).parents[2] / "measurements/h200-sxm/serving/load/qwen3-0.6b__load.json.gz"
 RATES = (4.0, 12.0, 24.0)

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from infercast.validate.published.compare import compare_published
-from infercast.validate.published.deployments import deployment_of
+from infercast.validate.published.compare import compare_published, deployment_of
 from infercast.validate.published.table import read_published
 
 ROW = {

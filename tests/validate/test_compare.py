@@ -12,12 +12,11 @@ import pytest
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InfercastError, UnknownNameError
 from infercast.forecast.deploy import deploy
-from infercast.forecast.intervals.intervals import forecast_intervals
+from infercast.forecast.intervals import forecast_intervals
 from infercast.forecast.simulate import simulate
 from infercast.serve.workload.synthetic import synthetic_workload
-from infercast.validate.compare import Comparison, Validation, deployment_of, validate
+from infercast.validate.compare import Comparison, Validation, deployment_of, quantile, validate
 from infercast.validate.measured import read_measured, shipped_runs
-from infercast.validate.summaries import quantile
 
 
 def run_of_our_own(deployment: Any, **workload: Any) -> dict[str, Any]:

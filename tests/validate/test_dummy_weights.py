@@ -5,7 +5,7 @@ import numpy as np
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import token_calls
 from infercast.models.read import read_model
-from infercast.validate.dummy_weights import with_dummy_weights
+from infercast.validate.compare import with_dummy_weights
 
 
 def experts(model):

@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infercast.validate.compare import validate
+from infercast.validate.compare import rank_correlation, validate
 from infercast.validate.measured import read_measured
-from infercast.validate.scatter import rank_correlation
 
 
 def validated(document: Any, write: Any, **options: Any) -> Any:

@@ -4,13 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from infercast.engines.measured import ProfiledStep
-from infercast.engines.registry import measured_engine
+from infercast.engines.base import measured_engine
+from infercast.engines.settings import ProfiledStep
 from infercast.errors import FileFormatError
 from infercast.forecast.deploy import deploy
-from infercast.validate.kernel_names import family_of_kernel
-from infercast.validate.kernels import compare_profile, summarise
-from infercast.validate.profiles import read_profiles
+from infercast.validate.kernels import compare_profile, family_of_kernel, read_profiles, summarise
 
 NAMES = {
     "nvjet_sm90_tst_128x32_64x10_2x1_v_bz_TNT": "gemm",

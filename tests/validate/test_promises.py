@@ -10,13 +10,21 @@ import numpy as np
 import pytest
 
 from infercast.cli import main
-from infercast.forecast.intervals.odds import SLOWER_UNDER_LOAD
-from infercast.report.validation.reliability_svg import reliability_svg
-from infercast.validate.compare import RunComparison, validate
+from infercast.forecast.uncertainty import SLOWER_UNDER_LOAD
+from infercast.report.accuracy import reliability_svg
+from infercast.validate.compare import Comparison, Parts, RunComparison, validate
 from infercast.validate.measured import read_measured, shipped_runs
-from infercast.validate.parts import Comparison, Parts
-from infercast.validate.promises import BUCKETS, LIMITS, Promises, both, promises_of, reliability, worst_of
-from infercast.validate.reliability import orders_of, reliability_of
+from infercast.validate.reliability import (
+    BUCKETS,
+    LIMITS,
+    Promises,
+    both,
+    orders_of,
+    promises_of,
+    reliability,
+    reliability_of,
+    worst_of,
+)
 
 
 def test_a_promise_holds_where_the_measured_value_keeps_the_limit() -> None:

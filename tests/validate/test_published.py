@@ -11,9 +11,8 @@ import pytest
 
 from infercast.cli import main
 from infercast.errors import FileFormatError
-from infercast.validate.published.compare import compare_published, summarise
-from infercast.validate.published.deployments import deployment_of
-from infercast.validate.published.flags import read_flags
+from infercast.validate.published.compare import compare_published, deployment_of, summarise
+from infercast.validate.published.run import read_server_flags
 from infercast.validate.published.table import read_published
 
 ROW = {
@@ -70,17 +69,17 @@ def test_independent_users(table: Any) -> None:
 
 
 def test_what_flags_say() -> None:
-    marlin = read_flags("MXFP4 via Marlin (w4a16); max_cudagraph_capture_size=2048", 4, 1024, (0, 18))
+    marlin = read_server_flags("MXFP4 via Marlin (w4a16); max_cudagraph_capture_size=2048", 4, 1024, (0, 18))
     assert (marlin.moe_backend, marlin.settings["max_cudagraph_capture_size"]) == ("marlin", 2048)
-    eight = read_flags("fuse_allreduce_rms; FlashInfer MXFP4xMXFP8 MoE", 4, 1024, (0, 15, 1))
+    eight = read_server_flags("fuse_allreduce_rms; FlashInfer MXFP4xMXFP8 MoE", 4, 1024, (0, 15, 1))
     assert (eight.moe_backend, eight.eight_bit_experts, eight.fuse_allreduce_rms) == ("trtllm", True, True)
-    spread = read_flags("expert-parallel ON (script enables it)", 4, 1024, (0, 18))
+    spread = read_server_flags("expert-parallel ON (script enables it)", 4, 1024, (0, 18))
     assert spread.expert_parallel
-    assert not read_flags("expert-parallel on if ep>1", 4, 1024, (0, 18)).expert_parallel
+    assert not read_server_flags("expert-parallel on if ep>1", 4, 1024, (0, 18)).expert_parallel
 
 
 def test_versions_decide_what_flags_leave_open() -> None:
-    old, middle, new = (read_flags("", None, None, version) for version in ((0, 5, 4), (0, 10, 2), (0, 18)))
+    old, middle, new = (read_server_flags("", None, None, version) for version in ((0, 5, 4), (0, 10, 2), (0, 18)))
     assert [each.settings["async_scheduling"] for each in (old, middle, new)] == [False, False, True]
     assert [each.settings["prompts_first"] for each in (old, middle, new)] == [True, False, False]
     assert [each.fuse_allreduce_rms for each in (middle, new)] == [False, None]

@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 
-from infercast.validate.published.collected import read_collected
-from infercast.validate.published.compare import compare_published
-from infercast.validate.published.deployments import set_up
+from infercast.validate.published.compare import compare_published, set_up
 from infercast.validate.published.load import RowReader
-from infercast.validate.published.names import known_model
 from infercast.validate.published.run import PublishedRun
+from infercast.validate.published.table import known_model, read_collected
 
 ROW = {
     "source_repo": "someone/runs", "engine": "vllm", "version": "0.25.0", "gpu": "H100", "infercast_gpu": "h100-sxm",
@@ -196,8 +194,11 @@ def test_a_full_batch_is_summed_up_while_it_is_full() -> None:
 
 
 def test_long_closed_loops_are_shortened_and_weighed() -> None:
-    from infercast.validate.published.compare import compare_run, system_for  # noqa: PLC0415
-    from infercast.validate.published.shortened import shortened  # noqa: PLC0415
+    from infercast.validate.published.compare import (  # noqa: PLC0415
+        compare_run,
+        shortened,
+        system_for,
+    )
 
     run, deployment = set_up(read(num_requests="160", concurrency_or_rate="concurrency 8"), "roofline")
     system = system_for(run, deployment)

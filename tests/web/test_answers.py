@@ -10,7 +10,7 @@ from infercast.bundled import DATA
 from infercast.errors import DoesNotFitError, InfercastError, InputError
 from infercast.web import answers
 from infercast.web.answers import answer
-from infercast.web.arguments import LARGEST_CONFIG
+from infercast.web.state import LARGEST_CONFIG
 from infercast.web.worker import ANSWER, ERROR, line_of, reply_to
 
 QUICK = {"num_requests": 30, "input_len": "200", "output_len": "20"}

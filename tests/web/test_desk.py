@@ -9,10 +9,8 @@ import pytest
 
 from infercast.web import answers
 from infercast.web import workers as module
-from infercast.web.desk import Desk
-from infercast.web.jobs import CANCELLED, DONE, QUEUED, Jobs
 from infercast.web.worker import line_of, reply_to
-from infercast.web.workers import BusyError, Reply, TooLongError, Worker, Workers
+from infercast.web.workers import CANCELLED, DONE, QUEUED, BusyError, Desk, Jobs, Reply, TooLongError, Worker, Workers
 
 
 class Slow(Worker):
@@ -49,7 +47,7 @@ def _slow(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     if "real" not in request.keywords:
         Slow.asked = []
         monkeypatch.setattr(module, "Worker", Slow)
-        monkeypatch.setattr("infercast.web.jobs.Worker", Slow)
+        monkeypatch.setattr("infercast.web.workers.Worker", Slow)
 
 
 def run(test: Callable[[], Any]) -> None:
@@ -217,7 +215,7 @@ def test_jobs_wait_run_and_end() -> None:
 
 
 def test_too_many_jobs_are_refused_and_old_ones_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infercast.web.jobs.MOST_QUEUED", 2)
+    monkeypatch.setattr("infercast.web.workers.MOST_QUEUED", 2)
 
     async def test() -> None:
         jobs = Jobs("/", 1)
@@ -229,7 +227,7 @@ def test_too_many_jobs_are_refused_and_old_ones_forgotten(monkeypatch: pytest.Mo
             jobs.start("plan", {})
         Slow.gate.set()
         await settle()
-        monkeypatch.setattr("infercast.web.jobs.KEPT_SECONDS", -1.0)
+        monkeypatch.setattr("infercast.web.workers.KEPT_SECONDS", -1.0)
         assert jobs.get(first.id) is None
         await jobs.close()
 

@@ -18,8 +18,8 @@ pytest.importorskip("httpx")
 
 import httpx
 
-from infercast.web.fields import FIELDS
 from infercast.web.limits import HEADERS, LARGEST_BODY
+from infercast.web.state import FIELDS
 
 QUICK = {"num_requests": 12, "input_len": "100", "output_len": "8"}
 CONFIG = {

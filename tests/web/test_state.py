@@ -14,10 +14,20 @@ from infercast.cli.app import make_app
 from infercast.cli.main import run
 from infercast.cli.options.groups import Deployed, Served
 from infercast.errors import InputError
-from infercast.web.answers import answer
-from infercast.web.catalogue import catalogue
-from infercast.web.fields import BY_NAME, FIELDS, NAMES, NUMBER, SWITCH, WHOLE, Field
-from infercast.web.state import from_query, read_state, to_command, to_query
+from infercast.web.answers import answer, catalogue
+from infercast.web.state import (
+    BY_NAME,
+    FIELDS,
+    NAMES,
+    NUMBER,
+    SWITCH,
+    WHOLE,
+    Field,
+    from_query,
+    read_state,
+    to_command,
+    to_query,
+)
 
 
 def values_of(field: Field) -> st.SearchStrategy[Any]:

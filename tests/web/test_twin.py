@@ -11,10 +11,11 @@ import pytest
 
 from infercast.bundled import DATA
 from infercast.errors import InputError
-from infercast.predict.artifact.archive import Archive
-from infercast.web.twin import bootstrap, build
-from infercast.web.twin.packages import Package, fetch, slim_library, unpacked, zipped
-from infercast.web.twin.pieces import PiecedArchive
+from infercast.predict.fitted import Archive
+from infercast.web import pyodide as bootstrap
+from infercast.web import static_site as build
+from infercast.web.pieced_archive import PiecedArchive
+from infercast.web.static_site import Package, fetch, slim_library, unpacked, zipped
 
 KERNELS = DATA / "fitted" / "kernels.npz"
 

@@ -1,28 +1,271 @@
-"""From results to a calibration: what they tell, and how well it holds on what was left out."""
+"""From measured results to a calibration: results replayed with other factors, and the most likely factors of all.
+
+Logarithms of results are taken to be those of the simulation with the right factors, but for three things: what one run
+differs from another by (factors of its own, which are the same for all that it says), what a simulation gets wrong of
+each quantity, and luck. Before anything is seen, factors are what intervals say: 1, with their widths. The most likely
+point is found by linearising (Gauss and Newton), its uncertainty by the curvature there (Laplace).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import exp
+from dataclasses import replace
+from math import cosh, exp, sinh
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from infercast.calibrate.readers.detect import read_results
-from infercast.calibrate.readers.load import Asked
-from infercast.calibrate.replay import Point, Replay
-from infercast.calibrate.result import Result
-from infercast.calibrate.solve import Solution, path_spread, prior_of, solve
-from infercast.engines.deployment import Deployment
+from infercast.calibrate.readers import read_results
+from infercast.calibrate.result import QUANTITIES, RATE, Asked, Result
+from infercast.engines.base import Deployment
 from infercast.errors import InputError
-from infercast.forecast.calibration.drafts import with_acceptance
-from infercast.forecast.calibration.record import Calibration, Fingerprint, Learned, Pair, Source
-from infercast.forecast.system import system_of
+from infercast.forecast.calibration import Calibration, Fingerprint, Learned, Pair, Source, with_acceptance
+from infercast.forecast.intervals import slowed
+from infercast.forecast.system import Run, System, busiest, system_of
+from infercast.forecast.uncertainty import EIGHTY, Uncertainty, chance_in, luck_of, results_of, uncertainty_of
+from infercast.serve.record import Served
+
+Array = npt.NDArray[Any]
+
+NAMES = ("host", "prefill", "decode", "path")
+"""What is looked for, in this order: three logarithms, and a number that stands for seconds (`Point.path`)."""
+PATH_SCALE = 0.002
+"""Seconds that `Point.path` counts in. Around 0 it is proportional to seconds, further out to their logarithm: API
+servers and networks take a few milliseconds mostly, and now and then a hundred."""
+STEPS = np.array([0.1, 0.05, 0.05, 0.5])
+"""How far each is moved to see what results do."""
+
+
+class Point(NamedTuple):
+    """Values of what is looked for."""
+
+    host: float = 0.0
+    prefill: float = 0.0
+    decode: float = 0.0
+    path: float = 0.0
+
+    @property
+    def path_seconds(self) -> float:
+        """Seconds that requests take longer to the engine."""
+        return PATH_SCALE * sinh(self.path)
+
+    @property
+    def seconds_a_unit(self) -> float:
+        """How many more seconds one unit more of ``path`` is."""
+        return PATH_SCALE * cosh(self.path)
+
+
+class Replay:
+    """One result on the deployment that it was measured on."""
+
+    def __init__(self, system: System, result: Result) -> None:
+        """``system`` is the deployment, at the state that the run found it in."""
+        self.result = result
+        self._system = _without_server(system) if result.server_side else system
+        self.chosen = chosen_quantities(result)
+        self.names = [QUANTITIES[index] for index in self.chosen]
+        self.measured = np.log([result.seen[name] for name in self.names])
+        run = self._run(Point())
+        self.estimated = np.log(results_of(run.clients)[self.chosen])
+        """Without any factor."""
+        self.chance = self._chance(run)[self.chosen] / EIGHTY
+        """What luck does to each, as a standard deviation."""
+
+    def at(self, point: Point) -> Array:
+        """Logarithms of what clients would see."""
+        return np.asarray(np.log(results_of(self.served(point))[self.chosen]))
+
+    def served(self, point: Point) -> Served:
+        """What clients would see."""
+        return self._run(point).clients
+
+    def slopes(self, point: Point, values: Array) -> Array:
+        """By how much each quantity (rows) moves with each factor (columns); ``values``: what it is at the point."""
+        columns = []
+        for index, step in enumerate(STEPS):
+            moved = Point(*(value + step * (index == place) for place, value in enumerate(point)))
+            columns.append((self.at(moved) - values) / step)
+        return np.stack(columns, axis=1)
+
+    def unknown(self) -> Uncertainty:
+        """How far its deployment may be off before anything was seen."""
+        return uncertainty_of(self._system.pools[0].deployment, busiest(self._run(Point()).records[0]))
+
+    def _run(self, point: Point) -> Run:
+        pool = self._system.pools[0]
+        replica = slowed(
+            pool.replica,
+            prompts=exp(point.prefill),
+            decodes=exp(point.decode),
+            host=exp(point.host),
+            path=0.0 if self.result.server_side else point.path_seconds,
+        )
+        return self._system._replace(pools=(pool.of(replica),)).serve(self.result.workload)
+
+    def _chance(self, run: Run) -> Array:
+        """Where requests were drawn, the result had others than ours."""
+        pool, workload = self._system.pools[0], self.result.workload
+        if workload.drawn is not None:
+            luck = luck_of(workload, run.clients, pool.replica, lambda other: self._system.serve(other).clients)
+            if luck is not None:
+                return np.asarray(luck)
+        return chance_in(run.clients)
+
+
+def _without_server(system: System) -> System:
+    """The same by the engine's own clock, which starts when its server has read the request."""
+    pool = system.pools[0]
+    if not pool.deployment.over_http:
+        return system
+    host, replica = pool.deployment.host, pool.replica
+    replica = replace(
+        replica,
+        request_path_seconds=replica.request_path_seconds - host.server_path,
+        request_token_seconds=replica.request_token_seconds - host.server_token,
+        request_turn_seconds=0.0,
+    )
+    return system._replace(pools=(pool.of(replica),))
+
+
+CENTRES, TAILS = ("p50", "mean"), ("p95", "p90", "p99")
+
+
+def chosen_quantities(result: Result) -> list[int]:
+    """What a result is compared by: median, mean and a tail of TTFT, of which each has its own luck, the middle of the
+    time of a token, and the rate where clients wait for answers. Tails of times of tokens hang on which prompts came
+    between.
+    """
+    steps = next((each for each in ("tpot", "itl", "e2e") if any(name.startswith(each) for name in result.seen)), "")
+    groups = [("ttft", CENTRES[:1]), ("ttft", CENTRES[1:]), ("ttft", TAILS), (steps, CENTRES)]
+    names = []
+    for latency, group in groups:
+        known = [name for name in group if name == "mean" or not result.means_only]
+        names += [name for name in (f"{latency}_{each}" for each in known) if name in result.seen][:1]
+    if RATE in result.seen and result.workload.rate is None:
+        names.append(RATE)
+    if not names:
+        raise InputError(f"{result.file} says no latency that can be compared: lengths are known by their means alone")
+    return [QUANTITIES.index(name) for name in names]
+
+
+ALIKE = 0.5
+"""Correlation of the errors of GPU times with prompts and without."""
+LEAST_SPREAD = 0.01
+"""No GPU time is known better than this before it was measured."""
+PATH_SPREADS = 0.9, 1.3
+"""Standard deviation of `Point.path`, for tokens from the same program, and for text over HTTP. An assumption."""
+WRONG = {
+    "ttft": {"mean": 0.05, "p50": 0.05, "p90": 0.1, "p95": 0.1, "p99": 0.15},
+    "tpot": {"mean": 0.015, "p50": 0.015},
+    "itl": {"mean": 0.02, "p50": 0.03},
+    "e2e": {"mean": 0.02, "p50": 0.02},
+}
+WRONG_RATE = 0.02
+"""What a simulation gets wrong, beyond factors, as standard deviations of logarithms."""
+OTHER_LENGTHS = 3.0
+"""So many times as much where lengths are known by their means alone: lognormal lengths in place of equal ones move the
+mean TTFT of Llama 3.1 8B by -5, 0 and 21 % at 4, 12 and 24 requests/s, and its mean TPOT by 0, 0 and 6."""
+OF_A_RUN = np.array([0.02, 0.008, 0.004])
+OF_A_RUN_PATH = 0.0005
+"""What one run's own factors differ by from another's: three logarithms, and seconds. Like the rest, chosen so that one
+run of a measured deployment tells other rates well (benchmarks/accuracy/calibrate.py); little hangs on any of them."""
+MOST_ROUNDS = 3
+NEAR = 0.25
+"""Enough is known when a step is shorter than this share of what stays unknown."""
+MOST_MOVE = np.array([0.4, 0.3, 0.3, 1.5])
+"""The longest step, since slopes hold nearby only."""
+
+
+class Solution(NamedTuple):
+    """The most likely point and what is left unknown."""
+
+    point: Point
+    covariance: Array
+    before: Array
+    """The same before anything was seen."""
+
+    @property
+    def spreads(self) -> Array:
+        """Standard deviations."""
+        return np.asarray(np.sqrt(np.diag(self.covariance)))
+
+
+def solve(replays: Sequence[Replay], prior: Array) -> Solution:
+    """Find the point that results and what was known before agree on best."""
+    weights = np.linalg.inv(prior)
+    point = np.zeros(4)
+    values = [replay.estimated for replay in replays]
+    covariance = prior
+    for _ in range(MOST_ROUNDS):
+        slopes = [replay.slopes(Point(*point), each) for replay, each in zip(replays, values, strict=True)]
+        inverses = [_inverse(replay, slope, Point(*point)) for replay, slope in zip(replays, slopes, strict=True)]
+        off = [replay.measured - each for replay, each in zip(replays, values, strict=True)]
+        curvature = weights + sum(slope.T @ inverse @ slope for slope, inverse in zip(slopes, inverses, strict=True))
+        pull = (
+            sum(slope.T @ inverse @ each for slope, inverse, each in zip(slopes, inverses, off, strict=True))
+            - weights @ point
+        )
+        covariance = np.linalg.inv(curvature)
+        move = covariance @ pull
+        move /= max(1.0, float(np.max(np.abs(move) / MOST_MOVE)))
+        if np.all(np.abs(move) < NEAR * np.sqrt(np.diag(covariance))):
+            break
+        point, values = _advance(replays, point, move, (weights, inverses, off))
+    return Solution(Point(*point.tolist()), covariance, prior)
+
+
+def _advance(
+    replays: Sequence[Replay], point: Array, move: Array, known: tuple[Array, list[Array], list[Array]]
+) -> tuple[Array, list[Array]]:
+    """The point after a step, halved until it is better than where it began."""
+    weights, inverses, off = known
+    start = point @ weights @ point + sum(each @ inverse @ each for each, inverse in zip(off, inverses, strict=True))
+    for _ in range(4):
+        there = point + move
+        values = [replay.at(Point(*there)) for replay in replays]
+        left = [replay.measured - each for replay, each in zip(replays, values, strict=True)]
+        cost = there @ weights @ there + sum(
+            each @ inverse @ each for each, inverse in zip(left, inverses, strict=True)
+        )
+        if cost <= start:
+            return there, values
+        move = move / 2
+    return point, [replay.measured - each for replay, each in zip(replays, off, strict=True)]
+
+
+def _inverse(replay: Replay, slopes: Array, point: Point) -> Array:
+    """Of the covariance of what one result is off by with the right factors."""
+    own = np.append(OF_A_RUN, OF_A_RUN_PATH / point.seconds_a_unit)
+    return np.linalg.inv((slopes * own**2) @ slopes.T + np.diag(_wrong(replay) ** 2 + replay.chance**2))
+
+
+def _wrong(replay: Replay) -> Array:
+    found = []
+    for name in replay.names:
+        latency, _, statistic = name.partition("_")
+        wrong = WRONG[latency][statistic] if latency in WRONG else WRONG_RATE
+        found.append(wrong)
+    return np.array(found) * (OTHER_LENGTHS if replay.result.means_only else 1.0)
+
+
+def prior_of(replays: Sequence[Replay], *, over_http: bool) -> Array:
+    """The covariance of what is looked for before anything was seen: intervals as they are without results."""
+    about = np.array([replay.unknown()[:3] for replay in replays]).max(axis=0) / EIGHTY
+    prompts, decodes = np.maximum(about[:2], LEAST_SPREAD)
+    spreads = np.array([about[2], prompts, decodes, PATH_SPREADS[over_http]])
+    alike = np.eye(4)
+    alike[1, 2] = alike[2, 1] = ALIKE
+    return np.asarray(alike * np.outer(spreads, spreads))
+
+
+def path_spread(unit: float) -> float:
+    """Seconds that a standard deviation of `Point.path` stands for around 0."""
+    return PATH_SCALE * float(np.sinh(unit))
+
 
 Tell = Callable[[str], None]
-Array = npt.NDArray[Any]
 
 MOST_LEFT_OUT = 6
 """Results that are left out in turn, each of which takes as long as all of them."""

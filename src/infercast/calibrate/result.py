@@ -1,17 +1,28 @@
-"""A measured result as calibration sees it: the load that was offered, and what clients saw."""
+"""A measured result: the load that was offered, what clients saw, and checked values of result files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import log, sqrt
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from infercast.forecast.latency import NAMES
-from infercast.serve.workload.request import Workload
+import numpy as np
+import numpy.typing as npt
+
+from infercast.errors import FileFormatError, InputError
+from infercast.forecast.slo import NAMES, percentiles
+from infercast.serve.workload.distributions import arrival_times
+from infercast.serve.workload.request import Request, Segment, Workload
+from infercast.serve.workload.synthetic import synthetic_workload
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 RATE = "output_tokens_per_s"
 QUANTITIES = (*(f"{latency}_{name}" for latency in LATENCIES for name in NAMES), RATE)
-"""What a result may say, in the order of `infercast.forecast.intervals.results.results_of`."""
+"""What a result may say, in the order of `infercast.forecast.uncertainty.results_of`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +45,294 @@ class Result:
     assumptions: tuple[str, ...] = ()
     """What the file does not say, and what was taken instead."""
     sha256: str = ""
+
+
+Array = npt.NDArray[Any]
+
+MOST_REQUESTS = 20_000
+"""Of a longer run the first ones are replayed."""
+EVEN = 0.02
+"""Lengths that differ by less (standard deviation over mean) are taken to be equal."""
+HELD_BACK = 0.9
+"""Where fewer requests were served than this share of their rate, the limit on their number decided, not the rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a user says of the load, in place of what a file says or does not."""
+
+    rate: float | None = None
+    concurrency: int | None = None
+    count: int | None = None
+    input_len: str | None = None
+    output_len: str | None = None
+    prefix_hit_rate: float | None = None
+    seed: int = 0
+
+
+class Lengths(NamedTuple):
+    """What is known of lengths, where they are not listed."""
+
+    mean: float
+    spread: float = 0.0
+    """Standard deviation."""
+    minimum: float | None = None
+    maximum: float | None = None
+
+    def __str__(self) -> str:
+        """As a workload takes it."""
+        mean = max(1, round(self.mean))
+        if self.spread <= EVEN * self.mean:
+            return str(mean)
+        sigma = sqrt(log(1.0 + (self.spread / self.mean) ** 2))
+        low = max(1, round(self.minimum or 1))
+        high = max(low, round(self.maximum or 50 * self.mean), mean)
+        return f"lognormal:{mean}:{sigma:.3f}:{low}:{high}"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a file says was sent."""
+
+    count: int
+    inputs: Array | Lengths | str
+    outputs: Array | Lengths | str
+    rate: float | None = None
+    """Requests a second; None: as fast as clients may."""
+    arrival: str = "poisson"
+    burstiness: float = 1.0
+    concurrency: int | None = None
+    arrivals: Array | None = None
+    """Seconds at which requests were sent, where they are listed."""
+    served_rate: float | None = None
+    """Requests a second that were answered."""
+    prefix_hit_rate: float | None = None
+
+
+class Made(NamedTuple):
+    """The requests to replay."""
+
+    workload: Workload
+    assumptions: tuple[str, ...]
+    """What had to be taken for granted."""
+    means_only: bool
+    """Whether lengths are known by their means alone, so that no percentile can be told."""
+
+
+def make_workload(load: Load, asked: Asked) -> Made:
+    """The requests that were sent, or some like them."""
+    assumed: list[str] = []
+    rate, concurrency = load.rate, load.concurrency
+    if asked.rate is not None or asked.concurrency is not None:
+        rate, concurrency = asked.rate, asked.concurrency
+    elif rate is not None and concurrency is not None and load.arrivals is None:
+        rate, concurrency = _which_binds(rate, concurrency, load.served_rate, assumed)
+    count = min(asked.count or load.count, MOST_REQUESTS)
+    if count < load.count:
+        assumed.append(f"the first {count:,} of {load.count:,} requests are replayed")
+    hits = asked.prefix_hit_rate if asked.prefix_hit_rate is not None else load.prefix_hit_rate
+    inputs, outputs = asked.input_len or load.inputs, asked.output_len or load.outputs
+    if not (isinstance(inputs, np.ndarray) and isinstance(outputs, np.ndarray)):
+        workload = _drawn(load, asked, (count, rate, concurrency), (inputs, outputs), assumed)
+    else:
+        workload = _listed(load, (count, rate, concurrency), inputs, outputs, assumed)
+    means_only = any(isinstance(each, Lengths) and each.spread == 0 for each in (inputs, outputs))
+    return Made(workload if not hits else _with_hits(workload, hits, assumed), tuple(assumed), means_only)
+
+
+def _which_binds(
+    rate: float, concurrency: int, served: float | None, assumed: list[str]
+) -> tuple[float | None, int | None]:
+    """A rate with a limit on requests at one time: one of both decides."""
+    if served is not None and served < HELD_BACK * rate:
+        assumed.append(f"at {rate:g} requests/s the limit of {concurrency} at one time decided, so there is no rate")
+        return None, concurrency
+    assumed.append(f"the limit of {concurrency} requests at one time was not reached")
+    return rate, None
+
+
+def _drawn(
+    load: Load,
+    asked: Asked,
+    kind: tuple[int, float | None, int | None],
+    lengths: tuple[Array | Lengths | str, Array | Lengths | str],
+    assumed: list[str],
+) -> Workload:
+    """Requests like those that were sent."""
+    count, rate, concurrency = kind
+    inputs, outputs = (str(_summary(each) if isinstance(each, np.ndarray) else each) for each in lengths)
+    for name, text, given in (("prompt", inputs, asked.input_len), ("answer", outputs, asked.output_len)):
+        if given is None:
+            what = f"are all taken to be {text} tokens" if text.isdigit() else f"are drawn from {text}"
+            option = "--input-len" if name == "prompt" else "--output-len"
+            assumed.append(f"{name} lengths are not listed and {what}; {option} says otherwise")
+    if concurrency is not None:
+        return synthetic_workload(
+            concurrency=concurrency, count=count, input_lengths=inputs, output_lengths=outputs, seed=asked.seed
+        )
+    return synthetic_workload(
+        arrival="burst" if rate is None else load.arrival,
+        rate=rate,
+        count=count,
+        input_lengths=inputs,
+        output_lengths=outputs,
+        burstiness=load.burstiness if load.arrival == "gamma" else 1.0,
+        seed=asked.seed,
+    )
+
+
+def _summary(values: Array) -> Lengths:
+    return Lengths(float(values.mean()), float(values.std()), float(values.min()), float(values.max()))
+
+
+def _listed(
+    load: Load, kind: tuple[int, float | None, int | None], inputs: Array, outputs: Array, assumed: list[str]
+) -> Workload:
+    """The requests that were sent."""
+    count, rate, concurrency = kind
+    count = min(count, inputs.size)
+    if count < 1:
+        raise InputError("a result without a single request that was answered tells nothing")
+    times = np.zeros(count)
+    what = f"{count:,} requests as listed"
+    if concurrency is not None and (load.arrivals is None or rate is None):
+        how = f"{concurrency} clients"
+    elif load.arrivals is not None:
+        times, concurrency, how = load.arrivals[:count] - load.arrivals[:count].min(), None, "sent as listed"
+    elif rate is None:
+        how = "all at once"
+    else:
+        times = arrival_times(load.arrival, rate, count, np.random.default_rng(0), load.burstiness)
+        how = f"{load.arrival} {rate:g} requests/s"
+        assumed.append("when requests were sent is not listed, so it is drawn anew")
+    order = np.argsort(times, kind="stable")
+    pairs = zip(times[order].tolist(), inputs[order].tolist(), outputs[order].tolist(), strict=True)
+    requests = tuple(Request(time, max(1, round(tokens)), max(1, round(answer))) for time, tokens, answer in pairs)
+    return Workload(requests, concurrency=concurrency, rate=rate, description=f"{what}, {how}")
+
+
+def _with_hits(workload: Workload, share: float, assumed: list[str]) -> Workload:
+    """The same where so much of each prompt is in the cache already: it starts as all others do."""
+    assumed.append(f"{share:.0%} of each prompt is what others begin with, too, as so much was found in the cache")
+    requests = tuple(
+        replace(each, prefix=(Segment(0, int(share * each.num_input)),)) if int(share * each.num_input) else each
+        for each in workload.requests
+    )
+    return replace(workload, requests=requests, drawn=None)
+
+
+MOST_BYTES = 512 * 2**20
+"""No result is larger; what is, is something else."""
+LONGEST_SECONDS = 1e5
+MOST_TOKENS = 10**8
+
+
+def read_text(path: Path) -> str:
+    """The text of a file."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise FileFormatError(path, f"is larger than {MOST_BYTES // 2**20} MiB, which no result is")
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as problem:
+        raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
+    except UnicodeDecodeError:
+        raise FileFormatError(path, "is not UTF-8 text, so not a result") from None
+
+
+def parse_json(path: Path, text: str, line: int | None = None) -> Any:
+    """JSON of any kind."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise FileFormatError(path, f"is not JSON: {problem}", line) from None
+
+
+class Values:
+    """An object of a file, whose values are asked for by name."""
+
+    def __init__(self, path: Path, holder: Any, place: str = "") -> None:
+        if not isinstance(holder, dict):
+            raise FileFormatError(path, f"{place or 'the result'} must be an object, not {type(holder).__name__}")
+        self.path, self.holder, self.place = path, holder, place
+
+    def named(self, name: str) -> str:
+        """Where a value stands."""
+        return f"{self.place}.{name}" if self.place else name
+
+    def part(self, name: str) -> Values:
+        """An object within."""
+        return Values(self.path, self.holder.get(name), self.named(name))
+
+    def maybe(self, name: str) -> Values | None:
+        """The same where there is one."""
+        found = self.holder.get(name)
+        return Values(self.path, found, self.named(name)) if isinstance(found, dict) else None
+
+    def number(self, name: str, *, least: float = 0.0, most: float = 1e12) -> float | None:
+        """A finite number; None where it is missing."""
+        value = self.holder.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+            raise self.wrong(name, f"must be a number from {least:g} to {most:g}, not {str(value)[:40]}")
+        return float(value)
+
+    def count(self, name: str, *, least: int = 0) -> int | None:
+        """A whole number."""
+        value = self.number(name, least=least, most=1e9)
+        return None if value is None else round(value)
+
+    def needed(self, name: str, *, least: float = 0.0, most: float = 1e12) -> float:
+        """A number that must be there."""
+        value = self.number(name, least=least, most=most)
+        if value is None:
+            raise self.wrong(name, "is missing")
+        return value
+
+    def word(self, name: str) -> str | None:
+        """Text."""
+        value = self.holder.get(name)
+        return value if isinstance(value, str) and value else None
+
+    def numbers(self, name: str, *, least: float = 0.0, most: float = 1e12) -> Array | None:
+        """A list of numbers; None where it is missing."""
+        value = self.holder.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(
+            isinstance(each, int | float) and not isinstance(each, bool) for each in value
+        ):
+            raise self.wrong(name, "must be a list of numbers")
+        array = np.array(value, dtype=float)
+        if array.size and not (least <= array.min() and array.max() <= most):  # not for a value that is no number
+            raise self.wrong(name, f"must hold numbers from {least:g} to {most:g}")
+        return array
+
+    def wrong(self, name: str, problem: str) -> FileFormatError:
+        """An error that names the place."""
+        return FileFormatError(self.path, f"{self.named(name)} {problem}")
+
+
+def summed_up(latency: str, values: Array) -> dict[str, float]:
+    """Mean and percentiles of seconds, by their names."""
+    if not values.size:
+        return {}
+    found = dict(zip(NAMES, percentiles(values).values, strict=True))
+    return {f"{latency}_{name}": value for name, value in found.items() if value > 0}
+
+
+def statistics(
+    values: Values, latency: str, called: Mapping[str, str] | Sequence[tuple[str, str]], scale: float
+) -> dict[str, float]:
+    """What an object says of a latency: our names by theirs, in seconds."""
+    found = {}
+    for ours, theirs in dict(called).items():
+        value = values.number(theirs, most=LONGEST_SECONDS / scale)
+        if value:
+            found[f"{latency}_{ours}"] = value * scale
+    return found
+
+
+def with_rate(seen: dict[str, float], rate: float | None) -> dict[str, float]:
+    """What was seen, with output tokens a second where they are known."""
+    return seen if not rate or not math.isfinite(rate) else {**seen, RATE: rate}

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.errors import InputError
-from infercast.forecast.latency import FRACTIONS, percentiles
 from infercast.forecast.result import Forecast
+from infercast.forecast.slo import FRACTIONS, percentiles
 from infercast.forecast.speculation import drafts_of
-from infercast.serve.fleet.served import Served
+from infercast.serve.record import Served
 from infercast.units import MILLI
 
 Array = npt.NDArray[Any]

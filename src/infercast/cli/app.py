@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from infercast import __version__
-from infercast.cli.options.printed import with_formats
+from infercast.cli.outputs import with_formats
 from infercast.cli.registry import COMMANDS, TOGETHER
 from infercast.errors import InputError
 
@@ -96,8 +96,8 @@ def make_app(asked: str | None, *, completing: bool = False) -> typer.Typer:
 
 def load_command(name: str) -> Callable[..., Any]:
     """The function behind a command."""
-    module = importlib.import_module(f"infercast.cli.commands.{TOGETHER.get(name, name).replace('-', '_')}")
-    command: Callable[..., Any] = getattr(module, name if name in TOGETHER else "command")
+    home, _, function = TOGETHER.get(name, f"{name.replace('-', '_')}:command").partition(":")
+    command: Callable[..., Any] = getattr(importlib.import_module(f"infercast.cli.commands.{home}"), function)
     return with_formats(command)
 
 

@@ -47,19 +47,19 @@ def _gpus() -> Iterable[str]:
 
 
 def _engines() -> Iterable[str]:
-    from infercast.engines.registry import FAMILIES, engines  # noqa: PLC0415 - as above
+    from infercast.engines.base import FAMILIES, engines  # noqa: PLC0415 - as above
 
     return [*FAMILIES, *engines()]
 
 
 def _hosts() -> Iterable[str]:
-    from infercast.hardware.hosts import host_cpus  # noqa: PLC0415 - as above
+    from infercast.hardware.server import host_cpus  # noqa: PLC0415 - as above
 
     return host_cpus()
 
 
 def _networks() -> Iterable[str]:
-    from infercast.hardware.network import networks  # noqa: PLC0415 - as above
+    from infercast.hardware.server import networks  # noqa: PLC0415 - as above
 
     return networks()
 

@@ -65,7 +65,7 @@ def _answer(arguments: list[str]) -> None:
         arguments = [new if word == first else word for word in arguments]
         first = new
     if first in WITH_ENGINE:
-        from infercast.cli.options.pasted import translated  # noqa: PLC0415 - other commands need no engine
+        from infercast.cli.options.deployment import translated  # noqa: PLC0415 - other commands need no engine
 
         arguments, left_out = translated(arguments)
         if left_out:

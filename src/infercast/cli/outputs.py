@@ -1,25 +1,35 @@
-"""Files that a simulation leaves behind where it is asked to: a page for people, a trace for a viewer."""
+"""What a command prints and writes: output formats, result files, pages and traces, and progress bars."""
 
 from __future__ import annotations
 
+import inspect
+import json
 import math
 import shlex
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from infercast import __version__
 from infercast.errors import InputError
 from infercast.report.files import check_writable, today, write_whole
+from infercast.report.terminal import show
+from infercast.units import format_seconds
 
 if TYPE_CHECKING:
-    from infercast.forecast.explain.watched import Watched
-    from infercast.forecast.intervals.intervals import Intervals
+    from infercast.forecast.explain.step_log import Watched
+    from infercast.forecast.intervals import Intervals
     from infercast.forecast.result import Forecast
+    from infercast.report.page.figures import Plot as Picture
+
 
 of_file = partial(typer.Option, rich_help_panel="Files")
 WINDOW = "0:60"
@@ -69,7 +79,7 @@ class Outputs(NamedTuple):
     def write_requests(self, forecast: Forecast) -> None:
         """The table of requests, if it was asked for."""
         if self.requests is not None:
-            from infercast.report.requests import request_rows  # noqa: PLC0415 - most runs write nothing
+            from infercast.report.forecast import request_rows  # noqa: PLC0415 - most runs write nothing
 
             write_whole(self.requests, request_rows(forecast))
         if self.result is not None:
@@ -81,7 +91,7 @@ class Outputs(NamedTuple):
     def write_comparison(self, runs: tuple[Watched, Watched], names: tuple[str, str]) -> None:
         """The page of two runs side by side, if it was asked for."""
         if self.report is not None:
-            from infercast.report.page.comparison_page import comparison_plot  # noqa: PLC0415 - most runs write nothing
+            from infercast.report.page.figures import comparison_plot  # noqa: PLC0415 - most runs write nothing
 
             write_whole(self.report, [comparison_plot(runs, names, __version__).page(command_line(*FILES), today())])
 
@@ -100,7 +110,7 @@ class Outputs(NamedTuple):
             page = report_page(look_over(run, intervals), __version__, command_line(*FILES), today())
             write_whole(self.report, [page])
         if self.trace is not None:
-            from infercast.forecast.explain.lanes import lanes_of  # noqa: PLC0415
+            from infercast.forecast.explain.timeline import lanes_of  # noqa: PLC0415
             from infercast.report.trace import trace_pieces  # noqa: PLC0415
 
             lanes = lanes_of(run, *self.window)
@@ -164,3 +174,193 @@ def _window(text: str) -> tuple[float, float]:
     if not 0 <= begin < end < math.inf:
         raise InputError(f"--trace-window must begin at 0 or later and end after that, not {text!r}")
     return begin, end
+
+
+class Form(StrEnum):
+    """How an answer is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    MD = "md"
+
+    @property
+    def is_data(self) -> bool:
+        """Whether programs read it."""
+        return self in (Form.JSON, Form.CSV)
+
+
+Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON; short for --format json.")]
+Format = Annotated[
+    Form | None,
+    typer.Option(
+        "--format",
+        metavar="NAME",
+        show_default=False,
+        help="Print the answer as table (the default), json, csv or md (Markdown).",
+    ),
+]
+FORM, FORMAT, AS_JSON = "form", "format", "as_json"
+
+
+def with_formats(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command whose ``form`` is what --format and --json say together; one that has no answer is left alone."""
+    own = inspect.signature(command, eval_str=True).parameters
+    if FORM not in own:
+        return command
+
+    def called(**given: Any) -> Any:
+        form = form_of(given.pop(FORMAT), given.pop(AS_JSON))
+        return command(**given, **{FORM: form})
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [each.replace(kind=keyword) for name, each in own.items() if name != FORM]
+    parameters += [
+        inspect.Parameter(FORMAT, keyword, default=None, annotation=Format),
+        inspect.Parameter(AS_JSON, keyword, default=False, annotation=Json),
+    ]
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    called.__doc__, called.__name__ = command.__doc__, command.__name__
+    return called
+
+
+def form_of(format_: Form | None, as_json: bool) -> Form:
+    """What both options say."""
+    if as_json and format_ not in (None, Form.JSON):
+        raise InputError(f"--json and --format {format_} ask for two forms; give one of them")
+    return Form.JSON if as_json else format_ or Form.TABLE
+
+
+def print_json(data: Any) -> None:
+    """One JSON document on standard output."""
+    typer.echo(json.dumps(data, indent=2, allow_nan=False))
+
+
+def print_result(
+    form: Form,
+    document: Callable[..., Any],
+    tables: Callable[..., Any],
+    *result: Any,
+    rows: str | tuple[str, ...] | None = None,
+) -> None:
+    """A result in the form that was asked for: these functions make the JSON document and the tables of it.
+
+    ``rows`` says under which keys of the document the rows of CSV are (`rows_of`).
+    """
+    if form is Form.JSON:
+        print_json(document(*result))
+    elif form is Form.CSV:
+        from infercast.report.formats import csv_text, rows_of  # noqa: PLC0415 - few ask for it
+
+        typer.echo(csv_text(rows_of(document(*result), rows)), nl=False)
+    elif form is Form.MD:
+        from infercast.report.terminal import markdown  # noqa: PLC0415 - few ask for it
+
+        typer.echo(markdown(tables(*result)), nl=False)
+    else:
+        show(*tables(*result))
+
+
+PATIENCE = 2.0
+"""Seconds that a run may take before a bar is shown."""
+
+
+@contextmanager
+def simulation_bar(total: int) -> Iterator[Callable[[int, float], None] | None]:
+    """What to tell about a run of ``total`` requests: how many were sent, and the simulated time; None if piped."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console  # noqa: PLC0415 - most runs are over before a bar would show
+    from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415
+
+    columns = (BarColumn(), TextColumn("{task.completed:,.0f} of {task.total:,.0f} requests{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+        task = bar.add_task("", total=total, visible=False)
+        start = time.monotonic()
+
+        def tell(sent: int, simulated: float) -> None:
+            elapsed = time.monotonic() - start
+            if elapsed > PATIENCE:
+                text = f", {format_seconds(simulated)} simulated, {simulated / elapsed:,.0f} times as fast as life"
+                bar.update(task, completed=sent, description=text, visible=True, refresh=True)
+
+        yield tell
+
+
+@contextmanager
+def runs_bar(doing: str, total: int) -> Iterator[Callable[[str], None] | None]:
+    """What to tell about many runs: the name of each as it begins; None if piped."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console  # noqa: PLC0415 - only where a bar is shown
+    from rich.progress import Progress  # noqa: PLC0415
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(doing, total=total)
+        yield lambda label: bar.update(task, advance=1, description=label)
+
+
+@contextmanager
+def stages_bar() -> Iterator[Callable[[str], None] | None]:
+    """What to tell about work of unknown length: what it is at; shown after a while, None if piped."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console  # noqa: PLC0415 - only where a bar is shown
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task, start = bar.add_task("", total=None, visible=False), time.monotonic()
+
+        def tell(doing: str) -> None:
+            bar.update(task, description=doing, visible=time.monotonic() - start > PATIENCE)
+
+        yield tell
+
+
+def with_counts(
+    tell: Callable[[str], None] | None,
+) -> tuple[Callable[[str], None] | None, Callable[[int, int], None] | None]:
+    """What to tell of each part of the work as it begins, and of how much of it is done; None if nobody listens."""
+    if tell is None:
+        return None, None
+    doing = [""]
+
+    def say(words: str) -> None:
+        doing[0] = words
+        tell(words)
+
+    return say, lambda done, total: tell(f"{doing[0]}: {done} of {total} done")
+
+
+of_axis = partial(typer.Option, rich_help_panel="What changes")
+SUFFIXES = (".png", ".svg", ".html", ".htm")
+
+Plot = Annotated[
+    Path | None, of_file("--plot", metavar="FILE", help="Also draw it: .png, .svg or a page (.html); needs matplotlib.")
+]
+Csv = Annotated[Path | None, of_file("--csv", metavar="FILE", help="Also write the rows as a table (.csv).")]
+
+
+def check_files(plot: Path | None, *tables: tuple[str, Path | None]) -> None:
+    """Refuse files that could not be written, before a long run and not after it; ``tables``: options with theirs."""
+    if plot is not None:
+        check_writable(plot, "--plot", SUFFIXES)
+        if find_spec("matplotlib") is None:
+            raise InputError("--plot needs matplotlib: pip install 'infercast[report]'")
+    for option, path in tables:
+        if path is not None:
+            check_writable(path, option, (".csv",))
+
+
+def write_plot(path: Path, picture: Picture) -> None:
+    """A picture in the format that the name of its file asks for."""
+    if path.suffix == ".png":
+        picture.write_png(path)
+    elif path.suffix == ".svg":
+        write_whole(path, [picture.svg()])
+    else:
+        write_whole(path, [picture.page(command_line("--plot", "--csv", "--export-autoscaler"), today())])

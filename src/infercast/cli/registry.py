@@ -49,8 +49,20 @@ COMMANDS = {
         "Score predictions on measured kernels: mean, median and 90th percentile error, and how often intervals hold."
     ),
 }
-TOGETHER = {"gpus": "catalog", "models": "catalog", "hosts": "catalog", "fit": "fit", "evaluate": "fit"}
-"""Commands that share a module, in which they are functions of their names."""
+TOGETHER = {
+    "gpus": "catalog:gpus",
+    "models": "catalog:models",
+    "hosts": "catalog:hosts",
+    "fit": "fit:fit",
+    "evaluate": "fit:evaluate",
+    "disaggregate": "simulate:disaggregate_command",
+    "energy": "sweep:energy_command",
+    "speculate": "sweep:speculate_command",
+    "layouts": "plan:layouts_command",
+    "diagnose": "kernels:diagnose_command",
+    "estimate": "kernels:estimate_command",
+}
+"""``module:function`` of commands that share a module; others are the function ``command`` of their own module."""
 WITH_ENGINE = (
     "simulate",
     "kernels",

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from infercast.engines.host import Costs
-from infercast.engines.kernel_tables import Table
+from infercast.engines.tables import Table
 from infercast.engines.timer import KernelTimer
 from infercast.ops import Call
 from infercast.ops.op import Quantity, Size

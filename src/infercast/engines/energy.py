@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from infercast.engines.kernel_tables import Table
+from infercast.engines.tables import Table
 from infercast.engines.timer import KernelTimer
-from infercast.predict.adjust.beside import felt_seconds
-from infercast.predict.energy.model import BoardPower
-from infercast.serve.totals import PhaseTotals
+from infercast.predict.adjust.overlap import felt_seconds
+from infercast.predict.board_power import BoardPower
+from infercast.serve.record import PhaseTotals
 
 Batch = tuple[Table, Table]
 """New tokens of each sequence, and its tokens in all."""

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import MISSING, dataclass, fields, replace
+from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from infercast.bundled import DATA
 from infercast.errors import FileFormatError
-from infercast.hardware.hosts import MEASURED, host_cpu
+from infercast.hardware.server import MEASURED, host_cpu
+from infercast.serve.step import HostCost
 from infercast.units import MICRO, MILLI
 
 LONGEST, FASTEST = 1e6, 1e3
@@ -127,3 +129,60 @@ def _costs_of(kind: type[Costs], values: dict[str, Any]) -> Costs:
     }
     title = host_cpu(values["cpu"]).title if "cpu" in values else values["title"]
     return kind(title=title, source=values["source"], **seconds)
+
+
+class Launch(Enum):
+    """How a step's kernels reach the GPU."""
+
+    FULL_GRAPH = "full graph"
+    """The whole step is one graph: steps in which every sequence computes one token."""
+    PIECEWISE_GRAPHS = "piecewise graphs"
+    """Attention is launched by hand between graphs of the rest."""
+    EAGER = "eager"
+    """Every kernel is launched by itself."""
+
+
+class Graphs(Protocol):
+    """The CUDA graphs an engine recorded at its start."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Token counts of the steps they are for; none: no graphs."""
+
+    def launch(self, num_tokens: int, is_decode: bool) -> tuple[Launch, int]:
+        """How a step of that many tokens is launched, and how many tokens are then computed."""
+
+
+class HostModel(Protocol):
+    """A host that runs one model."""
+
+    @property
+    def gap_seconds(self) -> float:
+        """What the GPU idles between the kernels of one step."""
+
+    @property
+    def waited_share(self) -> float:
+        """The share of the GPU's time of a step with prompts that the host waits for while it launches."""
+
+    def cost(self, launch: Launch, num_sequences: int, num_tokens: int, num_prompts: int) -> HostCost:
+        """The host's part of a step, without such waits."""
+
+    def borrowed_share(self, model: str) -> float:
+        """The share of what launching a prompt costs that was seen in one other model only."""
+
+    def rests_on(self) -> list[str]:
+        """Sentences: which of its times were seen in few models or under special conditions."""
+
+
+class DraftPasses(Protocol):
+    """How passes that draft reach the GPU."""
+
+    @property
+    def gap_seconds(self) -> float:
+        """What the GPU idles between the kernels of one pass."""
+
+    def padded(self, num_sequences: int) -> int:
+        """Sequences that a later pass computes for so many."""
+
+    def cost(self, launch: Launch, passes: int, num_sequences: int, *, has_prompts: bool) -> HostCost:
+        """What a step that is launched in some way costs the host more, which verifies and drafts by so many passes."""

@@ -1,22 +1,18 @@
-"""What fits: where the memory of a GPU goes, and what to do where it is not enough."""
+"""Where the memory of a GPU goes, how the KV cache is laid out in it, and the link to KV blocks in host memory.
+
+Measured by this project on an H200 (PCIe 5.0 x16) with vLLM's own copies: 53.6 GB/s to the GPU and 54.7 GB/s to the
+host, in both directions at once 7 % less. Copies and other traffic of the GPU's memory do not slow each other by more
+than 1 %; products of a burst took 2 to 10 % longer beside them, which is left out. A copy of many pieces does not begin
+before all of them are handed over, which takes a thread of the host 1 us each.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
-from infercast.engines.registry import AnyEngine
-from infercast.engines.settings import Resolved
-from infercast.errors import DoesNotFitError, InputError
 from infercast.hardware import Gpu
-from infercast.models.layout import ParallelLayout
-from infercast.models.spec import ModelConfig
-from infercast.models.spread import check_layout
 from infercast.serve.cache.shape import KvShape
-from infercast.units import format_bytes
-
-MOST_GPUS = 1024
-"""As many of a node are tried where a model does not fit on fewer."""
+from infercast.serve.cache.tiers import LinkSpeed
 
 UNBOUNDED = 1 << 40
 """Tokens of a sequence whose cache does not grow."""
@@ -99,40 +95,15 @@ class Memory(NamedTuple):
         return low * shape.block_size
 
 
-def require_fit(engine: AnyEngine, config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Resolved) -> Memory:
-    """The memory plan, or the reason why there is none and the smallest layout that helps."""
-    memory = engine.plan_memory(config, layout, gpu, settings)
-    chunk = engine.tokens_under_way(settings, layout)
-    if memory.most_sequences(settings.max_model_len, chunk):
-        engine.check_memory(config, settings, memory)
-        return memory
-    where = f"{layout.replica_gpus} x {gpu.name}"
-    remedy = _remedy(engine, config, layout, gpu, settings)
-    longest = memory.longest_sequence(chunk)
-    if longest == 0:
-        raise DoesNotFitError(
-            f"{config.name} ({config.weights.name}) does not fit on {where}: weights, activations and graphs need "
-            f"{format_bytes(memory.needed)} of {format_bytes(memory.usable)} usable a GPU; {remedy}"
-        )
-    raise DoesNotFitError(
-        f"one sequence of max_model_len {settings.max_model_len} does not fit in the KV cache of {config.name} on "
-        f"{where}, whose {memory.num_blocks} blocks hold {longest} tokens; lower max_model_len, or: {remedy}"
-    )
+LINK_SHARE = 0.86
+"""Of the link's bytes a second, those that large copies reach."""
+LATENCY = 10e-6
+MOST_AT_FULL_SPEED = 4
+"""GPUs of a server that copy at the full speed of their links at the same time; more of them share what these have.
+Nobody measured that here."""
 
 
-def _remedy(engine: AnyEngine, config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Resolved) -> str:
-    """The smallest tensor parallelism within a node that the model allows and that fits, or pipeline parallelism."""
-    in_node = min(gpu.gpus_per_node, MOST_GPUS)
-    wider = (replace(layout, tensor=size) for size in range(layout.tensor + 1, in_node // layout.pipeline + 1))
-    deeper = (replace(layout, pipeline=size) for size in range(layout.pipeline + 1, in_node // layout.tensor + 1))
-    for larger in (*wider, *deeper):
-        try:
-            check_layout(config, larger)
-        except InputError:
-            continue
-        memory = engine.plan_memory(config, larger, gpu, settings)
-        if memory.most_sequences(settings.max_model_len, engine.tokens_under_way(settings, larger)):
-            if larger.tensor > layout.tensor:
-                return f"tensor_parallel_size={larger.tensor} fits"
-            return f"pipeline_parallel_size={larger.pipeline} fits"
-    return f"no layout within the {gpu.gpus_per_node} GPUs of a node fits"
+def host_link(gpu: Gpu, gpus: int, submit_seconds: float, submit_piece_seconds: float) -> LinkSpeed:
+    """The link of each of so many GPUs to the host, in one direction."""
+    share = min(1.0, MOST_AT_FULL_SPEED / min(gpus, gpu.gpus_per_node))
+    return LinkSpeed(LINK_SHARE * share * gpu.pcie_bandwidth, LATENCY, submit_seconds, submit_piece_seconds)

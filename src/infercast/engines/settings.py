@@ -1,4 +1,4 @@
-"""Settings of an engine: what a user asks for, and the same with every default filled in.
+"""Settings of an engine: as a user gives them, with defaults filled in, and as recorded with a measured run.
 
 Each engine has a frozen dataclass of its own for either, under its own names. What is here is all that others know.
 """
@@ -6,10 +6,11 @@ Each engine has a frozen dataclass of its own for either, under its own names. W
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, Protocol, TypeVar, cast
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
-from infercast.errors import InputError, UnknownNameError
+from infercast.errors import FileFormatError, InputError, UnknownNameError
 from infercast.units import whole_number
 
 TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str, "tuple[int, ...]": tuple}
@@ -68,3 +69,69 @@ def read_setting(known: Mapping[str, type], name: str, text: str, what: str = "s
         return _read(known[name], text)
     except (KeyError, ValueError):
         raise InputError(f"{what} {name}={text}: must be {WANTED[known[name]]}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """An object of a JSON file, whose fields are read with errors that name them."""
+
+    path: Path
+    holder: Mapping[str, Any]
+    place: str
+    """Where in the file it stands: ``config``."""
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the field says anything."""
+        return self.holder.get(name) is not None
+
+    def get(self, name: str, kind: type) -> Any:
+        """A field of the right type; whole numbers serve as floats."""
+        value = self.holder.get(name)
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise FileFormatError(
+                self.path, f"{self.place} needs the field {name!r} of type {kind.__name__}, not {value!r}"
+            )
+        return value
+
+    def word(self, name: str, default: str = "auto") -> str:
+        """The name of something, which may be missing."""
+        return str(self.get(name, str)) if self.holder.get(name) else default
+
+    def at_least(self, name: str, least: int) -> int:
+        """A whole number that is no smaller."""
+        value = int(self.get(name, int))
+        if value < least:
+            raise FileFormatError(self.path, f"{self.place}.{name} must be at least {least}, not {value}")
+        return value
+
+    def inner(self, name: str) -> Fields:
+        """An object within, which may be missing."""
+        return Fields(self.path, self.get(name, dict) if name in self else {}, f"{self.place}.{name}")
+
+
+class ProfiledStep(NamedTuple):
+    """What one step of a profiled engine held."""
+
+    prompts: int
+    prompt_tokens: int
+    decodes: int
+    decode_tokens: int = 0
+    """Of the sequences that decode, drafts with them; 0: one of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSetup:
+    """An engine as it was started."""
+
+    settings: Settings
+    num_gpu_blocks: int
+    """KV blocks that it had."""
+    with_those_blocks: Settings
+    """The same settings for an engine that is told to have just these."""
+    blocks_were_set: bool
+    """Whether it was."""
+    tensor_parallel_size: int = 1
+    model: Mapping[str, Any] = field(default_factory=dict)
+    """How it read the checkpoint, by the names of `infercast.forecast.deploy.ModelOptions`."""

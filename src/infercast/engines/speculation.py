@@ -1,13 +1,25 @@
-"""Speculative decoding as an engine does it: how it drafts, how many, and how many of them are accepted."""
+"""Speculative decoding: the method, the number of drafts, and the acceptance rate of each position.
+
+Everything ends as one rate a position, P(the first i drafts are all accepted). The acceptance length, tokens a step and
+sequence, is one more than their sum.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cache
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+from infercast.bundled import read_data
+from infercast.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
-    from infercast.engines.acceptance import Acceptance
     from infercast.models.draft import Draft
+
 
 NGRAM, NGRAM_GPU = "ngram", "ngram_gpu"
 EAGLE, EAGLE_3, MTP, DRAFT_MODEL = "eagle", "eagle3", "mtp", "draft_model"
@@ -72,3 +84,171 @@ class Drafting:
     def capped(self, max_num_seqs: int) -> int:
         """Sequences that verify in the largest step."""
         return max_num_seqs * self.width
+
+
+FORMS = (
+    "a length above 1 (2.4), a rate below 1 (0.7), rates by position (0.75,0.55,0.4), length=2.4, rate=0.7, the name "
+    "of a published curve, or a line of a log with 'Per-position acceptance rate'"
+)
+"""What an acceptance may be written as."""
+BY_POSITION = re.compile(r"[Pp]er-position acceptance rate:\s*([0-9.,\s]+)")
+MEAN_LENGTH = re.compile(r"(?:[Mm]ean acceptance length|accept len):\s*([0-9.]+)")
+"""In a line that vLLM or SGLang logs."""
+
+
+class Acceptance(NamedTuple):
+    """How many drafts of a step are accepted."""
+
+    rates: tuple[float, ...]
+    """P(the first i drafts are all accepted), i = 1, 2, ..., falling."""
+    source: str = ""
+    """Where they come from, in words."""
+    is_assumed: bool = False
+    """Whether nobody said how many are, so that others' stand in."""
+
+    @property
+    def length(self) -> float:
+        """Tokens a step and sequence: those accepted, and one of the target's own."""
+        return 1.0 + sum(self.rates)
+
+
+class Curve(NamedTuple):
+    """Published acceptance lengths of one model for 1, 2, ... drafts a step."""
+
+    name: str
+    model: str
+    method: str
+    lengths: tuple[float, ...]
+    title: str
+    url: str
+
+    def rates(self, num_drafts: int) -> tuple[float, ...]:
+        """What each further draft adds; beyond the last that was published, in the proportion of the last two.
+
+        Lengths were measured apart from each other, so that a longer draft may add less than nothing: it adds nothing.
+        """
+        before = (1.0, *self.lengths)
+        rates: list[float] = []
+        for position, length in enumerate(self.lengths[:num_drafts]):
+            most = rates[-1] if rates else 1.0
+            rates.append(min(max(length - before[position], 0.0), most))
+        while len(rates) < num_drafts:
+            kept = rates[-1] / rates[-2] if len(rates) > 1 and rates[-2] else rates[0]
+            rates.append(rates[-1] * kept)
+        return tuple(rates)
+
+
+@cache
+def curves() -> dict[str, Curve]:
+    """All published curves by name."""
+    data = read_data("acceptance.toml")
+    sources = data["sources"]
+    return {
+        name: Curve(
+            name,
+            each["model"],
+            each["method"],
+            each["lengths"],
+            sources[each["source"]]["title"],
+            sources[each["source"]]["url"],
+        )
+        for name, each in data["curves"].items()
+    }
+
+
+def by_length(length: float, num_drafts: int) -> tuple[float, ...]:
+    """As vLLM's synthetic mode takes a length: as many drafts always accepted as it holds whole ones, then the rest."""
+    if not 1.0 <= length <= num_drafts + 1:
+        raise InputError(
+            f"an acceptance length must lie between 1 and {num_drafts + 1}, one more than the {num_drafts} drafts a "
+            f"step, not {length:g}"
+        )
+    full = int(length - 1.0)
+    return tuple([1.0] * full + [length - 1.0 - full] + [0.0] * num_drafts)[:num_drafts]
+
+
+def by_rate(rate: float, num_drafts: int) -> tuple[float, ...]:
+    """Each draft is accepted as likely as the one before it, if that was."""
+    if not 0.0 <= rate <= 1.0:
+        raise InputError(f"an acceptance rate must lie between 0 and 1, not {rate:g}")
+    return tuple(rate ** (position + 1) for position in range(num_drafts))
+
+
+def by_position(rates: Sequence[float], num_drafts: int) -> tuple[float, ...]:
+    """One rate a draft, as vLLM logs and takes them."""
+    if len(rates) != num_drafts:
+        raise InputError(f"there are {len(rates)} acceptance rates for {num_drafts} drafts a step; give one for each")
+    if not all(0.0 <= rate <= 1.0 for rate in rates):
+        raise InputError(f"acceptance rates must lie between 0 and 1, not {list(rates)}")
+    if any(after > before for before, after in pairwise(rates)):
+        raise InputError(
+            f"acceptance rates must not rise from one position to the next ({list(rates)}): a draft is accepted only "
+            "if those before it are"
+        )
+    return tuple(rates)
+
+
+def read_acceptance(text: str, num_drafts: int) -> Acceptance:
+    """What a user writes (`FORMS`)."""
+    text = text.strip()
+    if found := BY_POSITION.search(text):
+        rates = [_number(part) for part in found.group(1).strip(" ,").split(",")]
+        return Acceptance(by_position(rates, num_drafts), "rates by position of a log")
+    if found := MEAN_LENGTH.search(text):
+        return Acceptance(_from_length(_number(found.group(1)), num_drafts), "the mean length of a log")
+    kind, equals, value = text.partition("=")
+    if equals and kind in ("length", "rate"):
+        number = _number(value)
+        rates_of = by_length if kind == "length" else by_rate
+        return Acceptance(rates_of(number, num_drafts), f"a given {kind}")
+    if "," in text:
+        return Acceptance(by_position([_number(part) for part in text.split(",")], num_drafts), "given by position")
+    if text in curves():
+        return published(curves()[text], num_drafts)
+    if re.fullmatch(r"[0-9.]+", text):
+        return _from_number(_number(text), num_drafts)
+    raise UnknownNameError("acceptance", text, curves(), f"; or give {FORMS}")
+
+
+def published(curve: Curve, num_drafts: int) -> Acceptance:
+    """One of the published ones."""
+    return Acceptance(curve.rates(num_drafts), f"{curve.name} ({curve.title})")
+
+
+def usual(model: str, method: str, num_drafts: int) -> Acceptance:
+    """Where nobody says: as published of the same model, else the middle of all that were published of a method."""
+    for name, curve in curves().items():
+        if curve.method == method and model.startswith(curve.model):
+            return published(curves()[name], num_drafts)._replace(is_assumed=True)
+    alike = [curve for curve in curves().values() if curve.method == method] or [*curves().values()]
+    middle = tuple(median(position) for position in zip(*[curve.rates(num_drafts) for curve in alike], strict=True))
+    return Acceptance(middle, f"the middle of {len(alike)} published curves", is_assumed=True)
+
+
+def _from_number(value: float, num_drafts: int) -> Acceptance:
+    """A plain number: above one it can only be a length, below one only a rate."""
+    if value == 1.0:
+        raise InputError(
+            "acceptance 1 may be a length (no draft is accepted) or a rate (all are); say length=1 or rate=1"
+        )
+    if value > 1.0:
+        return Acceptance(by_length(value, num_drafts), "a given length")
+    return Acceptance(by_rate(value, num_drafts), "a given rate")
+
+
+def _from_length(length: float, num_drafts: int) -> tuple[float, ...]:
+    """A mean length that was seen, whose drafts were accepted with one rate each time."""
+    low, high = 0.0, 1.0
+    if not 1.0 <= length <= num_drafts + 1:
+        return by_length(length, num_drafts)  # which says what is wrong
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if 1.0 + sum(by_rate(middle, num_drafts)) < length else (low, middle)
+    return by_rate(low, num_drafts)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"acceptance {text.strip()!r} is not a number; give {FORMS}") from None

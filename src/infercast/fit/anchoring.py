@@ -23,12 +23,11 @@ from infercast.fit.tables import FILES, read_table
 from infercast.hardware import Gpu, load_gpu
 from infercast.ops import Attention, Gemm, Op
 from infercast.predict.adjust.anchors import Correction, learn
-from infercast.predict.artifact.artifact import Artifact
-from infercast.predict.artifact.forest import Forest
 from infercast.predict.families import FAMILIES
-from infercast.predict.identity import SWEEP, kernel_of
+from infercast.predict.fitted import Artifact
+from infercast.predict.forest import Forest
+from infercast.predict.identity import SWEEP, KernelProfile, kernel_of
 from infercast.predict.learned import Learned
-from infercast.predict.profile import KernelProfile
 
 FEWEST = 4
 """Fewer points of a kind say nothing about it."""

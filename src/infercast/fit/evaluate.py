@@ -18,9 +18,9 @@ from infercast.fit.tables import FILES, read_table
 from infercast.fit.train import HELD_OUT_SHARE, fit_measured
 from infercast.hardware import load_gpu
 from infercast.predict.adjust.anchors import choose, learn
-from infercast.predict.artifact.artifact import Artifact
+from infercast.predict.fitted import Artifact
+from infercast.predict.identity import KernelProfile
 from infercast.predict.learned import Learned
-from infercast.predict.profile import KernelProfile
 
 Array = npt.NDArray[Any]
 

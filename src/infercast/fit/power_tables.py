@@ -7,6 +7,9 @@ rows that must never be split between fitting and testing, as in `fit.tables`.
 
 from __future__ import annotations
 
+import gzip
+import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,19 +20,27 @@ import numpy.typing as npt
 import pandas
 
 from infercast.errors import FileFormatError
-from infercast.fit.sparse_modules import module_calls
-from infercast.fit.sparse_tables import lengths_of, parts
+from infercast.fit.sparse_tables import lengths_of, module_calls, parts
 from infercast.fit.tables import MOE_FORMATS, UNGATED
 from infercast.hardware import load_gpu
-from infercast.models.formats import WeightFormat
-from infercast.models.layout import ParallelLayout
+from infercast.models.layout import ParallelLayout, Shard, WeightFormat
 from infercast.models.mixers import LatentAttention
 from infercast.models.read import read_model
-from infercast.models.shard import Shard
-from infercast.ops import Attention, Call, EncoderAttention, Gemm, MoE, Op, Scan, ShortConvolution, StateUpdate
+from infercast.ops import (
+    Attention,
+    Call,
+    Elementwise,
+    EncoderAttention,
+    Gemm,
+    MoE,
+    Op,
+    Scan,
+    ShortConvolution,
+    StateUpdate,
+)
 from infercast.ops.elementwise import quantise
 from infercast.ops.recurrent import GATED_DELTA, MAMBA2
-from infercast.predict.energy.loops import copies_of, tabled_calls
+from infercast.predict.metered import copies_of, tabled_calls
 
 Array = npt.NDArray[Any]
 
@@ -227,3 +238,61 @@ _READERS: dict[str, Callable[[pandas.DataFrame], Iterator[PowerRows]]] = {
     "sparse_attention": _modules("sparse_attention", _sparse_calls),
     "linear_attention": _recurrent,
 }
+
+
+# Kernels whose joules a board's own counter gave: ``measurements/GPU/power_bursts.json.gz``.
+#
+# A kernel is launched again and again for a second or two, without a pause or for a share of the time (``duty``), so
+# that
+# the clock stays up although the kernel alone would reach the power limit. Power is that of the time in which it ran.
+
+
+NOT_WORK = ("tiny", "zeros")
+"""What tells of idle power, and of operands that no model has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """One measured kernel."""
+
+    name: str
+    op: Op
+    seconds: float
+    """Of one launch."""
+    watts: float
+    """Mean board power while it ran."""
+    is_steady: bool
+    """Whether it ran without a pause, so that the power limit could bind."""
+    warm: float
+    """Share of its bytes that stay in L2 from launch to launch."""
+
+
+def read_counted(path: Path, idle_watts: float) -> Iterator[Counted]:
+    """All kernels of a file that do what kernels of models do."""
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            rows = json.load(file)["kernels"]
+        for row in rows:
+            if not row["name"].startswith(NOT_WORK):
+                yield _counted(row, idle_watts)
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise FileFormatError(path, f"is no file of counted joules: {problem!r}") from None
+
+
+def _counted(row: dict[str, Any], idle_watts: float) -> Counted:
+    watts = (row["joules"] - idle_watts * (row["seconds"] - row["busy"])) / row["busy"]
+    warm = 1.0 if row["name"].endswith("in L2") else 0.0
+    return Counted(row["name"], _op(row), row["busy"] / row["launches"], watts, row["duty"] == 1.0, warm)
+
+
+def _op(row: dict[str, Any]) -> Op:
+    kind, _, rest = row["name"].partition(" ")
+    sizes = [int(each) for each in re.findall(r"\d+", rest)]
+    if kind in ("gemm", "fp8"):
+        m, n, k = sizes[:3]
+        return Gemm(m, n, k, "fp8" if kind == "fp8" else "bf16")
+    if kind == "attention":
+        batch, heads, length, head_dim = sizes
+        lengths = np.array([length])
+        return Attention(lengths, lengths, heads, heads, head_dim, head_dim, sequences=np.array([batch]))
+    return Elementwise("activation", 1, float(row["bytes"]), 0.0, 0.0)

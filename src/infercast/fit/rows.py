@@ -1,14 +1,23 @@
-"""Measured rows as operators: what every reader of tables makes."""
+"""Measured rows as operators, and the checks that a table must pass before anything is learned from it."""
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas
 
+from infercast.errors import FileFormatError, UnknownNameError
+from infercast.hardware import load_gpu
 from infercast.ops import Op
+from infercast.ops.op import BYTES
+from infercast.predict.roofline import Roofline
 
 Array = npt.NDArray[Any]
 
@@ -47,3 +56,127 @@ class Rows:
 
 LEAST = 0.05
 """Of what was timed, that the kernel itself takes at least, whatever its neighbours are estimated to take."""
+
+
+# What a table must be before anything is learned from it: each fault is named with its file, column and first row.
+
+
+NAMES = ("gpu", "engine", "dtype", "kv_dtype", "kernel", "routing", "op")
+MAY_BE_ZERO = ("window", "kv_len")
+LARGEST = 2**53
+"""Sizes up to here are the same number as integers and as floats."""
+AT_MOST = {"kv_heads": "heads", "topk": "experts", "ep": "experts", "tp": "inter"}
+"""Sizes that another one bounds."""
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "all_to_all")
+ROUTINGS = re.compile(r"uniform|balanced|power_law_\d+(\.\d+)?")
+TOO_FAST, TOO_SLOW = 30.0, 300.0
+"""No kernel beats the roofline so many times (a warm cache is worth three), and no GPU's median kernel is so much
+slower (fivefold is usual): what does is in another unit."""
+
+
+def read_checked(path: Path, columns: tuple[str, ...], extra_dtypes: Iterable[str] = ()) -> pandas.DataFrame:
+    """A parquet file as a table whose names are known and whose numbers can be sizes and latencies."""
+    table = _read(path)
+    missing = [name for name in ("gpu", "engine", "latency_us", *columns) if name not in table]
+    if missing:
+        needed = ", ".join(("gpu", "engine", "latency_us", *columns))
+        raise FileFormatError(path, f"lacks the column {missing[0]!r}; it needs {needed}")
+    if table.empty:
+        raise FileFormatError(path, "has no rows")
+    for name in NAMES:
+        if name in table:
+            table[name] = _names(path, table[name], needed=name in ("gpu", "engine", *columns))
+    if "dtype" in columns:  # engines that nobody here estimates have formats that nobody else has
+        table = table[~table.engine.isin(LEFT_OUT)].reset_index(drop=True)
+    for name in columns:
+        if name not in NAMES:
+            table[name] = _sizes(path, table[name])
+    for name, bound in AT_MOST.items():
+        if name in columns:
+            _refuse(path, name, table[name], (table[name] > table[bound]).to_numpy(), f"must be at most {bound!r}")
+    latency = _numbers(path, table.latency_us)
+    _refuse(path, "latency_us", latency, ~(np.isfinite(latency) & (latency > 0)), "must be above 0")
+    _check_known(path, table, columns, {*BYTES, *extra_dtypes})
+    return table
+
+
+def _read(path: Path) -> pandas.DataFrame:
+    try:
+        return pandas.read_parquet(path)
+    except (OSError, ValueError, TypeError, KeyError, NotImplementedError) as problem:
+        reason = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
+        raise FileFormatError(path, f"cannot be read as parquet: {reason}") from None
+
+
+def _names(path: Path, column: pandas.Series, *, needed: bool) -> pandas.Series:
+    """Text, whatever it was stored as."""
+    if needed:
+        _refuse(path, str(column.name), column.to_numpy(), column.isna().to_numpy(), "must be a name")
+    return column.astype(object).where(column.notna(), "").astype(str)
+
+
+def _numbers(path: Path, column: pandas.Series) -> Array:
+    values: Array = pandas.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    _refuse(path, str(column.name), column.to_numpy(), np.isnan(values), "must be a number")
+    return values
+
+
+def _sizes(path: Path, column: pandas.Series) -> pandas.Series:
+    """Whole numbers that can be sizes."""
+    values = _numbers(path, column)
+    least = 0 if column.name in MAY_BE_ZERO else 1
+    wrong = ~((values >= least) & (values <= LARGEST) & (values == np.floor(values)))
+    _refuse(path, str(column.name), values, wrong, f"must be a whole number of at least {least}")
+    return column.astype(np.int64)
+
+
+def _check_known(path: Path, table: pandas.DataFrame, columns: tuple[str, ...], dtypes: set[str]) -> None:
+    """GPUs, formats, collectives and routings that are known."""
+    for name in table.gpu.unique():
+        try:
+            load_gpu(name)
+        except UnknownNameError as problem:
+            _refuse(path, "gpu", table.gpu.to_numpy(), (table.gpu == name).to_numpy(), str(problem), show=False)
+    known: Mapping[str, Any] = {"dtype": dtypes, "kv_dtype": BYTES, "op": COLLECTIVES}
+    for column, names in known.items():
+        if column in columns:
+            for name in sorted(set(table[column]) - set(names)):
+                unknown = str(UnknownNameError(column, name, names))
+                _refuse(path, column, table[column].to_numpy(), (table[column] == name).to_numpy(), unknown, show=False)
+    if "routing" in columns:
+        fits = table.routing.str.fullmatch(ROUTINGS.pattern).to_numpy(dtype=bool)
+        _refuse(path, "routing", table.routing.to_numpy(), ~fits, "must be uniform, balanced or power_law_NUMBER")
+
+
+def _refuse(path: Path, column: str, values: Any, wrong: Array, problem: str, *, show: bool = True) -> None:
+    """Name the first row that is wrong, if any is."""
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        found = f", not {values[row]!s}" if show else ""
+        raise FileFormatError(path, f"row {row}, column {column!r}: {problem}{found}")
+
+
+def in_microseconds(path: Path, parts: Iterable[Rows]) -> Iterator[Rows]:
+    """The same rows, if their latencies can be microseconds."""
+    roofline, first = Roofline(), dict[tuple[str, str], int]()
+    ratios: dict[tuple[str, str], list[Array]] = defaultdict(list)
+    for rows in parts:
+        ratio = rows.seconds / np.ravel(roofline.seconds(rows.op, load_gpu(rows.gpu)))
+        if (ratio < 1 / TOO_FAST).any():
+            at = int(np.argmin(np.where(ratio < 1 / TOO_FAST, rows.index, np.iinfo(np.int64).max)))
+            raise FileFormatError(
+                path,
+                f"row {rows.index[at]}, column 'latency_us': {rows.seconds[at] * 1e6:.3g} us is {1 / ratio[at]:.0f} "
+                f"times less than {rows.gpu} can do; is it in milliseconds or seconds?",
+            )
+        ratios[rows.gpu, rows.engine].append(ratio)
+        first[rows.gpu, rows.engine] = min(first.get((rows.gpu, rows.engine), LARGEST), int(rows.index.min()))
+        yield rows
+    for (gpu, engine), found in ratios.items():
+        middle = float(np.median(np.concatenate(found)))
+        if middle > TOO_SLOW:
+            raise FileFormatError(
+                path,
+                f"row {first[gpu, engine]}, column 'latency_us': the rows of {gpu} and {engine} are {middle:.0f} times "
+                "slower than the GPU could be; are they in nanoseconds?",
+            )

@@ -7,29 +7,251 @@ be split between fitting and testing: one (n, k) pair, one head layout, one expe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas
 
-from infercast.fit.checks import in_microseconds, read_checked
-from infercast.fit.expert_runs import takes_whole_tokens
-from infercast.fit.recurrent_tables import RECURRENT_FILES, read_recurrent
-from infercast.fit.repeats import merge_repeats
-from infercast.fit.rows import Rows
-from infercast.fit.sparse_modules import MODULE_FILES, read_module
-from infercast.fit.sparse_tables import SPARSE_FILES, read_sparse
+from infercast.errors import FileFormatError
+from infercast.fit.rows import Array, Rows, in_microseconds, read_checked
+from infercast.fit.sparse_tables import MODULE_FILES, SPARSE_FILES, read_module, read_sparse
 from infercast.hardware import load_gpu
-from infercast.ops import Attention, Collective, Gemm, MoE, Op
+from infercast.ops import Attention, Collective, Gemm, MoE, Op, Scan, ShortConvolution, StateUpdate
 from infercast.ops.elementwise import quantise
+from infercast.ops.recurrent import GATED_DELTA, KIMI_DELTA, MAMBA2
+from infercast.predict.families.moe import WHOLE
 from infercast.predict.identity import expert_kernel_named, kernel_named, kernel_of
-from infercast.predict.physics.expert_routing import WHOLE
 
-Array = npt.NDArray[Any]
+# What rows of routed experts that are spread over GPUs were really a measurement of, told from the table alone.
+#
+# With half of the experts a GPU has about half of the pairs of tokens and experts to multiply. In some runs of
+# SGLang's
+# collector (0.5.10, and Marlin's on B200) long batches take as long on a quarter of the experts as on all: there a GPU
+# multiplies all pairs of every token that has any of its experts.
+
+
+RUN = ["gpu", "engine", "engine_version", "kernel", "dtype"]
+EXPERT_SHAPE = ["hidden", "inter", "experts", "topk", "tp", "routing", "tokens"]
+MANY_TOKENS, MANY_EXPERTS, GPUS = 8192, 64, (4, 8)
+"""Batches and layers that are long and wide enough to tell, on so many GPUs."""
+EVEN = ("balanced", "power_law_1.01")
+"""Routings that leave no GPU with most of the tokens."""
+LONG = 0.62
+"""Share of the time with all experts from which on a GPU cannot have had a quarter or an eighth of the pairs."""
+ENOUGH = 5
+"""Pairs of rows that it takes to tell."""
+
+
+def takes_whole_tokens(table: pandas.DataFrame) -> Array:
+    """For each row, whether it is of spread experts and its run multiplied all pairs of the tokens it saw."""
+    run = [name for name in RUN if name in table]
+    tells = (table.tokens >= MANY_TOKENS) & (table.experts >= MANY_EXPERTS) & table.routing.isin(EVEN)
+    long = table[tells]
+    alone = long[long.ep == 1].groupby([*run, *EXPERT_SHAPE]).latency_us.median()
+    spread = long[long.ep.isin(GPUS)].set_index([*run, *EXPERT_SHAPE]).latency_us
+    ratio = (spread / alone.reindex(spread.index)).dropna().groupby(level=run).agg(["median", "size"])
+    whole = ratio.index[(ratio["median"] > LONG) & (ratio["size"] >= ENOUGH)]
+    if whole.empty:
+        return np.zeros(len(table), dtype=bool)
+    return np.asarray(pandas.MultiIndex.from_frame(table[run]).isin(whole) & (table.ep > 1).to_numpy())
+
+
+# Collectives were measured again and again, by several versions and formats: one row a shape is made of them.
+
+
+COLLECTIVE_SHAPE = ["op", "gpus", "bytes"]
+SUMS = ("all_reduce", "reduce_scatter")
+SAME_VERSION = 0.05
+"""Mean difference of latencies below which two versions of a kernel count as repeated measurements of one."""
+
+
+def merge_repeats(table: pandas.DataFrame) -> pandas.DataFrame:
+    """One row a shape: the median of what the newest version, and older ones that agree with it, took.
+
+    Kernels launched eagerly are left out, since what is timed is the host; so are sums of int8, which nobody computes.
+    """
+    if "dtype" in table:
+        table = table[~((table.dtype == "int8") & table.op.isin(SUMS))]
+    table = table[~table.kernel.str.endswith("_eager")]
+    parts = []
+    for names, rows in table.groupby(["gpu", "engine", "kernel"]):
+        merged = _current(rows).groupby(COLLECTIVE_SHAPE, as_index=False).agg({"latency_us": "median", "index": "min"})
+        parts.append(merged.assign(**dict(zip(("gpu", "engine", "kernel"), names, strict=True))))
+    return pandas.concat(parts, ignore_index=True) if parts else table
+
+
+def _current(rows: pandas.DataFrame) -> pandas.DataFrame:
+    """Rows of the newest version of a kernel, and of those that cannot be told from it."""
+    if "engine_version" not in rows:
+        return rows
+    versions = {
+        version: part.groupby(COLLECTIVE_SHAPE).latency_us.median() for version, part in rows.groupby("engine_version")
+    }
+    newest = versions[max(versions, key=_version_order)]
+    alike = [
+        version
+        for version, latency in versions.items()
+        if latency is newest or np.log(latency / newest).abs().mean() < SAME_VERSION
+    ]
+    return rows[rows.engine_version.isin(alike)]
+
+
+def _version_order(version: object) -> list[int]:
+    """Numbers in a version, so that 0.10 comes after 0.9."""
+    return [int(number) for number in re.findall(r"\d+", str(version))]
+
+
+# Published tables of recurrent layers: one file a kind of layer, each with its scans, updates and convolutions.
+#
+# A *group* is one layout of heads, or one width of a convolution: all its lengths and batches are hidden together.
+#
+# Of several versions of an engine the latest is read, and of several engines vLLM's where it has the GPU. Left out
+# are:
+# convolutions over prompts of vLLM 0.22 and of its Kimi branch, which wait for the host (0.2 to 0.8 ms for one token);
+# SGLang 0.5.14 on an H200, where another process shared the memory (twice the tokens take four times as long); SGLang
+# 0.5.9 and 0.5.10, all that there is of an A100: convolutions take the same time whatever the width, and updates move
+# states in fp32 faster than the memory can; rows that verify drafts.
+
+
+RECURRENT_FILES = {kind: f"sparse-and-recurrent/{kind}.parquet" for kind in (GATED_DELTA, KIMI_DELTA, MAMBA2)}
+KIMI, SGLANG = "0.1.dev19262", "0.5.14"
+MOST = ("h100-sxm", "h200-sxm", "b200-sxm", "l40s")
+SHARED = "h200-sxm"
+"""The GPU whose memory another process used while SGLang 0.5.14 was measured."""
+CONVOLUTIONS = 3
+"""That a row of Kimi's prompts has: queries, keys and values."""
+
+
+class Source(NamedTuple):
+    """Rows that are read: of which kernel, of which version of whose engine, and on which GPUs."""
+
+    rows: str
+    engine: str
+    version: str
+    family: str
+    library: str
+    gpus: tuple[str, ...] = MOST
+
+
+_HERE = tuple(gpu for gpu in MOST if gpu != SHARED)
+SOURCES: dict[str, tuple[Source, ...]] = {
+    GATED_DELTA: (
+        Source("chunk_gated_delta_rule_flashinfer", "vllm", "0.24.0", "scan", "flashinfer"),
+        Source("chunk_gated_delta_rule_triton", "vllm", "0.24.0", "scan", "triton"),
+        Source("chunk_gated_delta_rule", "vllm", "0.22.0", "scan", "triton"),
+        Source("chunk_gated_delta_rule", "sglang", SGLANG, "scan", "triton", _HERE),
+        Source("fused_recurrent_gated_delta_rule_packed_decode", "vllm", "0.24.0", "state_update", ""),
+        Source("causal_conv1d_fn", "vllm", "0.24.0", "convolution", "triton"),
+        Source("causal_conv1d_update", "vllm", "0.24.0", "convolution", "triton"),
+    ),
+    KIMI_DELTA: (
+        Source("flashkda_fwd", "vllm", KIMI, "scan", "flashkda"),
+        Source("chunk_kda_with_fused_gate", "vllm", KIMI, "scan", "triton"),
+        Source("chunk_kda", "sglang", "0.5.16", "scan", "triton"),
+        Source("fused_recurrent_kda_packed_decode", "vllm", KIMI, "state_update", ""),
+        Source("causal_conv1d_fn_qkv3", "sglang", "0.5.16", "convolution", "triton"),
+        Source("causal_conv1d_update", "vllm", KIMI, "convolution", "kimi"),
+    ),
+    MAMBA2: (
+        Source("mamba_chunk_scan_combined", "trtllm", "1.3.0rc15", "scan", "cute"),
+        Source("causal_conv1d_fn", "trtllm", "1.3.0rc20", "convolution", "cuda"),
+        Source("causal_conv1d_update", "trtllm", "1.3.0rc20", "convolution", "cuda"),
+    ),
+}
+NAMES = {"num_v_heads": "heads", "num_k_heads": "key_heads", "head_k_dim": "key_dim", "head_v_dim": "value_dim"}
+NAMES |= {"nheads": "heads", "n_groups": "key_heads", "d_state": "key_dim", "head_dim": "value_dim"}
+NAMES |= {"chunk_size": "chunk", "batch_size": "batch", "seq_len": "q_len"}
+LAYOUT = ["heads", "key_heads", "key_dim", "value_dim", "chunk"]
+NEEDED = ("gpu", "engine", "engine_version", "kernel_source", "phase", "latency_ms", "batch", "q_len", *LAYOUT)
+
+
+def read_recurrent(path: Path, kind: str) -> Iterator[Rows]:
+    """All rows of one file that are read, operator by operator."""
+    yield from in_microseconds(path, _read(path, kind))
+
+
+def _read(path: Path, kind: str) -> Iterator[Rows]:
+    try:
+        table = pandas.read_parquet(path)
+    except (OSError, ValueError) as problem:
+        raise FileFormatError(path, f"cannot be read as parquet: {problem}") from None
+    table = table.rename(columns=NAMES).assign(index=np.arange(len(table)))
+    if "chunk" not in table:
+        table["chunk"] = 64
+    missing = [name for name in NEEDED if name not in table]
+    if missing:
+        raise FileFormatError(path, f"lacks the column {missing[0]!r}")
+    table = table[(table.phase != "verify") & (table.latency_ms > 0)]
+    for source in SOURCES[kind]:
+        named = (table.kernel_source == source.rows) & (table.engine_version == source.version)
+        of_source = table[named & (table.engine == source.engine) & table.gpu.isin(source.gpus)]
+        for _, part in of_source.groupby(["gpu", *LAYOUT]):
+            yield _MAKERS[source.family](kind, source, part)
+
+
+def _recurrent_rows(source: Source, part: pandas.DataFrame, op: Any, kernel: str, group: str) -> Rows:
+    seconds: Array = part.latency_ms.to_numpy() * 1e-3
+    return Rows(
+        family=source.family,
+        gpu=part.gpu.iloc[0],
+        engine=source.engine,
+        dtype=kernel.replace("/", " "),
+        kernel=kernel,
+        group=np.full(len(part), group),
+        op=op,
+        seconds=seconds,
+        index=part["index"].to_numpy(),
+    )
+
+
+def _layout(part: pandas.DataFrame) -> dict[str, Any]:
+    return {name: int(part[name].iloc[0]) for name in LAYOUT}
+
+
+def _group(part: pandas.DataFrame) -> str:
+    return "|".join(map(str, _layout(part).values()))
+
+
+def _scan(kind: str, source: Source, part: pandas.DataFrame) -> Rows:
+    lengths, batch = part.q_len.to_numpy()[:, None], part.batch.to_numpy()[:, None]
+    op = Scan(lengths, batch, kind=kind, kernel=source.library, **_layout(part))
+    return _recurrent_rows(source, part, op, f"{kind}/{source.library}", _group(part))
+
+
+def _update(kind: str, source: Source, part: pandas.DataFrame) -> Rows:
+    layout = _layout(part)
+    del layout["chunk"]
+    return _recurrent_rows(source, part, StateUpdate(part.batch.to_numpy(), kind=kind, **layout), kind, _group(part))
+
+
+def _convolution(kind: str, source: Source, part: pandas.DataFrame) -> Rows:
+    layout = _layout(part)
+    keys, values = layout["key_heads"] * layout["key_dim"], layout["heads"] * layout["value_dim"]
+    update = source.rows.endswith("update")
+    each = kind == KIMI_DELTA and not update
+    op = ShortConvolution(
+        (part.batch * part.q_len).to_numpy(),
+        part.batch.to_numpy(),
+        channels=values if each else 2 * keys + values,
+        update=update,
+        kernel=source.library,
+    )
+    timed = part.assign(latency_ms=part.latency_ms / CONVOLUTIONS) if each else part
+    variant = f"{'update' if update else 'prompts'}/{source.library}"
+    return _recurrent_rows(source, timed, op, variant, str(op.channels))
+
+
+_MAKERS: dict[str, Callable[[str, Source, pandas.DataFrame], Rows]] = {
+    "scan": _scan,
+    "state_update": _update,
+    "convolution": _convolution,
+}
+
+
 Part = dict[str, Array]
 """Some rows of a table, column by column."""
 

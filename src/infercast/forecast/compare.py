@@ -1,15 +1,22 @@
-"""Two runs or two steps side by side, and the kernels that explain the difference."""
+"""Two runs or two steps compared: results, caches, steps and kernels, and the reasons for the difference.
+
+Made for two engines, or two releases of one; it holds for any two deployments.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from infercast.forecast.explain.kernels import StepCost
-from infercast.forecast.explain.step_log import Array, EngineRun, kernels_of
-from infercast.forecast.explain.watched import Watched
-from infercast.forecast.system import PREFILL
+from infercast.engines.base import Deployment
+from infercast.forecast.explain.kernels import Phase, StepCost, average_shape, estimate_shape, host_bound_share
+from infercast.forecast.explain.step_log import KINDS, Array, EngineRun, Watched, kernels_of
+from infercast.forecast.system import PREFILL, busiest
+from infercast.serve.step import StepShape
+from infercast.units import format_percent, format_seconds
 
 HOST = "GPU waits for host"
 ON_THE_WAY = "host and the way to it"
@@ -117,3 +124,295 @@ def _compare(before: Parts, after: Parts) -> Comparison:
         Difference(*key, before.get(key, 0.0), after.get(key, 0.0)) for key in dict.fromkeys((*before, *after))
     ]
     return Comparison(tuple(sorted(differences, key=lambda each: -abs(each.change))))
+
+
+class StepKind(NamedTuple):
+    """All steps of one kind, over all replicas."""
+
+    name: str
+    """Of `KINDS`."""
+    steps: int
+    gpu_seconds: float
+    share: float
+    """Of the GPU's time in steps of any kind."""
+    prompt_tokens: float
+    """In a step, on average ..."""
+    decoding: float
+    """... as are sequences that decode in it."""
+    padding: float
+    """The share of computed tokens that only fill a recorded size up."""
+    of_gaps: float
+    """The share of the time between two tokens of a request that goes by in such steps."""
+
+    @property
+    def tokens(self) -> float:
+        """In a step, on average, padding aside."""
+        return self.prompt_tokens + self.decoding
+
+
+def step_kinds(run: Watched) -> tuple[StepKind, ...]:
+    """One entry for each kind that occurs, in the order of `KINDS`."""
+    engines = run.engines
+    whole = sum(float(engine.log.steps.gpu_seconds.sum()) for engine in engines)
+    between = sum(_between_tokens(engine) for engine in engines)
+    kinds = (_kind(number, engines, whole, between) for number in range(len(KINDS)))
+    return tuple(kind for kind in kinds if kind.steps)
+
+
+def _kind(number: int, engines: Sequence[EngineRun], whole: float, between: float) -> StepKind:
+    steps = tokens = prompts = padded = 0
+    seconds = gaps = 0.0
+    for engine in engines:
+        log = engine.log.steps
+        of_kind = log.kind == number
+        steps += int(of_kind.sum())
+        tokens += int(log.tokens[of_kind].sum())
+        prompts += int(log.prompt_tokens[of_kind].sum())
+        padded += int(engine.timer.computed_tokens(log.rows[0][of_kind]).sum())
+        seconds += float(log.gpu_seconds[of_kind].sum())
+        gaps += _between_tokens(engine, np.where(of_kind, log.gpu_seconds, 0.0))
+    return StepKind(
+        name=KINDS[number],
+        steps=steps,
+        gpu_seconds=seconds,
+        share=seconds / whole if whole else 0.0,
+        prompt_tokens=prompts / steps if steps else 0.0,
+        decoding=(tokens - prompts) / steps if steps else 0.0,
+        padding=max(0.0, 1.0 - tokens / padded) if padded else 0.0,
+        of_gaps=gaps / between if between else 0.0,
+    )
+
+
+def _between_tokens(engine: EngineRun, seconds: np.ndarray | None = None) -> float:
+    """Seconds from first to last token over all requests, or what of the ``seconds`` of each step is in them."""
+    record = engine.record
+    several = np.flatnonzero(record.num_output > 1)
+    start, end = record.first_token[several], record.last_token[several]
+    if seconds is None:
+        return float((end - start).sum())
+    steps = engine.log.steps
+    return float((steps.until(end, seconds) - steps.until(start, seconds)).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of two runs."""
+
+    name: str
+    """Of its engine, and where both have the same, what is changed."""
+    deployment: Deployment
+    kinds: tuple[StepKind, ...]
+    phases: tuple[Phase, ...]
+    prefix_hit_rate: float
+    """The share of prompt tokens that were found in the cache."""
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV cache of a replica holds."""
+        return self.deployment.memory.num_tokens
+
+    @property
+    def host_bound(self) -> float:
+        """The share of step time in which the GPU waits for its host."""
+        return host_bound_share(self.phases)
+
+    def kind(self, name: str) -> StepKind | None:
+        """Its steps of one kind, if it has any."""
+        return next((kind for kind in self.kinds if kind.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class SameStep:
+    """One step that both engines are given."""
+
+    title: str
+    shape: StepShape
+    costs: tuple[StepCost, StepCost]
+
+    @property
+    def families(self) -> list[tuple[str, float, float]]:
+        """Seconds of each kernel family in both, the longest first, then what the GPU idles and waits for its host."""
+        sums: dict[str, list[float]] = {}
+        for side, cost in enumerate(self.costs):
+            for kernel in cost.kernels:
+                sums.setdefault(kernel.family, [0.0, 0.0])[side] += kernel.seconds
+        ranked = sorted(sums.items(), key=lambda item: -max(item[1]))
+        gaps = [cost.gap_seconds for cost in self.costs]
+        waits = [max(0.0, cost.host_seconds - float(cost.gpu.seconds) - cost.gap_seconds) for cost in self.costs]
+        rows = [*ranked, ("gaps between kernels", gaps), (HOST, waits)]
+        return [(name, one, other) for name, (one, other) in rows if max(one, other) > 0]
+
+
+@dataclass(frozen=True, slots=True)
+class SideBySide:
+    """Both of them."""
+
+    sides: tuple[Side, Side]
+    steps: tuple[SameStep, ...]
+    """A typical decode step and a typical step with a prompt of the first run, in both."""
+
+
+def side_by_side(runs: tuple[Watched, Watched], names: tuple[str, str]) -> SideBySide:
+    """Look at the steps of two runs, each of the pool that decodes."""
+    first, second = (_side(name, run) for name, run in zip(names, runs, strict=True))
+    record = busiest(runs[0].forecast.pools[-1].records)
+    steps = []
+    for kind, totals in (("decode", record.decoding), ("prompt", record.prefilling)):
+        if totals.steps:
+            average = average_shape(totals)
+            shape = _prompt_step(average) if kind == "prompt" else _decode_step(average, runs)
+            costs = (estimate_shape(first.deployment, shape), estimate_shape(second.deployment, shape))
+            steps.append(SameStep(_title(kind, shape), shape, costs))
+    return SideBySide((first, second), tuple(steps))
+
+
+def _side(name: str, run: Watched) -> Side:
+    pool = run.forecast.pools[-1]
+    return Side(name, pool.deployment, step_kinds(run), pool.phases, run.forecast.prefix_hit_rate)
+
+
+def _decode_step(average: StepShape, runs: tuple[Watched, Watched]) -> StepShape:
+    """A decode step of average size; where one of the two drafts, one token of each sequence, which both can do."""
+    if all(run.forecast.pools[-1].deployment.drafting is None for run in runs):
+        return average
+    count = average.num_sequences
+    return StepShape([1] * count, average.computed, count)
+
+
+def _prompt_step(average: StepShape) -> StepShape:
+    """All tokens of an average step with prompts as one prompt, which any engine computes alone."""
+    return StepShape([average.num_tokens], [0], 1)
+
+
+def _title(kind: str, shape: StepShape) -> str:
+    """A step in words."""
+    if kind == "prompt":
+        return f"one prompt of {shape.num_tokens:,} tokens"
+    sequences = len(shape.new_tokens)
+    return f"{sequences:,} sequence{'s' if sequences > 1 else ''} that decode after {shape.computed[0]:,} tokens"
+
+
+MATTERS = 0.02
+"""A difference below this share is not worth a sentence."""
+APART = 0.03
+"""The same of shares of time, in points."""
+
+
+def reasons(both: SideBySide) -> list[str]:
+    """What explains the difference; nothing where nothing does."""
+    first, second = both.sides
+    sentences = [
+        *_stops(first, second),
+        *(sentence for step in both.steps for sentence in _same_step(step, first, second)),
+        *_bounds(first, second),
+        *_caches(first, second),
+        *_prefixes(first, second),
+        *_batches(first, second),
+        *_padding(first, second),
+        *_hosts(first, second),
+    ]
+    sentences = sentences or [f"Steps, kernels and cache of {first.name} and {second.name} are alike."]
+    return [*dict.fromkeys([*sentences, *_not_measured(first, second)])]
+
+
+def _stops(first: Side, second: Side) -> list[str]:
+    """Whether decoding stands still while prompts are computed."""
+    sentences = []
+    for side, other in ((first, second), (second, first)):
+        alone, elsewhere, beside = side.kind("prefill"), other.kind("prefill"), other.kind("mixed")
+        if alone is None or alone.of_gaps - (0.0 if elsewhere is None else elsewhere.of_gaps) < APART:
+            continue
+        how = ""
+        if beside is not None:
+            share = format_percent(beside.of_gaps)
+            how = f"; {other.name} computes them beside it, so that these {share} yield tokens, too"
+        sentences.append(
+            f"{side.name} stops decoding while prompts are computed: {format_percent(alone.of_gaps)} of the time "
+            f"between two tokens{how}."
+        )
+    return sentences
+
+
+def _same_step(step: SameStep, first: Side, second: Side) -> list[str]:
+    """What one step takes in both, and which kernels say why."""
+    before, after = (cost.seconds for cost in step.costs)
+    if abs(after / before - 1.0) < MATTERS:
+        return []
+    families = [(name, other - one) for name, one, other in step.families]
+    name, change = max(families, key=lambda each: each[1] if after > before else -each[1])
+    what = "what the GPU waits for its host" if name == HOST else name
+    return [
+        f"A step of {step.title} takes {format_seconds(after)} on {second.name} and {format_seconds(before)} on "
+        f"{first.name}; most of the difference is {what} ({'+' if change > 0 else '-'}{format_seconds(abs(change))})."
+    ]
+
+
+def _bounds(first: Side, second: Side) -> list[str]:
+    """The largest step of prompts; engines that compute prompts apart bound them alone."""
+    before, after = (side.deployment.settings.max_num_batched_tokens for side in (first, second))
+    if before == after:
+        return []
+    return [f"{second.name} computes up to {after:,} tokens of prompts in a step, {first.name} {before:,}."]
+
+
+def _prefixes(first: Side, second: Side) -> list[str]:
+    if abs(second.prefix_hit_rate - first.prefix_hit_rate) < MATTERS:
+        return []
+    return [
+        f"{second.name} finds {format_percent(second.prefix_hit_rate)} of prompt tokens in its cache, {first.name} "
+        f"{format_percent(first.prefix_hit_rate)}."
+    ]
+
+
+def _not_measured(first: Side, second: Side) -> list[str]:
+    """What only intervals know."""
+    return [
+        f"{side.deployment.engine.name} was not measured ({side.deployment.engine.note}), so its own kernels and host "
+        "times may differ by more than shows here."
+        for side in (first, second)
+        if not side.deployment.engine.is_measured
+    ]
+
+
+def _caches(first: Side, second: Side) -> list[str]:
+    change = second.kv_tokens / first.kv_tokens - 1.0
+    if abs(change) < MATTERS:
+        return []
+    return [
+        f"The KV cache of {second.name} is {format_percent(abs(change))} {'larger' if change > 0 else 'smaller'}: "
+        f"{second.kv_tokens:,} tokens, not {first.kv_tokens:,}."
+    ]
+
+
+def _batches(first: Side, second: Side) -> list[str]:
+    """How many sequences decode together."""
+    before, after = first.kind("decode"), second.kind("decode")
+    if before is None or after is None or abs(after.decoding / before.decoding - 1.0) < 5 * MATTERS:
+        return []
+    return [
+        f"{second.name} decodes {after.decoding:,.1f} sequences a step in {_steps(after.steps)}, {first.name} "
+        f"{before.decoding:,.1f} in {_steps(before.steps)}."
+    ]
+
+
+def _padding(first: Side, second: Side) -> list[str]:
+    before, after = first.kind("decode"), second.kind("decode")
+    if before is None or after is None or abs(after.padding - before.padding) < APART:
+        return []
+    return [
+        f"Of the tokens that decode steps compute, {format_percent(after.padding)} fill up a recorded size on "
+        f"{second.name} and {format_percent(before.padding)} on {first.name}."
+    ]
+
+
+def _hosts(first: Side, second: Side) -> list[str]:
+    if abs(second.host_bound - first.host_bound) < APART:
+        return []
+    return [
+        f"The GPU waits for its CPU in {format_percent(second.host_bound)} of step time on {second.name} and in "
+        f"{format_percent(first.host_bound)} on {first.name}."
+    ]
+
+
+def _steps(count: int) -> str:
+    return f"{count:,} step{'s' if count != 1 else ''}"

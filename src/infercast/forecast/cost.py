@@ -1,18 +1,277 @@
-"""What a run costs: dollars an hour, a request and a million tokens."""
+"""Prices of GPUs (lists of providers, a user's own, owned hardware), and what a run costs by them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from math import inf
+from pathlib import Path
+from typing import Any
 
-import numpy as np
+from infercast.bundled import DATA, read_data
+from infercast.errors import FileFormatError, InputError, UnknownNameError
+from infercast.forecast.energy import Facility
+from infercast.hardware import gpu_names, load_gpu
+from infercast.hardware.load import NOT_NEGATIVE, POSITIVE, TEXT, Rule, check_table, read_table
+from infercast.units import format_dollars
 
-from infercast.forecast.money import GpuPrice, Tariff, around
-from infercast.forecast.wall import Facility
+HEAD: dict[str, Rule] = {"provider": TEXT, "date": TEXT, "source": TEXT, "licence": TEXT}
+OWNED_FIELDS = ("capital_cost", "years", "watts", "electricity_price", "pue")
+PRICES = ("on_demand", "on_demand_lowest", "spot", "spot_lowest")
+AT_LEAST_ONE: Rule = ("a number of at least 1", lambda value: POSITIVE[1](value) and value >= 1)
+OF_GPU: dict[str, Rule] = {
+    "catalogue_name": TEXT,
+    **dict.fromkeys(PRICES, POSITIVE),
+    **dict.fromkeys(("capital_cost", "watts", "electricity_price"), NOT_NEGATIVE),
+    "years": POSITIVE,
+    "pue": AT_LEAST_ONE,
+}
+HOURS_A_YEAR = 365.25 * 24
 
-if TYPE_CHECKING:
-    from infercast.forecast.result import Forecast
+
+@dataclass(frozen=True, slots=True)
+class PriceList:
+    """What the GPUs of one provider, or of a user, cost."""
+
+    provider: str
+    date: str
+    source: str
+    gpus: Mapping[str, Mapping[str, Any]]
+    """Fields of `OF_GPU` by name of a GPU; dollars, years, watts, dollars per kWh."""
+
+    def owned_per_hour(self, gpu: str) -> float | None:
+        """$ an hour of a GPU that was bought: its cost over its life, and electricity at full power all the time."""
+        entry = self.gpus.get(gpu, {})
+        if "capital_cost" not in entry:
+            return None
+        kilowatts = float(entry.get("watts", 0.0)) / 1000.0 * float(entry.get("pue", 1.0))
+        lifetime = float(entry["years"]) * HOURS_A_YEAR
+        electricity = kilowatts * float(entry.get("electricity_price", 0.0))
+        return float(entry["capital_cost"]) / lifetime + electricity
+
+
+@cache
+def bundled_lists() -> dict[str, PriceList]:
+    """Those of all providers, by name."""
+    paths = sorted((DATA / "prices").glob("*.toml"))
+    return {path.stem: _list_of(read_data(f"prices/{path.name}")) for path in paths}
+
+
+def offers_of(gpu: str) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """Provider, date and prices of all that have a GPU, the cheapest on demand first."""
+    found = [(each.provider, each.date, each.gpus[gpu]) for each in bundled_lists().values() if gpu in each.gpus]
+    return sorted(found, key=lambda offer: (offer[2].get("on_demand", inf), offer[0]))
+
+
+def provider_list(provider: str) -> PriceList:
+    """That of one provider."""
+    lists = bundled_lists()
+    if provider.lower() not in lists:
+        raise UnknownNameError("provider", provider, lists, " (or give your own prices in a file)")
+    return lists[provider.lower()]
+
+
+def read_price_list(path: Path) -> PriceList:
+    """A user's own file; it is read again when it has changed."""
+    try:
+        changed = path.stat().st_mtime_ns
+    except OSError:
+        changed = 0
+    return _read_file(path, changed)
+
+
+@cache
+def _read_file(path: Path, changed: int) -> PriceList:
+    del changed
+    if path.is_dir():
+        raise FileFormatError(path, "is a directory, not a TOML file of prices")
+    table = read_table(path, path)
+    check_table({name: value for name, value in table.items() if not isinstance(value, dict)}, HEAD, path)
+    entries = {name: value for name, value in table.items() if isinstance(value, dict)}
+    if not entries:
+        raise FileFormatError(path, "has no prices; write [h100-sxm] and on_demand = 2.5 below it, say")
+    for name, entry in entries.items():
+        _check_entry(name, entry, path)
+    gpus = {gpu_called(name): entry for name, entry in entries.items()}
+    return _list_of({"provider": path.stem, "date": "", "source": f"{path}", **table}, gpus)
+
+
+def _check_entry(name: str, entry: Mapping[str, Any], path: Path) -> None:
+    check_table(entry, OF_GPU, path, f"{name}.")
+    rented, bought = "on_demand" in entry or "spot" in entry, "capital_cost" in entry
+    if rented == bought:
+        problem = "has both" if rented else "needs"
+        raise FileFormatError(path, f"{name} {problem} on_demand (or spot), for a rented GPU, or capital_cost")
+    if bought and "years" not in entry:
+        raise FileFormatError(path, f"{name} needs years beside capital_cost, the time in which it is written off")
+    if bought and "watts" in entry and "electricity_price" not in entry:
+        raise FileFormatError(path, f"{name} needs electricity_price ($ per kWh) beside watts")
+    if rented and (strange := [field for field in OWNED_FIELDS if field in entry]):
+        raise FileFormatError(path, f"{name}.{strange[0]} belongs to a GPU that was bought, with capital_cost")
+
+
+def gpu_called(name: str) -> str:
+    """Our name of a GPU; a name that we do not know is somebody's own. One with other properties costs what it did."""
+    name = name.partition("+")[0]
+    if name in gpu_names():
+        return name
+    try:
+        return load_gpu(name).name
+    except UnknownNameError:
+        return name
+
+
+def _list_of(table: Mapping[str, Any], gpus: Mapping[str, Mapping[str, Any]] | None = None) -> PriceList:
+    own = {name: value for name, value in table.items() if isinstance(value, dict)}
+    return PriceList(table["provider"], table["date"], table["source"], own if gpus is None else gpus)
+
+
+ON_DEMAND, SPOT, OWNED, GIVEN = "on-demand", "spot", "owned", "given"
+HOW_TO_GIVE = "give --price-per-gpu-hour X, or --prices FILE with your own"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPrice:
+    """$ an hour of one GPU, and who says so."""
+
+    gpu: str
+    provider: str
+    """Empty where the price was given."""
+    per_hour: float
+    """Dollars per hour of one GPU."""
+    kind: str
+    """``on-demand``, ``spot``, ``owned`` or ``given``."""
+    date: str
+    source: str
+    providers: int = 1
+    """Of so many providers this is the middle one."""
+    metered: bool = False
+    """Whether electricity comes on top, by what a forecast says is drawn: owned GPUs without watts of their own."""
+    watts: float | None = None
+    """What an owned GPU draws all the time with its share of the server, whose electricity is in its price."""
+    electricity_price: float | None = None
+    """Dollars for each kWh, where the list of owned hardware says so ..."""
+    pue: float | None = None
+    """... and the factor of the building."""
+
+    def within(self, facility: Facility) -> GpuPrice:
+        """The same in a building with another PUE, or with another price of electricity."""
+        if self.watts is None:
+            return self
+        pue, electricity = (1.0 if self.pue is None else self.pue), self.electricity_price or 0.0
+        known = facility.or_else(pue, electricity)
+        more = (known.pue or 1.0) * (known.electricity_price or 0.0) - pue * electricity
+        per_hour = self.per_hour + self.watts / 1000.0 * more
+        return replace(self, per_hour=per_hour, pue=known.pue, electricity_price=known.electricity_price)
+
+    @property
+    def description(self) -> str:
+        """``$4.00 per h200-sxm and hour: verda, on demand, 2026-08-22 (the middle of 11 providers)``."""
+        middle = f" (the middle of {self.providers} providers)" if self.providers > 1 else ""
+        return f"{format_dollars(self.per_hour)} per {self.gpu} and hour: {self.whose}{middle}"
+
+    @property
+    def whose(self) -> str:
+        """``verda, on demand, 2026-08-22``."""
+        where = (self.provider, self.kind.replace("-", " "), self.date)
+        return "as given" if self.kind == GIVEN else ", ".join(filter(None, where))
+
+
+@dataclass(frozen=True, slots=True)
+class Tariff:
+    """Whose prices are asked for; by default on demand, of the provider in the middle."""
+
+    provider: str | None = None
+    spot: bool = False
+    file: Path | None = None
+    per_gpu_hour: float | None = None
+    """Dollars per GPU and hour, in place of any list."""
+
+    def __post_init__(self) -> None:
+        if self.per_gpu_hour is None:
+            return
+        if not 0 < self.per_gpu_hour < 1e6:
+            raise InputError(f"price_per_gpu_hour must be dollars above 0, not {self.per_gpu_hour:g}")
+        if self.provider is not None or self.spot or self.file is not None:
+            raise InputError("price_per_gpu_hour is the whole price; leave out provider, spot and prices")
+
+    def price(self, gpu: str, facility: Facility | None = None) -> GpuPrice | None:
+        """What an hour of one GPU costs in a facility; None where nobody says."""
+        found = price_of(gpu, provider=self.provider, spot=self.spot, file=self.file, per_gpu_hour=self.per_gpu_hour)
+        return found if found is None or facility is None else found.within(facility)
+
+    def unknown(self, gpu: str) -> str:
+        """What to say where no price is known."""
+        kind, of = (f"{SPOT} " if self.spot else ""), ("" if self.provider is None else f" of {self.provider}")
+        where = "" if self.file is None else f" in {self.file}"
+        return f"no {kind}price of {gpu}{of}{where} is known; {HOW_TO_GIVE}"
+
+
+def around(prices: Iterable[GpuPrice | None], facility: Facility) -> Facility:
+    """What stands around GPUs of these prices: as it was given, and else as lists of owned hardware have it.
+
+    Electricity is counted once: none is where all of it is in prices.
+    """
+    known = [price for price in prices if price is not None]
+    for price in known:
+        facility = facility.or_else(price.pue, price.electricity_price)
+    is_paid = any(price.watts is not None for price in known) and not any(price.metered for price in known)
+    return replace(facility, electricity_price=None) if is_paid else facility
+
+
+def price_of(
+    gpu_name: str,
+    *,
+    provider: str | None = None,
+    spot: bool = False,
+    file: str | Path | None = None,
+    per_gpu_hour: float | None = None,
+) -> GpuPrice | None:
+    """What an hour of one GPU costs; None where nobody says.
+
+    ``per_gpu_hour`` is taken as it is. ``file`` is a list of a user's own, and then the only one. ``provider`` names
+    one of the bundled lists. Without any of these it is the provider in the middle of all that have this GPU: the
+    cheapest is mostly a market where few GPUs are ever free.
+    """
+    if per_gpu_hour is not None:
+        return GpuPrice(gpu_name, "", per_gpu_hour, GIVEN, "", "given")
+    gpu = gpu_called(gpu_name)
+    if file is not None:
+        own = read_price_list(Path(file))
+        if provider is not None and provider != own.provider:
+            raise InputError(f"provider {provider!r} is not that of {file}, which is {own.provider!r}; leave it out")
+        return _listed(own, gpu, spot=spot)
+    if provider is not None:
+        return _listed(provider_list(provider), gpu, spot=spot)
+    return _middle(found for each in bundled_lists().values() if (found := _listed(each, gpu, spot=spot)) is not None)
+
+
+def _listed(prices: PriceList, gpu: str, *, spot: bool) -> GpuPrice | None:
+    """What one list says."""
+    kind, per_hour = OWNED, prices.owned_per_hour(gpu)
+    if per_hour is None:
+        kind = SPOT if spot else ON_DEMAND
+        per_hour = prices.gpus.get(gpu, {}).get(kind.replace("-", "_"))
+    if per_hour is None:
+        return None
+    price = GpuPrice(gpu, prices.provider, per_hour, kind, prices.date, prices.source)
+    entry = prices.gpus[gpu]
+    if kind != OWNED:
+        return price
+    watts = entry.get("watts")
+    powered = replace(price, electricity_price=entry.get("electricity_price"), pue=entry.get("pue"))
+    return replace(powered, metered=True) if watts is None else replace(powered, watts=float(watts))
+
+
+def _middle(prices: Iterable[GpuPrice]) -> GpuPrice | None:
+    """The middle one of several, the lower of two."""
+    ranked = sorted(prices, key=lambda price: (price.per_hour, price.provider))
+    if not ranked:
+        return None
+    middle = ranked[(len(ranked) - 1) // 2]
+    return replace(middle, providers=len(ranked))
+
 
 SECONDS_AN_HOUR = 3600.0
 MILLION = 1e6
@@ -50,38 +309,3 @@ def cost_at(per_hour: float, requests_per_second: float, input_tokens: float, ou
         per_million_output_tokens=MILLION * second / output_tokens,
         per_million_tokens=MILLION * second / (input_tokens + output_tokens),
     )
-
-
-def prices_of(forecast: Forecast, tariff: Tariff) -> list[tuple[int, str, GpuPrice | None]]:
-    """GPUs of each pool, how many, and what an hour of one costs."""
-    pools = [(pool.pool.gpus, pool.deployment.gpu.name) for pool in forecast.pools]
-    return [(count, gpu, tariff.price(gpu, forecast.facility)) for count, gpu in pools]
-
-
-def metered_electricity(forecast: Forecast, prices: Sequence[tuple[int, str, GpuPrice | None]]) -> float:
-    """Dollars an hour that owned GPUs cost on top, by what they draw at the wall; rents have it in their price."""
-    metered = sum(count for count, _, price in prices if price is not None and price.metered)
-    wall = forecast.wall if metered else None
-    return 0.0 if wall is None or wall.usd_per_hour is None else wall.usd_per_hour * metered / forecast.gpus
-
-
-def facility_of(forecast: Forecast) -> Facility:
-    """What stands around the GPUs: as it was given, and else as the list of owned hardware has it."""
-    return around((price for _, _, price in prices_of(forecast, forecast.tariff)), forecast.facility)
-
-
-def per_hour_of(forecast: Forecast, tariff: Tariff | None = None) -> float | None:
-    """Dollars per hour of all GPUs, whatever they serve; None where a price is not known."""
-    prices = prices_of(forecast, forecast.tariff if tariff is None else tariff)
-    rent = hourly([(count, price) for count, _, price in prices])
-    return None if rent is None else rent + metered_electricity(forecast, prices)
-
-
-def cost_of(forecast: Forecast, tariff: Tariff | None = None) -> Cost | None:
-    """What a run costs at the rates that it reached; None where a price is not known, or no rate is a steady one."""
-    per_hour = per_hour_of(forecast, tariff) if forecast.state.is_steady else None
-    if per_hour is None:
-        return None
-    rate = forecast.requests_per_second
-    inputs = float(np.mean([request.num_input for request in forecast.workload.requests]))
-    return cost_at(per_hour, rate, rate * inputs, forecast.output_tokens_per_second)

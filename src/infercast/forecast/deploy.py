@@ -1,34 +1,41 @@
-"""From what a user types to a deployment: names and files become models and GPUs."""
+"""From names, files and changes of settings to a deployment: models, GPUs, hosts and what-if variants of them.
+
+An idle engine with a tiny model shows nothing but its CPU. How many times faster it answers short prompts than the
+bundled host would is taken as the speed of its single thread, and all costs are divided by it.
+
+``dram_bandwidth=1.5x,sms=160`` changes numbers of the GPU, ``gpu=b200-sxm`` takes another one, ``host_speed=2x``
+another CPU, ``engine=sglang`` another engine or release, and ``quantization=fp8,max_num_seqs=64`` changes what a
+deployment was asked for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from math import isclose
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from infercast.engines.deployment import Deployment
-from infercast.engines.deployment import deploy as deploy_resolved
+import numpy as np
+
+from infercast.engines.base import AnyEngine, Deployment, engine_named, engine_of, engines
+from infercast.engines.base import deploy as deploy_resolved
 from infercast.engines.host import HostCosts, read_host
-from infercast.engines.registry import AnyEngine, engine_named, engine_of
-from infercast.engines.settings import Settings, changed
-from infercast.errors import InputError
-from infercast.forecast.calibration.carry import carried
-from infercast.forecast.calibration.drafts import with_acceptance
-from infercast.forecast.calibration.file import read_calibration
-from infercast.forecast.calibration.record import Calibration, Fingerprint
+from infercast.engines.settings import Settings, changed, read_setting
+from infercast.errors import FileFormatError, InputError, UnknownNameError
+from infercast.forecast.calibration import Calibration, Fingerprint, carried, read_calibration, with_acceptance
 from infercast.hardware import Gpu, load_gpu, with_network
-from infercast.hardware.limited import limited_gpu
-from infercast.hardware.pcie import with_topology
-from infercast.models.formats import with_base
-from infercast.models.layout import ParallelLayout
-from infercast.models.overrides import read_overrides
-from infercast.models.read import read_model
+from infercast.hardware.gpu import PROPERTIES, changed_gpu, factor_of, limited_gpu, with_topology
+from infercast.models.layout import ParallelLayout, with_base
+from infercast.models.read import read_model, read_overrides, with_states
 from infercast.models.spec import GREEDY, SORTED, ModelConfig
-from infercast.models.state_formats import with_states
-from infercast.predict.adjust.limited import held_back
-from infercast.predict.default import make_predictor
+from infercast.predict.adjust.changed import Changed, held_back
+from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Predictor
+from infercast.serve import Request, Workload, simulate
 
 ModelSource = str | Path | Mapping[str, Any] | ModelConfig
 GpuSource = str | Path | Gpu
@@ -227,3 +234,183 @@ def host_of(engine: AnyEngine, host: Path | HostCosts | str | None) -> HostCosts
     if isinstance(host, str):
         return engine.default_host().on_cpu(host)
     return read_host(host, engine.host_type) if isinstance(host, Path) else host or engine.default_host()
+
+
+SHORT = 512
+"""Prompts up to this length run in graphs and leave the GPU idle most of the time."""
+ROOM = (8192, 256, 16_384)
+"""Tokens and sequences of a step, and tokens of a sequence, that the watched engine was started for."""
+
+
+ADDRESS = re.compile(r"localhost|\[?[0-9a-f]*:[0-9a-f:]*\]?|\d+(\.\d+){3}", re.IGNORECASE)
+"""What an engine's own ``--host`` takes."""
+
+
+def host_from(source: str | Path, gpu: str, engine: str | None = None) -> HostCosts:
+    """The host of a preset or of a ``.toml`` file, or the bundled one at the speed that a ``host.json`` shows."""
+    name, chosen = str(source), engine_named(engine)
+    if ADDRESS.fullmatch(name):
+        raise InputError(
+            f"--host {name} is an address, as an engine's --host takes it; here nothing listens, and --host says which "
+            "CPU is beside the GPU: a name from `infercast hosts`, a host.json or a .toml; leave it out"
+        )
+    path = Path(name)
+    if path.suffix not in (".json", ".toml") and not path.exists():
+        return host_of(chosen, name)
+    if path.suffix != ".json":
+        return host_of(chosen, path)
+    ratios = list(_predicted_over_measured(path, _read(path), gpu, chosen))
+    if not ratios:
+        raise FileFormatError(path, f"has no first token of a prompt of up to {SHORT} tokens")
+    speed = float(np.median(ratios))
+    title = f"your host (from {path.name}), {speed:.2f} times as fast as the measured one"
+    found = chosen.default_host().sped_up(speed, title, "an idle engine on this machine")
+    return replace(found, is_measured=True)
+
+
+def _predicted_over_measured(path: Path, document: dict[str, Any], gpu: str, engine: AnyEngine) -> Iterator[float]:
+    """For each short prompt of each tiny model."""
+    try:
+        for model in document["models"]:
+            config = {**document["config"], "num_hidden_layers": model["layers"]}
+            settings = engine.settings(engine.room_for(*ROOM))
+            replica = deploy(config, gpu, settings, api_server=False).replica()
+            for tokens, milliseconds in model["first_token_ms"].items():
+                if int(tokens) <= SHORT:
+                    run = simulate(replica, Workload((Request(0.0, int(tokens), 2),)))
+                    yield 1e3 * float(run.ttft[0]) / float(milliseconds)
+    except KeyError as missing:
+        raise FileFormatError(path, f"is not what `infercast measure --host` writes: {missing} is missing") from None
+    except (AttributeError, TypeError, ValueError, ZeroDivisionError) as problem:
+        raise FileFormatError(path, f"is not what `infercast measure --host` writes: {problem}") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
+    except UnicodeDecodeError:
+        raise FileFormatError(path, "is not UTF-8 text, so not JSON") from None
+    except ValueError as problem:
+        raise FileFormatError(path, f"is not JSON: {problem}") from None
+    if not isinstance(document, dict):
+        raise FileFormatError(path, "is not what `infercast measure --host` writes: not an object")
+    return document
+
+
+OPTIONS: dict[str, type] = {
+    "quantization": str, "dtype": str, "kv_cache_dtype": str, "tensor_parallel_size": int,
+    "pipeline_parallel_size": int, "data_parallel_size": int, "enable_expert_parallel": bool, "all2all_backend": str,
+    "moe_backend": str, "expert_routing": str, "network": str, "pcie_topology": str, "api_server": bool,
+    "power_limit_w": float, "gpu_clock_mhz": float,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What is to be different."""
+
+    text: str
+    gpu: str | None
+    properties: dict[str, str]
+    host_speed: float
+    options: dict[str, Any]
+    settings: dict[str, Any]
+    router: str | None = None
+    """Another load balancer before several replicas."""
+    engine: str | None = None
+    """Another engine, or another release of it."""
+
+    @property
+    def is_engine_alone(self) -> bool:
+        """Whether nothing but the engine is another one."""
+        others = (self.gpu, self.router, self.properties, self.options, self.settings)
+        return self.engine is not None and not any(others) and self.host_speed == 1.0
+
+
+def parse_changes(text: str) -> Changes:
+    """Read ``name=value,name=value``."""
+    gpu, router, engine, host_speed = None, None, None, 1.0
+    properties: dict[str, str] = {}
+    options: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+    seen: set[str] = set()
+    known = {name: kind for engine in engines().values() for name, kind in engine.setting_types.items()}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        name = name.replace("-", "_")
+        if not equals or not value:
+            raise InputError(f"what-if {part!r} must be name=value, such as dram_bandwidth=1.5x or gpu=b200-sxm")
+        if name in seen:
+            raise InputError(f"what-if {part!r} gives {name} a second time; say it once")
+        seen.add(name)
+        if name == "gpu":
+            gpu = value
+        elif name == "router":
+            router = value
+        elif name == "engine":
+            engine = engine_named(value).name
+        elif name == "host_speed":
+            host_speed = factor_of(name, value, 1.0)
+        elif name in PROPERTIES:
+            properties[name] = value
+        elif name in OPTIONS:
+            options[name] = read_setting(OPTIONS, name, value, "what-if")
+        elif name in known:
+            settings[name] = read_setting(known, name, value, "what-if")
+        else:
+            every = ("gpu", "engine", *PROPERTIES, "host_speed", "router", *OPTIONS, *known)
+            raise UnknownNameError("what-if", name, dict.fromkeys(every))
+    if not (gpu or router or engine or properties or options or settings or host_speed != 1.0):
+        raise InputError("what-if changes nothing; say for example dram_bandwidth=1.5x,sms=160 or gpu=b200-sxm")
+    return Changes(text, gpu, properties, host_speed, options, settings, router, engine)
+
+
+def deploy_changed(asked: partial[Deployment], changes: Changes) -> Deployment:
+    """Deploy what was asked for (model, GPU and settings, then keywords of `deploy`) with the changes."""
+    model, source, settings = asked.args
+    keywords = {**asked.keywords, **changes.options}
+    gpu = load_gpu(changes.gpu) if changes.gpu else source if isinstance(source, Gpu) else load_gpu(source)
+    other = changed_gpu(gpu, changes.properties)
+    if other is not gpu:
+        predictor = keywords.get("predictor", "learned")
+        known = make_predictor(predictor) if isinstance(predictor, str) else predictor
+        keywords["predictor"] = Changed(known, gpu)
+    before, engine = asked_settings(settings, keywords.pop("engine", None))
+    if changes.engine is not None:
+        first = engine
+        before, engine = for_engine(before, first, changes.engine)
+        keywords["host"] = same_machine(keywords.get("host"), first, engine)
+    if strange := [name for name in changes.settings if name not in engine.setting_types]:
+        raise InputError(f"what-if {strange[0]} is no setting of {engine.title}")
+    if changes.host_speed != 1.0:
+        host, speed = host_of(engine, keywords.get("host")), changes.host_speed
+        keywords["host"] = host.sped_up(speed, f"{host.title}, {speed:g} times as fast")
+    return deploy(model, other, changed(before, **changes.settings), **keywords)
+
+
+def for_engine(settings: Settings, engine: AnyEngine, name: str) -> tuple[Settings, AnyEngine]:
+    """The same settings for another engine; of another family, the bounds of steps and sequences that were given.
+
+    All else is that engine's own choice: two engines have few settings in common.
+    """
+    other = engine_named(name)
+    if other.family == engine.family:
+        return changed(settings, engine=name), other
+    pairs = zip(engine.bounds, other.bounds, strict=True)
+    given = {theirs: getattr(settings, ours, None) for ours, theirs in pairs}
+    return other.settings({theirs: value for theirs, value in given.items() if value is not None}), other
+
+
+def same_machine(host: Any, engine: AnyEngine, other: AnyEngine) -> Any:
+    """What another engine costs the machine of a first one, if its times are the measured ones times a factor."""
+    if not isinstance(host, HostCosts) or other.family == engine.family:
+        return host
+    measured = engine.default_host()
+    speed = measured.request_path / host.request_path
+    scaled = measured.sped_up(speed, host.title, host.source)
+    pairs = [(getattr(scaled, each.name), getattr(host, each.name)) for each in fields(scaled)]
+    if all(one == two if isinstance(one, str) else isclose(one, two) for one, two in pairs):
+        return other.default_host().sped_up(speed, host.title, host.source)
+    return host

@@ -1,30 +1,298 @@
-"""What a run draws: joules of its GPUs, by what they went into, and what a token and a request cost of them.
+"""Energy of a run: joules of its GPU boards, and with servers, building, carbon and the electricity bill.
 
 Worked out after the run from what its records keep, so that latencies do not depend on it. Kernels cost what they do
 above static power, static power is drawn while kernels run, and a GPU that waits draws idle power. Boards only: what a
 server draws beside its GPUs is another question.
+
+A forecast says what GPU boards draw. Around them are CPUs, fans and power supplies (`hardware.servers`, fitted on
+servers at the wall), and around servers is the cooling of a building, whose factor (PUE) nobody can know but its owner:
+it is 1 unless it is given. Carbon and money appear only if the grid's factor and the price of a kWh are given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from math import exp
+from dataclasses import dataclass, replace
+from math import exp, hypot, log
 from typing import TYPE_CHECKING
 
-from infercast.engines.deployment import Deployment
-from infercast.engines.energy import StepsEnergy
-from infercast.engines.engine import Version
+import numpy as np
+
+from infercast.engines.base import Deployment, Version
+from infercast.engines.energy import Batch, StepsEnergy, steps_energy
 from infercast.engines.timer import KernelTimer
-from infercast.forecast.pool_energy import PoolEnergy, pool_energy
+from infercast.errors import InputError, UnknownNameError
+from infercast.forecast.run import SimulatedRun
+from infercast.forecast.system import busiest
+from infercast.forecast.uncertainty import EIGHTY, uncertainty_of
+from infercast.hardware import Gpu
+from infercast.hardware.server import Server, server_of, servers
+from infercast.predict.adjust.power import board_under
+from infercast.predict.board_power import BoardPower
 from infercast.predict.estimate import SOURCES
 from infercast.serve import Record, Workload
-from infercast.serve.fleet.served import Served
-from infercast.serve.totals import PhaseTotals
+from infercast.serve.record import PhaseTotals, Served
 from infercast.shown import Shown
 
 if TYPE_CHECKING:
-    from infercast.forecast.result import Forecast
+    from infercast.forecast.system import System
+
+
+STATIC, IDLE = "static", "idle"
+"""Parts beside the kernel families: static power while kernels run, and power while none does."""
+MOST_SEQUENCES = 256
+"""Sequences of a batch that stands for others: more of them draw no more power while they run."""
+RUN_SPREAD = 0.045
+"""What runs of one kind of board differ by beside what is known of the board, as the standard deviation of a logarithm:
+one board idles at 117 W and another at 135, and weights of one model cost more to multiply than those of another.
+Chosen on own runs on H200s (benchmarks/accuracy/energy_runs.py)."""
+HELD_BACK_SPREAD = 0.1
+"""The same on top for boards under a limit or a clock that an operator has set: an assumption, nobody measured them."""
+BUSY_SHARE = 0.2
+"""Share of a run's joules that chips draw for being busy, whatever they do."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolEnergy:
+    """What the GPUs of one pool drew."""
+
+    board: BoardPower
+    gpus: int
+    by_part: dict[str, float]
+    phases: dict[str, list[tuple[PhaseTotals, StepsEnergy]]]
+    """Of each replica."""
+    tensor: int
+    peak_watts: float
+    half_width: float
+    """Of the 80 % interval, as a logarithm."""
+
+    @property
+    def joules(self) -> float:
+        """All parts together."""
+        return sum(self.by_part.values())
+
+
+def pool_energy(
+    deployment: Deployment,
+    timer: KernelTimer,
+    records: Sequence[Record],
+    workload: Workload,
+    duration: float,
+    version: Version,
+) -> PoolEnergy:
+    """What the replicas of one pool drew."""
+    board, layout = board_under(deployment.gpu), deployment.layout
+    phases: dict[str, list[tuple[PhaseTotals, StepsEnergy]]] = {}
+    parts = {STATIC: 0.0, IDLE: 0.0}
+    busy = 0.0
+    for record in records:
+        times = 1.0 if record.span is None else duration / record.span
+        for name, totals in record.phases.items():
+            if not totals.steps:
+                continue
+            prompts = round(record.share * computed_inputs(record, workload)) if name == "prefill" else 0
+            energy = steps_energy(timer, board, totals, typical_batches(totals, prompts))
+            phases.setdefault(name, []).append((totals, energy))
+            for family, value in energy.dynamic.items():
+                parts[family] = parts.get(family, 0.0) + times * layout.tensor * value
+            parts[STATIC] += times * layout.tensor * energy.static
+            busy += times * layout.tensor * energy.kernel_seconds
+    waiting = max(len(records) * layout.replica_gpus * duration - busy, 0.0)
+    parts[IDLE] = board.idle_watts * waiting
+    joules = sum(parts.values())
+    peaks = [energy.peak_watts for several in phases.values() for _, energy in several]
+    held_back = deployment.gpu.unlimited is not None
+    half = EIGHTY * hypot(board.spread, RUN_SPREAD, HELD_BACK_SPREAD if held_back else 0.0)
+    # Joules follow the time that kernels take: of kernels that keep the chip busy, and where clients wait for answers,
+    # of all that is drawn meanwhile.
+    follows = BUSY_SHARE + (parts[STATIC] / joules if workload.rate is None else 0.0)
+    half = hypot(half, follows * _by_times(deployment, records, version))
+    gpus = len(records) * layout.replica_gpus
+    return PoolEnergy(board, gpus, parts, phases, layout.tensor, max(peaks, default=board.idle_watts), half)
+
+
+def _by_times(deployment: Deployment, records: Sequence[Record], version: Version) -> float:
+    """How far the seconds of kernels may be off, as a logarithm."""
+    about = uncertainty_of(deployment, busiest(records), version)
+    return max(about.prompts, about.decodes)
+
+
+def computed_inputs(record: Record, workload: Workload) -> int:
+    """Prompt tokens that a replica computed."""
+    served = np.flatnonzero(~np.isnan(record.last_token))
+    inputs = sum(workload.requests[number].num_input for number in served.tolist())
+    return int(inputs - record.num_cached[served].sum())
+
+
+def typical_batches(totals: PhaseTotals, prompt_tokens: int) -> list[Batch]:
+    """Batches like those of a phase's steps, of which so many tokens were of prompts: these, and sequences that decode.
+
+    Sequences that decode have a token each, or as many as they verify where there are no prompts.
+    """
+    context = totals.context / totals.sequences
+    prompt_tokens = min(prompt_tokens, totals.tokens)
+    decodes = max(totals.tokens - prompt_tokens, 0)
+    prompts = max(totals.sequences - decodes, 0)
+    batches = []
+    if prompt_tokens and prompts:
+        new, count = max(1, round(prompt_tokens / prompts)), min(max(1, round(prompts / totals.steps)), MOST_SEQUENCES)
+        batches.append((np.full(count, new), np.full(count, new)))
+    rest = totals.sequences - (prompts if prompt_tokens else 0)
+    if rest > 0 and decodes > 0:
+        new, count = max(1, round(decodes / rest)), min(max(1, round(rest / totals.steps)), MOST_SEQUENCES)
+        batches.append((np.full(count, new), np.full(count, new + round(context))))
+    return batches
+
+
+KILO = 1000.0
+TENTH = 1.2815515655446004
+"""Standard deviations from the middle of a normal distribution beyond which a tenth of it lies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facility:
+    """What stands around the GPUs; every factor may be given, and none is hidden."""
+
+    pue: float | None = None
+    """Watts of the building for each watt of its servers; None: as the price list of owned hardware says, or 1."""
+    server_watts: float | None = None
+    """What a server draws beside its GPUs, at rest; None: as its kind does."""
+    server_factor: float | None = None
+    """What each watt of a board becomes at the wall of the server; None: as in its kind."""
+    server: str | None = None
+    """The kind of server; None: the one that the GPU is usually found in."""
+    grid_carbon: float | None = None
+    """Grams of CO2 for each kWh; None: carbon is not told."""
+    electricity_price: float | None = None
+    """Dollars for each kWh; None: as the price list of owned hardware has it, if it does."""
+
+    def __post_init__(self) -> None:
+        if self.server is not None and self.server not in servers():
+            raise UnknownNameError("server", self.server, servers())
+        _check("pue", self.pue, 1.0, 10.0)
+        _check("server_watts", self.server_watts, 0.0, 1e6)
+        _check("server_factor", self.server_factor, 1.0, 10.0)
+        _check("grid_carbon", self.grid_carbon, 0.0, 1e5)
+        _check("electricity_price", self.electricity_price, 0.0, 1e3)
+
+    def or_else(self, pue: float | None, electricity_price: float | None) -> Facility:
+        """The same with these where none were given."""
+        return replace(
+            self,
+            pue=self.pue if self.pue is not None else pue,
+            electricity_price=self.electricity_price if self.electricity_price is not None else electricity_price,
+        )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Wall(Shown):
+    """What a run draws at the wall of its building; watts are means over the run, of all GPUs together."""
+
+    gpu_watts: float
+    """Watts of the boards alone."""
+    server_watts: float
+    """Watts of the servers, or of the share of them that the GPUs are."""
+    watts: float
+    """Watts of the building for these servers: times PUE."""
+    peak_watts: float
+    """Watts of the building while the boards draw most."""
+    joules: float
+    """Joules of the run at the wall."""
+    low: float
+    """80 % interval of the joules ..."""
+    high: float
+    """... and its upper end, in joules."""
+    joules_per_output_token: float
+    """Joules at the wall."""
+    joules_per_request: float
+    """Joules at the wall."""
+    watt_hours_per_million_output_tokens: float
+    """Watt-hours at the wall."""
+    grams_co2_per_hour: float | None
+    """Grams of CO2 per hour; None without a grid factor."""
+    grams_co2_per_million_output_tokens: float | None
+    """Grams of CO2; None without a grid factor."""
+    usd_per_hour: float | None
+    """Dollars of electricity alone, per hour; None without a price."""
+    usd_per_million_output_tokens: float | None
+    """Dollars of electricity alone; None without a price."""
+    pue: float
+    """Watts of the building for each watt of its servers, a factor."""
+    servers: tuple[Server, ...]
+    """The kind of each pool, with the factors that were used."""
+
+    def _words(self) -> str:
+        token = f"{self.joules_per_output_token:.3g} J per output token"
+        return f"{self.watts:,.0f} W on average, {token}, PUE {self.pue:g}"
+
+    @property
+    def kilowatt_hours_per_day(self) -> float:
+        """If it went on like this."""
+        return self.watts * 24 / KILO
+
+    @property
+    def overhead(self) -> float:
+        """Watts at the wall for each watt of a board."""
+        return self.watts / self.gpu_watts
+
+
+def servers_of(system: System, facility: Facility) -> list[tuple[int, Server]]:
+    """GPUs of each pool and the server that they are in."""
+    return [(pool.gpus, server_around(pool.deployment.gpu, facility)) for pool in system.pools]
+
+
+def server_around(gpu: Gpu, facility: Facility) -> Server:
+    """The server that a GPU is in, with what was given instead of its own factors."""
+    server = server_of(gpu, facility.server)
+    if facility.server_watts is not None:
+        server = replace(server, base_watts=facility.server_watts)
+    return server if facility.server_factor is None else replace(server, factor=facility.server_factor)
+
+
+def wall_watts(boards: list[tuple[int, Server, float]], pue: float) -> float:
+    """Watts at the wall of so many GPUs in a kind of server, each with a mean of so many watts."""
+    return pue * sum(server.base_of(count) + server.factor * count * watts for count, server, watts in boards)
+
+
+def at_the_wall(energy: Energy, system: System, facility: Facility) -> Wall:
+    """What a run draws at the wall, by the energy of its GPU boards."""
+    placed, pue = servers_of(system, facility), facility.pue or 1.0
+    pools = list(zip(placed, energy.pools, strict=True))
+    server = wall_watts([(count, kind, pool.mean_watts) for (count, kind), pool in pools], 1.0)
+    peak = wall_watts([(count, kind, pool.peak_watts) for (count, kind), pool in pools], pue)
+    boards = energy.mean_watts * system.gpus
+    watts = pue * server
+    times = watts / boards
+    off = TENTH * max(kind.spread for _, kind in placed)
+    low, high = (exp(hypot(log(energy.joules / end), off)) for end in (energy.low, energy.high))
+    hours = watts / KILO
+    per_million = energy.watt_hours_per_million_output_tokens * times
+    carbon, price = facility.grid_carbon, facility.electricity_price
+    return Wall(
+        gpu_watts=boards,
+        server_watts=server,
+        watts=watts,
+        peak_watts=peak,
+        joules=energy.joules * times,
+        low=energy.joules * times / low,
+        high=energy.joules * times * high,
+        joules_per_output_token=energy.joules_per_output_token * times,
+        joules_per_request=energy.joules_per_request * times,
+        watt_hours_per_million_output_tokens=per_million,
+        grams_co2_per_hour=None if carbon is None else hours * carbon,
+        grams_co2_per_million_output_tokens=None if carbon is None else per_million / KILO * carbon,
+        usd_per_hour=None if price is None else hours * price,
+        usd_per_million_output_tokens=None if price is None else per_million / KILO * price,
+        pue=pue,
+        servers=tuple(kind for _, kind in placed),
+    )
+
+
+def _check(name: str, value: float | None, least: float, most: float) -> None:
+    """Raise InputError unless a number that was given is between two others."""
+    if value is not None and not least <= value <= most:
+        raise InputError(f"{name} must be a number from {least:g} to {most:g}, not {value:g}")
+
 
 WATT_HOUR = 3600.0
 Drawing = tuple[Deployment, KernelTimer, Sequence[Record]]
@@ -118,7 +386,7 @@ class Energy(Shown):
         return self.low / self.joules, self.high / self.joules
 
 
-def energy_of(forecast: Forecast) -> Energy | None:
+def energy_of(forecast: SimulatedRun) -> Energy | None:
     """What a run drew; None where the power of a GPU is not known."""
     pools = [(pool.deployment, pool.pool.timer, pool.records) for pool in forecast.pools]
     window, rates = forecast.window, (forecast.requests_per_second, forecast.output_tokens_per_second)

@@ -1,29 +1,197 @@
-"""Estimates of single kernels: one, arrays of shapes at once, or a table's rows."""
+"""Estimates of single kernels: time and power of one shape, of arrays of shapes, or of a table's rows."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import exp
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from infercast.engines.base import Deployment
 from infercast.errors import FileFormatError, InputError, UnknownNameError
-from infercast.forecast.csv_rows import read_rows
-from infercast.forecast.kernel_power import KernelPower, kernel_power
-from infercast.forecast.shapes import SHAPES, build_op
 from infercast.hardware import Gpu, load_gpu, with_network
-from infercast.hardware.kernels import is_modelled
-from infercast.hardware.network import networks
+from infercast.hardware.gpu import TOPOLOGIES, is_left_open
+from infercast.hardware.load import is_modelled
+from infercast.hardware.server import networks
 from infercast.ops import Op
+from infercast.ops.op import BYTES
+from infercast.predict.adjust.ordering import ordering
 from infercast.predict.adjust.power import SUSTAINED_SPREAD, board_under, sustained
-from infercast.predict.default import make_predictor
-from infercast.predict.energy.metered import meter_reading
+from infercast.predict.board_power import BoardPower
 from infercast.predict.estimate import Estimate
-from infercast.predict.learned import Learned
-from infercast.predict.roofline import Predictor
+from infercast.predict.families import FAMILIES
+from infercast.predict.families.family import Values
+from infercast.predict.identity import kernel_profile
+from infercast.predict.learned import Known, Learned, default_artifact, known_kernels, make_predictor
+from infercast.predict.metered import Reading, meter_reading
+from infercast.predict.roofline import Predictor, Typical
+
+EIGHTY = 1.2816
+"""Standard deviations of a normal distribution to either side that hold 80 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPower:
+    """Of one launch among many like it."""
+
+    watts: float
+    """Mean board power, what it draws idle included."""
+    low: float
+    """Lower end of the 80 % interval of the watts."""
+    high: float
+    """Upper end of the 80 % interval of the watts."""
+    joules: float
+    """Of one launch."""
+    flops: float
+    is_limited: bool
+    """Whether the board's limit binds, so that launches without a pause take longer than one alone."""
+    source: str
+    """Where the numbers come from: one of `predict.estimate.SOURCES`."""
+    meter_watts: float | None = None
+    """What a meter shows in a loop of at most 3,000 launches, as in published tables; None where nobody published any.
+
+    In short loops it still shows what ran before, and some tables have operands of zeros."""
+    meter_low: float | None = None
+    """Lower end of its 80 % interval."""
+    meter_high: float | None = None
+    """Upper end of its 80 % interval."""
+
+    @property
+    def joules_per_flop(self) -> float | None:
+        """None where a kernel has no operations to speak of."""
+        return self.joules / self.flops if self.flops > 0 else None
+
+
+def kernel_power(board: BoardPower, op: Op, seconds: float, reading: Reading | None = None) -> KernelPower:
+    """What a kernel of so many seconds draws; where a meter's ``reading`` is the kernel's own, power follows it."""
+    dynamic = float(np.ravel(board.dynamic_joules(op, seconds))[0])
+    wanted = board.static_watts + dynamic / seconds
+    low, high = -EIGHTY * board.spread, EIGHTY * board.spread
+    held = board.held_watts
+    if reading is not None and reading.own > 0.0:
+        wanted = min(wanted, held) * reading.factor**reading.own
+        low, high = min(low, reading.ends[0]), max(high, reading.ends[1])
+    watts = min(wanted, held)
+    return KernelPower(
+        watts=watts,
+        low=min(wanted * exp(low), held),
+        high=min(wanted * exp(high), board.limit_watts),
+        joules=watts * seconds,
+        flops=float(np.ravel(op.flops)[0]),
+        is_limited=wanted > held,
+        source=board.source,
+        meter_watts=None if reading is None else reading.watts,
+        meter_low=None if reading is None else reading.low,
+        meter_high=None if reading is None else reading.high,
+    )
+
+
+DTYPES = frozenset(("dtype", "weight_dtype", "kv_dtype", "state_dtype"))
+LARGEST = 2**31 - 1
+"""The largest size of a tensor's side; products of three of them are far from any GPU, and of no use."""
+LARGEST_BYTES = 2**50
+LEAST = {"gpus": 2}
+"""Sizes of which one is not enough."""
+SHAPES = {name: shape for family in FAMILIES.values() for name, shape in family.shapes.items()}
+
+
+def build_op(family: str, values: Values) -> Op:
+    """The operator that these values describe; sizes may be arrays of the same length."""
+    if family not in SHAPES:
+        raise UnknownNameError("kernel family", family, SHAPES)
+    shape = SHAPES[family]
+    names = {*shape.sizes, *shape.optional}
+    if not (names >= values.keys() >= {*shape.sizes}):
+        known = ", ".join((*shape.sizes, *shape.optional))
+        for name in values:
+            if name not in names:
+                raise InputError(f"{family} has no {name!r}; it takes {known}")
+        missing = next(name for name in shape.sizes if name not in values)
+        raise InputError(f"{family} needs {missing}; it takes {known}")
+    sizes = values.values()
+    # Mostly all is as it should be, which takes less time to see at once.
+    if {*map(type, sizes)} != {int} or min(sizes) < 1 or max(sizes) > LARGEST or values.get("gpus", 2) < LEAST["gpus"]:
+        for name, value in values.items():
+            if name not in DTYPES:
+                _check_size(name, value, least=LEAST.get(name, 1) if name in shape.sizes else 0)
+    _check_together(values)
+    for name in DTYPES.intersection(values):
+        if values[name] is not None and values[name] not in BYTES:
+            raise UnknownNameError(name, str(values[name]), BYTES)
+    return shape.build({**shape.optional, **values})
+
+
+def _check_size(name: str, value: Any, least: int) -> None:
+    """Raise InputError unless a size, or each of an array of sizes, is in range."""
+    most = LARGEST_BYTES if name == "bytes" else LARGEST
+    low, high = (value, value) if type(value) is int else (np.min(value), np.max(value))
+    if low < least:
+        raise InputError(f"{name} must be at least {least}, not {low}")
+    if high > most:
+        raise InputError(f"{name} must be at most {most}, not {high}")
+
+
+def _check_together(values: Values) -> None:
+    """Raise InputError where two sizes cannot be those of one kernel."""
+    if "kv_heads" in values and int(values["heads"]) % int(values["kv_heads"]):
+        raise InputError(f"heads {values['heads']} must be a multiple of kv_heads {values['kv_heads']}")
+    if "experts" in values and int(values["topk"]) > int(values["experts"]):
+        raise InputError(f"topk {values['topk']} must be at most experts {values['experts']}")
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a table by the names of its columns; refused with a sentence where it is none."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+    except OSError as problem:
+        raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
+    except UnicodeDecodeError:
+        raise FileFormatError(path, "is not UTF-8 text, so not a CSV table") from None
+    except csv.Error as problem:
+        raise FileFormatError(path, f"is not a CSV table: {problem}") from None
+    if not rows:
+        raise FileFormatError(path, "has no rows below its header")
+    for line, row in enumerate(rows, start=2):
+        if None in row:  # where DictReader puts what is left over
+            raise FileFormatError(path, "has more cells than its header has columns", line=line)
+    return rows
+
+
+__all__ = ["Known", "kernel_basis"]
+
+
+def kernel_basis(gpu: Gpu) -> list[Known]:
+    """Kind by kind, with the artefact that comes with infercast and the usual engine's kernels."""
+    return known_kernels(gpu, default_artifact(), kernel_profile())
+
+
+def estimate_notes(deployment: Deployment) -> list[str]:
+    """Where an estimate is bound by another GPU's, rests on what is typical, or on a server that nobody named."""
+    gpu = deployment.gpu
+    if deployment.predictor.is_bound:
+        return ["Estimates are the least that the hardware allows; engines take longer."]
+    if not is_modelled(gpu):
+        return [f"Estimates are {Typical().describe(gpu)}."]
+    return [*gpu.announced_notes, *ordering().notes([gpu]), *_of_pcie(deployment)]
+
+
+def _of_pcie(deployment: Deployment) -> list[str]:
+    """Collectives over PCIe, where it is not said how the cards are joined."""
+    gpu, joined = deployment.gpu, deployment.layout.tensor
+    if joined == 1 or not is_left_open(gpu, joined):
+        return []
+    known = "; ".join(f"{name}: {each.title}" for name, each in TOPOLOGIES.items())
+    return [
+        f"{joined} of {gpu.name} talk over PCIe, which servers differ in by up to eight times: estimates are of one "
+        f"with two sockets, and intervals hold the others. Say which with --pcie-topology ({known})."
+    ]
+
 
 ALONE, ENGINE, LASTING = CONDITIONS = ("alone", "engine", "sustained")
 """What a kernel's time is of: one launch by itself after a pause, with cold operands, as `infercast measure` times it;

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Unpack
 
-from infercast.engines.deployment import put_on
-from infercast.engines.memory import Memory, require_fit
-from infercast.engines.registry import AnyEngine
+from infercast.engines.base import AnyEngine, put_on, require_fit
+from infercast.engines.memory import Memory
 from infercast.engines.settings import Resolved, Settings
 from infercast.errors import DoesNotFitError, InputError
 from infercast.forecast.deploy import GpuSource, ModelOptions, ModelSource, asked_settings, load_device, load_model
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
-from infercast.models.rank import rank_weight_bytes
+from infercast.models.sharding import rank_weight_bytes
 from infercast.models.spec import ModelConfig
 from infercast.shown import Plotted
 

@@ -2,59 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from infercast.engines.deployment import Deployment
 from infercast.errors import InputError
-from infercast.forecast.by_part import ClassRun, SessionsRun, classes_of, sessions_of
-from infercast.forecast.cost import Cost, cost_of, facility_of
-from infercast.forecast.energy import Energy, energy_of
-from infercast.forecast.explain.phases import Phase, weakest_source
-from infercast.forecast.money import Tariff
-from infercast.forecast.outcome import Outcome
-from infercast.forecast.pools import EngineLoad, Level, LinkRun, PoolRun
-from infercast.forecast.saturation import FILLING, OVERLOADED, Saturation, State
+from infercast.forecast.cost import Cost, GpuPrice, Tariff, around, cost_at, hourly
+from infercast.forecast.energy import Energy, Facility, Wall, at_the_wall, energy_of
+from infercast.forecast.intervals import Intervals, forecast_intervals
+from infercast.forecast.run import SimulatedRun
 from infercast.forecast.slo import Slo, keeps
-from infercast.forecast.steady import CUT, SteadyState
-from infercast.forecast.system import System
 from infercast.forecast.verdict import Verdict, judge
-from infercast.forecast.wall import Facility, Wall, at_the_wall
-from infercast.predict.estimate import kind_of
-from infercast.serve import Record, Request, Workload
-from infercast.serve.fleet.served import Served
-from infercast.shown import Plotted
+from infercast.serve import Request
+from infercast.shown import Plotted, renderers
 from infercast.units import MILLI, format_seconds
 
 if TYPE_CHECKING:
     import pandas
 
-    from infercast.forecast.intervals.intervals import Intervals
-
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Forecast(Plotted, Outcome):
+class Forecast(Plotted, SimulatedRun):
     """The result of a simulated run: what clients saw, and what each pool of replicas did."""
 
-    workload: Workload
-    system: System
-    """As it was simulated, for those who simulate it again."""
-    pools: tuple[PoolRun, ...]
-    """One, or a prefill pool and a decode pool."""
-    link: LinkRun | None
-    """Between two pools."""
-    clients: Served
-    """The times of every request, as clients saw them."""
-    state: State
-    """Stable, backlogged or overloaded."""
-    steady: SteadyState
-    """Between ramp-up and drain."""
-    steady_only: bool
-    """Whether latencies and rates are those of that part, and not of the whole run."""
     verdict: Verdict | None = None
     """How it does by a promise, where one was made (`promised`)."""
     tariff: Tariff = field(default_factory=Tariff)
@@ -63,110 +36,6 @@ class Forecast(Plotted, Outcome):
     """What stands around its GPUs: servers, building, grid."""
     kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """What was worked out of it and is not worked out again."""
-
-    @property
-    def headline(self) -> str:
-        """The first thing to say of it: how the deployment copes, and what the numbers are of."""
-        count = len(self.workload.requests)
-        if self.state.word == FILLING:
-            limit = f"; cut at {count:,} requests" if self.steady.stopped == CUT else f" ({count:,} requests)"
-            enough = "" if self.steady.num_needed is None else f"; about {self.steady.num_needed:,} would do"
-            return f"{self.state.sentence}{limit}{enough}. Latencies grow with the run: there is no cost and no odds."
-        if self.state.word == OVERLOADED:
-            return f"{self.state.sentence}. There is no cost and no odds."
-        cut = " The run was cut at a limit before its medians were known to a few per cent." if self.was_cut else ""
-        if self.window is None:
-            return f"{self.state.sentence}. Numbers are of all {count:,} requests, ramp-up and drain included.{cut}"
-        return f"{self.state.sentence}. Numbers are of {self.steady.num_requests:,} requests of the steady state.{cut}"
-
-    @property
-    def was_cut(self) -> bool:
-        """Whether the run would have gone on for better numbers, and was cut at a limit."""
-        return self.steady.stopped == CUT
-
-    @property
-    def window(self) -> tuple[float, float] | None:
-        """From when to when the requests that count were sent, where they are those of the steady part; in seconds."""
-        if not self.steady_only:
-            return None
-        start = float(self.clients.sent_at.min())
-        return start + self.steady.begin, start + self.steady.end
-
-    @property
-    def deployment(self) -> Deployment:
-        """What was put where; of two pools the first."""
-        return self.pools[0].deployment
-
-    @property
-    def records(self) -> tuple[Record, ...]:
-        """What each replica of all pools did."""
-        return tuple(record for pool in self.pools for record in pool.records)
-
-    @property
-    def engines(self) -> tuple[EngineLoad, ...]:
-        """The load of each replica of all pools."""
-        return tuple(load for pool in self.pools for load in pool.engines)
-
-    @property
-    def running(self) -> Level:
-        """Sequences on all replicas together."""
-        return Level(sum(pool.running.mean for pool in self.pools), sum(pool.running.peak for pool in self.pools))
-
-    @property
-    def waiting(self) -> Level:
-        """Requests on all replicas together."""
-        return Level(sum(pool.waiting.mean for pool in self.pools), sum(pool.waiting.peak for pool in self.pools))
-
-    @property
-    def kv_usage(self) -> Level:
-        """Share of the KV blocks that are held, of the fullest replica."""
-        return Level(max(pool.kv_usage.mean for pool in self.pools), max(pool.kv_usage.peak for pool in self.pools))
-
-    @property
-    def num_preemptions(self) -> int:
-        """On all replicas together."""
-        return sum(pool.num_preemptions for pool in self.pools)
-
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        """Steps with prompt tokens and steps without, of the busiest replica of each pool."""
-        return tuple(phase for pool in self.pools for phase in pool.phases)
-
-    @property
-    def router(self) -> str | None:
-        """The load balancer before several replicas; None where there is one."""
-        several = any(len(pool.records) > 1 for pool in self.pools)
-        return self.pools[0].pool.engines.router if several else None
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of all pools."""
-        return self.system.gpus
-
-    @property
-    def prefix_hit_rate(self) -> float:
-        """Share of the prompt tokens that were in a cache."""
-        return self.pools[0].prefix_hit_rate
-
-    @property
-    def sessions(self) -> SessionsRun | None:
-        """What turns and whole sessions saw; None where requests stand alone."""
-        return sessions_of(self)
-
-    @property
-    def classes(self) -> tuple[ClassRun, ...]:
-        """What each class of requests saw, and how many keep its SLO."""
-        return classes_of(self.workload, self.clients)
-
-    @property
-    def tier_hit_rate(self) -> float | None:
-        """Share of the prompt tokens that came from the host's memory; None without such a tier."""
-        return self.pools[0].tier_hit_rate
-
-    @property
-    def output_tokens_per_second_a_gpu(self) -> float:
-        """What one GPU of all contributes."""
-        return self.output_tokens_per_second / self.gpus
 
     @property
     def cost(self) -> Cost | None:
@@ -187,27 +56,6 @@ class Forecast(Plotted, Outcome):
         energy = self.energy
         return None if energy is None else at_the_wall(energy, self.system, facility_of(self))
 
-    @property
-    def saturation(self) -> Saturation | None:
-        """Set where requests arrive faster than they can ever be served; latencies then tell how long the run was."""
-        return self.state.saturation
-
-    @property
-    def source(self) -> str:
-        """What the estimates of the largest kernels rest on: the weakest of them."""
-        return weakest_source(self.phases)
-
-    @property
-    def kind(self) -> str:
-        """``estimate``, or ``bound``: the least that hardware allows, not to be ranked beside an estimate."""
-        return kind_of(self.source)
-
-    @property
-    def title(self) -> str:
-        """The model and its GPUs."""
-        gpus = ", ".join(f"{pool.pool.gpus} x {pool.deployment.gpu.name}" for pool in self.pools)
-        return f"{self.deployment.model.name} on {gpus}"
-
     def _words(self) -> str:
         each = "" if self.tpot is None else f", TPOT p50 {format_seconds(self.tpot.p50)}"
         return (
@@ -221,10 +69,7 @@ class Forecast(Plotted, Outcome):
 
     def to_dict(self, *, intervals: bool = True) -> dict[str, Any]:
         """What ``infercast simulate --json`` prints; 80 % intervals take a few short simulations more."""
-        from infercast.forecast.intervals.intervals import forecast_intervals  # noqa: PLC0415 - it imports this
-
-        # It belongs to the layer above, where imports do not point; so it goes by name.
-        write = import_module("infercast.report.forecast").forecast_dict
+        write = renderers().function_of("forecast:forecast_dict")
         written: dict[str, Any] = write(self, forecast_intervals(self) if intervals else None)
         return written
 
@@ -275,3 +120,38 @@ def _labels(requests: tuple[Request, ...]) -> dict[str, npt.NDArray[Any]]:
     if any(request.slo_class for request in requests):
         found["class"] = np.array([request.slo_class for request in requests])
     return found
+
+
+def prices_of(forecast: Forecast, tariff: Tariff) -> list[tuple[int, str, GpuPrice | None]]:
+    """GPUs of each pool, how many, and what an hour of one costs."""
+    pools = [(pool.pool.gpus, pool.deployment.gpu.name) for pool in forecast.pools]
+    return [(count, gpu, tariff.price(gpu, forecast.facility)) for count, gpu in pools]
+
+
+def metered_electricity(forecast: Forecast, prices: Sequence[tuple[int, str, GpuPrice | None]]) -> float:
+    """Dollars an hour that owned GPUs cost on top, by what they draw at the wall; rents have it in their price."""
+    metered = sum(count for count, _, price in prices if price is not None and price.metered)
+    wall = forecast.wall if metered else None
+    return 0.0 if wall is None or wall.usd_per_hour is None else wall.usd_per_hour * metered / forecast.gpus
+
+
+def facility_of(forecast: Forecast) -> Facility:
+    """What stands around the GPUs: as it was given, and else as the list of owned hardware has it."""
+    return around((price for _, _, price in prices_of(forecast, forecast.tariff)), forecast.facility)
+
+
+def per_hour_of(forecast: Forecast, tariff: Tariff | None = None) -> float | None:
+    """Dollars per hour of all GPUs, whatever they serve; None where a price is not known."""
+    prices = prices_of(forecast, forecast.tariff if tariff is None else tariff)
+    rent = hourly([(count, price) for count, _, price in prices])
+    return None if rent is None else rent + metered_electricity(forecast, prices)
+
+
+def cost_of(forecast: Forecast, tariff: Tariff | None = None) -> Cost | None:
+    """What a run costs at the rates that it reached; None where a price is not known, or no rate is a steady one."""
+    per_hour = per_hour_of(forecast, tariff) if forecast.state.is_steady else None
+    if per_hour is None:
+        return None
+    rate = forecast.requests_per_second
+    inputs = float(np.mean([request.num_input for request in forecast.workload.requests]))
+    return cost_at(per_hour, rate, rate * inputs, forecast.output_tokens_per_second)

@@ -10,7 +10,8 @@ from typing import Unpack
 import numpy as np
 
 from infercast.errors import InputError
-from infercast.forecast.asking import (
+from infercast.forecast.deploy import GpuSource
+from infercast.forecast.options import (
     Asked,
     Deployable,
     Load,
@@ -20,21 +21,29 @@ from infercast.forecast.asking import (
     asked_workload,
     short,
 )
-from infercast.forecast.capacity import full_rate, kept_full, typical
-from infercast.forecast.deploy import GpuSource
-from infercast.forecast.intervals.redraw import longest_taken
-from infercast.forecast.outcome import Outcome, outcome_of, part_of
-from infercast.forecast.pools import link_run, pool_run
+from infercast.forecast.progress import told_progress
 from infercast.forecast.result import Forecast
-from infercast.forecast.saturation import OVERLOADED, State, find_state, judged
+from infercast.forecast.run import Outcome, link_run, outcome_of, part_of, pool_run
 from infercast.forecast.slo import Slo
-from infercast.forecast.steady import OVERLOAD, SteadyState, find_steady, further_requests
+from infercast.forecast.steady import (
+    OVERLOAD,
+    OVERLOADED,
+    State,
+    SteadyState,
+    find_state,
+    find_steady,
+    full_rate,
+    further_requests,
+    judged,
+    kept_full,
+    typical,
+)
 from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, Run, System, system_of, two_pools
-from infercast.forecast.telling import told_progress
+from infercast.forecast.uncertainty import longest_taken
 from infercast.serve import Record, Workload
-from infercast.serve.fleet.served import Served
 from infercast.serve.fleet.two_pools import receiving
-from infercast.serve.watching import Progress, Watcher
+from infercast.serve.loop import Progress, Watcher
+from infercast.serve.record import Served
 from infercast.serve.workload.redraw import extended
 
 

@@ -1,27 +1,20 @@
-"""A promise to users (SLO), and whether a forecast keeps it: ``ttft_p99<1s,tpot_p95<40ms,e2e_mean<8s``."""
+"""Latency percentiles, and limits on them (SLO): ``ttft_p99<1s,tpot_p95<40ms,e2e_mean<8s``."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from math import inf, log, log10
-from typing import TYPE_CHECKING, Any
+from math import inf
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from infercast.errors import InputError
-from infercast.forecast.intervals.odds import odds_within, slower_by
-from infercast.forecast.intervals.uncertainty import EIGHTY
-from infercast.forecast.latency import FRACTIONS, NAMES, Percentiles
 from infercast.serve import Record
-from infercast.serve.fleet.served import Served
+from infercast.serve.record import Served
 from infercast.shown import Shown
 from infercast.units import MICRO, MILLI
-
-if TYPE_CHECKING:
-    from infercast.forecast.intervals.intervals import Band, Intervals
-    from infercast.forecast.result import Forecast
 
 Array = npt.NDArray[Any]
 
@@ -140,101 +133,43 @@ def keeps(served: Record | Served, slo: Slo) -> Array:
     return within
 
 
-def holds(forecast: Forecast, slo: Slo) -> bool:
-    """Whether all limits hold in the forecast's own numbers; none does for long where more and more requests wait."""
-    return forecast.state.is_steady and headroom(forecast, slo) > 1.0
+FRACTIONS = (0.5, 0.9, 0.95, 0.99)
+NAMES = ("mean", "p50", "p90", "p95", "p99")
+"""What is said of every latency, in the order of the fields of `Percentiles`."""
 
 
-def headroom(forecast: Forecast, slo: Slo) -> float:
-    """The smallest limit / forecast: above 1 all limits hold."""
-    return min(limit.seconds / max(value_of(forecast, limit), 1e-12) for limit in slo.limits)
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """A latency over all requests, or over all tokens, in seconds."""
+
+    mean: float
+    """Seconds on average."""
+    p50: float
+    """Seconds that half of them stay below, the median."""
+    p90: float
+    """Seconds that 90 % stay below."""
+    p95: float
+    """Seconds that 95 % stay below."""
+    p99: float
+    """Seconds that 99 % stay below."""
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """All of them in seconds, in the order of `NAMES`."""
+        return self.mean, self.p50, self.p90, self.p95, self.p99
 
 
-def odds(forecast: Forecast, slo: Slo, intervals: Intervals | None = None) -> float | None:
-    """The probability that all limits hold, from the 80 % intervals of the forecast, worked out if not given.
-
-    None where latencies have no steady value, or the run was too short to see it.
-
-    Around each number is a distribution with these ends, whose shape was found on measured runs (docs/odds.md). All
-    limits of one run are off together, because one GPU and one host make them all, so the least likely limit decides.
-    """
-    if not forecast.state.is_steady:
-        return None
-    if intervals is None:
-        from infercast.forecast.intervals.intervals import forecast_intervals  # noqa: PLC0415 - it imports results
-
-        intervals = forecast_intervals(forecast)
-    return min(limit_odds(forecast, limit, intervals) or 0.0 for limit in slo.limits)
-
-
-def limit_odds(forecast: Forecast, limit: Limit, intervals: Intervals) -> float | None:
-    """The probability that one limit holds; None as for all of them."""
-    if not forecast.state.is_steady:
-        return None
-    value = value_of(forecast, limit)
-    ends = interval_of(forecast, limit, intervals)
-    return 1.0 if ends is None else chance_below(limit.seconds, value, *ends, slower=_slower(forecast))
-
-
-def _slower(forecast: Forecast) -> float:
-    return slower_by([pool.deployment for pool in forecast.pools], forecast.workload)
-
-
-def chance_below(limit: float, value: float, low: float, high: float, *, slower: float = 0.0) -> float:
-    """The probability of at most ``limit`` where ``value`` is forecast and 80 % lie between ``low`` and ``high``.
-
-    Each side of the middle, which is slower than the value by so much (`odds_within`), has its own width.
-    """
-    room, longer = log(limit / value), log(high / value)
-    middle = longer * slower / (EIGHTY + slower)
-    beyond = room - middle
-    return float(odds_within(beyond, longer - middle if beyond >= 0 else middle - log(low / value)))
-
-
-def value_of(forecast: Forecast, limit: Limit) -> float:
-    """What the forecast says of what is limited, in seconds; 0 where no request has it."""
-    summary: Percentiles | None = getattr(forecast, QUANTITIES[limit.quantity])
-    if summary is None:
-        return 0.0
-    name = limit.name.partition("_")[2]
-    if name in NAMES:
-        return float(getattr(summary, name))
-    return float(np.percentile(_values(forecast, limit.quantity), limit.percentile or 0.0))
-
-
-def _values(forecast: Forecast, quantity: str) -> Array:
-    """The latency of every request that counts."""
-    served = forecast.clients
-    inside = counted(forecast)
-    values: Array = getattr(served, QUANTITIES[quantity])
-    return values[inside[served.num_output > 1] if quantity == "tpot" else inside]
-
-
-def counted(forecast: Forecast) -> Array:
-    """Which requests count: all, or those sent in the steady part."""
-    sent, window = forecast.clients.sent_at, forecast.window
-    return np.ones(sent.size, dtype=bool) if window is None else (sent >= window[0]) & (sent <= window[1])
-
-
-def interval_of(forecast: Forecast, limit: Limit, intervals: Intervals) -> tuple[float, float] | None:
-    """The ends of the 80 % interval of what is limited; None where no request has it.
-
-    Percentiles between those that have one get a width between theirs, and those beyond get that of the nearest.
-    """
-    summary: Percentiles | None = getattr(forecast, QUANTITIES[limit.quantity])
-    band: Band | None = getattr(intervals, QUANTITIES[limit.quantity])
-    if summary is None or band is None:
-        return None
-    value = value_of(forecast, limit)
-    if limit.percentile is None:
-        return band.low.mean, band.high.mean
-    shares = [np.log(np.array(ends.values[1:]) / summary.values[1:]) for ends in (band.low, band.high)]
-    below, above = (_width_at(limit.percentile, each) for each in shares)
-    return value * float(np.exp(below)), value * float(np.exp(above))
-
-
-def _width_at(percentile: float, widths: Array) -> float:
-    """Between the percentiles of `FRACTIONS`, by the logarithm of the share of requests above."""
-    tails = [-log10(1.0 - fraction) for fraction in FRACTIONS]
-    asked = inf if percentile >= 100 else -log10(1.0 - percentile / 100)
-    return float(np.interp(asked, tails, widths))
+def percentiles(values: npt.NDArray[Any], counts: npt.NDArray[Any] | None = None) -> Percentiles:
+    """Mean and percentiles, each value counted ``counts`` times."""
+    if counts is None:
+        counts = np.ones(values.size, dtype=np.int64)
+    order = np.argsort(values)
+    values, counts = values[order], counts[order]
+    cumulated = np.cumsum(counts)
+    # The same percentiles as of the values written out: interpolated between the two ranks beside them.
+    positions = np.array(FRACTIONS) * (cumulated[-1] - 1)
+    ranks = np.floor(positions)
+    below = values[np.searchsorted(cumulated, ranks, side="right")]
+    above = values[np.searchsorted(cumulated, np.ceil(positions), side="right")]
+    between = (below + (above - below) * (positions - ranks)).tolist()
+    return Percentiles(float((values * counts).sum() / cumulated[-1]), *between)

@@ -8,17 +8,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from infercast.engines.deployment import Deployment
+from infercast.engines.base import Deployment
 from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError
-from infercast.hardware.network import networks
-from infercast.predict.physics.collective import NETWORK_EFFICIENCY
+from infercast.hardware.server import networks
+from infercast.predict.families.collective import NETWORK_EFFICIENCY
 from infercast.serve import Record, Replica, Workload, simulate
 from infercast.serve.fleet.pool import MOST_ENGINES, Pool, same_engines, simulate_fleet
-from infercast.serve.fleet.served import Served
 from infercast.serve.fleet.two_pools import Handover, Link, simulate_disaggregated
+from infercast.serve.loop import Progress, Watcher
+from infercast.serve.record import Served
 from infercast.serve.step import StepTimer
-from infercast.serve.watching import Progress, Watcher
 
 BOTH, PREFILL, DECODE = "both", "prefill", "decode"
 """What a pool of replicas does."""

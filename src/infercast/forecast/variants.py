@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.engines.engine import HostModel
-from infercast.engines.registry import engine_named
+from infercast.engines.base import engine_named
+from infercast.engines.host import HostModel
 from infercast.errors import InputError
 from infercast.hardware import Gpu, load_gpu
 from infercast.models.layout import ParallelLayout
@@ -19,7 +19,7 @@ from infercast.models.read import read_model
 from infercast.ops import Attention, Gemm, Op
 from infercast.ops.elementwise import embedding, gated_activation, kv_write, norm, rope, sampling
 from infercast.predict.adjust.power import throttle_decoding
-from infercast.predict.default import make_predictor
+from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Predictor
 from infercast.shown import Shown
 

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
-from typing import TYPE_CHECKING
+from math import inf, isfinite, log, log10
+from typing import Any
 
-from infercast.forecast.slo import (
-    Limit,
-    Slo,
-    attainment,
-    counted,
-    headroom,
-    holds,
-    interval_of,
-    limit_odds,
-    odds,
-    parse_slo,
-    value_of,
-)
+import numpy as np
+import numpy.typing as npt
+
+from infercast.forecast.intervals import Band, Intervals, forecast_intervals
+from infercast.forecast.run import SimulatedRun
+from infercast.forecast.slo import FRACTIONS, NAMES, QUANTITIES, Limit, Percentiles, Slo, attainment, parse_slo
+from infercast.forecast.uncertainty import EIGHTY, odds_within, slower_by
 from infercast.shown import Answer
 from infercast.units import format_odds, format_percent
 
-if TYPE_CHECKING:
-    from infercast.forecast.intervals.intervals import Intervals
-    from infercast.forecast.result import Forecast
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +58,11 @@ class Verdict(Answer):
         return f"{self.slo} {word}, odds {format_odds(self.odds)}, attainment {format_percent(self.attainment)}"
 
 
-def judge(forecast: Forecast, slo: Slo | str, intervals: Intervals | None = None) -> Verdict:
+def judge(forecast: SimulatedRun, slo: Slo | str, intervals: Intervals | None = None) -> Verdict:
     """Hold a forecast against a promise; 80 % intervals are worked out if they are not given."""
     if isinstance(slo, str):
         slo = parse_slo(slo)
     if intervals is None:
-        from infercast.forecast.intervals.intervals import forecast_intervals  # noqa: PLC0415 - it imports results
-
         intervals = forecast_intervals(forecast)
     share, least = attainment(forecast.clients, slo, counted(forecast)), headroom(forecast, slo)
     return Verdict(
@@ -92,3 +82,101 @@ def judge(forecast: Forecast, slo: Slo | str, intervals: Intervals | None = None
         attainment=share,
         goodput=share * forecast.requests_per_second,
     )
+
+
+def holds(forecast: SimulatedRun, slo: Slo) -> bool:
+    """Whether all limits hold in the forecast's own numbers; none does for long where more and more requests wait."""
+    return forecast.state.is_steady and headroom(forecast, slo) > 1.0
+
+
+def headroom(forecast: SimulatedRun, slo: Slo) -> float:
+    """The smallest limit / forecast: above 1 all limits hold."""
+    return min(limit.seconds / max(value_of(forecast, limit), 1e-12) for limit in slo.limits)
+
+
+def odds(forecast: SimulatedRun, slo: Slo, intervals: Intervals | None = None) -> float | None:
+    """The probability that all limits hold, from the 80 % intervals of the forecast, worked out if not given.
+
+    None where latencies have no steady value, or the run was too short to see it.
+
+    Around each number is a distribution with these ends, whose shape was found on measured runs (docs/odds.md). All
+    limits of one run are off together, because one GPU and one host make them all, so the least likely limit decides.
+    """
+    if not forecast.state.is_steady:
+        return None
+    if intervals is None:
+        intervals = forecast_intervals(forecast)
+    return min(limit_odds(forecast, limit, intervals) or 0.0 for limit in slo.limits)
+
+
+def limit_odds(forecast: SimulatedRun, limit: Limit, intervals: Intervals) -> float | None:
+    """The probability that one limit holds; None as for all of them."""
+    if not forecast.state.is_steady:
+        return None
+    value = value_of(forecast, limit)
+    ends = interval_of(forecast, limit, intervals)
+    return 1.0 if ends is None else chance_below(limit.seconds, value, *ends, slower=_slower(forecast))
+
+
+def _slower(forecast: SimulatedRun) -> float:
+    return slower_by([pool.deployment for pool in forecast.pools], forecast.workload)
+
+
+def chance_below(limit: float, value: float, low: float, high: float, *, slower: float = 0.0) -> float:
+    """The probability of at most ``limit`` where ``value`` is forecast and 80 % lie between ``low`` and ``high``.
+
+    Each side of the middle, which is slower than the value by so much (`odds_within`), has its own width.
+    """
+    room, longer = log(limit / value), log(high / value)
+    middle = longer * slower / (EIGHTY + slower)
+    beyond = room - middle
+    return float(odds_within(beyond, longer - middle if beyond >= 0 else middle - log(low / value)))
+
+
+def value_of(forecast: SimulatedRun, limit: Limit) -> float:
+    """What the forecast says of what is limited, in seconds; 0 where no request has it."""
+    summary: Percentiles | None = getattr(forecast, QUANTITIES[limit.quantity])
+    if summary is None:
+        return 0.0
+    name = limit.name.partition("_")[2]
+    if name in NAMES:
+        return float(getattr(summary, name))
+    return float(np.percentile(_values(forecast, limit.quantity), limit.percentile or 0.0))
+
+
+def _values(forecast: SimulatedRun, quantity: str) -> Array:
+    """The latency of every request that counts."""
+    served = forecast.clients
+    inside = counted(forecast)
+    values: Array = getattr(served, QUANTITIES[quantity])
+    return values[inside[served.num_output > 1] if quantity == "tpot" else inside]
+
+
+def counted(forecast: SimulatedRun) -> Array:
+    """Which requests count: all, or those sent in the steady part."""
+    sent, window = forecast.clients.sent_at, forecast.window
+    return np.ones(sent.size, dtype=bool) if window is None else (sent >= window[0]) & (sent <= window[1])
+
+
+def interval_of(forecast: SimulatedRun, limit: Limit, intervals: Intervals) -> tuple[float, float] | None:
+    """The ends of the 80 % interval of what is limited; None where no request has it.
+
+    Percentiles between those that have one get a width between theirs, and those beyond get that of the nearest.
+    """
+    summary: Percentiles | None = getattr(forecast, QUANTITIES[limit.quantity])
+    band: Band | None = getattr(intervals, QUANTITIES[limit.quantity])
+    if summary is None or band is None:
+        return None
+    value = value_of(forecast, limit)
+    if limit.percentile is None:
+        return band.low.mean, band.high.mean
+    shares = [np.log(np.array(ends.values[1:]) / summary.values[1:]) for ends in (band.low, band.high)]
+    below, above = (_width_at(limit.percentile, each) for each in shares)
+    return value * float(np.exp(below)), value * float(np.exp(above))
+
+
+def _width_at(percentile: float, widths: Array) -> float:
+    """Between the percentiles of `FRACTIONS`, by the logarithm of the share of requests above."""
+    tails = [-log10(1.0 - fraction) for fraction in FRACTIONS]
+    asked = inf if percentile >= 100 else -log10(1.0 - percentile / 100)
+    return float(np.interp(asked, tails, widths))

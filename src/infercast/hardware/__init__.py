@@ -2,6 +2,6 @@
 
 from infercast.hardware.gpu import Gpu
 from infercast.hardware.load import gpu_from_driver_name, gpu_names, load_gpu
-from infercast.hardware.network import with_network
+from infercast.hardware.server import with_network
 
 __all__ = ["Gpu", "gpu_from_driver_name", "gpu_names", "load_gpu", "with_network"]

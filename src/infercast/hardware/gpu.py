@@ -1,11 +1,23 @@
-"""A GPU as a kernel sees it: how fast it multiplies, how fast it moves bytes, how much it holds."""
+"""A GPU as a kernel sees it, changed or power-limited GPUs, the order of GPUs, and the PCIe topology between them.
+
+*Everything* is what a kernel can be bound by: multiprocessors, clocks, memory and its kind, caches, special functions,
+and the tensor rate of every format that the other chip has. A chip that lacks a format which the other has is not above
+it, whatever else it has.
+
+Datasheets do not say, and collectives differ by a factor of eight. The rates are shares of a slot's own: four A100 and
+four H100 PCIe cards behind switches reach 0.75 of theirs, whatever their number (Vidur's profiles); two L40S of one
+server reach 0.64, four 0.17 and eight 0.05 (published tables); V100 cards whose driver copies through the host's memory
+0.24 to 0.28 (APEX's profiles).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
-from infercast.errors import UnknownNameError
+from infercast.errors import InputError, UnknownNameError
 from infercast.shown import Answer
 from infercast.units import format_bytes, format_rate
 
@@ -162,3 +174,213 @@ def _known(dtype: str) -> tuple[str, ...]:
         return FALLBACKS[dtype]
     except KeyError:
         raise UnknownNameError("tensor dtype", dtype, FALLBACKS) from None
+
+
+SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+LEAST_SHARE = 1e-3
+"""A number below this share of what a chip has is taken for a slip: 1.5 for 1.5x, or 4800 for 4800G."""
+ON_CHIP = ("fma_flops", "special_rate", "l2_bandwidth")
+"""Rates that grow with the number of multiprocessors and with their clock, as tensor rates do."""
+PROPERTIES = (
+    "sms", "boost_clock", "tensor_flops", "special_rate", "dram_bandwidth", "dram_bytes", "l2_bytes", "l2_bandwidth",
+    "nvlink_bandwidth", "pcie_bandwidth", "network_bandwidth",
+)  # fmt: skip
+"""What can be changed; ``tensor_flops`` is the bf16 rate, and the other formats' move along."""
+
+
+def changed_gpu(gpu: Gpu, changes: Mapping[str, str]) -> Gpu:
+    """The same chip with other numbers: ``1.5x`` of what it has, or a number in SI units (``7.2T``, ``160``).
+
+    What follows from a number moves along with it: all rates of the multiprocessors with their count and clock, the
+    sustained clock with the boost clock, the memory that a driver reports with the memory there is.
+    """
+    for name, text in changes.items():
+        if name not in PROPERTIES:
+            raise UnknownNameError("GPU property", name, PROPERTIES)
+        now = gpu.tensor_flops.get("bf16", gpu.dense_flops("fp16")) if name == "tensor_flops" else getattr(gpu, name)
+        gpu = _changed(gpu, name, factor_of(name, text, now))
+    told = ",".join(f"{name}={text}" for name, text in changes.items())
+    return replace(gpu, name=f"{gpu.name}+{told}", title=f"{gpu.title} with {told}", aliases=()) if changes else gpu
+
+
+def factor_of(name: str, text: str, now: float) -> float:
+    """How many times as much as ``now`` a change asks for."""
+    relative, number = text.endswith("x"), text.removesuffix("x")
+    scale = 1.0 if relative else SUFFIXES.get(number[-1:], 1.0)
+    try:
+        value = float(number if scale == 1.0 else number[:-1]) * scale
+    except ValueError:
+        raise InputError(f"{name}={text}: say how many times as much (1.5x) or a number in SI units (7.2T)") from None
+    if not 0 < value < math.inf:
+        raise InputError(f"{name}={text} must be above 0 and finite")
+    if not relative and now <= 0:
+        raise InputError(f"{name}={text}: this GPU has none to begin with")
+    if not relative and value < LEAST_SHARE * now:
+        raise InputError(
+            f"{name}={text} is {value:g} where this GPU has {now:g}; say {number}x for so many times as much, or use "
+            f"units ({_with_unit(now)})"
+        )
+    return value if relative else value / now
+
+
+def _with_unit(value: float) -> str:
+    """A number as it could have been written."""
+    suffix = max((each for each in SUFFIXES if SUFFIXES[each] <= value), key=SUFFIXES.__getitem__, default="")
+    return f"{value / SUFFIXES.get(suffix, 1.0):.3g}{suffix}"
+
+
+def _changed(gpu: Gpu, name: str, factor: float) -> Gpu:
+    values: dict[str, Any] = {}
+    if name in ("sms", "boost_clock"):
+        values = {rate: getattr(gpu, rate) * factor for rate in ON_CHIP}
+        moved = factor if name == "boost_clock" else 1.0
+        values |= {"sustained_clock": gpu.sustained_clock * moved, "max_clock": gpu.max_clock * moved}
+    if name in ("sms", "boost_clock", "tensor_flops"):
+        values["tensor_flops"] = {dtype: rate * factor for dtype, rate in gpu.tensor_flops.items()}
+        values["whole_tensor_flops"] = gpu.whole_tensor_flops * factor
+    if name == "dram_bytes":
+        values["driver_bytes"] = round(gpu.driver_bytes * factor)
+    if name != "tensor_flops":
+        value = getattr(gpu, name) * factor
+        values[name] = max(1, round(value)) if name in ("sms", "dram_bytes", "l2_bytes") else value
+    return replace(gpu, **values)
+
+
+RATES = ("sms", "boost_clock", "sustained_clock", "fma_flops", "special_rate", "dram_bandwidth", "l2_bandwidth")
+"""What a kernel on one GPU can be bound by, beside tensor rates and the size of the last cache."""
+FORMATS = ("bf16", "fp8", "fp4")
+"""What models are multiplied in; Blackwell Ultra gave int8 up for fp4."""
+EQUAL = 0.999
+"""Datasheets are rounded: what differs by less is the same."""
+FAST_MEMORY = "hbm"
+
+
+def rate_ratios(gpu: Gpu, other: Gpu) -> list[float]:
+    """How many times as much the first has of each rate."""
+    ratios = [getattr(gpu, name) / getattr(other, name) for name in RATES]
+    return ratios + [gpu.dense_flops(dtype) / other.dense_flops(dtype) for dtype in FORMATS]
+
+
+def has_at_least(gpu: Gpu, other: Gpu) -> bool:
+    """Whether the first has at least as much of everything, of a generation at least as new.
+
+    Boards with GDDR are never above chips with stacked memory: they reach less of their bandwidth.
+    """
+    if gpu.vendor != other.vendor or _capability(gpu) < _capability(other):
+        return False
+    if gpu.memory not in (other.memory, FAST_MEMORY):
+        return False
+    if any(other.supports(dtype) and not gpu.supports(dtype) for dtype in FORMATS[:2]):
+        return False
+    return min(*rate_ratios(gpu, other), gpu.l2_bytes / other.l2_bytes) >= EQUAL
+
+
+def ratio_bounds(gpu: Gpu, other: Gpu) -> tuple[float, float]:
+    """Between what a kernel's time on the first can lie, in times on the second.
+
+    No kernel gains more than by the rate that grew most, or loses more than by the one that shrank most. A cache of
+    another size can do more than its size says, but a larger one never harms.
+    """
+    ratios = rate_ratios(gpu, other)
+    least = 1.0 / max(1.0, *ratios) if gpu.l2_bytes <= other.l2_bytes else 0.0
+    most = 1.0 / min(1.0, *ratios) if gpu.l2_bytes >= other.l2_bytes else float("inf")
+    return least, most
+
+
+def _capability(gpu: Gpu) -> tuple[int, ...]:
+    """Compute capabilities in order; other vendors' names have none."""
+    parts = gpu.compute_capability.split(".")
+    return tuple(int(part) for part in parts) if all(part.isdigit() for part in parts) else ()
+
+
+class Topology(NamedTuple):
+    """What a ring over GPUs of one server carries."""
+
+    title: str
+    share: float
+    """Of a slot's rate, among two GPUs."""
+    sharing: float
+    """Power of half their number by which it falls."""
+
+
+TOPOLOGIES = {
+    "switch": Topology("all GPUs behind PCIe switches that pass data between them", 0.75, 0.0),
+    "sockets": Topology("slots of two sockets, half of the traffic between them", 0.64, 1.86),
+    "host": Topology("no direct copies: through the memory of the host", 0.26, 0.0),
+}
+MEASURED = "sockets"
+"""The server whose collectives were measured; taken, with a wide interval, where nobody says."""
+
+
+def with_topology(gpu: Gpu, name: str | None) -> Gpu:
+    """The same GPU in a server of this kind; None leaves it open."""
+    if name is None:
+        return gpu
+    if name not in TOPOLOGIES:
+        raise UnknownNameError("PCIe topology", name, TOPOLOGIES)
+    return replace(gpu, pcie_topology=name)
+
+
+def ring_rate(gpu: Gpu, gpus: int) -> float:
+    """Bytes a second that a ring over so many GPUs without direct links carries."""
+    topology = TOPOLOGIES[gpu.pcie_topology or MEASURED]
+    return float(gpu.pcie_bandwidth * topology.share / (gpus / 2) ** topology.sharing)
+
+
+def is_left_open(gpu: Gpu, gpus: int) -> bool:
+    """Whether so many of them talk over PCIe of a server that nobody has described."""
+    return not gpu.pcie_topology and gpus <= gpu.gpus_per_node and not gpu.is_linked(gpus)
+
+
+def servers(gpu: Gpu) -> list[Gpu]:
+    """The same GPU in a server of each kind."""
+    return [with_topology(gpu, name) for name in TOPOLOGIES]
+
+
+LEAST_POWER, LEAST_CLOCK = 0.27, 0.2
+"""Shares of the board's own limit and of its highest clock below which no driver goes, or nothing is known; no board
+idles at as much power."""
+MEGA = 1e6
+
+
+def limited_gpu(gpu: Gpu, power_limit_w: float | None = None, clock_mhz: float | None = None) -> Gpu:
+    """The same GPU whose board may draw no more than so many watts, or whose clock goes no higher than so many MHz.
+
+    Rates of the multiprocessors follow a locked clock, memory does not. The board's own limit and its highest clock
+    change nothing.
+    """
+    real = gpu.unlimited or gpu
+    if power_limit_w is not None:
+        if not LEAST_POWER * gpu.tdp <= power_limit_w <= gpu.tdp:
+            raise InputError(
+                f"power_limit_w {power_limit_w:g} is outside what {gpu.name} takes, {LEAST_POWER * gpu.tdp:g} to "
+                f"{gpu.tdp:g} W"
+            )
+        if power_limit_w < gpu.tdp:
+            title = f"{gpu.title}, held at {power_limit_w:g} W"
+            gpu = replace(gpu, power_limit=float(power_limit_w), title=title, unlimited=real)
+    if clock_mhz is None:
+        return gpu
+    top = gpu.top_clock
+    if not LEAST_CLOCK * top <= clock_mhz * MEGA <= top:
+        low, high = LEAST_CLOCK * top / MEGA, top / MEGA
+        raise InputError(f"gpu_clock_mhz {clock_mhz:g} is outside what {gpu.name} takes, {low:.0f} to {high:.0f} MHz")
+    return gpu if clock_mhz * MEGA == top else _locked(gpu, clock_mhz)
+
+
+def _locked(gpu: Gpu, clock_mhz: float) -> Gpu:
+    """With rates that follow the clock; heavy products that held less than it before still do."""
+    fraction = clock_mhz * MEGA / gpu.top_clock
+    boost = gpu.boost_clock * fraction
+    return replace(
+        gpu,
+        title=f"{gpu.title}, locked at {clock_mhz:g} MHz",
+        clock_limit=clock_mhz * MEGA,
+        unlimited=gpu.unlimited or gpu,
+        boost_clock=boost,
+        max_clock=gpu.top_clock,
+        sustained_clock=min(gpu.sustained_clock, boost),
+        tensor_flops={dtype: rate * fraction for dtype, rate in gpu.tensor_flops.items()},
+        whole_tensor_flops=gpu.whole_tensor_flops * fraction,
+        **{rate: getattr(gpu, rate) * fraction for rate in ON_CHIP},
+    )

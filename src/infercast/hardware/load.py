@@ -1,17 +1,270 @@
-"""GPUs by name: bundled ones, and a user's own file."""
+"""GPUs by name or from a TOML file: the schema of the files, inheritance, and kernel facts of each architecture."""
 
 from __future__ import annotations
 
 import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from infercast.bundled import DATA
-from infercast.errors import FileFormatError, UnknownNameError
-from infercast.hardware.build import build_gpu, inherit
-from infercast.hardware.gpu import Gpu
-from infercast.hardware.schema import ARCHITECTURE_FIELDS, FACTS, GPU_FIELDS, check_table, read_table
+from infercast.errors import FileFormatError, InputError, UnknownNameError, near_names
+from infercast.hardware.gpu import TOPOLOGIES, Gpu
+from infercast.units import GIB, GIGA, KIB, MIB, TERA
+
+TENSOR_DTYPES = ("tf32", "bf16", "fp16", "fp8", "int8", "fp4")
+"""Formats of a tensor table. Plain fp32 is not one of them: it follows from the FMA lanes."""
+
+
+def _is_number(value: object) -> bool:
+    # TOML has true, inf, nan and integers of any length, none of which is a size; Python counts a bool as an int.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30
+
+
+def _is_text_list(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) and item for item in value)
+
+
+Rule = tuple[str, Callable[[Any], bool]]
+TEXT: Rule = ("a non-empty string", lambda value: isinstance(value, str) and bool(value.strip()))
+TEXTS: Rule = ("a list of non-empty strings", _is_text_list)
+SMALLEST = 1e-4
+"""No field of a chip, in the units of its file, is smaller; less comes to nothing in bytes or whole cycles."""
+POSITIVE: Rule = (f"a finite number of at least {SMALLEST:g}", lambda value: _is_number(value) and value >= SMALLEST)
+NOT_NEGATIVE: Rule = ("zero or a positive finite number", lambda value: _is_number(value) and value >= 0)
+COUNT: Rule = ("a positive whole number", lambda value: _is_number(value) and isinstance(value, int) and value > 0)
+RATES: Rule = ("a table of rates by format", lambda value: isinstance(value, dict) and bool(value))
+
+ON_CHIP_FIELDS: dict[str, Rule] = {
+    "fp32_lanes_per_sm": COUNT,
+    "special_ops_per_sm_clock": POSITIVE,
+    "l2_bytes_per_clock": POSITIVE,
+    "l2_bytes_per_sm_clock": POSITIVE,
+    "shared_memory_kib_per_sm": POSITIVE,
+    "registers_per_sm": COUNT,
+    "tensor_flops_per_sm_clock": RATES,
+}
+"""Facts of an architecture; a GPU file may replace any of them."""
+
+TOPOLOGY: Rule = (f"one of {', '.join(TOPOLOGIES)}", lambda value: isinstance(value, str) and value in TOPOLOGIES)
+MEMORIES = ("hbm", "gddr")
+MEMORY: Rule = ("hbm (stacked) or gddr", lambda value: value in MEMORIES)
+ARCHITECTURE_FIELDS: dict[str, Rule] = {
+    "vendor": TEXT,
+    "compute_capability": TEXT,
+    "kernels": TEXT,
+    "memory": MEMORY,
+    **ON_CHIP_FIELDS,
+}
+FACTS: Rule = ("a table of facts", lambda value: isinstance(value, dict) and bool(value))
+"""What is known of the kernels that an architecture runs; only a new architecture brings its own."""
+
+GPU_FIELDS: dict[str, Rule] = {
+    "base": TEXT,
+    "name": TEXT,
+    "title": TEXT,
+    "architecture": TEXT,
+    "sms": COUNT,
+    "boost_clock_mhz": POSITIVE,
+    "sustained_clock_mhz": POSITIVE,
+    "max_clock_mhz": POSITIVE,
+    "dram_gib": POSITIVE,
+    "driver_mib": POSITIVE,
+    "dram_gb_per_s": POSITIVE,
+    "l2_mib": POSITIVE,
+    "nvlink_gb_per_s": NOT_NEGATIVE,
+    "nvlink_gpus": COUNT,
+    "pcie_gb_per_s": POSITIVE,
+    "pcie_topology": TOPOLOGY,
+    "gpus_per_node": COUNT,
+    "tdp_w": POSITIVE,
+    "announced": TEXT,
+    "aliases": TEXTS,
+    "sources": TEXTS,
+    "tensor_tflops": RATES,
+    **ARCHITECTURE_FIELDS,
+}
+
+REQUIRED_GPU_FIELDS = (
+    "architecture", "sms", "boost_clock_mhz", "sustained_clock_mhz", "dram_gib", "dram_gb_per_s", "l2_mib",
+    "pcie_gb_per_s", "tdp_w",
+)  # fmt: skip
+"""What a GPU file without a base must say itself; the rest has a rule or a plain default."""
+
+
+def read_table(file: Path, shown: object) -> dict[str, Any]:
+    """The TOML table in ``file``; ``shown`` is what an error calls the file."""
+    try:
+        text = file.read_text("utf-8")
+    except FileNotFoundError:
+        raise FileFormatError(shown, "no such file") from None
+    except IsADirectoryError:
+        raise FileFormatError(shown, "is a directory, not a TOML file that describes a GPU") from None
+    except OSError as error:
+        raise FileFormatError(shown, f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise FileFormatError(shown, "is not UTF-8 text, so not a TOML file") from None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        problem, _, place = str(error).partition(" (at ")
+        line = re.match(r"line (\d+)", place)
+        raise FileFormatError(
+            shown, f"not valid TOML: {problem}", int(line[1]) if line else text.count("\n") + 1
+        ) from None
+
+
+def check_table(table: Mapping[str, Any], fields: Mapping[str, Rule], shown: object, inside: str = "") -> None:
+    """Refuse unknown fields and values of the wrong kind, naming the field, the value and what is expected."""
+    for key, value in table.items():
+        if key not in fields:
+            raise FileFormatError(shown, _unknown(f"field {inside + key!r}", key, fields))
+        expected, holds = fields[key]
+        if not holds(value):
+            raise FileFormatError(shown, f"{inside}{key} must be {expected}, not {value!r}")
+        if fields[key] is RATES:
+            check_table(value, dict.fromkeys(TENSOR_DTYPES, POSITIVE), shown, f"{inside}{key}.")
+
+
+def _unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """The part of a message that offers the nearest known names."""
+    near = near_names(name, known, most=1)
+    suggestion = f"did you mean {near[0]}? " if near else ""
+    return f"unknown {what}; {suggestion}known: {', '.join(known)}"
+
+
+MEGA = 1e6
+
+DRIVER_SHARE = 0.985
+"""Share of the nominal memory that a driver reports where a file does not say; HBM parts show 0.98 to 0.995."""
+
+NOT_INHERITED = ("name", "title", "aliases", "sources", "announced")
+"""What belongs to the base alone: a chip made from it is another chip."""
+
+
+def inherit(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of ``base`` with those of ``own`` over them.
+
+    What follows from a field that ``own`` changes moves along with it unless ``own`` states it: the sustained clock
+    with the boost clock, tensor rates with SMs and clock, the driver's memory with the nominal one. With another
+    architecture nothing on the chip is kept.
+    """
+    kept = {key: value for key, value in base.items() if key not in NOT_INHERITED}
+    if own.get("architecture", base["architecture"]) != base["architecture"]:
+        for key in ("tensor_tflops", *ARCHITECTURE_FIELDS):
+            kept.pop(key, None)
+    clock = own.get("boost_clock_mhz", base["boost_clock_mhz"]) / base["boost_clock_mhz"]
+    size = own.get("sms", base["sms"]) / base["sms"]
+    kept["sustained_clock_mhz"] *= clock
+    if "max_clock_mhz" in kept:
+        kept["max_clock_mhz"] *= clock
+    if "driver_mib" in kept:
+        kept["driver_mib"] *= own.get("dram_gib", base["dram_gib"]) / base["dram_gib"]
+    if "tensor_tflops" in kept:
+        restated = own.get("tensor_flops_per_sm_clock", {})
+        scaled = {dtype: rate * clock * size for dtype, rate in kept["tensor_tflops"].items() if dtype not in restated}
+        kept["tensor_tflops"] = scaled | own.get("tensor_tflops", {})
+    return kept | {key: value for key, value in own.items() if key != "tensor_tflops" or key not in kept}
+
+
+def build_gpu(name: str, table: Mapping[str, Any], architectures: Mapping[str, Any], shown: object) -> Gpu:
+    """The GPU that ``table`` describes; ``shown`` is what an error calls the file."""
+    _check_complete(table, architectures, shown)
+    chip = {**architectures[table["architecture"]], **{key: table[key] for key in ARCHITECTURE_FIELDS if key in table}}
+    sms, boost_clock = table["sms"], table["boost_clock_mhz"] * MEGA
+    fma_flops = 2.0 * chip["fp32_lanes_per_sm"] * sms * boost_clock
+    dram_bytes = round(table["dram_gib"] * GIB)
+    gpu = Gpu(
+        name=name,
+        title=table.get("title", name),
+        vendor=chip["vendor"],
+        architecture=table["architecture"],
+        compute_capability=chip["compute_capability"],
+        kernels=chip["kernels"],
+        memory=chip["memory"],
+        sms=sms,
+        boost_clock=boost_clock,
+        sustained_clock=table["sustained_clock_mhz"] * MEGA,
+        tensor_flops={"fp32": fma_flops, **_tensor_flops(table, chip, sms * boost_clock)},
+        whole_tensor_flops=_whole_rate(chip) * sms * boost_clock,
+        fma_flops=fma_flops,
+        special_rate=float(chip["special_ops_per_sm_clock"] * sms * boost_clock),
+        dram_bytes=dram_bytes,
+        driver_bytes=round(table["driver_mib"] * MIB) if "driver_mib" in table else round(DRIVER_SHARE * dram_bytes),
+        dram_bandwidth=table["dram_gb_per_s"] * GIGA,
+        l2_bytes=round(table["l2_mib"] * MIB),
+        l2_bandwidth=_l2_bytes_per_clock(chip, sms) * boost_clock,
+        shared_memory_per_sm=round(chip["shared_memory_kib_per_sm"] * KIB),
+        registers_per_sm=chip["registers_per_sm"],
+        nvlink_bandwidth=table.get("nvlink_gb_per_s", 0) * GIGA,
+        pcie_bandwidth=table["pcie_gb_per_s"] * GIGA,
+        pcie_topology=table.get("pcie_topology", ""),
+        gpus_per_node=table.get("gpus_per_node", 1),
+        tdp=float(table["tdp_w"]),
+        nvlink_gpus=_linked(table),
+        max_clock=table.get("max_clock_mhz", 0) * MEGA,
+        announced=table.get("announced", ""),
+        aliases=tuple(table.get("aliases", ())),
+        sources=tuple(table.get("sources", ())),
+    )
+    _check_sense(gpu, table, shown)
+    return gpu
+
+
+def _linked(table: Mapping[str, Any]) -> int:
+    """GPUs that direct links join: a node's, unless the file says that a bridge joins fewer."""
+    if not table.get("nvlink_gb_per_s", 0):
+        return 0
+    return int(table.get("nvlink_gpus", table.get("gpus_per_node", 1)))
+
+
+def _check_complete(table: Mapping[str, Any], architectures: Mapping[str, Any], shown: object) -> None:
+    missing = [key for key in REQUIRED_GPU_FIELDS if key not in table]
+    if missing:
+        raise FileFormatError(shown, f"missing {', '.join(missing)} (or start from a bundled GPU with 'base')")
+    own = [name for name, facts in architectures.items() if facts["kernels"] == name]
+    for field, known in (("architecture", architectures), ("kernels", own)):
+        if field in table and table[field] not in known:
+            unknown = UnknownNameError("architecture", table[field], known)
+            raise FileFormatError(shown, f"field {field!r}: {unknown}; name the nearest and override what differs")
+
+
+def _check_sense(gpu: Gpu, table: Mapping[str, Any], shown: object) -> None:
+    """Refuse what is a number but cannot be meant."""
+    if gpu.sustained_clock > gpu.boost_clock:
+        clocks = f"{table['sustained_clock_mhz']:g} is above boost_clock_mhz {table['boost_clock_mhz']:g}"
+        raise FileFormatError(shown, f"sustained_clock_mhz {clocks}")
+    if gpu.max_clock and gpu.max_clock < gpu.boost_clock:
+        clocks = f"{table['max_clock_mhz']:g} is below boost_clock_mhz {table['boost_clock_mhz']:g}"
+        raise FileFormatError(shown, f"max_clock_mhz {clocks}")
+    if gpu.driver_bytes > gpu.dram_bytes:
+        sizes = f"{table['driver_mib']:g} is more than dram_gib {table['dram_gib']:g} holds"
+        raise FileFormatError(shown, f"driver_mib {sizes}")
+    if not {"bf16", "fp16"} & gpu.tensor_flops.keys():
+        raise FileFormatError(shown, "tensor_tflops must name bf16 or fp16: models are served in nothing wider")
+
+
+def _tensor_flops(table: Mapping[str, Any], chip: Mapping[str, Any], sm_clocks: float) -> dict[str, float]:
+    """Datasheet rates where the file has them, else FLOP an SM and clock times SM-clocks a second."""
+    stated = {dtype: rate * TERA for dtype, rate in table.get("tensor_tflops", {}).items()}
+    per_clock = chip["tensor_flops_per_sm_clock"] if not stated else table.get("tensor_flops_per_sm_clock", {})
+    return {dtype: rate * sm_clocks for dtype, rate in per_clock.items()} | stated
+
+
+def _whole_rate(chip: Mapping[str, Any]) -> float:
+    """16-bit FLOP an SM and clock."""
+    rates = chip["tensor_flops_per_sm_clock"]
+    return float(rates.get("bf16") or rates.get("fp16", 0.0))
+
+
+def _l2_bytes_per_clock(chip: Mapping[str, Any], sms: int) -> float:
+    """What the cache's slices give together, or what the SMs can take, whichever is less."""
+    taken = chip["l2_bytes_per_sm_clock"] * sms
+    return float(min(taken, chip.get("l2_bytes_per_clock", taken)))
+
 
 FOLDER = DATA / "gpus"
 OWN_FILE_HINT = " (or give the path of a TOML file that describes yours)"
@@ -95,3 +348,59 @@ def _load_file(path: Path) -> Gpu:
         table = inherit(_bundled_table(base), table)
     table.setdefault("sources", [f"described in {path.name}"])
     return build_gpu(table.get("name", path.stem), table, architectures(), path)
+
+
+Fact = TypeVar("Fact")
+
+
+class KernelFacts(NamedTuple):
+    """What kernel physics asks of an architecture; architectures.toml says where each comes from."""
+
+    vendor: str
+    attention: str
+    """Which attention kernels engines run, by the name that their physics has."""
+    l2_partitions: int
+    """Parts of L2 that may hold a copy of a line each."""
+    wide_multiply: bool
+    """Whether Triton's kernels use a multiply instruction of four warps, which reads shared memory itself."""
+    fp8_products: str
+    """The library whose fp8 products are known kernel by kernel; empty: none."""
+    misaligned_experts: float
+    """How many times longer loads of experts' rows take whose length is no multiple of 16."""
+    switch_share: float
+    """What switches that reduce make of the links, against those that it was fitted on; 0: none reduces."""
+    flag_delay: float
+    """How many times longer a flag takes to a peer and back than between the GPUs that it was fitted on."""
+    threads_per_sm: int = 2048
+    """Threads that an SM holds at once."""
+    launch: float = 1.0
+    """How long a launch in a graph takes, against one on the chips that physics was fitted on."""
+    mma_sync: float = 1.0
+    """Share of the tensor cores' peak that the multiply instruction of Ampere reaches, which newer chips still have."""
+
+
+@cache
+def _facts() -> dict[str, KernelFacts]:
+    tables = {name: table for name, table in architectures().items() if "facts" in table}
+    return {name: KernelFacts(table["vendor"], **table["facts"]) for name, table in tables.items()}
+
+
+def is_modelled(gpu: Gpu) -> bool:
+    """Whether physics knows the kernels that this GPU runs; others are estimated by what is typical."""
+    facts = _facts().get(gpu.kernels)
+    return facts is not None and facts.vendor == gpu.vendor
+
+
+def facts_of(gpu: Gpu) -> KernelFacts:
+    """What physics knows of the kernels that this GPU runs."""
+    return by_kernels(_facts(), gpu)
+
+
+def by_kernels(facts: Mapping[str, Fact], gpu: Gpu) -> Fact:
+    """The fact of this GPU's kernels; a clear error where the table does not name them."""
+    try:
+        return facts[gpu.kernels]
+    except KeyError:
+        raise InputError(
+            f"{gpu.name} runs kernels of {gpu.kernels!r}, of which too little is known; known: {', '.join(facts)}"
+        ) from None

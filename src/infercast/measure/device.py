@@ -1,4 +1,4 @@
-"""The GPU at hand: what it is, what software drives it, and how fast and warm it runs while being measured."""
+"""The GPU and the engine at hand: name, software, clock and temperature, and the source of the kernels."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import subprocess
 import threading
 import time
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -132,3 +134,38 @@ class Monitor:
         """End the sampling."""
         if hasattr(self, "_process"):
             self._process.terminate()
+
+
+# Whose kernels are measured: vLLM's where it is installed, or PyTorch's own throughout.
+
+
+ENGINES = ("vllm", "torch")
+_engine = ContextVar("engine", default="vllm")
+
+
+def choose_engine(name: str | None) -> str:
+    """Take this engine's kernels from now on, vLLM's by default where it is installed; returns which that is."""
+    if name is not None and name not in ENGINES:
+        raise UnknownNameError("engine", name, ENGINES)
+    installed = find_spec("vllm") is not None
+    if name == "vllm" and not installed:
+        raise InputError("--engine vllm needs vLLM: pip install vllm, or measure PyTorch's kernels with --engine torch")
+    _engine.set(name or ("vllm" if installed else "torch"))
+    log_to_stderr()
+    return _engine.get()
+
+
+def use_vllm() -> bool:
+    """Whether kernels of vLLM are wanted."""
+    return _engine.get() == "vllm"
+
+
+def need_vllm() -> None:
+    """Raise ImportError, as a missing package would, where kernels of vLLM are not wanted."""
+    if not use_vllm():
+        raise ImportError("only vLLM has this kernel, and PyTorch's own are measured")
+
+
+def log_to_stderr() -> None:
+    """Keep what vLLM logs off standard output, which is for results; to be called before vLLM is imported."""
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from infercast.errors import InputError
-from infercast.measure.engines import log_to_stderr
+from infercast.measure.device import log_to_stderr
 
 LAYERS = (2, 8, 32)
 PROMPTS = (16, 64, 128, 256, 384, 500, 520, 768, 1024, 2048, 4096, 8000)

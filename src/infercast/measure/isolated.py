@@ -1,25 +1,95 @@
-"""Families whose kernels may break the process that launches them, measured by another one that can be replaced.
-
-A kernel that reads where it may not, an assertion in an engine's library or a compiler that never returns would cost
-all that comes after. The child notes each case before it starts with it. Where the child ends before its time, or
-makes no step for a minute, its case is counted as skipped and a new child goes on with the rest; where nothing of
-that kind of kernel had been measured yet, the whole kind is left out. Rows are kept after every few cases.
-"""
+"""Kernels that may crash their process, measured in a child process: parent, child, and their journal."""
 
 from __future__ import annotations
 
+import faulthandler
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
-from infercast.measure.case import Case
-from infercast.measure.journal import Journal, Steps
-from infercast.measure.rows import Tally
-from infercast.measure.table import Store
+from infercast.measure.cases import Case, Launch, sweep_cases
+from infercast.measure.device import Monitor, choose_engine, require_gpu
+from infercast.measure.rows import Bench, Store, Tally, Timing, Watch, is_heavy, measure_batch
+
+# What a child process is at, so that its parent knows which case broke it.
+
+
+@dataclass
+class Steps:
+    """A journal as its reader sees it."""
+
+    begun: set[str] = field(default_factory=set)
+    """Keys of cases that a child started with."""
+    under_way: set[str] = field(default_factory=set)
+    """Keys of those that it was at last."""
+    refused: set[str] = field(default_factory=set)
+    """Keys of those that could not run, which were counted."""
+    skipped: dict[str, int] = field(default_factory=dict)
+    """By the reason."""
+    broken: str = ""
+    """Why the child gave up, where it could tell."""
+
+
+class Journal:
+    """One line a step."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.touch()
+
+    def at(self, keys: Iterable[str], doing: str) -> None:
+        """These cases are being built or timed now."""
+        self._write({"at": list(keys), "doing": doing})
+
+    def skip(self, case: Case, problem: Exception) -> None:
+        """A case that cannot run, with its reason in a tally's words."""
+        tally = Tally()
+        tally.skip(case, problem)
+        self._write({"skip": case.key, "why": next(iter(tally.skipped))})
+
+    def give_up(self, why: str) -> None:
+        """The process is of no use any more."""
+        self._write({"broken": why})
+
+    def _write(self, step: dict[str, object]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(step) + "\n")
+
+    def last_step(self) -> float:
+        """When, by ``time.monotonic``."""
+        return time.monotonic() - max(0.0, time.time() - self.path.stat().st_mtime)
+
+    def read(self) -> Steps:
+        """All steps so far; a line that was cut off ends it."""
+        steps = Steps()
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            try:
+                step = json.loads(line)
+            except ValueError:
+                break
+            if "at" in step:
+                steps.under_way = set(step["at"])
+                steps.begun |= steps.under_way
+            elif "skip" in step:
+                steps.refused.add(step["skip"])
+                steps.skipped[step["why"]] = steps.skipped.get(step["why"], 0) + 1
+            else:
+                steps.broken = str(step["broken"])
+        return steps
+
+
+# A kernel that reads where it may not, an assertion in an engine's library or a compiler that never returns would cost
+# all that comes after. The child notes each case before it starts with it. Where the child ends before its time, or
+# makes no step for a minute, its case is counted as skipped and a new child goes on with the rest; where nothing of
+# that kind of kernel had been measured yet, the whole kind is left out. Rows are kept after every few cases.
+
 
 FAMILIES = ("scan", "sparse")
 SILENT_SECONDS = 75.0
@@ -66,7 +136,7 @@ def _by_kind(cases: Sequence[Case]) -> Iterator[Case]:
 def _run_child(journal: Journal, waiting: Path, store: Store, engine: str, deadline: float) -> str:
     """How it ended: ``done``, or what killed it."""
     seconds = deadline - time.monotonic()
-    command = [sys.executable, "-m", "infercast.measure.child", str(store.folder), engine, str(waiting)]
+    command = [sys.executable, "-m", "infercast.measure.isolated", str(store.folder), engine, str(waiting)]
     log = (store.folder / "child.log").open("ab")
     with log:
         child = subprocess.Popen([*command, str(journal.path), f"{seconds:.1f}"], stdout=log, stderr=log)
@@ -99,3 +169,112 @@ def _without_what_broke(left: list[Case], steps: Steps, done: set[str], tally: T
             tally.skip(case, NotImplementedError(f"the process that ran it ended ({ended})"))
     tally.tried += len(bad - steps.begun - done)
     return [case for case in left if case.key not in bad | done and case.key not in steps.refused]
+
+
+# The process that measures kernels which may break it: a few cases at a time, each noted before it is tried.
+
+
+BATCH = 16
+"""Cases that are timed and kept together."""
+BROKEN = 3
+"""Exit code where a kernel has broken the GPU's context."""
+
+
+class JournalBench:
+    """Another bench, which tells a journal what it is at and ends the process when the GPU no longer answers."""
+
+    def __init__(self, bench: Bench, journal: Journal) -> None:
+        self._bench, self._journal = bench, journal
+        self._keys: list[str] = []
+
+    def build(self, case: Case) -> Launch:
+        """Built and run once, so that an error is this case's and not the next one's."""
+        self._journal.at([case.key], "building")
+        try:
+            launch = self._bench.build(case)
+            launch()
+            require_gpu().cuda.synchronize()
+        except Exception as problem:
+            self._journal.skip(case, problem)
+            self._check(problem)
+            raise
+        self._keys.append(case.key)
+        return launch
+
+    def _check(self, problem: Exception) -> None:
+        """A context that is broken stays broken."""
+        try:
+            require_gpu().cuda.synchronize()
+        except RuntimeError:
+            self._journal.give_up((str(problem).splitlines() or [""])[0][:120])
+            os._exit(BROKEN)
+
+    def time(self, launches: Sequence[Launch], repeats: int) -> list[Timing]:
+        """Cold and warm."""
+        self._journal.at(self._keys, "timing")
+        return self._bench.time(launches, repeats)
+
+    def time_sustained(self, launches: Sequence[Launch], repeats: int, heat_seconds: float) -> list[Timing]:
+        """Among each other at the power limit."""
+        self._journal.at(self._keys, "timing")
+        return self._bench.time_sustained(launches, repeats, heat_seconds)
+
+    def repeat_for(self, launch: Launch, seconds: float, each: float) -> float:
+        """On and on for so long."""
+        return self._bench.repeat_for(launch, seconds, each)
+
+    def details(self, case: Case) -> dict[str, object]:
+        """What else is known of a case's kernel."""
+        return self._bench.details(case)
+
+    def forget(self) -> None:
+        """The batch is kept."""
+        self._keys = []
+
+
+def measure_kinds(
+    cases: Sequence[Case], store: Store, bench: JournalBench, monitor: Watch, journal: Journal, deadline: float
+) -> None:
+    """One kind of kernel after the other; each gets its share of the time that is left."""
+    kinds = [list(own) for _, own in groupby(cases, key=kind_of)]
+    for number, own in enumerate(kinds):
+        now = time.monotonic()
+        until = min(deadline, now + (deadline - now) / (len(kinds) - number) + 2.0)
+        for batch in _batches(own):
+            if time.monotonic() > until:
+                break
+            bench.forget()
+            try:
+                rows = measure_batch(batch, bench, monitor, Tally(), until)
+            except RuntimeError as problem:  # a kernel has broken the GPU's context
+                journal.give_up((str(problem).splitlines() or [""])[0][:120])
+                os._exit(BROKEN)
+            store.append([{"gpu": store.folder.name, **row} for row in rows])
+
+
+def _batches(cases: Sequence[Case]) -> Iterator[list[Case]]:
+    """Few cases each, light and heavy ones apart."""
+    for heavy in (False, True):
+        own = [case for case in cases if is_heavy(case) == heavy]
+        yield from (own[start : start + BATCH] for start in range(0, len(own), BATCH))
+
+
+def main(folder: str, engine: str, waiting: str, journal: str, seconds: str) -> None:
+    """Measure the cases whose keys are in a file, for so long."""
+    faulthandler.enable()
+    deadline = time.monotonic() + float(seconds)
+    choose_engine(engine)
+    keys = json.loads(Path(waiting).read_text(encoding="utf-8"))
+    known = {case.key: case for case in sweep_cases(sorted({key.partition(" ")[0] for key in keys}))}
+    from infercast.measure.kernels import GpuBench  # noqa: PLC0415 - needs PyTorch
+
+    monitor, notes = Monitor(), Journal(Path(journal))
+    try:
+        bench = JournalBench(GpuBench(), notes)
+        measure_kinds([known[key] for key in keys], Store(Path(folder)), bench, monitor, notes, deadline)
+    finally:
+        monitor.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:6])

@@ -12,9 +12,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from infercast.measure.case import Case
-from infercast.measure.engines import choose_engine
-from infercast.measure.plan import sweep_cases
+from infercast.measure.cases import Case, sweep_cases
+from infercast.measure.device import choose_engine
 
 MOST_WORKERS = 14
 SHARE_OF_TIME = 0.3

@@ -1,20 +1,218 @@
-"""Rows of a table: a batch of cases built, timed cold, warm or at the power limit, and written down."""
+"""Rows of a measured table: sections of the profiler's record, timed batches of cases, and the store of rows."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from infercast.measure.case import Case, Launch
+from infercast.errors import FileFormatError, InputError
+from infercast.measure.cases import Case, Launch
 from infercast.measure.device import State
-from infercast.measure.names import short_name, tile_of
-from infercast.measure.sections import LostRecordError, Sections, Timing
-from infercast.measure.table import Row
+
+# Where a sweep keeps its rows: whole batches as they come, one parquet file a family in the end.
+
+
+Row = dict[str, Any]
+PARTS = "parts"
+
+
+class Store:
+    """The folder of one GPU's rows. A batch is there wholly or not at all."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._parts = folder / PARTS
+        if not self._parts.exists() and any(folder.glob("*.parquet")):
+            raise InputError(f"{folder} holds finished tables that would be replaced; choose another --out")
+        try:
+            self._parts.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise InputError(f"cannot write to {folder}: {problem.strerror}") from None
+
+    def append(self, rows: Sequence[Row]) -> None:
+        """Keep a batch."""
+        if not rows:
+            return
+        number = max((int(path.stem) for path in self._parts.glob("*.jsonl")), default=-1) + 1
+        path = self._parts / f"{number:05d}.jsonl"
+        temporary = path.with_suffix(".part")
+        temporary.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        os.replace(temporary, path)
+
+    def rows(self) -> Iterator[Row]:
+        """All rows of all batches so far."""
+        for path in sorted(self._parts.glob("*.jsonl")):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            yield from (_read(line, path, number) for number, line in enumerate(text.splitlines(), start=1))
+
+    def done(self) -> set[str]:
+        """Keys of the cases that have a row."""
+        return {row["key"] for row in self.rows()}
+
+    def write_tables(self) -> dict[str, int]:
+        """One parquet file a family (or a row's own ``table``); returns how many rows each has."""
+        pandas = require_pandas()
+        tables: dict[str, list[Row]] = defaultdict(list)
+        for row in self.rows():
+            name: str = row["table"] if "table" in row else row["family"]
+            inner = {"key", "table"} if "table" in row else {"key", "family"}
+            tables[name].append({column: value for column, value in row.items() if column not in inner})
+        for name, rows in tables.items():
+            temporary = self.folder / f"{name}.parquet.part"
+            pandas.DataFrame(rows).to_parquet(temporary, compression="zstd", index=False)
+            os.replace(temporary, self.folder / f"{name}.parquet")
+        return {name: len(rows) for name, rows in tables.items()}
+
+
+def _read(line: str, path: Path, number: int) -> Row:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        row = None
+    if not isinstance(row, dict) or not {"key", "family"} <= set(row):
+        raise FileFormatError(path, "is not a row of a sweep; remove the file to measure its rows again", number)
+    return row
+
+
+def require_pandas() -> Any:
+    """Pandas with its parquet, or one sentence that says what is missing."""
+    try:
+        import pandas  # noqa: PLC0415 - an extra, and slow to import
+        import pyarrow  # noqa: F401, PLC0415
+    except ImportError:
+        raise InputError("writing tables needs pandas and pyarrow: pip install 'infercast[measure]'") from None
+    return pandas
+
+
+# The profiler's record cut into sections: what ran between one marker kernel and the next.
+
+
+MARKER = "spin_kernel"
+GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel as it ran."""
+
+    name: str
+    grid: str
+    block: str
+    microseconds: float
+
+
+Sections = list[list[Kernel]]
+
+
+class LostRecordError(RuntimeError):
+    """The profiler's record is not whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Repeated runs of one launch."""
+
+    cold: Sections
+    """Its own operands not in L2; at the power limit where that is what it runs into."""
+    warm: Sections
+    """The same launch again at once."""
+    burst: Sections
+    """Cold and after a pause."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the record has at least one kernel of every run."""
+        return all(kernels for sections in (self.cold, self.warm, self.burst) for kernels in sections)
+
+
+def cut(events: Iterable[dict[str, Any]]) -> Sections:
+    """Kernels between one marker and the next, in the order they ran."""
+    sections: Sections = []
+    work = (event for event in events if event.get("cat") in GPU_WORK)
+    for event in sorted(work, key=lambda event: float(event["ts"])):
+        if MARKER in event["name"]:
+            sections.append([])
+        elif sections:
+            details = event.get("args", {})
+            kernel = Kernel(event["name"], _size(details, "grid"), _size(details, "block"), float(event["dur"]))
+            sections[-1].append(kernel)
+    return sections[:-1]
+
+
+def _size(details: dict[str, Any], name: str) -> str:
+    return "x".join(map(str, details.get(name, ())))
+
+
+def split_light(sections: Sections, launches: int, repeats: int) -> list[Timing]:
+    """Three sections a run: cold, warm, and the emptying of caches for the next run."""
+    _check(sections, 3 * repeats * launches)
+    timings = []
+    for number in range(launches):
+        own = sections[3 * repeats * number : 3 * repeats * (number + 1)]
+        timings.append(Timing(own[0::3], own[1::3], own[0::3]))
+    return timings
+
+
+def split_sustained(sections: Sections, launches: int, repeats: int, bursts: int) -> list[Timing]:
+    """Rounds of two sections a launch (the run, the touching of inputs), then ``bursts`` rounds of four after a pause.
+
+    The pause is made of the same kernel as a marker, so it opens a section of its own.
+    """
+    rounds = 2 * launches * repeats
+    _check(sections, rounds + 4 * launches * bursts)
+    hot, rest = sections[:rounds], sections[rounds : rounds + 4 * launches * bursts]
+    timings = []
+    for number in range(launches):
+        own = range(4 * number, len(rest), 4 * launches)
+        burst, warm = ([rest[place + offset] for place in own] for offset in (1, 2))
+        timings.append(Timing(hot[2 * number :: 2 * launches], warm, burst))
+    return timings
+
+
+def _check(sections: Sections, expected: int) -> None:
+    """A record with a marker too few would give every later kernel the time of another."""
+    if len(sections) < expected:
+        raise LostRecordError(f"the profiler lost {expected - len(sections)} of {expected} sections of its record")
+
+
+# What a kernel's name tells: which library it comes from, and the tile each of its thread blocks works on.
+
+
+LONGEST = 64
+NVJET = re.compile(r"_(\d+x\d+)_(\d+x\d+)_(\d+x\d+)_")
+"""Tile, depth and stages of the loop, cluster."""
+CUTE_TUPLE = re.compile(r"tuple<((?:\s*(?:cute::)?C<\d+>\s*,?)+)>")
+CUTE_NUMBER = re.compile(r"C<(\d+)>")
+
+
+def tile_of(name: str) -> str:
+    """The tile of a kernel, in the words of its library; empty where the name does not say."""
+    found = NVJET.search(name)
+    if found:
+        return "_".join(found.groups())
+    tuples = ("x".join(CUTE_NUMBER.findall(numbers)) for numbers in CUTE_TUPLE.findall(name))
+    return "_".join(list(dict.fromkeys(tuples))[:3])
+
+
+def short_name(name: str) -> str:
+    """Enough of a name to know the kernel again: template arguments of C++ names say little and are long."""
+    plain = name.removeprefix("void ")
+    if "device_kernel<" in plain:
+        plain = plain.partition("device_kernel<")[2]
+    for marker in ("enable_sm90_or_later<", "enable_sm80_to_sm89<"):
+        plain = plain.partition(marker)[2] or plain
+    return re.split(r"[<(]", plain, maxsplit=1)[0][:LONGEST]
+
 
 REPEATS, MORE_REPEATS = 4, 12
 ROUNDS = 3

@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from infercast.errors import InputError
-from infercast.measure.case import Case, Shape
-from infercast.measure.device import Monitor, describe, gpu_name, require_gpu
-from infercast.measure.engines import choose_engine
+from infercast.measure.cases import Case, Shape
+from infercast.measure.device import Monitor, choose_engine, describe, gpu_name, require_gpu
 from infercast.measure.prepare import MOST_WORKERS, POOL_SHARE, launch_in_parallel
-from infercast.measure.rows import Tally, measure_batch
+from infercast.measure.rows import Row, Tally, measure_batch
 from infercast.measure.sweep import batches, open_bench
-from infercast.measure.table import Row
 
 FAMILY = "tuning"
 COMPILING = 0.55

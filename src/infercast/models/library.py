@@ -1,13 +1,118 @@
-"""The models that come with the package: one small file each, in the key names of a published config.json."""
+"""Bundled models by name, and suggestions for a name that is not among them."""
 
 from __future__ import annotations
 
 import json
+import math
+import re
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, cast
 
-from infercast.bundled import DATA
-from infercast.models.unknown_names import unknown_model
+from infercast.bundled import DATA, read_data
+from infercast.errors import InputError, UnknownNameError, UnsupportedModelError, near_names
+
+SIZE_KEYS = (
+    ("hidden_size", "d_model"),
+    ("num_hidden_layers", "n_layers", "num_layers"),
+    ("moe_intermediate_size", "expert_intermediate_size", "intermediate_size", "ffn_hidden_size", "d_ff"),
+    ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"),
+)
+LARGEST = 2**40
+TEXT_KEYS = ("text_config", "llm_config", "language_config")
+SIZE_IN_NAME = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)b(?![a-z0-9])")
+
+
+def nearest_shape(values: Mapping[str, Any], bundled: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """The model of most alike depth, widths and experts, of those ``bundled``; None where a file tells no sizes."""
+    wanted = _shape(values)
+    if wanted is None:
+        return None
+    shapes = {name: shape for name, each in bundled.items() if (shape := _shape(each)) is not None}
+    return min(shapes, key=lambda name: (math.dist(wanted, shapes[name]), len(name), name), default=None)
+
+
+def nearest_size(name: str, parameters: Mapping[str, int]) -> str | None:
+    """The model whose number of ``parameters`` is most like the one that a name says; None where it says none."""
+    found = SIZE_IN_NAME.search(name.lower())
+    if found is None or not float(found[1]):
+        return None
+    wanted = math.log(float(found[1]) * 1e9)
+    return min(parameters, key=lambda each: (abs(math.log(parameters[each]) - wanted), len(each), each), default=None)
+
+
+def _shape(values: Mapping[str, Any]) -> tuple[float, ...] | None:
+    """Logarithms of hidden size, depth, width and experts."""
+    inner: Mapping[str, Any] = next((values[key] for key in TEXT_KEYS if isinstance(values.get(key), dict)), {})
+    hidden, layers, width, experts = (_size({**values, **inner}, keys) for keys in SIZE_KEYS)
+    if not (hidden and layers and width):
+        return None
+    return tuple(math.log(size) for size in (hidden, layers, width, experts or 1))
+
+
+def _size(values: Mapping[str, Any], keys: Iterable[str]) -> int:
+    """The first plausible size under one of these keys, whatever else stands in a file; 0 without any."""
+    found = (values.get(key) for key in keys)
+    return next((size for size in found if type(size) is int and 0 < size < LARGEST), 0)
+
+
+MOST_SUGGESTED = 3
+
+
+@cache
+def refused() -> dict[str, str]:
+    """Architectures that are known and not modelled, each with what stands in the way."""
+    return {name: reason for reason, names in read_data("refused_models.toml")["reasons"].items() for name in names}
+
+
+@cache
+def refused_names() -> dict[str, str]:
+    """How the names of published models begin whose config.json names such an architecture."""
+    return dict(read_data("refused_models.toml")["names"])
+
+
+@cache
+def relatives() -> dict[str, str]:
+    """For such architectures the bundled model of the same makers or the same size that is most alike."""
+    return dict(read_data("refused_models.toml")["nearest"])
+
+
+def stand_in(name: str | None) -> str:
+    """The end of a sentence that names a model to forecast with instead."""
+    return f"; the nearest bundled model is {name}" if name else ""
+
+
+def unknown_model(name: str, bundled: Mapping[str, Mapping[str, Any]]) -> InputError:
+    """One sentence about a model that is not among those ``bundled``, of which the files are given."""
+    plain = _plain(name)
+    sizes = {each: int(values["infercast"]["parameters"]) for each, values in bundled.items()}
+    architecture = next((value for begin, value in refused_names().items() if plain.startswith(begin)), "")
+    if reason := refused().get(architecture):
+        instead = stand_in(relatives().get(architecture) or nearest_size(plain, sizes))
+        return UnsupportedModelError(f"{name} ({architecture}) is not supported: {reason}{instead}")
+    near = _near(plain, bundled)
+    size = None if near else nearest_size(plain, sizes)
+    hint = f"a path to its config.json works too, and `infercast models` lists the {len(bundled)} bundled names"
+    hint += f"; the nearest in size is {size}" if size else ""
+    return UnknownNameError("model", name, bundled, hint, near=near, listed=False)
+
+
+def _plain(name: str) -> str:
+    """``nvidia/NVIDIA-Nemotron-3-Nano`` as ``nemotron-3-nano``."""
+    return name.strip().rpartition("/")[2].lower().removeprefix("nvidia-")
+
+
+def _near(plain: str, names: Iterable[str]) -> list[str]:
+    """Names that may have been meant, never those of another generation: qwen2.5 is no guess for qwen3.5."""
+    same = [each for each in names if _generation(each) in (_generation(plain), "")]
+    return near_names(plain, same, most=MOST_SUGGESTED)
+
+
+def _generation(plain: str) -> str:
+    """The first number in a name: ``3.1`` of ``llama-3.1-8b``."""
+    found = re.search(r"\d+(\.\d+)?", plain)
+    return found[0] if found else ""
+
 
 FOLDER = DATA / "models"
 
@@ -34,7 +139,7 @@ def bundled_config(name: str) -> dict[str, Any]:
 
 def _load(name: str) -> dict[str, Any]:
     text = FOLDER.joinpath(f"{name}.json").read_text(encoding="utf-8")
-    return cast(dict[str, Any], json.loads(text))
+    return cast("dict[str, Any]", json.loads(text))
 
 
 def configs() -> dict[str, dict[str, Any]]:

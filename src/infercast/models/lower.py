@@ -15,16 +15,14 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from infercast.models.adapters import adapter_calls
-from infercast.models.layout import ParallelLayout
+from infercast.models.layout import ParallelLayout, Shard
+from infercast.models.lora import adapter_calls
 from infercast.models.mixers import Mixer
-from infercast.models.shard import Shard
 from infercast.models.spec import SORTED, ModelConfig, Stack
 from infercast.ops import Call, Collective, Gemm, HyperConnection
 from infercast.ops.attention import Lengths
-from infercast.ops.dtypes import bytes_of
 from infercast.ops.elementwise import embedding, norm, sampling, sorted_sampling
-from infercast.ops.op import Size
+from infercast.ops.op import Size, bytes_of
 
 DRAFT_PREFIX = "draft_"
 """Before the names of kernels that draft for speculative decoding (`infercast.models.draft`)."""

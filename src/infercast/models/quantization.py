@@ -1,17 +1,160 @@
-"""How a checkpoint's weights are stored and multiplied: ``quantization_config`` read, and overrides of it."""
+"""How a checkpoint's weights are stored: ``quantization_config``, schemes of several tools, and module names.
+
+``global_quant_config`` has ``weight`` and ``input_tensors`` (null where weights alone are quantised), each with a
+``dtype``; fp4 is OCP's MXFP4, 32 values to a scale. ``layer_quant_config`` of single layers is not read.
+
+Checkpoints name what they quantise, or leave alone, as exact names, as shell patterns and as regular expressions.
+A part counts as covered when the names cover more than half of its modules: coarse, and right for what is published.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import fnmatch
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
+from infercast.bundled import read_data
 from infercast.errors import UnknownNameError, UnsupportedModelError
 from infercast.models.families import Fields, Layer
-from infercast.models.formats import WeightFormat, unquantised
-from infercast.models.module_names import ModuleNames, part_modules
-from infercast.models.quark import quark_scheme
-from infercast.models.schemes import AS_STORED, FAMILY_OF, Scheme, schemes
+from infercast.models.layout import WeightFormat, unquantised
+
+
+class Scheme(NamedTuple):
+    """One way to quantise: the format of the weights, and that of what they are multiplied with ("" : base)."""
+
+    weights: str
+    activations: str = ""
+    experts_only: bool = False
+    int4_scale_bytes: float = 2 / 128
+
+
+# These say that a checkpoint is quantised, and its config.json says how.
+AS_STORED = ("compressed-tensors", "modelopt_mixed", "quark", "torchao", "auto-round", "inc")
+FAMILY_OF = {"fp8_block": "fp8"}
+
+
+@cache
+def schemes(names: str = "schemes") -> dict[str, Scheme]:
+    """All there are by name; ``overrides``: by vLLM's names; ``modelopt``: by those of NVIDIA's tool."""
+    tables = read_data("quantization.toml")
+    known = {name: Scheme(**values) for name, values in tables["schemes"].items()}
+    return known if names == "schemes" else {name: known[meant] for name, meant in tables[names].items()}
+
+
+# Where a layer's modules sit in a checkpoint: plain, inside two kinds of vision models, and in Nemotron-H.
+PREFIXES = ("model.", "language_model.model.", "model.language_model.", "backbone.")
+ATTENTION_HOMES = ("self_attn.", "mixer.")
+"""What attention is called in a layer; Nemotron-H calls every half of a layer so."""
+# A regular expression comes from an untrusted file. With few repetitions, none of them around a group, matching a
+# module's short name cannot take long.
+LONGEST_EXPRESSION = 200
+MOST_REPETITIONS = 4
+REPEATED_GROUP = re.compile(r"\)[*+{?]")
+REPETITION = re.compile(r"[*+{]")
+
+
+def part_modules(layers: Sequence[Layer]) -> dict[str, list[tuple[str, ...]]]:
+    """Modules of each part, in all layers; a module is a tuple of the names that different families give it."""
+    parts: dict[str, list[tuple[str, ...]]] = {"attention": [], "recurrent": [], "feed_forward": [], "experts": []}
+    for index, layer in enumerate(layers):
+        here = f"layers.{index}."
+        parts[layer.mixer.part] += [
+            tuple(here + name.replace(ATTENTION_HOMES[0], home) for home in ATTENTION_HOMES)
+            for name in layer.mixer.modules
+        ]
+        for part, modules in layer.feed_forward.modules.items():
+            parts[part] += [tuple(here + name for name in names) for names in modules]
+    return parts
+
+
+class ModuleNames(NamedTuple):
+    """A checkpoint's list of module names, ready to be asked."""
+
+    exact: frozenset[str]
+    """Names from ``layers.`` on; a name covers everything below it."""
+    words: frozenset[str]
+    """Bare names such as ``lm_head`` or ``self_attn``, wherever they stand in a path."""
+    starts: tuple[str, ...]
+    expressions: tuple[re.Pattern[str], ...]
+
+    @classmethod
+    def parse(cls, names: Iterable[str]) -> ModuleNames:
+        """The list as it stands in a checkpoint."""
+        exact: set[str] = set()
+        words: set[str] = set()
+        starts: list[str] = []
+        expressions: list[re.Pattern[str]] = []
+        for name in names:
+            tail = name[name.index("layers.") :] if "layers." in name else name
+            if name.startswith("re:"):
+                expressions += _safe_expression(name[3:])
+            elif not set(tail) & set("*?["):
+                (exact if tail.startswith("layers.") else words).add(tail)
+            elif tail.startswith("layers.") and tail.endswith("*") and not set(tail[:-1]) & set("*?["):
+                starts.append(tail[:-1])
+            else:
+                # A name covers what is below it, so a pattern does too.
+                expressions += [re.compile(fnmatch.translate(f"*{pattern}")) for pattern in (tail, f"{tail}.*")]
+        return cls(frozenset(exact), frozenset(words), tuple(starts), tuple(expressions))
+
+    def cover(self, module: str) -> bool:
+        """Whether ``module``, a name from ``layers.`` on, is in the list."""
+        pieces = module.split(".")
+        if not self.words.isdisjoint(pieces) or module.startswith(self.starts):
+            return True
+        if self.exact and any(".".join(pieces[:length]) in self.exact for length in range(2, len(pieces) + 1)):
+            return True
+        return any(expression.match(prefix + module) for expression in self.expressions for prefix in PREFIXES)
+
+    def cover_part(self, modules: Sequence[tuple[str, ...]]) -> bool:
+        """Whether more than half of a part's modules are in the list."""
+        if not (self.exact or self.words or self.starts or self.expressions):
+            return False
+        covered = sum(any(self.cover(name) for name in names) for names in modules)
+        return 2 * covered > len(modules)
+
+    def cover_head(self) -> bool:
+        """Whether ``lm_head`` is named outright."""
+        return any(word.split(".")[-1] == "lm_head" for word in self.words)
+
+
+def _safe_expression(text: str) -> list[re.Pattern[str]]:
+    harmless = len(text) <= LONGEST_EXPRESSION and not REPEATED_GROUP.search(text)
+    if not harmless or len(REPETITION.findall(text)) > MOST_REPETITIONS:
+        return []
+    try:
+        return [re.compile(text)]
+    except re.error:
+        return []
+
+
+FORMATS = {
+    "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp8": "fp8", "fp4": "mxfp4", "mxfp4": "mxfp4", "int8": "int8",
+    "int4": "int4", "uint4": "int4",
+}  # fmt: skip
+"""Our names of its formats."""
+NARROW = ("int4",)
+"""What inputs are never multiplied in."""
+
+
+def quark_scheme(settings: Fields) -> Scheme:
+    """How weights are stored and multiplied."""
+    whole = settings.section("global_quant_config")
+    inputs = whole.section("input_tensors").word("dtype") if whole.raw("input_tensors") is not None else ""
+    stored, multiplied = (_format(settings, name) for name in (whole.section("weight").word("dtype"), inputs))
+    return Scheme(stored, "" if multiplied in NARROW else multiplied)
+
+
+def _format(settings: Fields, name: str) -> str:
+    if name and name not in FORMATS:
+        raise UnsupportedModelError(
+            f"{settings.where}: quark's dtype {name!r} is not modelled; known: {', '.join(FORMATS)}"
+        )
+    return FORMATS.get(name, "")
+
 
 BASE_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "bf16", "float": "bf16"}
 """A float32 checkpoint is served in bf16, as vLLM's ``auto`` does."""

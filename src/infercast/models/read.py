@@ -1,4 +1,4 @@
-"""A model from a bundled name, a config.json, a folder that holds one, or a dictionary."""
+"""Reads a model from a bundled name, a config.json, a folder or a dictionary, with the user's overrides."""
 
 from __future__ import annotations
 
@@ -9,16 +9,93 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from infercast.errors import FileFormatError, UnsupportedModelError
+from infercast.errors import FileFormatError, InputError, UnknownNameError, UnsupportedModelError
 from infercast.models.families import FAMILIES, VISION, Fields, architecture_of, gather
-from infercast.models.families.prediction import PREDICTION, read_prediction
+from infercast.models.families.layers import PREDICTION, read_prediction
 from infercast.models.families.vision import read_vision
-from infercast.models.library import bundled_config, bundled_name, configs, model_names
-from infercast.models.nearest import nearest_shape
-from infercast.models.overrides import overridden
+from infercast.models.library import (
+    bundled_config,
+    bundled_name,
+    configs,
+    model_names,
+    nearest_shape,
+    refused,
+    stand_in,
+    unknown_model,
+)
+from infercast.models.mixers import GatedDeltaNet, Mamba2, Mixer, SideBySide
 from infercast.models.quantization import leaves_heads_alone, override_format, read_format
 from infercast.models.spec import ModelConfig
-from infercast.models.unknown_names import refused, stand_in, unknown_model
+
+LAYERS = "num_hidden_layers"
+DRAFTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+"""Layers behind the others; some lists have an item for each of them too."""
+
+
+def overridden(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields with some of them changed; objects are merged, all else is replaced.
+
+    Where that takes layers away, lists and patterns with one item a layer lose those of the layers that are gone: an
+    engine reads as many of them as it has layers.
+    """
+    found = dict(values)
+    for name, change in changes.items():
+        inner = found.get(name)
+        if isinstance(change, Mapping) and isinstance(inner, Mapping):
+            found[name] = overridden(inner, change)
+        else:
+            found[name] = change
+    before, after = values.get(LAYERS), changes.get(LAYERS)
+    if isinstance(before, int) and isinstance(after, int) and 0 < after < before:
+        drafts = sum(found[name] for name in DRAFTS if isinstance(found.get(name), int))
+        lengths = {before, before + drafts}
+        for name, value in found.items():
+            if name not in changes and isinstance(value, list | str) and len(value) in lengths and _is_a_layer(value):
+                found[name] = value[:after]
+    return found
+
+
+def _is_a_layer(value: list[Any] | str) -> bool:
+    """Whether it may have an item for each layer: a list, or a pattern such as ``MEM*``, not a name."""
+    return isinstance(value, list) or not any(letter.islower() or letter.isspace() for letter in value)
+
+
+def read_overrides(text: str) -> dict[str, Any]:
+    """The changes as a command line has them."""
+    try:
+        changes = json.loads(text)
+    except ValueError:
+        changes = None
+    if not isinstance(changes, dict):
+        raise InputError(f"--hf-overrides must be a JSON object, not {text[:80]!r}")
+    return changes
+
+
+AUTO = "auto"
+FORMATS = {AUTO: "", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+
+
+def with_states(model: ModelConfig, whole: str = AUTO, matrices: str = AUTO) -> ModelConfig:
+    """The same model with its states in other formats: the ``matrices``, or all of one where nothing is said of them.
+
+    Facts of vLLM 0.25 (``layers/mamba/mamba_utils.py``). What a config says of the matrices holds against ``whole``;
+    those of Kimi delta attention are fp32 whatever is asked for.
+    """
+    for name, value in (("mamba_cache_dtype", whole), ("mamba_ssm_cache_dtype", matrices)):
+        if value not in FORMATS:
+            raise UnknownNameError(name, value, FORMATS)
+    if whole == matrices == AUTO:
+        return model
+
+    def changed(mixer: Mixer) -> Mixer:
+        if isinstance(mixer, SideBySide):
+            return replace(mixer, first=changed(mixer.first), second=changed(mixer.second))
+        if not isinstance(mixer, GatedDeltaNet | Mamba2):
+            return mixer
+        return replace(mixer, state_dtype=FORMATS[matrices] or mixer.state_dtype or FORMATS[whole])
+
+    return replace(model, stacks=tuple(replace(stack, mixer=changed(stack.mixer)) for stack in model.stacks))
+
 
 TEXT_KEYS = ("text_config", "llm_config", "language_config")
 LARGEST_FILE = 64 * 2**20

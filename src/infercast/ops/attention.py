@@ -1,16 +1,15 @@
-"""Causal attention over a paged KV cache: prefill, decode and mixed batches are one operator."""
+"""Causal attention over a paged KV cache, attention of vision encoders, and uneven batches of lengths."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from infercast.ops.dtypes import bytes_of
-from infercast.ops.op import Quantity
+from infercast.ops.op import Quantity, Size, bytes_of
 
 Lengths = npt.NDArray[Any]
 
@@ -103,3 +102,52 @@ class Attention:
         weighted = per_sequence if isinstance(self.sequences, int) else per_sequence * self.sequences
         total: Quantity = np.add.reduce(weighted, axis=-1)
         return total * self.sequences if isinstance(self.sequences, int) else total
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderAttention:
+    """Attention of every token of an image with all others of it, in a vision tower: no cache, nothing is masked."""
+
+    images: Size
+    tokens: Size
+    _: KW_ONLY
+    heads: int
+    head_dim: int
+    dtype: str = "bf16"
+    family: str = "encoder_attention"
+
+    @property
+    def compute_dtype(self) -> str:
+        """The format of the two matrix products."""
+        return self.dtype
+
+    @property
+    def flops(self) -> Quantity:
+        """Scores and weighted values."""
+        return 4.0 * self.heads * self.head_dim * self.images * self.tokens * self.tokens
+
+    @property
+    def bytes_read(self) -> Quantity:
+        """Queries, keys and values."""
+        return 3.0 * bytes_of(self.dtype) * self.heads * self.head_dim * self.images * self.tokens
+
+    @property
+    def bytes_written(self) -> Quantity:
+        """The output."""
+        return bytes_of(self.dtype) * self.heads * self.head_dim * self.images * self.tokens
+
+
+def spread_lengths(count: int, mean: int, sigma: float) -> npt.NDArray[np.int64]:
+    """``count`` lengths of about this mean, in an order that looks random and is always the same.
+
+    ``sigma`` is the standard deviation of the logarithm: 0 makes all equal, 1 is as uneven as chat traffic.
+    """
+    if sigma == 0:
+        return np.full(count, mean, dtype=np.int64)
+    from statistics import NormalDist  # noqa: PLC0415 - few need it, and it loads decimals and fractions
+
+    normal = NormalDist()
+    quantiles = np.array([normal.inv_cdf((i + 0.5) / count) for i in range(count)])
+    lengths = np.exp(sigma * quantiles)
+    lengths = np.maximum(np.rint(lengths * (mean / lengths.mean())), 1).astype(np.int64)
+    return np.asarray(np.random.default_rng(count).permutation(lengths))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from infercast.ops.dtypes import bytes_of
-from infercast.ops.op import Quantity, Size
+from infercast.ops.op import Quantity, Size, bytes_of
 
 FUSED_NORM = "fused_norm"
 """The kind of a norm that is part of the all-reduce before it."""

@@ -12,8 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from infercast.ops.attention import Lengths
-from infercast.ops.dtypes import bytes_of
-from infercast.ops.op import Quantity, Size
+from infercast.ops.op import Quantity, Size, bytes_of
 
 GATED_DELTA, KIMI_DELTA, MAMBA2 = "gdn", "kda", "mamba2"
 KINDS = (GATED_DELTA, KIMI_DELTA, MAMBA2)

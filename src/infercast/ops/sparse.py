@@ -12,8 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from infercast.ops.attention import Lengths
-from infercast.ops.dtypes import bytes_of
-from infercast.ops.op import Quantity, Size
+from infercast.ops.op import Quantity, Size, bytes_of
 
 
 def entries_up_to(tokens: Lengths, compress: int, most: int = 0) -> Lengths:

@@ -1,35 +1,192 @@
-"""Kernels of one kind on one GPU: physics, what was learned, what an engine adds and what hardware allows, combined.
-
-    seconds = max(physics * exp(r) * longer + added, what the hardware allows)
-
-``longer`` and ``added`` are what other kernels of an engine cost a kernel, so a kernel alone has neither. r comes from
-the best knowledge there is of the GPU. Where that is of a sibling, it answers for the same shape on itself, and physics
-says how the two chips differ. One kernel is estimated in plain floats, which takes a twentieth of the time of an array
-of one.
-"""
+"""Kernels of one kind on one GPU: physics times the efficiency of the chosen model, within hardware limits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import exp
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from math import exp, inf
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from infercast.hardware import Gpu
+from infercast.hardware.gpu import ratio_bounds
 from infercast.ops import Op
-from infercast.predict.artifact.forest import Forest
-from infercast.predict.choice import Choice, between_kernels, scheduled_seconds
+from infercast.ops.op import Size
+from infercast.predict.array_api import (
+    CHUNK,
+    Array,
+    Arrays,
+    Doubles,
+    Floats,
+    Kit,
+    Number,
+    Physics,
+    Plain,
+    Singles,
+    kit_of,
+)
 from infercast.predict.estimate import Estimate
+from infercast.predict.families import FAMILIES
 from infercast.predict.families.family import Core, Family
-from infercast.predict.identity import SWEEP
-from infercast.predict.limits import Floor
-from infercast.predict.many import are_many, joined, parts_of
-from infercast.predict.physics.either import Kit, Number, Plain, kit_of
-from infercast.predict.physics.terms import Physics
+from infercast.predict.families.gemm import PRODUCTS, SHARES, Machine, products_of_sweep
+from infercast.predict.fitted import Entry
+from infercast.predict.forest import Forest
+from infercast.predict.identity import ANY, SWEEP
+from infercast.predict.roofline import Floor
 
 if TYPE_CHECKING:
     from infercast.predict.adjust.anchors import Correction
+
+
+# Arrays of very many shapes: equal ones are estimated once, and parts are small enough for the processor's cache.
+
+
+MANY = 4096
+"""Shapes from which on it is worth while."""
+PART = 16_384
+"""Shapes at once."""
+
+
+def are_many(size: Any) -> bool:
+    """Whether sizes are of so many shapes."""
+    lengths = getattr(size, "keys", size)
+    return isinstance(lengths, np.ndarray) and lengths.size >= MANY and len(lengths) > 1
+
+
+def parts_of(op: Any, names: Sequence[str]) -> tuple[list[Op], Array | None]:
+    """Operators of some of the shapes each, and which of them all each shape is; None where all are kept.
+
+    ``names`` are the fields that differ between shapes. Where others differ too, there is one part.
+    """
+    others = [getattr(op, each.name) for each in fields(op) if each.name not in names]
+    if any(isinstance(other, np.ndarray) for other in others):
+        return [op], None
+    sizes, which = _distinct(np.broadcast_arrays(*(np.asarray(getattr(op, name)) for name in names)))
+    starts = range(0, len(sizes[0]), PART)
+    parts = [[size[start : start + PART] for size in sizes] for start in starts]
+    return [replace(op, **dict(zip(names, part, strict=True))) for part in parts], which
+
+
+def joined(parts: Sequence[Estimate]) -> Estimate:
+    """Estimates of parts as one."""
+    arrays = ([np.ravel(getattr(part, name)) for part in parts] for name in ("seconds", "low", "high", "bound"))
+    seconds, low, high, bound = map(np.concatenate, arrays)
+    return Estimate(seconds, low, high, parts[0].source, bound)
+
+
+def _distinct(sizes: Sequence[Array]) -> tuple[Sequence[Array], Array | None]:
+    """The different shapes of many, in rising order, and which of them each is.
+
+    Shapes that lie near each other have most answers of a forest in common, so the order spares more than it takes.
+    """
+    if sizes[0].ndim > 2 or sizes[0].size != len(sizes[0]):
+        return sizes, None
+    spans = [int(size.max()) + 1 for size in sizes]
+    if not all(np.issubdtype(size.dtype, np.integer) for size in sizes) or np.prod(spans, dtype=float) > 2.0**62:
+        return sizes, None
+    codes = np.ravel_multi_index([size.ravel() for size in sizes], spans)
+    if np.all(codes[1:] > codes[:-1]):
+        return sizes, None
+    codes, which = np.unique(codes, return_inverse=True)
+    shape = (-1, *sizes[0].shape[1:])
+    return [size.reshape(shape) for size in np.unravel_index(codes, spans)], which
+
+
+# Which model estimates a kind of operator on a GPU, and how far it is trusted.
+
+
+SIBLING_WIDENING = 1.3
+"""How much wider a sibling's interval is: H100's rows by H200's models fall into their own 65 to 78 % of the time."""
+Value = TypeVar("Value")
+
+
+def _by_variant(values: Mapping[str, Value], variant: str, otherwise: Value) -> Value:
+    return values.get(variant, values.get("", otherwise))
+
+
+def is_same_die(gpu: Gpu, other: Gpu) -> bool:
+    """Whether two GPUs multiply alike, whatever memory and links they have."""
+    return (gpu.kernels, gpu.sms) == (other.kernels, other.sms) and gpu.tensor_flops == other.tensor_flops
+
+
+def trust_in(entry: Entry, *, same_die: bool) -> float:
+    """How far the ratio of physics between two chips is believed for a model's kernels, as its exponent."""
+    if entry.engine == SWEEP or not same_die:
+        return 1.0
+    return _by_variant(FAMILIES[entry.family].trust, entry.variant, 1.0)
+
+
+def base_seconds(family: str, engine: str, physics: Physics) -> Number:
+    """What a model's answer is a factor of: for attention of a sweep what its kernel's schedule takes, else physics."""
+    scheduled = FAMILIES[family].scheduled
+    if engine != SWEEP or scheduled is None:
+        return physics.seconds
+    return scheduled_seconds(physics.features, scheduled, Arrays)
+
+
+def scheduled_seconds(features: Number, scheduled: int, x: Kit) -> Number:
+    """What a kernel's own schedule takes, by the feature that holds it."""
+    return 1e-6 * x.exp2(features[scheduled] if x is Plain else features[:, scheduled])
+
+
+def between_kernels(family: Family, variant: str) -> tuple[float, float]:
+    """Factor and seconds that an engine adds to a kernel that was measured by itself."""
+    return _by_variant(family.between_kernels, variant, (1.0, 0.0))
+
+
+class Choice(NamedTuple):
+    """The model that estimates a kind of operator, and by which tier it was found."""
+
+    tier: str
+    entry: Entry
+    forest: Forest
+    known: Gpu | None = None
+    """The GPU that a sibling's model was fitted on."""
+    is_same_die: bool = False
+    """Whether it multiplies as fast as the GPU that is asked for: the two differ in memory and links alone."""
+    bounds: tuple[float, float] = (0.0, inf)
+    """Between what the ratio of the two chips' times can lie: physics may choose other tiles and overshoot."""
+
+    @property
+    def is_new_kernel(self) -> bool:
+        """Whether nobody measured this kernel on any chip, so that others stand for it."""
+        return self.entry.variant.rpartition("/")[2] == ANY
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Logarithms of the ends of the 80 % interval; borrowed knowledge is worth less than one's own."""
+        wider = SIBLING_WIDENING if self.known is not None else 1.0
+        return wider * self.entry.low, wider * self.entry.high
+
+    @property
+    def in_engine(self) -> tuple[float, float]:
+        """Factor and seconds that an engine adds to the estimate; published tables carry a launch instead."""
+        if self.entry.engine != SWEEP:
+            return 1.0, 0.0
+        return between_kernels(FAMILIES[self.entry.family], self.entry.variant)
+
+    @property
+    def trust(self) -> float:
+        """How far the ratio of two siblings' physics is believed, as its exponent."""
+        return trust_in(self.entry, same_die=self.is_same_die)
+
+
+def borrowed(gpu: Gpu, known: Gpu, entry: Entry, forest: Forest) -> Choice:
+    """A sibling's model for this GPU."""
+    bounds = ratio_bounds(gpu, known) if FAMILIES[entry.family].is_chip_bound else (0.0, inf)
+    return Choice("sibling", entry, forest, known, is_same_die(gpu, known), bounds)
+
+
+#     seconds = max(physics * exp(r) * longer + added, what the hardware allows)
+#
+# ``longer`` and ``added`` are what other kernels of an engine cost a kernel, so a kernel alone has neither. r comes
+# from
+# the best knowledge there is of the GPU. Where that is of a sibling, it answers for the same shape on itself, and
+# physics
+# says how the two chips differ. One kernel is estimated in plain floats, which takes a twentieth of the time of an
+# array
+# of one.
 
 
 WARM_BELIEF = 6.0
@@ -186,3 +343,103 @@ def _bound(terms: dict[str, Number]) -> Any:
     if not isinstance(next(iter(terms.values())), np.ndarray):
         return max(terms, key=terms.__getitem__)
     return np.array([*terms])[np.argmax(np.stack(np.broadcast_arrays(*terms.values())), axis=0)]
+
+
+# Matrix products of one format on one GPU: asked for by the million, so that many are taken in single precision.
+
+
+MANY_PRODUCTS = 4096
+"""Products from which on single precision is used."""
+
+
+class Products(Kernels):
+    """As other kernels, but features are never put side by side, and chunks of them stay in the processor's cache."""
+
+    def __init__(self, family: Family, op: Any, gpu: Gpu, choice: Choice | None, **conditions: Any) -> None:
+        super().__init__(family, op, gpu, choice, **conditions)
+        if choice is not None and family.timed_by is not None:
+            op = family.timed_by(op, choice.entry.engine)
+        self._machine = Machine(op, gpu)
+        self._products, logarithmic = PRODUCTS
+        self._known_machine = None if self._known is None else Machine(op, self._known)
+        if choice is not None:
+            if choice.entry.engine == SWEEP:
+                self._products, logarithmic = products_of_sweep(op, gpu)
+            self._forest = choice.forest.without_logarithms(logarithmic)
+
+    def estimate(self, op: Op, size: tuple[Size, Size, Size]) -> Estimate:
+        """One launch of each; ``size`` is m, n and k."""
+        if not _are_numbers(*size):
+            if np.broadcast(*size).size != 1:
+                return self._estimate_many(op, *size)
+            size = tuple(np.ravel(each)[0] for each in size)
+        seconds, terms = self._one(op, *map(float, size))
+        bound = SHARES[terms.index(max(terms))]
+        return Estimate(seconds, seconds * self._low, seconds * self._high, self._source, bound)
+
+    def _estimate_many(self, op: Op, m: Size, n: Size, k: Size) -> Estimate:
+        times = np.empty(np.broadcast(m, n, k).size)
+        bounds = np.empty(times.size, dtype=np.uint8)
+        for part, seconds, terms in self._many(op, m, n, k):
+            times[part] = seconds
+            bounds[part] = _largest(terms, seconds)
+        return Estimate(times, times * self._low, times * self._high, self._source, np.array(SHARES).take(bounds))
+
+    def seconds(self, op: Op, size: tuple[Size, Size, Size]) -> Number:
+        """The same without interval and reason."""
+        if _are_numbers(*size) or np.broadcast(*size).ndim == 0:
+            return self._one(op, *map(float, size))[0]
+        times = np.empty(np.broadcast(*size).size)
+        for part, seconds, _ in self._many(op, *size):
+            times[part] = seconds
+        return times
+
+    def _one(self, op: Op, m: float, n: float, k: float) -> tuple[float, tuple[float, ...]]:
+        """Seconds of one product, and their terms before what was learned."""
+        own, elsewhere = self._known is None, None
+        (seconds, terms), values = self._products(m, n, k, self._machine, Floats, engine=self._engine, featured=own)
+        if self._forest is not None:
+            if not own:
+                (elsewhere, _), values = self._products(m, n, k, self._known_machine, Floats, engine=self._engine)
+            residual = self._offset + self._shrink * self._forest.predict_one(values)
+            seconds = self._combined(seconds, elsewhere, residual)
+        return self._at_least(op, (m, n, k), seconds), terms
+
+    def _many(self, op: Op, m: Size, n: Size, k: Size) -> Iterator[tuple[slice, Array, tuple[Number, ...]]]:
+        """Which products, their seconds, their terms: all at once, or chunk by chunk where they are many."""
+        size = np.broadcast(m, n, k).size
+        x, step = (Doubles, max(size, 1)) if size < MANY_PRODUCTS else (Singles, CHUNK)
+        sizes: list[Array] = [np.broadcast_to(np.asarray(each).astype(x.dtype), size) for each in (m, n, k)]
+        with np.errstate(over="ignore", under="ignore"):
+            for start in range(0, size, step):
+                part = slice(start, start + step)
+                m, n, k = (np.ascontiguousarray(each[part]) for each in sizes)
+                yield part, *self._chunk(op, m, n, k, x)
+
+    def _chunk(self, op: Op, m: Array, n: Array, k: Array, x: type[Doubles]) -> tuple[Array, tuple[Number, ...]]:
+        machine, known, elsewhere = self._machine, self._known_machine, None
+        if x is Singles:
+            machine, known = machine.singles, None if known is None else known.singles
+        (seconds, terms), values = self._products(m, n, k, machine, x, engine=self._engine)
+        if self._forest is not None:
+            if known is not None:
+                (elsewhere, _), values = self._products(m, n, k, known, x, engine=self._engine)
+            residual = self._forest.predict_columns(values, m.size, x.dtype)
+            residual *= self._shrink
+            residual += self._offset
+            seconds = self._combined(seconds, elsewhere, residual)
+        return self._at_least(op, (m, n, k), seconds), terms
+
+
+def _largest(terms: tuple[Number, ...], like: Array) -> Array:
+    """Which of the terms is the largest in each product; the first of equal ones."""
+    largest, which = np.full_like(like, -np.inf), np.zeros(like.size, dtype=np.uint8)
+    for number, term in enumerate(terms):
+        is_larger = (term > largest).view(np.uint8)
+        np.maximum(which, is_larger * np.uint8(number), out=which)  # numbers rise, so the last larger one stays
+        np.maximum(largest, term, out=largest)
+    return which
+
+
+def _are_numbers(m: Size, n: Size, k: Size) -> bool:
+    return type(m) is type(n) is type(k) is int

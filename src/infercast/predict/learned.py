@@ -1,35 +1,122 @@
-"""Physics times a learned efficiency: t = t_physics * exp(r), with r from the best knowledge there is of the GPU.
-
-Tiers, best first: *measured* (the GPU's own rows), *sibling* (a GPU of the same architecture), *unseen* (a model of
-several GPUs, for one that nobody measured). A kernel without any model is estimated by its physics alone and says so.
-"""
+"""The learned predictor: which model estimates an operator on a GPU, on what basis, and the default one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from itertools import product
+from math import expm1
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from infercast.hardware import Gpu
-from infercast.hardware.kernels import is_modelled
-from infercast.ops import Op
-from infercast.ops.op import Quantity
-from infercast.predict.adjust.mixed import join, padded_seconds, split_batch, together
+from infercast.bundled import DATA
+from infercast.errors import UnknownNameError
+from infercast.hardware import Gpu, load_gpu
+from infercast.hardware.load import by_kernels, is_modelled
+from infercast.ops import Attention, Gemm, MoE, Op
+from infercast.ops.op import Quantity, tensor_rate_of
 from infercast.predict.adjust.ordering import at_most, ordering
-from infercast.predict.adjust.typical import Typical
-from infercast.predict.artifact.artifact import POOLED, Artifact
-from infercast.predict.chooser import Chooser
+from infercast.predict.adjust.overlap import join, padded_seconds, split_batch, together
 from infercast.predict.estimate import Estimate
 from infercast.predict.families import families_of, family_of
 from infercast.predict.families.family import Family
-from infercast.predict.identity import SWEEP
-from infercast.predict.kernels import Kernels
-from infercast.predict.products import Products
-from infercast.predict.profile import KernelProfile
+from infercast.predict.fitted import POOLED, Artifact, load_artifact
+from infercast.predict.identity import (
+    DEFAULT_ENGINE,
+    SWEEP,
+    KernelProfile,
+    any_kernel,
+    is_same_kernel,
+    is_written_by_engine,
+    kernel_of,
+    kernel_profile,
+)
+from infercast.predict.kernels import SIBLING_WIDENING, Choice, Kernels, Products, borrowed
+from infercast.predict.roofline import PUBLISHED, Predictor, Roofline, Typical
 
 if TYPE_CHECKING:
     from infercast.predict.adjust.anchors import Correction
+
+
+# Which model estimates a kind of operator on a GPU: one protocol of measuring at a time, the best tier within it.
+
+
+class Chooser:
+    """Models of an artefact for an engine's kernels."""
+
+    def __init__(self, artifact: Artifact, profile: KernelProfile, *, tier: str | None, as_tabled: bool) -> None:
+        """``tier`` keeps better ones from being used; ``as_tabled`` leaves out what no table has."""
+        self._artifact, self._profile, self._tier, self._as_tabled = artifact, profile, tier, as_tabled
+        self._choices: dict[tuple[str, str, tuple[str, ...], tuple[str, ...]], Choice | None] = {}
+
+    def choose(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Choice | None:
+        """The best model for this kind of operator on this GPU; None where no measured kernel is like it."""
+        family = family_of(op)
+        if not family.is_measured(op, gpu):
+            return None
+        variants = variants or family.variants(op, gpu, self._profile)
+        engines = family.tables(op, gpu, self._profile)
+        key = (family.name, gpu.name, variants, engines)
+        if key not in self._choices:
+            self._choices[key] = next(self._candidates(family.name, gpu, variants, engines), None)
+        return self._choices[key]
+
+    def _candidates(
+        self, family: str, gpu: Gpu, variants: tuple[str, ...], engines: tuple[str, ...]
+    ) -> Iterator[Choice]:
+        """Models that could serve, best first."""
+        others = tuple(dict.fromkeys(filter(None, (any_kernel(family, each) for each in variants if each))))
+        known = {entry.variant for entry in self._artifact.entries_of(family) if entry.family == family}
+        if known.isdisjoint((*variants, *others)):
+            return  # no GPU has one: none needs to be looked at
+        # One protocol of measuring at a time: a sweep of a sibling comes before the GPU's own rows in published tables,
+        # so that chips of one die are compared by one kind of measurement and differ by what physics says.
+        swept = (SWEEP,) if SWEEP in engines and not self._as_tabled else ()
+        for protocol in (swept, tuple(engine for engine in engines if engine != SWEEP)):
+            for tier, names in self.known(gpu, family):
+                for engine, variant, name in product(protocol, variants, names):
+                    if tier == "unseen" and not self._is_borrowed(family, engine, variants[0], variant):
+                        continue
+                    if tier == "sibling" and self._profile.stands_alone(gpu.kernels, family, variant):
+                        continue
+                    found = self._artifact.find(family, name, engine, variant)
+                    if found is None:
+                        continue
+                    yield borrowed(gpu, load_gpu(name), *found) if tier == "sibling" else Choice(tier, *found)
+        for engine, variant in product((each for each in engines if each != SWEEP), others):
+            # What was learned of other kernels is half believed, within a wider interval.
+            if found := self._artifact.find(family, POOLED, engine, variant):
+                yield Choice("unseen", *found)
+
+    def _is_borrowed(self, family: str, engine: str, asked: str, variant: str) -> bool:
+        """Whether a model is of the kernel that is asked for; each engine writes its own for Triton."""
+        own = engine in (self._profile.engine, SWEEP) or not self._profile.engine
+        return is_same_kernel(family, asked, variant) and (own or not is_written_by_engine(family, variant))
+
+    def known(self, gpu: Gpu, family: str = "") -> Iterator[tuple[str, list[str]]]:
+        """(tier, GPUs to borrow from), best tier first and nearest GPU first.
+
+        Kernels that an engine's compiler writes are the same on every chip, so every measured one is a sibling.
+        """
+        if self._tier is None:
+            yield "measured", [gpu.name]
+        if self._tier in (None, "sibling"):
+            entries = self._artifact.entries_of(family) if family else self._artifact.entries
+            measured = sorted({entry.gpu for entry in entries} - {POOLED, gpu.name})
+            same = by_kernels(self._profile.generations, gpu)
+            everywhere = family in self._profile.everywhere
+            relatives = [each for each in map(load_gpu, measured) if everywhere or each.kernels in same]
+            relatives.sort(key=lambda other: abs(np.log(other.dram_bandwidth / gpu.dram_bandwidth)))
+            yield "sibling", [other.name for other in relatives]
+        yield "unseen", [POOLED]
+
+
+# Tiers, best first: *measured* (the GPU's own rows), *sibling* (a GPU of the same architecture), *unseen* (a model of
+# several GPUs, for one that nobody measured). A kernel without any model is estimated by its physics alone and says
+# so.
+
 
 ESTIMATORS: dict[str, type[Kernels]] = {"gemm": Products}
 """Families that are asked for so often that they have an estimator of their own."""
@@ -85,8 +172,6 @@ class Learned:
 
     def _unmeasured(self, origin: str, gpu: Gpu) -> str:
         """With how well its kernels are known from other chips."""
-        from infercast.predict.knowledge import in_short, known_kernels  # noqa: PLC0415 - it asks a predictor itself
-
         known = in_short(known_kernels(gpu, self._artifact, self._profile))
         return f"physics times an efficiency {origin}; this GPU was not measured ({known})"
 
@@ -179,3 +264,171 @@ class Learned:
         first = (variants or family.variants(op, gpu, self._profile) or ("",))[0]
         conditions: dict[str, Any] = {"engine": not self._as_tabled, "alone": self._is_alone}
         return make(family, op, gpu, choice, **conditions, correction=correction, first=first)
+
+
+# What estimates on a GPU rest on, family by family: own rows, a kernel known from other chips, a new one, or a bound.
+#
+# The error to be expected is the one that the model in question made on rows that were hidden from it: on hidden
+# shapes
+# of the same GPU where that was measured, on whole GPUs or whole kernels left out where it was not.
+
+
+TYPICAL_ERROR = 0.5
+"""Of GPUs whose kernels nobody measured: about what the roofline at typical efficiencies misses other vendors' by."""
+LEFT_OUT, NEW = 0.11, 0.17
+"""What a kernel that one other chip has, and a new one, are taken to be off by at least: the upper end of what
+attention on A100, L40S and H200 showed when each was left out (known 9 to 12 %, new 12 to 17 %; docs/predict.md). One
+chip's rows alone cannot tell."""
+WITHIN = 1.2816
+"""Standard deviations from the middle to either end of an 80 % interval; the mean miss is 0.8 of one."""
+ANNOUNCED = 0.3
+"""Of a GPU that is announced only, whose engines will run other kernels than the ones that stand for them: a guess."""
+STATUSES = {
+    "measured": "measured",
+    "sibling": "known kernel",
+    "known": "known kernel",
+    "new": "new kernel",
+    "physics": "physics alone",
+    "announced": "announced",
+    "published": "published",
+    "typical": "bound",
+}
+
+
+class Known(NamedTuple):
+    """One kind of kernel on a GPU."""
+
+    kind: str
+    """For people: what it computes, in which format."""
+    kernel: str
+    """Its name where it has one, else empty."""
+    status: str
+    """A key of ``STATUSES``."""
+    chips: tuple[str, ...]
+    """GPUs whose rows the estimate rests on."""
+    error: float
+    """Mean absolute error of latency to be expected, as a share."""
+
+    @property
+    def words(self) -> str:
+        """For people: how it is known."""
+        return STATUSES[self.status]
+
+
+def known_kernels(gpu: Gpu, artifact: Artifact, profile: KernelProfile) -> list[Known]:
+    """All kinds that language models are made of, in formats that the GPU computes in."""
+    predictor = Learned(artifact, profile)
+    return [_known(kind, op, gpu, predictor, artifact, profile) for kind, op in _kinds(gpu)]
+
+
+def _kinds(gpu: Gpu) -> Iterator[tuple[str, Op]]:
+    for dtype in ("bf16", "fp8", "fp8_block", "nvfp4"):
+        if gpu.supports(tensor_rate_of(dtype)):
+            yield f"products, {dtype}", Gemm(1024, 4096, 4096, dtype)
+    one, long = np.array([[1]]), np.array([[1024]])
+    stored = ("bf16", "fp8") if gpu.supports("fp8") else ("bf16",)
+    for kv_dtype in stored:
+        yield f"attention over prompts, {kv_dtype} cache", Attention(long, long, 32, 8, 128, 128, kv_dtype=kv_dtype)
+    for kv_dtype in stored:
+        yield f"decoding, {kv_dtype} cache", Attention(one, long, 32, 8, 128, 128, kv_dtype=kv_dtype)
+    for dtype, weight in (
+        ("bf16", "bf16"),
+        ("fp8", "fp8"),
+        ("fp8_block", "fp8_block"),
+        ("bf16", "int4"),
+        ("nvfp4", "nvfp4"),
+    ):
+        if gpu.supports(tensor_rate_of(dtype)):
+            yield f"experts, {weight}", MoE(256, 2048, 768, 128, 8, dtype=dtype, weight_dtype=weight)
+
+
+def _known(kind: str, op: Op, gpu: Gpu, predictor: Learned, artifact: Artifact, profile: KernelProfile) -> Known:
+    family = family_of(op)
+    kernel = kernel_of(op, gpu, profile.engine) or family.variants(op, gpu, profile)[0].partition("/")[2]
+    if not is_modelled(gpu):
+        return _of_others(Known(kind, kernel, Typical().source_of(op, gpu), (), TYPICAL_ERROR), op, gpu)
+    known = _of_chosen(Known(kind, kernel, "", (), 0.0), op, gpu, predictor, artifact)
+    return known._replace(status="announced", error=ANNOUNCED) if gpu.announced else known
+
+
+def _of_others(known: Known, op: Op, gpu: Gpu) -> Known:
+    """Of a GPU whose kernels physics does not know: by the interval that published rows and runs leave, if any."""
+    if known.status != PUBLISHED:
+        return known
+    reached = Typical().reached(op, gpu)
+    return known._replace(error=0.8 * expm1((reached.high - reached.low) / 2.0 / WITHIN))
+
+
+def _of_chosen(known: Known, op: Op, gpu: Gpu, predictor: Learned, artifact: Artifact) -> Known:
+    """By the model that estimates it."""
+    kind, kernel, choice = known.kind, known.kernel, predictor.choose(op, gpu)
+    if choice is None:
+        low, high = family_of(op).interval
+        return Known(kind, kernel, "physics", (), 0.8 * expm1((high - low) / 2.0 / WITHIN))
+    error = choice.entry.held_out_error
+    if choice.tier == "measured":
+        return Known(kind, kernel, "measured", (gpu.name,), error)
+    stands_for_another = choice.entry.variant.endswith("/triton") and kernel not in ("triton", "")
+    if choice.known is not None and not stands_for_another:
+        error = SIBLING_WIDENING * error
+        return Known(
+            kind,
+            kernel,
+            "sibling",
+            (choice.known.name,),
+            error if choice.known.kernels == gpu.kernels else max(error, LEFT_OUT),
+        )
+    chips = _chips(choice, artifact) if choice.known is None else (choice.known.name,)
+    if choice.is_new_kernel or stands_for_another:
+        return Known(kind, kernel, "new", chips, max(error, NEW))
+    return Known(kind, kernel, "known", chips, error if len(chips) > 1 else max(error, LEFT_OUT))
+
+
+def _chips(choice: Choice, artifact: Artifact) -> tuple[str, ...]:
+    """GPUs whose rows a pooled model was learned from."""
+    entry = choice.entry
+    prefix = entry.variant.rpartition("/")[0]
+    own = (
+        each for each in artifact.entries_of(entry.family) if (each.family, each.engine) == (entry.family, entry.engine)
+    )
+    same = (
+        each
+        for each in own
+        if each.variant == entry.variant or (choice.is_new_kernel and each.variant.startswith(prefix))
+    )
+    return tuple(sorted({each.gpu for each in same} - {POOLED}))
+
+
+def in_short(kernels: list[Known]) -> str:
+    """One sentence of how many are known how well; empty where all were measured on the GPU itself."""
+    parts = []
+    for words in dict.fromkeys(STATUSES.values()):
+        errors = [each.error for each in kernels if each.words == words]
+        if errors and words != "measured":
+            ends = dict.fromkeys(f"{100 * error:.0f}" for error in (min(errors), max(errors)))
+            few = " to ".join(ends)
+            parts.append(f"{words}: {len(errors)} of {len(kernels)} kinds, expected error {few} %")
+    return "; ".join(parts)
+
+
+# The predictor that every command uses unless it is told otherwise.
+
+
+PREDICTORS = ("learned", "roofline")
+
+
+@lru_cache
+def default_artifact() -> Artifact:
+    """The artefact that comes with infercast."""
+    return load_artifact(DATA / "fitted/kernels.npz")
+
+
+def make_predictor(name: str = "learned", engine: str = DEFAULT_ENGINE) -> Predictor:
+    """A predictor by name, or a learned one from an artefact's path, of the kernels that an engine chooses."""
+    if name == "roofline":
+        return Roofline()
+    if name == "learned":
+        return Learned(default_artifact(), kernel_profile(engine))
+    if name.endswith(".npz"):
+        return Learned(load_artifact(Path(name)), kernel_profile(engine))
+    raise UnknownNameError("predictor", name, PREDICTORS, hint=", or the path of an artefact (.npz)")

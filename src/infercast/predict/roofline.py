@@ -1,20 +1,64 @@
-"""The roofline with wave quantisation and a launch floor: no fit, only what a GPU can do at best."""
+"""The roofline: hard limits of operators, the bound with waves and launch floor, and typical efficiencies."""
 
 from __future__ import annotations
 
-from functools import reduce
-from math import exp, log
-from typing import NamedTuple, Protocol
+from dataclasses import replace
+from functools import cache, reduce
+from math import exp, inf, log
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from infercast.bundled import read_data
 from infercast.hardware import Gpu
 from infercast.ops import Op
-from infercast.ops.op import Quantity
+from infercast.ops.op import Quantity, tensor_rate_of
+from infercast.predict.array_api import Number
 from infercast.predict.estimate import Estimate
-from infercast.predict.families import families_of
-from infercast.predict.families.pipes import Pipes
-from infercast.predict.limits import pipes_of
+from infercast.predict.families import families_of, family_of
+from infercast.predict.families.family import Array, Pipes
+
+# What each operator asks of each part of a GPU, in seconds at the datasheet's rates.
+#
+# The *pipes* of a roofline pay for whole rounds: ``blocks`` thread blocks on ``sms`` multiprocessors take
+# ``ceil(blocks / sms)`` of them. The hard *limit* is what no implementation on this GPU can be faster than: every
+# operation at the peak rate of its pipe, every byte that must move once at full bandwidth, nothing else. What a kernel
+# reaches is counted against this limit and the launch floor that any kernel pays.
+
+
+def pipes_of(op: Op, gpu: Gpu) -> Pipes:
+    """Seconds each pipe is busy if nothing else holds it up."""
+    return families_of(op)[0].pipes(op, gpu)
+
+
+def limits_of(op: Op, gpu: Gpu) -> dict[str, Array]:
+    """Seconds that each pipe needs at least, for one launch or an array of them."""
+    return families_of(op)[0].limits(op, gpu)
+
+
+def limit_seconds(op: Op, gpu: Gpu) -> Array:
+    """The longest of them."""
+    return np.asarray(reduce(np.maximum, limits_of(op, gpu).values()))
+
+
+class Floor:
+    """No product is faster than the tensor cores or, where what it reads is ``cold``, than reading it."""
+
+    def __init__(self, op: Op, gpu: Gpu, *, cold: bool = True) -> None:
+        """For all products like ``op`` on one GPU."""
+        self._work, self._peak = families_of(op)[0].work, gpu.dense_flops(tensor_rate_of(op.compute_dtype))
+        self._bandwidth = gpu.dram_bandwidth if cold else inf
+
+    def __call__(self, op: Op, size: Any, seconds: Number) -> Number:
+        """The seconds, or what the hardware takes where that is more."""
+        if self._work is None:
+            return seconds
+        flops, moved = self._work(op, size)
+        if isinstance(seconds, np.ndarray):
+            limit = np.maximum(np.ravel(flops) / self._peak, np.ravel(moved) / self._bandwidth)
+            return np.maximum(seconds, limit)
+        return max(seconds, flops / self._peak, moved / self._bandwidth)
+
 
 # The shortest kernels of a replayed CUDA graph take about this long on an H200 whose clock is 1.83 GHz; the part
 # that is instructions scales with the clock, the part that is wires and memory latency does not.
@@ -124,3 +168,93 @@ class Roofline:
 def launch_floor(gpu: Gpu) -> float:
     """Seconds the emptiest kernel takes on this GPU."""
     return LAUNCH_FLOOR * (1 - CLOCK_SHARE + CLOCK_SHARE * REFERENCE_CLOCK / gpu.boost_clock)
+
+
+# GPUs of which no kernel was measured here: the roofline, at what kernels are known to reach of it.
+#
+# Of each family some numbers are in typical.toml: how many empty launches a kernel takes, and which share of its
+# busiest
+# pipe it reaches. Best known are architectures with numbers of their own, from published rows of kernels and published
+# runs (source ``published``); then a vendor's products; the other families' kernels of other vendors are taken to be
+# as
+# good as those that were measured on NVIDIA's GPUs (source ``typical``), and the upper end of the interval holds what
+# products lose.
+
+
+PUBLISHED = "published"
+OLDER = "older"
+"""Behind the name of an architecture's kernels: those of engines of before they were tuned for it ..."""
+OLDER_LAUNCHES = 2.4
+"""... which take so many times as long to launch, because fewer of them were joined in one ..."""
+OLDER_KERNELS = frozenset({"gemm/fp8_block", "moe/fp8_block", "latent", "quantise"})
+"""... if they are of these families: what DeepSeek-R1 has and models in bf16 have not. Those were as fast before."""
+
+
+class Typical(Roofline):
+    """The roofline at typical efficiencies."""
+
+    is_bound = False
+    source = "typical"
+
+    def describe(self, gpu: Gpu) -> str:
+        """For people: what its estimates on this GPU rest on."""
+        if is_published(gpu):
+            return (
+                f"the roofline at what kernels of {_architecture(gpu)} reach of it, by published rows of products and "
+                "experts and by published runs of engines; nobody measured them here, so intervals are wide"
+            )
+        return (
+            "the roofline at what kernels of measured GPUs typically reach of it; no kernel of "
+            f"{gpu.vendor}'s GPUs in an engine was measured, so intervals are wide"
+        )
+
+    def reached(self, op: Op, gpu: Gpu) -> Efficiency:
+        """What kernels like this one typically reach on GPUs like this one."""
+        return _found(family_of(op).typical(op), gpu.kernels, gpu.vendor).efficiency
+
+    def source_of(self, op: Op, gpu: Gpu) -> str:
+        """Whether it rests on what is known of its own architecture."""
+        return _found(family_of(op).typical(op), gpu.kernels, gpu.vendor).source
+
+    def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
+        """The terms of one estimate, and the share that is reached."""
+        return {**super().explain(op, gpu), "efficiency factor": self.reached(op, gpu).share}
+
+
+def is_published(gpu: Gpu) -> bool:
+    """Whether typical.toml has numbers of its architecture's own."""
+    return _architecture(gpu) in _typical()
+
+
+def with_older_kernels(gpu: Gpu) -> Gpu:
+    """The same GPU under an engine of before its kernels were tuned for this architecture."""
+    return replace(gpu, kernels=f"{gpu.kernels} {OLDER}") if is_published(gpu) else gpu
+
+
+def _architecture(gpu: Gpu) -> str:
+    return gpu.kernels.partition(f" {OLDER}")[0]
+
+
+class _Found(NamedTuple):
+    efficiency: Efficiency
+    source: str
+
+
+@cache
+def _found(names: tuple[str, ...], kernels: str, vendor: str) -> _Found:
+    """The first row that fits: of the architecture, of the vendor, of all."""
+    own, _, older = kernels.partition(" ")
+    group, name = next(
+        (group, name) for group in (own, vendor, "all") for name in names if name in _typical().get(group, {})
+    )
+    efficiency = _typical()[group][name]
+    if older == OLDER and not OLDER_KERNELS.isdisjoint(names):
+        efficiency = efficiency._replace(launches=OLDER_LAUNCHES * efficiency.launches)
+    return _Found(efficiency, PUBLISHED if group == own else Typical.source)
+
+
+@cache
+def _typical() -> dict[str, dict[str, Efficiency]]:
+    """What was fitted, by architecture, vendor (``all``: any) and name."""
+    groups = read_data("typical.toml").items()
+    return {group: {name: Efficiency(**row) for name, row in rows.items()} for group, rows in groups}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from infercast.forecast.calibration.record import TITLES, Calibration, Learned
-from infercast.forecast.calibration.summary import Errors, errors_of, median_errors
-from infercast.report.layout import facts, grid, section, styled
+from infercast.forecast.calibration import TITLES, Calibration, Errors, Learned, errors_of, median_errors
+from infercast.report.terminal import facts, grid, section, styled
 from infercast.units import MILLI, format_percent
 
 if TYPE_CHECKING:

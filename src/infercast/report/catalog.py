@@ -7,15 +7,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from infercast.hardware import Gpu
-from infercast.hardware.hosts import HostCpu
-from infercast.report.fitting import Column, FittingTable
-from infercast.report.layout import facts, grid, section, styled
+from infercast.hardware.server import HostCpu
+from infercast.report.terminal import Column, FittingTable, facts, grid, section, styled
 from infercast.units import GIB, GIGA, TERA, format_bytes, format_rate
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from infercast.forecast.kernel_basis import Known
+    from infercast.forecast.estimate import Known
 
 
 def _flops(dtype: str) -> Callable[[Gpu], str]:
@@ -93,15 +92,18 @@ def _render_kernels(gpu: Gpu) -> RenderableType:
 
 
 def _kernels(gpu: Gpu) -> list[Known]:
-    from infercast.forecast.kernel_basis import kernel_basis  # noqa: PLC0415 - lists of machines do without
+    from infercast.forecast.estimate import kernel_basis  # noqa: PLC0415 - lists of machines do without
 
     return kernel_basis(gpu)
 
 
 def _render_prices(gpu: str) -> RenderableType:
     """What providers ask for it, the cheapest on demand first."""
-    from infercast.forecast.money import Tariff  # noqa: PLC0415 - lists of machines do without
-    from infercast.forecast.price_list import PRICES, offers_of  # noqa: PLC0415 - as above
+    from infercast.forecast.cost import (  # noqa: PLC0415 - lists of machines do without
+        PRICES,
+        Tariff,
+        offers_of,
+    )
 
     offers = offers_of(gpu)
     if not offers:
@@ -121,7 +123,10 @@ def gpu_dict(gpu: Gpu) -> dict[str, Any]:
 
 def priced_gpu_dict(gpu: Gpu) -> dict[str, Any]:
     """The same, what estimates of its kernels rest on, and what providers ask for it in dollars an hour."""
-    from infercast.forecast.price_list import PRICES, offers_of  # noqa: PLC0415 - lists of machines do without
+    from infercast.forecast.cost import (  # noqa: PLC0415 - lists of machines do without
+        PRICES,
+        offers_of,
+    )
 
     prices = [
         {"provider": provider, "date": date, **{kind: entry.get(kind) for kind in PRICES}}

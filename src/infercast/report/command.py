@@ -6,14 +6,13 @@ from collections.abc import Iterable, Sequence
 from math import exp
 from typing import TYPE_CHECKING, Any
 
-from infercast.forecast.command.advice import Advice, Advised
+from infercast.forecast.command.advice import Advice, Advised, Effect
 from infercast.forecast.command.explain import Explained, Served
 from infercast.forecast.command.flags import IGNORED, NOT_MODELLED, UNKNOWN, Flag
-from infercast.forecast.command.trials import Effect
-from infercast.report.decision import LIMIT_COLUMNS, cost_rows, limit_cells, slo_title
+from infercast.report.cost import LIMIT_COLUMNS, cost_rows, limit_cells, slo_title
 from infercast.report.forecast import forecast_dict
-from infercast.report.layout import facts, grid, section, styled
 from infercast.report.memory import fit_dict, render_fit
+from infercast.report.terminal import facts, grid, section, styled
 from infercast.units import format_seconds
 
 if TYPE_CHECKING:

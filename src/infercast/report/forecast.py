@@ -1,39 +1,214 @@
-"""A simulated run of any system, for people and for programs."""
+"""A forecast as tables, plain data and per-request CSV, with KV-cache tiers, sessions and classes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from infercast.forecast.explain.phases import Phase
-from infercast.forecast.intervals.intervals import Intervals
-from infercast.forecast.latency import NAMES, Percentiles
-from infercast.forecast.pools import EngineLoad, LinkRun, PoolRun
+from infercast.forecast.explain.kernels import Phase
+from infercast.forecast.intervals import Intervals
 from infercast.forecast.result import Forecast
+from infercast.forecast.run import ClassRun, EngineLoad, LinkRun, PoolRun, SessionsRun, TierRun, Way
+from infercast.forecast.slo import NAMES, Percentiles
 from infercast.forecast.speculation import drafts_of
 from infercast.forecast.system import BOTH, DECODE
-from infercast.report.by_part import (
-    CLASS_COLUMNS,
-    TURN_COLUMNS,
-    class_cells,
-    part_fields,
-    session_rows,
-    turn_cells,
+from infercast.report.caveats import (
+    TAKING_IN,
+    TITLES,
+    caveat_section,
+    caveats,
+    host_fields,
+    host_rows,
+    state_fields,
+    state_rows,
 )
-from infercast.report.caveats import caveat_section, caveats
-from infercast.report.decision import decision_fields, render_decision
-from infercast.report.deployment import deployment_dict, deployment_facts, workload_dict
-from infercast.report.drafts import draft_rows, draft_run_dict
-from infercast.report.energy import energy_fields, render_energy
-from infercast.report.intervals import interval_fields, render_intervals
-from infercast.report.layout import facts, grid, section, styled
-from infercast.report.quantities import LATENCIES, LINK_PARTS, LOADS, OF_ENGINES, RESULTS, latencies_of, milliseconds
-from infercast.report.state import TAKING_IN, TITLES, host_fields, host_rows, state_fields, state_rows
-from infercast.report.tiers import tier_dict, tier_rows
-from infercast.units import format_percent, format_seconds
+from infercast.report.cost import decision_fields, energy_fields, render_decision, render_energy
+from infercast.report.deployment import deployment_dict, deployment_facts, draft_rows, draft_run_dict, workload_dict
+from infercast.report.quantities import (
+    LATENCIES,
+    LINK_PARTS,
+    LOADS,
+    OF_ENGINES,
+    RESULTS,
+    interval_fields,
+    latencies_of,
+    milliseconds,
+    render_intervals,
+)
+from infercast.report.terminal import facts, grid, section, styled
+from infercast.units import GIGA, MILLI, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+
+TURN_COLUMNS = ["turn", "requests", "prompt tokens", "found in cache", "TTFT p50", "TTFT p95", "end to end p50"]
+CLASS_COLUMNS = [
+    "class",
+    "priority",
+    "requests",
+    "TTFT p50",
+    "TTFT p95",
+    "TPOT p50",
+    "end to end p95",
+    "SLO",
+    "attained",
+]
+
+
+def session_rows(sessions: SessionsRun) -> list[tuple[str, str]]:
+    """Facts of all sessions."""
+    time = sessions.time
+    return [
+        ("sessions", f"{sessions.count:,}, {sessions.turns_each:.1f} turns each on average"),
+        (
+            "session time",
+            f"p50 {format_seconds(time.p50)}, p95 {format_seconds(time.p95)}; "
+            f"{format_percent(sessions.waiting_share)} of it waiting for answers",
+        ),
+        ("prefix cache", f"{format_percent(sessions.hit_share)} of the sessions' prompt tokens found"),
+    ]
+
+
+def turn_cells(sessions: SessionsRun) -> list[list[str]]:
+    """A row for each turn."""
+    return [
+        [
+            each.name,
+            f"{each.requests:,}",
+            f"{each.input_tokens:,.0f}",
+            format_percent(each.hit_share),
+            format_seconds(each.ttft.p50),
+            format_seconds(each.ttft.p95),
+            format_seconds(each.end_to_end.p50),
+        ]
+        for each in sessions.turns
+    ]
+
+
+def class_cells(classes: tuple[ClassRun, ...]) -> list[list[str]]:
+    """A row for each class."""
+    return [
+        [
+            each.name,
+            f"{each.priority}",
+            f"{each.requests:,}",
+            format_seconds(each.ttft.p50),
+            format_seconds(each.ttft.p95),
+            "-" if each.tpot is None else format_seconds(each.tpot.p50),
+            format_seconds(each.end_to_end.p95),
+            ", ".join(f"{name} < {format_seconds(seconds)}" for name, seconds in each.limits) or "-",
+            "-" if each.attainment is None else format_percent(each.attainment),
+        ]
+        for each in classes
+    ]
+
+
+def part_fields(forecast: Forecast) -> dict[str, Any]:
+    """The same as plain data; keys are there only where a workload has such parts."""
+    fields: dict[str, Any] = {}
+    if (sessions := forecast.sessions) is not None:
+        fields["sessions"] = {
+            "count": sessions.count,
+            "turns_each": sessions.turns_each,
+            "time_ms": milliseconds(sessions.time),
+            "waiting_share": sessions.waiting_share,
+            "prefix_hit_rate": sessions.hit_share,
+            "turns": [
+                {
+                    "turn": each.first,
+                    "and_later": each.last is None,
+                    "requests": each.requests,
+                    "input_tokens": each.input_tokens,
+                    "prefix_hit_rate": each.hit_share,
+                    "ttft_ms": milliseconds(each.ttft),
+                    "end_to_end_ms": milliseconds(each.end_to_end),
+                }
+                for each in sessions.turns
+            ],
+        }
+    if classes := forecast.classes:
+        fields["classes"] = [
+            {
+                "class": each.name,
+                "priority": each.priority,
+                "requests": each.requests,
+                "limits_s": dict(each.limits),
+                "slo_attainment": each.attainment,
+                "ttft_ms": milliseconds(each.ttft),
+                "tpot_ms": milliseconds(each.tpot),
+                "end_to_end_ms": milliseconds(each.end_to_end),
+            }
+            for each in classes
+        ]
+    return fields
+
+
+def tier_rows(pool: PoolRun) -> list[tuple[str, str]]:
+    """What came from where, and what the copies took; nothing without a tier."""
+    tier = pool.tier
+    if tier is None:
+        return []
+    on_gpu = pool.prefix_hit_rate - tier.hit_rate
+    rows = [
+        (
+            "KV cache tiers",
+            f"{format_percent(on_gpu)} of prompt tokens found on the GPU, {format_percent(tier.hit_rate)} in host "
+            f"memory, which was filled to {format_percent(tier.peak_use)}",
+        ),
+        ("KV copies", f"{_words(tier.load, 'loaded')}; {_words(tier.store, 'stored')}"),
+    ]
+    if tier.num_loaded:
+        wait = format_seconds(tier.mean_wait)
+        rows.append(
+            ("KV loads", f"{tier.num_loaded:,} requests waited {wait} each, from the lookup to their first step")
+        )
+    if tier.num_refused:
+        rows.append(
+            ("KV stores", f"{tier.num_refused:,} times there was no room: the tier is too small for its copies")
+        )
+    return rows
+
+
+def tier_dict(tier: TierRun | None) -> dict[str, Any] | None:
+    """The same as plain data, by the names of vLLM's counters where it has them."""
+    if tier is None:
+        return None
+    return {
+        "cpu_hit_rate": tier.hit_rate,
+        "cpu_cache_peak": tier.peak_use,
+        "external_prefix_cache_queries": tier.queries,
+        "external_prefix_cache_hits": tier.hits,
+        **_fields("load", tier.load),
+        **_fields("store", tier.store),
+        "stores_refused": tier.num_refused,
+        "held_up_s": tier.held_up,
+        "loaded_requests": tier.num_loaded,
+        "load_wait_ms": tier.mean_wait / MILLI,
+    }
+
+
+def _fields(name: str, way: Way) -> dict[str, Any]:
+    return {
+        f"kv_offload_{name}_copies": way.copies,
+        f"kv_offload_{name}_bytes": way.num_bytes,
+        f"kv_offload_{name}_time": way.seconds,
+        f"{name}_link_use": way.use,
+    }
+
+
+def _words(way: Way, done: str) -> str:
+    return f"{way.num_bytes / GIGA:,.1f} GB {done}, the link in use {format_percent(way.use)} of the run"
+
+
+def request_rows(forecast: Forecast) -> Iterator[str]:
+    """The lines of the table; a cell is empty where there is no such number."""
+    columns = forecast.per_request()
+    yield ",".join(columns) + "\n"
+    for row in zip(*(column.tolist() for column in columns.values()), strict=True):
+        yield ",".join("" if isnan(cell) else repr(cell) for cell in row) + "\n"
+
 
 SHOWN_ENGINES = 16
 LEAST_SHARE = 0.0005

@@ -1,21 +1,32 @@
-"""The kernels of one step, for people and for programs."""
+"""Where GPU time goes: kernels of one step, time breakdown of a run, and the diagnosis of slow kernels."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from infercast.engines.deployment import Deployment
+from infercast.engines.base import Deployment
+from infercast.forecast.estimate import KernelPower, estimate_notes
+from infercast.forecast.explain.breakdown import Breakdown, Composition, KernelPart, RequestParts
+from infercast.forecast.explain.diagnose import Diagnosis, Finding, Gap, Saving
 from infercast.forecast.explain.kernels import KernelCost, StepCost
-from infercast.forecast.kernel_power import KernelPower
-from infercast.forecast.notes import estimate_notes
-from infercast.report.deployment import deployment_dict, deployment_facts
-from infercast.report.layout import facts, grid, section
-from infercast.units import MICRO, format_joules, format_percent, format_rate, format_seconds, format_watts
-
-PICO = 1e-12
+from infercast.forecast.explain.step_log import KINDS
+from infercast.forecast.slo import NAMES
+from infercast.forecast.tune import experts_of, is_tunable
+from infercast.report.caveats import caveat_section, caveats
+from infercast.report.deployment import deployment_dict, deployment_facts, workload_dict
+from infercast.report.forecast import latency_cells
+from infercast.report.quantities import milliseconds
+from infercast.report.terminal import facts, grid, section
+from infercast.serve import Workload
+from infercast.units import MICRO, MILLI, format_joules, format_percent, format_rate, format_seconds, format_watts
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+
+PICO = 1e-12
 
 
 def render_step(
@@ -162,4 +173,298 @@ def power_dict(power: KernelPower) -> dict[str, Any]:
         "meter_watts": power.meter_watts,
         "meter_low_watts": power.meter_low,
         "meter_high_watts": power.meter_high,
+    }
+
+
+SHOWN_REQUESTS = 5
+SHOWN_FAMILIES = 5
+SHOWN_SHARE = 0.0005
+"""Parts below this share are left out of tables, never out of JSON."""
+
+
+BY_PLACE = "What a token is made of, by its place in the answer"
+
+
+def render_breakdown(workload: Workload, breakdown: Breakdown) -> list[RenderableType]:
+    """Tables for a terminal."""
+    several = f", on {breakdown.side_by_side:,} replicas and stages" if breakdown.side_by_side > 1 else ""
+    title = f"Where every second of the {format_seconds(breakdown.duration)} goes{several}"
+    parts = [
+        section(title, _run_table(breakdown)),
+        section("Where the time to first token goes, per request", _parts_table(breakdown.first_tokens)),
+        section("The slowest first tokens", _slowest_table(workload, breakdown.first_tokens)),
+    ]
+    if breakdown.later_tokens is not None:
+        parts.append(section("Where the time per output token goes", _parts_table(breakdown.later_tokens)))
+    if breakdown.composition is not None:
+        parts.append(section(BY_PLACE, grid(*composition_cells(breakdown.composition))))
+    return parts
+
+
+def render_parts(breakdown: Breakdown) -> list[RenderableType]:
+    """The same for a notebook, without the requests that it is of."""
+    parts = [_run_table(breakdown), section("TTFT, per request", _parts_table(breakdown.first_tokens))]
+    if breakdown.later_tokens is not None:
+        parts.append(section("TPOT", _parts_table(breakdown.later_tokens)))
+    return parts
+
+
+def by_family(breakdown: Breakdown) -> list[tuple[str, list[KernelPart]]]:
+    """Families with their kernels, both largest first."""
+    ordered = sorted(breakdown.kernels, key=lambda part: part.family)
+    families = [(name, list(parts)) for name, parts in groupby(ordered, key=lambda part: part.family)]
+    return sorted(families, key=lambda family: -sum(part.total for part in family[1]))
+
+
+def _run_table(breakdown: Breakdown) -> RenderableType:
+    rows = []
+    for family, kernels in by_family(breakdown):
+        seconds = {kind: sum(kernel.seconds[kind] for kernel in kernels) for kind in KINDS}
+        rows.append(_run_row(family, seconds, breakdown.whole))
+        if len(kernels) > 1 or kernels[0].name != family:
+            rows += [_run_row(f"  {kernel.name}", kernel.seconds, breakdown.whole) for kernel in kernels]
+    rows.append(_run_row(breakdown.host.name, breakdown.host.seconds, breakdown.whole))
+    idle = breakdown.idle_seconds
+    rows.append(("no request in the system", "", "", "", *_total(idle, breakdown.whole)))
+    steps = [f"{breakdown.steps[kind]:,} {kind} step{'' if breakdown.steps[kind] == 1 else 's'}" for kind in KINDS]
+    shown = [row for row in rows if not row[0].startswith("  ") or row[-1] != format_percent(0.0)]
+    return grid(("", *steps, "all", "share"), shown)
+
+
+def _run_row(name: str, seconds: dict[str, float], whole: float) -> tuple[str, ...]:
+    cells = (format_seconds(seconds[kind]) if seconds[kind] > 0 else "-" for kind in KINDS)
+    return (name, *cells, *_total(sum(seconds.values()), whole))
+
+
+def _total(seconds: float, whole: float) -> tuple[str, str]:
+    return (format_seconds(seconds) if seconds > 0 else "-"), format_percent(seconds / whole)
+
+
+def _parts_table(parts: RequestParts) -> RenderableType:
+    """Means over all requests beside means over the slowest."""
+    columns = [parts.mean(), parts.mean(parts.slowest)]
+    totals = [sum(column.values()) for column in columns]
+    rows = []
+    for name in parts.parts:
+        if max(column[name] / total for column, total in zip(columns, totals, strict=True)) >= SHOWN_SHARE:
+            cells = [
+                cell
+                for column, total in zip(columns, totals, strict=True)
+                for cell in (format_seconds(max(column[name], 0.0)), format_percent(max(column[name], 0.0) / total))
+            ]
+            rows.append((name, *cells))
+    rows.append(("together", format_seconds(totals[0]), "", format_seconds(totals[1]), ""))
+    count = parts.slowest.size
+    slowest = "the slowest" if count == 1 else f"slowest {count:,}"
+    return grid(("", f"all {parts.total.size:,}", "share", slowest, "share"), rows)
+
+
+def _slowest_table(workload: Workload, parts: RequestParts) -> RenderableType:
+    rows = []
+    for position in parts.total.argsort(kind="stable")[::-1][:SHOWN_REQUESTS].tolist():
+        request = workload.requests[int(parts.requests[position])]
+        total = float(parts.total[position])
+        words = largest_parts({name: float(part[position]) for name, part in parts.parts.items()}, total)
+        sent = format_seconds(float(parts.sent_at[position]))
+        rows.append(
+            (f"{int(parts.requests[position]):,}", sent, f"{request.num_input:,}", format_seconds(total), words)
+        )
+    return grid(("request", "sent at", "prompt", "TTFT", "largest parts"), rows, text_columns=0, notes_at=(4,))
+
+
+def largest_parts(parts: dict[str, float], total: float) -> str:
+    """What most of a request's time went to, in words."""
+    shares = sorted(((seconds / total, name) for name, seconds in parts.items()), reverse=True)
+    return ", ".join(f"{name} {100 * share:.0f} %" for share, name in shares[:4] if share >= 0.01)
+
+
+def composition_cells(composition: Composition) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Titles and rows: what a token takes in each range of places, and the shares of kernel families in it."""
+    sums: dict[str, float] = {}
+    for each in composition.ranges:
+        for family, seconds in each.families.items():
+            sums[family] = sums.get(family, 0.0) + seconds * each.tokens
+    shown = sorted(sums, key=lambda family: -sums[family])[:SHOWN_FAMILIES]
+    rows = []
+    for each in composition.ranges:
+        shares = [each.families[family] / each.seconds for family in shown]
+        cells = [format_percent(share) for share in (*shares, max(0.0, 1.0 - sum(shares)))]
+        rows.append((f"{each.first:,} to {each.last:,}", f"{each.requests:,}", format_seconds(each.seconds), *cells))
+    return ("token", "requests", "per token", *shown, "rest"), rows
+
+
+def breakdown_dict(breakdown: Breakdown) -> dict[str, Any]:
+    """The same as plain data."""
+    return {
+        "duration_s": breakdown.duration,
+        "side_by_side": breakdown.side_by_side,
+        "steps": breakdown.steps,
+        "kernels": [
+            {"kernel": part.name, "family": part.family, "seconds": part.seconds} for part in breakdown.kernels
+        ],
+        "host_seconds": breakdown.host.seconds,
+        "idle_seconds": breakdown.idle_seconds,
+        "ttft": _parts_dict(breakdown.first_tokens),
+        "tpot": None if breakdown.later_tokens is None else _parts_dict(breakdown.later_tokens),
+        "by_tokens_generated": [
+            {
+                "first": each.first,
+                "last": each.last,
+                "requests": each.requests,
+                "tokens": each.tokens,
+                "ms": each.seconds / MILLI,
+                "families_ms": {family: seconds / MILLI for family, seconds in each.families.items()},
+            }
+            for each in (() if breakdown.composition is None else breakdown.composition.ranges)
+        ],
+    }
+
+
+def _parts_dict(parts: RequestParts) -> dict[str, Any]:
+    def request(position: int) -> dict[str, Any]:
+        each = {name: float(part[position]) / MILLI for name, part in parts.parts.items()}
+        return {"request": int(parts.requests[position]), "ms": float(parts.total[position]) / MILLI, "parts_ms": each}
+
+    return {
+        "mean_ms": {name: seconds / MILLI for name, seconds in parts.mean().items()},
+        "slowest_mean_ms": {name: seconds / MILLI for name, seconds in parts.mean(parts.slowest).items()},
+        "slowest": [request(position) for position in parts.slowest.tolist()],
+    }
+
+
+PLACES = {"prefill": "prompts", "decode": "decoding"}
+NEAR = 0.95
+"""A kernel that reaches so much of its ceiling is as good as there."""
+SAID = 8
+"""Findings in words; the table has all."""
+CEILING = "the latency that one in ten measured kernels of the shape beats, over GPUs and engines (docs/diagnose.md)"
+
+
+def render_diagnosis(diagnosis: Diagnosis) -> list[RenderableType]:
+    """Sentences and tables for a terminal."""
+    forecast = diagnosis.forecast
+    workload = f"{forecast.workload.description}; {forecast.duration:,.1f} s simulated"
+    latencies = grid(
+        ("", *NAMES),
+        [
+            ("time to first token (TTFT)", *latency_cells(forecast.ttft)),
+            ("time per output token (TPOT)", *latency_cells(forecast.tpot)),
+        ],
+    )
+    return [
+        section("What was simulated", facts([*deployment_facts(forecast.deployment), ("workload", workload)])),
+        section("Latency", latencies),
+        section("What would help, most first", facts(_numbered(diagnosis))),
+        section("Kernels against the best of their shape, one launch in an average step", _gap_table(diagnosis)),
+        caveat_section(caveats(forecast)),
+    ]
+
+
+def _numbered(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """Each finding in words, then what is left: all of them together, and the host."""
+    lines = [(str(number), _sentence(each)) for number, each in enumerate(diagnosis.findings[:SAID], start=1)]
+    if not lines:
+        lines.append(("", "Every kernel is about as good as the best of its shape."))
+    else:
+        lines.append(("all", f"All gaps closed together would save {_saved(diagnosis.everything)}."))
+    lines.append(("host", f"A host that takes no time would save {_saved(diagnosis.host)}."))
+    if command := _tune_command(diagnosis):
+        lines.append(("tune", f"Launch configurations of the experts' kernel are ranked by: {command}"))
+    if diagnosis.not_judged:
+        words = ", ".join(diagnosis.not_judged)
+        lines.append(("not judged", f"{words}: no such kernel was measured to compare with."))
+    return [(name, line.replace(" %", "\N{NO-BREAK SPACE}%")) for name, line in lines]
+
+
+def _sentence(finding: Finding) -> str:
+    gap = finding.gaps[0]
+    verb = "run" if " and " in finding.name else "runs"
+    family = "" if finding.family == finding.name else f" ({finding.family})"
+    others = [each for each in finding.gaps[1:] if each.attained < NEAR]
+    more = "".join(f", at {each.tokens:,} tokens {100 * each.attained:.0f} %" for each in others)
+    times = f"{format_seconds(gap.seconds)} against {format_seconds(gap.ceiling)}{more}"
+    return (
+        f"{finding.name}{family} at {gap.tokens:,} tokens {verb} at {100 * gap.attained:.0f} % of what the best "
+        f"kernels of this shape reach ({times}); closing the gap saves {_saved(finding.saving)}."
+    )
+
+
+def _tune_command(diagnosis: Diagnosis) -> str:
+    """The command that looks for a better launch of experts with a gap; empty where there are none it knows."""
+    deployment = diagnosis.forecast.deployment
+    layout, experts = deployment.layout, experts_of(deployment.model, deployment.layout)
+    launches = deployment.engine.expert_launches
+    if experts is None or not is_tunable(experts, launches) or all(each.family != "moe" for each in diagnosis.findings):
+        return ""
+    parallel = f" --tensor-parallel-size {layout.tensor}" if layout.tensor > 1 else ""
+    spread = " --enable-expert-parallel" if layout.experts else ""
+    quantised = " --quantization fp8" if experts.dtype == "fp8" else ""
+    return f"infercast tune {deployment.model.name} --gpu {deployment.gpu.name}{parallel}{spread}{quantised}"
+
+
+def _saved(saving: Saving) -> str:
+    parts = [(saving.ttft, "of TTFT"), (saving.tpot, "of TPOT")]
+    words = [f"{format_percent(share)} {what}" for share, what in parts if share >= 0.0005]
+    text = " and ".join(words) or "next to nothing"
+    return f"{text}, for {format_percent(saving.throughput)} more tokens/s" if saving.throughput >= 0.005 else text
+
+
+def _gap_table(diagnosis: Diagnosis) -> RenderableType:
+    rows = [
+        (
+            finding.name if number == 0 else "",
+            PLACES[gap.phase],
+            f"{gap.tokens:,}",
+            format_seconds(gap.seconds),
+            format_seconds(gap.ceiling),
+            format_seconds(gap.limit) if gap.limit >= 0.1 * MICRO else "< 0.1 us",
+            format_percent(gap.attained),
+            format_percent(gap.share),
+            format_percent(gap.loss),
+        )
+        for finding in diagnosis.findings
+        for number, gap in enumerate(finding.gaps)
+    ]
+    columns = ("kernel", "steps of", "tokens", "forecast", "best", "hard limit", "reaches", "GPU time", "lost")
+    return grid(columns, rows, text_columns=2)
+
+
+def diagnosis_dict(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The same as plain data."""
+    forecast = diagnosis.forecast
+    return {
+        "deployment": deployment_dict(forecast.deployment),
+        "workload": workload_dict(forecast.workload),
+        "ttft_ms": milliseconds(forecast.ttft),
+        "tpot_ms": milliseconds(forecast.tpot),
+        "output_tokens_per_s": forecast.output_tokens_per_second,
+        "ceiling": CEILING,
+        "findings": [
+            {
+                "kernel": finding.name,
+                "family": finding.family,
+                "source": finding.source,
+                "saving": asdict(finding.saving),
+                "gaps": [_gap_dict(gap) for gap in finding.gaps],
+                "sentence": _sentence(finding),
+            }
+            for finding in diagnosis.findings
+        ],
+        "all_gaps_closed": asdict(diagnosis.everything),
+        "free_host": asdict(diagnosis.host),
+        "not_judged": list(diagnosis.not_judged),
+        "caveats": caveats(forecast),
+    }
+
+
+def _gap_dict(gap: Gap) -> dict[str, Any]:
+    return {
+        "phase": gap.phase,
+        "tokens": gap.tokens,
+        "us": gap.seconds / MICRO,
+        "ceiling_us": gap.ceiling / MICRO,
+        "limit_us": gap.limit / MICRO,
+        "attained": gap.attained,
+        "share_of_gpu_time": gap.share,
+        "lost_share_of_gpu_time": gap.loss,
     }

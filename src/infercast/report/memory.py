@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from infercast.engines.base import engine_of
 from infercast.engines.memory import KvLayout
-from infercast.engines.registry import engine_of
-from infercast.models.parameters import parameter_count
-from infercast.report.layout import facts, grid, section
+from infercast.models.spec import parameter_count
+from infercast.report.terminal import facts, grid, section
 from infercast.serve.cache.shape import KvShape
 from infercast.units import format_bytes, format_count, format_percent
 

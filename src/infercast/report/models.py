@@ -6,15 +6,14 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from infercast.models.parameters import (
+from infercast.models.spec import (
+    ModelConfig,
     active_parameter_count,
     parameter_count,
     prediction_parameter_count,
     weight_bytes,
 )
-from infercast.models.spec import ModelConfig
-from infercast.report.fitting import Column, FittingTable
-from infercast.report.layout import facts, section, styled
+from infercast.report.terminal import Column, FittingTable, facts, section, styled
 from infercast.units import format_bytes, format_count
 
 if TYPE_CHECKING:

@@ -19,12 +19,12 @@ except ImportError:
     raise InputError("plot needs matplotlib: pip install 'infercast[report]'") from None
 
 if TYPE_CHECKING:
-    from infercast.forecast.day.day import DayPlan
+    from infercast.forecast.day import DayPlan
     from infercast.forecast.explain.kernels import StepCost
     from infercast.forecast.memory import Fit
     from infercast.forecast.result import Forecast
     from infercast.forecast.slo import Slo
-    from infercast.forecast.sweep.points import Sweep
+    from infercast.forecast.sweep import Sweep
 
 WIDTH, HEIGHT = 9.0, 3.4
 """Inches."""

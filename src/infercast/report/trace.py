@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from infercast.forecast.explain.lanes import EngineLanes, Lanes, Slice
-from infercast.forecast.explain.request_lanes import RequestSlice
+from infercast.forecast.explain.timeline import EngineLanes, Lanes, RequestSlice, Slice
 from infercast.units import MICRO
 
 ENGINE, REQUESTS, QUEUE = 1, 2, 3

@@ -1,8 +1,7 @@
 """Requests, scheduler, KV blocks and the clock. Knows no operator and no GPU."""
 
 from infercast.serve.record import Record
-from infercast.serve.scheduler.policy import FirstCome
-from infercast.serve.scheduler.prefill_first import PrefillFirst
+from infercast.serve.scheduler.policy import FirstCome, PrefillFirst
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.workload.request import Request, Segment, Workload
 

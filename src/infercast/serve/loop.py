@@ -1,26 +1,91 @@
-"""The loop of an engine's host thread: take in requests, plan and launch a step, take in a result.
-
-Like vLLM's engine core, it keeps up to two steps under way when scheduling is asynchronous: the next one is planned
-when the result before the one that runs has been taken in, so a request that arrives during a step joins the one
-after the next. A step that can be repeated is, as one turn of the loop, until something changes.
-"""
+"""The loop of an engine's host thread: admit requests, plan and launch a step, process a result."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
 
-from infercast.serve.conditions import Conditions
-from infercast.serve.first_use import NOTHING_NEW, FirstUses
-from infercast.serve.looks import Looks
+import numpy as np
+
+from infercast.errors import InputError
+from infercast.serve.cache.tiers import Link, LinkTotals, Offload, TierTotals
 from infercast.serve.record import Record
-from infercast.serve.scheduler.planner import Planner
-from infercast.serve.scheduler.sequence import Plan
+from infercast.serve.scheduler.base import Plan, Planner
+from infercast.serve.scheduler.draft_scheduler import DraftPlan
+from infercast.serve.scheduler.offloading import Move, OffloadingScheduler
+from infercast.serve.scheduler.prefill_scheduler import TieredScheduler
 from infercast.serve.step import StepEstimate, StepShape, StepTimer, groups_of
-from infercast.serve.timeline import Repetitions, Timeline
-from infercast.serve.watching import TELL_EVERY, Observer, Progress, Watcher
-from infercast.serve.workload.source import Source
+from infercast.serve.timeline import NOTHING_NEW, Conditions, FirstUses, Repetitions, Span, Timeline
+from infercast.serve.workload.clients import Source
+
+# How often an engine looks for new requests: after every step, or after so many steps of decoding.
+
+
+class Looks:
+    """Counts steps of decoding since the last look; after a step with prompts, and when it idles, an engine looks."""
+
+    __slots__ = ("_every", "_steps")
+
+    def __init__(self, every: int = 1) -> None:
+        self._every, self._steps = every, every
+
+    @property
+    def is_always(self) -> bool:
+        """Whether it looks after every step."""
+        return self._every <= 1
+
+    @property
+    def steps_left(self) -> int:
+        """Steps of decoding until the next look, one at least."""
+        return max(1, self._every - self._steps)
+
+    def is_due(self) -> bool:
+        """Whether now is the time; if it is, counting starts again."""
+        if self._steps < self._every:
+            return False
+        self._steps = 0
+        return True
+
+    def decoded(self, steps: int) -> None:
+        """So many steps of decoding were launched."""
+        self._steps += steps
+
+    def hurry(self) -> None:
+        """Look next time."""
+        self._steps = self._every
+
+
+# Who is told of a run while it goes on: of its progress, of plans, and of every step.
+
+
+Progress = Callable[[int, float], None]
+"""Told how many requests have been sent, and the simulated seconds."""
+Observer = Callable[[Any, Plan], None]
+"""Told of the scheduler, and of what it has planned."""
+TELL_EVERY = 1024
+"""Requests between two tellings of progress."""
+
+
+class Watcher(Protocol):
+    """Told of every step when it is handed to the GPU, one by one or in stretches of decoding."""
+
+    def step(self, plan: Plan, shape: StepShape, estimate: StepEstimate, span: Span, held: SequenceOf[int]) -> None:
+        """One step, and the KV blocks held in it; the plan does not name those that decode together."""
+
+    def stretch(self, shape: StepShape, estimate: StepEstimate, ends: SequenceOf[float], held: SequenceOf[int]) -> None:
+        """Steps of one decoding batch in a row, when the GPU is done with each, and the KV blocks held in it; the
+        estimate may hold more.
+        """
+
+
+# Like vLLM's engine core, it keeps up to two steps under way when scheduling is asynchronous: the next one is planned
+# when the result before the one that runs has been taken in, so a request that arrives during a step joins the one
+# after the next. A step that can be repeated is, as one turn of the loop, until something changes.
+
 
 Numbers = tuple[int, int, int, int, int]
 """Of a step: sequences in it, sequences that wait, tokens, context and sampled rows."""
@@ -280,3 +345,268 @@ class Loop:
         self.record.tokens(time, plan.num_yielded, others, done, plan.left, apart=plan.is_apart)
         for sequence in done:
             self.clients.answer(self.record.last_end, sequence.index)
+
+
+# The loop of an engine that drafts: steps are timed and taken in one by one, for nobody knows what they will yield.
+
+
+class DraftLoop(Loop):
+    """One engine while it runs; its timer is asked with a `DraftShape`."""
+
+    def _time_beside(self, plan: Plan) -> Step:
+        """What a step takes."""
+        assert isinstance(plan, DraftPlan)
+        shape, count = plan.shape, len(plan.sequences)
+        numbers = (count, len(self.scheduler.waiting), shape.num_tokens, shape.total_computed, shape.num_sampled)
+        estimate = self.time_step(shape)
+        if plan.num_prompts:
+            estimate = self.conditions.meet(estimate, self.timeline.clock, self.timeline.gpu_free)
+        return Step(plan, numbers, estimate, shape)
+
+    def _has_prompts(self, step: Step) -> bool:
+        """Whether it computes more than a token and its drafts of each sequence."""
+        assert isinstance(step.plan, DraftPlan)
+        return step.plan.num_prompts > 0
+
+    def _take_in(self, step: Step, time: float) -> None:
+        """The result of a step is there: all tokens of a sequence leave together."""
+        plan = step.plan
+        assert isinstance(plan, DraftPlan)
+        done = self.scheduler.complete(plan)
+        self.record.tokens(time, len(plan.received), plan.received, done)
+        for sequence in done:
+            self.clients.answer(self.record.last_end, sequence.index)
+
+
+# The loop of an engine that copies KV blocks to the host's memory and back beside its steps.
+#
+# A copy from the host starts when the step is launched that was planned with it. A copy to the host is handed over at
+# the
+# start of the step after the one that computes the blocks, and starts when that one is done; tokens of a step that
+# ends
+# meanwhile reach the host after it, for they travel the same way. The engine looks for copies that have ended after it
+# has launched a step, and hears of them with that step's result. While nothing can be computed and copies are under
+# way
+# it takes turns without a step.
+
+
+class StepWithMoves(Step):
+    """A step, and the copies whose end is seen with it."""
+
+    __slots__ = ("ended",)
+
+    def __init__(
+        self, plan: Plan, numbers: Numbers, estimate: StepEstimate, shape: StepShape | None, ended: list[Move]
+    ) -> None:
+        super().__init__(plan, numbers, estimate, shape)
+        self.ended = ended
+
+
+@dataclass(slots=True)
+class EmptyTurn:
+    """A turn in which nothing is computed."""
+
+    end: float
+    ended: list[Move]
+
+
+class OffloadingLoop(Loop):
+    """One engine with a tier of its KV cache in the host's memory."""
+
+    def __init__(self, scheduler: OffloadingScheduler, *args: Any, offload: Offload, **options: Any) -> None:
+        super().__init__(scheduler, *args, **options)
+        self.offload, self.planner = offload, scheduler
+        self.load, self.store = Link(offload.load), Link(offload.store)
+        self.waited = 0.0
+        """Seconds in which steps waited for copies to the host, because their blocks were wanted."""
+        self._began: dict[int, float] = {}
+        """When the first copy of each request that had one was handed over."""
+        self._stored: deque[tuple[float, float]] = deque()
+        """When copies to the host began and end."""
+        self._handed_over: list[Move] = []
+        self._unsubmitted: list[Move] = []
+
+    def turns(self) -> Iterator[float]:
+        """As of any engine; at the end, the record is told of the tier."""
+        yield from super().turns()
+        self.record.tier = self._totals()
+
+    def _totals(self) -> TierTotals:
+        moves, loaded = self.planner.moves, self.planner.loaded
+        num_loaded = np.zeros(len(self.record.sent_at), dtype=np.int64)
+        num_loaded[[*loaded.keys()]] = [*loaded.values()]
+        load_began = np.full(len(num_loaded), np.nan)
+        load_began[[*self._began.keys()]] = [*self._began.values()]
+        return TierTotals(
+            num_blocks=moves.tier.num_blocks,
+            peak_blocks=moves.tier.peak,
+            num_refused=moves.tier.num_refused,
+            num_queried=moves.num_queried,
+            num_hit=moves.num_hit,
+            load=LinkTotals(self.load.num_copies, self.load.num_bytes, self.load.seconds),
+            store=LinkTotals(self.store.num_copies, self.store.num_bytes, self.store.seconds),
+            waited=self.waited,
+            num_loaded=num_loaded,
+            load_began=load_began,
+        )
+
+    def _most_steps(self, plan: Plan, arrival: float | None) -> int:
+        """No jumps while copies are under way, or where every step may hand some over."""
+        if (
+            self.planner.has_moves
+            or not self.offload.prompts_only
+            or (self.under_way and isinstance(self.under_way[0], EmptyTurn))
+        ):
+            return 1
+        return super()._most_steps(plan, arrival)
+
+    def _launch(self, step: Step) -> None:
+        """Hand copies over before the step's first kernel, and look for those that have ended after its last."""
+        if not self.planner.has_moves:
+            super()._launch(step)
+            return
+        host, timeline = step.estimate.host, self.timeline
+        before = timeline.clock + host.plan + host.prepare
+        after = self._hand_over(before, timeline.gpu_free)
+        host = host._replace(prepare=host.prepare + (after - before))
+        polled = after + host.launch + (host.wake if timeline.slept else 0.0)
+        estimate = step.estimate._replace(host=host)
+        super()._launch(StepWithMoves(step.plan, step.numbers, estimate, step.shape, self._ended_by(polled)))
+
+    def _hand_over(self, now: float, gpu_free: float) -> float:
+        """Copies begin, stores after what the GPU has to do; returns when the host is done with that."""
+        moves = self.planner.moves
+        for move in self._unsubmitted:
+            begun = max(now, gpu_free, self.store.free_at)
+            now, move.end = self.store.copy(now, move.num_bytes, move.num_pieces, after=gpu_free)
+            self._stored.append((begun, move.end))
+        self._handed_over += self._unsubmitted
+        if moves.flushed:
+            waited = max([now, *(move.end for move in moves.flushed if move.end)])
+            self.waited += waited - now
+            now, moves.flushed = waited, []
+        for move in moves.loads:
+            if not move.sequence.num_preemptions:
+                self._began[move.sequence.index] = now
+            now, move.end = self.load.copy(now, move.num_bytes, move.num_pieces)
+        self._handed_over += moves.loads
+        self._unsubmitted, moves.stores, moves.loads = moves.stores, [], []
+        return now
+
+    def _ended_by(self, time: float) -> list[Move]:
+        """Copies that have ended, and were not seen before."""
+        ended = [move for move in self._handed_over if move.end <= time]
+        if ended:
+            self._handed_over = [move for move in self._handed_over if move.end > time]
+        return ended
+
+    def _is_idle(self, arrival: float | None) -> bool:
+        """Turns without a step as long as copies are under way."""
+        if not self.planner.has_moves:
+            if arrival is None and self.planner.waiting and not (self.under_way or self.planner.running):
+                raise InputError(
+                    f"the engine would wait for ever: {len(self.planner.waiting):,} requests wait, the first for KV "
+                    "blocks that others hold which wait behind it and were loaded from host memory; give the GPU's "
+                    "cache more blocks, or ask for a newer engine"
+                )
+            return super()._is_idle(arrival)
+        timeline = self.timeline
+        timeline.clock = self._hand_over(timeline.clock, timeline.gpu_free)
+        turn = EmptyTurn(timeline.clock, self._ended_by(timeline.clock))
+        self.under_way.append(cast("Step", turn))
+        if len(self.under_way) == self.steps_under_way:
+            self._finish()
+        timeline.clock += self.offload.empty_step_seconds
+        return False
+
+    def _finish(self) -> None:
+        """Wait for the oldest step under way, and take in its result and what has ended."""
+        step = self.under_way[0]
+        if isinstance(step, EmptyTurn):
+            self.under_way.popleft()
+            self.planner.end_moves(step.ended)
+            return
+        if step is not None and self._stored:
+            step.end = self._result_at(step.end)
+        super()._finish()
+
+    def _result_at(self, end: float) -> float:
+        """When the host has the tokens of a step: they travel behind what is being stored when it ends."""
+        stored = self._stored
+        while stored and stored[0][1] <= end:
+            stored.popleft()
+        for begun, until in stored:
+            if begun >= end:
+                break
+            end = max(end, until)
+        return end
+
+    def _take_in(self, step: Step, time: float) -> None:
+        super()._take_in(step, time)
+        if isinstance(step, StepWithMoves) and step.ended:
+            self.planner.end_moves(step.ended)
+
+
+# The loop of an engine that brings KV pages back from the host's memory while it computes the prompts that need them.
+#
+# Layers are loaded one after the other and computed as they arrive, so a step lasts at least as long as its copy, and
+# the
+# last layer comes after. Copies to the host begin when results are taken in; nothing waits for them.
+
+
+class TieredLoop(Loop):
+    """One engine with a tier of its KV cache in the host's memory."""
+
+    def __init__(self, scheduler: TieredScheduler, *args: Any, offload: Offload, **options: Any) -> None:
+        super().__init__(scheduler, *args, **options)
+        self.offload, self.planner = offload, scheduler
+        self.load, self.store = Link(offload.load), Link(offload.store)
+        self.waited = 0.0
+        """Seconds in which steps waited for what they load."""
+        self._began: dict[int, float] = {}
+
+    def turns(self) -> Iterator[float]:
+        """As of any engine; at the end, the record is told of the tier."""
+        yield from super().turns()
+        self.record.tier = self._totals()
+
+    def _launch(self, step: Step) -> None:
+        """A step that loads something lasts until its last layer is there and computed."""
+        loaded, stored = self.planner.tiers.loaded, self.planner.tiers.stored
+        if stored:
+            for count in stored:
+                self.store.copy(self.timeline.clock, count * self.offload.block_bytes)
+            stored.clear()
+        if loaded and step.plan.sequences:
+            host, timeline = step.estimate.host, self.timeline
+            planned = timeline.clock + host.plan
+            _, end = self.load.copy(planned, sum(loaded) * self.offload.block_bytes)
+            loaded.clear()
+            start = max(planned + host.prepare, timeline.gpu_free)
+            seconds = step.estimate.gpu_seconds[0]
+            longer = max(seconds, end - start + seconds / self.offload.block_pieces) - seconds
+            self.waited += longer
+            self._began |= dict.fromkeys(self.planner.new_loads, planned)
+            step.estimate = step.estimate._replace(
+                gpu_seconds=[seconds + longer], host=host.waiting(max(0.0, longer - host.launch))
+            )
+        super()._launch(step)
+
+    def _totals(self) -> TierTotals:
+        planner, tiers, loaded = self.planner, self.planner.tiers, self.planner.loaded
+        num_loaded = np.zeros(len(self.record.sent_at), dtype=np.int64)
+        num_loaded[[*loaded.keys()]] = [*loaded.values()]
+        load_began = np.full(len(num_loaded), np.nan)
+        load_began[[*self._began.keys()]] = [*self._began.values()]
+        return TierTotals(
+            num_blocks=tiers.host_blocks,
+            peak_blocks=tiers.host_peak,
+            num_refused=tiers.num_refused,
+            num_queried=planner.num_queried,
+            num_hit=planner.num_hit,
+            load=LinkTotals(self.load.num_copies, self.load.num_bytes, self.load.seconds),
+            store=LinkTotals(self.store.num_copies, self.store.num_bytes, self.store.seconds),
+            waited=self.waited,
+            num_loaded=num_loaded,
+            load_began=load_began,
+        )

@@ -1,22 +1,184 @@
-"""What a run leaves behind: the times of every request, and sums over its steps."""
+"""What a run leaves behind: times of every request, sums over steps, and the record of several engines together."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 from copy import copy
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from infercast.serve.scheduler.sequence import Sequence
+from infercast.serve.cache.tiers import TierTotals
+from infercast.serve.scheduler.base import Sequence
 from infercast.serve.speculation import DraftCounts
-from infercast.serve.tier_totals import TierTotals
-from infercast.serve.totals import Gauge, PhaseTotals
+from infercast.serve.step import StepEstimate
+
+# Sums over steps.
+#
+# Steps are noted down as they come, one by one or in stretches, and added up in portions of a fixed number. So a
+# stretch
+# adds up to the same bits as its steps one by one, and a long run needs no more memory than a short one.
+
+
+Array = npt.NDArray[Any]
+
+PORTION = 1024
+"""Steps that are added up at once."""
+MOST_NOTED_STEPS = 4 * PORTION
+"""Steps that are noted before whole portions of them are added up."""
+
+
+@dataclass(slots=True)
+class Gauge:
+    """A quantity over time: its time-weighted sum and its peak."""
+
+    area: float = 0.0
+    peak: float = 0.0
+
+
+class PhaseTotals:
+    """Sums over the steps of one phase, complete once it is closed."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.stretches = 0
+        """Batches that steps were repeated with, each of which the simulation planned once."""
+        self.tokens = 0
+        self.sequences = 0
+        self.context = 0
+        self.sampled = 0
+        self.seconds = 0.0
+        self.rows: list[dict[int, int]] = []
+        """For each table of the timer, how many steps ran the kernels of each of its rows."""
+        self.slowed: dict[int, float] = {}
+        """For rows of the first table, the shares by which products took longer, added up."""
+        self.varying: list[float] = []
+        """Seconds of each of the other kernels."""
+        self.running, self.waiting, self.held_blocks = Gauge(), Gauge(), Gauge()
+        # Of each step: seconds, held blocks, and seconds of each varying kernel.
+        self._seconds: list[float] = []
+        self._held: list[int] = []
+        self._kernels: list[list[float]] = []
+        # Of each stretch: its steps; sequences, waiting, tokens, context and sampled rows of the first; rows of tables.
+        self._stretches: list[int] = []
+        self._width = 0
+        # Steps that do not fill a portion yet, written out.
+        self._left: Array = np.empty((0, 0))
+
+    def note(
+        self,
+        first: tuple[int, int, int, int, int],
+        estimate: StepEstimate,
+        seconds: SequenceOf[float],
+        held_blocks: SequenceOf[int],
+    ) -> None:
+        """One or more steps of the same batch, whose contexts grow by a token a step, and how long each took.
+
+        ``first``: sequences, waiting, tokens, context and sampled rows of the first of them.
+        """
+        steps = len(seconds)
+        if not self._width:
+            self._open(estimate)
+        self._seconds += seconds
+        self._held += held_blocks
+        for noted, values in zip(self._kernels, estimate.varying, strict=True):
+            noted.extend(values if len(values) == steps else values[:steps])
+        self._stretches += (steps, *first, *estimate.rows)
+        if estimate.slowed:
+            self.slowed[estimate.rows[0]] = self.slowed.get(estimate.rows[0], 0.0) + estimate.slowed
+        if len(self._seconds) >= MOST_NOTED_STEPS:
+            self._add_up()
+
+    def _open(self, estimate: StepEstimate) -> None:
+        """The first step tells how many kernels and tables the timer has."""
+        self._width = 6 + len(estimate.rows)
+        self.rows, self.varying = [{} for _ in estimate.rows], [0.0 for _ in estimate.varying]
+        self._kernels = [[] for _ in estimate.varying]
+        self._left = np.empty((4 + len(self._kernels), 0))
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        if self._width:
+            self._add_up()
+            self._add_portions(self._left[:, None, :])
+
+    def so_far(self) -> PhaseTotals:
+        """The sums up to now, closed; steps that come later are added to these and not to those."""
+        found = PhaseTotals()
+        if self._width:
+            self._add_up()
+            for name in ("steps", "tokens", "sequences", "context", "sampled", "seconds"):
+                setattr(found, name, getattr(self, name))
+            found.rows, found.varying = [dict(counts) for counts in self.rows], [*self.varying]
+            found.slowed = dict(self.slowed)
+            for name in ("running", "waiting", "held_blocks"):
+                setattr(found, name, replace(getattr(self, name)))
+            found._add_portions(self._left[:, None, :])
+        return found
+
+    def since(self, before: PhaseTotals) -> PhaseTotals:
+        """What was added between two moments; peaks are those of the whole time."""
+        found = PhaseTotals()
+        for name in ("steps", "tokens", "sequences", "context", "sampled", "seconds"):
+            setattr(found, name, getattr(self, name) - getattr(before, name))
+        earlier = before.rows or [{} for _ in self.rows]
+        pairs = zip(self.rows, earlier, strict=True)
+        found.rows = [{row: left for row in now if (left := now[row] - then.get(row, 0))} for now, then in pairs]
+        found.slowed = {row: value - before.slowed.get(row, 0.0) for row, value in self.slowed.items()}
+        found.varying = [now - then for now, then in zip_longest(self.varying, before.varying, fillvalue=0.0)]
+        for name in ("running", "waiting", "held_blocks"):
+            now, then = getattr(self, name), getattr(before, name)
+            setattr(found, name, Gauge(now.area - then.area, now.peak))
+        return found
+
+    def _add_up(self) -> None:
+        """Count the noted stretches, write their steps out as rows of numbers and add up whole portions of these."""
+        stretches = np.array(self._stretches, dtype=np.int64).reshape(-1, self._width).T
+        steps, sequences, waiting, tokens, computed, sampled, *rows = stretches
+        self.steps += int(steps.sum())
+        self.stretches += steps.size
+        self.sequences += int((steps * sequences).sum())
+        self.tokens += int((steps * tokens).sum())
+        self.context += int((steps * computed + sequences * steps * (steps - 1) // 2).sum())
+        self.sampled += int((steps * sampled).sum())
+        for counts, of_table in zip(self.rows, rows, strict=True):
+            met, places = np.unique(of_table, return_inverse=True)
+            for row, count in zip(met.tolist(), np.bincount(places, steps).tolist(), strict=True):
+                counts[row] = counts.get(row, 0) + int(count)
+        noted = [self._seconds, self._held, np.repeat(sequences, steps), np.repeat(waiting, steps), *self._kernels]
+        written = np.stack([np.asarray(each, dtype=np.float64) for each in noted])
+        table = np.concatenate([self._left, written], axis=1)
+        whole = table.shape[1] // PORTION
+        self._add_portions(table[:, : whole * PORTION].reshape(len(table), whole, PORTION))
+        self._left = table[:, whole * PORTION :].copy()
+        self._stretches, self._seconds, self._held = [], [], []
+        self._kernels = [[] for _ in self._kernels]
+
+    def _add_portions(self, table: Array) -> None:
+        """Portions of steps: seconds, held blocks, running, waiting and each varying kernel."""
+        seconds, held, running, waiting, *kernels = table
+        if not seconds.size:
+            return
+        self.seconds = _sum(self.seconds, seconds)
+        for gauge, values in ((self.held_blocks, held), (self.running, running), (self.waiting, waiting)):
+            gauge.area = _sum(gauge.area, values * seconds)
+            gauge.peak = max(gauge.peak, float(values.max()))
+        self.varying = [_sum(total, kernel) for total, kernel in zip(self.varying, kernels, strict=True)]
+
+
+def _sum(total: float, portions: Array) -> float:
+    """Add the sum of each portion to a total, one after the other."""
+    for portion in np.add.reduce(portions, axis=1).tolist():
+        total += portion
+    return total
+
 
 MARKS = 25
 """Moments of a run at which sums over its steps are kept."""
-MOST_NOTED = 4096
+MOST_NOTED_ENDS = 4096
 """Ends of steps that are noted before they are written down as arrays."""
 
 
@@ -132,7 +294,7 @@ class Record:
             self._ends.extend(ends)
             self._stretches += (len(ends), count, count)
             self.last_end = self.decoded_at = ends[-1] + (self._token_path_seconds + self._token_turn_seconds * count)
-            if len(self._ends) >= MOST_NOTED:
+            if len(self._ends) >= MOST_NOTED_ENDS:
                 self._write()
 
     def mark(self, index: int, time: float) -> None:
@@ -220,3 +382,64 @@ class Record:
         noted = np.array(self._ends), np.array(self._stretches, dtype=np.int64).reshape(-1, 3)
         self._written.append(noted)
         self._ends, self._stretches = [], []
+
+
+# What clients of several engines saw, put together from the engines' records.
+
+
+Times = npt.NDArray[Any]
+
+
+class Served:
+    """Arrays over requests, in seconds. Each request was served by one of the engines."""
+
+    def __init__(self, records: SequenceOf[Record]) -> None:
+        self.engine = np.zeros(records[0].last_token.size, dtype=np.int64)
+        """Which engine served each request."""
+        for number, record in enumerate(records):
+            self.engine[~np.isnan(record.last_token)] = number
+        self.sent_at = self._pick([record.sent_at for record in records])
+        self.started_at = self._pick([record.started_at for record in records])
+        self.first_token = self._pick([record.first_token for record in records])
+        self.last_token = self._pick([record.last_token for record in records])
+        self.num_output = self._pick([record.num_output for record in records])
+        self.num_cached = self._pick([record.num_cached for record in records])
+        self.timed_gaps: tuple[Times, Times, Times] = _join_gaps(records)
+
+    def _pick(self, arrays: SequenceOf[Times]) -> Times:
+        picked = arrays[0].copy()
+        for number, values in enumerate(arrays):
+            served = self.engine == number
+            picked[served] = values[served]
+        return picked
+
+    def in_system_at(self, time: float) -> int:
+        """Requests that had been sent but not fully answered at that moment."""
+        return int(np.count_nonzero(self.sent_at <= time)) - int(np.count_nonzero(self.last_token <= time))
+
+    @property
+    def gaps(self) -> tuple[Times, Times]:
+        """Times between tokens that follow each other in an answer, and how often each occurred."""
+        return self.timed_gaps[1:]
+
+    @property
+    def ttft(self) -> Times:
+        """From sending a request to its first token."""
+        return np.asarray(self.first_token - self.sent_at)
+
+    @property
+    def end_to_end(self) -> Times:
+        """From sending a request to its last token."""
+        return np.asarray(self.last_token - self.sent_at)
+
+    @property
+    def tpot(self) -> Times:
+        """Mean time between a request's tokens, for the requests that have more than one."""
+        several = self.num_output > 1
+        return np.asarray((self.last_token - self.first_token)[several] / (self.num_output[several] - 1))
+
+
+def _join_gaps(records: SequenceOf[Record]) -> tuple[Times, Times, Times]:
+    """Times between tokens, when each ended and how often it occurred, over all engines."""
+    ended, gaps, counts = zip(*(record.timed_gaps for record in records), strict=True)
+    return np.concatenate(ended), np.concatenate(gaps), np.concatenate(counts)

@@ -1,20 +1,138 @@
-"""One host thread and one GPU, each working through its steps in order.
-
-The host plans a step, prepares its inputs, launches its kernels and, once as many steps are under way as may be,
-waits for the oldest result and takes it in. The GPU begins a step when its first kernel has been launched and the
-step before is done, and ends it no sooner than the last kernel was launched. Every moment is thus the latest of a
-few sums of earlier ones.
-"""
+"""When steps run: a host thread and the stages of a pipeline, warm-up costs, and noise of clock and host."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from infercast.serve.first_use import NOTHING_NEW, News
-from infercast.serve.scheduler.sequence import Plan
-from infercast.serve.step import HostCost
+import numpy as np
+
+from infercast.serve.scheduler.base import Plan
+from infercast.serve.step import HostCost, StepEstimate, StepShape
+
+# Kernels that an engine has not used since its start.
+#
+# CUDA loads a kernel when it is first launched, and that blocks the host until the GPU is idle. Libraries choose among
+# many kernels by the number of rows, so the first steps of a new size show it: the host cannot run ahead, and the
+# tokens of the step before stay where they are until the GPU is done. An engine that has served for a while has met
+# all sizes; one that was just started has met those of its own warm-up.
+
+
+TOKENS_ALIKE = 64
+"""Eager steps whose tokens need as many tiles of this size are taken to run the same kernels ..."""
+ROWS_ALIKE = 8
+"""... and so are heads over as many tiles of rows."""
+
+
+class News(NamedTuple):
+    """Where a step launches kernels for the first time."""
+
+    in_layers: bool
+    in_head: bool
+
+
+NOTHING_NEW = News(in_layers=False, in_head=False)
+
+
+class FirstUses:
+    """What one engine has met since its start; ``largest_graph`` and below are recorded before it serves.
+
+    ``known_rows``: heads over at most so many rows are in graphs that were recorded, as those that draft are.
+    """
+
+    def __init__(self, largest_graph: int, max_num_batched_tokens: int, max_num_seqs: int, known_rows: int = 0) -> None:
+        self._largest_graph = largest_graph
+        # An engine measures its memory with the largest step there can be.
+        self._tokens = {-(-max_num_batched_tokens // TOKENS_ALIKE)}
+        self._rows = {-(-max_num_seqs // ROWS_ALIKE), *range(known_rows // ROWS_ALIKE + 1)}
+
+    def knows(self, shape: StepShape) -> bool:
+        """Whether nothing is new about a step of decoding."""
+        eager = shape.num_tokens > self._largest_graph
+        return -(-shape.head_rows // ROWS_ALIKE) in self._rows and not (
+            eager and -(-shape.num_tokens // TOKENS_ALIKE) not in self._tokens
+        )
+
+    def meet(self, shape: StepShape) -> News:
+        """What is new about a step; it is not new any more afterwards."""
+        rows = -(-shape.head_rows // ROWS_ALIKE)
+        new_rows = rows not in self._rows
+        self._rows.add(rows)
+        if shape.num_tokens <= self._largest_graph:
+            return News(in_layers=False, in_head=new_rows)
+        tokens = -(-shape.num_tokens // TOKENS_ALIKE)
+        new_tokens = tokens not in self._tokens
+        self._tokens.add(tokens)
+        return News(in_layers=new_tokens, in_head=new_rows)
+
+
+# What makes steps that are alike take different times: the clock that the power limit has left, and a busy host.
+#
+# A step timer tells what a step takes on a GPU that was cool, with a host at its usual speed. A run adds its history.
+# Large products lower the clock, and it takes a while to recover: heavy steps in a row take longer than the first one.
+# And launching a step with prompts, which is thousands of calls in Python, takes a different time each time.
+
+
+LAUNCH_SPREAD = 0.17
+"""Standard deviation of the logarithm of how long launching a step with prompts takes, from step logs of engines on
+H200 machines: 0.06 to 0.27 in single runs (docs/engine.md)."""
+NUM_DRAWN = 4096
+"""Draws of a run before they are used again."""
+
+
+class Conditions:
+    """The state of one engine's GPU clock and host; told of every step with prompts in the order they are launched."""
+
+    def __init__(self, settle_seconds: float = 0.0, spread: float = 0.0, seed: int = 0) -> None:
+        """``settle_seconds``: how fast the clock follows what is drawn, 0 for a GPU that is always cool; ``spread`` as
+        `LAUNCH_SPREAD`, 0 for a host that always takes the same time.
+        """
+        self._settle = settle_seconds
+        self._lost, self._at = 0.0, 0.0
+        """The share by which products took longer when the last heavy step ended, and when that was."""
+        self._factors: list[float] = []
+        self._number = 0
+        if spread:
+            drawn = np.random.default_rng(seed).normal(0.0, spread, NUM_DRAWN)
+            self._factors = np.exp(drawn - spread * spread / 2).tolist()
+
+    def meet(self, estimate: StepEstimate, clock: float, gpu_free: float) -> StepEstimate:
+        """The same step as it comes out now: planned at ``clock``, behind what keeps the GPU until ``gpu_free``."""
+        if self._factors:
+            host = estimate.host
+            self._number += 1
+            factor = self._factors[self._number % NUM_DRAWN]
+            slower = HostCost(host.plan, host.prepare, factor * host.launch, host.process, host.wake)
+            estimate = StepEstimate(
+                estimate.gpu_seconds, estimate.varying, slower, estimate.rows, estimate.slowed, estimate.target,
+                estimate.throttled,
+            )  # fmt: skip
+        if not estimate.throttled or not self._settle:
+            return estimate
+        host, seconds = estimate.host, estimate.gpu_seconds[0]
+        ready = clock + host.plan + host.prepare
+        start = ready if ready > gpu_free else gpu_free
+        # Stages of a pipeline begin a step while others still work on the one before: nothing recovers in between.
+        carried = self._lost * math.exp(min(0.0, self._at - start) / self._settle) if self._lost else 0.0
+        left = math.exp(-seconds / self._settle)
+        share = carried * (self._settle / seconds) * (1.0 - left)
+        longer = seconds + share * estimate.throttled
+        self._lost, self._at = estimate.target * (1.0 - left) + carried * left, start + longer
+        if share < 1e-5:
+            return estimate
+        slowed = estimate.slowed + share
+        factor = (1.0 + slowed) / (1.0 + estimate.slowed)
+        varying = [[factor * each for each in kernel] for kernel in estimate.varying]
+        return estimate._replace(gpu_seconds=[longer], varying=varying, slowed=slowed)
+
+
+# The host plans a step, prepares its inputs, launches its kernels and, once as many steps are under way as may be,
+# waits for the oldest result and takes it in. The GPU begins a step when its first kernel has been launched and the
+# step before is done, and ends it no sooner than the last kernel was launched. Every moment is thus the latest of a
+# few sums of earlier ones.
+
 
 MARGIN = 1e-6
 """Seconds by which the host must be ahead, far more than rounding makes of a sum."""
@@ -106,3 +224,67 @@ class Timeline:
             clocks.append(clock)
             before, processing = gpu_free, process
         return seconds, ends, clocks
+
+
+# A pipeline of GPUs: stages work on different batches at the same time, on one batch one after the other.
+
+
+class StagedSpan(Span):
+    """One step on all stages."""
+
+    planned: float
+    """When the host began to plan it."""
+    stages: tuple[tuple[float, float], ...]
+    """When each stage began and ended it."""
+
+
+class StagedTimeline(Timeline):
+    """Each stage takes its share of a step's time, in order, when the stage before has handed the batch on.
+
+    Every stage has a process that prepares and launches its layers; it learns what to launch when the one before has
+    launched its own. Batches keep their order, so a stage that has just let one go waits for the next: that wait is the
+    bubble. A sequence's next token begins at the first stage when the last one has sampled the token before. With
+    ``in_turn`` the stages exchange the tokens of every step before they begin the next one, so no two steps overlap.
+    """
+
+    __slots__ = ("_free_at", "_in_turn", "_known_at", "_launched_at", "_shares")
+
+    def __init__(self, shares: tuple[float, ...], *, in_turn: bool = False) -> None:
+        super().__init__()
+        self._shares, self._in_turn = shares, in_turn
+        self._free_at = [0.0] * len(shares)
+        self._launched_at = [0.0] * len(shares)
+        # By the index of a sequence: when its last token was sampled, and when that step had been launched.
+        self._known_at: dict[int, tuple[float, float]] = {}
+
+    def launch(self, host: HostCost, gpu_seconds: float, news: News = NOTHING_NEW, plan: Plan | None = None) -> Span:
+        """Plan a step and send it down the pipe; the engine's own thread is free when it is planned."""
+        planned, idle_from = self.clock, max(self.clock, self.gpu_free if self._in_turn else self._free_at[0])
+        self.clock += host.plan
+        wake = host.wake if self.slept else 0.0
+        self.slept = False
+        end, launched = self._tokens_known(plan)
+        self._launched_at[0] = max(self._launched_at[0], launched)
+        launched, stages = 0.0, []
+        for stage, share in enumerate(self._shares):
+            ready = max(self.clock, self._launched_at[stage]) + host.prepare
+            first = max(ready, launched)
+            launched = self._launched_at[stage] = first + host.launch * share + wake
+            begin = max(end, first, self._free_at[stage])
+            end = self._free_at[stage] = max(begin + share * gpu_seconds, launched)
+            stages.append((begin, end))
+        self.gpu_free = end
+        for sequence in plan.sampled if plan is not None else ():
+            self._known_at[sequence.index] = end, launched
+        # The run advances by what the first stage takes; the rest of the way overlaps with other batches.
+        free = end if self._in_turn else self._free_at[0]
+        span = StagedSpan(stages[0][0], end, max(0.0, free - idle_from))
+        span.planned, span.stages = planned, tuple(stages)
+        return span
+
+    def _tokens_known(self, plan: Plan | None) -> tuple[float, float]:
+        """When the tokens that a step begins with are known to the GPUs, and when the hosts were done with them."""
+        if self._in_turn:
+            return self.gpu_free, self._launched_at[-1]
+        known = [self._known_at.pop(each.index, (0.0, 0.0)) for each in plan.sequences] if plan is not None else []
+        return max([end for end, _ in known], default=0.0), max([launched for _, launched in known], default=0.0)

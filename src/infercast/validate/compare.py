@@ -1,33 +1,388 @@
-"""Forecasts held against measured runs: same requests, same arrivals, same settings."""
+"""Forecasts compared with measured runs: same requests and settings; errors by metric, load and limiting part."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
+from math import exp, inf, log
 from pathlib import Path
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+import numpy.typing as npt
 
-from infercast.engines.deployment import Deployment
-from infercast.engines.registry import engine_of
+from infercast.engines.base import Deployment, engine_of
 from infercast.engines.settings import Settings
 from infercast.engines.timer import KernelTimer
 from infercast.forecast.deploy import ModelOptions, deploy, load_model
-from infercast.forecast.intervals.intervals import half_widths
-from infercast.forecast.intervals.odds import slower_by
-from infercast.forecast.intervals.results import chance_in, smoothed_of
-from infercast.forecast.intervals.uncertainty import EIGHTY, uncertainty_of
+from infercast.forecast.energy import Energy, energy_of_pools
+from infercast.forecast.intervals import half_widths, slowed
+from infercast.forecast.slo import FRACTIONS, NAMES
+from infercast.forecast.uncertainty import EIGHTY, chance_in, is_at_once, slower_by, smoothed_of, uncertainty_of
 from infercast.hardware import gpu_from_driver_name
+from infercast.models.feed_forward import ExpertFeedForward
+from infercast.models.mixers import CompressedAttention, Mixer, SparseLatentAttention
+from infercast.models.spec import ModelConfig
 from infercast.serve import Record, Replica, simulate
-from infercast.validate.by_load import CLASSES, PREFIX, LoadErrors, OnOwnHost, errors_of, load_class, on_own_host
-from infercast.validate.dummy_weights import with_dummy_weights
-from infercast.validate.joules import compare_joules, energy_of_record
 from infercast.validate.measured import WARM_UP, MeasuredFile, MeasuredRun
-from infercast.validate.parts import Comparison, FileParts, Parts, parts_of
-from infercast.validate.scatter import Scatter, scatter_of
-from infercast.validate.summaries import IN_RESULTS, measured_summary, summary_of
+
+# Engines that were measured with dummy weights: what an untrained router does to experts, and an untrained indexer.
+#
+# vLLM's dummy weights are about 1e-3 in size, so all scores of a router are equal but for tiny differences. Routers
+# that
+# rank scores in single precision still tell experts apart, and tokens spread evenly. Those that choose from groups
+# rank
+# softmax scores in bf16, where nearly all are equal: ties go to the same few experts for every token (12 of 64 in
+# DeepSeek-V2-Lite, twice its topk). With a correction bias, the dummy bias alone decides: the same topk experts for
+# all.
+# SGLang ranks the scores of groups in single precision, too.
+# Scores of an indexer are as equal, and what searches for the best of them counts them one after the other.
+
+
+def with_dummy_weights(model: ModelConfig, *, ties_groups: bool = True) -> ModelConfig:
+    """The model as an engine runs it whose weights were never trained; ``ties_groups`` as `Engine` has it."""
+    stacks = (replace(stack, mixer=_searching(stack.mixer)) for stack in model.stacks)
+    return replace(model, stacks=tuple(stacks)).with_experts(partial(_tied, ties_groups=ties_groups))
+
+
+def _searching(mixer: Mixer) -> Mixer:
+    if not isinstance(mixer, SparseLatentAttention | CompressedAttention) or mixer.indexer is None:
+        return mixer
+    return replace(mixer, indexer=replace(mixer.indexer, tied=True))
+
+
+def _tied(spec: ExpertFeedForward, *, ties_groups: bool) -> ExpertFeedForward:
+    if not ((spec.grouped_choice and ties_groups) or spec.router_bias):
+        return spec
+    return replace(spec, reached=min(spec.experts, spec.topk * (1 if spec.router_bias else 2)))
+
+
+# Which part of a forecast is off: runs in which one of host, kernels and queue decides.
+#
+# A request alone on an idle engine shows the host: with a short prompt the GPU waits for launches. A static batch,
+# where
+# nobody waits for anybody else's arrival, is a replay of known steps: how long all its prompts take, and how long one
+# step of decoding takes. What is left to go wrong under load is the queue.
+
+
+LEAST_PROMPTS = 1024
+"""With fewer prompt tokens in all, launching them takes longer than computing them on any GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One number, measured and predicted."""
+
+    measured: float
+    predicted: float
+    half_width: float | None = None
+    """Half the width of the prediction's 80 % interval, as a logarithm, where there is one ..."""
+    middle: float = 0.0
+    """... and how far its middle is above the prediction: the interval that `simulate` shows of the same run."""
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 80 % interval."""
+        if self.half_width is None:
+            return None
+        low, high = self.middle - self.half_width, self.middle + self.half_width
+        return self.predicted * exp(min(low, 0.0)), self.predicted * exp(max(high, 0.0))
+
+    @property
+    def is_inside(self) -> bool | None:
+        """Whether the measured value is in it."""
+        ends = self.interval
+        return None if ends is None else ends[0] <= self.measured <= ends[1]
+
+    @property
+    def width(self) -> float | None:
+        """Half the width of the interval, as a fraction of the prediction."""
+        ends = self.interval
+        return None if ends is None else (ends[1] - ends[0]) / 2 / self.predicted
+
+    @property
+    def error(self) -> float:
+        """How far the prediction is above the measured value, as a fraction of it."""
+        return (self.predicted - self.measured) / self.measured
+
+    @property
+    def ape(self) -> float:
+        """Absolute percentage error, as a fraction of the measured value."""
+        return abs(self.predicted - self.measured) / self.measured
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What of a run can be told apart; seconds."""
+
+    is_static: bool
+    num_input: int
+    """Tokens of all prompts."""
+    idle_ttft: Comparison | None = None
+    """A single request."""
+    prompts: Comparison | None = None
+    """A static batch: from the first request sent to the last first token."""
+    decode_step: Comparison | None = None
+    """A static batch: the median time between two tokens."""
+
+
+def parts_of(run: MeasuredRun, record: Record) -> Parts:
+    """Everything there is to tell about one run."""
+    arrivals = np.array([request.arrival for request in run.workload.requests])
+    num_input = sum(request.num_input for request in run.workload.requests)
+    if not is_at_once(run.workload):
+        return Parts(is_static=False, num_input=num_input)
+    measured = float((arrivals + run.ttft).max() - arrivals.min())
+    predicted = float(record.first_token.max() - record.sent_at.min())
+    gaps, counts = record.gaps
+    step = None
+    if run.token_gap is not None and gaps.size:
+        step = Comparison(run.token_gap, float(np.median(np.repeat(gaps, counts))))
+    return Parts(
+        is_static=True,
+        num_input=num_input,
+        idle_ttft=Comparison(float(run.ttft[0]), float(record.ttft[0])) if arrivals.size == 1 else None,
+        prompts=Comparison(measured, predicted) if num_input >= LEAST_PROMPTS else None,
+        decode_step=step,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FileParts:
+    """The parts of one file: median signed errors as fractions, None where no run tells."""
+
+    file: str
+    idle_ttft: float | None
+    """Of its shortest prompt: the host."""
+    decode_step: float | None
+    """Kernels of decoding, or the host of a small model."""
+    prompts: float | None
+    """Kernels of prompts, or launching them."""
+    loaded_ttft: float | None
+    """Of runs with arrivals over time: all of the above, and the queue."""
+
+
+# Request by request: how far each one is off, and whether they come out in the right order.
+
+
+FEWEST_RANKED = 5
+"""An order of fewer requests says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """Absolute errors of single requests as fractions of what was measured."""
+
+    ttft_median: float
+    ttft_p90: float
+    tpot_median: float | None
+    """None where no request has a second token."""
+    tpot_p90: float | None
+    start_order: float | None
+    """Spearman's rank correlation of the moments of first tokens; None for a handful of requests."""
+    ttft_order: float | None
+    """The same of the times to first token: who waits long, and who does not."""
+
+
+def scatter_of(run: MeasuredRun, record: Record) -> Scatter:
+    """Both sides are in order of arrival, so requests face each other."""
+    ttft = np.abs(record.ttft / run.ttft - 1)
+    tpot = np.abs(record.tpot / run.tpot - 1) if run.tpot.size else None
+    first_measured = run.ttft + np.array([request.arrival for request in run.workload.requests])
+    return Scatter(
+        ttft_median=float(np.median(ttft)),
+        ttft_p90=float(np.quantile(ttft, 0.9)),
+        tpot_median=None if tpot is None else float(np.median(tpot)),
+        tpot_p90=None if tpot is None else float(np.quantile(tpot, 0.9)),
+        start_order=rank_correlation(first_measured, record.first_token),
+        ttft_order=rank_correlation(run.ttft, record.ttft),
+    )
+
+
+def rank_correlation(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> float | None:
+    """Spearman's; equal values share their mean rank. None for too few, or where one side is all the same."""
+    if first.size < FEWEST_RANKED:
+        return None
+    ranks = [_ranks(values) for values in (first, second)]
+    spread = [float(np.std(each)) for each in ranks]
+    if 0.0 in spread:
+        return None
+    return float(np.mean((ranks[0] - ranks[0].mean()) * (ranks[1] - ranks[1].mean())) / (spread[0] * spread[1]))
+
+
+def _ranks(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray((last - (counts - 1) / 2)[inverse])
+
+
+# A run summed up, simulated and measured by the same definitions.
+
+
+TTFT_FRACTIONS, TPOT_FRACTIONS = (0.5, 0.95, 0.99), (0.5, 0.95)
+IN_RESULTS = (
+    *(1 + FRACTIONS.index(each) for each in TTFT_FRACTIONS),
+    *(len(NAMES) + 1 + FRACTIONS.index(each) for each in TPOT_FRACTIONS),
+    -1,
+)
+"""Where a run's summary stands among all results that have intervals (`forecast.intervals.results`)."""
+
+
+def quantile(values: npt.NDArray[Any], fraction: float) -> float:
+    """The value at that rank without interpolation, as the measured summaries have it."""
+    ranked = np.sort(values)
+    return float(ranked[min(ranked.size - 1, int(ranked.size * fraction))])
+
+
+def summary_of(record: Record) -> npt.NDArray[Any]:
+    """TTFT p50, p95 and p99, TPOT p50 and p95, and output tokens a second.
+
+    TPOT is not a number where nobody has a second token.
+    """
+    tpot, duration = record.tpot, float(record.last_token.max() - record.sent_at.min())
+    return np.array(
+        [
+            *(quantile(record.ttft, fraction) for fraction in TTFT_FRACTIONS),
+            *(quantile(tpot, fraction) if tpot.size else np.nan for fraction in TPOT_FRACTIONS),
+            record.num_output.sum() / duration,
+        ]
+    )
+
+
+def measured_summary(run: MeasuredRun) -> npt.NDArray[Any]:
+    """The same as it was measured."""
+    return np.array(
+        [
+            *(quantile(run.ttft, fraction) for fraction in TTFT_FRACTIONS),
+            *(quantile(run.tpot, fraction) if run.tpot.size else np.nan for fraction in TPOT_FRACTIONS),
+            run.output_tokens_per_second,
+        ]
+    )
+
+
+# Joules of a measured run held against those of its forecast.
+
+
+LEAST_SECONDS = 1.0
+"""Shorter runs tell little: the counter moves ten times a second."""
+BEFORE_SECONDS = 0.05
+"""The counter is read so long before the clock of a run starts."""
+
+
+def energy_of_record(deployment: Deployment, timer: KernelTimer, run: MeasuredRun, record: Record) -> Energy | None:
+    """What one simulated engine drew."""
+    duration = float(np.nanmax(record.last_token) - np.nanmin(record.sent_at))
+    return energy_of_pools([(deployment, timer, [record])], run.workload, record, duration)
+
+
+def compare_joules(run: MeasuredRun, energy: Energy | None) -> Comparison | None:
+    """Joules of an output token; None where the run does not tell, or was too short for its counter."""
+    if energy is None or run.joules is None or not run.mean_watts or run.joules / run.mean_watts < LEAST_SECONDS:
+        return None
+    tokens = sum(request.num_output for request in run.workload.requests)
+    before = (BEFORE_SECONDS + run.workload.requests[0].arrival) * energy.idle_watts
+    predicted = (energy.joules + before) / tokens
+    return Comparison(run.joules / tokens, predicted, log((energy.high + before) / tokens / predicted))
+
+
+# Errors by how much was asked of an engine, and what of them is the machine's.
+#
+# A busy engine waits for the thread that plans and launches its steps, and machines of one kind differ in how fast
+# that
+# thread is. So the speed that the lightest load of a file shows is also tried on its other loads: what is left then is
+# not the machine's.
+
+
+CLASSES = ((8.0, "up to 8/s"), (16.0, "9 to 16/s"), (30.0, "17 to 30/s"), (inf, "above 30/s"))
+"""Arrivals a second up to which a run belongs to a class."""
+STATIC, PREFIX = "static", "prefix"
+"""Batches that were sent at once, as fast as their client could, are no load over time; runs whose prompts share
+prefixes are a class of their own, whatever their rate."""
+FACTORS: tuple[float, ...] = tuple(np.geomspace(0.6, 1.8, 12).tolist())
+"""How many times longer than on the bundled host everything may take on a machine; ours differ by less."""
+TTFT_P50, TPOT_P50 = 0, 3
+"""Where these are in a summary."""
+
+
+class Errors(NamedTuple):
+    """Of one quantity over some runs, as fractions of what was measured."""
+
+    median: float
+    mean: float
+    p90: float
+    bias: float
+    """The median with its sign: below 0, forecasts are too fast."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnOwnHost:
+    """A run where the host's speed is known from another run of its file."""
+
+    ttft_p50: Comparison
+    tpot_p50: Comparison
+
+
+@dataclass(frozen=True, slots=True)
+class LoadErrors:
+    """A class of load."""
+
+    name: str
+    num_runs: int
+    ttft_p50: Errors | None
+    tpot_p50: Errors | None
+    num_known: int
+    """Runs of files with a lighter load to take the host's speed from ..."""
+    ttft_p50_known: Errors | None
+    """... and their errors with that speed."""
+    tpot_p50_known: Errors | None
+
+
+def load_class(run: MeasuredRun) -> str | None:
+    """The class of a run whose requests arrive over time."""
+    if run.kind == STATIC or is_at_once(run.workload):
+        return None
+    if run.kind == PREFIX:
+        return PREFIX
+    return next(name for most, name in CLASSES if run.rate <= most)
+
+
+def errors_of(pairs: Iterable[Comparison | None]) -> Errors | None:
+    """Over those that are known."""
+    errors = np.array([pair.error for pair in pairs if pair is not None])
+    if not errors.size:
+        return None
+    sizes = np.abs(errors)
+    return Errors(*map(float, (np.median(sizes), sizes.mean(), np.quantile(sizes, 0.9), np.median(errors))))
+
+
+def on_own_host(runs: Sequence[tuple[Replica, MeasuredRun]]) -> list[OnOwnHost | None]:
+    """Runs of one file with arrivals over time, each with its engine as it was before it, at the speed of the lightest.
+
+    The lightest itself, and a file with a single load, tell nothing.
+    """
+    if len(runs) < 2:
+        return [None] * len(runs)
+    lightest = min(range(len(runs)), key=lambda index: (runs[index][1].kind == PREFIX, runs[index][1].rate))
+    factor = _host_factor(*runs[lightest])
+    return [None if index == lightest else _compare_at_load(factor, *each) for index, each in enumerate(runs)]
+
+
+def _host_factor(replica: Replica, run: MeasuredRun) -> float:
+    """How many times longer the host takes for the medians of a run to come out as they were measured."""
+
+    def distance(factor: float) -> float:
+        pair = _compare_at_load(factor, replica, run)
+        return abs(float(np.log1p(pair.ttft_p50.error))) + abs(float(np.log1p(pair.tpot_p50.error)))
+
+    return min(FACTORS, key=distance)
+
+
+def _compare_at_load(factor: float, replica: Replica, run: MeasuredRun) -> OnOwnHost:
+    measured, predicted = measured_summary(run), summary_of(simulate(slowed(replica, host=factor), run.workload))
+    return OnOwnHost(*(Comparison(float(measured[at]), float(predicted[at])) for at in (TTFT_P50, TPOT_P50)))
+
 
 SET_BELOW = 0.8
 """An engine with fewer KV blocks than this share of what fits was told how many, though its file may not say so."""

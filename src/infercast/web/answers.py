@@ -1,4 +1,4 @@
-"""Answers to the questions of the page as plain data, without any HTTP: a server and a browser call the same.
+"""Answers to the questions of page and HTTP API as plain data; server workers and browser call the same.
 
 ``answer(name, document)`` takes what a request holds (``state`` or ``query``, ``config``, and what a question takes
 beside them) and returns what it is answered with. Everything that is wrong with it is an `InfercastError`.
@@ -7,31 +7,429 @@ beside them) and returns what it is answered with. Everything that is wrong with
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
+from importlib.util import find_spec
 from math import inf
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from infercast import __version__
+from infercast.bundled import read_data
+from infercast.engines.base import AnyEngine, engines
 from infercast.errors import InputError, UnknownNameError
-from infercast.forecast.explain.watched import Watched, watch_run
-from infercast.forecast.intervals.intervals import Intervals, forecast_intervals, jumps_over
-from infercast.report.forecast import forecast_dict
-from infercast.web.api_page import api_page
-from infercast.web.arguments import Asked, capacity_known, read_asked, system_asked, workload_of
-from infercast.web.catalogue import catalogue
-from infercast.web.charts import charts_of
-from infercast.web.curve import curve_of
-from infercast.web.exports import check_kind, comparison_of, export_of, title_of
-from infercast.web.fields import CAPACITY, CURVE, ENERGY, FIELDS, MEMORY, PLAN, SIMULATE
-from infercast.web.heavy import capacity_of, energy_of, plan_of
-from infercast.web.memory import memory_of
+from infercast.forecast.autoscaling import Goal
+from infercast.forecast.cost import bundled_lists, price_of
+from infercast.forecast.day import plan_day
+from infercast.forecast.estimate import kernel_basis
+from infercast.forecast.explain.overview import StepRoofline, load_curves, look_over, step_rooflines
+from infercast.forecast.explain.step_log import Watched, watch_run
+from infercast.forecast.intervals import Intervals, forecast_intervals, jumps_over
+from infercast.forecast.memory import fit_memory
+from infercast.forecast.options import lengths_within
+from infercast.forecast.plan.question import OBJECTIVES
+from infercast.forecast.plan.request import question_of
+from infercast.forecast.plan.search import plan
+from infercast.forecast.result import Forecast
+from infercast.forecast.run import PoolRun
+from infercast.forecast.slo import Slo
+from infercast.forecast.sweep import MOST_VALUES, parse_numbers, save_energy, sweep_rates
+from infercast.forecast.traffic import made_up_day
+from infercast.glossary import glossary
+from infercast.hardware import Gpu, gpu_names, load_gpu
+from infercast.hardware.gpu import TOPOLOGIES
+from infercast.hardware.server import host_cpus, networks, servers
+from infercast.models.library import configs
+from infercast.models.quantization import schemes
+from infercast.report.day import day_dict
+from infercast.report.files import today
+from infercast.report.forecast import forecast_dict, request_rows
+from infercast.report.memory import fit_dict
+from infercast.report.plan import plan_dict
+from infercast.report.saved_runs import runs_of
+from infercast.report.sweep import savings_dict, sweep_dict
+from infercast.serve.fleet.router import POLICIES
+from infercast.serve.workload.distributions import ARRIVAL_KINDS
+from infercast.units import MILLI
+from infercast.web.openapi import api_page
 from infercast.web.openapi import document as openapi_document
-from infercast.web.state import to_command, to_query
+from infercast.web.state import (
+    CAPACITY,
+    CURVE,
+    ENERGY,
+    FIELDS,
+    GROUPS,
+    LAYOUT,
+    MEMORY,
+    PLAN,
+    SIMULATE,
+    Asked,
+    Field,
+    capacity_known,
+    check_draft,
+    deployment_of,
+    known_gpu,
+    longest_of,
+    own_name,
+    read_asked,
+    read_state,
+    settings_of,
+    system_asked,
+    to_command,
+    to_query,
+    workload_of,
+)
 from infercast.web.strict import finite
 
+
+def memory_of(asked: Asked) -> dict[str, Any]:
+    """How the memory of one GPU is divided, also where the answer is that the model does not fit."""
+    state = asked.state
+    names = ("quantization", "kv_cache_dtype", "network", "context", *LAYOUT)
+    fit = fit_memory(asked.model, known_gpu(state["gpu"]), settings_of(asked), **{name: state[name] for name in names})
+    found = fit_dict(fit)
+    parts = [{"key": name, "title": name.replace("_", " "), "bytes": size} for name, size in found["bytes"].items()]
+    needed = sum(part["bytes"] for part in parts if part["key"] not in ("KV_cache", "left_free"))
+    return {
+        **found,
+        "parts": parts,
+        "needed_bytes": needed,
+        "usable_bytes": found["total_bytes"] * getattr(fit.settings, "gpu_memory_utilization", 1.0),
+        "kv_tokens": found["num_gpu_blocks"] * found["block_size"],
+        "gpus": fit.layout.gpus,
+    }
+
+
 Tell = Callable[[str], None]
-"""Hears what a long question is at."""
+
+
+def plan_of(asked: Asked, tell: Tell) -> dict[str, Any]:
+    """The deployment that keeps the SLO at the least cost, as ``infercast plan --json`` prints it."""
+    state, slo = asked.state, _needed(asked)
+    if asked.config is not None:
+        raise InputError("a plan needs a bundled model by name; `infercast plan` on a terminal takes a config.json")
+    model, gpus = str(asked.model), tuple(known_gpu(name) for name in state["gpus"])
+    if not gpus:
+        raise InputError("gpus is empty; a plan needs at least one kind of GPU to choose from")
+    drafts = {name: state[name] for name in ("acceptance", "speculative_config")}
+    if drafts["speculative_config"] is not None:
+        check_draft(drafts["speculative_config"])
+    question = question_of(
+        model,
+        partial(workload_of, asked),
+        slo,
+        gpus=gpus,
+        engines=(asked.engine.name,),
+        tariff=asked.tariff,
+        facility=asked.facility,
+        quantizations=state["quantizations"],
+        drafts=drafts,
+        max_gpus=state["max_gpus"],
+        budget=state["budget"],
+        power_budget=None if state["power_budget"] is None else 1000.0 * state["power_budget"],
+        max_model_len=state["max_model_len"],
+        disaggregate=state["disaggregate"],
+        objective=state["objective"],
+        least_odds=state["odds"],
+        pcie_topology=state["pcie_topology"],
+        api_server=state["api_server"],
+    )
+    return plan_dict(plan(question, tell=tell))
+
+
+def capacity_of(asked: Asked, tell: Tell) -> dict[str, Any]:
+    """Replicas over a day by three policies, as ``infercast capacity --json`` prints it."""
+    state, slo, longest = asked.state, _needed(asked), longest_of(asked)
+    if state["rate"] is None:
+        raise InputError("capacity needs the mean rate of the day; give rate, and leave out concurrency and sessions")
+    inputs, outputs, _ = lengths_within(state["input_len"], state["output_len"], longest)
+    if inputs.maximum + outputs.maximum > longest:
+        raise InputError(
+            f"input_len and output_len give up to {inputs.maximum + outputs.maximum:,} tokens, above the longest "
+            f"sequence of {longest:,}; shorten them or raise max_model_len"
+        )
+    traffic = made_up_day(state["rate"], state["day_profile"], inputs, outputs, seed=state["seed"])
+    goal = Goal() if state["goal_minutes"] is None else Goal(state["goal_minutes"])
+    deployment = deployment_of(asked)()
+    return day_dict(
+        plan_day(deployment, traffic, slo, goal=goal, price=asked.tariff, facility=asked.facility, tell=tell)
+    )
+
+
+def energy_of(asked: Asked, tell: Tell) -> dict[str, Any]:
+    """Joules and latencies by power limits, and the best of them, as ``infercast energy --json`` prints it."""
+    state, wanted = asked.state, deployment_of(asked)
+    model, gpu, settings = wanted.args
+    found = save_energy(
+        model,
+        gpu,
+        workload_of(asked),
+        power_limits=None if state["power_limits"] is None else parse_numbers(state["power_limits"], "power_limits"),
+        slo=asked.slo,
+        price=asked.tariff,
+        facility=asked.facility,
+        settings=settings,
+        router=state["router"] if state["data_parallel_size"] > 1 else None,
+        tell=tell,
+        **{**wanted.keywords, "power_limit_w": None},
+    )
+    return savings_dict(found)
+
+
+def _needed(asked: Asked) -> Slo:
+    if asked.slo is None:
+        raise InputError("slo is empty, and this question needs a promise to keep, such as ttft_p99<1s,tpot_p95<40ms")
+    return asked.slo
+
+
+KINDS = ("html", "csv", "json")
+
+
+def check_kind(kind: Any) -> str:
+    """One of the kinds, or an error; a report needs a package that may not be there."""
+    if kind not in KINDS:
+        raise UnknownNameError("kind of export", str(kind)[:40], KINDS)
+    if kind == "html" and find_spec("matplotlib") is None:
+        raise InputError("a report needs matplotlib: pip install 'infercast[report]'")
+    return str(kind)
+
+
+def export_of(kind: str, run: Watched, intervals: Intervals, command: str) -> dict[str, Any]:
+    """The name of a file and what it holds."""
+    forecast = run.forecast
+    if kind == "csv":
+        text = "".join(request_rows(forecast))
+    elif kind == "json":
+        text = _json(forecast_dict(forecast, intervals))
+    else:
+        from infercast.report.page.html import report_page  # noqa: PLC0415 - it loads matplotlib
+
+        text = report_page(look_over(run, intervals), __version__, command, today())
+    return {"name": f"{_plain(title_of(forecast))}.{kind}", "text": text}
+
+
+def comparison_of(kind: str, documents: Sequence[Mapping[str, Any]], titles: Sequence[str]) -> dict[str, Any]:
+    """The same of several runs side by side; the first is the one that others are compared with."""
+    if kind == "csv":
+        raise InputError("a table of requests is of one run; ask for html or json of several")
+    runs = runs_of(documents, titles)
+    if kind == "json":
+        text = _json({run.name: document for run, document in zip(runs, documents, strict=True)})
+    else:
+        from infercast.report.page.html import several_page  # noqa: PLC0415 - it loads matplotlib
+
+        text = several_page(runs, __version__, date=today())
+    return {"name": f"comparison.{kind}", "text": text}
+
+
+def title_of(forecast: Forecast) -> str:
+    """What a run is called: its model and its GPUs."""
+    deployment = forecast.pools[0].deployment
+    return f"{deployment.model.name} {deployment.gpu.name}"
+
+
+def _plain(title: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", title)
+
+
+def _json(document: Mapping[str, Any]) -> str:
+    return json.dumps(finite(document), indent=2) + "\n"
+
+
+QUANTILES = np.linspace(0.0, 1.0, 201)
+MOST_POINTS = 120
+DIGITS = 5
+"""Of numbers that are only drawn."""
+
+
+def charts_of(run: Watched) -> dict[str, Any]:
+    """Everything that is drawn of a run."""
+    forecast = run.forecast
+    served = forecast.clients
+    return {
+        "distributions": {
+            "ttft_ms": _distribution(served.ttft),
+            "tpot_ms": _distribution(served.tpot),
+            "end_to_end_ms": _distribution(served.last_token - served.sent_at),
+        },
+        "timeline": _timeline(run),
+        "rooflines": [_pool_rooflines(pool) for pool in forecast.pools],
+    }
+
+
+def _distribution(seconds: npt.NDArray[Any]) -> list[float] | None:
+    """Milliseconds at 0, 0.5, ... 100 % of all requests; None where no request has such a latency."""
+    known = seconds[np.isfinite(seconds)]
+    return _short(np.quantile(known, QUANTILES) / MILLI) if known.size else None
+
+
+def _timeline(run: Watched) -> dict[str, Any]:
+    curves = load_curves(run, MOST_POINTS)
+    return {
+        "seconds": _short(curves.times),
+        "running": _short(curves.running),
+        "waiting": _short(curves.waiting),
+        "output_tokens_per_s": _short(curves.output_tokens),
+        "kv_usage": _short(curves.kv_usage),
+    }
+
+
+def _pool_rooflines(pool: PoolRun) -> dict[str, Any]:
+    return {"pool": pool.role, "phases": [_phase(each) for each in step_rooflines(pool)]}
+
+
+def _phase(step: StepRoofline) -> dict[str, Any]:
+    """A step of average size; ``share`` is that of its kernels in the time of all such steps."""
+    return {
+        "phase": step.phase,
+        "prompts": step.num_prompts,
+        "prompt_tokens": step.prompt_tokens,
+        "decodes": step.num_decodes,
+        "context": step.context,
+        "share": step.share,
+        "dram_bytes_per_s": step.bandwidth,
+        "peaks_flops_per_s": step.peaks,
+        "kernels": [
+            {
+                "name": point.name,
+                "family": point.family,
+                "dtype": point.dtype,
+                "share": point.share,
+                "flops_per_byte": point.intensity,
+                "flops_per_s": point.flops_per_second,
+                "limit_flops_per_s": point.limit,
+            }
+            for point in step.points
+        ],
+    }
+
+
+def _short(values: Any) -> list[float]:
+    """Numbers with few digits: they are drawn, and travel."""
+    return [float(f"{value:.{DIGITS}g}") for value in np.asarray(values).tolist()]
+
+
+SHARES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1)
+"""Of the rate at which a deployment is saturated, where nobody says which rates."""
+
+
+def curve_of(asked: Asked, tell: Callable[[str], None]) -> tuple[Asked, dict[str, Any]]:
+    """The curve, and the state with the rates that were tried."""
+    state = asked.state
+    if state["turns"] is not None:
+        raise InputError("a load curve is along request rates; leave out turns")
+    if state["arrival"] == "burst":
+        raise InputError("a load curve is along request rates; arrival burst has none")
+    fixed = {"concurrency": None, "session_rate": None, "num_requests": state["curve_requests"]}
+    system, workload = system_asked(asked), workload_of(asked, **fixed, rate=state["rate"] or 1.0)
+    if state["rates"] is None:
+        most = capacity_known(asked, system, workload)()
+        rates = tuple(dict.fromkeys(float(f"{share * most:.3g}") for share in SHARES))
+        asked = asked._replace(state={**state, "rates": ",".join(f"{rate:g}" for rate in rates)})
+    else:
+        rates = tuple(dict.fromkeys(parse_numbers(state["rates"], "rates")))
+    if len(rates) > MOST_VALUES:
+        raise InputError(f"rates may be {MOST_VALUES} at most, not {len(rates)}")
+    found = sweep_rates(system, workload, rates, slo=asked.slo, price=asked.tariff, facility=asked.facility, tell=tell)
+    return asked, sweep_dict(found)
+
+
+PRESETS = "web/presets.toml"
+
+
+@cache
+def catalogue() -> dict[str, Any]:
+    """Everything that the page needs before its first question."""
+    return {
+        "version": __version__,
+        "groups": list(GROUPS),
+        "fields": [_field(each) for each in FIELDS],
+        "models": [_model(name, config) for name, config in configs().items()],
+        "gpus": [_gpu(load_gpu(name)) for name in gpu_names()],
+        "engines": [_engine(each) for each in engines().values()],
+        "quantizations": ["none", *schemes("overrides")],
+        "hosts": [{"name": each.name, "title": each.title} for each in host_cpus().values()],
+        "networks": [{"name": name, "bytes_per_s": each.bandwidth} for name, each in networks().items()],
+        "pcie_topologies": list(TOPOLOGIES),
+        "servers": list(servers()),
+        "routers": list(POLICIES),
+        "arrivals": list(ARRIVAL_KINDS),
+        "objectives": list(OBJECTIVES),
+        "providers": list(bundled_lists()),
+        "glossary": [term._asdict() for term in glossary()],
+        "presets": [_preset(key, dict(values)) for key, values in read_data(PRESETS).items()],
+    }
+
+
+def _field(field: Field) -> dict[str, Any]:
+    found = field._asdict()
+    for name in ("questions", "default"):
+        if isinstance(found[name], tuple):
+            found[name] = list(found[name])
+    return found
+
+
+def _model(name: str, config: dict[str, Any]) -> dict[str, Any]:
+    told = config["infercast"]
+    text = config.get("text_config", config)
+    return {
+        "name": name,
+        "hugging_face": list(told["aliases"]),
+        "parameters": told["parameters"],
+        "architecture": (config.get("architectures") or [config.get("model_type", "")])[0],
+        "layers": text.get("num_hidden_layers"),
+        "max_positions": text.get("max_position_embeddings"),
+    }
+
+
+def _gpu(gpu: Gpu) -> dict[str, Any]:
+    price = price_of(gpu.name)
+    return {
+        "name": gpu.name,
+        "title": gpu.title,
+        "architecture": gpu.architecture,
+        "memory_bytes": gpu.driver_bytes,
+        "dram_bytes_per_s": gpu.dram_bandwidth,
+        "flops_per_s": dict(gpu.tensor_flops),
+        "nvlink_bytes_per_s": gpu.nvlink_bandwidth,
+        "gpus_per_node": gpu.gpus_per_node,
+        "tdp_w": gpu.tdp,
+        "usd_per_gpu_hour": None if price is None else price.per_hour,
+        "known_by": sorted({each.words for each in kernel_basis(gpu)}),
+    }
+
+
+def _engine(engine: AnyEngine) -> dict[str, Any]:
+    """An engine, the fields that it takes, and all of its settings by name."""
+    return {
+        "name": engine.name,
+        "title": engine.title,
+        "note": engine.note,
+        "is_measured": engine.is_measured,
+        "load_balancer": engine.load_balancer,
+        "kv_cache_dtypes": list(engine.names.kv_cache_dtypes),
+        "fields": [each.name for each in FIELDS if each.setting and _takes(engine, each.name)],
+        "settings": {name: kind.__name__ for name, kind in engine.setting_types.items() if name != "engine"},
+    }
+
+
+def _takes(engine: AnyEngine, name: str) -> bool:
+    try:
+        own_name(name, engine.name)
+    except InputError:
+        return False
+    return True
+
+
+def _preset(key: str, values: dict[str, Any]) -> dict[str, Any]:
+    title, says = values.pop("title"), values.pop("says")
+    return {"key": key, "title": title, "says": says, "state": values, "query": to_query(read_state(values))}
+
+
 Answer = dict[str, Any]
 QUICK_REQUESTS = 150
 """Of an answer that must come soon, where a simulation goes step by step."""
@@ -80,7 +478,7 @@ def curve(document: Mapping[str, Any], tell: Tell) -> Answer:
     return {**about(asked, CURVE), "curve": found}
 
 
-def plan(document: Mapping[str, Any], tell: Tell) -> Answer:
+def answer_plan(document: Mapping[str, Any], tell: Tell) -> Answer:
     """The deployment that keeps the SLO at the least cost."""
     asked = read_asked(document)
     return {**about(asked, PLAN), "plan": plan_of(asked, tell)}
@@ -139,7 +537,7 @@ QUESTIONS: dict[str, Callable[[Mapping[str, Any], Tell], Answer]] = {
     SIMULATE: simulate,
     MEMORY: memory,
     CURVE: curve,
-    PLAN: plan,
+    PLAN: answer_plan,
     CAPACITY: capacity,
     ENERGY: energy,
     "export": export,

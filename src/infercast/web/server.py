@@ -1,21 +1,216 @@
-"""``infercast web`` as a running server."""
+"""``infercast web`` as a running server: the application with its routes, and uvicorn."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import h11
 import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from infercast.errors import InputError
-from infercast.web.app import make_app
-from infercast.web.limits import ANY_ADDRESS, LOCAL_HOSTS
+from infercast.web.files import read_files
+from infercast.web.limits import ANY_ADDRESS, LOCAL_HOSTS, Guard, Problem, Rates, client_of, read_document
+from infercast.web.workers import FIXED, KINDS, SECONDS, BusyError, Desk, Job, Jobs, Reply, TooLongError, Workers
+
+API = "/api/v1"
+STYLE = Path(__file__).parent / "api.css"
+ASKED = ("simulate", "memory", "curve")
+"""Questions that are answered at once."""
+EXPORTS = {"html": "text/html; charset=utf-8", "csv": "text/csv; charset=utf-8", "json": "application/json"}
+NO_STORE = {"cache-control": "no-store"}
+WARM = {"state": {}, "intervals": True}
+"""The first question of most; it is asked when the server starts."""
+
+
+class Site:
+    """Answers requests; one of these per server."""
+
+    def __init__(self, workers: int, jobs: int) -> None:
+        self.workers = Workers(workers)
+        self.desk = Desk(self.workers)
+        self.num_jobs = jobs
+        self.jobs: Jobs | None = None
+        self.files = read_files()
+
+    @contextlib.asynccontextmanager
+    async def running(self, _: Starlette) -> AsyncIterator[None]:
+        """Processes run as long as the server does; it answers when the first of them does."""
+        await self.workers.start()
+        self.jobs = Jobs(self.workers.folder.name, self.num_jobs)
+        for name in FIXED:
+            reply = await self.desk.ask(name, {})
+            if not reply.ok:
+                raise RuntimeError(f"workers do not answer: {reply.body.decode()}")
+        warm = asyncio.create_task(self._warm())
+        try:
+            yield
+        finally:
+            warm.cancel()
+            await self.jobs.close()
+            await self.desk.close()
+            await self.workers.close()
+
+    async def _warm(self) -> None:
+        with contextlib.suppress(BusyError, TooLongError):
+            await self.desk.ask("simulate", WARM)
+
+    async def file(self, request: Request) -> Response:
+        """A file of the page."""
+        found = self.files.get(request.path_params["path"])
+        if found is None:
+            raise Problem(404, "NotFoundError", "there is no such page")
+        headers = {"etag": found.tag, "cache-control": "no-cache"}
+        if request.headers.get("if-none-match") == found.tag:
+            return Response(status_code=304, headers=headers)
+        return Response(found.body, media_type=found.media_type, headers=headers)
+
+    async def fixed(self, request: Request) -> Response:
+        """What can be chosen from, and what the API is."""
+        name = {"catalog": "catalog", "openapi.json": "openapi"}[request.url.path.rpartition("/")[2]]
+        return _json(await self._ask(request, name, {}), cache="max-age=300")
+
+    async def api_page(self, request: Request) -> Response:
+        """The API, for people."""
+        found = json.loads((await self._ask(request, "api_page", {})).body)
+        return Response(found["html"], media_type="text/html", headers={"cache-control": "no-cache"})
+
+    async def style(self, _: Request) -> Response:
+        """How that page looks."""
+        return Response(STYLE.read_bytes(), media_type="text/css", headers={"cache-control": "no-cache"})
+
+    async def question(self, request: Request) -> Response:
+        """A question that is answered at once: its state as the body, or in the URL."""
+        name = request.path_params["name"]
+        if name not in ASKED:
+            raise Problem(404, "NotFoundError", f"there is no question {name[:40]!r}; known: {', '.join(ASKED)}")
+        return _json(await self._ask(request, name, await self._document(request)))
+
+    async def export(self, request: Request) -> Response:
+        """A run as a file to keep."""
+        kind = request.path_params["kind"]
+        if kind not in EXPORTS:
+            raise Problem(404, "NotFoundError", f"there is no export {kind[:40]!r}; known: {', '.join(EXPORTS)}")
+        reply = await self._ask(request, "export", {**await self._document(request), "kind": kind})
+        if not reply.ok:
+            return _json(reply)
+        found = json.loads(reply.body)
+        headers = {**NO_STORE, "content-disposition": f'attachment; filename="{found["name"]}"'}
+        return Response(found["text"], media_type=EXPORTS[kind], headers=headers)
+
+    async def start_job(self, request: Request) -> Response:
+        """A question that takes long."""
+        document = await self._document(request)
+        kind = document.pop("question", document.pop("kind", None))
+        if kind not in KINDS:
+            raise Problem(422, "InputError", f"question must be one of {', '.join(KINDS)}, not {str(kind)[:40]!r}")
+        assert self.jobs is not None
+        try:
+            job = self.jobs.start(kind, document)
+        except BusyError:
+            raise _busy() from None
+        headers = {**NO_STORE, "location": f"{API}/jobs/{job.id}"}
+        return Response(job.body(), 202, headers, "application/json")
+
+    async def job(self, request: Request) -> Response:
+        """How far a job is, and its answer; or its end."""
+        job = self._job(request)
+        if request.method == "DELETE":
+            assert self.jobs is not None
+            self.jobs.cancel(job)
+        return Response(job.body(), 200, NO_STORE, "application/json")
+
+    def _job(self, request: Request) -> Job:
+        job = None if self.jobs is None else self.jobs.get(request.path_params["id"])
+        if job is None:
+            raise Problem(404, "NotFoundError", "there is no such job; jobs are forgotten 15 minutes after they end")
+        return job
+
+    async def _document(self, request: Request) -> dict[str, Any]:
+        if request.method in ("GET", "HEAD"):
+            return {"query": request.url.query}
+        return await read_document(request.receive, request.headers)
+
+    async def _ask(self, request: Request, name: str, document: Mapping[str, Any]) -> Reply:
+        """The reply to a question; who leaves gives up his place in the queue."""
+        asked = asyncio.ensure_future(self.desk.ask(name, document, client_of(request.scope)))
+        left = asyncio.ensure_future(_left(request))
+        try:
+            await asyncio.wait((asked, left), return_when=asyncio.FIRST_COMPLETED)
+            if not asked.done():
+                raise Problem(499, "GoneError", "the client has gone")
+            return asked.result()
+        except BusyError:
+            raise _busy() from None
+        except TooLongError:
+            seconds = f"{SECONDS[name]:g} s"
+            raise Problem(
+                504, "TooLongError", f"no answer within {seconds}; ask for fewer requests, or ask as a job"
+            ) from None
+        finally:
+            for task in (asked, left):
+                task.cancel()
+            await asyncio.gather(asked, left, return_exceptions=True)
+
+
+async def _left(request: Request) -> None:
+    """Ends when the client has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _busy() -> Problem:
+    return Problem(503, "BusyError", "too many questions wait already; try again in a moment", retry_after="2")
+
+
+def _json(reply: Reply, cache: str = "no-store") -> Response:
+    status = 200 if reply.ok else 500 if b'"InternalError"' in reply.body[:60] else 422
+    return Response(reply.body, status, {"cache-control": cache if reply.ok else "no-store"}, "application/json")
+
+
+async def _not_found(_: Request, __: Exception) -> Response:
+    raise Problem(404, "NotFoundError", "there is no such page")
+
+
+async def _not_allowed(request: Request, _: Exception) -> Response:
+    raise Problem(405, "MethodError", f"{request.method[:20]} is not for this address")
+
+
+def make_app(
+    workers: int = 1, jobs: int = 1, hosts: Iterable[str] = LOCAL_HOSTS, rates: Rates | None = None
+) -> Starlette:
+    """The application; ``workers`` processes answer, and ``jobs`` questions that take long run at a time."""
+    site = Site(workers, jobs)
+    routes = [
+        Route(API, site.api_page),
+        Route(f"{API}/catalog", site.fixed),
+        Route(f"{API}/openapi.json", site.fixed),
+        Route(f"{API}/style.css", site.style),
+        Route(f"{API}/jobs", site.start_job, methods=["POST"]),
+        Route(f"{API}/jobs/{{id}}", site.job, methods=["GET", "DELETE"]),
+        Route(f"{API}/export/{{kind}}", site.export, methods=["GET", "POST"]),
+        Route(f"{API}/{{name}}", site.question, methods=["GET", "POST"]),
+        Route("/{path:path}", site.file),
+    ]
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(Guard, hosts=tuple(hosts), rates=rates)],
+        exception_handlers={404: _not_found, 405: _not_allowed},
+        lifespan=site.running,
+    )
+
 
 MOST_CONNECTIONS = 1024
 HEAD_SECONDS = 5.0

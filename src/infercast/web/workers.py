@@ -1,4 +1,4 @@
-"""The processes that answer: a few that are kept, and that everyone waits for in turn."""
+"""Worker processes and their queues: coalesced requests, cached answers, and long questions as jobs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import sys
 import tempfile
-from collections import deque
+import time
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from infercast.web.worker import ANSWER, ERROR, SAYS
@@ -188,3 +191,221 @@ class Workers:
             if worker is not None:
                 await worker.kill()
         self.folder.cleanup()
+
+
+FIXED = ("catalog", "openapi", "api_page")
+"""Answers that never change."""
+SECONDS = {**dict.fromkeys(FIXED, 60.0), "memory": 10.0, "simulate": 30.0, "curve": 60.0, "export": 60.0}
+"""How long an answer may take; longer ones are for jobs."""
+KEPT_ANSWERS, KEPT_BYTES = 256, 32 * 2**20
+
+
+class Flight:
+    """A question under way, and how many wait for its answer."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.has_begun = False
+
+    def begin(self) -> None:
+        """A worker is at it: from here on it is answered, wanted or not."""
+        self.has_begun = True
+
+
+class Desk:
+    """Takes questions to the workers."""
+
+    def __init__(self, workers: Workers) -> None:
+        self.workers = workers
+        self._kept: OrderedDict[str, Reply] = OrderedDict()
+        self._fixed: dict[str, Reply] = {}
+        self._under_way: dict[str, tuple[Flight, asyncio.Task[Reply]]] = {}
+        self._tasks: set[asyncio.Task[Reply]] = set()
+
+    async def ask(self, name: str, document: Mapping[str, Any], client: str = "") -> Reply:
+        """The reply to a question. Nothing of a dropped config.json is kept or shared."""
+        if name in FIXED:
+            if name not in self._fixed:
+                reply = await self.workers.ask(name, {}, SECONDS[name], client)
+                if not reply.ok:
+                    return reply
+                self._fixed[name] = reply
+            return self._fixed[name]
+        if has_config(document):
+            return await self._wait(*self._start(name, document, client))
+        key = json.dumps([name, document], sort_keys=True)
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        if key not in self._under_way:
+            flight, task = self._under_way[key] = self._start(name, document, client)
+            task.add_done_callback(lambda done: self._land(key, flight, done))
+        return await self._wait(*self._under_way[key], key)
+
+    def _start(self, name: str, document: Mapping[str, Any], client: str) -> tuple[Flight, asyncio.Task[Reply]]:
+        flight = Flight()
+        task = asyncio.create_task(self.workers.ask(name, document, SECONDS[name], client, flight.begin))
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        return flight, task
+
+    async def _wait(self, flight: Flight, task: asyncio.Task[Reply], key: str | None = None) -> Reply:
+        """Wait for an answer. Who leaves before a worker is at it takes the question away, if he was the last."""
+        flight.waiting += 1
+        try:
+            return await asyncio.shield(task)
+        finally:
+            flight.waiting -= 1
+            if flight.waiting == 0 and not flight.has_begun:
+                task.cancel()
+                if key is not None and self._under_way.get(key, (None,))[0] is flight:
+                    del self._under_way[key]  # nobody joins a question that is given up
+
+    def _land(self, key: str, flight: Flight, task: asyncio.Task[Reply]) -> None:
+        """An answer has come, whether somebody still waits for it or not."""
+        if self._under_way.get(key, (None,))[0] is flight:
+            del self._under_way[key]
+        if not task.cancelled() and task.exception() is None:
+            self._keep(key, task.result())
+
+    def _forget(self, task: asyncio.Task[Reply]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # those who waited have heard of it
+
+    async def close(self) -> None:
+        """Give up whatever is under way."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _keep(self, key: str, reply: Reply) -> None:
+        if not reply.ok or len(reply.body) > KEPT_BYTES // 8:
+            return
+        self._kept[key] = reply
+        while len(self._kept) > KEPT_ANSWERS or sum(len(each.body) for each in self._kept.values()) > KEPT_BYTES:
+            self._kept.popitem(last=False)
+
+
+def has_config(document: Mapping[str, Any]) -> bool:
+    """Whether a question is about a model of the asker's own."""
+    several = document.get("states")
+    states = [document.get("state"), *(several if isinstance(several, list) else ())]
+    return document.get("config") is not None or any(
+        isinstance(state, Mapping) and state.get("config") is not None for state in states
+    )
+
+
+KINDS = ("plan", "capacity", "energy", "curve", "simulate")
+QUEUED, RUNNING, DONE, FAILED, CANCELLED = "queued", "running", "done", "failed", "cancelled"
+MOST_SECONDS = 1800.0
+MOST_JOBS, MOST_QUEUED = 64, 16
+"""Jobs that are remembered, and those of them that wait."""
+KEPT_SECONDS = 900.0
+"""How long an answer is kept after the last look at it."""
+
+
+@dataclass(slots=True)
+class Job:
+    """One question."""
+
+    id: str
+    kind: str
+    document: Mapping[str, Any]
+    state: str = QUEUED
+    says: str = ""
+    """What it is at."""
+    steps: int = 0
+    """Parts of the work that were begun."""
+    started: float = field(default_factory=time.monotonic)
+    ended: float | None = None
+    looked_at: float = field(default_factory=time.monotonic)
+    reply: Reply | None = None
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come."""
+        return self.state in (DONE, FAILED, CANCELLED)
+
+    def body(self, with_result: bool = True) -> bytes:
+        """The job as JSON, with its answer when there is one."""
+        seconds = (self.ended or time.monotonic()) - self.started
+        told: dict[str, Any] = {"id": self.id, "kind": self.kind, "state": self.state, "says": self.says}
+        text = json.dumps({**told, "steps": self.steps, "seconds": round(seconds, 3)}).encode()
+        if self.reply is None or not with_result:
+            return text
+        rest = b', "result": ' + self.reply.body if self.reply.ok else b", " + self.reply.body[1:-1]
+        return text[:-1] + rest + b"}"
+
+
+class Jobs:
+    """All of them; so many run at a time."""
+
+    def __init__(self, folder: str, number: int) -> None:
+        self.folder = folder
+        self._slots = asyncio.Semaphore(number)
+        self._jobs: OrderedDict[str, Job] = OrderedDict()
+
+    def start(self, kind: str, document: Mapping[str, Any]) -> Job:
+        """A job for a question; its name cannot be guessed."""
+        self._tidy()
+        queued = sum(job.state == QUEUED for job in self._jobs.values())
+        if queued >= MOST_QUEUED or len(self._jobs) >= MOST_JOBS:
+            raise BusyError
+        job = Job(secrets.token_urlsafe(16), kind, document)
+        self._jobs[job.id] = job
+        job.task = asyncio.create_task(self._run(job))
+        return job
+
+    def get(self, name: str) -> Job | None:
+        """One of them by its name."""
+        self._tidy()
+        job = self._jobs.get(name)
+        if job is not None:
+            job.looked_at = time.monotonic()
+        return job
+
+    def cancel(self, job: Job) -> None:
+        """End a job and its process."""
+        if not job.is_over and job.task is not None:
+            job.state = CANCELLED
+            job.task.cancel()
+
+    async def _run(self, job: Job) -> None:
+        def tell(words: str) -> None:
+            job.says, job.steps = words, job.steps + 1
+
+        try:
+            async with self._slots:
+                job.state, job.started = RUNNING, time.monotonic()
+                worker = await Worker.start(self.folder)
+                try:
+                    job.reply = await worker.ask(job.kind, job.document, MOST_SECONDS, tell)
+                finally:
+                    await worker.kill()
+            job.state = DONE if job.reply.ok else FAILED
+        except TooLongError:
+            told = {"error": {"type": "TooLongError", "message": f"the job took longer than {MOST_SECONDS:g} s"}}
+            job.state, job.reply = FAILED, Reply(False, json.dumps(told).encode())
+        except asyncio.CancelledError:
+            job.state = CANCELLED
+        finally:
+            job.ended, job.document = time.monotonic(), {}
+
+    def _tidy(self) -> None:
+        """Forget what was over long ago, and the oldest of what is over where there are too many."""
+        now = time.monotonic()
+        over = [job for job in self._jobs.values() if job.is_over]
+        for place, job in enumerate(over):
+            is_one_too_many = len(over) - place > MOST_JOBS // 2
+            if is_one_too_many or now - max(job.looked_at, job.ended or 0.0) > KEPT_SECONDS:
+                del self._jobs[job.id]
+
+    async def close(self) -> None:
+        """End all of them."""
+        tasks = [job.task for job in self._jobs.values() if job.task is not None]
+        for job in self._jobs.values():
+            self.cancel(job)
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from infercast.engines.registry import AnyEngine, engine_named
+from infercast.engines.base import AnyEngine, engine_named
 from infercast.engines.sglang.settings import SglangSettings
 
 ENGINE = engine_named("sglang")

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from infercast.engines.sglang.experts import joined_experts
-from infercast.engines.sglang.held import weight_bytes
-from infercast.engines.sglang.kernels import choose_kernels
+from infercast.engines.sglang.kernels import choose_kernels, joined_experts
+from infercast.engines.sglang.memory import weight_bytes
 from infercast.engines.sglang.settings import SglangSettings
 from infercast.hardware.load import load_gpu
 from infercast.models.feed_forward import ExpertFeedForward

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infercast.engines.engine import Launch
-from infercast.engines.sglang.expert_launches import has_tuned_file, untuned_factors
+from infercast.engines.host import Launch
 from infercast.engines.sglang.host import launch_work
+from infercast.engines.sglang.kernels import has_tuned_file, untuned_factors
 from infercast.forecast.deploy import deploy
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout

@@ -2,7 +2,7 @@
 
 import pytest
 
-from infercast.engines.deployment import Deployment
+from infercast.engines.base import Deployment
 from infercast.engines.sglang.settings import SglangSettings
 from infercast.forecast.deploy import deploy
 from infercast.forecast.simulate import simulate

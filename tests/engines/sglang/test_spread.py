@@ -2,8 +2,8 @@
 
 import pytest
 
+from infercast.engines.sglang.engine import sizes_for, spread
 from infercast.engines.sglang.settings import SglangSettings
-from infercast.engines.sglang.spread import sizes_for, spread
 from infercast.forecast.plan.candidate import Candidate
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout

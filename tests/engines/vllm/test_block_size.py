@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from infercast.engines.vllm.block_size import default_block_size
+from infercast.engines.vllm.kernels import default_block_size
 from infercast.engines.vllm.settings import EngineSettings, resolve
 from infercast.errors import InputError
 from infercast.forecast.memory import fit_memory

@@ -1,6 +1,6 @@
 import pytest
 
-from infercast.engines.engine import Launch
+from infercast.engines.host import Launch
 from infercast.engines.vllm.graphs import Graphs
 from infercast.engines.vllm.graphs import capture_sizes as sizes_up_to
 from infercast.engines.vllm.settings import EngineSettings, resolve

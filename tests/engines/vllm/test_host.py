@@ -3,12 +3,10 @@ from dataclasses import fields, replace
 
 import pytest
 
-from infercast.engines.engine import Launch
-from infercast.engines.host import bundled_host, read_host
-from infercast.engines.vllm.host import VllmHost, VllmHostModel
-from infercast.engines.vllm.launches import LaunchWork, launch_work
+from infercast.engines.host import Launch, bundled_host, read_host
+from infercast.engines.vllm.host import LaunchWork, VllmHost, VllmHostModel, launch_work
+from infercast.engines.vllm.kv_cache import ALIGN, ALL, NONE
 from infercast.engines.vllm.settings import EngineSettings
-from infercast.engines.vllm.states import ALIGN, ALL, NONE
 from infercast.errors import FileFormatError
 from infercast.forecast.deploy import deploy
 from infercast.hardware import load_gpu

@@ -4,8 +4,7 @@ from dataclasses import asdict, dataclass, replace
 
 import pytest
 
-from infercast.engines.vllm.kv import KvShape, kv_layout
-from infercast.engines.vllm.states import ALIGN, StateBlocks
+from infercast.engines.vllm.kv_cache import ALIGN, KvShape, StateBlocks, kv_layout
 from infercast.engines.vllm.versions import rules_of
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import Cache, LatentAttention

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from infercast.engines.vllm.kv import kv_layout
+from infercast.engines.vllm.kv_cache import kv_layout
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import model_names
 from infercast.models.mixers import GroupedAttention, LatentAttention, NoMixer

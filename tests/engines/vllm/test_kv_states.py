@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from infercast import deploy, simulate, synthetic_workload
-from infercast.engines.registry import engine_named
-from infercast.engines.vllm.kv import hybrid_block_size, kv_layout
+from infercast.engines.base import engine_named
+from infercast.engines.vllm.kv_cache import StateBlocks, States, hybrid_block_size, kv_layout
 from infercast.engines.vllm.settings import EngineSettings
-from infercast.engines.vllm.states import StateBlocks, States
 from infercast.errors import DoesNotFitError, InputError
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout

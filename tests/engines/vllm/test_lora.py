@@ -9,7 +9,7 @@ import pytest
 
 from infercast import EngineSettings, InputError, Workload, deploy, fit_memory, simulate
 from infercast.models.lower import lora_calls
-from infercast.serve.workload.adapters import with_adapters
+from infercast.serve.workload.classes import with_adapters
 from infercast.serve.workload.request import Adapters, Request
 
 HIDDEN, FEED, LAYERS, KV = 4096, 14336, 32, 1024

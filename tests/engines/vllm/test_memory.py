@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from infercast.engines.memory import require_fit
-from infercast.engines.registry import engine_named
+from infercast.engines.base import engine_named, require_fit
 from infercast.engines.vllm.memory import plan_memory
 from infercast.engines.vllm.settings import EngineSettings, resolve
 from infercast.errors import DoesNotFitError

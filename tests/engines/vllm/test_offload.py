@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from infercast import deploy
-from infercast.engines.offload import host_link
+from infercast.engines.memory import host_link
 from infercast.engines.sglang.settings import SglangSettings
-from infercast.engines.vllm.offload import TierSettings, offload_of, tier_settings
+from infercast.engines.vllm.kv_cache import TierSettings, offload_of, tier_settings
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.engines.vllm.versions import engine_version
 from infercast.errors import InfercastError
 from infercast.hardware import load_gpu
-from infercast.serve.cache.offload import Offload
+from infercast.serve.cache.tiers import Offload
 from infercast.units import GIB
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infercast.engines.registry import engine_named
+from infercast.engines.base import engine_named
 from infercast.forecast.deploy import load_model
 
 ENGINE = engine_named("vllm@0.25")

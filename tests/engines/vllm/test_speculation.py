@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 import infercast as ic
-from infercast.engines.engine import Launch
+from infercast.engines.host import Launch
+from infercast.engines.vllm.graphs import VerifyGraphs
 from infercast.engines.vllm.settings import EngineSettings
-from infercast.engines.vllm.verify_graphs import VerifyGraphs
 from infercast.errors import InputError
 
 RATES = [0.75, 0.55, 0.4]

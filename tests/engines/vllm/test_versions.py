@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from infercast import deploy
-from infercast.engines.registry import DEFAULT_ENGINE, engine_named, newest
+from infercast.engines.base import DEFAULT_ENGINE, engine_named, newest
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.engines.vllm.speculation import drafting_of
 from infercast.engines.vllm.versions import ENGINES, MEASURED, NEWEST, EngineVersion, engine_version

@@ -2,7 +2,7 @@
 
 import pytest
 
-from infercast.engines.registry import engine_named
+from infercast.engines.base import engine_named
 from infercast.errors import InputError
 from infercast.forecast.command.flags import IGNORED, NOT_MODELLED, READ, UNKNOWN, read_flags
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from infercast.engines.registry import engine_named
+from infercast.engines.base import engine_named
 from infercast.errors import FileFormatError, InputError
 from infercast.forecast.command.pasted import find_commands, text_of, the_command
-from infercast.forecast.command.yaml_text import read_documents
+from infercast.forecast.command.yaml_reader import read_documents
 
 COMMANDS = engine_named().commands
 COMPOSE = """

@@ -6,11 +6,9 @@ from dataclasses import replace
 import pytest
 
 from infercast.errors import InfercastError
-from infercast.forecast.plan.bounds import bounds_of, least_replicas, lengths_of, most_headroom
-from infercast.forecast.plan.deployed import deployed, own_timer
 from infercast.forecast.plan.evaluate import evaluate
-from infercast.forecast.plan.question import Question
-from infercast.forecast.plan.space import stems_of
+from infercast.forecast.plan.question import Question, deployed, own_timer
+from infercast.forecast.plan.screening import bounds_of, least_replicas, lengths_of, most_headroom, stems_of
 
 MODELS = ("llama-3.1-8b", "qwen3-30b-a3b", "qwen3-0.6b", "gpt-oss-20b")
 

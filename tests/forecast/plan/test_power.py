@@ -6,16 +6,14 @@ from dataclasses import replace
 import pytest
 
 from infercast.errors import InputError
+from infercast.forecast.energy import Facility
+from infercast.forecast.plan.candidate import Row
 from infercast.forecast.plan.evaluate import evaluate
-from infercast.forecast.plan.plain import from_plain, to_plain
-from infercast.forecast.plan.power import least_watts, rough_joules
-from infercast.forecast.plan.question import Question
-from infercast.forecast.plan.result import Plan, Row
+from infercast.forecast.plan.executors import from_plain, to_plain
+from infercast.forecast.plan.question import Plan, Question, least_watts, rough_joules
 from infercast.forecast.plan.search import plan
-from infercast.forecast.wall import Facility
 from infercast.report.plan import plan_dict
-from infercast.report.plan_files.candidates import candidates_csv
-from infercast.report.plan_files.pareto import pareto_svg
+from infercast.report.plan_folder import candidates_csv, pareto_svg
 
 Ask = Callable[..., Question]
 

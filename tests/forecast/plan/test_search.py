@@ -8,17 +8,12 @@ from typing import Any
 
 import pytest
 
-from infercast.engines.registry import engine_named
+from infercast.engines.base import engine_named
 from infercast.errors import InputError
-from infercast.forecast.plan.axes import AXES, setting_axis
-from infercast.forecast.plan.candidate import Candidate
+from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage
 from infercast.forecast.plan.evaluate import evaluate
-from infercast.forecast.plan.front import front_of
-from infercast.forecast.plan.objectives import OBJECTIVES, Objective
-from infercast.forecast.plan.question import Question
-from infercast.forecast.plan.result import Figures, Plan, Row, Stage
-from infercast.forecast.plan.search import plan
-from infercast.forecast.plan.words import why_lost
+from infercast.forecast.plan.question import AXES, OBJECTIVES, Objective, Plan, Question, setting_axis
+from infercast.forecast.plan.search import front_of, plan, why_lost
 
 Ask = Callable[..., Question]
 

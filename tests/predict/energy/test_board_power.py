@@ -6,8 +6,7 @@ import pytest
 from infercast.hardware import gpu_names, load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE
 from infercast.ops.elementwise import norm
-from infercast.predict.energy.model import BURST, HELD, board_power
-from infercast.predict.energy.work import occupied, work_of
+from infercast.predict.board_power import BURST, HELD, board_power, occupied, work_of
 from infercast.predict.estimate import SOURCES
 
 H200 = load_gpu("h200-sxm")

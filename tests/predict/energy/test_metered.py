@@ -8,10 +8,21 @@ import pytest
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Gemm, MoE, Scan
 from infercast.ops.elementwise import norm, quantise
-from infercast.predict.energy import metered
-from infercast.predict.energy.loops import COPIES, FEATURES, MOST_LAUNCHES, copies_of, loops_of, tabled_calls
-from infercast.predict.energy.metered import ARCHIVE, family_of_reading, meter_reading, module_reading, power_archive
-from infercast.predict.energy.model import board_power
+from infercast.predict import metered
+from infercast.predict.board_power import board_power
+from infercast.predict.metered import (
+    ARCHIVE,
+    COPIES,
+    FEATURES,
+    MOST_LAUNCHES,
+    copies_of,
+    family_of_reading,
+    loops_of,
+    meter_reading,
+    module_reading,
+    power_archive,
+    tabled_calls,
+)
 
 GPUS = [load_gpu("h200-sxm"), load_gpu("b200-sxm")]
 SCAN = Scan(np.array([8192]), np.array([8]), heads=32, key_heads=16, key_dim=128, value_dim=128)

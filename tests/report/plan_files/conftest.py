@@ -4,11 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from infercast.forecast.latency import Percentiles
-from infercast.forecast.plan.candidate import Candidate
-from infercast.forecast.plan.question import Question
-from infercast.forecast.plan.result import Figures, Plan, Row, Stage
-from infercast.forecast.slo import parse_slo
+from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage
+from infercast.forecast.plan.question import Plan, Question
+from infercast.forecast.slo import Percentiles, parse_slo
 from infercast.models.layout import ParallelLayout
 from infercast.serve.workload.synthetic import synthetic_workload
 

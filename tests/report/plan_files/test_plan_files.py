@@ -12,17 +12,16 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from infercast.engines.registry import engine_named
+from infercast.engines.base import engine_named
 from infercast.errors import InputError
 from infercast.forecast.command.flags import UNKNOWN, read_flags
 from infercast.forecast.command.pasted import find_commands
-from infercast.forecast.command.yaml_text import read_documents
+from infercast.forecast.command.yaml_reader import read_documents
 from infercast.forecast.plan.candidate import Candidate
-from infercast.forecast.plan.result import Plan
+from infercast.forecast.plan.question import Plan
 from infercast.models.layout import ParallelLayout
-from infercast.report.plan_files.folder import check_folder, plan_files, write_plan
-from infercast.report.plan_files.started import plain_name, repository_of
-from infercast.report.plan_files.yaml_writer import yaml_text
+from infercast.report.manifests import plain_name, repository_of, yaml_text
+from infercast.report.plan_folder import check_folder, plan_files, write_plan
 
 ENGINE = "vllm@0.25"
 Plans = Callable[..., Plan]

@@ -1,1 +1,1 @@
-"""One file for each command."""
+"""The commands; those that answer one kind of question share a file."""

@@ -10,19 +10,17 @@ import typer
 
 from infercast import Deployment, __version__
 from infercast.calibrate.learn import calibrate
-from infercast.calibrate.readers.load import Asked
+from infercast.calibrate.result import Asked
 from infercast.cli import completion, outputs
-from infercast.cli.options import shared as options
+from infercast.cli.options import deployment as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.groups import Deployed, asked_deployment, takes
-from infercast.cli.options.printed import Form, print_result
-from infercast.cli.progress import stages_bar
-from infercast.engines.registry import engine_named
+from infercast.cli.outputs import Form, print_result, stages_bar
+from infercast.engines.base import engine_named
 from infercast.errors import InputError
-from infercast.forecast.calibration.file import write_calibration
-from infercast.forecast.command.flags import read_flags
+from infercast.forecast.calibration import write_calibration
+from infercast.forecast.command.flags import Point, read_flags
 from infercast.forecast.command.pasted import started_engine, text_of, the_command
-from infercast.forecast.command.point import Point
 from infercast.forecast.deploy import load_device
 from infercast.report.calibration import calibration_dict, render_calibration
 from infercast.report.files import check_writable, write_whole
@@ -133,7 +131,7 @@ def _pasted(context: typer.Context, text: str, service: str | None, gpu: str) ->
     reading = read_flags(the_command(read, engine.commands, service).words, engine)
     host = given["host"]
     if host is not None:
-        from infercast.forecast.host_speed import host_from  # noqa: PLC0415 - most runs name no host
+        from infercast.forecast.deploy import host_from  # noqa: PLC0415 - most runs name no host
 
         host = host_from(host, gpu, engine.name)
     others = {name: given[name] for name in OF_COMMAND}

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from infercast.cli import completion
-from infercast.cli.options.printed import Form, print_result
+from infercast.cli.outputs import Form, print_result
 from infercast.hardware import gpu_names, load_gpu
-from infercast.hardware.hosts import HostCpu, host_cpus
+from infercast.hardware.server import HostCpu, host_cpus
 from infercast.report import catalog
 
 

@@ -8,15 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from infercast.cli.options import shared as options
+from infercast.cli.options import deployment as options
 from infercast.cli.options import workload as served
-from infercast.cli.options.decision import Decided, slo_of, tariff_of
-from infercast.cli.options.engine import is_given
-from infercast.cli.options.facility import facility_of
+from infercast.cli.options.cost import Decided, facility_of, slo_of, tariff_of
+from infercast.cli.options.deployment import is_given
 from infercast.cli.options.groups import Deployed, Served, asked_calibration, takes
-from infercast.cli.options.printed import Form, print_result
-from infercast.cli.progress import runs_bar
-from infercast.engines.registry import engine_named
+from infercast.cli.outputs import Form, print_result, runs_bar
+from infercast.engines.base import engine_named
 from infercast.errors import InputError
 from infercast.forecast.command.explain import explain_command
 from infercast.forecast.command.flags import read_flags
@@ -75,7 +73,7 @@ def command(
     workload = served.workload_of(context)
     host = given.pop("host")
     if host is not None:
-        from infercast.forecast.host_speed import host_from  # noqa: PLC0415 - most runs name no host
+        from infercast.forecast.deploy import host_from  # noqa: PLC0415 - most runs name no host
 
         host = host_from(host, gpu, given["engine"])
     with runs_bar("settings", USUAL_TRIALS) as tell:

@@ -1,4 +1,4 @@
-"""``infercast fit`` and ``infercast evaluate``: learn kernel efficiencies, and say how wrong they are."""
+"""``infercast fit`` and ``infercast evaluate``: learn kernel efficiencies, and report their errors."""
 
 from __future__ import annotations
 
@@ -6,16 +6,40 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from infercast.cli.options import shared as options
-from infercast.cli.options.printed import Form, print_result
+from infercast.cli.options import deployment as options
+from infercast.cli.outputs import Form, print_result
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import load_gpu
-from infercast.report.layout import styled
-from infercast.report.validation.evaluation import render_evaluation
+from infercast.report.terminal import grid, section, styled
+from infercast.units import format_percent
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def render_evaluation(result: dict[str, Any]) -> list[RenderableType]:
+    """One table a family: every GPU, then its dtypes."""
+    parts: list[RenderableType] = []
+    for family, scores in result["families"].items():
+        rows = []
+        for gpu, statistics in scores["gpus"].items():
+            rows.append((gpu, *_cells(statistics)))
+            rows += [(f"  {dtype}", *_cells(inner)) for dtype, inner in statistics["by_dtype"].items()]
+        parts.append(section(family, grid(("GPU", "rows", "mean", "median", "p90", "in interval"), rows)))
+    return [
+        *parts,
+        section("All", grid(("", "rows", "mean", "median", "p90", "in interval"), [("", *_cells(result["overall"]))])),
+    ]
+
+
+def _cells(statistics: dict[str, Any]) -> tuple[str, ...]:
+    errors = (format_percent(statistics[name]) for name in ("mape", "median_ape", "p90_ape", "coverage80"))
+    return (f"{statistics['rows']:,}", *errors)
+
 
 SPARSE = ("index_scores", "paged_scores", "top_k", "compressed_top_k", "mla_attention", "hca_attention")
 MODULES = ("dsa", "csa", "hca", "msa")
@@ -54,11 +78,16 @@ def fit(
       infercast fit ./tables --out kernels.npz --gpus a100-sxm,l40s,h200-sxm
     """
     options.need_packages("fitting and scoring")
-    from infercast.fit.pooling import count_left_out  # noqa: PLC0415 - only this command needs it
-    from infercast.fit.provenance import origin_of, sweep_hashes, table_hashes  # noqa: PLC0415 - only this command needs it
     from infercast.fit.samples import read_samples, sweep_samples  # noqa: PLC0415 - only this command needs it
     from infercast.fit.tables import FILES  # noqa: PLC0415 - only this command needs it
-    from infercast.fit.train import archives_of, fit_artifact  # noqa: PLC0415 - only this command needs it
+    from infercast.fit.train import (  # noqa: PLC0415 - only this command needs it
+        archives_of,
+        count_left_out,
+        fit_artifact,
+        origin_of,
+        sweep_hashes,
+        table_hashes,
+    )
 
     _need_folder(data, "DATA")
     _need_folder(out.parent, "--out")
@@ -113,9 +142,9 @@ def evaluate(
     """
     options.need_packages("fitting and scoring")
     from infercast.fit.evaluate import score  # noqa: PLC0415 - only this command needs it
-    from infercast.predict.artifact.artifact import load_artifact  # noqa: PLC0415 - only this command needs it
-    from infercast.predict.default import default_artifact  # noqa: PLC0415 - only this command needs it
-    from infercast.predict.profile import kernel_profile  # noqa: PLC0415 - only this command needs it
+    from infercast.predict.fitted import load_artifact  # noqa: PLC0415 - only this command needs it
+    from infercast.predict.identity import kernel_profile  # noqa: PLC0415 - only this command needs it
+    from infercast.predict.learned import default_artifact  # noqa: PLC0415 - only this command needs it
 
     if tier is not None and tier not in TIERS:
         raise UnknownNameError("tier", tier, TIERS)

@@ -13,17 +13,16 @@ from typing import Annotated, Any
 
 import typer
 
-from infercast.cli.options import shared as options
-from infercast.cli.options.printed import Form, print_result
+from infercast.cli.options import deployment as options
+from infercast.cli.outputs import Form, print_result
 from infercast.errors import InputError, UnknownNameError
-from infercast.measure.device import gpu_name, require_gpu
-from infercast.measure.engines import ENGINES
+from infercast.measure.cases import DEFAULT as ANCHORS
+from infercast.measure.cases import NAMES
+from infercast.measure.device import ENGINES, gpu_name, require_gpu
 from infercast.measure.host import measure_host
-from infercast.measure.plan import NAMES
-from infercast.measure.plan.anchors import DEFAULT as ANCHORS
 from infercast.measure.sweep import Progress, Sweep, run_sweep
 from infercast.report.files import write_in_folder
-from infercast.report.layout import facts, grid, section
+from infercast.report.terminal import facts, grid, section
 
 INTERRUPTED = 130
 MINUTES, MINUTES_OF_ANCHORS = 10.0, 1.0

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from infercast.cli.options import engine as engine_options
-from infercast.cli.options import shared as options
+from infercast.cli.options import deployment as engine_options
+from infercast.cli.options import deployment as options
 from infercast.cli.options.groups import Started, takes
-from infercast.cli.options.printed import Form, print_result
+from infercast.cli.outputs import Form, print_result
 from infercast.errors import InputError
 from infercast.forecast.memory import fit_memory
 from infercast.report.memory import fit_dict, render_fit

@@ -1,33 +1,151 @@
-"""``infercast plan``: the deployment that keeps a promise to users at the least cost."""
+"""``infercast plan`` and ``infercast layouts``: the cheapest deployment for an SLO, and all layouts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from infercast.cli import completion, outputs
-from infercast.cli.options import shared as options
+from infercast.cli.options import deployment as engine_options
+from infercast.cli.options import deployment as options
+from infercast.cli.options import workload
 from infercast.cli.options import workload as served
-from infercast.cli.options.decision import Decided, of_decision, slo_of, tariff_of
-from infercast.cli.options.engine import AcceptanceOption, SpeculativeConfig, note
-from infercast.cli.options.facility import facility_of, of_facility
-from infercast.cli.options.groups import Served, asked_calibration, takes
-from infercast.cli.options.printed import Form, print_result
-from infercast.cli.options.workers import Working, workers_of
-from infercast.cli.progress import stages_bar, with_counts
-from infercast.engines.registry import DEFAULT_ENGINE, engines
+from infercast.cli.options.cost import Decided, facility_of, of_decision, of_facility, slo_of, tariff_of
+from infercast.cli.options.deployment import AcceptanceOption, SpeculativeConfig, note
+from infercast.cli.options.groups import Deployed, Served, asked_calibration, takes
+from infercast.cli.outputs import Form, print_result, runs_bar, stages_bar, with_counts
+from infercast.engines.base import DEFAULT_ENGINE, engines
 from infercast.engines.settings import read_setting
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
-from infercast.forecast.plan.asked import ANY, USUAL_GPUS, question_of
-from infercast.forecast.plan.axes import AXES, Axis, setting_axis
-from infercast.forecast.plan.objectives import OBJECTIVES
+from infercast.forecast.layouts import CONCURRENCY, NUM_INPUT, NUM_OUTPUT, compare_layouts, count_layouts
+from infercast.forecast.plan.executors import Executor, executor_for
+from infercast.forecast.plan.question import AXES, OBJECTIVES, Axis, setting_axis
+from infercast.forecast.plan.request import ANY, USUAL_GPUS, question_of
 from infercast.forecast.plan.search import plan
 from infercast.forecast.system import DEFAULT_LINK
-from infercast.report.plan import plan_dict, render_plan
-from infercast.report.plan_files.folder import check_folder, write_plan
+from infercast.report.plan import layouts_list, plan_dict, render_layouts, render_plan
+from infercast.report.plan_folder import check_folder, write_plan
+
+of_work = partial(typer.Option, rich_help_panel="Who does the work")
+
+Workers = Annotated[
+    int | None,
+    of_work("--workers", metavar="N", help="Processes of this machine; default: one a processor when it takes long."),
+]
+Ray = Annotated[
+    str | None,
+    of_work("--ray", metavar="ADDRESS", help="A Ray cluster: auto, HOST:PORT, ray://HOST:PORT, or local."),
+]
+Resume = Annotated[
+    Path | None,
+    of_work("--resume", metavar="FILE", help="Keep answers in this file (JSON lines), and use those that it has."),
+]
+
+
+class Working:
+    """Who judges candidates."""
+
+    workers: Workers = None
+    ray: Ray = None
+    resume: Resume = None
+
+
+def workers_of(
+    given: dict[str, Any], progress: Callable[[int, int], None] | None = None
+) -> AbstractContextManager[Executor]:
+    """Those that the options of a command ask for, for the time of its work."""
+    return executor_for(workers=given["workers"], ray=given["ray"], resume=given["resume"], progress=progress)
+
+
+OF_LAYOUTS = ("quantization", "kv_cache_dtype", "network", "pcie_topology", "api_server", "predictor")
+"""Options that `compare_layouts` takes as they are ..."""
+OF_ENGINE = (
+    "engine",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "max_model_len",
+    "setting",
+    "speculative_config",
+    "acceptance",
+)
+"""... and those that settings are made of."""
+
+
+@takes(Served, Decided, Deployed, only=(*OF_LAYOUTS, *OF_ENGINE, "calibration"))
+def layouts_command(
+    context: typer.Context,
+    model: options.Model,
+    gpu: Annotated[
+        list[str],
+        typer.Option(
+            "--gpu",
+            metavar="GPU",
+            autocompletion=completion.gpus,
+            help="Bundled names or your own TOML files, with commas between them or one an option.",
+        ),
+    ],
+    gpus: Annotated[
+        list[str], typer.Option("--gpus", metavar="N,N", help="Numbers of GPUs to fill, with commas between them.")
+    ] = ["1,2,4,8"],  # noqa: B006 - read only
+    concurrency: Annotated[
+        int | None,
+        options.of_workload("--concurrency", help=f"Closed loop: clients of all GPUs together; default {CONCURRENCY}."),
+    ] = None,
+    input_len: workload.InputLen = f"{NUM_INPUT}",
+    output_len: workload.OutputLen = f"{NUM_OUTPUT}",
+    router: options.RouterName = None,
+    form: Form = Form.TABLE,
+    **given: Any,
+) -> None:
+    """Compare tensor, pipeline, data and expert parallelism: what fits, TTFT, TPOT and throughput per GPU.
+
+    Each row is what `infercast simulate` says of that layout with the same workload.
+
+    For example:
+
+      infercast layouts llama-3.3-70b --gpu h100-sxm,h200-sxm,b200-sxm --quantization fp8
+
+      infercast layouts deepseek-v3 --gpu h200-sxm --gpus 8,16 --network infiniband-ndr
+
+      infercast layouts qwen3-32b --gpu h100-sxm,l40s --rate 4 --slo "ttft_p99<2s,tpot_p95<50ms" --provider aws
+    """
+    if concurrency is None and given["rate"] is None and given["arrival"] == "poisson" and given["trace"] is None:
+        concurrency = context.params["concurrency"] = CONCURRENCY
+    load = workload.workload_of(context)
+    slo, tariff = slo_of(given), tariff_of(given)
+    names, counts = options.comma_list("--gpu", gpu), _counts(gpus)
+    total = count_layouts(model, names, counts, given["network"])
+    with runs_bar("layouts", total) as tell:
+        costs = compare_layouts(
+            model,
+            names,
+            num_gpus=counts,
+            workload=load,
+            settings=engine_options.settings_of(context),
+            router=router,
+            slo=slo,
+            tariff=tariff,
+            facility=facility_of(given),
+            tell=tell,
+            calibration=asked_calibration(given),
+            **{name: given[name] for name in OF_LAYOUTS},
+        )
+    print_result(form, layouts_list, partial(render_layouts, model, load, tariff=tariff), costs)
+
+
+def _counts(given: list[str]) -> list[int]:
+    """Numbers with commas between them."""
+    parts = options.comma_list("--gpus", given)
+    if not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise InputError(f"--gpus must be numbers of at least 1 with commas between them, not {','.join(given)!r}")
+    return [int(part) for part in parts]
+
 
 MOST_KILOWATTS = 1e6
 

@@ -9,12 +9,10 @@ from typing import Annotated
 import typer
 
 from infercast import __version__
-from infercast.cli.options.printed import Form, print_result
-from infercast.cli.outputs import command_line, of_file
+from infercast.cli.outputs import Form, command_line, of_file, print_result
 from infercast.errors import InputError
 from infercast.report.files import check_writable, today, write_whole
-from infercast.report.several.rows import render_several, several_dict
-from infercast.report.several.saved import read_runs
+from infercast.report.saved_runs import read_runs, render_several, several_dict
 
 
 def command(
@@ -46,7 +44,7 @@ def command(
     if len(found) < 2:
         raise InputError(f"{runs[0]} holds one run; give two files or more to compare")
     if out is not None:
-        from infercast.report.page.several_page import several_page  # noqa: PLC0415 - it loads matplotlib
+        from infercast.report.page.html import several_page  # noqa: PLC0415 - it loads matplotlib
 
         write_whole(out, [several_page(found, __version__, command_line("--out"), today())])
     print_result(form, several_dict, render_several, found, rows="rows")

@@ -4,25 +4,199 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import RenderableType
 
-from infercast.cli.options import shared as options
-from infercast.cli.options.printed import Form, print_result
-from infercast.engines.registry import DEFAULT_ENGINE, engine_named
+from infercast.cli.options import deployment as options
+from infercast.cli.outputs import Form, print_result
+from infercast.engines.base import DEFAULT_ENGINE, engine_named
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
-from infercast.forecast.tune.advice import TOKENS, Tuning, tune_model
-from infercast.forecast.tune.trial import Trial, judge, layer_of
-from infercast.forecast.tune.tuned_file import tried_file, untried_file
+from infercast.forecast.tune import (
+    RELIABLE,
+    TOKENS,
+    Ranked,
+    Trial,
+    TunedShape,
+    Tuning,
+    judge,
+    layer_of,
+    tried_file,
+    tune_model,
+    untried_file,
+)
 from infercast.hardware import load_gpu
 from infercast.measure.device import gpu_name
 from infercast.measure.tuning import trial_cases, try_configurations
 from infercast.report.files import write_in_folder
-from infercast.report.layout import facts
-from infercast.report.tuning import render_trials, render_tuning, trial_dict, tuning_dict
+from infercast.report.terminal import facts, grid, section
+from infercast.units import MICRO, format_seconds
+
+EXCLUDED = {
+    "shared memory": "shared memory",
+    "registers": "registers",
+    "warps": "more warps than work",
+    "step": "steps that do not fit the layer",
+}
+SAME = 1.02
+"""Below this a forecast gain is not worth a word."""
+
+
+def render_tuning(tuning: Tuning) -> list[RenderableType]:
+    """What runs now, for each number of tokens what might be better, and what to do about it."""
+    parts = [section("Routed experts", facts(_layer_facts(tuning)))]
+    for shape in tuning.shapes:
+        columns = ("", "configuration", "forecast", "faster", "why")
+        body = grid(columns, _rows(shape), text_columns=2, notes_at=(4,))
+        parts.append(section(f"{shape.tokens:,} tokens: {_advice(tuning, shape)}", body))
+    return [*parts, section("What to do", facts(_next_steps(tuning)))]
+
+
+def _advice(tuning: Tuning, shape: TunedShape) -> str:
+    """In the heading of a shape."""
+    gain = shape.best[0].speedup if shape.best else 1.0
+    if tuning.recommended(shape) is not shape.default:
+        return f"change to 1, {gain:.2f} x by forecast"
+    if gain < SAME:
+        return "keep the default"
+    return f"keep the default unless tried, {gain:.2f} x by forecast may be none"
+
+
+def _next_steps(tuning: Tuning) -> list[tuple[str, str]]:
+    """How far to believe it, and how to know."""
+    title = tuning.engine.title
+    doubt = tuning.needs_trial or (
+        f"a forecast gain is off by up to {100 * (RELIABLE - 1):.0f} % in four of five cases, so less keeps the default"
+    )
+    lines = [
+        ("untried", doubt[0].upper() + doubt[1:] + "."),
+        ("better", f"On a machine with this GPU and {title}, --try measures the default and the ranked in minutes."),
+    ]
+    how = f"--out DIR writes the file; start {title} with {tuning.launches.folder_variable}=DIR."
+    return [*lines, (f"in {title}", how)]
+
+
+def _layer_facts(tuning: Tuning) -> list[tuple[str, str]]:
+    op = tuning.op
+    known = "has a" if tuning.has_file else "has no"
+    first = tuning.shapes[0]
+    left_out = ", ".join(f"{count:,} for {EXCLUDED[why]}" for why, count in first.excluded.items())
+    said = f"{tuning.engine.title} {known} file tuned for this layer"
+    if tuning.has_file:
+        said += "; gains below are over its rules of thumb, which do not run then"
+    return [
+        ("model", f"{tuning.model.name} on {tuning.gpu.title}, {tuning.layout}"),
+        (
+            "layer",
+            f"{op.num_local} experts of {op.inter:,} here, hidden size {op.hidden:,}, {op.topk} per token",
+        ),
+        ("format", op.dtype),
+        ("file", f"{tuning.launches.file_name(op.num_local, op.inter, op.dtype, tuning.gpu)}: {said}"),
+        ("configurations", f"{first.estimated:,} estimated, left out: {left_out}"),
+    ]
+
+
+def _rows(shape: TunedShape) -> list[tuple[str, ...]]:
+    """The default and what should not be slower, each reason once."""
+    usual = shape.default
+    rows: list[tuple[str, ...]] = [
+        ("default", str(usual.configuration), format_seconds(usual.seconds), "", usual.reason)
+    ]
+    said = ""
+    for place, each in enumerate(shape.best, start=1):
+        if each.speedup >= 1.0:
+            why = "the same" if each.reason == said else each.reason
+            forecast = format_seconds(each.seconds)
+            rows.append((str(place), str(each.configuration), forecast, f"{each.speedup:.2f} x", why))
+            said = each.reason
+    return rows
+
+
+def tuning_dict(tuning: Tuning) -> dict[str, Any]:
+    """The same as plain data."""
+    op = tuning.op
+    return {
+        "model": tuning.model.name,
+        "gpu": tuning.gpu.name,
+        "tensor_parallel_size": tuning.layout.tensor,
+        "layer": {"experts": op.num_local, "inter": op.inter, "hidden": op.hidden, "topk": op.topk, "dtype": op.dtype},
+        "file": tuning.launches.file_name(op.num_local, op.inter, op.dtype, tuning.gpu),
+        f"{tuning.engine.family}_has_tuned_file": tuning.has_file,
+        "needs_trial": tuning.needs_trial or None,
+        "shapes": [
+            {
+                "tokens": shape.tokens,
+                "default": _ranked_dict(shape.default),
+                "recommended": tuning.recommended(shape).configuration.as_file(),
+                "change": tuning.recommended(shape) is not shape.default,
+                "best": [_ranked_dict(each) for each in shape.best],
+                "estimated": shape.estimated,
+                "excluded": shape.excluded,
+            }
+            for shape in tuning.shapes
+        ],
+    }
+
+
+def _ranked_dict(ranked: Ranked) -> dict[str, Any]:
+    return {
+        "configuration": ranked.configuration.as_file(),
+        "us": ranked.seconds / MICRO,
+        "speedup": ranked.speedup,
+        "reason": ranked.reason,
+    }
+
+
+def render_trials(tuning: Tuning, trials: Sequence[Trial]) -> list[RenderableType]:
+    """Predicted beside measured, shape by shape, and what there was no time for."""
+    parts: list[RenderableType] = []
+    for trial in trials:
+        base = trial.default
+        rows = [
+            (
+                "default" if each.rank == 0 else str(each.rank),
+                str(each.configuration),
+                format_seconds(each.predicted),
+                format_seconds(each.measured) if each.measured else "did not run",
+                "" if each.rank == 0 else f"{base.predicted / each.predicted:.2f} x",
+                f"{(base.measured or 0.0) / each.measured:.2f} x" if each.measured and each.rank else "",
+            )
+            for each in trial.tried
+        ]
+        columns = ("", "configuration", "forecast", "measured", "faster, said", "measured")
+        best = trial.recommended
+        verdict = "keep the default" if best.rank == 0 else f"change to {best.rank}, {trial.speedup:.2f} x measured"
+        title = f"{trial.shape.tokens:,} tokens: {verdict} (two runs of the default {100 * trial.noise:.1f} % apart)"
+        parts.append(section(title, grid(columns, rows, text_columns=2)))
+    tried = {trial.shape.tokens for trial in trials}
+    if left := [f"{shape.tokens:,}" for shape in tuning.shapes if shape.tokens not in tried]:
+        parts.append(facts([("not tried", f"{', '.join(left)} tokens: the time was up (--minutes)")]))
+    return parts
+
+
+def trial_dict(trial: Trial) -> dict[str, Any]:
+    """A shape's trial as plain data."""
+    return {
+        "tokens": trial.shape.tokens,
+        "speedup": trial.speedup,
+        "first_speedup": trial.first_speedup,
+        "noise": trial.noise,
+        "recommended": trial.recommended.configuration.as_file(),
+        "tried": [
+            {
+                "rank": each.rank,
+                "configuration": each.configuration.as_file(),
+                "predicted_us": each.predicted / MICRO,
+                "measured_us": None if each.measured is None else each.measured / MICRO,
+            }
+            for each in trial.tried
+        ],
+    }
+
 
 MOST_TOKENS = 1 << 20
 """Steps of a million tokens are above what any engine plans."""

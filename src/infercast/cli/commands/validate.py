@@ -1,26 +1,97 @@
-"""``infercast validate``: forecasts held against measured runs."""
+"""``infercast validate``: forecasts compared with measured runs, published runs and profiles."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
 
-from infercast.cli.commands.validate_published import validate_published
-from infercast.cli.options import shared as options
-from infercast.cli.options.printed import Form, print_result
-from infercast.cli.progress import runs_bar
-from infercast.engines.registry import FAMILIES
+from infercast.cli.options import deployment as options
+from infercast.cli.outputs import Form, print_result, runs_bar
+from infercast.engines.base import FAMILIES
 from infercast.errors import InputError
+from infercast.report.accuracy import (
+    published_dict,
+    reliability_svg,
+    render_published,
+    render_validation,
+    validation_dict,
+)
 from infercast.report.files import check_writable, write_whole
-from infercast.report.validation.profiles import profiles_list, render_profiles
-from infercast.report.validation.reliability_svg import reliability_svg
-from infercast.report.validation.runs import render_validation, validation_dict
-from infercast.validate.compare import validate
-from infercast.validate.kernels import compare_profiles, summarise
+from infercast.report.terminal import grid, section
+from infercast.units import format_percent
+from infercast.validate.compare import Comparison, validate
+from infercast.validate.kernels import ProfileComparison, compare_profiles, summarise
 from infercast.validate.measured import FIRST_MEASURED, read_measured, shipped_runs
-from infercast.validate.reliability import reliability_of
+from infercast.validate.published.compare import compare_published
+from infercast.validate.published.table import read_published
+from infercast.validate.reliability import reliability_of, reliability_of_published
+
+
+def render_profiles(profiles: Sequence[ProfileComparison]) -> list[RenderableType]:
+    """One table a profile, then medians over all."""
+    parts = [_render(profile) for profile in profiles]
+    summary = summarise(profiles)
+    rows = [
+        ("kernel families with 1 % of a profile's time or more", summary["kernel_ape_median"]),
+        ("GPU busy time of a step", summary["busy_ape_median"]),
+    ]
+    table = grid(
+        ("", "median error"), [(name, "-" if error is None else format_percent(error)) for name, error in rows]
+    )
+    covered = summary["kernel_time_covered"]
+    note = (
+        "no profile in these files"
+        if covered is None
+        else f"{format_percent(covered)} of the profiled time is estimated"
+    )
+    return [*parts, section("Kernels of profiled steps", Group(Text(f"{note}\n"), table))]
+
+
+def _render(profile: ProfileComparison) -> RenderableType:
+    rows = [
+        _row(name if name in profile.scored else f"{name} (below 1 %)", values)
+        for name, values in profile.families.items()
+        if values.measured > 0
+    ]
+    rows.append(_row("all kernels", profile.busy))
+    return section(f"{profile.file}: {profile.tag}", grid(("family", "measured ms", "predicted ms", "error"), rows))
+
+
+def _row(name: str, values: Comparison) -> tuple[str, ...]:
+    off = f"{100 * (values.predicted / values.measured - 1):+,.1f} %"
+    return name, f"{values.measured / 1e3:,.2f}", f"{values.predicted / 1e3:,.2f}", off
+
+
+def profiles_list(profiles: Sequence[ProfileComparison]) -> list[dict[str, Any]]:
+    """The same as plain data; ``ape`` is a fraction."""
+    return [
+        {
+            "file": profile.file,
+            "tag": profile.tag,
+            "families": {name: _pair(values) for name, values in profile.families.items()},
+            "busy": _pair(profile.busy),
+        }
+        for profile in profiles
+    ]
+
+
+def _pair(values: Comparison) -> dict[str, float]:
+    return {"measured_us": values.measured, "predicted_us": values.predicted, "ape": values.ape}
+
+
+def validate_published(files: list[Path], *, predictor: str, host: Path | None, plot: Path | None, form: Form) -> None:
+    """Simulate every run of the tables and print measured against predicted values."""
+    runs = [run for path in files for run in read_published(path)]
+    with runs_bar("simulating", len(runs)) as progress:
+        compared = compare_published(runs, predictor=predictor, host=host, progress=progress)
+    if plot is not None:
+        write_whole(plot, [reliability_svg([reliability_of_published(compared)])])
+    print_result(form, published_dict, render_published, compared, rows="runs")
 
 
 def command(

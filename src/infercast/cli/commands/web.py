@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from infercast.cli.options.engine import note
-from infercast.cli.options.printed import Form, print_json
+from infercast.cli.options.deployment import note
+from infercast.cli.outputs import Form, print_json
 from infercast.errors import InputError
 
 NEEDED = ("starlette", "uvicorn")
@@ -77,7 +77,7 @@ def command(
 
 def write_static(folder: Path, form: Form) -> None:
     """The page without a server."""
-    from infercast.web.twin.build import build_twin  # noqa: PLC0415 - it loads all that answers
+    from infercast.web.static_site import build_twin  # noqa: PLC0415 - it loads all that answers
 
     size = build_twin(folder, note)
     if form.is_data:

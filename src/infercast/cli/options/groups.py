@@ -12,18 +12,17 @@ import typer
 
 from infercast import Deployment
 from infercast.cli import outputs
-from infercast.cli.options import engine as engine_options
-from infercast.cli.options import sessions as talked
-from infercast.cli.options import shared as options
+from infercast.cli.options import deployment as engine_options
+from infercast.cli.options import deployment as options
 from infercast.cli.options import workload as served
-from infercast.cli.options.printed import Form
-from infercast.engines.registry import DEFAULT_ENGINE
-from infercast.forecast.calibration.file import read_calibration
-from infercast.forecast.calibration.record import Calibration
+from infercast.cli.options import workload as talked
+from infercast.cli.outputs import Form
+from infercast.engines.base import DEFAULT_ENGINE
+from infercast.forecast.calibration import Calibration, read_calibration
 from infercast.forecast.deploy import ROUTINGS, SAMPLINGS, deploy
-from infercast.serve.workload.asked import THINK, TOOL_TIME, TURN_LEN
-from infercast.serve.workload.lengths import INPUT_LEN, OUTPUT_LEN
-from infercast.serve.workload.too_long import TOO_LONG
+from infercast.forecast.options import THINK, TOOL_TIME, TURN_LEN
+from infercast.serve.workload.distributions import INPUT_LEN, OUTPUT_LEN
+from infercast.serve.workload.request import TOO_LONG
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -173,7 +172,7 @@ def asked_deployment(
     given = context.params
     host = given.get("host")
     if host is not None:
-        from infercast.forecast.host_speed import host_from  # noqa: PLC0415 - most runs name no host
+        from infercast.forecast.deploy import host_from  # noqa: PLC0415 - most runs name no host
 
         host = host_from(host, gpu, given["engine"])
     # What a context holds are words, not paths yet.

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from infercast.engines.engine import Launch
-from infercast.engines.host import HostCosts
+from infercast.engines.host import HostCosts, Launch
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, token_calls
 from infercast.models.mixers import GroupedAttention

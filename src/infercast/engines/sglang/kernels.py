@@ -1,4 +1,4 @@
-"""Kernels that SGLang launches otherwise than vLLM, whose compiler fuses small ones.
+"""Which attention and expert kernels SGLang runs for a model on a GPU, and how it launches them.
 
 Facts of SGLang 0.5.16, seen in the profiles of real engines on an H200 as well:
 
@@ -8,19 +8,274 @@ Facts of SGLang 0.5.16, seen in the profiles of real engines on an H200 as well:
 - some models write the cache in the kernel that rotates (``enable_fused_set_kv_buffer`` in ``models/utils.py``), where
   the cache is bf16 and has no windows;
 - norms and activations write bf16, and a kernel of its own quantises (``layers/quantization/fp8_utils.py``).
+
+Facts of SGLang 0.5.16 (``server_args.py``, ``_get_default_attn_backend``; ``arg_groups/overrides.py``).
+
+Facts of SGLang 0.5.16 (``arg_groups/overrides.py``): on Blackwell's datacentre chips it runs TensorRT-LLM's kernels for
+the architectures below, in these formats, unless tokens are sent to experts; Nemotron's run CUTLASS's kernels where
+there are none of TensorRT-LLM; ``kernels.toml`` has all others.
+
+Shared experts are multiplied with the routed ones, as one more that every token goes to, in a few models
+(``determine_num_fused_shared_experts`` in ``models/deepseek_v2.py`` and ``glm4_moe.py``).
+
+Facts of SGLang 0.5.16 (``layers/moe/moe_runner/triton_utils/fused_moe_triton_config.py``): small tiles up to as many
+tokens as there are experts, and tiles of 64 rows, 64 columns and 32 deep beyond, which cost long prompts nearly twice
+the time of good ones. Measured kernels, which estimates rest on, were launched with good ones.
+
+Facts of SGLang 0.5.16 (``layers/moe/moe_runner/triton_utils/fused_moe_triton_config.py``). A file is looked for below a
+folder of its Triton release first, and then below those of all others.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache, lru_cache, partial
 
-from infercast.engines.sglang.backends import DATACENTER_BLACKWELL
-from infercast.engines.sglang.expert_launches import untuned_factors
-from infercast.engines.sglang.experts import experts_kernel, joined_experts
+import numpy as np
+
+from infercast.bundled import read_data
+from infercast.engines.base import Configuration, ExpertLaunches
+from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
+from infercast.hardware.load import is_modelled
+from infercast.models.feed_forward import UNPADDED, ExpertFeedForward, Multiples
 from infercast.models.layout import ParallelLayout
-from infercast.models.mixers import GroupedAttention, Mixer, SparseLatentAttention
+from infercast.models.mixers import (
+    BlockSparseAttention,
+    GroupedAttention,
+    LatentAttention,
+    Mixer,
+    SparseLatentAttention,
+)
 from infercast.models.spec import ModelConfig
+from infercast.ops import MoE
+from infercast.predict.families.expert_launch import Tiles, time_tiles
+from infercast.predict.identity import kernel_profile
+
+DATACENTER_BLACKWELL = ("blackwell", "blackwell-ultra")
+PAGES: Mapping[str, tuple[int, ...]] = {
+    "fa3": (), "flashinfer": (), "triton": (), "aiter": (), "torch_native": (), "flex_attention": (),
+    "fa4": (128,), "flashmla": (64,), "cutlass_mla": (128,), "dsa": (64,),
+    "trtllm_mla": (64, 32), "trtllm_mha": (64, 32, 16),
+}  # fmt: skip
+"""Attention backends by SGLang's names, and the pages that their kernels take, the default first; none: any."""
+RENAMED = {"nsa": "dsa"}
+"""Older names of them."""
+BLOCK_PAGE = 128
+"""Of models that choose whole blocks."""
+EAGER_BACKENDS = ("torch_native", "flex_attention")
+"""Those that switch graphs off."""
+TRTLLM_LATENT = (
+    "DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration", "MistralLarge3ForCausalLM", "LongcatFlashForCausalLM",
+)  # fmt: skip
+"""Architectures with latent attention that run TensorRT-LLM's kernels on Blackwell; others run FlashInfer's."""
+TRITON_ELSEWHERE = ("GptOssForCausalLM", "Llama4ForCausalLM", "Llama4ForConditionalGeneration")
+"""Those that run Triton's attention where neither Hopper's nor Blackwell's kernels are to be had."""
+FLASHINFER_ON_BLACKWELL = ("NemotronHForCausalLM", "NemotronHPuzzleForCausalLM")
+TRITON_BEFORE_BLACKWELL = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
+"""Those that run it on Hopper, too."""
+
+
+def is_latent(model: ModelConfig) -> bool:
+    """Whether layers keep latents in place of keys and values."""
+    return any(isinstance(stack.mixer, LatentAttention) for stack in model.stacks)
+
+
+def is_block_sparse(model: ModelConfig) -> bool:
+    """Whether layers choose whole blocks of keys (MiniMax-M3)."""
+    return any(isinstance(stack.mixer, BlockSparseAttention) for stack in model.stacks)
+
+
+def attention_backend(model: ModelConfig, gpu: Gpu, asked: str | None) -> str:
+    """The one asked for, or the engine's choice."""
+    if asked is not None:
+        named = RENAMED.get(asked, asked)
+        if named not in PAGES:
+            raise UnknownNameError("attention_backend", asked, PAGES)
+        return named
+    if gpu.vendor.lower() != "nvidia":
+        return "aiter"
+    if any(isinstance(stack.mixer, SparseLatentAttention) for stack in model.stacks):
+        return "dsa"
+    return _for_latents(model, gpu) if is_latent(model) else _for_heads(model, gpu)
+
+
+def _for_latents(model: ModelConfig, gpu: Gpu) -> str:
+    if gpu.architecture in DATACENTER_BLACKWELL:
+        return "trtllm_mla" if model.architecture in TRTLLM_LATENT else "flashinfer"
+    return "fa3" if gpu.architecture == "hopper" else "triton"
+
+
+def _for_heads(model: ModelConfig, gpu: Gpu) -> str:
+    if gpu.architecture in DATACENTER_BLACKWELL:
+        if is_block_sparse(model):
+            return "fa4"
+        return "flashinfer" if model.architecture in FLASHINFER_ON_BLACKWELL else "trtllm_mha"
+    if model.architecture in TRITON_BEFORE_BLACKWELL:
+        return "triton"
+    if gpu.architecture == "hopper":
+        return "fa3"
+    return "triton" if model.architecture in TRITON_ELSEWHERE else "flashinfer"
+
+
+def page_size(model: ModelConfig, backend: str, asked: int | None) -> int:
+    """Tokens of a page: what was asked for if the kernels take it, or what the engine puts in its place."""
+    pages = PAGES[backend]
+    if not pages:
+        return asked or (BLOCK_PAGE if is_block_sparse(model) else 1)
+    return asked if asked in pages else pages[0]
+
+
+def check_backend(backend: str, gpu: Gpu) -> None:
+    """Refuse kernels that a GPU does not have."""
+    if backend in ("trtllm_mha", "trtllm_mla", "cutlass_mla") and gpu.architecture not in DATACENTER_BLACKWELL:
+        raise InputError(f"attention_backend {backend} needs a Blackwell datacentre GPU, which {gpu.name} is not")
+    if backend == "aiter" and gpu.vendor.lower() == "nvidia":
+        raise InputError(f"attention_backend aiter needs an AMD GPU, which {gpu.name} is not")
+    if backend in ("fa3", "flashmla") and gpu.architecture != "hopper":
+        raise InputError(f"attention_backend {backend} needs a Hopper GPU in this release, which {gpu.name} is not")
+
+
+GOOD = (
+    (16, 64, 128, 1, 4, 4), (32, 64, 128, 1, 4, 3), (64, 128, 64, 1, 4, 3), (64, 128, 64, 1, 8, 3),
+    (128, 128, 64, 16, 8, 3),
+)  # fmt: skip
+"""Rows, columns, depth, group, warps and stages that measured kernels were launched with, by tokens."""
+FEW, MANY = (16, 32, 64, 1, 4, 3), (64, 64, 32, 8, 4, 3)
+"""SGLang's own, for as many tokens as experts and for more."""
+TRITON = "triton"
+SIZES = tuple(1 << power for power in range(0, 16))
+_tuned = cache(partial(read_data, "engines/sglang/tuned_experts.toml"))
+
+
+def has_tuned_file(experts: int, inter: int, dtype: str, gpu: Gpu) -> bool:
+    """Whether the package has a configuration for this layer; of a GPU whose name in files is unknown, it has none."""
+    name = next((alias.replace(" ", "_") for alias in gpu.aliases if " " in alias), "")
+    return inter in _tuned().get(name, {}).get(dtype, {}).get(str(experts), [])
+
+
+@lru_cache
+def untuned_factors(
+    model: ModelConfig, spec: ExpertFeedForward, gpu: Gpu, layout: ParallelLayout
+) -> tuple[tuple[float, float], ...]:
+    """Numbers of tokens and how many times as long the experts take there; nothing where a tuned file is at hand."""
+    weights = model.weights
+    kernel = weights.experts_kernel or kernel_profile("sglang").experts.get(gpu.kernels, {}).get(weights.experts, "")
+    if kernel != TRITON or weights.experts != "bf16" or not is_modelled(gpu):
+        return ()  # blocks of fp8 have tiles that are as good by default
+    experts = -(-spec.experts // layout.expert_gpus) if layout.experts else spec.experts + spec.joined
+    inter = layout.share_expert_width(spec.inter)
+    if has_tuned_file(experts, inter, weights.experts, gpu):
+        return ()
+    sizes = sorted({*SIZES, experts, experts + 1})
+    return tuple((float(tokens), _factor(tokens, experts, inter, model.hidden, spec, gpu)) for tokens in sizes)
+
+
+def _factor(tokens: int, experts: int, inter: int, hidden: int, spec: ExpertFeedForward, gpu: Gpu) -> float:
+    op = MoE(np.array([tokens]), hidden=hidden, inter=inter, experts=experts, topk=spec.topk, gated=spec.gated)
+    configurations = np.array([FEW if tokens <= experts else MANY, *GOOD], dtype=float)
+    seconds = time_tiles(op, gpu, Tiles(*configurations.T)).seconds
+    return float(max(1.0, seconds[0] / seconds[1:].min()))
+
+
+BY_KERNELS: dict[str, Multiples] = {"blackwell": (256, 256), "blackwell-rtx": (256, 128)}
+"""TensorRT-LLM's on Blackwell, Marlin's on its RTX chips (``layers/quantization/mxfp4.py``)."""
+TRITON_MULTIPLES: Multiples = (1, 64)
+AMD: Multiples = (256, 256)
+
+
+def expert_multiples(model: ModelConfig, gpu: Gpu) -> Multiples:
+    """What the hidden size and the width of a model's experts are rounded up to on a GPU."""
+    if model.weights.experts != "mxfp4":
+        return UNPADDED
+    return BY_KERNELS.get(gpu.kernels, TRITON_MULTIPLES) if gpu.vendor.lower() == "nvidia" else AMD
+
+
+QWEN = (
+    "Qwen3MoeForCausalLM", "Qwen3VLMoeForConditionalGeneration", "Qwen3NextForCausalLM",
+    "Qwen3_5MoeForConditionalGeneration",
+)  # fmt: skip
+DEEPSEEK = (
+    "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM", "KimiK25ForConditionalGeneration", "MistralLarge3ForCausalLM",
+    "GlmMoeDsaForCausalLM", "LongcatFlashForCausalLM",
+)  # fmt: skip
+NEMOTRON = ("NemotronHForCausalLM", "NemotronHPuzzleForCausalLM")
+TRTLLM_FORMATS = {
+    **dict.fromkeys((*QWEN, *DEEPSEEK, *NEMOTRON), ("bf16", "fp8", "fp8_block", "nvfp4")),
+    "Glm4MoeForCausalLM": ("bf16", "nvfp4"),
+    "Llama4ForConditionalGeneration": ("fp8",),
+    "Llama4ForCausalLM": ("fp8",),
+}
+JOINING = {"DeepseekV3ForCausalLM": 256, "GlmMoeDsaForCausalLM": 256, "Glm4MoeForCausalLM": 0}
+"""Architectures whose shared expert joins the routed ones, and how many of these there must be; 0: any number."""
+APART = ("trtllm", "cutlass")
+"""Kernels that leave it out."""
+
+
+def experts_kernel(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> str:
+    """The kernel's name; empty where the format and the GPU decide, or the user did."""
+    weights = model.weights
+    if weights.experts_kernel or layout.all_to_all:
+        return weights.experts_kernel
+    if gpu.architecture not in DATACENTER_BLACKWELL:
+        return "cutlass" if model.architecture in NEMOTRON and weights.experts in ("bf16", "fp8") else ""
+    return "trtllm" if weights.experts in TRTLLM_FORMATS.get(model.architecture, ()) else ""
+
+
+def joined_experts(model: ModelConfig, spec: ExpertFeedForward, layout: ParallelLayout) -> int:
+    """Shared experts that are multiplied with the routed ones: none where these are spread, or run other kernels."""
+    weights = model.weights
+    apart = layout.experts or layout.all_to_all or weights.experts_kernel in APART or weights.experts == "int4"
+    wanted = JOINING.get(model.architecture)
+    if apart or wanted is None or spec.experts != (wanted or spec.experts):
+        return 0
+    return 1 if spec.shared_inter == spec.inter and weights.experts == weights.feed_forward else 0
+
+
+FORMATS = {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}
+FOLDER = "configs/triton_3_6_0"
+MOST_TOKENS = 16384
+"""Of a step, as far as files go."""
+
+
+def rule_of_thumb(tokens: int, experts: int, dtype: str) -> Configuration:
+    """Without a tuned file; by whether there are more tokens than experts."""
+    if dtype == "fp8_block":
+        return Configuration(64, 128, 128, 32, 4, 3)
+    if dtype == "fp8":
+        few, many = Configuration(64, 128, 128, 1, 4, 4), Configuration(128, 256, 128, 32, 8, 4)
+    else:
+        few, many = Configuration(16, 32, 64, 1, 4, 3), Configuration(64, 64, 32, 8, 4, 3)
+    return few if tokens <= experts else many
+
+
+def file_tokens(experts: int, dtype: str) -> tuple[int, ...]:
+    """Powers of two, and both sides of where the rule changes: the nearest in a file counts."""
+    powers = {1 << power for power in range(MOST_TOKENS.bit_length())}
+    edges = set() if dtype == "fp8_block" else {experts, experts + 1}
+    return tuple(sorted(powers | edges))
+
+
+def file_name(experts: int, inter: int, dtype: str, gpu: Gpu) -> str:
+    """Where SGLang looks for a layer's configurations, below the folder that its variable names."""
+    name = next((alias for alias in gpu.aliases if " " in alias), None)
+    if name is None:
+        raise InputError(f"it is not known how a driver calls {gpu.name}; give its file an alias such as 'NVIDIA H200'")
+    written = f",dtype={FORMATS[dtype]}" if FORMATS[dtype] else ""
+    blocks = ",block_shape=[128, 128]" if dtype == "fp8_block" else ""
+    return f"{FOLDER}/E={experts},N={inter},device_name={name.replace(' ', '_')}{written}{blocks}.json"
+
+
+EXPERT_LAUNCHES = ExpertLaunches(
+    formats=FORMATS,
+    folder_variable="SGLANG_MOE_CONFIG_DIR",
+    rule_of_thumb=rule_of_thumb,
+    file_tokens=file_tokens,
+    file_name=file_name,
+    has_tuned_file=has_tuned_file,
+)
+
 
 STORING = ("Qwen3MoeForCausalLM", "GptOssForCausalLM", "BailingMoeForCausalLM", "Gemma4ForCausalLM")
 """Architectures whose rotary kernel writes the cache."""

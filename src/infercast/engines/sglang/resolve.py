@@ -1,22 +1,114 @@
-"""What SGLang would choose on a GPU for a model where nobody asks for anything, and what it would refuse."""
+"""Defaults that SGLang chooses for a model on a GPU: attention backend, CUDA graphs, vision encoders.
+
+Facts of SGLang 0.5.16 (``server_args.py``, ``adjust_mem_fraction_for_vlm``; ``configs/model_config.py``).
+
+Facts of SGLang 0.5.16 (``server_args.py``, ``_generate_decode_cuda_graph_batch_sizes`` and its like for prompts;
+``runner/prefill_cuda_graph_runner.py``).
+"""
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import asdict
+from typing import NamedTuple
 
-from infercast.engines.sglang.backends import EAGER_BACKENDS, attention_backend, check_backend, is_latent, page_size
-from infercast.engines.sglang.checks import check
-from infercast.engines.sglang.defaults import Reserved, by_memory
-from infercast.engines.sglang.graphs import decode_sizes, kept_sizes, prefill_sizes
-from infercast.engines.sglang.memory import budget, tokens_that_fit
-from infercast.engines.sglang.settings import PREFILL_GRAPHS, ResolvedSglang, SglangSettings
-from infercast.engines.sglang.states import state_pool
-from infercast.engines.sglang.vision import prompt_graphs, static_factor
+from infercast.engines.host import Launch
+from infercast.engines.sglang.kernels import EAGER_BACKENDS, attention_backend, check_backend, is_latent, page_size
+from infercast.engines.sglang.kv_cache import state_pool
+from infercast.engines.sglang.memory import Reserved, budget, by_memory, tokens_that_fit
+from infercast.engines.sglang.settings import PREFILL_GRAPHS, ResolvedSglang, SglangSettings, check
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import CompressedAttention
 from infercast.models.spec import ModelConfig
+
+PREFILL_STRETCHES = (
+    (4, 32, 4), (48, 256, 16), (288, 512, 32), (576, 1024, 64), (1280, 4096, 256),
+)  # fmt: skip
+"""First, last and distance of the sizes that steps of prompts are recorded for; by 512 beyond."""
+LONG, LONG_STEP = 4608, 512
+MOST_PADDING = 2
+"""A step of prompts that the next size would make so many times as long runs without a graph."""
+
+
+def decode_sizes(largest: int, *, padded: bool = True) -> tuple[int, ...]:
+    """Sequences of the decode steps that are recorded; the largest is always among them."""
+    if not padded:
+        return tuple(range(1, largest + 1))
+    sizes = {1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 512, 16), *range(512, largest + 1, 32), largest}
+    return tuple(sorted(size for size in sizes if size <= largest))
+
+
+def prefill_sizes(largest: int) -> tuple[int, ...]:
+    """Tokens of the steps of prompts that are recorded."""
+    sizes = [size for first, last, step in PREFILL_STRETCHES for size in range(first, last + 1, step)]
+    return tuple(size for size in (*sizes, *range(LONG, largest + 1, LONG_STEP)) if size <= largest)
+
+
+def kept_sizes(sizes: tuple[int, ...], running: int, multiple: int = 1) -> tuple[int, ...]:
+    """Of the sizes of decode steps, those that can come: as many as run at once, in multiples of a group's GPUs."""
+    most = -(-running // multiple) * multiple
+    wanted = {*sizes, most} if sizes and sizes[-1] > most else {*sizes}
+    return tuple(sorted(size for size in wanted if size <= most and size % multiple == 0))
+
+
+class SglangGraphs(NamedTuple):
+    """The graphs an engine recorded at its start, of decode steps and of steps with prompts; no sizes: none."""
+
+    decode: tuple[int, ...]
+    prefill: tuple[int, ...] = ()
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Token counts of either."""
+        return tuple(sorted({*self.decode, *self.prefill}))
+
+    def launch(self, num_tokens: int, is_decode: bool) -> tuple[Launch, int]:
+        """How a step of that many tokens is launched, and how many are then computed: the next recorded size."""
+        sizes = self.decode if is_decode else self.prefill
+        if not sizes or num_tokens > sizes[-1]:
+            return Launch.EAGER, num_tokens
+        padded = sizes[bisect.bisect_left(sizes, num_tokens)]
+        if is_decode:
+            return Launch.FULL_GRAPH, padded
+        if padded > MOST_PADDING * num_tokens:
+            return Launch.EAGER, num_tokens
+        return Launch.PIECEWISE_GRAPHS, padded
+
+
+USUAL_FACTOR, SENSITIVITY, LEAST, MOST = 0.95, 0.1, 0.8, 1.05
+USUAL_LAYERS, USUAL_HIDDEN = 24, 1024
+"""Of the encoder that the factor is for (ViT-L)."""
+OTHER_NAMES = (
+    "Qwen2_5_VLForConditionalGeneration", "Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration",
+    "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration", "Step3p7ForConditionalGeneration",
+)  # fmt: skip
+"""Architectures whose configs count layers under a name that SGLang does not look for, so that it takes the usual."""
+GRAPHED = ("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration")
+"""Architectures with an encoder whose steps of prompts have graphs all the same."""
+COMPILED = (
+    "Cohere2VisionForConditionalGeneration", "KimiK25ForConditionalGeneration",
+    "MiniMaxM3SparseForConditionalGeneration",
+)  # fmt: skip
+"""Those whose graphs are of another kind (``tc_piecewise``), which takes latents too, but no pipelines."""
+
+
+def static_factor(model: ModelConfig) -> float:
+    """What the static share of memory is multiplied by: less for a large encoder."""
+    if model.vision is None:
+        return 1.0
+    layers = USUAL_LAYERS if model.architecture in OTHER_NAMES else model.vision.layers
+    larger = layers * model.vision.hidden**2 / (USUAL_LAYERS * USUAL_HIDDEN**2) - 1.0
+    return USUAL_FACTOR * max(LEAST, min(MOST, 1.0 - SENSITIVITY * larger))
+
+
+def prompt_graphs(model: ModelConfig, *, is_latent: bool, pipeline: int) -> bool:
+    """Whether steps of prompts may have graphs."""
+    if model.architecture in COMPILED:
+        return pipeline == 1
+    return not is_latent and (model.vision is None or model.architecture in GRAPHED)
+
 
 USUAL_SEQUENCES, MOST_SEQUENCES, CONTEXTS = 2048, 4096, 512
 """Sequences at once, by how many contexts of the longest length the pool holds."""

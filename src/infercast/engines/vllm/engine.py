@@ -1,45 +1,282 @@
-"""vLLM, release by release."""
+"""vLLM, release by release: flags, defaults that a plan tries, measured setups, and the simulated replica."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import PurePosixPath
+from typing import Any
 
 from infercast.bundled import read_data
-from infercast.engines.capability import check_capability
-from infercast.engines.engine import DraftPasses, Engine
-from infercast.engines.sharing import shared_seconds
+from infercast.engines.base import Deployment, Engine, Tell, check_capability, shared_seconds
+from infercast.engines.host import DraftPasses
+from infercast.engines.settings import Fields, MeasuredSetup, ProfiledStep
 from infercast.engines.speculation import Drafting
-from infercast.engines.vllm.block_size import default_block_size
-from infercast.engines.vllm.checks import check_blocks
-from infercast.engines.vllm.expert_defaults import EXPERT_LAUNCHES
-from infercast.engines.vllm.expert_padding import expert_multiples
-from infercast.engines.vllm.flags import flags_of, settings_of
-from infercast.engines.vllm.host import VllmHost, VllmHostModel
-from infercast.engines.vllm.kv import hybrid_block_size
-from infercast.engines.vllm.launches import launch_work
-from infercast.engines.vllm.lora import adapter_slots
-from infercast.engines.vllm.measured import measured_setup, profiled_step
-from infercast.engines.vllm.memory import check_state_blocks, plan_memory
-from infercast.engines.vllm.new_kernels import is_new
-from infercast.engines.vllm.older import before
-from infercast.engines.vllm.replica import vllm_replica
-from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
-from infercast.engines.vllm.sparse import choose_sparse_kernels
-from infercast.engines.vllm.states import ALIGN, States, check_aligned, runs_v2
-from infercast.engines.vllm.versions import ENGINES, MEASURED, engine_version
-from infercast.engines.words import Commands, Names
+from infercast.engines.vllm.host import VllmHost, VllmHostModel, launch_work
+from infercast.engines.vllm.kernels import (
+    EXPERT_LAUNCHES,
+    choose_sparse_kernels,
+    default_block_size,
+    expert_multiples,
+    is_new,
+)
+from infercast.engines.vllm.kv_cache import ALIGN, States, check_aligned, hybrid_block_size, offload_of, runs_v2
+from infercast.engines.vllm.memory import adapter_slots, check_state_blocks, most_adapters, plan_memory
+from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, check_blocks, resolve
+from infercast.engines.vllm.versions import ENGINES, MEASURED, EngineVersion, before, engine_version
+from infercast.engines.vocabulary import Commands, Flags, Names, numbers
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import LatentAttention
 from infercast.models.spec import ModelConfig
+from infercast.predict.adjust.power import SETTLE_SECONDS
+from infercast.serve import FirstCome, Replica
+from infercast.serve.cache.tiers import Offload
+from infercast.serve.scheduler.priority import ByPriority
+from infercast.serve.speculation import Speculation
+from infercast.serve.step import StepTimer
+from infercast.serve.timeline import LAUNCH_SPREAD, FirstUses
 from infercast.units import GIB
 
-if TYPE_CHECKING:
-    from infercast.engines.deployment import Deployment
+GRAPH_SETTINGS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
+"""What a forecast takes from ``--compilation-config``."""
+QUEUES = ("max_num_queued_reqs", "max_num_queued_tokens")
+"""Limits beyond which a server refuses requests."""
+READ = frozenset({"compilation_config", "decode_context_parallel_size"})
+"""Flags that are no settings themselves but say something of them."""
+_DATA = read_data("engines/vllm/flags.toml")
+_CHANGED: dict[str, dict[str, str]] = _DATA.pop("changed")
+
+
+def flags_of(engine: str) -> Flags:
+    """The flags of a release; those that it does not have yet, or no more, are refused with the release that has."""
+    version = numbers(engine.partition("@")[2])
+    absent = {}
+    for name, change in _CHANGED.items():
+        if "since" in change and version < numbers(change["since"]):
+            absent[name] = f"it came with vLLM {change['since']}"
+        elif "until" in change and version >= numbers(change["until"]):
+            absent[name] = f"it went with vLLM {change['until']}"
+    flags = Flags(options=READ | {field.name for field in fields(EngineSettings)}, **_DATA)
+    return flags._replace(
+        settings={name: field for name, field in flags.settings.items() if name not in absent},
+        not_modelled={**flags.not_modelled, **absent},
+    )
+
+
+def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """Fields of the settings from the values of flags; what is not modelled is refused, or told."""
+    values = {name: value for name, value in given.items() if name not in READ}
+    if (size := given.get("decode_context_parallel_size", 1)) != 1:
+        raise InputError(f"--decode-context-parallel-size {size} is not modelled; leave it at 1")
+    for name in QUEUES:
+        if values.get(name) is not None:
+            tell(f"{name} {values[name]}: what the server answers with 503 beyond it is served all the same here")
+    if isinstance(sizes := values.get("cudagraph_capture_sizes"), str):
+        values["cudagraph_capture_sizes"] = _sizes(sizes)
+    graphs = _graph_settings(text, tell) if (text := given.get("compilation_config")) else {}
+    return graphs | values
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() for part in parts):
+        raise InputError(f"--cudagraph-capture-sizes must be whole numbers with commas between them, not {text!r}")
+    return tuple(int(part) for part in parts)
+
+
+def _graph_settings(text: str, tell: Tell) -> dict[str, Any]:
+    """What a compilation config says of CUDA graphs; a plain number is its mode of compiling."""
+    try:
+        values = json.loads(text)
+    except ValueError:
+        raise InputError(f"--compilation-config must be a JSON object, not {text[:80]!r}") from None
+    values = {"mode": values} if isinstance(values, int) else values
+    if not isinstance(values, dict):
+        raise InputError(f"--compilation-config must be a JSON object, not {text[:80]!r}")
+    if unread := [name for name in values if name not in GRAPH_SETTINGS]:
+        tell(f"--compilation-config: {', '.join(unread)} ignored; read are {', '.join(GRAPH_SETTINGS)}")
+    found = {name: values[name] for name in GRAPH_SETTINGS if values.get(name) is not None}
+    if "cudagraph_mode" in found:
+        found["cudagraph_mode"] = str(found["cudagraph_mode"]).lower()
+    largest, sizes = found.get("max_cudagraph_capture_size"), found.get("cudagraph_capture_sizes")
+    if largest is not None and type(largest) is not int:
+        raise InputError(f"--compilation-config: max_cudagraph_capture_size must be a whole number, not {largest!r}")
+    if sizes is not None:
+        if not isinstance(sizes, list) or not all(type(size) is int for size in sizes):
+            raise InputError(f"--compilation-config: cudagraph_capture_sizes must be whole numbers, not {sizes!r}")
+        found["cudagraph_capture_sizes"] = tuple(sizes)
+    return found
+
+
+STATED: dict[str, type] = {
+    "max_num_batched_tokens": int, "max_num_seqs": int, "max_model_len": int, "gpu_memory_utilization": float,
+    "block_size": int,
+}  # fmt: skip
+"""Settings that every file must have."""
+STEP = re.compile(r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
+"""How a step is named in a profile: prompts and their tokens, decoding sequences and theirs."""
+FORMATS = ("mamba_cache_dtype", "mamba_ssm_cache_dtype", "gdn_prefill_backend")
+
+
+def measured_setup(config: Fields) -> MeasuredSetup:
+    """What the config of a file says; ``engine_args`` may hold more of vLLM's arguments, under its names."""
+    arguments = config.inner("engine_args")
+    stated = {name: config.get(name, kind) for name, kind in STATED.items()}
+    further = _further_settings(arguments)
+    if "num_gpu_blocks_override" not in further and "num_gpu_blocks_override" in config:  # its older place
+        further["num_gpu_blocks_override"] = config.get("num_gpu_blocks_override", int)
+    settings = EngineSettings(
+        **{
+            **stated,
+            "async_scheduling": bool(config.holder.get("async_scheduling", True)),
+            "enable_prefix_caching": True,
+            "engine": MEASURED,
+            **further,
+        }
+    )
+    if "speculative_config" in arguments:
+        drafts = _speculative_config(arguments.inner("speculative_config"))
+        settings = replace(settings, speculative_config=drafts, dummy_weights=True)
+    blocks = config.at_least("num_gpu_blocks", 1)
+    return MeasuredSetup(
+        settings=settings,
+        num_gpu_blocks=blocks,
+        with_those_blocks=replace(settings, num_gpu_blocks_override=blocks),
+        blocks_were_set=settings.num_gpu_blocks_override is not None,
+        tensor_parallel_size=config.get("tensor_parallel_size", int)
+        if config.holder.get("tensor_parallel_size")
+        else 1,
+        model={
+            "quantization": config.word("quant", "") or None,
+            "kv_cache_dtype": config.word("kv_cache_dtype"),
+            "hf_overrides": arguments.inner("hf_overrides").holder,
+            "language_model_only": bool(arguments.holder.get("language_model_only")),
+            **{name: arguments.word(name) for name in FORMATS},
+        },
+    )
+
+
+def profiled_step(name: str) -> ProfiledStep | None:
+    """What a step held, from its name."""
+    match = STEP.match(name)
+    return None if match is None else ProfiledStep(*(int(match.group(group)) for group in (1, 2, 3, 4)))
+
+
+def _speculative_config(drafts: Fields) -> str:
+    """The config as it was given; what drafts goes by the name of its folder, which was on another machine."""
+    values = dict(drafts.holder)
+    if isinstance(model := values.get("model"), str):
+        values["model"] = PurePosixPath(model).name
+    return json.dumps(values)
+
+
+def _further_settings(arguments: Fields) -> dict[str, Any]:
+    """Fields of `EngineSettings` among the engine's further arguments; the rest changes nothing that is simulated."""
+    kinds = {"bool": bool, "int": int, "float": float, "str": str}
+    settings = {}
+    for each in fields(EngineSettings):
+        if each.name in arguments and each.name != "speculative_config":
+            settings[each.name] = arguments.get(each.name, kinds.get(str(each.type).split(" ", maxsplit=1)[0], list))
+    if "cudagraph_capture_sizes" in settings:
+        settings["cudagraph_capture_sizes"] = tuple(settings["cudagraph_capture_sizes"])
+    return settings
+
+
+def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: StepTimer, warmed_up: bool) -> Replica:
+    """One replica of a deployment."""
+    host, version, stages = deployment.host, settings.version, deployment.layout.pipeline
+    is_v2, drafting = runs_v2(deployment.model, version), settings.drafting
+    shape = deployment.memory.kv.shape._replace(retained=max(0, settings.read_ahead - 1))
+    first_uses = None
+    if not warmed_up:
+        largest_graph = max(settings.capture_sizes, default=0)
+        is_recorded = drafting is not None and drafting.v2_runner and drafting.passes > 1
+        known_rows = largest_graph if is_recorded else 0
+        first_uses = FirstUses(largest_graph, settings.max_num_batched_tokens, settings.max_num_seqs, known_rows)
+    policy = FirstCome(
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_num_seqs=settings.most_running,
+        long_prefill_token_threshold=settings.long_prefill_token_threshold,
+        chunked_prefill=settings.enable_chunked_prefill,
+        prompts_first=settings.prompts_first,
+        # A pipeline without asynchronous scheduling has each sequence in one of its batches.
+        waits_for_tokens=(stages > 1 and not settings.async_scheduling)
+        or not (drafting is None or drafting.asynchronous),
+        steps_between_tokens=stages if settings.async_scheduling and is_v2 else 1,
+        spares_lone_prompts=version.spares_lone_prompts,
+        settles=version.settles,
+        opens_blocks=not version.needs_whole_blocks,
+        last_apart=version.parts_last,
+        passed_apart=version.passed_apart,
+        watermark=settings.watermark,
+        reserves_prompts=settings.scheduler_reserve_full_isl,
+    )
+    if settings.scheduling_policy == "priority":
+        policy = ByPriority(**asdict(policy), steps_over=version.steps_over)
+    return Replica(
+        timer=timer,
+        policy=policy,
+        num_blocks=deployment.memory.request_blocks,
+        kv_shape=shape if settings.tier is None else shape.of_one_size,
+        prefix_caching=settings.enable_prefix_caching,
+        sparse_windows=settings.retention_interval is not None,
+        retained_every=settings.retention_interval or 0,
+        steps_under_way=settings.steps_under_way(stages, v2_runner=is_v2),
+        request_path_seconds=host.request_path,
+        request_token_seconds=host.request_token,
+        request_turn_seconds=host.server_turn if deployment.over_http else 0.0,
+        token_path_seconds=host.token_path,
+        token_turn_seconds=host.token_turn,
+        wake_up_seconds=host.wake_up,
+        first_uses=first_uses,
+        max_model_len=settings.max_model_len,
+        stages=deployment.stages,
+        launch_spread=LAUNCH_SPREAD,
+        settle_seconds=SETTLE_SECONDS,
+        max_adapters=most_adapters(settings),
+        tells_load=version.weighs_cache,
+        stages_in_turn=stages > 1 and settings.async_scheduling and not is_v2,
+        offload=_offload(deployment, settings, is_v2=is_v2),
+        speculation=None if drafting is None else _speculation(drafting, version),
+    )
+
+
+def _speculation(drafting: Drafting, version: EngineVersion) -> Speculation:
+    """Drafts as the scheduler sees them."""
+    return Speculation(
+        drafting.num_drafts,
+        drafting.acceptance.rates,
+        match=drafting.match,
+        lookahead=drafting.lookahead,
+        drops_block=drafting.drops_block,
+        read_ahead=drafting.read_ahead,
+        slots_taken=drafting.slots_taken,
+        slots_by_step=version.slots_by_step,
+        pads_new=True,
+        pads_first=version.pads_first,
+        by_batch=drafting.by_batch,
+    )
+
+
+def _offload(deployment: Deployment, settings: ResolvedSettings, *, is_v2: bool) -> Offload | None:
+    """The tier of its KV cache in the host's memory, if it has one."""
+    asked, kv = settings.tier, deployment.memory.kv
+    if asked is None:
+        return None
+    if not settings.enable_prefix_caching:
+        raise InputError("kv_offloading_size without prefix caching is not modelled; leave one of the two out")
+    # The older model runner puts all layers of a block side by side where they have the same width.
+    whole = not is_v2 and len(kv.shape.windows) == 1
+    model, version = deployment.model, settings.version
+    latent = all(isinstance(stack.mixer, LatentAttention) for stack in model.stacks)
+    layout, gpu = deployment.layout, deployment.gpu
+    return offload_of(asked, kv, model.layers, layout, gpu, whole=whole, latent=latent, version=version)
+
 
 OLDEST = (7, 0)
 """Compute capability below which vLLM 0.25 does not start: its compiler's kernels (Triton) need Volta."""
@@ -112,13 +349,13 @@ def _drafting(settings: EngineSettings, model: ModelConfig, layout: ParallelLayo
 def _most_tokens(given: Mapping[str, Any]) -> int:
     if given.get("speculative_config") is None:
         return 1
-    from infercast.engines.vllm.speculative_config import most_tokens  # noqa: PLC0415 - most engines do not draft
+    from infercast.engines.vllm.speculation import most_tokens  # noqa: PLC0415 - most engines do not draft
 
     return most_tokens(given["speculative_config"])
 
 
 def _draft_passes(deployment: Deployment) -> DraftPasses:
-    from infercast.engines.vllm.draft_passes import VllmPasses  # noqa: PLC0415 - most engines do not draft
+    from infercast.engines.vllm.host import VllmPasses  # noqa: PLC0415 - most engines do not draft
 
     return VllmPasses(deployment)
 

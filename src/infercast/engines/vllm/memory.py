@@ -1,28 +1,161 @@
-"""How vLLM divides memory: weights, activations, CUDA graphs, and KV blocks in the rest."""
+"""How vLLM divides GPU memory: weights, LoRA adapters, drafts, activations, CUDA graphs, and KV blocks in the rest.
+
+Facts of vLLM 0.25 (``layers/sparse_attn_indexer.py``, ``backends/mla/indexer.py``, ``flashmla_sparse.py``,
+``layers/attention/mla_attention.py``, ``models/deepseek_v4/nvidia/flashmla.py``): buffers for the longest sequences are
+reserved at the start, in a workspace that all layers share with their experts, and the first step tries out the rest.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from infercast.engines.memory import Memory
-from infercast.engines.vllm.draft_memory import cached_model, draft_buffers, draft_graphs, draft_weights
-from infercast.engines.vllm.expert_padding import expert_multiples
-from infercast.engines.vllm.kv import kv_layout
-from infercast.engines.vllm.launches import compiles_kernels
-from infercast.engines.vllm.lora import slots_bytes
-from infercast.engines.vllm.settings import ResolvedSettings
-from infercast.engines.vllm.sparse_memory import sparse_memory
-from infercast.engines.vllm.states import States, runs_v2
-from infercast.engines.vllm.verify_graphs import VerifyGraphs
+from infercast.engines.vllm.graphs import VerifyGraphs
+from infercast.engines.vllm.host import compiles_kernels
+from infercast.engines.vllm.kernels import INDEXED, expert_multiples
+from infercast.engines.vllm.kv_cache import States, kv_layout, runs_v2
+from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings
 from infercast.engines.vllm.versions import MEASURED, engine_version
-from infercast.errors import DoesNotFitError
+from infercast.errors import DoesNotFitError, InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
-from infercast.models.lower import lora_calls, step_calls
-from infercast.models.rank import stage_weight_bytes
+from infercast.models.lora import AdapterSlots, adapter_bytes
+from infercast.models.lower import lora_calls, step_calls, token_calls
+from infercast.models.mixers import CompressedAttention, SparseLatentAttention
+from infercast.models.sharding import stage_weight_bytes
 from infercast.models.spec import ModelConfig
-from infercast.ops.dtypes import bytes_of
+from infercast.ops.op import PACKED_LATENT, bytes_of
 from infercast.units import GIB, KIB, MIB
+
+
+def cached_model(config: ModelConfig, settings: ResolvedSettings) -> ModelConfig:
+    """The layers whose keys and values are cached: the target's, and those that draft behind them."""
+    drafting = settings.drafting
+    return config if drafting is None or drafting.draft is None else drafting.draft.with_target(config)
+
+
+def draft_weights(layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> float:
+    """Weights of what drafts, on each GPU."""
+    drafting = settings.drafting
+    if drafting is None or drafting.draft is None:
+        return 0.0
+    draft = drafting.draft
+    return draft.weight_bytes(replace(layout, tensor=drafting.tensor), expert_multiples(draft.config, gpu))
+
+
+def draft_buffers(config: ModelConfig, settings: ResolvedSettings) -> float:
+    """Hidden states that are kept for what drafts: one of each token of a step, and those that EAGLE-3 combines."""
+    drafting = settings.drafting
+    if drafting is None or drafting.draft is None:
+        return 0.0
+    values = drafting.draft.config.hidden + drafting.draft.combined
+    return settings.max_num_batched_tokens * values * bytes_of(config.weights.base)
+
+
+def draft_graphs(layout: ParallelLayout, settings: ResolvedSettings) -> tuple[int, int]:
+    """Kernels of a pass, and graphs that are recorded of passes: the first as the target's, later ones whole."""
+    drafting, graphs = settings.drafting, settings.graphs
+    if drafting is None or drafting.draft is None or not isinstance(graphs, VerifyGraphs):
+        return 0, 0
+    one = np.array([1])
+    draft = drafting.draft
+    calls = [
+        *draft.pass_calls(layout, 1),
+        *draft.attention_calls(layout, one, one),
+        *draft.head_calls(layout, 1),
+    ]
+    sizes = graphs.sizes
+    first = len(sizes) + (graphs.num_full if drafting.v2_runner else 0)
+    later = sum(size <= settings.max_num_seqs for size in sizes) if drafting.v2_runner and drafting.passes > 1 else 0
+    return sum(call.count for call in calls), first + later
+
+
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""What ``--max-lora-rank`` may be."""
+
+
+def adapter_slots(settings: EngineSettings, model: ModelConfig, layout: ParallelLayout) -> AdapterSlots | None:
+    """Room for adapters, if any are asked for; what is not modelled is refused."""
+    if not settings.enable_lora:
+        if settings.max_loras != 1 or settings.max_lora_rank != 16:
+            raise InputError("max_loras and max_lora_rank need enable_lora; say --enable-lora")
+        return None
+    if settings.max_loras < 1:
+        raise InputError(f"max_loras must be at least 1, not {settings.max_loras}")
+    if settings.max_lora_rank not in RANKS:
+        ranks = ", ".join(map(str, RANKS))
+        raise InputError(f"max_lora_rank must be one of {ranks}, not {settings.max_lora_rank}")
+    if model.has_experts:
+        raise InputError(
+            f"enable_lora is not modelled for {model.name}: adapters of experts have kernels of their own; "
+            "use a model without experts"
+        )
+    if layout.pipeline > 1:
+        raise InputError("enable_lora is not modelled in a pipeline; set pipeline_parallel_size to 1")
+    return AdapterSlots(settings.max_loras, settings.max_lora_rank)
+
+
+def slots_bytes(config: ModelConfig, layout: ParallelLayout) -> float:
+    """What adapters take of a GPU."""
+    if config.adapters is None:
+        return 0.0
+    return adapter_bytes(token_calls(config, layout, 1), config.adapters, config.weights.base)
+
+
+def most_adapters(settings: ResolvedSettings) -> int | None:
+    """Different adapters that may be in a step; None where there are none."""
+    return settings.max_loras if settings.enable_lora else None
+
+
+GATHERED_SEQUENCES, WIDENED_SEQUENCES, WIDENED_PROMPTS = 40, 5, 4
+"""Longest sequences that there is room for to gather index keys, and to widen a packed cache, compressed or not."""
+SCORES_BYTES = 512 * MIB
+"""Room for the scores of a chunk of prompts."""
+EXPANDED_SEQUENCES, EXPANDED_TOKENS = 8, 64 * 1024
+"""Latents that there is room for to expand them, though sparse attention expands none."""
+
+
+class SparseMemory(NamedTuple):
+    """What sparse attention takes of one GPU, in bytes."""
+
+    kept: float
+    """The places that were chosen, and the workspace."""
+    beside: float
+    """What is alive in a layer's attention when the engine tries out its largest step."""
+
+
+def sparse_memory(config: ModelConfig, layout: ParallelLayout, settings: ResolvedSettings) -> SparseMemory | None:
+    """What it takes under these settings; None without sparse attention."""
+    mixers = [stack.mixer for stack in config.stacks]
+    sparse = [mixer for mixer in mixers if isinstance(mixer, SparseLatentAttention | CompressedAttention)]
+    indexers = [mixer.indexer for mixer in sparse if mixer.indexer]
+    if not indexers:
+        return None
+    longest, tokens = settings.max_model_len, settings.max_num_batched_tokens
+    shard = config.shard(layout)
+    gathered = GATHERED_SEQUENCES * longest * indexers[0].caches()[0].bytes_per_token
+    value, beside, copied = bytes_of(config.weights.base), float(SCORES_BYTES), 0.0
+    for mixer in sparse:
+        if isinstance(mixer, CompressedAttention):
+            entries = -(-longest // mixer.compressor.tokens) if mixer.compressor else 0
+            room = WIDENED_PROMPTS * (entries + mixer.window + tokens) * mixer.head_dim * value
+        else:
+            heads = shard.layout.share(mixer.heads)
+            room = tokens * heads * mixer.latent_dim * value if mixer.joins_queries else 0.0
+            if config.cache_dtype == PACKED_LATENT:
+                room += WIDENED_SEQUENCES * longest * mixer.latent_dim * value
+            beside = max(beside, _expanded_tokens(settings) * heads * mixer.expanded_dim * value)
+        copied = max(copied, room)
+    return SparseMemory(max(gathered, copied) + 4.0 * tokens * indexers[0].topk, beside)
+
+
+def _expanded_tokens(settings: ResolvedSettings) -> int:
+    pages = settings.max_num_seqs * INDEXED
+    return max(min(max(EXPANDED_SEQUENCES * settings.max_model_len, 4 * pages), EXPANDED_TOKENS), pages)
+
 
 # Memory of a recorded graph for each kernel in it, and what libraries take beside torch's allocator. Read off the
 # block counts of vLLM 0.25 on an H200 for five models: see docs/engine.md.

@@ -1,4 +1,4 @@
-"""What differs between the releases of vLLM a forecast can be asked for; ``releases.toml`` has what changed and when.
+"""What differs between releases of vLLM; ``releases.toml`` lists each change with its release.
 
 All of it is read from the sources of the released packages; costs were measured on vLLM 0.25. What a version changes in
 costs and is not known here (host costs of the V2 runner with experts, new kernels) is in docs/engine.md.
@@ -6,12 +6,16 @@ costs and is not known here (host costs of the V2 runner with experts, new kerne
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
-from infercast.engines.release import nearest_version, numbers
+from infercast.engines.base import Version
+from infercast.engines.vocabulary import nearest_version, numbers
 from infercast.errors import UnknownNameError
+from infercast.models.spec import ModelConfig
+from infercast.units import MILLI
 
 
 class EngineVersion(NamedTuple):
@@ -120,3 +124,34 @@ def engine_version(engine: str) -> EngineVersion:
     if nearest is None:
         raise UnknownNameError("engine", engine, ENGINES)
     return ENGINES[nearest]
+
+
+_FACTS: dict[str, list[dict[str, Any]]] = read_data("engines/vllm/older.toml")
+
+
+def before(version: Version, _: ModelConfig) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Settings and options of `deploy` that a release had by default; none of a version that is unknown."""
+    return _known("settings", version), _known("options", version)
+
+
+def chat_turn(version: Version) -> float:
+    """Seconds that a server's one thread spent on a chat beyond what it does today."""
+    return MILLI * float(_value("chat_turn_ms", version, 0.0))
+
+
+def sorts_logits(version: Version) -> bool:
+    """Whether top-p sorted all logits of every sequence."""
+    return bool(_value("sorts_logits", version, False))
+
+
+def _known(kind: str, version: Version) -> dict[str, Any]:
+    """What held in a release, by name."""
+    return {fact["name"]: fact["value"] for fact in _FACTS[kind] if _holds(fact, version)}
+
+
+def _value(kind: str, version: Version, otherwise: Any) -> Any:
+    return next((fact["value"] for fact in _FACTS[kind] if _holds(fact, version)), otherwise)
+
+
+def _holds(fact: Mapping[str, Any], version: Version) -> bool:
+    return bool(version) and numbers(fact.get("since", "0")) <= version < numbers(fact["until"])

@@ -1,32 +1,345 @@
-"""Advice on a command: each setting around it tried with the same requests, ranked by what users would gain.
+"""Advice on a command: settings around it tried with the same requests, ranked by what users would gain.
 
 A change counts where it is more than chance (draws of requests that are served before and after it) and, where other
 kernels run, more than their estimates may be off. What changes the model's answers or the number of GPUs is told, and
 never put into the command that is recommended.
+
+Requests of all draws are summed up together: a percentile of four runs. What chance does to the ratio of two points is
+told by leaving out one draw after the other (the jackknife), which also works where a queue builds up in one of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import hypot, inf, log, sqrt
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from infercast.engines.base import Deployment
 from infercast.errors import InfercastError
-from infercast.forecast.command.changes import Change, changes_around
-from infercast.forecast.command.point import Point, Timers
-from infercast.forecast.command.trials import (
-    DRAWS,
-    HEADROOM,
-    Effect,
-    Load,
-    Trial,
-    differs,
-    effects,
-    try_further,
-    try_point,
-)
+from infercast.forecast.command.flags import Point, Timers
 from infercast.forecast.memory import Fit
-from infercast.serve import Workload
+from infercast.forecast.slo import QUANTITIES, Slo
+from infercast.forecast.system import System, busiest
+from infercast.forecast.uncertainty import APART, Uncertainty, chance_of, kernel_widths, redraw
+from infercast.serve import Replica, Workload
+from infercast.serve.record import Served
+
+FACTORS = (0.25, 0.5, 2.0, 4.0)
+STEPS = (256, 65_536)
+"""Tokens of the smallest and the largest step that is tried."""
+UTILIZATION = 0.95
+PIECES = (1024, 4096)
+"""Most tokens of one prompt in a step, where it is not limited."""
+BLOCKS = (16, 32, 64)
+EITHER = ("enable_prefix_caching", "disable_radix_cache", "enable_mixed_chunk")
+"""Switches of engines that may help in either position."""
+ONE_WAY = {
+    "enable_chunked_prefill": True, "async_scheduling": True, "disable_overlap_schedule": False,
+    "enforce_eager": False, "disable_cuda_graph": False,
+}  # fmt: skip
+"""Switches that help in one position."""
+WITHOUT_GRAPHS = ("enforce_eager", "disable_cuda_graph")
+CHOICES: dict[str, tuple[Any, ...]] = {"schedule_policy": ("fcfs", "lpm"), "schedule_conservativeness": (0.3, 1.0)}
+NARROW = ("fp8", "int4")
+"""Formats of weights to try; the second needs a checkpoint of its own."""
+
+
+class Change(NamedTuple):
+    """Other values of one axis."""
+
+    axis: str
+    values: dict[str, Any]
+    """By the names of flags; None leaves the flag out."""
+    label: str
+    kernels: bool = False
+    """Whether other kernels run, whose estimates err each for itself."""
+    answers: bool = False
+    """Whether the model computes with other numbers, so that its answers change."""
+    gpus: float = 1.0
+    """Times as many GPUs."""
+
+
+def changes_around(point: Point, fit: Fit) -> Iterator[Change]:
+    """Every change to try; some of them the engine will refuse."""
+    settings = fit.settings
+    tokens, sequences, _ = point.engine.bounds
+    yield from _sizes(tokens, settings.max_num_batched_tokens, STEPS)
+    yield from _sizes(sequences, settings.max_num_seqs, (8, 4096))
+    yield from _scheduling(point, fit)
+    yield from _formats(point, fit)
+    if point.engine.shares_copies or fit.layout.sharing == 1:  # groups of one server are left as they are
+        yield from _layouts(point, fit)
+
+
+def _sizes(name: str, now: int, limits: tuple[int, int]) -> Iterator[Change]:
+    for factor in FACTORS:
+        value = int(now * factor)
+        if limits[0] <= value <= limits[1]:
+            yield Change(name, {name: value}, f"{name} {value}")
+
+
+def _scheduling(point: Point, fit: Fit) -> Iterator[Change]:
+    """Switches and limits that change when steps run and what is in them."""
+
+    def now(name: str) -> Any:
+        return getattr(fit.settings, name, None)
+
+    if now("gpu_memory_utilization") is not None and now("gpu_memory_utilization") < UTILIZATION:
+        name = "gpu_memory_utilization"
+        yield Change(name, {name: UTILIZATION}, f"{name} {UTILIZATION}")
+    yield from _switches(fit)
+    for name, choices in CHOICES.items():
+        for value in choices if now(name) is not None else ():
+            if value != now(name):
+                yield Change(name, {name: value}, f"{name} {value}")
+    name = "long_prefill_token_threshold"
+    if now(name) is not None:
+        for value in (0,) if now(name) else PIECES:
+            yield Change(name, {name: value}, f"{name} {value}")
+    if "block_size" in point.settings or point.settings.get("enable_prefix_caching"):
+        for value in BLOCKS:
+            if value != now("block_size"):
+                yield Change("block_size", {"block_size": value}, f"block_size {value}")
+
+
+def _switches(fit: Fit) -> Iterator[Change]:
+    """Those of the engine that may be better the other way round."""
+
+    def switch(name: str, value: bool) -> Change:
+        return Change(name, {name: value}, f"{name} {'on' if value else 'off'}", kernels=name in WITHOUT_GRAPHS)
+
+    for name in EITHER:
+        if (now := getattr(fit.settings, name, None)) is not None:
+            yield switch(name, not now)
+    for name, better in ONE_WAY.items():
+        if getattr(fit.settings, name, None) is (not better):
+            yield switch(name, better)
+
+
+def _formats(point: Point, fit: Fit) -> Iterator[Change]:
+    name = "kv_cache_dtype"
+    other = None if fit.model.cache_dtype == "fp8" and name in point.options else "fp8"
+    if other != fit.model.cache_dtype:
+        yield Change(name, {name: other}, f"{name} {other or 'auto'}", kernels=True, answers=True)
+    name = "quantization"
+    if point.options.get(name):
+        yield Change(name, {name: None}, "no quantization", kernels=True, answers=True)
+    elif fit.model.weights.name in ("bf16", "fp16"):
+        for value in NARROW:
+            yield Change(name, {name: value}, f"{name} {value}", kernels=True, answers=True)
+
+
+def _layouts(point: Point, fit: Fit) -> Iterator[Change]:
+    """Other layouts on the same GPUs, then half and twice as many."""
+    layout = fit.layout
+    tensor, data, pipeline = layout.tensor, layout.data, layout.pipeline
+    t, d, p = "tensor_parallel_size", "data_parallel_size", "pipeline_parallel_size"
+    choices: list[tuple[dict[str, Any], float]] = []
+    if tensor > 1 and tensor % 2 == 0:
+        choices += [({t: tensor // 2, d: 2 * data}, 1.0), ({t: tensor // 2}, 0.5)]
+    if data > 1 and data % 2 == 0:
+        choices.append(({t: 2 * tensor, d: data // 2}, 1.0))
+    if pipeline > 1 and pipeline % 2 == 0:
+        choices.append(({t: 2 * tensor, p: pipeline // 2}, 1.0))
+    if 2 * tensor * pipeline <= fit.gpu.gpus_per_node:
+        choices.append(({t: 2 * tensor}, 2.0))
+    choices.append(({d: 2 * data}, 2.0))
+    for values, gpus in choices:
+        label = ", ".join(f"{name} {value}" for name, value in values.items())
+        yield Change("layout", values, label, kernels=t in values or p in values, gpus=gpus)
+    if fit.model.has_experts and layout.tensor * layout.data > 1:
+        spread = point.engine.sizes_for(replace(layout, experts=True))
+        for name in [name for name in spread if name not in (t, d, p)]:
+            label = f"{name} {'off' if layout.experts else 'on' if spread[name] is True else spread[name]}"
+            yield Change(name, {name: None if layout.experts else spread[name]}, label, kernels=True)
+
+
+Array = npt.NDArray[Any]
+
+DRAWS, REQUESTS = 4, 300
+"""Each point is served with so many draws of so many requests."""
+STUDENT = 2.353
+"""Standard errors on either side that hold 90 %, where the error is known from four draws."""
+LEAST = 0.02
+"""Nobody changes a setting for less."""
+PERCENTILES = {
+    "TTFT p50": ("ttft", 0.5),
+    "TTFT p99": ("ttft", 0.99),
+    "TPOT p50": ("tpot", 0.5),
+    "TPOT p99": ("tpot", 0.99),
+}
+"""What two points are compared by."""
+THROUGHPUT, HEADROOM = "output tokens/s", "SLO headroom"
+"""Beside them, where requests wait for each other, and where something is promised: the smallest limit / forecast."""
+
+
+class Seen(NamedTuple):
+    """What the requests of one draw saw, or those of several."""
+
+    ttft: Array
+    tpot: Array
+    end_to_end: Array
+    rate: float
+    """Output tokens a second."""
+
+    @staticmethod
+    def of(served: Served) -> Seen:
+        """One draw."""
+        duration = float(served.last_token.max() - served.sent_at.min())
+        return Seen(served.ttft, served.tpot, served.end_to_end, float(served.num_output.sum()) / duration)
+
+    @staticmethod
+    def together(draws: Sequence[Seen]) -> Seen:
+        """Several draws as one."""
+        ttft, tpot, whole = (np.concatenate(values) for values in zip(*(each[:3] for each in draws), strict=True))
+        return Seen(ttft, tpot, whole, sum(each.rate for each in draws) / len(draws))
+
+
+class Load(NamedTuple):
+    """One load that points are compared under."""
+
+    name: str
+    workload: Workload
+    slo: Slo | None = None
+    """What is promised, if anything."""
+
+    def numbers(self, seen: Seen) -> dict[str, float]:
+        """What points are compared by; without TPOT where no request has a second token."""
+        found = {
+            name: float(np.percentile(values, 100 * fraction))
+            for name, (kind, fraction) in PERCENTILES.items()
+            if (values := getattr(seen, kind)).size
+        }
+        if self.workload.concurrency is not None:
+            found[THROUGHPUT] = seen.rate
+        if self.slo is not None:
+            found[HEADROOM] = _headroom(seen, self.slo)
+        return found
+
+    def draws(self, replica: Replica) -> list[Workload]:
+        """Further draws of the same requests; of requests that are given, the first ones."""
+        seed = 0 if self.workload.drawn is None else self.workload.drawn.seed
+        count = min(len(self.workload.requests), REQUESTS)
+        seeds = [seed + APART * number for number in range(DRAWS)]
+        found = [redraw(self.workload, replica, seed=each, count=count) for each in seeds]
+        given = replace(self.workload, requests=self.workload.requests[: DRAWS * REQUESTS])
+        return [each for each in found if each is not None] or [given]
+
+
+def _headroom(seen: Seen, slo: Slo) -> float:
+    """The smallest limit / what requests saw."""
+    rooms = []
+    for limit in slo.limits:
+        values: Array = getattr(seen, QUANTITIES[limit.quantity])
+        if values.size:
+            value = values.mean() if limit.percentile is None else np.percentile(values, limit.percentile)
+            rooms.append(limit.seconds / max(float(value), 1e-12))
+    return min(rooms, default=inf)
+
+
+class Effect(NamedTuple):
+    """What a change does to one number."""
+
+    load: str
+    name: str
+    change: float
+    """The logarithm of the ratio of after to before."""
+    noise: float
+    """What chance and estimates alone could do."""
+
+    @property
+    def is_real(self) -> bool:
+        """Whether it is more than noise, and worth a word."""
+        return abs(self.change) > max(self.noise, LEAST)
+
+    @property
+    def gain(self) -> float:
+        """Positive where it is better; nothing where it may be noise."""
+        if not self.is_real:
+            return 0.0
+        return self.change if self.name in (THROUGHPUT, HEADROOM) else -self.change
+
+
+@dataclass(slots=True)
+class Trial:
+    """One point, and what requests saw of it in each draw of each load."""
+
+    system: System
+    seen: list[list[Seen]]
+    uncertainty: Uncertainty
+    """How far its kernels may be off."""
+
+
+def try_point(deployment: Deployment, draws: Sequence[Sequence[Workload]], timers: Timers, most: int = 1) -> Trial:
+    """Serve the first draws of each load, ``most`` of them."""
+    system = timers.system(deployment)
+    seen: list[list[Seen]] = []
+    uncertainty = Uncertainty(0.0, 0.0)
+    for of_load in draws:
+        runs = [system.serve(each) for each in of_load[:most]]
+        seen.append([Seen.of(run.clients) for run in runs])
+        uncertainty = Uncertainty(*kernel_widths(deployment, busiest(runs[0].records[0])))
+    return Trial(system, seen, uncertainty)
+
+
+def try_further(trial: Trial, draws: Sequence[Sequence[Workload]]) -> None:
+    """Serve the other draws, too."""
+    for of_load, seen in zip(draws, trial.seen, strict=True):
+        seen += [Seen.of(trial.system.serve(each).clients) for each in of_load[len(seen) :]]
+
+
+def effects(before: Trial, after: Trial, loads: Sequence[Load], *, kernels: bool) -> list[Effect]:
+    """What differs between two points; ``kernels``: whether they run different ones."""
+    found = []
+    for load, first, second in zip(loads, before.seen, after.seen, strict=True):
+        whole = _ratios(load, first, second)
+        count = len(first)
+        left_out = [
+            _ratios(load, first[:at] + first[at + 1 :], second[:at] + second[at + 1 :]) for at in range(count)
+        ] if count > 1 else []  # fmt: skip
+        for name, change in whole.items():
+            if left_out:
+                parts = np.array([each[name] for each in left_out])
+                noise = STUDENT * sqrt((count - 1) / count * float(np.square(parts - parts.mean()).sum()))
+            else:
+                noise = _luck_of_ranks(name, first[0])
+            if kernels:
+                noise = hypot(noise, _estimates(before, name), _estimates(after, name))
+            found.append(Effect(load.name, name, change, noise))
+    return found
+
+
+def differs(before: Trial, after: Trial, loads: Sequence[Load]) -> bool:
+    """Whether the first draws show anything at all."""
+    pairs = zip(loads, before.seen, after.seen, strict=True)
+    return any(
+        abs(change) > LEAST / 2
+        for load, first, second in pairs
+        for change in _ratios(load, first[:1], second[:1]).values()
+    )
+
+
+def _ratios(load: Load, before: Sequence[Seen], after: Sequence[Seen]) -> dict[str, float]:
+    """Logarithms of the ratios of what two points are compared by."""
+    first, second = (load.numbers(Seen.together(each)) for each in (before, after))
+    return {name: log(second[name] / first[name]) for name in first if 0 < first[name] < inf}
+
+
+def _luck_of_ranks(name: str, seen: Seen) -> float:
+    """What is left open of a percentile of given requests, which have no other draws."""
+    kind, fraction = PERCENTILES.get(name, ("ttft", 0.99))
+    return 0.0 if name == THROUGHPUT else chance_of(getattr(seen, kind), fraction)
+
+
+def _estimates(trial: Trial, name: str) -> float:
+    """How far the kernels behind a number may be off."""
+    prompts, decodes = trial.uncertainty.prompts, trial.uncertainty.decodes
+    return prompts if name.startswith("TTFT") else max(prompts, decodes) if name == HEADROOM else decodes
+
 
 LEAST_GAIN = 0.002
 """Of the mean over all numbers, below which a change is not worth its place in a command."""

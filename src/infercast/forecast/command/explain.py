@@ -3,34 +3,322 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from infercast.engines.registry import AnyEngine, engine_named
-from infercast.errors import DoesNotFitError, InputError
-from infercast.forecast.command.advice import Advised, advise
-from infercast.forecast.command.changes import Change
-from infercast.forecast.command.flags import Reading, read_flags
-from infercast.forecast.command.meaning import Meaning, explain_flags
+from infercast.engines.base import AnyEngine, Deployment, engine_named, engine_of
+from infercast.errors import DoesNotFitError, InfercastError, InputError
+from infercast.forecast.command.advice import NARROW, Advised, Change, Load, advise
+from infercast.forecast.command.flags import OF_DEPLOY, READ, Flag, Point, Reading, Timers, read_flags
 from infercast.forecast.command.pasted import Pasted, started_engine, the_command
-from infercast.forecast.command.point import Point, Timers
-from infercast.forecast.command.starting import changes_that_fit
-from infercast.forecast.command.trials import Load
+from infercast.forecast.cost import Tariff
 from infercast.forecast.deploy import GpuSource, load_device
-from infercast.forecast.intervals.intervals import Intervals, forecast_intervals
+from infercast.forecast.energy import Facility
+from infercast.forecast.explain.kernels import decode_shape, estimate_shape
+from infercast.forecast.intervals import Intervals, forecast_intervals
 from infercast.forecast.memory import Fit
-from infercast.forecast.money import Tariff
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import most_requests_per_second, simulate_system
 from infercast.forecast.slo import Slo
-from infercast.forecast.wall import Facility
-from infercast.predict.default import make_predictor
+from infercast.models.layout import ParallelLayout
+from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Predictor
 from infercast.serve import Workload
+from infercast.serve.step import StepShape, constant_timer
 from infercast.serve.workload.redraw import drawn_with
 from infercast.serve.workload.synthetic import synthetic_workload
 from infercast.shown import Answer
+from infercast.units import format_bytes, format_percent, format_seconds
+
+USEFUL = 2048
+"""Shorter sequences than this help nobody."""
+TIMES = (1, 2, 4, 8, 16)
+
+
+def changes_that_fit(point: Point, fit: Fit) -> Iterator[Change]:
+    """For the checkpoint's own format and for narrower ones: shorter sequences on so few GPUs, and the fewest GPUs."""
+    own = fit.model.weights.name in ("bf16", "fp16") and not point.options.get("quantization")
+    for weights in (None, *(NARROW if own else ())):
+        formats: dict[str, Any] = {} if weights is None else {"quantization": weights}
+        shorter_said = False
+        for times in TIMES:
+            tensor = times * fit.layout.tensor
+            if tensor * fit.layout.pipeline > fit.gpu.gpus_per_node:
+                break
+            values = formats | ({"tensor_parallel_size": tensor} if times > 1 else {})
+            try:
+                point.changed(values).deploy()
+            except DoesNotFitError:
+                longest = point.changed(values).fit(fit.context).longest_sequence // 1024 * 1024
+                if USEFUL <= longest < fit.settings.max_model_len and not shorter_said:
+                    shorter_said = True
+                    yield _change(values | {point.engine.bounds[2]: longest}, weights, times)
+                continue
+            except InputError:  # a layout that the model does not allow
+                continue
+            yield _change(values, weights, times)
+            break
+
+
+def _change(values: dict[str, Any], weights: str | None, times: int) -> Change:
+    label = ", ".join(f"{name} {value}" for name, value in values.items())
+    return Change("fit", values, label, answers=weights is not None, gpus=float(times))
+
+
+PROMPT = 1024
+"""Tokens of the prompts that a full step is made of here."""
+
+
+class Meaning(NamedTuple):
+    """A flag with its default and its consequence."""
+
+    flag: Flag
+    default: str
+    text: str
+
+
+class Around(NamedTuple):
+    """What sentences are made from."""
+
+    fit: Fit
+    """As asked for ..."""
+    usual: Fit | None
+    """... and without the flag; None where that cannot be."""
+    deployment: Deployment | None
+    """As asked for, if it fits."""
+    usual_deployment: Callable[[], Deployment]
+
+
+def explain_flags(point: Point, reading: Reading, fit: Fit, deployment: Deployment | None) -> list[Meaning]:
+    """Every flag that is read, in the order of the command."""
+    found = []
+    for flag in reading.flags:
+        if flag.status == READ:
+            without = point.changed({flag.field: None})
+            try:
+                usual = without.fit(fit.context)
+            except InfercastError:
+                usual = None
+            around = Around(fit, usual, deployment, without.deploy)
+            found.append(Meaning(flag, _default(flag.field, usual), _sentence(flag, around)))
+    return found
+
+
+def _default(field: str, usual: Fit | None) -> str:
+    """What the engine would have without it."""
+    if usual is None:
+        return "needed"
+    special: dict[str, Callable[[Fit], str]] = {
+        "quantization": lambda fit: fit.model.weights.name,
+        "dtype": lambda fit: fit.model.weights.name,
+        "kv_cache_dtype": lambda fit: fit.model.cache_dtype,
+        "num_gpu_blocks_override": lambda fit: f"{fit.memory.num_blocks:,}",
+    }
+    if field in special:
+        return special[field](usual)
+    sizes = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "decode_context_parallel_size"}
+    if field in OF_DEPLOY or field in sizes:
+        return "1" if field in sizes else "off" if OF_DEPLOY[field] is bool else "auto"
+    value = getattr(usual.settings, field, None)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:,}" if isinstance(value, int) else "engine's" if value is None else str(value)
+
+
+def _sentence(flag: Flag, around: Around) -> str:
+    try:
+        return SENTENCES[flag.field](flag, around) if flag.field in SENTENCES else ""
+    except InfercastError:
+        return ""
+
+
+def _layout(layout: ParallelLayout, around: Around) -> str:
+    memory = around.fit.memory
+    each = f"{format_bytes(memory.weights)} of weights and {format_bytes(memory.kv.first_token_bytes)} per token"
+    return f"{layout.tensor} GPUs share every layer: {each} on each" if layout.tensor > 1 else f"one GPU has {each}"
+
+
+def _step(flag: Flag, around: Around) -> str:
+    """How long a full step of prompts takes, which is how long others may wait for it."""
+    tokens = int(flag.value)
+    if around.deployment is None:
+        return f"a step computes at most {tokens:,} tokens"
+    length = min(PROMPT, tokens, around.deployment.settings.max_model_len)
+    count = max(1, tokens // length)
+    step = estimate_shape(around.deployment, StepShape([length] * count, [0] * count, count))
+    return f"a step full of prompts takes {format_seconds(step.seconds)}, and decoding waits that long beside it"
+
+
+def _sequences(flag: Flag, around: Around) -> str:
+    fit = around.fit
+    room = f"the KV cache has room for {fit.most_sequences:,} of {fit.context:,} tokens"
+    decides = "this flag decides" if fit.most_sequences > flag.value else "the cache decides"
+    return f"{room}: {decides} how many run"
+
+
+def _longest(flag: Flag, around: Around) -> str:
+    memory = around.fit.memory
+    if not memory.request_blocks:
+        return "no sequence fits"
+    share = memory.kv.shape.most_blocks(flag.value, 1) / memory.request_blocks
+    return f"one sequence of that length takes {format_percent(share)} of the KV cache"
+
+
+def _memory(_: Flag, around: Around) -> str:
+    memory = around.fit.memory
+    text = f"{format_bytes(memory.kv_bytes)} of KV cache, {memory.num_tokens:,} tokens"
+    if around.usual is not None and around.usual.memory.num_tokens != memory.num_tokens:
+        text += f"; the default holds {around.usual.memory.num_tokens:,}"
+    return text
+
+
+def _weights(_: Flag, around: Around) -> str:
+    text = f"weights are {around.fit.model.weights.name}, {format_bytes(around.fit.memory.weights)} a GPU"
+    return text if around.usual is None else f"{text} in place of {format_bytes(around.usual.memory.weights)}"
+
+
+def _token(_: Flag, around: Around) -> str:
+    memory = around.fit.memory
+    text = f"{format_bytes(memory.kv.first_token_bytes)} per token and GPU"
+    if around.usual is None:
+        return text
+    usual = around.usual.memory
+    return (
+        f"{text} in place of {format_bytes(usual.kv.first_token_bytes)}; {memory.num_tokens:,} tokens fit in place of "
+        f"{usual.num_tokens:,}"
+    )
+
+
+def _eager(flag: Flag, around: Around) -> str:
+    if not flag.value or around.deployment is None:
+        return "CUDA graphs are recorded" if not flag.value else "no CUDA graphs"
+    one = decode_shape(1, PROMPT)
+    now, usual = (estimate_shape(each, one).seconds for each in (around.deployment, around.usual_deployment()))
+    return f"no CUDA graphs: a token of one sequence takes {format_seconds(now)} in place of {format_seconds(usual)}"
+
+
+def _graphs(_: Flag, around: Around) -> str:
+    sizes = engine_of(around.fit.settings).graphs(around.fit.settings).sizes
+    return f"{len(sizes)} CUDA graphs, up to {sizes[-1]:,} tokens" if sizes else "no CUDA graphs"
+
+
+def _switch(yes: str, no: str) -> Callable[[Flag, Around], str]:
+    return lambda flag, _: yes if flag.value else no
+
+
+def _drafts(_: Flag, around: Around) -> str:
+    """How many drafts are taken to be accepted, and what drafting takes of the memory."""
+    drafting = None if around.deployment is None else around.deployment.drafting
+    if drafting is None or around.usual is None:
+        return ""
+    memory, before = around.fit.memory, around.usual.memory
+    weights = format_bytes(max(0.0, memory.weights - before.weights))
+    token = format_bytes(max(0.0, memory.kv.first_token_bytes - before.kv.first_token_bytes))
+    length = f"{drafting.acceptance.length:.2f} tokens a step of each sequence by {drafting.acceptance.source}"
+    return f"{drafting.title}, {drafting.num_drafts} drafts: {length}; {weights} of weights and {token} more per token"
+
+
+def _tier(_: Flag, around: Around) -> str:
+    """How much the host's memory holds beside the GPU's, and how fast it comes back."""
+    if around.deployment is None or (tier := around.deployment.replica(constant_timer(0.0)).offload) is None:
+        return ""
+    memory = around.fit.memory
+    blocks = tier.num_blocks * tier.factor
+    token = memory.kv.first_token_bytes / tier.load.rate
+    return (
+        f"{blocks / memory.request_blocks:,.3g} times the GPU's KV cache in host memory; a token comes back in "
+        f"{format_seconds(token)}"
+    )
+
+
+SENTENCES: dict[str, Callable[[Flag, Around], str]] = {
+    "tensor_parallel_size": lambda _, around: _layout(around.fit.layout, around),
+    "pipeline_parallel_size": lambda flag, _: f"{flag.value} stages of layers, one after the other",
+    "data_parallel_size": lambda flag, around: (
+        f"{flag.value} replicas, {flag.value * around.fit.memory.num_tokens:,} tokens of KV cache together"
+    ),
+    "enable_expert_parallel": lambda _, around: f"experts are spread over {around.fit.layout.expert_gpus} GPUs",
+    "quantization": _weights,
+    "dtype": _weights,
+    "hf_overrides": _weights,
+    "kv_cache_dtype": _token,
+    "max_num_batched_tokens": _step,
+    "max_num_seqs": _sequences,
+    "max_model_len": _longest,
+    "gpu_memory_utilization": _memory,
+    "num_gpu_blocks_override": _memory,
+    "block_size": lambda _, around: f"{around.fit.memory.num_blocks:,} blocks",
+    "enable_prefix_caching": _switch("prompts that begin alike are computed once", "every prompt is computed whole"),
+    "enable_chunked_prefill": _switch("prompts are split over steps", "a prompt is computed in one step"),
+    "async_scheduling": _switch("a step is planned while the last one runs", "the GPU waits while a step is planned"),
+    "long_prefill_token_threshold": lambda flag, _: f"a step computes at most {flag.value:,} tokens of one prompt",
+    "enforce_eager": _eager,
+    "speculative_config": _drafts,
+    "kv_offloading_size": _tier,
+    "kv_transfer_config": _tier,
+    "enable_hierarchical_cache": _tier,
+    "hicache_ratio": _tier,
+    "hicache_size": _tier,
+    "compilation_config": _graphs,
+    "cudagraph_capture_sizes": _graphs,
+    "max_cudagraph_capture_size": _graphs,
+    "enable_lora": lambda *_: "room for adapters, and two more kernels for each projection in steps with one",
+    "max_loras": lambda flag, _: f"steps have at most {flag.value} different adapters, which the GPU has room for",
+    "max_lora_rank": lambda flag, _: f"adapters take room for rank {flag.value}",
+    "scheduling_policy": lambda flag, _: (
+        "requests with the smallest priority number go first; equals in order of arrival"
+        if flag.value == "priority"
+        else "requests go in order of arrival"
+    ),
+    "chunked_prefill_size": lambda flag, around: (
+        _step(flag, around) if flag.value > 0 else "a prompt is computed in one step, and decoding waits that long"
+    ),
+    "max_prefill_tokens": lambda flag, _: f"no prompt is added to a step that has {flag.value:,} tokens of them",
+    "max_running_requests": _sequences,
+    "context_length": _longest,
+    "mem_fraction_static": _memory,
+    "max_total_tokens": _memory,
+    "swa_full_tokens_ratio": _memory,
+    "page_size": lambda _, around: f"{around.fit.memory.num_blocks:,} pages",
+    "disable_radix_cache": _switch("every prompt is computed whole", "prompts that begin alike are computed once"),
+    "disable_overlap_schedule": _switch("the GPU waits while a step is planned", "a step is planned ahead"),
+    "enable_mixed_chunk": _switch("decoding goes on beside prompts", "decoding waits while prompts are computed"),
+    "schedule_policy": lambda flag, _: (
+        "requests with the longest cached prefix go first" if flag.value == "lpm" else "requests go in order of arrival"
+    ),
+    "schedule_conservativeness": lambda flag, _: (
+        f"at first a request starts if {format_percent(min(0.7 * flag.value, 1.0))} of all declared answers have room"
+    ),
+    "deepep_mode": lambda flag, _: (
+        "every step is launched kernel by kernel" if flag.value == "normal" else "decoding has graphs"
+    ),
+    "scheduler_recv_interval": lambda flag, _: (
+        f"new requests are looked for every {flag.value} steps of decoding, and meanwhile wait"
+        if flag.value > 1
+        else "new requests are looked for after every step"
+    ),
+    "disable_cuda_graph": _eager,
+    "cuda_graph_max_bs": _graphs,
+    "cuda_graph_bs": _graphs,
+    "cuda_graph_max_bs_prefill": _graphs,
+    "cuda_graph_backend_prefill": _graphs,
+    "disable_prefill_cuda_graph": _graphs,
+    "disable_decode_cuda_graph": _graphs,
+    "enable_dp_attention": lambda _, around: (
+        f"{around.fit.layout.sharing} groups of GPUs with requests and a cache of their own share the experts"
+        if around.fit.layout.sharing > 1
+        else "without --dp-size there is one group"
+    ),
+    "ep_size": lambda _, around: (
+        f"experts are spread over {around.fit.layout.expert_gpus} GPUs"
+        if around.fit.layout.expert_gpus > 1
+        else "every GPU has a share of each expert"
+    ),
+    "attention_backend": lambda *_: "kernels are estimated as those of the engine's own choice; pages follow it",
+}
+"""A sentence for each flag that has one."""
+
 
 LOADS = {"light": 0.2, "heavy": 0.8}
 """Shares of what the deployment can serve, where nobody says what comes."""

@@ -1,17 +1,21 @@
-"""The flags of a command, each of which is read, ignored, not modelled or unknown."""
+"""The flags of a command (read, ignored, not modelled or unknown), and the deployment that they describe."""
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from infercast.engines.registry import AnyEngine
+from infercast.engines.base import AnyEngine, Deployment
 from infercast.engines.settings import TRUTHS
+from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError, near_names
-from infercast.forecast.what_if import OPTIONS
+from infercast.forecast.deploy import OPTIONS, deploy
+from infercast.forecast.memory import Fit, fit_memory
+from infercast.forecast.system import System, system_of
+from infercast.hardware import Gpu
 from infercast.units import whole_number
 
 READ, IGNORED, NOT_MODELLED, UNKNOWN = "read", "ignored", "not modelled", "unknown"
@@ -204,3 +208,71 @@ def _plain(text: str, what: str) -> str:
     if found := re.search(r"\$[\w({]", text):
         raise InputError(f"{what} is {text!r}: write the value of the variable {text[found.start() :]!r}")
     return text
+
+
+NOT_OF_MEMORY = ("all2all_backend", "pcie_topology", "api_server", "predictor", "host", "expert_routing", "calibration")
+"""What `deploy` takes and `fit_memory` does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What a command asks for: options of `deploy`, and settings by the engine's names."""
+
+    model: str
+    gpu: Gpu
+    engine: AnyEngine
+    options: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    given: Mapping[str, Any]
+    """What no flag says: the network, the host, the predictor."""
+
+    @staticmethod
+    def of(reading: Reading, gpu: Gpu, engine: AnyEngine, given: Mapping[str, Any]) -> Point:
+        """The point that flags describe."""
+        return Point(reading.model, gpu, engine, reading.options, reading.settings, given)
+
+    def changed(self, values: Mapping[str, Any]) -> Point:
+        """With other values of some flags; one of None is left out."""
+        options, settings = dict(self.options), dict(self.settings)
+        for name, value in values.items():
+            part = options if name in OF_DEPLOY else settings
+            part.pop(name, None)
+            if value is not None:
+                part[name] = value
+        return replace(self, options=options, settings=settings)
+
+    def deploy(self) -> Deployment:
+        """The deployment, or why there is none."""
+        return deploy(self.model, self.gpu, self.engine.settings(self.settings), **{**self.given, **self.options})
+
+    def fit(self, context: int) -> Fit:
+        """What its memory holds, whether it fits or not."""
+        wanted = {**self.given, **self.options}
+        kept = {name: value for name, value in wanted.items() if name not in NOT_OF_MEMORY}
+        return fit_memory(self.model, self.gpu, self.engine.settings(self.settings), context=context, **kept)
+
+
+class Timers:
+    """Step timers, each made once for all deployments whose steps take equally long."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[Deployment, KernelTimer]] = []
+
+    def system(self, deployment: Deployment, router: str | None = None) -> System:
+        """A system whose step times may be known already."""
+        timer = next((timer for other, timer in self._known if _same_steps(deployment, other)), None)
+        if timer is None:
+            timer = deployment.timer()
+            self._known.append((deployment, timer))
+        return system_of(deployment, router if deployment.layout.data > 1 else None, timer=timer)
+
+
+def _same_steps(one: Deployment, other: Deployment) -> bool:
+    """Whether every step of one takes as long as the same step of the other, and both have the same sizes of steps."""
+    parts = ("model", "layout", "gpu", "host", "graphs", "corrections")
+    bounds = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
+    return (
+        one.predictor is other.predictor
+        and all(getattr(one, part) == getattr(other, part) for part in parts)
+        and all(getattr(one.settings, bound) == getattr(other.settings, bound) for bound in bounds)
+    )

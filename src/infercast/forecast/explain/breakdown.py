@@ -2,36 +2,250 @@
 
 Replicas, and the stages of a pipeline, work side by side: their seconds are added up, so that the parts of a run on
 two replicas of two stages add up to four times its duration.
+
+Steps are divided among their tokens: a prompt of 300 tokens in a step of 1,000 is charged three tenths of its GPU time.
+Whatever else the GPU did meanwhile was work for others, and the rest of the time it waited for its host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Unpack
 
 import numpy as np
 
-from infercast.forecast.asking import Asked, Deployable, Servable, asked_run
+from infercast.engines.timer import KernelTimer
 from infercast.forecast.deploy import GpuSource
-from infercast.forecast.explain.composition import Composition, compose, pooled
-from infercast.forecast.explain.request_parts import (
-    RequestParts,
-    first_token_parts,
-    joined,
-    later_token_parts,
-    taken_in_parts,
-    through_both,
+from infercast.forecast.explain.step_log import (
+    KINDS,
+    Array,
+    EngineRun,
+    StagedLog,
+    StepLog,
+    Watched,
+    kernels_of,
+    watch_run,
 )
-from infercast.forecast.explain.step_log import KINDS, Array, EngineRun, StagedLog, kernels_of
-from infercast.forecast.explain.watched import Watched, watch_run
+from infercast.forecast.options import Asked, Deployable, Servable, asked_run
+from infercast.forecast.progress import told_progress
 from infercast.forecast.result import Forecast
 from infercast.forecast.system import DECODE, system_of
-from infercast.forecast.telling import told_progress
-from infercast.serve import Record
-from infercast.serve.watching import Progress
+from infercast.serve import Record, Workload
+from infercast.serve.fleet.two_pools import Handover
+from infercast.serve.loop import Progress
 from infercast.shown import Answer
 from infercast.units import format_seconds
+
+EDGES = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536)
+"""Tokens that a request has been given: ends of the ranges that are looked at."""
+HOST = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The tokens ``first`` to ``last`` of all requests that got so far."""
+
+    first: int
+    last: int
+    requests: int
+    """That got any of these tokens."""
+    tokens: int
+    seconds: float
+    """A token, on average."""
+    families: dict[str, float]
+    """The part of each kernel family in it, and of waiting for the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """One entry for each range of tokens."""
+
+    ranges: tuple[Range, ...]
+
+
+def compose(record: Record, log: StepLog, timer: KernelTimer) -> Composition | None:
+    """Kernel families a token in each range; None where nobody has a second token.
+
+    A request gets one token a step after its first, so its tokens are a stretch of steps; where it was preempted the
+    stretch is longer than its tokens, and is spread over them evenly.
+    """
+    several = np.flatnonzero(record.num_output > 1)
+    if not several.size:
+        return None
+    names, cumulated = _cumulated(log, timer)
+    ends, tokens = log.steps.ends, record.num_output[several] - 1
+    first = np.searchsorted(ends, log.prompt_end[several])
+    spanned = tokens
+    if record.drafts.num_drafts:
+        # Some steps yield several tokens.
+        spanned = np.maximum(np.searchsorted(ends, record.last_token[several], side="right") - 1 - first, 1)
+    elif record.num_preemptions:
+        # A result may be taken in when later steps have ended already; one or two more in a long stretch do not show.
+        spanned = np.maximum(np.searchsorted(ends, record.last_token[several], side="right") - 1 - first, tokens)
+    a_token = np.minimum(spanned, ends.size - 1 - first) / tokens
+    ranges = []
+    for low, high in pairwise(EDGES):
+        reached = tokens >= low
+        if not reached.any():
+            break
+        begin, stop = (np.minimum(edge, tokens[reached]) for edge in (low - 1, high - 1))
+        start, end = (first[reached] + np.rint(edge * a_token[reached]).astype(np.int64) for edge in (begin, stop))
+        count = int((stop - begin).sum())
+        if not count:
+            continue
+        seconds = (cumulated[end] - cumulated[start]).sum(axis=0) / count
+        families = dict(zip(names, seconds.tolist(), strict=True))
+        most = int(stop.max()) + 1
+        ranges.append(Range(low + 1, most, int(np.count_nonzero(stop > begin)), count, sum(seconds.tolist()), families))
+    return Composition(tuple(ranges))
+
+
+def _cumulated(log: StepLog, timer: KernelTimer) -> tuple[list[str], Array]:
+    """Families, and their seconds in all steps up to and with each one; the wait before a step is the host's."""
+    steps = log.steps
+    kernels_in = kernels_of(timer)
+    names = [*dict.fromkeys(family for _, family in kernels_in), HOST]
+    belongs = np.array([[family == name for name in names] for _, family in kernels_in], dtype=np.float64)
+    seconds = np.concatenate([kernels @ belongs for _, kernels in steps.kernels(timer)])
+    waits = np.maximum(np.diff(steps.ends, prepend=steps.ends[0] - steps.gpu_seconds[0]) - steps.gpu_seconds, 0.0)
+    seconds[:, -1] = waits
+    return names, np.cumsum(seconds, axis=0)
+
+
+def pooled(several: Sequence[Composition]) -> Composition:
+    """Ranges of several engines as those of one: every token counts as much as any other."""
+    ranges = []
+    for first in sorted({each.first for composition in several for each in composition.ranges}):
+        same = [each for composition in several for each in composition.ranges if each.first == first]
+        tokens = sum(each.tokens for each in same)
+
+        def mean(values: Iterable[float], counted: int = tokens, weights: Sequence[Range] = same) -> float:
+            return sum(value * each.tokens for value, each in zip(values, weights, strict=True)) / counted
+
+        families = {name: mean(each.families[name] for each in same) for name in same[0].families}
+        requests, last = sum(each.requests for each in same), max(each.last for each in same)
+        ranges.append(Range(first, last, requests, tokens, mean(each.seconds for each in same), families))
+    return Composition(tuple(ranges))
+
+
+SLOW_SHARE = 0.01
+"""The slowest requests that are looked at by themselves, as a share of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestParts:
+    """A latency of every request as a sum of parts, in seconds."""
+
+    requests: Array
+    """Which requests."""
+    sent_at: Array
+    """When they were sent."""
+    total: Array
+    parts: dict[str, Array]
+
+    @property
+    def slowest(self) -> Array:
+        """Positions of the slowest requests, slowest first: one in a hundred, and one at least."""
+        count = max(1, round(SLOW_SHARE * self.total.size))
+        return np.argsort(-self.total, kind="stable")[:count]
+
+    def mean(self, chosen: Array | None = None) -> dict[str, float]:
+        """Each part on average, over all requests or some of them."""
+        return {name: float((part if chosen is None else part[chosen]).mean()) for name, part in self.parts.items()}
+
+
+def first_token_parts(engine: EngineRun, workload: Workload) -> RequestParts:
+    """From sending a request to its first token: on its way, queued, computed, on its way back.
+
+    Of those requests that this replica has served.
+    """
+    record, log = engine.record, engine.log
+    host, served = engine.pool.deployment.host, np.flatnonzero(~np.isnan(record.last_token))
+    num_input = np.array([request.num_input for request in workload.requests])[served]
+    sent_at, first_token, prompt_end = record.sent_at[served], record.first_token[served], log.prompt_end[served]
+    queued_at = sent_at + host.request_path + host.request_token * num_input
+    started_at = np.maximum(record.started_at[served], queued_at)
+    loaded_from = started_at
+    if record.tier is not None:
+        began = record.tier.load_began[served]
+        loaded_from = np.where(np.isnan(began), started_at, np.clip(began, queued_at, started_at))
+    queued = _window(log, queued_at, loaded_from)
+    computed = _window(log, started_at, prompt_end)
+    own = np.minimum(log.own_seconds[served], computed["prompts"])
+    parts = {
+        "way in": queued_at - sent_at,
+        "queue: prompts of others": queued["prompts"],
+        "queue: decoding of others": queued["decoding"],
+        "queue: host": queued["host"],
+        **({} if record.tier is None else {"KV from host memory": started_at - loaded_from}),
+        "own prompt": own,
+        "beside it: prompts of others": computed["prompts"] - own,
+        "beside it: decoding of others": computed["decoding"],
+        "beside it: host": computed["host"],
+        "way out": first_token - prompt_end,
+    }
+    return RequestParts(served, sent_at, first_token - sent_at, parts)
+
+
+def taken_in_parts(engine: EngineRun) -> RequestParts:
+    """From the arrival of keys and values on a decode pool to the first token: queued, computed, on its way back."""
+    record, served = engine.record, np.flatnonzero(~np.isnan(engine.record.last_token))
+    sent_at, first_token, prompt_end = record.sent_at[served], record.first_token[served], engine.log.prompt_end[served]
+    started_at = np.maximum(record.started_at[served], sent_at)
+    parts = {
+        "decode pool: queue": started_at - sent_at,
+        "decode pool: first step": prompt_end - started_at,
+        "decode pool: way out": first_token - prompt_end,
+    }
+    return RequestParts(served, sent_at, first_token - sent_at, parts)
+
+
+def through_both(prefill: RequestParts, decode: RequestParts, done: Handover) -> RequestParts:
+    """The whole way to the first token: the prefill pool, the link and the decode pool."""
+    link = {"link: waiting": done.began - done.ready, "link: transfer": done.received - done.began}
+    total = prefill.total + sum(link.values()) + decode.total
+    return RequestParts(prefill.requests, prefill.sent_at, total, {**prefill.parts, **link, **decode.parts})
+
+
+def later_token_parts(record: Record, log: StepLog) -> RequestParts | None:
+    """Between a request's first token and its last, a token: decoding, prompts of others in between, the host."""
+    several = np.flatnonzero(record.num_output > 1)
+    if not several.size:
+        return None
+    tokens = record.num_output[several] - 1
+    first, last = record.first_token[several], record.last_token[several]
+    window = _window(log, first, last)
+    names = {"decoding": "decoding", "prompts": "prompts of others", "host": "host"}
+    parts = {shown: window[name] / tokens for name, shown in names.items()}
+    return RequestParts(several, record.sent_at[several], (last - first) / tokens, parts)
+
+
+def _window(log: StepLog, start: Array, end: Array) -> dict[str, Array]:
+    """What the GPU did between two moments of each request; the three add up to the time between them."""
+    steps = log.steps
+    busy = steps.until(end, steps.gpu_seconds) - steps.until(start, steps.gpu_seconds)
+    prompts = steps.until(end, steps.prompt_seconds) - steps.until(start, steps.prompt_seconds)
+    return {"prompts": prompts, "decoding": busy - prompts, "host": (end - start) - busy}
+
+
+def joined(several: Sequence[RequestParts]) -> RequestParts:
+    """Requests of several engines as those of one, in order."""
+    if len(several) == 1:
+        return several[0]
+    order = np.argsort(np.concatenate([each.requests for each in several]), kind="stable")
+
+    def ordered(arrays: Sequence[Array]) -> Array:
+        return np.concatenate(arrays)[order]
+
+    return RequestParts(
+        ordered([each.requests for each in several]),
+        ordered([each.sent_at for each in several]),
+        ordered([each.total for each in several]),
+        {name: ordered([each.parts[name] for each in several]) for name in several[0].parts},
+    )
+
 
 WAITS = ("GPU waits for host", "GPU waits for host or other stages")
 """Without and with a pipeline."""

@@ -12,20 +12,19 @@ from typing import Unpack
 
 import numpy as np
 
-from infercast.engines.deployment import Deployment
+from infercast.engines.base import Deployment
 from infercast.errors import InputError
-from infercast.forecast.asking import Asked, Deployable, Servable, asked_run
 from infercast.forecast.deploy import GpuSource
-from infercast.forecast.explain.step_calls import step_calls
-from infercast.forecast.outcome import Outcome, outcome_of
+from infercast.forecast.explain.kernels import step_calls
+from infercast.forecast.options import Asked, Deployable, Servable, asked_run
 from infercast.forecast.result import Forecast
+from infercast.forecast.run import Outcome, outcome_of
 from infercast.forecast.simulate import simulate
-from infercast.predict.adjust.ceiling import Ceilings, default_ceilings
-from infercast.predict.adjust.closing import Closing, Signature, signature_of
-from infercast.predict.limits import limit_seconds
+from infercast.predict.adjust.ceiling import Ceilings, Closing, Signature, default_ceilings, signature_of
+from infercast.predict.roofline import limit_seconds
 from infercast.serve import simulate as simulate_replica
+from infercast.serve.record import PhaseTotals
 from infercast.serve.step import StepShape
-from infercast.serve.totals import PhaseTotals
 from infercast.shown import Answer
 
 LEAST_LOSS = 0.002

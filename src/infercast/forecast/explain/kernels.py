@@ -1,29 +1,100 @@
-"""The kernels of one step: how often, how long, what holds each back, and how close it comes to that limit."""
+"""Kernels of a step, and of the prefill and decode phases of a run: count, time, limit and efficiency."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Unpack
+from typing import NamedTuple, Unpack
 
 import numpy as np
 
-from infercast.engines.deployment import Deployment
+from infercast.engines.base import Deployment
+from infercast.engines.host import Launch
 from infercast.engines.speculation import Drafting
+from infercast.engines.timer import DRAFT_GAPS, GAPS, KernelTimer
 from infercast.errors import InputError
-from infercast.forecast.asking import Deployable, DeployOptions, asked_deployment
 from infercast.forecast.deploy import GpuSource
-from infercast.forecast.explain.step_calls import step_calls
+from infercast.forecast.options import Deployable, DeployOptions, asked_deployment
+from infercast.models.lower import attention_calls, head_calls, token_calls, verify_calls
 from infercast.ops import Call
-from infercast.ops.dtypes import tensor_rate_of
-from infercast.predict.adjust.beside import felt_seconds
+from infercast.ops.elementwise import rejection
+from infercast.ops.op import tensor_rate_of
+from infercast.predict.adjust.overlap import felt_seconds
 from infercast.predict.adjust.power import THROTTLED, board_under, throttle, throttle_decoding, weight_of
-from infercast.predict.energy.model import BoardPower
-from infercast.predict.estimate import Estimate, kind_of, total
+from infercast.predict.board_power import BoardPower
+from infercast.predict.estimate import SOURCES, Estimate, kind_of, total
 from infercast.predict.families import families_of
+from infercast.serve import Record
+from infercast.serve.fleet.two_pools import taken_in
+from infercast.serve.record import PhaseTotals
 from infercast.serve.step import DraftShape, StepShape
 from infercast.shown import Plotted
 from infercast.units import format_seconds
+
+
+class StepCalls(NamedTuple):
+    """The operators of a step, in three groups."""
+
+    by_tokens: list[Call]
+    by_sequences: list[Call]
+    by_rows: list[Call]
+    launch: Launch
+    padded_tokens: int
+
+    @property
+    def all(self) -> list[Call]:
+        """One group after the other."""
+        return [*self.by_tokens, *self.by_sequences, *self.by_rows]
+
+
+def draft_step_calls(deployment: Deployment, shape: DraftShape) -> StepCalls:
+    """The operators of a step that verifies drafts and makes the next ones."""
+    model, layout, drafting = deployment.model, deployment.layout, deployment.drafting
+    assert drafting is not None
+    launch, padded = deployment.graphs.launch(shape.num_tokens, shape.is_decode)
+    rows, number = max(1, shape.num_sampled), shape.num_sequences
+    verifying = shape.num_verifying
+    keys = np.array(shape.new_tokens) + np.array(shape.computed)
+    prompts = np.array(shape.new_tokens[verifying:]), keys[verifying:]
+    width = 1 + round(shape.num_drafts / verifying) if verifying else 1
+    by_tokens = token_calls(model, layout, padded)
+    by_sequences = verify_calls(model, layout, width, keys[:verifying]) if verifying else []
+    by_sequences += attention_calls(model, layout, *prompts) if shape.prompts else []
+    by_rows = [*head_calls(model, layout, rows), Call("rejection", rejection(rows, model.vocabulary))]
+    draft, passes = drafting.draft, min(drafting.passes, shape.num_next)
+    if draft is not None and passes:
+        own = replace(layout, tensor=drafting.tensor)
+        by_tokens += [*draft.combining_calls(padded), *draft.pass_calls(own, padded)]
+        by_sequences += draft.verify_calls(own, width, keys[:verifying]) if verifying else []
+        by_sequences += draft.attention_calls(own, *prompts) if shape.prompts else []
+        by_rows += _times(passes, draft.head_calls(own, number))
+        if passes > 1:
+            later = [*draft.pass_calls(own, number), *draft.attention_calls(own, np.ones_like(keys), keys)]
+            by_rows += _times(passes - 1, later)
+    return StepCalls(by_tokens, by_sequences, by_rows, launch, padded)
+
+
+def _times(count: int, calls: list[Call]) -> list[Call]:
+    """Calls of so many passes."""
+    return [replace(call, count=count * call.count) for call in calls]
+
+
+def step_calls(deployment: Deployment, shape: StepShape) -> StepCalls:
+    """The operators of a step over a given batch, padded as its graphs are."""
+    if isinstance(shape, DraftShape):
+        return draft_step_calls(deployment, shape)
+    model, layout = deployment.model, deployment.layout
+    launch, padded = deployment.graphs.launch(shape.num_tokens, shape.is_decode)
+    queries = np.array(shape.new_tokens)
+    return StepCalls(
+        token_calls(model, layout, padded),
+        attention_calls(model, layout, queries, queries + np.array(shape.computed)),
+        head_calls(model, layout, max(1, shape.num_sampled)),  # an engine runs its head even where nobody samples
+        launch,
+        padded,
+    )
+
 
 MOST_SEQUENCES = 2**20
 
@@ -248,3 +319,125 @@ def _estimate_call(deployment: Deployment, call: Call, explain: bool) -> KernelC
     is_new = deployment.engine.is_new_kernel(op, gpu)
     joules = float(np.ravel(board_under(gpu).dynamic_joules(op, seconds))[0])
     return KernelCost(call.name, op.family, call.count, estimate, float(achieved), limit, unit, terms, joules, is_new)
+
+
+class FamilyShare(NamedTuple):
+    """A kernel family's part of a phase."""
+
+    family: str
+    seconds: float
+    share: float
+    """Of the phase's GPU time."""
+    bound: str
+    """What holds the family's largest kernel back in an average step of the phase."""
+    source: str
+    """What the estimate of that kernel rests on."""
+    kernels: tuple[tuple[str, float], ...]
+    """(name, seconds) of each kernel, largest first."""
+
+
+class Phase(NamedTuple):
+    """All steps of one kind."""
+
+    name: str
+    steps: int
+    tokens: int
+    seconds: float
+    gpu_seconds: float
+    host_bound_seconds: float
+    """Time in which the GPU waited for the host within steps; of a pipeline, in which stages waited, added up."""
+    families: tuple[FamilyShare, ...]
+    waits_for: str = "host"
+    """What holds a GPU that waits within steps."""
+
+    @property
+    def whole(self) -> float:
+        """What the families and waiting are shares of: the steps' time, of a pipeline that of all stages together."""
+        return self.gpu_seconds + self.host_bound_seconds
+
+
+COUNTS = 0.05
+"""Share of a phase from which on a family's source counts."""
+
+
+def weakest_source(phases: tuple[Phase, ...]) -> str:
+    """What the estimates of the largest families rest on: the weakest of them."""
+    families = [family for phase in phases for family in phase.families if family.share >= COUNTS and family.source]
+    return max((family.source for family in families), key=SOURCES.index)
+
+
+def summarise_phases(
+    deployment: Deployment, record: Record, timer: KernelTimer, *, takes_in: bool = False
+) -> tuple[Phase, ...]:
+    """Sum the kernels of all steps up by family; a decode pool ``takes_in`` prompts that are computed already."""
+    return tuple(
+        _summarise(name, totals, deployment, timer, takes_in) for name, totals in record.phases.items() if totals.steps
+    )
+
+
+def host_bound_share(phases: Sequence[Phase]) -> float:
+    """The share of step time in which the GPU waits for its host."""
+    seconds = sum(phase.seconds for phase in phases)
+    return sum(phase.host_bound_seconds for phase in phases) / seconds if seconds else 0.0
+
+
+def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: KernelTimer, takes_in: bool) -> Phase:
+    """One phase."""
+    shape = average_shape(totals, deployment.drafting)
+    reasons = _reasons_of_step(taken_in(shape) if takes_in else shape, deployment)
+    members: dict[str, dict[str, float]] = {}
+    kernel_seconds = timer.kernel_seconds(totals.rows, totals.varying, totals.slowed).tolist()
+    gpu_seconds = sum(kernel_seconds)
+    for (kernel, family), seconds in zip(timer.kernels, kernel_seconds, strict=True):
+        if seconds > 0:
+            of_family = members.setdefault(family, {})
+            of_family[kernel] = of_family.get(kernel, 0.0) + seconds
+    families = []
+    for family, parts in members.items():
+        ranked = tuple(sorted(parts.items(), key=lambda part: -part[1]))
+        seconds = sum(parts.values())
+        bound, source = next((reasons[kernel] for kernel, _ in ranked if kernel in reasons), ("", ""))
+        families.append(FamilyShare(family, seconds, seconds / gpu_seconds, bound, source, ranked))
+    families.sort(key=lambda family: -family.seconds)
+    return Phase(
+        name=name,
+        steps=totals.steps,
+        tokens=totals.tokens,
+        seconds=totals.seconds,
+        gpu_seconds=gpu_seconds,
+        host_bound_seconds=max(0.0, deployment.layout.pipeline * totals.seconds - gpu_seconds),
+        families=tuple(families),
+        waits_for="host" if deployment.layout.pipeline == 1 else "host, other stages",
+    )
+
+
+def _reasons_of_step(shape: StepShape, deployment: Deployment) -> dict[str, tuple[str, str]]:
+    """Bound and source of each kernel in a step of average size."""
+    kernels = estimate_shape(deployment, shape).kernels
+    reasons = {kernel.name: (str(kernel.estimate.bound), kernel.estimate.source) for kernel in kernels}
+    return {**reasons, GAPS[0]: ("launch", "physics"), DRAFT_GAPS[0]: ("launch", "physics")}
+
+
+def average_shape(totals: PhaseTotals, drafting: Drafting | None = None) -> StepShape:
+    """A step of the average size of a phase, which may round to more than an engine would plan.
+
+    With speculative decoding, sequences that compute no more tokens than there are drafts verify these.
+    """
+    sequences = max(1, round(totals.sequences / totals.steps))
+    new_tokens = max(1, round(totals.tokens / totals.sequences))
+    context = round(totals.context / totals.sequences)
+    sampled = max(1, round(totals.sampled / totals.steps))
+    if drafting is None:
+        return StepShape([new_tokens] * sequences, [context] * sequences, sampled)
+    verifying = sequences if new_tokens <= drafting.width else 0
+    drafts = verifying * (new_tokens - 1)
+    return DraftShape(
+        [new_tokens] * sequences,
+        [context] * sequences,
+        sampled,
+        verifying,
+        drafts,
+        drafting.width,
+        sequences,
+        drafting.num_drafts,
+    )

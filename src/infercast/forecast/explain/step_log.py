@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,13 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.engines.timer import KernelTimer
-from infercast.forecast.system import DECODE, ServingPool
-from infercast.serve import Record, Replica
-from infercast.serve.scheduler.draft_plan import DraftSequence
-from infercast.serve.scheduler.sequence import Plan
-from infercast.serve.stages import StagedSpan
+from infercast.forecast.result import Forecast
+from infercast.forecast.simulate import simulate_system
+from infercast.forecast.slo import Slo
+from infercast.forecast.system import DECODE, ServingPool, System
+from infercast.serve import Record, Replica, Workload
+from infercast.serve.loop import Progress
+from infercast.serve.scheduler.base import Plan
+from infercast.serve.scheduler.draft_scheduler import DraftSequence
 from infercast.serve.step import DraftShape, HostCost, StepEstimate, StepShape
-from infercast.serve.timeline import Span
+from infercast.serve.timeline import Span, StagedSpan
 
 Array = npt.NDArray[Any]
 
@@ -251,3 +254,46 @@ class StagedSteps(Steps):
             step = np.searchsorted(begins, middles, side="right") - 1
             busy.append(np.where((step >= 0) & (ends[np.maximum(step, 0)] > middles), step, -1))
         return edges, np.array(busy)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A run, and what each of its replicas did when."""
+
+    forecast: Forecast
+    logs: tuple[tuple[StepLog, ...], ...]
+    """Of each replica of each pool."""
+
+    @property
+    def engines(self) -> tuple[EngineRun, ...]:
+        """Every replica of the run; those that served nobody have nothing to show."""
+        return tuple(
+            EngineRun(record, replica, run.pool.timer, log, run.pool)
+            for run, logs in zip(self.forecast.pools, self.logs, strict=True)
+            for record, replica, log in zip(run.records, run.pool.engines.replicas, logs, strict=True)
+            if log.num_steps
+        )
+
+
+def watch_run(
+    system: System,
+    workload: Workload,
+    *,
+    progress: Progress | None = None,
+    steady: bool = False,
+    capacity: Callable[[], float] | None = None,
+    slo: Slo | None = None,
+) -> Watched:
+    """Simulate a workload and note the steps; ``capacity`` and ``slo`` as in `simulate_system`."""
+    logs: tuple[tuple[StepLog, ...], ...] = ()
+
+    def watch(load: Workload) -> tuple[tuple[StepLog, ...], ...]:
+        nonlocal logs
+        count = len(load.requests)
+        logs = tuple(tuple(new_log(pool, count) for _ in pool.engines.replicas) for pool in system.pools)
+        return logs
+
+    forecast = simulate_system(
+        system, workload, watch=watch, progress=progress, steady=steady, capacity=capacity, slo=slo
+    )
+    return Watched(forecast, logs)

@@ -1,22 +1,463 @@
-"""The one who does the work, as a user asks for it: here, in processes, on a Ray cluster, and with what is known."""
+"""Executors of a search: in this process, in worker processes, on a Ray cluster, and resumed from a file.
+
+`evaluate` is a pure function of a candidate and a question, so that it does not matter where it runs or in which order.
+
+One line of JSON for each answer, under a hash of what was asked: the function with all that it was given (a question),
+the item (a candidate), and this package's own files. A file may serve many questions. A last line that was torn by
+whatever stopped the search is cut off, and its work is done again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import hashlib
+import json
+import os
+import pickle
+import signal
+import socket
+import tempfile
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache, partial
+from hashlib import sha256
+from importlib import import_module
+from multiprocessing import current_process, get_context
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
-from infercast.errors import InputError
-from infercast.forecast.plan.cluster import RayCluster
-from infercast.forecast.plan.processes import Processes, processors
-from infercast.forecast.plan.resume import Resumed
-from infercast.forecast.plan.workers import Executor
+import numpy as np
+
+from infercast.bundled import DATA
+from infercast.errors import InfercastError, InputError
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+TRIES = 3
+"""How often work is begun whose worker failed or was killed."""
+PIECES_A_WORKER = 8
+"""So many pieces for each worker, so that none waits long for the last one."""
+MOST_IN_A_PIECE = 16
+MOST_FUNCTIONS = 4
+"""So many does a worker keep: a search goes back and forth between a few."""
+
+
+class WorkerError(InfercastError):
+    """Work that no worker brought to an end."""
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Processes:
+    """So many worker processes, started with the first work and kept until `close`."""
+
+    def __init__(
+        self, workers: int, progress: Callable[[int, int], None] | None = None, *, patience: float = 0.0
+    ) -> None:
+        """``progress`` is told how many items of how many are done; the first seconds of work are done here."""
+        if workers < 1:
+            raise InputError(f"workers must be at least 1, not {workers}")
+        self.width = 1 if current_process().daemon else workers  # workers of another pool may not start their own
+        self._progress, self._patience, self._spent = progress, patience, 0.0
+        self._pool: ProcessPoolExecutor | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def map(self, function: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
+        """What the function makes of each item, in the order of the items."""
+        every, done = list(items), 0
+        while done < len(every) and self._is_here(len(every) - done):
+            start = time.perf_counter()
+            answer = function(every[done])
+            self._spent += time.perf_counter() - start
+            done += 1
+            self._tell(done, len(every))
+            yield answer
+        if done == len(every):
+            return
+        path = self._written(function)
+        try:
+            yield from self._map(path, pieces_of(every[done:], self.width), done)
+        except BaseException:  # also Ctrl-C, and a reader that wants no more
+            self._kill()
+            raise
+
+    def _is_here(self, left: int) -> bool:
+        """Whether the next item is for this process: another one would take longer to start."""
+        return self.width == 1 or (self._pool is None and (left < 2 or self._spent < self._patience))
+
+    def _tell(self, done: int, total: int) -> None:
+        if self._progress is not None:
+            self._progress(done, total)
+
+    def _written(self, function: Callable[[Any], Any]) -> str:
+        """A file of the function: a question with a day of requests is large, and each worker needs it once."""
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="infercast-")
+        content = pickle.dumps(function)
+        path = Path(self._folder.name) / sha256(content).hexdigest()
+        if not path.exists():
+            path.write_bytes(content)
+        return str(path)
+
+    def _map(self, path: str, pieces: Sequence[Sequence[Any]], done: int) -> Iterator[Any]:
+        answers: dict[int, list[Any]] = {}
+        failures: dict[int, int] = {}
+        total = done + sum(map(len, pieces))
+        left, told, breaks = set(range(len(pieces))), 0, 0
+        running: dict[Future[list[Any]], int] = {}
+        while left or told < len(pieces):
+            while told in answers:
+                yield from answers.pop(told)
+                told += 1
+            if not left:
+                continue
+            for number in sorted(left - set(running.values())):
+                running[self._start().submit(_work, path, pieces[number])] = number
+            finished, _ = wait(running, return_when=FIRST_COMPLETED)
+            broken = False
+            for future in finished:
+                number = running.pop(future)
+                problem = future.exception()
+                if problem is None:
+                    answers[number] = future.result()
+                    left.discard(number)
+                    done, breaks = done + len(pieces[number]), 0
+                    self._tell(done, total)
+                elif isinstance(problem, BrokenProcessPool):
+                    broken = True
+                else:
+                    failures[number] = failures.get(number, 0) + 1
+                    if isinstance(problem, InfercastError) or failures[number] == TRIES:
+                        raise problem
+            if broken:
+                # A killed worker takes the pool with it. What others were doing is done again, too: it gives the same.
+                breaks += 1
+                self._kill()
+                running.clear()
+                if breaks == TRIES:
+                    first = pieces[min(left)][0]
+                    raise WorkerError(
+                        f"worker processes ended {TRIES} times without an answer, the next would have been about "
+                        f"{first}; is there enough memory? --workers 1 does without them"
+                    )
+
+    def _start(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            # Threads and locks of this process would not survive a fork.
+            self._pool = ProcessPoolExecutor(self.width, get_context("spawn"), initializer=_leave_interrupts_to_parent)
+        return self._pool
+
+    def _kill(self) -> None:
+        """End all workers now, in the middle of their work."""
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        workers = list((getattr(pool, "_processes", None) or {}).values())
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in workers:
+            worker.terminate()
+
+    def close(self) -> None:
+        """End all workers."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+
+def pieces_of(items: Sequence[Item], workers: int) -> list[Sequence[Item]]:
+    """Items in pieces that keep so many workers busy to the end."""
+    size = min(MOST_IN_A_PIECE, max(1, len(items) // (PIECES_A_WORKER * workers)))
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def _leave_interrupts_to_parent() -> None:
+    """Ctrl-C goes to all processes of a terminal; who began the work ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+_functions: OrderedDict[str, Callable[[Any], Any]] = OrderedDict()
+"""Of a worker: the last functions that it was given, with what they remember."""
+
+
+def _work(path: str, items: Sequence[Any]) -> list[Any]:
+    """In a worker: read the function once, and apply it."""
+    if path not in _functions:
+        _functions[path] = pickle.loads(Path(path).read_bytes())
+        while len(_functions) > MOST_FUNCTIONS:
+            _functions.popitem(last=False)
+    return [_functions[path](item) for item in items]
+
+
+class Executor(Protocol):
+    """Something that works through items."""
+
+    @property
+    def width(self) -> int:
+        """How many items it works on at the same time; a search hands over that many, or more, at once."""
+
+    def map(self, function: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
+        """What the function makes of each item, in the order of the items; both can be pickled."""
+
+
+class Serial:
+    """One after the other, in this process."""
+
+    width = 1
+
+    def map(self, function: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
+        """What the function makes of each item."""
+        return map(function, items)
+
+
+TYPE = "type"
+"""The key under which a record says what it is."""
+OURS = "infercast."
+
+
+def to_plain(value: Any) -> Any:
+    """Dataclasses, named tuples, enumerations, tuples and dictionaries; functions and other things by name.
+
+    Equal values give equal data, whatever process they are in.
+    """
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, Enum):
+        return {TYPE: _name(type(value)), "name": value.name}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    names = _field_names(value)
+    if names is not None:
+        return {TYPE: _name(type(value)), **{name: to_plain(getattr(value, name)) for name in names}}
+    if isinstance(value, tuple | list):
+        return [to_plain(each) for each in value]
+    return _others(value)
+
+
+def _others(value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return {TYPE: "dict", "items": [[to_plain(key), to_plain(each)] for key, each in value.items()]}
+    if isinstance(value, partial):
+        return {TYPE: "partial", "of": _name(value.func), "given": to_plain([value.args, value.keywords])}
+    if isinstance(value, set | frozenset):
+        return {TYPE: "set", "items": sorted(map(repr, value))}
+    return {TYPE: "named", "name": _name(value if callable(value) else type(value))}
+
+
+def _field_names(value: Any) -> tuple[str, ...] | None:
+    """Of a dataclass or a named tuple."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return tuple(each.name for each in fields(value))
+    return getattr(value, "_fields", None) if isinstance(value, tuple) else None
+
+
+def from_plain(value: Any) -> Any:
+    """The record again; only types of this package are made, and lists are tuples."""
+    if isinstance(value, list):
+        return tuple(from_plain(each) for each in value)
+    if not isinstance(value, dict):
+        return value
+    kind = value[TYPE]
+    if kind == "dict":
+        return {from_plain(key): from_plain(each) for key, each in value["items"]}
+    found = _type(kind)
+    if issubclass(found, Enum):
+        return found[value["name"]]
+    return found(**{name: from_plain(each) for name, each in value.items() if name != TYPE})
+
+
+def _type(name: str) -> type:
+    module, _, qualified = name.partition(":")
+    found = getattr(import_module(module), qualified, None) if module.startswith(OURS) else None
+    if not isinstance(found, type) or not (is_dataclass(found) or issubclass(found, Enum) or hasattr(found, "_fields")):
+        raise ValueError(f"{name!r} is no record of infercast")
+    return found
+
+
+def _name(value: Any) -> str:
+    return f"{value.__module__}:{value.__qualname__}"
+
+
+PATIENCE = 5.0
+"""Seconds in which a cluster's address has to answer."""
+LOCAL = "local"
+"""In place of an address: a cluster of this machine alone, for the time of the command."""
+
+
+class RayCluster:
+    """All processors of a Ray cluster; Ray does work again whose worker or machine was lost."""
+
+    def __init__(self, address: str, progress: Callable[[int, int], None] | None = None) -> None:
+        """``address`` is one of Ray's, such as ``auto``, ``ray://host:10001`` or ``host:6379``, or ``local``."""
+        try:
+            import ray  # noqa: PLC0415 - most do without
+        except ImportError:
+            raise InputError(
+                f"a Ray cluster ({address}) needs the package ray: pip install 'infercast[ray]'; --workers N takes "
+                "processes of this machine"
+            ) from None
+        self._ray, self._progress = ray, progress
+        _check_reachable(address)
+        quiet = {"log_to_driver": False, "include_dashboard": False} if address == LOCAL else {"log_to_driver": False}
+        try:
+            ray.init(address=address, logging_level="error", ignore_reinit_error=True, **quiet)
+        except (ConnectionError, RuntimeError, ValueError) as problem:
+            reason = str(problem).strip().splitlines()[0]
+            raise InputError(f"no Ray cluster answers at {address!r}: {reason}") from None
+        self.width = max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+    def map(self, function: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
+        """What the function makes of each item, in the order of the items."""
+        every, ray = list(items), self._ray
+        work = ray.remote(_work_on_ray).options(max_retries=TRIES - 1, retry_exceptions=[OSError, MemoryError])
+        shared = ray.put(function)
+        pieces = pieces_of(every, self.width)
+        waiting = [work.remote(shared, piece) for piece in pieces]
+        sizes = dict(zip(waiting, map(len, pieces), strict=True))
+        unfinished, done = list(waiting), 0
+        try:
+            for reference in waiting:
+                while reference in unfinished:
+                    finished, unfinished = ray.wait(unfinished, num_returns=1)
+                    done += sum(sizes[each] for each in finished)
+                    if self._progress is not None:
+                        self._progress(done, len(every))
+                yield from self._answer(reference)
+        finally:
+            for reference in unfinished:
+                ray.cancel(reference)
+
+    def _answer(self, reference: Any) -> Sequence[Any]:
+        ray = self._ray
+        try:
+            answers: Sequence[Any] = ray.get(reference)
+        except ray.exceptions.RayTaskError as problem:
+            # What the function itself raised, as it would have been raised here.
+            raise (problem.cause if isinstance(problem.cause, InfercastError) else problem) from None
+        except ray.exceptions.RayError as problem:
+            reason = str(problem).strip().splitlines()[0]
+            raise WorkerError(f"Ray lost the workers of one piece of work {TRIES} times: {reason}") from None
+        return answers
+
+    def close(self) -> None:
+        """Leave the cluster."""
+        self._ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=PATIENCE).close()
+    except (OSError, OverflowError) as problem:
+        reason = getattr(problem, "strerror", None) or problem
+        raise InputError(f"no Ray cluster answers at {address!r}: {reason}") from None
+
+
+def _work_on_ray(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    return [function(item) for item in items]
+
+
+KINDS = (".py", ".toml", ".json", ".npz")
+"""Files that answers hang on: code, GPUs, models, engines and what was fitted."""
+
+
+class Resumed:
+    """An executor that does not do again what a file has the answer of."""
+
+    def __init__(self, executor: Executor, path: Path) -> None:
+        self._executor, self._path = executor, path
+        self._known = _read(path)
+        self.num_known = len(self._known)
+        """Answers that the file had."""
+
+    @property
+    def width(self) -> int:
+        """Of those who do the work."""
+        return self._executor.width
+
+    def map(self, function: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
+        """What the function makes of each item, in the order of the items."""
+        every = list(items)
+        asked = _digest([_package(), to_plain(function)])
+        keys = [_digest([asked, to_plain(item)]) for item in every]
+        missing = {key: item for key, item in zip(keys, every, strict=True) if key not in self._known}
+        made = self._executor.map(function, list(missing.values()))
+        order = iter(missing)
+        for key in keys:
+            while key not in self._known:
+                self._keep(next(order), next(made))
+            yield from_plain(self._known[key])
+
+    def _keep(self, key: str, answer: Any) -> None:
+        """A whole line at a time, written through to the disk."""
+        self._known[key] = plain = to_plain(answer)
+        try:
+            with self._path.open("a", encoding="utf-8", newline="\n") as file:
+                file.write(json.dumps({"key": key, "answer": plain}) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as problem:
+            raise InputError(f"{self._path} cannot be written: {problem.strerror or problem}") from None
+
+
+def _digest(plain: Any) -> str:
+    return hashlib.sha256(json.dumps(plain, separators=(",", ":")).encode()).hexdigest()[:32]
+
+
+@cache
+def _package() -> str:
+    """A hash of code and data: other ones may give other answers."""
+    found, root = hashlib.sha256(), DATA.parent
+    for path in sorted(each for each in root.rglob("*") if each.suffix in KINDS and each.is_file()):
+        found.update(path.relative_to(root).as_posix().encode())
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Answers by key. A last line without an end is cut off, so that the next one begins a line of its own."""
+    if not path.exists():
+        if not path.parent.is_dir():
+            raise InputError(f"--resume {path} needs the folder {path.parent}, which does not exist")
+        return {}
+    try:
+        content = path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        known = [_entry(path, number, line) for number, line in enumerate(whole.splitlines(), 1)]
+        if len(whole) < len(content):
+            os.truncate(path, len(whole))
+    except OSError as problem:
+        raise InputError(f"--resume {path} cannot be read: {problem.strerror or problem}") from None
+    return dict(known)
+
+
+def _entry(path: Path, number: int, line: bytes) -> tuple[str, Any]:
+    try:
+        entry = json.loads(line)
+        return entry["key"], entry["answer"]
+    except (ValueError, KeyError, TypeError):
+        raise InputError(
+            f"--resume {path}, line {number} is no answer of an earlier search; name another file, or one that does "
+            "not exist yet"
+        ) from None
+
 
 MOST_BY_DEFAULT = 8
 """Processes that are started unasked; each needs a second to start and some 200 MB."""
-
-PATIENCE = 5.0
-"""Seconds of work before they are."""
 
 
 @contextmanager

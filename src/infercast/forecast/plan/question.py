@@ -1,27 +1,377 @@
-"""What is asked of a plan: the model, what users send, what they were promised, and what may be chosen from."""
+"""The question of a plan (workload, SLO, axes of the search, objectives, budgets) and its answer.
+
+A further axis, say whether tokens are drafted ahead, is one more record: its values for a candidate that has a value on
+every axis before it, and what a candidate with the value looks like. An axis that step times depend on comes before
+those that they do not depend on, so that candidates that share a step timer are next to each other.
+
+A step timer is the costly part of a deployment. Candidates that differ in replicas share one. For a quick estimate, so
+do those that differ in settings of the scheduler, and it is a rough one: steps of more tokens than it knows take as
+long as several. What is simulated has a timer of its own, so that a row is what `simulate` says of the same thing.
+
+A power budget is held against what the servers draw at the wall while every GPU is in its step that draws most: what a
+circuit must carry. Cooling (PUE) is not in it, as budgets of racks and rooms are given for servers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from infercast.engines.registry import engine_named
+from infercast.engines.base import Deployment, engine_named
+from infercast.engines.settings import changed
+from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError, UnknownNameError
-from infercast.forecast.calibration.record import Calibration
-from infercast.forecast.deploy import load_model
-from infercast.forecast.plan.axes import AXES, Axis, check_power_limits
-from infercast.forecast.plan.candidate import Candidate, Settings
-from infercast.forecast.plan.deployed import Site
-from infercast.forecast.plan.objectives import OBJECTIVES, Objective
-from infercast.forecast.plan.power import Drawn, least_watts
+from infercast.forecast.calibration import Calibration
+from infercast.forecast.deploy import deploy, layout_arguments, load_device, load_model
+from infercast.forecast.energy import Facility, server_around, wall_watts
+from infercast.forecast.layouts import valid_layouts
+from infercast.forecast.plan.candidate import Candidate, Drawn, Row, Settings, Stage
 from infercast.forecast.slo import Slo
 from infercast.forecast.system import DEFAULT_LINK
-from infercast.forecast.wall import Facility
+from infercast.hardware import Gpu
+from infercast.hardware.gpu import LEAST_POWER
+from infercast.hardware.server import Server
+from infercast.models.layout import ParallelLayout
+from infercast.models.spec import ModelConfig
+from infercast.predict.board_power import board_power
+from infercast.predict.learned import make_predictor
+from infercast.predict.roofline import Predictor
 from infercast.serve import Workload
 from infercast.serve.fleet.pool import MOST_ENGINES
 from infercast.serve.workload.redraw import redrawn_with
+from infercast.shown import Answer
+from infercast.units import format_watts
+
+if TYPE_CHECKING:
+    from infercast.forecast.result import Forecast
+
+
+class Axis(NamedTuple):
+    """One thing to choose."""
+
+    name: str
+    values: Callable[[Question, Candidate], Iterable[Any]]
+    """What there is to choose from for a candidate."""
+    put: Callable[[Candidate, Any], Candidate]
+    """The candidate with the choice made."""
+
+
+@lru_cache(maxsize=64)
+def model_of(model: str, quantization: str | None, kv_cache_dtype: str, engine: str) -> ModelConfig | None:
+    """The model in these formats; None where a checkpoint cannot be had in them."""
+    try:
+        return load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype, engine=engine_named(engine))
+    except InputError:
+        if quantization is None and kv_cache_dtype == "auto":
+            raise
+        return None
+
+
+@lru_cache(maxsize=64)
+def device_of(gpu: str, network: str | None) -> Gpu:
+    """The GPU with its network."""
+    return load_device(gpu, network)
+
+
+def config_of(question: Question, candidate: Candidate) -> ModelConfig | None:
+    """The model as the candidate would load it."""
+    return model_of(question.model, candidate.quantization, candidate.kv_cache_dtype, candidate.engine)
+
+
+def _formats(question: Question, candidate: Candidate) -> Iterable[tuple[str | None, str]]:
+    """Formats of weights and of keys and values, those left out that change nothing or cannot be had."""
+    seen = set()
+    for quantization in question.quantizations:
+        for kv_cache_dtype in question.kv_cache_dtypes:
+            made = config_of(question, replace(candidate, quantization=quantization, kv_cache_dtype=kv_cache_dtype))
+            if made is not None and (key := (made.weights, made.cache_dtype)) not in seen:
+                seen.add(key)
+                yield quantization, kv_cache_dtype
+
+
+def _layouts(question: Question, candidate: Candidate) -> Iterable[ParallelLayout]:
+    """All ways to put one replica on as many GPUs as there may be.
+
+    Copies that share nothing are replicas, not data parallelism, so only models with routed experts have the latter. A
+    replica that spans nodes fills them: nobody deploys one over thirteen GPUs.
+    """
+    config, gpu = config_of(question, candidate), device_of(candidate.gpu, question.network)
+    if config is None:
+        return
+    for count in range(1, question.max_gpus + 1):
+        if count > gpu.gpus_per_node and count % gpu.gpus_per_node:
+            continue
+        for layout in valid_layouts(config, count, gpu):
+            if layout.data == 1 or config.has_experts:
+                yield layout
+
+
+def _settings(question: Question, candidate: Candidate) -> Iterable[tuple[tuple[str, Any], ...]]:
+    return engine_named(candidate.engine).tried if question.settings is None else question.settings
+
+
+def setting_axis(name: str, values: tuple[Any, ...]) -> Axis:
+    """One more setting of the engine, by its own name, combined with all others."""
+    return Axis(name, _Fixed(values), _Setting(name))
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed:
+    """The same values for every candidate; a class, so that it can be pickled."""
+
+    among: tuple[Any, ...]
+
+    def __call__(self, question: Question, candidate: Candidate) -> Iterable[Any]:
+        return self.among
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """Sets one setting."""
+
+    name: str
+
+    def __call__(self, candidate: Candidate, value: Any) -> Candidate:
+        return candidate.with_settings(**{self.name: value})
+
+
+def _engines(question: Question, candidate: Candidate) -> Iterable[str]:
+    return question.engines
+
+
+def _gpus(question: Question, candidate: Candidate) -> Iterable[str]:
+    return question.gpus
+
+
+def _power_limits(question: Question, candidate: Candidate) -> Iterable[float | None]:
+    """Limits that the board takes, its own as none."""
+    gpu = device_of(candidate.gpu, question.network)
+    asked = (None if limit is None or limit >= gpu.tdp else limit for limit in question.power_limits)
+    return [limit for limit in dict.fromkeys(asked) if limit is None or limit >= LEAST_POWER * gpu.tdp]
+
+
+def check_power_limits(limits: Iterable[float | None], gpus: Iterable[str], network: str | None) -> None:
+    """Refuse a power limit that is too low for every one of these GPUs; higher ones than a board's own are no limit."""
+    given = [limit for limit in limits if limit is not None]
+    if not given:
+        return
+    least = {gpu: LEAST_POWER * device_of(gpu, network).tdp for gpu in gpus}
+    for limit in given:
+        if not limit >= min(least.values()):
+            known = ", ".join(f"{gpu} from {watts:g} W" for gpu, watts in least.items())
+            raise InputError(f"a power limit of {limit:g} W is lower than these GPUs take: {known} on")
+
+
+def _put_engine(candidate: Candidate, value: str) -> Candidate:
+    return replace(candidate, engine=value)
+
+
+def _put_gpu(candidate: Candidate, value: str) -> Candidate:
+    return replace(candidate, gpu=value)
+
+
+def _put_power_limit(candidate: Candidate, value: float | None) -> Candidate:
+    return replace(candidate, power_limit=value)
+
+
+def _put_formats(candidate: Candidate, value: tuple[str | None, str]) -> Candidate:
+    return replace(candidate, quantization=value[0], kv_cache_dtype=value[1])
+
+
+def _put_layout(candidate: Candidate, value: ParallelLayout) -> Candidate:
+    return replace(candidate, layout=value)
+
+
+def _put_settings(candidate: Candidate, value: tuple[tuple[str, Any], ...]) -> Candidate:
+    return candidate.with_settings(**dict(value))
+
+
+AXES = (
+    Axis("engine", _engines, _put_engine),
+    Axis("gpu", _gpus, _put_gpu),
+    Axis("power_limit", _power_limits, _put_power_limit),
+    Axis("formats", _formats, _put_formats),
+    Axis("layout", _layouts, _put_layout),
+    Axis("settings", _settings, _put_settings),
+)
+
+
+ROUGH_TOKENS = 4096
+"""Tokens of the largest step that a quick estimate asks for."""
+
+
+class Site(NamedTuple):
+    """What all candidates of a question have in common."""
+
+    model: str
+    network: str | None
+    pcie_topology: str | None
+    api_server: bool
+    predictor: str
+    calibration: Calibration | None = None
+
+
+@lru_cache(maxsize=16)
+def _predictor(name: str, family: str) -> Predictor:
+    return make_predictor(name, family)
+
+
+@lru_cache(maxsize=4096)
+def deployed(site: Site, unit: Candidate) -> Deployment:
+    """One replica; raises what `deploy` raises where it does not fit or would not start."""
+    engine = engine_named(unit.engine)
+    sizes, settings = layout_arguments(engine, unit.layout)
+    config = model_of(site.model, unit.quantization, unit.kv_cache_dtype, unit.engine)
+    assert config is not None
+    return deploy(
+        config,
+        device_of(unit.gpu, site.network),
+        engine.settings({**settings, **dict(unit.settings)}),
+        **sizes,
+        pcie_topology=site.pcie_topology,
+        power_limit_w=unit.power_limit,
+        api_server=site.api_server,
+        predictor=_predictor(site.predictor, engine.family),
+        calibration=site.calibration,
+    )
+
+
+@lru_cache(maxsize=32)
+def own_timer(site: Site, unit: Candidate) -> KernelTimer:
+    """The step timer of a candidate, with steps as large as its settings allow and no larger."""
+    return deployed(site, unit).timer()
+
+
+def rough_timer(site: Site, units: tuple[Candidate, ...]) -> KernelTimer:
+    """One timer for units that differ in settings alone, with steps of up to `ROUGH_TOKENS` tokens."""
+    found = [deployed(site, unit) for unit in units]
+    sequences = max(each.settings.max_num_seqs for each in found)
+    tokens_name, sequences_name, _ = found[0].engine.bounds
+    bounds = {sequences_name: sequences, tokens_name: max(ROUGH_TOKENS, sequences)}
+    return replace(found[0], settings=changed(found[0].settings, **bounds)).timer()
+
+
+BUSY = 0.6
+"""Share of its limit that a board draws on average while it serves, roughly: for an order before anything is timed."""
+
+
+def drawn_of(forecast: Forecast, times: int = 1) -> Drawn | None:
+    """What a forecast draws, of which there are so many side by side; None where the power of a GPU is not known."""
+    energy, wall = forecast.energy, forecast.wall
+    if energy is None or wall is None:
+        return None
+    return Drawn(
+        gpu_watts=times * wall.gpu_watts,
+        wall_watts=times * wall.watts,
+        peak_watts=times * wall.peak_watts / wall.pue,
+        joules_per_output_token=energy.joules_per_output_token,
+        wall_joules_per_output_token=wall.joules_per_output_token,
+        usd_per_hour=None if wall.usd_per_hour is None else times * wall.usd_per_hour,
+        grams_co2_per_million_output_tokens=wall.grams_co2_per_million_output_tokens,
+        low=energy.low / energy.joules,
+        high=energy.high / energy.joules,
+        source=energy.source,
+    )
+
+
+def least_watts(question: Question, candidate: Candidate) -> float:
+    """What its servers draw at the wall at least, before anything is timed: GPUs that idle."""
+    return wall_watts([(*_placed(question, pool), _idle(question, pool)) for pool in candidate.pools], 1.0)
+
+
+def rough_joules(question: Question, candidate: Candidate) -> float:
+    """Joules at the wall of an output token, roughly: GPUs that draw a usual share of their limit."""
+    boards = [(*_placed(question, pool), BUSY * _limit(question, pool)) for pool in candidate.pools]
+    return wall_watts(boards, question.facility.pue or 1.0) / question.output_tokens_per_second
+
+
+def beyond_budget(question: Question, cost: float | None, drawn: Drawn | None) -> str:
+    """Which budget a simulated candidate breaks, in words; empty if none."""
+    power, money = question.power_budget, question.budget
+    if money is not None and cost is not None and cost > money:
+        return f"costs ${cost:,.2f} per hour with electricity, above the budget of ${money:,.2f}"
+    if power is not None and drawn is not None and drawn.peak_watts > power:
+        return f"draws {format_watts(drawn.peak_watts)} at most, above the power budget of {format_watts(power)}"
+    return ""
+
+
+def _placed(question: Question, pool: Candidate) -> tuple[int, Server]:
+    server = server_around(device_of(pool.gpu, question.network), question.facility)
+    return pool.replicas * pool.layout.gpus, server
+
+
+def _idle(question: Question, pool: Candidate) -> float:
+    return board_power(device_of(pool.gpu, question.network)).idle_watts
+
+
+def _limit(question: Question, pool: Candidate) -> float:
+    return pool.power_limit or device_of(pool.gpu, question.network).tdp
+
+
+class Objective(NamedTuple):
+    """What to make as small as possible."""
+
+    name: str
+    says: str
+    """What the winner has, in words: ``costs least``."""
+    known: Callable[[Question, Candidate], float] | None
+    """Its value as far as it follows from the candidate alone, before anything is timed; None where it does not."""
+    value: Callable[[Row], float]
+    """Its value of a simulated candidate."""
+    finds_rate: bool = False
+    """Whether the rate that a candidate can be given is what is looked for."""
+    rough: bool = False
+    """Whether what is known before anything is timed is no more than an order."""
+
+
+def _cost(question: Question, candidate: Candidate) -> float:
+    cost = question.cost(candidate)
+    return inf if cost is None else cost
+
+
+def _num_gpus(question: Question, candidate: Candidate) -> float:
+    return float(candidate.gpus)
+
+
+def _cost_of(row: Row) -> float:
+    return inf if row.cost is None else row.cost
+
+
+def _gpus_of(row: Row) -> float:
+    return float(row.gpus)
+
+
+def _joules(question: Question, candidate: Candidate) -> float:
+    return rough_joules(question, candidate)
+
+
+def _joules_of(row: Row) -> float:
+    drawn = None if row.figures is None else row.figures.drawn
+    return inf if drawn is None else drawn.wall_joules_per_output_token
+
+
+def _latency_of(row: Row) -> float:
+    return inf if row.figures is None else row.figures.end_to_end.mean
+
+
+def _rate_of(row: Row) -> float:
+    return 0.0 if row.rate is None else -row.rate
+
+
+OBJECTIVES = {
+    each.name: each
+    for each in (
+        Objective("cost", "costs least", _cost, _cost_of),
+        Objective("gpus", "needs fewest GPUs", _num_gpus, _gpus_of),
+        Objective("energy", "takes least energy at the wall for each output token", _joules, _joules_of, rough=True),
+        Objective("latency", "answers soonest", None, _latency_of),
+        Objective("throughput", "serves most requests per second", None, _rate_of, finds_rate=True),
+    )
+}
+
 
 USUAL_LENGTHS = 8192
 """Tokens that the longest allowed sequence has at least, where a model has as many positions."""
@@ -193,3 +543,47 @@ class Question:
         requests = tuple(replace(each, arrival=each.arrival / factor) for each in self.workload.requests)
         found = replace(self.workload, requests=requests, rate=rate, drawn=None, open_ended=False)
         return replace(self, workload=found)
+
+
+class Nearest(NamedTuple):
+    """The nearest question that has an answer."""
+
+    row: Row
+    """What would be the answer."""
+    sentence: str
+    """What would have to be asked instead."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Plan(Answer):
+    """The answer; rows are sorted, best first, and `winner` is the first of them if there is one."""
+
+    question: Question
+    winner: Row | None
+    front: tuple[Row, ...]
+    """Those that keep the SLO and that no other beats in cost, TTFT and TPOT together; cheapest first."""
+    rows: tuple[Row, ...]
+    """Every candidate that was looked at, best first, those that were refused last."""
+    runner_up: Row | None
+    why: str
+    """Why the runner-up lost, or which constraint fails if there is no winner; one sentence."""
+    changes: tuple[str, ...]
+    """What would change the decision, a sentence each."""
+    nearest: tuple[Nearest, ...] = ()
+    """What is nearest to an answer, if there is no winner."""
+    notes: tuple[str, ...] = ()
+    num_candidates: int = 0
+    """Number of candidates that the question allows, also those that were never looked at one by one."""
+
+    def _words(self) -> str:
+        what = f"{self.question.model}, {self.question.slo}"
+        return f"{what}: {self.why if self.winner is None else self.winner.candidate}"
+
+    @property
+    def num_unseen(self) -> int:
+        """Candidates that nobody had to look at, because others do with fewer GPUs or for less."""
+        return max(0, self.num_candidates - len(self.rows))
+
+    def count(self, stage: Stage) -> int:
+        """Candidates that came so far and no further."""
+        return sum(row.stage is stage for row in self.rows)

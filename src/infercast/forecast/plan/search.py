@@ -7,23 +7,324 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from math import inf
+from typing import TypeVar
 
-from infercast.forecast.plan.bounds import lengths_of
-from infercast.forecast.plan.candidate import Candidate
-from infercast.forecast.plan.front import front_of, likely_front
-from infercast.forecast.plan.nearest import nearest_of
-from infercast.forecast.plan.pools import pool_options
-from infercast.forecast.plan.question import Question
-from infercast.forecast.plan.result import Nearest, Plan, Row, Stage
-from infercast.forecast.plan.rounds import Rounds, at_rate, climb, halve
-from infercast.forecast.plan.space import HOPELESS, Option, Stem, look_at, stems_of
-from infercast.forecast.plan.words import changes_of, notes_of, why_lost, why_none
-from infercast.forecast.plan.workers import Executor, Serial
-from infercast.units import format_gpus
+from infercast.engines.base import engine_named
+from infercast.errors import InfercastError
+from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage, format_share
+from infercast.forecast.plan.evaluate import Rounds, at_rate, climb, halve
+from infercast.forecast.plan.executors import Executor, Serial
+from infercast.forecast.plan.question import Nearest, Plan, Question, deployed
+from infercast.forecast.plan.screening import HOPELESS, Option, Stem, lengths_of, look_at, pool_options, stems_of
+from infercast.forecast.slo import QUANTITIES, Limit, Slo
+from infercast.hardware import load_gpu
+from infercast.units import format_gpus, format_joules, format_seconds, format_watts
+
+NEARLY = 0.9
+"""A rate beyond so much of what can be served ends there, and not at a limit."""
+SURE_ODDS = 0.9
+"""Odds below which it is said what better ones cost."""
+
+
+def named(row: Row) -> str:
+    """A candidate as part of a sentence."""
+    return str(row.candidate)
+
+
+def money(cost: float | None) -> str:
+    """An hour of it."""
+    return "an unknown price" if cost is None else f"${cost:,.2f} per hour"
+
+
+def why_lost(question: Question, best: Row, other: Row | None) -> str:
+    """Why the runner-up is not the winner."""
+    if other is None:
+        return "Nothing else keeps the SLO within these limits."
+    goal, figures, theirs = question.goal, best.figures, other.figures
+    assert figures is not None
+    assert theirs is not None
+    if not other.holds:
+        return f"{named(other)} lost because it {other.verdict}."
+    mine, its = goal.value(best), goal.value(other)
+    room = f"its headroom is {theirs.headroom:.2f}, the winner's {figures.headroom:.2f}"
+    if goal.name == "cost":
+        more = f"it costs {money(other.cost)}, {format_share(its / mine - 1.0)} more" if its > mine else ""
+    elif goal.name == "gpus":
+        more = f"it needs {format_gpus(other.gpus)}, the winner {best.gpus}" if its > mine else ""
+    elif goal.name == "energy":
+        each = f"{format_joules(its)} per output token"
+        more = f"it takes {each}, {format_share(its / mine - 1.0)} more" if its > mine else ""
+    elif goal.finds_rate:
+        more = f"it serves {-its:.3g} requests/s, the winner {-mine:.3g}" if its > mine else ""
+    else:
+        more = f"it answers in {format_seconds(its)}, the winner in {format_seconds(mine)}" if its > mine else ""
+    return f"{named(other)} lost because {more or f'it takes as much and {room}'}{f'; {room}' if more else ''}."
+
+
+def changes_of(question: Question, best: Row, held: Sequence[Row], most: float | None) -> tuple[str, ...]:
+    """What would change the decision."""
+    found = []
+    if most is not None and not question.goal.finds_rate:
+        capacity = None if best.figures is None else best.figures.capacity
+        ends = "it no longer keeps the SLO"
+        if capacity is not None and most > NEARLY * capacity:
+            ends = "more arrives than it can serve, whatever headroom its latencies have"
+        found.append(f"Above {most:.3g} requests/s {ends} ({question.rate:.3g} are asked for).")
+    figures = best.figures
+    if figures is not None and figures.headroom > 1.0:
+        limit = next(limit for limit in question.slo.limits if limit.name == figures.tightest)
+        found.append(f"It keeps {figures.tightest} down to {format_seconds(limit.seconds / figures.headroom)}.")
+    if question.objective == "cost" and best.cost:
+        found += _surer(best, held)
+        mine = {pool.gpu for pool in best.candidate.pools}
+        others = dict[str, Row]()
+        for row in sorted(held, key=lambda each: (each.cost or 0.0, -(each.headroom or 0.0), str(each.candidate))):
+            gpus = {pool.gpu for pool in row.candidate.pools}
+            if not gpus & mine and len(gpus) == 1:
+                others.setdefault(gpus.pop(), row)
+        for gpu, row in others.items():
+            assert row.cost is not None
+            found.append(
+                f"At a {format_share(1.0 - best.cost / row.cost)} lower price of {gpu}, {named(row)} would cost less."
+                if row.cost > best.cost
+                else f"{named(row)} costs as much."
+            )
+    return tuple(found)
+
+
+def _surer(best: Row, held: Sequence[Row]) -> list[str]:
+    """What more money buys, where the winner is not sure to keep the SLO."""
+    odds = best.figures.odds if best.figures is not None else None
+    if odds is None or odds >= SURE_ODDS or not best.cost:
+        return []
+    sure = [row for row in held if row.cost and row.figures is not None and (row.figures.odds or 0.0) >= SURE_ODDS]
+    if not sure:
+        return []
+    row = min(sure, key=lambda each: (each.cost or 0.0, str(each.candidate)))
+    assert row.figures is not None
+    assert row.cost is not None
+    more = f"for {format_share(row.cost / best.cost - 1.0)} more" if row.cost > best.cost else "for the same money"
+    return [f"Odds are {100 * odds:.0f} %; {more} {named(row)} has {100 * (row.figures.odds or 0.0):.0f} %."]
+
+
+def why_none(question: Question, rows: Sequence[Row]) -> str:
+    """Which constraint fails where nothing keeps the SLO."""
+    tried = [row for row in rows if row.stage is not Stage.REFUSED]
+    if not tried:
+        reason = rows[0].reason if rows else "no layout is allowed"
+        return f"Nothing fits on up to {format_gpus(question.max_gpus)}: {reason}"
+    seen = [row for row in tried if row.figures is not None]
+    within = format_gpus(question.max_gpus) + ("" if question.budget is None else f" and {money(question.budget)}")
+    within += "" if question.power_budget is None else f" and {format_watts(question.power_budget)}"
+    if seen:
+        best = max(seen, key=lambda row: row.headroom or 0.0)
+        assert best.figures is not None
+        if best.figures.beyond and best.figures.headroom > 1.0:
+            return (
+                f"No candidate keeps {question.slo} at {question.rate:.3g} requests/s within {within}: {named(best)} "
+                f"would, but {best.figures.beyond}."
+            )
+        return (
+            f"No candidate keeps {question.slo} at {question.rate:.3g} requests/s within {within}: the closest, "
+            f"{named(best)}, {best.verdict}."
+        )
+    ruled_out = [row for row in tried if row.stage is Stage.BOUND]
+    if len(ruled_out) == len(tried):
+        best = max(ruled_out, key=lambda row: row.headroom or 0.0)
+        return f"None of these GPUs can do it within {within}; of the best, {best.candidate.gpu}: {best.reason}."
+    return f"No candidate keeps up with {question.rate:.3g} requests/s within {within}."
+
+
+def notes_of(question: Question, rows: Sequence[Row]) -> tuple[str, ...]:
+    """What to know before acting on it."""
+    name = engine_named(question.engines[0]).bounds[2]
+    notes = [f"{name} is {question.model_len:,}; the longest request has {question.longest:,} tokens"]
+    if len(question.quantizations) > 1 or question.quantizations[0] is not None:
+        notes.append("quantised weights change answers: check quality before you choose them")
+    if any(row.figures is not None and row.figures.source in ("typical", "roofline") for row in rows):
+        notes.append("some GPUs were never measured: their numbers are rough, as their wide intervals say")
+    if any(row.figures is not None and row.figures.source == "published" for row in rows):
+        notes.append("some GPUs were not measured here: their numbers rest on published kernels and runs")
+    notes += [note for name in question.gpus for note in load_gpu(name).announced_notes]
+    if question.network is not None and question.max_gpus > 8:
+        notes.append(f"engines that span nodes are joined by {question.network}")
+    return tuple(notes)
+
+
+Point = tuple[float, ...]
+Each = TypeVar("Each")
+
+FRONT_HEADROOM = 1.1
+"""A headroom by the quick estimate at which a candidate is simulated for its place on the front."""
+MOST = 5
+"""Candidates that are simulated for it."""
+SAME = 1.02
+"""Times that differ by less are the same."""
+ALIKE = 0.05
+"""Two points whose times differ by less are one."""
+
+
+def front_of(rows: Sequence[Row], winner: Row | None = None, spent: Callable[[Row], float] | None = None) -> list[Row]:
+    """Of rows that keep the SLO, the cheapest first; the winner is among them, and of those like it no other.
+
+    ``spent`` is what counts instead of money, such as energy.
+    """
+
+    def point(row: Row) -> Point:
+        figures = row.figures
+        assert figures is not None
+        first = _money(row.cost, row.gpus) if spent is None else spent(row)
+        return first, figures.ttft.p50, 0.0 if figures.tpot is None else figures.tpot.p50
+
+    ordered = sorted(rows, key=lambda row: (point(row)[0], row is not winner, point(row), str(row.candidate)))
+    return _undominated(ordered, point, SAME)
+
+
+def likely_front(options: Sequence[Option], most: float) -> list[Candidate]:
+    """A few candidates that cost up to ``most`` and are on the front by the quick estimate, from end to end."""
+
+    def point(option: Option) -> Point:
+        return _money(option.cost, option.candidate.gpus), option.guess.ttft, option.guess.tpot
+
+    sure = [
+        each for each in options if each.guess.headroom >= FRONT_HEADROOM and (each.cost is None or each.cost <= most)
+    ]
+    found = _undominated(sorted(sure, key=lambda option: (point(option), str(option.candidate))), point)
+    thinned = [found[0]] if found else []
+    for option in found[1:]:
+        if all(_differ(point(option), point(each)) for each in thinned):
+            thinned.append(option)
+    step = max(1.0, (len(thinned) - 1) / max(1, MOST - 1))
+    chosen = {round(number * step) for number in range(min(MOST, len(thinned)))}
+    return [thinned[number].candidate for number in sorted(chosen) if number < len(thinned)]
+
+
+def _undominated(ordered: Sequence[Each], point: Callable[[Each], Point], same: float = 1.0) -> list[Each]:
+    """Those that none before them, which are no dearer, equals or beats in everything, to within a factor."""
+    kept: list[tuple[Point, Each]] = []
+    for each in ordered:
+        mine = point(each)
+        if not any(all(theirs <= own * same for theirs, own in zip(other, mine, strict=True)) for other, _ in kept):
+            kept.append((mine, each))
+    return [each for _, each in kept]
+
+
+def _differ(one: Point, other: Point) -> bool:
+    return any(abs(left - right) > ALIKE * max(left, right) for left, right in zip(one[1:], other[1:], strict=True))
+
+
+def _money(cost: float | None, gpus: int) -> float:
+    """What a candidate costs, in GPUs where no price is known."""
+    return float(gpus) if cost is None else min(cost, inf)
+
+
+CLOSEST = 3
+"""Candidates that are simulated to say how close it is."""
+LOOSER = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+"""Limits are tried at so many times what was asked for."""
+SLOWER = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 64.0, 256.0)
+"""Rates are, at so many parts of it."""
+LARGER = (2, 4, 8, 16)
+"""Numbers of GPUs are, too."""
+LOOKED = 24
+"""Kinds of replicas that are estimated for it."""
+MARGIN = 1.02
+"""Limits that just do are written with so much room."""
+
+MostRate = Callable[[Rounds, Row], float | None]
+
+
+def nearest_of(rounds: Rounds, options: Sequence[Option], most_rate: MostRate) -> tuple[Nearest, ...]:
+    """The tightest SLO that can be had at this rate, and the rate at which this one can; or what would fit at all."""
+    question = rounds.question
+    ranked = _likeliest(options) or _with_looser_limits(rounds)
+    if not ranked:
+        return _what_fits(question)
+    tried = sorted(rounds.simulate(each.candidate for each in ranked[:CLOSEST]), key=lambda row: -(row.headroom or 0.0))
+    (best,) = rounds.look_closely([tried[0].candidate])
+    if best.figures is None:
+        return ()
+    found = []
+    if best.figures.state != "overloaded":
+        reached = Slo(tuple(_reached(limit, best.figures) for limit in question.slo.limits))
+        found.append(Nearest(best, f"{named(best)} keeps {reached} at this rate, for {_spent(best)}."))
+    else:
+        slower = _at_lower_rates(rounds)
+        best = rounds.simulate([slower[0].candidate])[0] if slower else best
+    rate = most_rate(rounds, best)
+    if rate is not None:
+        words = f"{named(best)} keeps this SLO up to {rate:.3g} requests/s, for {_spent(best)}."
+        found.append(Nearest(best, words))
+    return tuple(found)
+
+
+def _spent(row: Row) -> str:
+    """Money, and power where that is what is short."""
+    figures = row.figures
+    if figures is None or figures.drawn is None or not figures.beyond:
+        return money(row.cost)
+    return f"{money(row.cost)} and {format_watts(figures.drawn.peak_watts)}"
+
+
+def _reached(limit: Limit, figures: Figures) -> Limit:
+    """The limit, or what is kept in its place, in three digits."""
+    summary = getattr(figures, QUANTITIES[limit.quantity])
+    value = getattr(summary, limit.name.partition("_")[2], limit.seconds / figures.headroom)
+    return limit if value < limit.seconds else _loosened(limit, MARGIN * value / limit.seconds)
+
+
+def _at_lower_rates(rounds: Rounds) -> list[Option]:
+    """What is likeliest to keep the SLO at the least lowered rate."""
+    for factor in SLOWER:
+        slower = rounds.question.at_rate(1.0 / factor)
+        stems, _ = stems_of(slower, lengths_of(slower))
+        looked = rounds.workers.map(partial(look_at, question=slower), stems[:LOOKED])
+        options = [option for each in looked for option in each.options if option.guess.headroom > 1.0]
+        if options:
+            return _likeliest(options)
+    return []
+
+
+def _likeliest(options: Sequence[Option]) -> list[Option]:
+    hopeful = [option for option in options if option.guess.headroom > 0] or list(options)
+    return sorted(hopeful, key=lambda option: (-option.guess.headroom, option.cost or 0.0, str(option.candidate)))
+
+
+def _with_looser_limits(rounds: Rounds) -> list[Option]:
+    """What is likeliest to keep the least loosened limits that bounds allow."""
+    question = rounds.question
+    for factor in LOOSER:
+        looser = replace(question, slo=Slo(tuple(_loosened(limit, factor) for limit in question.slo.limits)))
+        stems, _ = stems_of(looser, lengths_of(looser))
+        looked = rounds.workers.map(partial(look_at, question=looser), stems[:LOOKED])
+        options = [option for each in looked for option in each.options]
+        if any(option.guess.headroom > 0 for option in options):
+            return _likeliest(options)
+    return []
+
+
+def _what_fits(question: Question) -> tuple[Nearest, ...]:
+    """The smallest number of GPUs on which the model fits at all."""
+    for times in LARGER:
+        larger = replace(question, max_gpus=times * question.max_gpus)
+        for unit in larger.units():
+            try:
+                deployed(question.site, unit)
+            except InfercastError:
+                continue
+            row = Row(unit, Stage.ESTIMATED, question.cost(unit), reason="more GPUs than allowed")
+            return (Nearest(row, f"{named(row)} fits: {format_gpus(unit.gpus)} for {money(row.cost)}."),)
+    return ()
+
+
+def _loosened(limit: Limit, factor: float) -> Limit:
+    """A limit that is so many times as long, if that is longer, in three digits."""
+    return Limit(limit.quantity, limit.percentile, float(f"{limit.seconds * max(1.0, factor):.3g}"))
+
 
 WAVE = 16
 """Stems that are estimated before the next look at what the best of them would cost."""
-SURE = 1.25
+SURE_HEADROOM = 1.25
 """A headroom by the quick estimate at which a candidate is all but sure to keep the SLO."""
 LIKELY = 0.98
 """A headroom by the quick estimate from which on the best of other GPUs is looked for."""
@@ -96,7 +397,7 @@ def _look(rounds: Rounds, stems: list[Stem]) -> tuple[list[Option], list[Row], l
             options += looked.options
             refused += looked.rows
         if known is not None:
-            sure = (option.candidate for option in options if option.guess.headroom >= SURE)
+            sure = (option.candidate for option in options if option.guess.headroom >= SURE_HEADROOM)
             best = min((known(question, each) for each in sure), default=inf)
     return options, refused, waiting
 

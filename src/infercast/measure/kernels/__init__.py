@@ -7,18 +7,15 @@ from typing import Any
 
 import torch
 
-from infercast.measure.case import Case, Launch
+from infercast.measure.cases import Case, Launch
 from infercast.measure.kernels.attention import build_attention
 from infercast.measure.kernels.elementwise import build_elementwise
-from infercast.measure.kernels.experts import build_experts, launch_configuration, trial_details
-from infercast.measure.kernels.linear import build_gemm, heater
+from infercast.measure.kernels.gemm import build_experts, build_gemm, heater, launch_configuration, trial_details
 from infercast.measure.kernels.probes import build_probe
-from infercast.measure.kernels.recurrent import build_scan
+from infercast.measure.kernels.recurrent import build_convolution, build_gating, build_scan, build_update
 from infercast.measure.kernels.sparse import build_sparse
-from infercast.measure.kernels.states import build_convolution, build_gating, build_update
-from infercast.measure.sections import Timing
-from infercast.measure.trace import repeat_for, time_launches, time_sustained
-from infercast.measure.workspace import POOL_SHARE, Workspace
+from infercast.measure.launch import POOL_SHARE, Workspace, repeat_for, time_launches, time_sustained
+from infercast.measure.rows import Timing
 
 BUILDERS = {
     "gemm": build_gemm,

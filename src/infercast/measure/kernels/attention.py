@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from infercast.measure.case import Shape
-from infercast.measure.engines import need_vllm
-from infercast.measure.launch import SimpleLaunch
-from infercast.measure.workspace import Workspace
-from infercast.ops.lengths import spread_lengths
+from infercast.measure.cases import Shape
+from infercast.measure.device import need_vllm
+from infercast.measure.launch import SimpleLaunch, Workspace
+from infercast.ops.attention import spread_lengths
 
 BLOCK = 16
 OLDER, NEWER, HOPPER = 2, 3, 9

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch.nn.functional import gelu, silu
 
-from infercast.measure.case import Shape
-from infercast.measure.engines import need_vllm
-from infercast.measure.launch import SimpleLaunch
-from infercast.measure.workspace import Workspace
+from infercast.measure.cases import Shape
+from infercast.measure.device import need_vllm
+from infercast.measure.launch import SimpleLaunch, Workspace
 
 SIZE_HINT = 8192
 """Rows that the compiler sees first: it chooses block sizes for them, as an engine's does for its largest step."""

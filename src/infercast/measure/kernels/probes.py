@@ -2,16 +2,172 @@
 
 from __future__ import annotations
 
+import ctypes
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from infercast.measure.case import Shape
-from infercast.measure.engines import need_vllm
-from infercast.measure.kernels.tensor_rate import build_tensor_rate
-from infercast.measure.launch import SimpleLaunch
-from infercast.measure.workspace import Workspace
+from infercast.measure.cases import Shape
+from infercast.measure.device import need_vllm
+from infercast.measure.launch import SimpleLaunch, Workspace
+
+# Nothing but tensor core instructions: how fast `mma.sync` is on this chip, and `wgmma` where it has that.
+#
+# Kernels of older generations (Marlin's, FlashAttention 2's) multiply by `mma.sync` on every chip. On Hopper it
+# reaches
+# less than `wgmma`, which reads its operands from shared memory and is what kernels written for Hopper use. Operands
+# stay in registers or in shared memory, so nothing else can hold the instructions back. Compiled by nvcc when first
+# asked for.
+
+
+KINDS = {"mma_sync/bf16": 0, "mma_sync/fp8": 1, "wgmma/bf16": 2, "wgmma/fp8": 3}
+REGISTERS = 128
+"""Of a thread for the 64 x 256 sums of a group of four warps."""
+BLOCKS = {"mma_sync": 2, "wgmma": 1}
+"""Of a multiprocessor, of 256 threads each."""
+HOPPER = (9, 0)
+FP8_SINCE = (8, 9)
+
+SOURCE = r"""
+#include <cuda_runtime.h>
+#include <cstdint>
+
+template <int KIND>
+__global__ void __launch_bounds__(256) mma_sync_rate(const uint32_t* in, float* out, int loops) {
+  uint32_t a[4], b[2];
+  for (int i = 0; i < 4; ++i) a[i] = in[threadIdx.x * 8 + i];
+  for (int i = 0; i < 2; ++i) b[i] = in[threadIdx.x * 8 + 4 + i];
+  float d[8][4] = {};
+  for (int loop = 0; loop < loops; ++loop) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if constexpr (KIND == 0)
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                     "{%0,%1,%2,%3};" : "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#if FP8
+      else
+        asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                     "{%0,%1,%2,%3};" : "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+    }
+  }
+  float sum = 0;
+  for (int i = 0; i < 32; ++i) sum += d[i / 4][i % 4];
+  out[blockIdx.x * 256 + threadIdx.x] = sum;
+}
+
+#if WGMMA
+__device__ uint64_t describe(const void* at) {
+  uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(at));
+  return ((uint64_t)(address & 0x3FFFF) >> 4) | (8ull << 16) | (16ull << 32);
+}
+
+template <int KIND>
+__global__ void __launch_bounds__(256) wgmma_rate(const uint4* in, float* out, int loops) {
+  __shared__ __align__(1024) uint4 tiles[2][640];
+  for (int i = threadIdx.x; i < 1280; i += 256) tiles[i / 640][i % 640] = in[i];
+  __syncthreads();
+  const uint4* own = tiles[threadIdx.x / 128];
+  uint64_t a = describe(own), b = describe(own + 128);
+  float d[REGISTERS] = {};
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  for (int loop = 0; loop < loops; ++loop) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (KIND == 2)
+        asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {SUMS}, %128, %129, 1, 1, 1, 0, 0;"
+                     : OUTPUTS : "l"(a), "l"(b));
+      else
+        asm volatile("wgmma.mma_async.sync.aligned.m64n256k32.f32.e4m3.e4m3 {SUMS}, %128, %129, 1, 1, 1;"
+                     : OUTPUTS : "l"(a), "l"(b));
+    }
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+  }
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  float sum = 0;
+  for (int i = 0; i < REGISTERS; ++i) sum += d[i];
+  out[blockIdx.x * 256 + threadIdx.x] = sum;
+}
+#endif
+
+extern "C" int launch(int kind, int blocks, int loops, const void* in, void* out, void* stream) {
+  auto s = static_cast<cudaStream_t>(stream);
+  auto o = static_cast<float*>(out);
+  auto words = static_cast<const uint32_t*>(in);
+  if (kind == 0) mma_sync_rate<0><<<blocks, 256, 0, s>>>(words, o, loops);
+  if (kind == 1) mma_sync_rate<1><<<blocks, 256, 0, s>>>(words, o, loops);
+#if WGMMA
+  auto wide = static_cast<const uint4*>(in);
+  if (kind == 2) wgmma_rate<2><<<blocks, 256, 0, s>>>(wide, o, loops);
+  if (kind == 3) wgmma_rate<3><<<blocks, 256, 0, s>>>(wide, o, loops);
+#endif
+  return static_cast<int>(cudaGetLastError());
+}
+"""
+
+
+def source() -> str:
+    """The program, with the lists of sums that C++ has no loop for."""
+    sums = ", ".join(f"%{number}" for number in range(REGISTERS))
+    outputs = ", ".join(f'"+f"(d[{number}])' for number in range(REGISTERS))
+    return SOURCE.replace("{SUMS}", "{" + sums + "}").replace("OUTPUTS", outputs).replace("REGISTERS", str(REGISTERS))
+
+
+def build_tensor_rate(shape: Shape, workspace: Workspace) -> SimpleLaunch:
+    """So many loops of one instruction on every multiprocessor."""
+    op, dtype = shape["op"], shape["dtype"]
+    chip = torch.cuda.get_device_capability()
+    if op == "wgmma" and chip != HOPPER:
+        raise NotImplementedError("only Hopper has wgmma")
+    if dtype == "fp8" and chip < FP8_SINCE:
+        raise NotImplementedError("tensor cores of this chip have no fp8")
+    library, kind = _library(*chip), KINDS[f"{op}/{dtype}"]
+    blocks = BLOCKS[op] * torch.cuda.get_device_properties(0).multi_processor_count
+    read = workspace.take(2**15, dtype=dtype)
+    written = torch.empty(blocks * 256, dtype=torch.float32, device=workspace.device)
+
+    def launch() -> None:
+        stream = torch.cuda.current_stream().cuda_stream
+        failed = library.launch(kind, blocks, shape["rows"], *_pointers(read, written, stream))
+        if failed:
+            raise RuntimeError(f"CUDA error {failed} at the launch of {op}")
+
+    return SimpleLaunch("cuda", launch)
+
+
+def _pointers(read: Any, written: Any, stream: int) -> tuple[ctypes.c_void_p, ...]:
+    return ctypes.c_void_p(read.data_ptr()), ctypes.c_void_p(written.data_ptr()), ctypes.c_void_p(stream)
+
+
+@cache
+def _library(major: int, minor: int) -> Any:
+    """The program compiled for this chip."""
+    compiler = shutil.which("nvcc")
+    if compiler is None:
+        raise NotImplementedError("nvcc, which compiles bare tensor core instructions, is not installed")
+    folder = Path(tempfile.mkdtemp(prefix="infercast-"))
+    (folder / "rate.cu").write_text(source(), encoding="utf-8")
+    hopper = (major, minor) == HOPPER
+    chip = f"{major}{minor}" + ("a" if hopper else "")
+    flags = ["-gencode", f"arch=compute_{chip},code=sm_{chip}", "-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC"]
+    flags += [f"-DWGMMA={int(hopper)}", f"-DFP8={int((major, minor) >= FP8_SINCE)}"]
+    command = [compiler, *flags, "-o", str(folder / "rate.so"), str(folder / "rate.cu")]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if made.returncode:
+        raise NotImplementedError(f"nvcc cannot compile it: {(made.stderr.strip().splitlines() or [''])[-1][:80]}")
+    library = ctypes.CDLL(str(folder / "rate.so"))
+    library.launch.argtypes = [ctypes.c_int] * 3 + [ctypes.c_void_p] * 3
+    return library
+
 
 PAGE, GROUP = 16, 128
 
@@ -29,7 +185,7 @@ def _kv_write(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     slots = torch.arange(rows, device=workspace.device)
     one = torch.ones((), device=workspace.device)
     if shape["by"] == "triton":
-        from infercast.measure.kernels.triton_rows import write_pages  # noqa: PLC0415 - needs Triton
+        from infercast.measure.kernels.triton import write_pages  # noqa: PLC0415 - needs Triton
 
         return SimpleLaunch("triton", lambda: write_pages(both, pages, slots, one), (both,))
     need_vllm()
@@ -50,7 +206,10 @@ def _quantise(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     source = workspace.take(rows, width)
     by_token = shape["op"] == "quantise_token"
     if shape["by"] == "triton":
-        from infercast.measure.kernels.triton_rows import quantise_groups, quantise_rows  # noqa: PLC0415
+        from infercast.measure.kernels.triton import (  # noqa: PLC0415
+            quantise_groups,
+            quantise_rows,
+        )
 
         target = workspace.take(rows, width, dtype="fp8")
         scales = torch.empty(rows, 1 if by_token else width // GROUP, dtype=torch.float32, device=workspace.device)
@@ -71,7 +230,7 @@ def _prompts(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     """Causal attention over prompts of one length without a prefix."""
     query, key, value = _heads(shape, workspace, shape["length"])
     if shape["by"] == "triton":
-        from infercast.measure.kernels.triton_attention import prompts  # noqa: PLC0415 - needs Triton
+        from infercast.measure.kernels.triton import prompts  # noqa: PLC0415 - needs Triton
 
         out = torch.empty_like(query)
         return SimpleLaunch("triton", lambda: prompts(query, key, value, out), (query, key, value))
@@ -82,7 +241,7 @@ def _decode(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     """One query a sequence over keys of one length; keys are cold."""
     query, key, value = _heads(shape, workspace, 1)
     if shape["by"] == "triton":
-        from infercast.measure.kernels.triton_attention import Decoder  # noqa: PLC0415 - needs Triton
+        from infercast.measure.kernels.triton import Decoder  # noqa: PLC0415 - needs Triton
 
         flat = query.squeeze(2)
         return SimpleLaunch("triton", Decoder(flat, key, value, torch.empty_like(flat)), (query,))

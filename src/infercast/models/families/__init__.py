@@ -7,36 +7,49 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from infercast.models.families.compressed import read_compressed, windowed_head
-from infercast.models.families.convolutional import read_lfm2, read_lfm2_moe
-from infercast.models.families.experts import (
-    after_dense_layers,
-    ernie_experts,
-    experts_everywhere,
-    qwen2_experts,
-    qwen_experts,
-)
-from infercast.models.families.fields import Fields
-from infercast.models.families.granite import read_bamba, read_falcon_h1, read_granite_hybrid
-from infercast.models.families.grouped import (
+from infercast.models.families.attention import (
     every_layer,
     every_other_layer,
     listed_layers,
+    mimo_v2_head,
     once_a_period,
     plain_networks,
+    read_deepseek,
+    read_gemma4,
     read_grouped,
+    read_llama4,
+    read_mimo_v2_flash,
+    read_step,
+    step_head,
     upper_layers,
 )
-from infercast.models.families.hybrid import last_attention, read_qwen_hybrid
-from infercast.models.families.kimi import read_kimi_linear
-from infercast.models.families.layers import Layer, gather
-from infercast.models.families.minimax import DEFAULTS as MINIMAX_M3
-from infercast.models.families.minimax import read_minimax_m3
-from infercast.models.families.nemotron import nemotron_head, read_decilm, read_nemotron_h
-from infercast.models.families.prediction import HeadLayers, last_layer
-from infercast.models.families.sparse import indexed_head, read_indexed
-from infercast.models.families.special import mimo_v2_head, read_deepseek, read_gemma4, read_llama4, read_mimo_v2_flash
-from infercast.models.families.step import read_step, step_head
+from infercast.models.families.fields import Fields
+from infercast.models.families.hybrid import (
+    last_attention,
+    nemotron_head,
+    read_bamba,
+    read_decilm,
+    read_falcon_h1,
+    read_granite_hybrid,
+    read_kimi_linear,
+    read_lfm2,
+    read_lfm2_moe,
+    read_nemotron_h,
+    read_qwen_hybrid,
+)
+from infercast.models.families.layers import (
+    HeadLayers,
+    Layer,
+    after_dense_layers,
+    ernie_experts,
+    experts_everywhere,
+    gather,
+    last_layer,
+    qwen2_experts,
+    qwen_experts,
+)
+from infercast.models.families.sparse import DEFAULTS as MINIMAX_M3
+from infercast.models.families.sparse import indexed_head, read_compressed, read_indexed, read_minimax_m3, windowed_head
 from infercast.models.families.vision import VISION
 
 __all__ = ["FAMILIES", "VISION", "Family", "Fields", "Layer", "architecture_of", "gather"]

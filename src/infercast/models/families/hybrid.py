@@ -1,17 +1,34 @@
-"""Families of recurrent layers with attention in between: Qwen3-Next, Qwen3.5 and after, LFM2."""
+"""Families with recurrent layers: Qwen3-Next, Granite 4, Bamba, Falcon-H1, Nemotron, Kimi-Linear, LFM2."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from infercast.errors import UnsupportedModelError
-from infercast.models.families.experts import qwen_experts
-from infercast.models.families.fields import Fields
-from infercast.models.families.grouped import plain_networks
-from infercast.models.families.layers import Layer, grouped_attention
-from infercast.models.feed_forward import FeedForward
-from infercast.models.mixers import GatedDeltaNet, GroupedAttention
+from infercast.errors import FileFormatError, UnsupportedModelError
+from infercast.models.families.attention import plain_networks
+from infercast.models.families.fields import MOST_LAYERS, Fields
+from infercast.models.families.layers import (
+    Layer,
+    checked_kv_heads,
+    dense_feed_forward,
+    grouped_attention,
+    qwen_experts,
+    rotary_dim,
+    routed_experts,
+)
+from infercast.models.feed_forward import DenseFeedForward, ExpertFeedForward, FeedForward, NoFeedForward
+from infercast.models.mixers import (
+    GatedConvolution,
+    GatedDeltaNet,
+    GroupedAttention,
+    KimiDeltaAttention,
+    KimiLatentAttention,
+    Mamba2,
+    Mixer,
+    NoMixer,
+    SideBySide,
+)
 
 STATE_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "auto": ""}
 RECURRENT, FULL = "linear_attention", "full_attention"
@@ -66,3 +83,279 @@ def recurrent_layers(fields: Fields, interval: int) -> list[bool]:
 def last_attention(fields: Fields, layers: Sequence[Layer]) -> Sequence[Layer]:
     """A head that predicts further tokens is a layer like the last one with attention."""
     return [next(layer for layer in reversed(layers) if isinstance(layer.mixer, GroupedAttention))]
+
+
+def read_kimi_linear(fields: Fields) -> list[Layer]:
+    """Layers are counted from one in the lists that say which are which."""
+    settings = fields.section("linear_attn_config")
+    delta = KimiDeltaAttention(
+        heads=settings.positive("num_heads"),
+        head_dim=settings.positive("head_dim"),
+        taps=settings.positive("short_conv_kernel_size", default=4),
+        full_rank_gate=settings.flag("use_full_rank_gate"),
+    )
+    latent = KimiLatentAttention(
+        heads=fields.positive("num_attention_heads"),
+        kv_lora_rank=fields.positive("kv_lora_rank"),
+        q_lora_rank=fields.count("q_lora_rank"),
+        nope_dim=fields.positive("qk_nope_head_dim"),
+        rope_dim=fields.positive("qk_rope_head_dim"),
+        value_dim=fields.positive("v_head_dim"),
+        gated=fields.flag("mla_use_output_gate"),
+    )
+    recurrent = settings.numbers("kda_layers")
+    if recurrent is None:
+        raise FileFormatError(settings.where, "the field kda_layers is missing; a list of layers from 1 on is needed")
+    dense, experts = dense_feed_forward(fields), _kimi_experts(fields)
+    first, frequency = fields.count("first_k_dense_replace"), fields.positive("moe_layer_freq", default=1)
+    here = set(recurrent)
+    streams = _residual_streams(fields)
+    return [
+        Layer(
+            delta if index + 1 in here else latent,
+            experts if index >= first and index % frequency == 0 else dense,
+            residuals=streams,
+        )
+        for index in range(fields.layers)
+    ]
+
+
+def _kimi_experts(fields: Fields) -> ExpertFeedForward:
+    """Experts with shared ones beside them; in Kimi-K3 behind a narrower vector."""
+    shared = fields.positive("moe_intermediate_size") * fields.count("num_shared_experts")
+    experts = routed_experts(
+        fields,
+        "num_experts",
+        "moe_intermediate_size",
+        shared_inter=shared,
+        router_bias=True,
+        latent=fields.count("routed_expert_hidden_size"),
+    )
+    return replace(experts, latent_norm=experts.latent > 0 and fields.flag("latent_moe_use_norm"))
+
+
+def _residual_streams(fields: Fields) -> int:
+    """Kimi-K3: every so many layers the sum so far is put aside, and each norm weighs all sums; the mean number."""
+    block = fields.count("attn_res_block_size")
+    if not block:
+        return 0
+    return max(1, round(sum(-(-index // block) for index in range(fields.layers)) / fields.layers))
+
+
+CONVOLUTION, FULL_ATTENTION = "conv", "full_attention"
+
+
+def read_lfm2(fields: Fields) -> list[Layer]:
+    """LFM2: dense networks whose width is two thirds of what the file says, in multiples."""
+    return _lfm2_layers(fields, [_lfm2_network(fields)] * fields.layers)
+
+
+def read_lfm2_moe(fields: Fields) -> list[Layer]:
+    """LFM2-8B-A1B: the first layers dense, then experts."""
+    experts = routed_experts(fields, "num_experts", "moe_intermediate_size", router_bias="use_expert_bias")
+    dense, first = dense_feed_forward(fields), fields.count("num_dense_layers")
+    return _lfm2_layers(fields, [dense if index < first else experts for index in range(fields.layers)])
+
+
+def _lfm2_layers(fields: Fields, networks: list[FeedForward]) -> list[Layer]:
+    channels = fields.positive("conv_dim", "hidden_size")
+    convolution = GatedConvolution(channels, fields.positive("conv_L_cache", default=3), bias=fields.flag("conv_bias"))
+    attention = grouped_attention(fields, qk_norm=True)
+    return [
+        Layer(attention if here else convolution, network)
+        for here, network in zip(_attention_layers(fields), networks, strict=True)
+    ]
+
+
+def _attention_layers(fields: Fields) -> list[bool]:
+    """Which layers attend: by ``layer_types``, or by the list of their numbers in older files."""
+    names = fields.words("layer_types")
+    if not names:
+        listed = set(fields.numbers("full_attn_idxs") or [])
+        return [index in listed for index in range(fields.layers)]
+    names = fields.a_layer("layer_types", names)
+    unknown = sorted({*names} - {CONVOLUTION, FULL_ATTENTION})
+    if unknown:
+        known = f"{CONVOLUTION}, {FULL_ATTENTION}"
+        raise UnsupportedModelError(f"{fields.where}: {unknown[0]} layers are not modelled; known: {known}")
+    return [name == FULL_ATTENTION for name in names]
+
+
+def _lfm2_network(fields: Fields) -> DenseFeedForward:
+    width = fields.positive("intermediate_size", "block_ff_dim")
+    if fields.flag("block_auto_adjust_ff_dim", default=True):
+        factor = fields.number("block_ffn_dim_multiplier", default=1.0)
+        multiple = fields.positive("block_multiple_of", default=256)
+        width = -(-int(factor * int(2 * width / 3)) // multiple) * multiple
+    return DenseFeedForward(width)
+
+
+KINDS = ("mamba", "attention")
+
+
+def read_granite_hybrid(fields: Fields) -> list[Layer]:
+    """Granite 4: experts with a shared one beside them, or that one alone; most models have no positions."""
+    kinds = fields.a_layer("layer_types", fields.words("layer_types") or fields.words("layers_block_type"))
+    unknown = sorted({*kinds} - {*KINDS})
+    if unknown:
+        raise UnsupportedModelError(f"{fields.where}: {unknown[0]} layers are not modelled; known: {', '.join(KINDS)}")
+    network: FeedForward = DenseFeedForward(fields.positive("shared_intermediate_size"))
+    if fields.count("num_local_experts"):
+        shared = fields.count("shared_intermediate_size")
+        network = routed_experts(fields, "num_local_experts", "intermediate_size", shared_inter=shared)
+    rotated = fields.word("position_embedding_type", "nope") == "rope"
+    return _layers(fields, [kind == "attention" for kind in kinds], [network] * fields.layers, rotated=rotated)
+
+
+def read_bamba(fields: Fields) -> list[Layer]:
+    """Bamba: attention in the listed layers, dense networks in all."""
+    listed = set(fields.numbers("attn_layer_indices") or [])
+    attending = [index in listed for index in range(fields.layers)]
+    return _layers(fields, attending, plain_networks(fields), rotated=True)
+
+
+def read_falcon_h1(fields: Fields) -> list[Layer]:
+    """Falcon-H1: attention beside Mamba2 in every layer, whose gate most models do not norm."""
+    mamba = replace(_mamba(fields), normed=fields.flag("mamba_rms_norm"))
+    mixer = SideBySide(grouped_attention(fields), mamba)
+    return [Layer(mixer, network) for network in plain_networks(fields)]
+
+
+def _layers(fields: Fields, attending: list[bool], networks: Sequence[FeedForward], rotated: bool) -> list[Layer]:
+    attention = grouped_attention(fields)
+    attention = attention if rotated else replace(attention, rotary_dim=0)
+    mamba = _mamba(fields)
+    return [Layer(attention if here else mamba, network) for here, network in zip(attending, networks, strict=True)]
+
+
+def _mamba(fields: Fields) -> Mamba2:
+    heads = fields.positive("mamba_n_heads")
+    inner = fields.positive("mamba_expand", default=2) * fields.positive("hidden_size")
+    return Mamba2(
+        heads=heads,
+        # "auto" is what the heads have of the inner width.
+        head_dim=inner // heads if fields.raw("mamba_d_head") == "auto" else fields.positive("mamba_d_head"),
+        state_size=fields.positive("mamba_d_state"),
+        groups=fields.positive("mamba_n_groups", default=1),
+        taps=fields.positive("mamba_d_conv", default=4),
+        chunk=fields.positive("mamba_chunk_size", default=256),
+        state_dtype=state_dtype(fields, "mamba_ssm_cache_dtype"),
+        bias=fields.flag("mamba_proj_bias"),
+        convolution_bias=fields.flag("mamba_conv_bias", default=True),
+    )
+
+
+LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+"""Kinds of layers in ``hybrid_override_pattern``, as newer files call them in ``layers_block_type``."""
+
+
+def read_nemotron_h(fields: Fields) -> list[Layer]:
+    """Nemotron-H and Nemotron 3: each layer is a Mamba2, attention without positions, a feed-forward or experts."""
+    kinds = _kinds(fields, "hybrid_override_pattern", "layers_block_type")
+    if not kinds:
+        raise FileFormatError(fields.where, "neither hybrid_override_pattern nor layers_block_type lists the layers")
+    if fields.raw("num_hidden_layers") is not None:
+        kinds = fields.a_layer("hybrid_override_pattern", kinds)
+    if len(kinds) > MOST_LAYERS:
+        raise FileFormatError(fields.where, f"{len(kinds)} layers are more than {MOST_LAYERS}")
+    return _half_layers(fields, kinds)
+
+
+def nemotron_head(fields: Fields, layers: Sequence[Layer]) -> Sequence[Layer]:
+    """What predicts further tokens in Nemotron 3: attention, then experts."""
+    kinds = _kinds(fields, "mtp_hybrid_override_pattern", "mtp_layers_block_type")
+    return _half_layers(fields, kinds or ["attention", "moe"])
+
+
+def _kinds(fields: Fields, pattern: str, names: str) -> list[str]:
+    """The kind of each layer, from a pattern of letters or a list of names."""
+    letters = fields.word(pattern)
+    kinds = [LETTERS.get(letter, letter) for letter in letters] if letters else fields.words(names)
+    unknown = sorted({*kinds} - {*LETTERS.values()})
+    if unknown:
+        known = ", ".join(f"{letter} ({name})" for letter, name in LETTERS.items())
+        raise UnsupportedModelError(f"{fields.where}: {unknown[0]!r} layers are not modelled; known: {known}")
+    return kinds
+
+
+def _half_layers(fields: Fields, kinds: Sequence[str]) -> list[Layer]:
+    """One norm and one half each."""
+    makers: dict[str, Callable[[Fields], Mixer | FeedForward]]
+    makers = {"mamba": mamba2, "attention": _attention, "mlp": _network, "moe": _experts}
+    halves = {kind: makers[kind](fields) for kind in dict.fromkeys(kinds)}
+    return [
+        Layer(half, NoFeedForward(), 1) if isinstance(half, Mixer) else Layer(NoMixer(), half, 1)
+        for half in (halves[kind] for kind in kinds)
+    ]
+
+
+def mamba2(fields: Fields) -> Mamba2:
+    """A state space from the keys of Nemotron-H; its state is kept in fp32 where the file does not say."""
+    return Mamba2(
+        heads=fields.positive("mamba_num_heads"),
+        head_dim=fields.positive("mamba_head_dim"),
+        state_size=fields.positive("ssm_state_size"),
+        groups=fields.positive("n_groups", "mamba_n_groups", default=8),
+        taps=fields.positive("conv_kernel", default=4),
+        chunk=fields.positive("chunk_size", default=128),
+        state_dtype=state_dtype(fields, "mamba_ssm_cache_dtype", "float32"),
+        bias=fields.flag("use_bias"),
+        convolution_bias=fields.flag("use_conv_bias", default=True),
+    )
+
+
+def _attention(fields: Fields) -> GroupedAttention:
+    heads = fields.positive("num_attention_heads")
+    head_dim = fields.positive("head_dim", "attention_head_dim", default=fields.positive("hidden_size") // heads)
+    kv_heads = checked_kv_heads(fields, "num_key_value_heads", heads)
+    return GroupedAttention(heads, kv_heads, head_dim, head_dim, rotary_dim=0)
+
+
+def _network(fields: Fields) -> DenseFeedForward:
+    return DenseFeedForward(fields.positive("intermediate_size"), gated=False, bias=fields.flag("mlp_bias"))
+
+
+def _experts(fields: Fields) -> ExpertFeedForward:
+    shared = fields.count("moe_shared_expert_intermediate_size") * fields.count("n_shared_experts")
+    return routed_experts(
+        fields,
+        "n_routed_experts",
+        "moe_intermediate_size",
+        shared_inter=shared,
+        router_bias=True,
+        gated=False,
+        latent=fields.count("moe_latent_size"),
+    )
+
+
+def read_decilm(fields: Fields) -> list[Layer]:
+    """Nemotron Super and Ultra of 2025: Llama with layers that lost their attention or a part of their feed-forward."""
+    blocks = fields.a_layer("block_configs", fields.sections("block_configs"))
+    return [_block(fields, block) for block in blocks]
+
+
+def _block(fields: Fields, block: Fields) -> Layer:
+    attention, network = block.section("attention"), block.section("ffn")
+    for half in (attention, network):
+        if half.flag("replace_with_linear"):
+            raise UnsupportedModelError(f"{half.where}: halves replaced by one matrix are not modelled")
+    mixer: Mixer = NoMixer() if attention.flag("no_op") else _pruned_attention(fields, attention)
+    feed_forward: FeedForward = NoFeedForward()
+    if not network.flag("no_op"):
+        feed_forward = DenseFeedForward(_pruned_width(fields, network))
+    return Layer(mixer, feed_forward, (not mixer.is_empty) + (not feed_forward.is_empty))
+
+
+def _pruned_attention(fields: Fields, block: Fields) -> GroupedAttention:
+    heads = fields.positive("num_attention_heads")
+    head_dim = fields.positive("head_dim", default=fields.positive("hidden_size") // heads)
+    kv_heads = heads // block.positive("n_heads_in_group")
+    return GroupedAttention(heads, kv_heads, head_dim, head_dim, rotary_dim(fields, head_dim))
+
+
+def _pruned_width(fields: Fields, block: Fields) -> int:
+    """The width of a feed-forward from its share of the hidden size, in multiples of 256."""
+    if block.raw("intermediate_size") is not None:
+        return block.positive("intermediate_size")
+    width = int(2 * block.number("ffn_mult") * fields.positive("hidden_size") / 3)
+    return -(-width // 256) * 256

@@ -1,15 +1,29 @@
-"""Families of sparse attention: DeepSeek-V3.2 and GLM-5, whose indexer chooses the tokens that a query looks at."""
+"""Families of sparse attention: DeepSeek-V3.2 and GLM-5, DeepSeek-V4, MiniMax-M3."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from infercast.errors import FileFormatError
-from infercast.models.families.experts import after_dense_layers
+from infercast.models.families.attention import latent_sizes
 from infercast.models.families.fields import Fields
-from infercast.models.families.layers import Layer
-from infercast.models.families.special import latent_sizes
-from infercast.models.mixers import Indexer, SparseLatentAttention
+from infercast.models.families.layers import (
+    Layer,
+    after_dense_layers,
+    deepseek_experts,
+    grouped_attention,
+    routed_experts,
+)
+from infercast.models.feed_forward import DenseFeedForward
+from infercast.models.mixers import (
+    BlockSparseAttention,
+    CompressedAttention,
+    Compressor,
+    Indexer,
+    SparseLatentAttention,
+)
 
 
 def read_indexed(fields: Fields) -> list[Layer]:
@@ -52,3 +66,105 @@ def _has_indexer(fields: Fields) -> list[bool]:
     if not own[0]:
         raise FileFormatError(fields.where, "the first layer has no indexer, and none before it to share")
     return own
+
+
+INDEXED = 4
+"""Layers that compress so many tokens to an entry have an indexer; others look at all entries."""
+QUANTISED_GROUP = 64
+"""Values in fp8 that share a scale of one byte; there is room for one scale more."""
+INDEX_SCALE_BYTES = 4
+
+
+def read_compressed(fields: Fields) -> list[Layer]:
+    """``compress_ratios`` says what each layer compresses: 0 tokens (its window alone), 4 or 128.
+
+    The first layers choose experts by a table of the vocabulary instead of the router's bias; their router runs all the
+    same, for the weights of the chosen.
+    """
+    ratios = fields.numbers("compress_ratios") or [0] * fields.layers
+    kinds = {ratio: _attention(fields, ratio) for ratio in set(fields.a_layer("compress_ratios", ratios))}
+    experts, streams = deepseek_experts(fields), fields.positive("hc_mult", default=1)
+    by_table = replace(experts, router_bias=False)
+    first = fields.count("num_hash_layers")
+    return [
+        Layer(kinds[ratios[index]], by_table if index < first else experts, streams=streams)
+        for index in range(fields.layers)
+    ]
+
+
+def windowed_head(fields: Fields, layers: Sequence[Layer]) -> Sequence[Layer]:
+    """The layer of a head that predicts further tokens compresses nothing."""
+    return (layers[-1]._replace(mixer=_attention(fields, 0)),)
+
+
+def _attention(fields: Fields, ratio: int) -> CompressedAttention:
+    head_dim, rope_dim = fields.positive("head_dim"), fields.positive("qk_rope_head_dim")
+    # fp8 and scales, and the rotated part in bf16.
+    quantised = head_dim - rope_dim
+    entry = quantised + 2 * rope_dim + quantised // QUANTISED_GROUP + 1
+    return CompressedAttention(
+        heads=fields.positive("num_attention_heads"),
+        head_dim=head_dim,
+        rope_dim=rope_dim,
+        q_lora_rank=fields.positive("q_lora_rank"),
+        o_lora_rank=fields.positive("o_lora_rank"),
+        o_groups=fields.positive("o_groups"),
+        window=fields.positive("sliding_window"),
+        entry_bytes=entry,
+        compressor=Compressor(ratio, head_dim, entry) if ratio > 1 else None,
+        indexer=_indexer(fields, ratio) if ratio == INDEXED else None,
+    )
+
+
+def _indexer(fields: Fields, ratio: int) -> Indexer:
+    head_dim = fields.positive("index_head_dim")
+    return Indexer(
+        heads=fields.positive("index_n_heads"),
+        head_dim=head_dim,
+        rope_dim=fields.positive("qk_rope_head_dim"),
+        query_rank=fields.positive("q_lora_rank"),
+        topk=fields.positive("index_topk"),
+        compressor=Compressor(ratio, head_dim, head_dim + INDEX_SCALE_BYTES),
+    )
+
+
+DENSE_LAYERS = 3
+
+# What a published file leaves out where it equals vLLM's defaults (``transformers_utils/configs/minimax_m3.py``).
+DEFAULTS: dict[str, Any] = {
+    "vocab_size": 200064, "hidden_size": 6144, "intermediate_size": 3072, "dense_intermediate_size": 12288,
+    "num_hidden_layers": 60, "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 128, "rotary_dim": 64,
+    "max_position_embeddings": 524288, "num_local_experts": 128, "num_experts_per_tok": 4, "n_shared_experts": 1,
+    "use_routing_bias": True,
+}  # fmt: skip
+
+
+def read_minimax_m3(fields: Fields) -> list[Layer]:
+    """Which layers have experts and which choose blocks are two lists; by default the first three have neither."""
+    plain = grouped_attention(fields, qk_norm=fields.flag("use_qk_norm", True))
+    settings = fields.section("sparse_attention_config")
+    sparse = BlockSparseAttention(
+        heads=plain.heads,
+        kv_heads=plain.kv_heads,
+        head_dim=plain.head_dim,
+        value_dim=plain.value_dim,
+        rotary_dim=plain.rotary_dim,
+        qk_norm=plain.qk_norm,
+        index_heads=settings.positive("sparse_num_index_heads", default=plain.kv_heads),
+        index_dim=settings.positive("sparse_index_dim", default=plain.head_dim),
+        blocks=settings.positive("sparse_topk_blocks", default=16),
+        block=settings.positive("sparse_block_size", default=128),
+    )
+    inter = fields.positive("intermediate_size")
+    shared = inter * fields.count("n_shared_experts")
+    experts = routed_experts(
+        fields, "num_local_experts", "intermediate_size", shared_inter=shared, router_bias="use_routing_bias"
+    )
+    dense = DenseFeedForward(fields.positive("dense_intermediate_size"))
+    usual = [int(index >= DENSE_LAYERS) for index in range(fields.layers)]
+    chooses = fields.a_layer("sparse_attention_freq", settings.numbers("sparse_attention_freq") or usual)
+    is_routed = fields.a_layer("moe_layer_freq", fields.numbers("moe_layer_freq") or usual)
+    return [
+        Layer(sparse if blocks else plain, experts if routed else dense)
+        for blocks, routed in zip(chooses, is_routed, strict=True)
+    ]

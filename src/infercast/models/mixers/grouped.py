@@ -6,14 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from infercast.models.mixers.cache import Cache
-from infercast.models.mixers.mixer import Mixer
-from infercast.models.shard import Shard
+from infercast.models.layout import Shard
+from infercast.models.mixers.mixer import Cache, Mixer
 from infercast.ops import Attention, Call, Collective
 from infercast.ops.attention import Lengths
-from infercast.ops.dtypes import bytes_of
 from infercast.ops.elementwise import head_norm, kv_write, output_gate, rope, strided_copy
-from infercast.ops.op import Size
+from infercast.ops.op import Size, bytes_of
 
 SQUARES_BYTES = 2 * 4
 """The mean squares of a token's queries and keys, in fp32."""

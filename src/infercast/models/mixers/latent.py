@@ -1,4 +1,7 @@
-"""Multi-head latent attention (DeepSeek): one compressed vector a token is cached for all heads."""
+"""Multi-head latent attention (DeepSeek, Kimi): one compressed vector per token is cached for all heads.
+
+The part of keys that others rotate is there and is cached, but nothing rotates it.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from infercast.models.mixers.cache import Cache
-from infercast.models.mixers.mixer import Mixer
-from infercast.models.shard import Shard
+from infercast.models.layout import Shard
+from infercast.models.mixers.mixer import Cache, Mixer
 from infercast.ops import Attention, Call, Gemm
 from infercast.ops.attention import Lengths
-from infercast.ops.dtypes import bytes_of
-from infercast.ops.elementwise import kv_write, norm, rope
-from infercast.ops.op import Size
+from infercast.ops.elementwise import kv_write, norm, output_gate, rope
+from infercast.ops.op import Size, bytes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,3 +182,33 @@ class LatentAttention(Mixer):
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
         """The latent, whole on every GPU."""
         return (Cache(self.latent_dim * bytes_of(shard.cache_dtype)),)
+
+
+@dataclass(frozen=True, slots=True)
+class KimiLatentAttention(LatentAttention):
+    """Latent attention without rotary positions."""
+
+    gated: bool = False
+    """The output is multiplied with a gate of its width, by a product of its own."""
+
+    def matrices(self, hidden: int) -> int:
+        """Those of latent attention, and the gate."""
+        return LatentAttention.matrices(self, hidden) + self._gate_matrix(hidden)
+
+    def held_bytes(self, shard: Shard) -> float:
+        """The gate is split with the heads."""
+        weights = shard.weights
+        gate = self._gate_matrix(shard.hidden) / shard.layout.tensor * weights.stored_bytes(weights.attention)
+        return LatentAttention.held_bytes(self, shard) + gate
+
+    def _gate_matrix(self, hidden: int) -> int:
+        return hidden * self.heads * self.value_dim if self.gated else 0
+
+    def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+        """Those of latent attention but the rotation, and the gate."""
+        calls = [call for call in LatentAttention.token_calls(self, shard, tokens, layers) if call.name != "rope"]
+        if self.gated:
+            width = shard.layout.share(self.heads) * self.value_dim
+            calls += shard.linear("gate_proj", tokens, width, shard.hidden, shard.weights.of_attention, layers)
+            calls.append(Call("output_gate", output_gate(tokens, width, width, shard.weights.base), layers))
+        return calls

@@ -1,4 +1,4 @@
-"""What every kind of token mixer answers: its weights, how GPUs split it, its kernels and its cache.
+"""The interface of token mixers and of their caches, the empty mixer, and two mixers side by side.
 
 A token mixer is the half of a layer that lets tokens see each other: attention of some kind, or a recurrence. A kind
 is a frozen dataclass of the numbers that a config.json gives, with these methods. Nothing outside this folder asks
@@ -8,16 +8,81 @@ which kind a mixer is, but for rules of an engine that hold for one kind alone.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from infercast.models.mixers.cache import Cache
-from infercast.models.shard import Shard
-from infercast.ops import Call
+from infercast.models.layout import Shard
+from infercast.ops import Call, Collective
 from infercast.ops.attention import Lengths
-from infercast.ops.op import Size
+from infercast.ops.elementwise import weighted_sum
+from infercast.ops.op import Size, bytes_of
+
+
+class Cache(NamedTuple):
+    """What one layer keeps on one GPU: so much for each token in reach, and so much for each sequence."""
+
+    bytes_per_token: float = 0.0
+    bytes_per_sequence: float = 0.0
+    """The state of a recurrent layer, as large for one token as for a million."""
+    window: int = 0
+    """Only the last ``window`` tokens are kept; 0: all of them."""
+    chunked: bool = False
+    """``window`` is a chunk: a token looks back to the first token of its own."""
+    compress: int = 1
+    """Tokens that share one entry (DeepSeek-V4); ``bytes_per_token`` is a token's share of it."""
+    block: int = 0
+    """Tokens in a block where kernels leave the engine no choice; 0: it has one."""
+    chunk: int = 0
+    """Of a state: tokens of a prompt that are scanned at once, after which kernels may write it."""
+    exported: bool = False
+    """Of a state: newer kernels leave it at the end of a block within a step, too."""
+
+    def bytes_for(self, num_tokens: int) -> float:
+        """What a sequence of so many tokens takes."""
+        return self.bytes_per_sequence + self.bytes_per_token * min(num_tokens, self.window or num_tokens)
+
+
+class Form(NamedTuple):
+    """The part of a batch that one form of kernels computes: prompts, or single new tokens."""
+
+    is_prompt: bool
+    queries: Lengths
+    keys: Lengths
+    sequences: Lengths | int
+
+    @property
+    def batch(self) -> tuple[Lengths, Lengths, Lengths | int]:
+        """As operators take it."""
+        return self.queries, self.keys, self.sequences
+
+    def num_entries(self, tokens: int = 1) -> Size:
+        """Entries of all sequences, one for so many tokens; one that has begun counts."""
+        return self._sum(-(-self.keys // tokens))
+
+    def num_recent(self, window: int) -> Size:
+        """Tokens of all sequences that a new one sees in its window."""
+        return self._sum(np.minimum(self.keys, self.queries + window - 1))
+
+    def _sum(self, each: Lengths) -> Size:
+        total: Size = np.add.reduce(each * self.sequences, axis=-1)
+        return total
+
+    def name(self, kernel: str) -> str:
+        """The kernel's name in this form."""
+        return f"{kernel}_prompt" if self.is_prompt else kernel
+
+
+def split_forms(queries: Lengths, keys: Lengths, sequences: Lengths | int) -> Iterator[Form]:
+    """Prompts, then single new tokens. An array of batches is of one form throughout; a single batch may hold both."""
+    decoding = queries == 1
+    if decoding.all() or not decoding.any():
+        yield Form(not decoding.any(), queries, keys, sequences)
+        return
+    for is_prompt, chosen in ((True, ~decoding), (False, decoding)):
+        yield Form(is_prompt, queries[chosen], keys[chosen], sequences)
 
 
 class Mixer(ABC):
@@ -94,3 +159,129 @@ class Mixer(ABC):
     @abstractmethod
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
         """What one layer keeps: one cache in most kinds, several where parts of it are stored apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoMixer(Mixer):
+    """The missing half of a layer of Nemotron-H, or of one that pruning left without attention (DeciLM)."""
+
+    modules = ()
+    is_empty = True
+
+    @property
+    def label(self) -> str:
+        """Nothing to say."""
+        return "none"
+
+    @property
+    def description(self) -> str:
+        """That there is none."""
+        return "no attention"
+
+    @property
+    def split_widths(self) -> Mapping[str, int]:
+        """Nothing to split."""
+        return {}
+
+    def matrices(self, hidden: int) -> int:
+        """None."""
+        return 0
+
+    def vectors(self, hidden: int) -> int:
+        """None."""
+        return 0
+
+    def held_bytes(self, shard: Shard) -> float:
+        """None."""
+        return 0.0
+
+    def divides(self, tensor: int) -> bool:
+        """Nothing stands in the way."""
+        return True
+
+    def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+        """None."""
+        return []
+
+    def sequence_calls(
+        self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1
+    ) -> list[Call]:
+        """None."""
+        return []
+
+    def caches(self, shard: Shard) -> tuple[Cache, ...]:
+        """Nothing is kept."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class SideBySide(Mixer):
+    """One after the other as kernels go; each all-reduces its own output."""
+
+    first: Mixer
+    second: Mixer
+
+    # Weights of both are taken to have one format: what names attention in a checkpoint decides.
+    modules = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
+    is_composed = True
+
+    @property
+    def _both(self) -> tuple[Mixer, Mixer]:
+        return self.first, self.second
+
+    @property
+    def label(self) -> str:
+        """That of the first."""
+        return self.first.label
+
+    @property
+    def description(self) -> str:
+        """Both."""
+        return " beside ".join(mixer.description for mixer in self._both)
+
+    @property
+    def split_widths(self) -> dict[str, int]:
+        """Those of both."""
+        return {**self.first.split_widths, **self.second.split_widths}
+
+    def matrices(self, hidden: int) -> int:
+        """Those of both."""
+        return sum(mixer.matrices(hidden) for mixer in self._both)
+
+    def vectors(self, hidden: int) -> int:
+        """Those of both."""
+        return sum(mixer.vectors(hidden) for mixer in self._both)
+
+    def held_bytes(self, shard: Shard) -> float:
+        """What one GPU holds of both."""
+        return sum(mixer.held_bytes(shard) for mixer in self._both)
+
+    def divides(self, tensor: int) -> bool:
+        """Both must."""
+        return all(mixer.divides(tensor) for mixer in self._both)
+
+    def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+        """Those of both, the sum of their outputs, and the all-reduce that one mixer more takes."""
+        layout, base = shard.layout, shard.weights.base
+        calls = [call for mixer in self._both for call in mixer.token_calls(shard, tokens, layers)]
+        calls.append(Call("mixer_sum", weighted_sum(tokens, shard.hidden, terms=2, dtype=base), layers))
+        if layout.tensor > 1:
+            message = tokens * int(shard.hidden * bytes_of(base))
+            calls.append(Call("all_reduce", Collective("all_reduce", message, layout.tensor, layout.library), layers))
+        return calls
+
+    def sequence_calls(
+        self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1
+    ) -> list[Call]:
+        """Those of both."""
+        return [call for mixer in self._both for call in mixer.sequence_calls(shard, layers, queries, keys, sequences)]
+
+    def verify_calls(
+        self, shard: Shard, layers: int, width: int, keys: Lengths, sequences: Lengths | int = 1
+    ) -> list[Call]:
+        """Those of both."""
+        return [call for mixer in self._both for call in mixer.verify_calls(shard, layers, width, keys, sequences)]
+
+    def caches(self, shard: Shard) -> tuple[Cache, ...]:
+        """Keys and values of the one, the state of the other."""
+        return (*self.first.caches(shard), *self.second.caches(shard))

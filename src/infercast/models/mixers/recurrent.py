@@ -1,26 +1,37 @@
-"""What recurrent token mixers have in common: a state for each sequence, a scan over prompts, an update a token.
+"""Recurrent token mixers: gated delta nets, Mamba2 and short convolutions, with a state for each sequence.
 
 Prompts run a convolution over a few tokens and a scan in chunks. A decoding sequence runs the kernels for one token,
 which read and write its state whatever its length. Facts of vLLM 0.25 (``v1/attention/backends/gdn_attn.py``,
 ``layers/mamba``): the state of a sequence is copied out of the cache before the scan and back after it.
+
+A state of keys x values a head decays by a gate before each token: one gate a head (gated delta net), or one a channel
+of the key (Kimi delta attention). Facts of vLLM 0.25 (``layers/mamba/gdn``): decoding sequences beside prompts run the
+prompts' convolution in both; then a gated delta net updates their states with the kernel for one token, while Kimi's
+scans them as prompts of one token.
+
+Facts of vLLM 0.25 (``layers/mamba/mamba_mixer2.py``): one product gives gate, values, keys, queries and the step of
+each head; prompts and decoding sequences of one step are convolved and scanned apart. Where the groups do not divide
+over the GPUs there must be one, which each GPU then holds.
+
+Facts of vLLM 0.25 (``layers/mamba/short_conv.py``): one product gives two gates and what is convolved; prompts and
+decoding sequences of one step are convolved apart.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from infercast.models.mixers.cache import Cache
-from infercast.models.mixers.mixer import Mixer
-from infercast.models.shard import Shard
-from infercast.ops import Call, Scan, ShortConvolution, StateUpdate
+from infercast.models.layout import Shard
+from infercast.models.mixers.mixer import Cache, Mixer
+from infercast.ops import Call, Collective, Gemm, Scan, ShortConvolution, StateUpdate
 from infercast.ops.attention import Lengths
-from infercast.ops.dtypes import bytes_of
-from infercast.ops.elementwise import copy
-from infercast.ops.op import Size
-from infercast.ops.recurrent import GATED_DELTA
+from infercast.ops.elementwise import copy, gated_activation, gated_norm, scan_inputs
+from infercast.ops.op import Size, bytes_of
+from infercast.ops.recurrent import GATED_DELTA, KIMI_DELTA, MAMBA2
 
 NORM_KERNELS = 2
 """A norm with a gate is two kernels of the compiler: the squares, then what they scale. Both move about as much."""
@@ -176,3 +187,365 @@ def _tokens(queries: Lengths, sequences: Lengths | int) -> Size:
     """New tokens in each batch."""
     total: Size = np.add.reduce(queries * sequences, axis=-1)
     return total
+
+
+@dataclass(frozen=True, slots=True)
+class GatedDeltaNet(RecurrentMixer):
+    """Gated delta net: queries and keys of ``key_heads``, values and states of ``heads``."""
+
+    heads: int
+    key_heads: int
+    key_dim: int
+    value_dim: int
+    taps: int = 4
+    state_dtype: str = ""
+    """The format of its matrices; empty: the model's own."""
+
+    # Published checkpoints treat its two wide products alike and leave the narrow one of the gates alone.
+    modules = ("linear_attn.out_proj",)
+
+    @property
+    def label(self) -> str:
+        """Heads of values and their width."""
+        return f"GDN {self.heads} x {self.value_dim}"
+
+    @property
+    def description(self) -> str:
+        """The same in words."""
+        return f"gated delta net, {self.heads}/{self.key_heads} heads of {self.value_dim}"
+
+    @property
+    def _key_width(self) -> int:
+        return self.key_heads * self.key_dim
+
+    @property
+    def _value_width(self) -> int:
+        return self.heads * self.value_dim
+
+    def state(self, shard: Shard) -> State:
+        """Heads are split."""
+        heads, key_heads = shard.layout.share(self.heads), shard.layout.share(self.key_heads)
+        channels = 2 * key_heads * self.key_dim + heads * self.value_dim
+        shape = (heads, key_heads, self.key_dim, self.value_dim)
+        return State(GATED_DELTA, *shape, channels, self.taps, self.state_dtype or shard.weights.base)
+
+    def matrices(self, hidden: int) -> int:
+        """Queries, keys, values, the gate of the output, and the output."""
+        return hidden * (2 * self._key_width + 3 * self._value_width)
+
+    def vectors(self, hidden: int) -> int:
+        """The product of both gates, which stays in the base format, the convolution, and the decay of each head."""
+        convolution = self.taps * (2 * self._key_width + self._value_width)
+        return 2 * hidden * self.heads + convolution + 2 * self.heads + self.value_dim
+
+    def held_bytes(self, shard: Shard) -> float:
+        """Heads are split."""
+        weights = shard.weights
+        return self.matrices(shard.hidden) / shard.layout.tensor * weights.stored_bytes(weights.recurrent)
+
+    def divides(self, tensor: int) -> bool:
+        """Heads of keys and of values must."""
+        return self.heads % tensor == 0 and self.key_heads % tensor == 0
+
+    @property
+    def split_widths(self) -> dict[str, int]:
+        """The output."""
+        return {"delta net output": self._value_width}
+
+    def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+        """Two products before, the gated norm of each head and one product after."""
+        weights, state = shard.weights, self.state(shard)
+        width = state.heads * self.value_dim
+        gates = 2 * state.heads
+        value = shard.weights.base
+        return [
+            *shard.linear("qkvz_proj", tokens, state.channels + width, shard.hidden, weights.of_recurrent, layers),
+            Call("gates_proj", Gemm(tokens, gates, shard.hidden, value), layers),
+            # What the recurrence writes to is cleared before.
+            Call("state_inputs", copy(tokens, 2 * gates, 2 * (gates + width)), layers),
+            Call("gated_norm", gated_norm(tokens, state.heads, self.value_dim, value), NORM_KERNELS * layers),
+            *shard.linear("out_proj", tokens, shard.hidden, width, weights.of_recurrent, layers),
+        ]
+
+    def prompt_calls(self, shard: Shard, layers: int, tokens: Size) -> list[Call]:
+        """Queries and keys are normed, gates worked out; the scan's output is copied to where it belongs."""
+        state = self.state(shard)
+        inputs = scan_inputs(tokens, state.channels, state.heads, shard.weights.base)
+        size = 2 * state.heads * self.value_dim
+        written = copy(tokens, size)
+        return [Call("scan_inputs", inputs, layers), Call("scan_output", written, layers)]
+
+
+FLASH_KDA_HEAD = 128
+"""The width of heads that FlashKDA's kernels are built for."""
+
+
+@dataclass(frozen=True, slots=True)
+class KimiDeltaAttention(RecurrentMixer):
+    """Kimi delta attention: as many heads of queries and keys as of values, and a gate for each channel of a key."""
+
+    heads: int
+    head_dim: int
+    taps: int = 4
+    full_rank_gate: bool = False
+    """The gate of the output is one product (Kimi-K3), not two by way of a narrow vector."""
+
+    modules = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
+    convolutions = 3
+    scans_decoding = True
+
+    @property
+    def label(self) -> str:
+        """Heads and their width."""
+        return f"KDA {self.heads} x {self.head_dim}"
+
+    @property
+    def description(self) -> str:
+        """The same in words."""
+        return f"Kimi delta attention, {self.heads} heads of {self.head_dim}"
+
+    @property
+    def _width(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def exported(self) -> bool:
+        """By FlashKDA, which takes Kimi-K3's heads."""
+        return self.full_rank_gate and self.head_dim == FLASH_KDA_HEAD
+
+    @property
+    def update_convolutions(self) -> int:
+        """Kimi-K3's engines update queries, keys and values together."""
+        return 1 if self.full_rank_gate else self.convolutions
+
+    def state(self, shard: Shard) -> State:
+        """Heads are split; the matrices are fp32 whatever the model's format is."""
+        heads = shard.layout.share(self.heads)
+        shape = (heads, heads, self.head_dim, self.head_dim)
+        return State(KIMI_DELTA, *shape, 3 * heads * self.head_dim, self.taps, "fp32")
+
+    def _whole_matrices(self, hidden: int) -> int:
+        """Down to the narrow vectors of the gates, which every GPU holds."""
+        return (1 if self.full_rank_gate else 2) * hidden * self.head_dim
+
+    def _split_matrices(self, hidden: int) -> int:
+        """Queries, keys, values and output; up from the narrow vectors."""
+        gate = hidden if self.full_rank_gate else self.head_dim
+        return self._width * (4 * hidden + self.head_dim + gate)
+
+    def matrices(self, hidden: int) -> int:
+        """All products but the narrow one of the strength of each update."""
+        return self._whole_matrices(hidden) + self._split_matrices(hidden)
+
+    def vectors(self, hidden: int) -> int:
+        """That product, the convolutions, decays and the norm of a head."""
+        return hidden * self.heads + (3 * self.taps + 1) * self._width + self.heads + self.head_dim
+
+    def held_bytes(self, shard: Shard) -> float:
+        """Heads are split."""
+        split = self._split_matrices(shard.hidden) / shard.layout.tensor
+        weights = shard.weights
+        return (self._whole_matrices(shard.hidden) + split) * weights.stored_bytes(weights.recurrent)
+
+    def divides(self, tensor: int) -> bool:
+        """Heads must."""
+        return self.heads % tensor == 0
+
+    @property
+    def split_widths(self) -> dict[str, int]:
+        """The output."""
+        return {"delta attention output": self._width}
+
+    def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+        """Queries, keys and values one by one, both gates, the gated norm of each head and the output."""
+        weights, hidden = shard.weights, shard.hidden
+        heads = shard.layout.share(self.heads)
+        width, formats = heads * self.head_dim, shard.weights.of_recurrent
+        if self.full_rank_gate:
+            # Its engines join all that comes from the hidden state.
+            joined = 4 * width + self.head_dim + heads
+            calls = [
+                *shard.linear("in_proj", tokens, joined, hidden, formats, layers),
+                *shard.linear("gate_up", tokens, width, self.head_dim, formats, layers),
+            ]
+        else:
+            calls = [
+                *shard.linear("qkv_proj", tokens, width, hidden, formats, 3 * layers),
+                Call("update_proj", Gemm(tokens, heads, hidden, weights.base), layers),
+                *shard.linear("gate_down", tokens, self.head_dim, hidden, formats, 2 * layers),
+                *shard.linear("gate_up", tokens, width, self.head_dim, formats, 2 * layers),
+            ]
+        return [
+            *calls,
+            Call("state_inputs", copy(tokens, 2 * heads, 4 * heads + 2 * width), layers),
+            Call("gated_norm", gated_norm(tokens, heads, self.head_dim, weights.base), NORM_KERNELS * layers),
+            *shard.linear("o_proj", tokens, hidden, width, formats, layers),
+        ]
+
+    def prompt_calls(self, shard: Shard, layers: int, tokens: Size) -> list[Call]:
+        """Queries and keys are normed; the scan's output is copied to where it belongs."""
+        width = 2 * shard.layout.share(self.heads) * self.head_dim
+        inputs, output = copy(tokens, 2 * width), copy(tokens, width)
+        return [Call("scan_inputs", inputs, layers), Call("scan_output", output, layers)]
+
+
+SQUARE_BYTES = 4
+"""The mean square of a token, in fp32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba2(RecurrentMixer):
+    """A state space of ``heads``, each ``head_dim`` x ``state_size``."""
+
+    heads: int
+    head_dim: int
+    state_size: int
+    groups: int
+    taps: int = 4
+    chunk: int = 128
+    state_dtype: str = ""
+    """The format of its matrices; empty: the model's own."""
+    bias: bool = False
+    """Biases on both products."""
+    convolution_bias: bool = True
+    normed: bool = True
+    """The gate is followed by a norm (not in Falcon-H1)."""
+
+    modules = ("mixer.in_proj", "mixer.out_proj")
+    takes_quantised = True
+    convolves_decoding = False
+    copies = 1  # the scan starts from zero in most prompts
+
+    @property
+    def exported(self) -> bool:
+        """By the scan's own kernel."""
+        return True
+
+    @property
+    def label(self) -> str:
+        """Heads and their width."""
+        return f"SSM {self.heads} x {self.head_dim}"
+
+    @property
+    def description(self) -> str:
+        """The same in words."""
+        return f"Mamba2, {self.heads} heads of {self.head_dim}, state {self.state_size}"
+
+    @property
+    def _width(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def _channels(self) -> int:
+        """What is convolved: values, keys and queries."""
+        return self._width + 2 * self.groups * self.state_size
+
+    def state(self, shard: Shard) -> State:
+        """Heads and groups are split; a single group is on every GPU."""
+        heads, groups = shard.layout.share(self.heads), shard.layout.share_kv_heads(self.groups)
+        shape = (heads, groups, self.state_size, self.head_dim)
+        channels = heads * self.head_dim + 2 * groups * self.state_size
+        return State(MAMBA2, *shape, channels, self.taps, self.state_dtype or shard.weights.base)
+
+    def matrices(self, hidden: int) -> int:
+        """One product before, one after."""
+        return hidden * (2 * self._width + self._channels + self.heads)
+
+    def vectors(self, hidden: int) -> int:
+        """The convolution, three numbers a head, the norm, and biases."""
+        convolution = self._channels * (self.taps + (1 if self.convolution_bias else 0))
+        biases = self._width + self._channels + self.heads + hidden if self.bias else 0
+        return convolution + 3 * self.heads + (self._width if self.normed else 0) + biases
+
+    def held_bytes(self, shard: Shard) -> float:
+        """Heads and groups are split; a single group is on every GPU."""
+        weights, tensor, state = shard.weights, shard.layout.tensor, self.state(shard)
+        columns = (2 * self._width + self.heads) / tensor + state.channels
+        return shard.hidden * columns * weights.stored_bytes(weights.recurrent)
+
+    def divides(self, tensor: int) -> bool:
+        """Heads must, and groups unless there is one."""
+        return self.heads % tensor == 0 and (self.groups == 1 or self.groups % tensor == 0)
+
+    @property
+    def split_widths(self) -> dict[str, int]:
+        """The output."""
+        return {"Mamba output": self._width}
+
+    def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+        """The product before, the gate with its norm over each group, the product after."""
+        weights, layout, state = shard.weights, shard.layout, self.state(shard)
+        width = state.heads * self.head_dim
+        projected = width + state.channels + state.heads
+        calls = shard.linear("in_proj", tokens, projected, shard.hidden, weights.of_recurrent, layers, quantised=True)
+        normed = gated_norm(tokens, state.key_heads, width // state.key_heads, weights.base)
+        calls.append(Call("gated_norm", normed, (NORM_KERNELS if self.normed else 1) * layers))
+        if self.normed and self.groups == 1 and layout.tensor > 1:
+            squares = Collective("all_reduce", tokens * SQUARE_BYTES, layout.tensor, layout.library)
+            calls.append(Call("gated_norm_reduce", squares, layers))
+        return [*calls, *shard.linear("out_proj", tokens, shard.hidden, width, weights.of_recurrent, layers)]
+
+
+@dataclass(frozen=True, slots=True)
+class GatedConvolution(RecurrentMixer):
+    """A convolution of ``taps`` over ``channels``, with a gate before and one after."""
+
+    channels: int
+    taps: int = 3
+    bias: bool = False
+
+    modules = ("conv.in_proj", "conv.out_proj")
+    convolves_decoding = False
+
+    @property
+    def label(self) -> str:
+        """Channels and taps."""
+        return f"conv {self.channels} x {self.taps}"
+
+    @property
+    def description(self) -> str:
+        """The same in words."""
+        return f"short convolution, {self.channels:,} channels of {self.taps} taps"
+
+    def state(self, shard: Shard) -> State:
+        """The last tokens of each channel alone."""
+        return State("", 0, 0, 0, 0, shard.layout.share(self.channels), self.taps, shard.weights.base)
+
+    def matrices(self, hidden: int) -> int:
+        """One product before, one after."""
+        return 4 * hidden * self.channels
+
+    def vectors(self, hidden: int) -> int:
+        """The convolution, and biases."""
+        return self.taps * self.channels + (4 * self.channels + hidden if self.bias else 0)
+
+    def held_bytes(self, shard: Shard) -> float:
+        """Channels are split."""
+        weights = shard.weights
+        return self.matrices(shard.hidden) / shard.layout.tensor * weights.stored_bytes(weights.recurrent)
+
+    def divides(self, tensor: int) -> bool:
+        """Channels must."""
+        return self.channels % tensor == 0
+
+    @property
+    def split_widths(self) -> dict[str, int]:
+        """The output."""
+        return {"convolution output": self.channels}
+
+    def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+        """The product before, both gates, the product after."""
+        weights, width = shard.weights, shard.layout.share(self.channels)
+        return [
+            *shard.linear("in_proj", tokens, 3 * width, shard.hidden, weights.of_recurrent, layers),
+            Call("convolution_gate", gated_activation(tokens, width, weights.base), 2 * layers),
+            *shard.linear("out_proj", tokens, shard.hidden, width, weights.of_recurrent, layers),
+        ]
+
+    def _scan(self, shard: Shard, layers: int, queries: Lengths, sequences: Lengths | int) -> list[Call]:
+        """There is nothing but the convolution."""
+        return []
+
+    def _update(self, shard: Shard, layers: int, queries: Lengths, sequences: Lengths | int) -> list[Call]:
+        """There is nothing but the convolution."""
+        return []

@@ -1,13 +1,9 @@
-"""What the best implementations reach: the latency that one in ten measured kernels of a shape beats.
-
-For each family a forest was fitted to the lowest tenth of log(measured / (hard limit + launch floor)) over all measured
-GPUs and engines. Its features say what shape a kernel has in units of the GPU (how long it must take, which pipe is the
-busiest, how full the chip is), and not which GPU it is. So a ceiling is what kernels of this shape reach somewhere, as
-a share of what the hardware allows.
-"""
+"""Ceilings: the latency of the best implementations of a shape, and estimates with kernels at their ceiling."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import fields
 from functools import lru_cache
 from typing import Any
 
@@ -17,20 +13,29 @@ from infercast.bundled import DATA
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.ops import Op
-from infercast.predict.adjust.mixed import split_batch, together
-from infercast.predict.artifact.artifact import POOLED, Artifact, load_artifact
-from infercast.predict.artifact.features import inputs_of
-from infercast.predict.families import family_of
-from infercast.predict.families.pipes import Array
-from infercast.predict.limits import limit_seconds, limits_of
-from infercast.predict.roofline import launch_floor
+from infercast.ops.op import Quantity
+from infercast.predict.adjust.overlap import split_batch, together
+from infercast.predict.estimate import Estimate
+from infercast.predict.families import families_of, family_of
+from infercast.predict.families.family import Array
+from infercast.predict.fitted import POOLED, Artifact, inputs_of, load_artifact
+from infercast.predict.roofline import Predictor, launch_floor, limit_seconds, limits_of
+
+# For each family a forest was fitted to the lowest tenth of log(measured / (hard limit + launch floor)) over all
+# measured
+# GPUs and engines. Its features say what shape a kernel has in units of the GPU (how long it must take, which pipe is
+# the
+# busiest, how full the chip is), and not which GPU it is. So a ceiling is what kernels of this shape reach somewhere,
+# as
+# a share of what the hardware allows.
+
 
 _COMMON = ("log_launches", "log_tensor_per_dram")
 CEILINGS = inputs_of(
     "ceilings",
     lambda family: {family.name: (*_COMMON, *family.ceiling.features)},
     lambda family, *_: family,
-    ("predict/adjust/ceiling.py", "predict/limits.py", "predict/families/*.py"),
+    ("predict/adjust/ceiling.py", "predict/roofline.py", "predict/families/*.py"),
 )
 
 
@@ -83,3 +88,50 @@ def features_of(op: Op, gpu: Gpu) -> Array:
     balance = np.clip(np.log2(busy / np.maximum(pipes.get("dram", limit), 1e-12)), -8.0, 8.0)
     parts = [np.log2(limit / launch_floor(gpu) + 1e-6), balance, *family_of(op).ceiling.shape(op, gpu)]
     return np.column_stack(np.broadcast_arrays(*(np.asarray(part, dtype=np.float64) for part in parts)))
+
+
+# Estimates as they would be if some kernels were as good as the best of their shape.
+
+
+Signature = tuple[Any, ...]
+
+
+def signature_of(op: Op) -> Signature:
+    """Which kernel of a model it is, whatever the step's size."""
+    sizes = families_of(op)[0].step_sizes
+    values = ((field.name, getattr(op, field.name)) for field in fields(op) if field.name not in sizes)  # type: ignore[arg-type]
+    return (type(op).__name__, *values)
+
+
+class Closing:
+    """Another predictor's estimates, with those of chosen kernels brought down to their ceilings."""
+
+    def __init__(self, predictor: Predictor, ceilings: Ceilings, chosen: Collection[Signature] | None = None) -> None:
+        """``chosen``: which kernels, by `signature_of`; None: all whose ceilings are known."""
+        self._predictor, self._ceilings, self._chosen = predictor, ceilings, chosen
+        self.is_cheap, self.is_bound = predictor.is_cheap, predictor.is_bound
+
+    def describe(self, gpu: Gpu) -> str:
+        """For people: what its estimates on this GPU rest on."""
+        return f"{self._predictor.describe(gpu)}; some kernels as good as the best of their shape"
+
+    def estimate(self, op: Op, gpu: Gpu) -> Estimate:
+        """One launch of ``op``; arrays of shapes give arrays of times."""
+        estimate = self._predictor.estimate(op, gpu)
+        if not self._closes(op):
+            return estimate
+        ratio = np.minimum(1.0, self._ceilings.seconds(op, gpu) / estimate.seconds)
+        return estimate.scaled(ratio if np.ndim(estimate.seconds) else float(ratio[0]))
+
+    def seconds(self, op: Op, gpu: Gpu) -> Quantity:
+        """The same without interval and reason, for those who ask by the thousand."""
+        seconds = self._predictor.seconds(op, gpu)
+        return np.minimum(seconds, self._ceilings.seconds(op, gpu)) if self._closes(op) else seconds
+
+    def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
+        """The terms of one estimate, as the other predictor has them."""
+        return self._predictor.explain(op, gpu)
+
+    def _closes(self, op: Op) -> bool:
+        chosen = self._chosen is None or signature_of(op) in self._chosen
+        return chosen and self._ceilings.knows(op)

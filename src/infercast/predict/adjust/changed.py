@@ -1,4 +1,4 @@
-"""Estimates on a chip that differs from a real one: the real one's, times what physics says of the difference."""
+"""Estimates on a modified chip, under a power limit or at a locked clock: those of the real chip, scaled by physics."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 
 from infercast.hardware import Gpu
-from infercast.hardware.kernels import is_modelled
+from infercast.hardware.load import is_modelled
 from infercast.ops import Op
 from infercast.ops.op import Quantity
-from infercast.predict.adjust.mixed import padded_seconds, split_batch, together
-from infercast.predict.choice import SIBLING_WIDENING, is_same_die, trust_in
+from infercast.predict.adjust.overlap import padded_seconds, split_batch, together
+from infercast.predict.adjust.power import limits_of
 from infercast.predict.estimate import SOURCES, Estimate
 from infercast.predict.families import family_of
+from infercast.predict.kernels import SIBLING_WIDENING, is_same_die, trust_in
 from infercast.predict.learned import Learned
-from infercast.predict.limits import Floor
-from infercast.predict.roofline import Predictor
+from infercast.predict.roofline import Floor, Predictor
 
 RATES = (
     "sms", "boost_clock", "fma_flops", "special_rate", "dram_bandwidth", "l2_bandwidth",
@@ -85,3 +85,39 @@ def _bounds(gpu: Gpu, real: Gpu) -> tuple[float, float]:
     rates = [getattr(gpu, name) / getattr(real, name) for name in RATES if getattr(real, name) > 0]
     rates.append(gpu.dense_flops("bf16") / real.dense_flops("bf16"))
     return 1.0 / max(1.0, *rates), 1.0 / min(1.0, *rates)
+
+
+# Estimates under a power limit or a locked clock: the chip's own, times what physics says of either.
+
+
+class HeldBack:
+    """All kernels longer by one factor: a board whose limit is below what reading memory draws."""
+
+    def __init__(self, predictor: Predictor, slower: float) -> None:
+        self._predictor, self._slower = predictor, slower
+        self.is_cheap, self.is_bound = predictor.is_cheap, predictor.is_bound
+
+    def describe(self, gpu: Gpu) -> str:
+        """For people: what its estimates on this GPU rest on."""
+        return f"{self._predictor.describe(gpu)}, {self._slower:.2f} times as long under the power limit"
+
+    def estimate(self, op: Op, gpu: Gpu) -> Estimate:
+        """One launch of ``op``; arrays of shapes give arrays of times."""
+        found = self._predictor.estimate(op, gpu).scaled(self._slower)
+        return replace(found, source=max(found.source, "sibling", key=SOURCES.index))
+
+    def seconds(self, op: Op, gpu: Gpu) -> Quantity:
+        """The same without interval and reason."""
+        return self._slower * self._predictor.seconds(op, gpu)
+
+    def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
+        """The terms of one estimate, at the full clock."""
+        return self._predictor.explain(op, gpu)
+
+
+def held_back(predictor: Predictor, gpu: Gpu) -> Predictor:
+    """The same predictor for a GPU that an operator holds back (`hardware.limited`), itself for one that runs free."""
+    if gpu.clock_limit and gpu.unlimited is not None:
+        predictor = Changed(predictor, gpu.unlimited)
+    slower = limits_of(gpu).always
+    return HeldBack(predictor, 1.0 + slower) if slower else predictor

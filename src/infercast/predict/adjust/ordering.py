@@ -11,7 +11,7 @@ import numpy as np
 
 from infercast.bundled import read_data
 from infercast.hardware import Gpu, load_gpu
-from infercast.hardware.ordering import has_at_least
+from infercast.hardware.gpu import has_at_least
 from infercast.ops import Op
 from infercast.ops.op import Quantity
 from infercast.predict.estimate import Estimate

@@ -22,9 +22,8 @@ import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.ops import Gemm, Op
-from infercast.ops.dtypes import tensor_rate_of
-from infercast.ops.op import Quantity
-from infercast.predict.energy.model import LEAST_CLOCK, BoardPower, board_power
+from infercast.ops.op import Quantity, tensor_rate_of
+from infercast.predict.board_power import LEAST_CLOCK, BoardPower, board_power
 from infercast.predict.families import FAMILIES
 
 FREE_SHARE, FULL_SHARE = 0.30, 0.75

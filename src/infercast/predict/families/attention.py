@@ -1,23 +1,477 @@
-"""Attention over prompts and over decoding sequences: one operator, learned under two names."""
+"""Attention over prompts and decoding sequences: physics of both phases, features, and the two family records."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import ceil, log2
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from infercast.hardware import Gpu
+from infercast.hardware.load import facts_of
 from infercast.ops import Attention, Op
-from infercast.ops.dtypes import bytes_of, tensor_rate_of
-from infercast.ops.op import Quantity
-from infercast.predict.families.family import Ceiling, Family, Shape, Values
-from infercast.predict.families.pipes import Array, Pipes, dram_seconds, product_limits, quantised_waves
+from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
+from infercast.predict.array_api import Kit, Number, Physics, Plain
+from infercast.predict.families.attention_batch import Lengths, batch_of, keys_in_reach, pairs_of, single_of
+from infercast.predict.families.attention_kernels import (
+    SCHEDULE_FEATURES,
+    KernelFamily,
+    Schedule,
+    family_of,
+    tabled_kernel,
+)
+from infercast.predict.families.family import (
+    Array,
+    Ceiling,
+    Family,
+    Pipes,
+    Shape,
+    Values,
+    dram_seconds,
+    product_limits,
+    quantised_waves,
+)
 from infercast.predict.identity import ANY, LATENT, kernel_of
-from infercast.predict.physics.attention_batch import Lengths, batch_of, keys_in_reach, pairs_of, single_of
-from infercast.predict.physics.attention_decode import DECODE_FEATURES, Decode, swept_decode
-from infercast.predict.physics.attention_prefill import PREFILL_FEATURES, Prefill, swept_prefill
+
+# Decode attention: one new token a sequence against its cached keys and values.
+#
+# Bytes of the cache over DRAM or L2, thread blocks with a latency of their own, and the splitting of long sequences.
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeConstants:
+    """Fitted on A100, L40S and H200 together and rounded; none belongs to a GPU.
+
+    Several trade off against one another: they are not facts of the hardware.
+    """
+
+    cache_share: float = 1.0
+    """Of the L2 size, before a re-read batch starts to miss."""
+    halved_cache_share: float = 0.55
+    """The same on chips whose L2 is two halves that may hold a line each."""
+    cache_sharpness: float = 10.0
+    overlap: float = 2.2
+
+
+DECODE_CONSTANTS = DecodeConstants()
+KEY_TILE = 128
+MMA_ROWS = 16
+MAX_SPLITS = 64
+
+DECODE_FEATURES: tuple[str, ...] = (
+    "log_sequences",
+    "log_longest_keys",
+    "log_longest_reach",
+    "log_mean_reach",
+    "log_heads",
+    "log_kv_heads",
+    "log_group",
+    "log_head_dim",
+    "kv_bytes",
+    "windowed",
+    "sliding",
+    "log_seconds",
+    "dram_share",
+    "stream_share",
+    "blocks_share",
+    "tensor_share",
+    "combine_share",
+    "launch_share",
+    "log_splits",
+    "log_rounds",
+    "round_fill",
+    "kv_head_fill",
+    "head_fill",
+    "log_kv_rounds",
+    "log_head_rounds",
+    "log_bytes",
+    "log_bytes_over_l2",
+    "tiles_longest",
+    "group_tile",
+    "group_fill",
+    "log_split_keys",
+    *SCHEDULE_FEATURES,
+)
+
+
+class Decode:
+    """What decode batches of one head layout on one GPU share."""
+
+    def __init__(self, op: Attention, gpu: Gpu, family: KernelFamily | None = None) -> None:
+        """``family``: the kernel, where it is not the one that published tables have of this operator."""
+        self.op, self.gpu = op, gpu
+        self.family = family = family or tabled_kernel(op, gpu)
+        fitted, clock, self.value_bytes = DECODE_CONSTANTS, gpu.boost_clock, bytes_of(op.kv_dtype)
+        narrow, width = self.value_bytes < 2.0, op.head_dim + op.value_dim
+        self.row_bytes = self.value_bytes * (op.head_dim if op.latent_kv else width)
+        # FlashAttention 2 cannot read a narrow cache: what engines run there instead always packs.
+        packed = not op.window or family.packs_window or narrow
+        self.blocks = op.kv_heads if packed else op.heads
+        """Blocks of one sequence over the heads, before its keys are split."""
+        self.rows = rows = op.heads / self.blocks
+        """Query heads in one block."""
+        # FlashAttention 2 splits the keys only in its packed form, which needs several heads to pack.
+        splittable = family.splits_alone or (packed and op.heads > op.kv_heads)
+        self.most_splits = MAX_SPLITS if splittable else 1.0
+        cache_share = fitted.halved_cache_share if facts_of(gpu).l2_partitions > 1 else fitted.cache_share
+        self.cache_bytes = gpu.l2_bytes * cache_share
+        self.dram_rate = gpu.dram_bandwidth * family.decode_dram_share
+        self.l2_rate = gpu.l2_bandwidth * family.decode_l2_share
+        self.sm_rate = clock * (family.narrow_bytes_per_cycle if narrow else family.sm_bytes_per_cycle)
+        self.lone_rate = clock * family.lone_bytes_per_cycle
+        self.tensor_rate = gpu.dense_flops(op.dtype) * family.decode_tensor_share
+        self.key_flops = 2.0 * width * (ceil(rows / MMA_ROWS) * MMA_ROWS)
+        self.launch, self.combine = family.launch_cycles / clock, family.combine_cycles / clock
+        if narrow:
+            self.launch *= family.narrow_launch
+        self.sequence = family.sequence_cycles / clock / gpu.sms
+        self.chain = (
+            family.block_seconds
+            + family.block_seconds_per_dim * op.head_dim
+            + family.block_seconds_per_head * min(rows, 64.0)
+        )
+        # Kernels come in sizes of 8, 16, 32, ... query heads a block.
+        tile = 2.0 ** ceil(log2(max(rows, 8.0)))
+        group = op.heads / op.kv_heads
+        self.sizes = log2(op.heads), log2(op.kv_heads), log2(group), log2(op.head_dim), self.value_bytes
+        self.tile = log2(tile), rows / tile
+        self.schedule = Schedule(op, gpu)
+
+    def physics(self, batch: Lengths, *, engine: bool = False) -> Physics:
+        """Decode batches; every sequence has one query. In an ``engine`` nothing of the cache is in L2.
+
+        Features are always as in the tables.
+        """
+        a, x, op, gpu, size = self, batch.x, self.op, self.gpu, batch.size
+        reach = x.smaller(batch.keys, op.window) if op.window else batch.keys
+        total, longest = batch.total(reach), batch.longest(reach)
+        sliding = batch.total(batch.keys > reach)
+        longest_tiles = x.ceil(longest / KEY_TILE)
+        splits, blocks = _grid(a, size, batch.total(x.ceil(reach / KEY_TILE)), longest_tiles, sliding, x)
+        part_keys, kv_bytes = longest / splits, total * op.kv_heads * a.row_bytes
+        terms = _decode_terms(a, splits, blocks, total * a.row_bytes, part_keys * a.row_bytes, size, x)
+        busy = terms["stream"] + terms["blocks"]
+        alone = terms["launch"] + terms["chain"] + terms["combine"]
+        seconds = alone + x.soft_max(DECODE_CONSTANTS.overlap, terms["dram"], busy, terms["tensor"])
+        kv_rounds, head_rounds = size * op.kv_heads / gpu.sms, size * op.heads / gpu.sms
+        shares = [terms[name] / seconds for name in ("dram", "stream", "blocks", "tensor")]
+        features = x.columns(
+            *x.logs(size, batch.longest(batch.keys), longest, total / size),
+            *a.sizes,
+            float(op.window > 0),
+            sliding / size,
+            *x.logs(seconds, *shares),
+            terms["combine"] / seconds,
+            *x.logs(terms["launch"] / seconds, splits, blocks / gpu.sms),
+            x.fill(blocks, gpu.sms),
+            x.fill(kv_rounds, 1),
+            x.fill(head_rounds, 1),
+            *x.logs(kv_rounds, head_rounds, kv_bytes, kv_bytes / gpu.l2_bytes),
+            x.smaller(longest_tiles, 4.0),
+            *a.tile,
+            x.log2(part_keys),
+            *a.schedule.features(batch, kv_bytes),
+        )
+        if engine:
+            terms["dram"] = kv_bytes * (1.0 / a.dram_rate)
+            seconds = alone + x.soft_max(DECODE_CONSTANTS.overlap, terms["dram"], busy, terms["tensor"])
+        return Physics(seconds, terms, features)
+
+
+def swept_decode(op: Attention, gpu: Gpu) -> Decode:
+    """As models of a sweep know it: what an engine runs on this chip."""
+    return Decode(op, gpu, family_of(gpu))
+
+
+def _grid(
+    a: Decode, size: Number, tiles: Number, longest_tiles: Number, sliding: Number, x: Kit
+) -> tuple[Number, Number]:
+    """Parts that the longest sequence is cut into, and thread blocks.
+
+    One block a sequence and KV head, and more while SMs are idle and keys are left to split.
+    """
+    heads, parts = a.blocks, a.family.window_parts
+    most = x.larger(x.smaller(longest_tiles, a.most_splits), 1.0)
+    splits = x.clip(x.floor(2.0 * a.gpu.sms / (size * heads)), 1.0, most)
+    # A short sequence in an uneven batch has fewer tiles than the longest has parts.
+    blocks = heads * x.clip(tiles, size, size * splits)
+    if a.op.window and parts > 1:
+        splits = x.where(sliding > 0.0, x.larger(splits, parts), splits)
+        blocks = blocks + heads * sliding * x.larger(parts - blocks / (size * heads), 0.0)
+    return splits, blocks
+
+
+def _decode_terms(
+    a: Decode, splits: Number, blocks: Number, head_bytes: Number, part_bytes: Number, size: Number, x: Kit
+) -> dict[str, Number]:
+    """Seconds of each pipe. ``head_bytes`` are one KV head's; ``part_bytes`` are those of the longest block."""
+    op, sms = a.op, a.gpu.sms
+    kv_bytes, read = head_bytes * op.kv_heads, head_bytes * a.blocks
+    miss = x.miss_share(kv_bytes, a.cache_bytes, DECODE_CONSTANTS.cache_sharpness)
+    rounds = blocks / sms
+    rounds = x.larger(1.0, rounds + 0.5 * (x.ceil(rounds) - rounds))  # between the average and the busiest SM's
+    merged = size * op.heads * op.value_dim * 4.0 * splits
+    return {
+        "launch": x.like(size, a.launch) if not a.sequence else a.launch + size * a.sequence,
+        "combine": x.where(splits > 1.0, a.combine + merged / a.l2_rate, 0.0),
+        "dram": kv_bytes * (miss / a.dram_rate + (1.0 - miss) / a.l2_rate),
+        # The longest block runs alone at the end; on average the SMs share the bytes.
+        "stream": x.larger(read / sms / a.sm_rate, part_bytes / a.lone_rate),
+        "chain": x.like(size, a.chain),
+        "blocks": a.chain * x.larger(rounds - 1.0, 0.0),
+        "tensor": a.key_flops * (read / a.row_bytes) / a.tensor_rate,
+    }
+
+
+# Prefill attention: tiles of query rows, each against the keys it may see.
+#
+# Prompts, chunks behind a cached prefix, and decoding sequences in the same call are all tiles; a tile's length is the
+# number of keys from the start of its first row's window to the end of its last row.
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillConstants:
+    """Fitted on A100, L40S and H200 together and rounded; none is a fact of the hardware or belongs to a GPU."""
+
+    sustained_power: float = 1.0
+    """How much of the drop from boost to sustained clock a long call feels."""
+    cache_share: float = 0.7
+    halved_cache_share: float = 0.4
+    cache_sharpness: float = 4.0
+    overlap: float = 1.2
+    write_seconds: float = 2.0e-6
+    write_dram_share: float = 0.72
+    write_cycles: float = 178.0
+    narrow_write_cycles: float = 228.0
+    """The kernel that writes keys and values: its launch, what it reaches of the memory's peak, and cycles of an SM for
+    each token of its share, in 16 bits and converted to fp8."""
+    write_cache_share: float = 0.5
+    write_cache_sharpness: float = 1.5
+
+
+PREFILL_CONSTANTS = PrefillConstants()
+HALF_ROWS = 128
+
+PREFILL_FEATURES: tuple[str, ...] = (
+    "log_sequences",
+    "log_longest_queries",
+    "log_mean_queries",
+    "log_longest_keys",
+    "prefix_share",
+    "log_heads",
+    "log_kv_heads",
+    "log_group",
+    "log_head_dim",
+    "kv_bytes",
+    "query_bytes",
+    "log_window",
+    "log_mean_keys",
+    "log_seconds",
+    "tensor_share",
+    "exponential_share",
+    "blocks_share",
+    "longest_share",
+    "dram_share",
+    "l2_share",
+    "launch_share",
+    "log_rounds",
+    "round_fill",
+    "fill_64",
+    "fill_192",
+    "packed_fill",
+    "log_packed_rounds",
+    "row_fill",
+    "log_bytes",
+    "log_bytes_over_l2",
+    "log_flops",
+    "log_tokens_times_heads",
+    "useful_pairs",
+    *SCHEDULE_FEATURES,
+)
+
+
+class Tiles(NamedTuple):
+    """How a kernel cuts a batch into query tiles."""
+
+    blocks: Number
+    keys: Number
+    """Keys of all blocks together, in whole key tiles."""
+    longest: Number
+    """Keys of the longest block."""
+
+
+class Prefill:
+    """What batches of one head layout on one GPU share."""
+
+    def __init__(self, op: Attention, gpu: Gpu, family: KernelFamily | None = None) -> None:
+        """``family``: the kernel, where it is not the one that published tables have of this operator."""
+        family = family or tabled_kernel(op, gpu)
+        self.op, self.gpu, self.family = op, gpu, family
+        fitted, self.width = PREFILL_CONSTANTS, op.head_dim + op.value_dim
+        self.query_bytes, self.value_bytes = bytes_of(op.dtype), bytes_of(op.kv_dtype)
+        speed = gpu.sustained_fraction**fitted.sustained_power
+        self.tensor_rate = gpu.dense_flops(op.dtype) * speed * family.tensor_share / gpu.sms
+        self.special_rate = gpu.special_rate * speed * family.exponential_share / gpu.sms
+        self.stored = op.head_dim if op.latent_kv else self.width
+        share = fitted.halved_cache_share if facts_of(gpu).l2_partitions > 1 else fitted.cache_share
+        self.cache_bytes = gpu.l2_bytes * share
+        self.dram_rate, self.l2_rate = gpu.dram_bandwidth * family.dram_share, gpu.l2_bandwidth * family.l2_share
+        self.launch = family.prompt_launch_cycles / gpu.boost_clock
+        self.chain = family.tile_seconds + family.tile_seconds_per_dim * op.head_dim
+        if self.value_bytes < 2.0:
+            self.chain *= family.narrow_chain
+            if self.query_bytes >= 2.0:
+                self.tensor_rate *= family.narrow_tensor
+        self.group = op.heads / op.kv_heads
+        sizes = op.heads, op.kv_heads, self.group, op.head_dim
+        self.sizes = *Plain.logs(*sizes), self.value_bytes, self.query_bytes, Plain.log2(op.window + 1.0)
+        self.schedule = Schedule(op, gpu)
+
+    def physics(self, batch: Lengths, *, engine: bool = False) -> Physics:
+        """Batches with prompts in them; in an ``engine`` another kernel writes their keys and values.
+
+        Features are always as in the tables.
+        """
+        a, x = self, batch.x
+        tiles = _tiles(a, batch, x)
+        terms, kv_bytes, io_bytes = _prefill_terms(a, batch, tiles, x)
+        work = x.soft_pair(a.family.softmax_overlap, terms["tensor"], terms["exponential"])
+        # Inside a tile the copies run under the products; the first and last bytes of a call do not.
+        busy = terms["blocks"] + x.soft_max(6.0, work, terms["longest"], terms["l2"])
+        own = terms["launch"] + terms["chain"] + x.soft_pair(PREFILL_CONSTANTS.overlap, terms["dram"], busy)
+        seconds = own
+        if a.family.writes:
+            terms["write"] = _write_seconds(a, batch, x)
+            seconds = own + terms["write"]
+        features = _features(a, batch, tiles, terms, seconds, io_bytes, x)
+        if engine and a.family.writes:
+            del terms["write"]
+            seconds = own
+        return Physics(seconds, terms, x.columns(*features, *a.schedule.features(batch, kv_bytes)))
+
+
+def _keys_of_tiles(op: Attention, batch: Lengths, rows: float, unit: int, x: Kit) -> tuple[Number, Number, Number]:
+    """Tiles of ``rows`` queries a sequence, the keys of all its tiles, and the keys of its longest tile.
+
+    Keys come in units of ``unit``.
+    """
+    queries, cached = batch.queries, batch.keys - batch.queries
+    tiles = x.ceil(queries / rows)
+    last = x.ceil(queries / unit) * unit
+    # Ends are rounded up to whole key tiles; behind a prefix that costs half a key tile on average.
+    ends = rows * tiles * (tiles - 1.0) / 2.0 + last + tiles * (cached + (cached % unit > 0.0) * unit / 2.0)
+    longest = x.larger(batch.keys, unit)
+    if not op.window:
+        return tiles, ends, longest
+    # Tile j starts at key cached + j rows - window + 1, which counts once it is positive: an arithmetic series. It is
+    # rounded down to a whole key tile, by as much in every tile.
+    offset = op.window - 1.0 - cached
+    first = x.clip(x.ceil(offset / rows), 0.0, tiles)
+    starts = rows * (tiles * (tiles - 1.0) - first * (first - 1.0)) / 2.0 - (tiles - first) * offset
+    rounding = (tiles - first) * (-offset % unit)
+    longest = x.smaller(longest, x.ceil((op.window + x.smaller(rows, queries) - 1.0) / unit) * unit)
+    return tiles, ends - starts + rounding, longest
+
+
+def _tiles(a: Prefill, batch: Lengths, x: Kit) -> Tiles:
+    """Cut a batch, with the query heads of a KV head in one tile where the kernel does so and it makes fewer tiles."""
+    op, family, group = a.op, a.family, a.group
+    plain = _cut(op, batch, op.heads, family.tile_rows, family.tile_keys, x)
+    if group == 1.0:
+        return plain
+    packed = _cut(op, batch, op.kv_heads, max(family.tile_rows / group, 1.0), family.tile_keys, x)
+    # Every family packs a batch that only decodes, but for FlashAttention 2 with a window.
+    decodes = (batch.longest(batch.queries) <= 1.0) & (family.packs_window or not op.window)
+    better = (packed.blocks < plain.blocks) & (family.packs_prompt | decodes)
+    if x is Plain:
+        return packed if better else plain
+    return Tiles(*[x.where(better, ours, theirs) for ours, theirs in zip(packed, plain, strict=True)])
+
+
+def _cut(op: Attention, batch: Lengths, heads: int, rows: float, unit: int, x: Kit) -> Tiles:
+    """Tiles of ``rows`` queries of each of ``heads``."""
+    tiles, keys, longest = _keys_of_tiles(op, batch, rows, unit, x)
+    if rows > HALF_ROWS:
+        # The block holds two tiles of 128 rows, and leaves the second out when it is empty.
+        keys = x.where(batch.queries <= HALF_ROWS, keys * HALF_ROWS / rows, keys)
+    return Tiles(batch.total(tiles) * heads, batch.total(keys) * heads, batch.longest(longest))
+
+
+def _prefill_terms(a: Prefill, batch: Lengths, tiles: Tiles, x: Kit) -> tuple[dict[str, Number], Number, Number]:
+    """Seconds of each pipe; the bytes of keys and values, and all that must move at least once."""
+    op, family, sms, flops = a.op, a.family, a.gpu.sms, 2.0 * a.width
+    blocks = x.larger(tiles.blocks, 1.0)
+    # The SMs finish together but for a part of a tile: long tiles are started first.
+    spread = 1.0 / sms + family.tail / blocks * x.smaller(1.0, blocks / sms)
+    per_sm = spread * tiles.keys * family.tile_rows
+    kv_bytes = keys_in_reach(batch, op.window) * op.kv_heads * a.stored * a.value_bytes
+    io_bytes = batch.total(batch.queries) * op.heads * a.width * a.query_bytes + kv_bytes
+    miss = x.miss_share(io_bytes, a.cache_bytes, PREFILL_CONSTANTS.cache_sharpness)
+    # Kernels that pack also split the keys of a few long tiles over idle SMs.
+    parts = x.clip(x.floor(sms / blocks), 1.0, tiles.longest / family.tile_keys) if family.packs_prompt else 1.0
+    longest = tiles.longest / parts * family.tile_rows
+    terms = {
+        "launch": x.like(io_bytes, a.launch),
+        "chain": x.like(io_bytes, a.chain),
+        "tensor": per_sm * flops / a.tensor_rate,
+        "exponential": per_sm / a.special_rate,
+        "blocks": a.chain * x.larger(blocks / sms - 1.0, 0.0),
+        "longest": x.soft_pair(family.softmax_overlap, longest * flops / a.tensor_rate, longest / a.special_rate),
+        "dram": io_bytes * (miss / a.dram_rate + (1.0 - miss) / a.l2_rate),
+        "l2": tiles.keys * a.stored * a.value_bytes / a.l2_rate,
+    }
+    return terms, kv_bytes, io_bytes
+
+
+def swept_prefill(op: Attention, gpu: Gpu) -> Prefill:
+    """As models of a sweep know it: what an engine runs on this chip, without the kernel that writes the cache."""
+    return Prefill(op, gpu, family_of(gpu))
+
+
+def _write_seconds(a: Prefill, batch: Lengths, x: Kit) -> Number:
+    """The kernel that writes the keys and values of all new tokens, which are in L2 where they fit."""
+    op, gpu, fitted, tokens = a.op, a.gpu, PREFILL_CONSTANTS, batch.total(batch.queries)
+    moved = tokens * op.kv_heads * a.stored * (a.query_bytes + a.value_bytes)
+    miss = x.miss_share(moved, gpu.l2_bytes * fitted.write_cache_share, fitted.write_cache_sharpness)
+    cycles = fitted.narrow_write_cycles if a.value_bytes < 2.0 else fitted.write_cycles
+    dram = gpu.dram_bandwidth * fitted.write_dram_share
+    move = moved * (miss / dram + (1.0 - miss) / a.l2_rate)
+    return fitted.write_seconds + move + tokens * (cycles / gpu.boost_clock / gpu.sms)
+
+
+def _features(
+    a: Prefill,
+    batch: Lengths,
+    tiles: Tiles,
+    terms: dict[str, Number],
+    seconds: Number,
+    io_bytes: Number,
+    x: Kit,
+) -> list[Number]:
+    """The columns of ``PREFILL_FEATURES`` but for the schedule's."""
+    op, sms, size, queries = a.op, a.gpu.sms, batch.size, batch.queries
+    tokens, keys = batch.total(queries), batch.total(batch.keys)
+    packed = op.kv_heads * batch.total(x.ceil(queries * op.heads / op.kv_heads / 128.0))
+    names = ("tensor", "exponential", "blocks", "longest", "dram", "l2", "launch")
+    pairs = pairs_of(batch, op.window)
+    return [
+        *x.logs(size, batch.longest(queries), tokens / size, batch.longest(batch.keys)),
+        1.0 - tokens / x.larger(keys, 1.0),
+        *a.sizes,
+        *x.logs(tiles.keys / x.larger(tiles.blocks, 1.0), seconds),
+        *x.logs(*[terms[name] / seconds for name in names], tiles.blocks / sms),
+        x.fill(tiles.blocks, sms),
+        x.fill(op.heads * batch.total(x.ceil(queries / 64.0)), sms),
+        x.fill(op.heads * batch.total(x.ceil(queries / 192.0)), sms),
+        x.fill(packed, sms),
+        x.log2(packed / sms),
+        tokens / x.larger(batch.total(x.ceil(queries / 128.0)) * 128.0, 1.0),
+        *x.logs(io_bytes, io_bytes / a.gpu.l2_bytes, 2.0 * op.heads * a.width * pairs, tokens * op.heads),
+        pairs * op.heads / x.larger(tiles.keys * 128.0, 1.0),
+    ]
+
 
 QUERY_TILE = 128
 LONGEST = 1 << 40

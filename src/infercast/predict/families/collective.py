@@ -1,23 +1,319 @@
-"""Communication between the GPUs of one replica."""
+"""Collectives between the GPUs of a replica: links, NCCL, the all-reduce kernels of engines, and the family record."""
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from math import log2
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from infercast.bundled import DATA
 from infercast.hardware import Gpu
-from infercast.hardware.pcie import MEASURED, is_left_open, servers
+from infercast.hardware.gpu import MEASURED, is_left_open, ring_rate, servers
+from infercast.hardware.load import facts_of
 from infercast.ops import Collective
-from infercast.predict.families.family import Ceiling, Family, Shape
-from infercast.predict.families.pipes import floats, lone
-from infercast.predict.physics.collective import FEATURES, Exchange
+from infercast.predict.array_api import Kit, Number, Physics, Plain, kit_of
+from infercast.predict.families.family import Ceiling, Family, Shape, floats, lone
 
 if TYPE_CHECKING:
-    from infercast.predict.profile import KernelProfile
+    from infercast.predict.identity import KernelProfile
 
-KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+
+# What joins the GPUs of a node, as a collective sees it: rates of links, and how long a short message takes.
+
+
+REFERENCE_CLOCK = 1.83e9
+"""Latencies are of an H200, at this clock."""
+
+
+class Timed(NamedTuple):
+    """One algorithm: its time, and what it is made of."""
+
+    seconds: Number
+    latency: Number
+    transfer: Number
+    algorithm: Number
+
+
+def merge(x: Kit, first: Number, one: Callable[[], Timed], other: Callable[[], Timed]) -> Timed:
+    """``one`` where ``first`` holds, else ``other``; a single message is timed by the one that it takes."""
+    if x is Plain:
+        return one() if first else other()
+    return Timed(*[x.where(first, ours, theirs) for ours, theirs in zip(one(), other(), strict=True)])
+
+
+def shorter(x: Kit, one: Timed, other: Timed) -> Timed:
+    """``one`` where it takes less time, else ``other``."""
+    return merge(x, one.seconds < other.seconds, lambda: one, lambda: other)
+
+
+def link_rate(gpu: Gpu, gpus: int) -> float:
+    """Bytes a second of each GPU's links, were all of them payload."""
+    if gpu.is_linked(gpus):
+        return gpu.nvlink_bandwidth
+    return ring_rate(gpu, gpus)
+
+
+def delay(gpu: Gpu, clock_power: float) -> float:
+    """Latency against that of an H200, for kernels that slow down with this power of the clock."""
+    return float((REFERENCE_CLOCK / gpu.boost_clock) ** clock_power * facts_of(gpu).flag_delay)
+
+
+def is_switched(gpu: Gpu, gpus: int) -> bool:
+    """Whether a switch that reduces joins so many of them."""
+    return facts_of(gpu).switch_share > 0.0 and gpu.is_linked(gpus)
+
+
+# What NCCL does: rings by a short or a bulk protocol, reduction in the switch, exchanges of all with all.
+
+
+class _Protocol(NamedTuple):
+    """How a library moves a message; times are of a 1.83 GHz GPU."""
+
+    latency: float
+    """Seconds of the kernel itself."""
+    step: float
+    """Seconds that each further GPU adds, on every pass around the ring."""
+    efficiency: float
+    """Share of the links that carries payload, among many GPUs."""
+    pair_loss: float
+    """What two GPUs, which drive fewer channels than eight, lose of it (twice)."""
+    softness: float
+    """Below one, latency and transfer add up to more than their sum."""
+
+
+# Fitted on NCCL 2.26 to 2.29 on A100, H100 and H200.
+SHORT = _Protocol(4.95e-6, 0.73e-6, 1.0, 0.0, 0.60)
+BULK = _Protocol(10.8e-6, 0.39e-6, 0.84, 0.40, 0.68)
+SWITCH = _Protocol(31e-6, 0.0, 0.72, 0.0, 0.68)
+EXCHANGE = _Protocol(11.0e-6, 0.04e-6, 0.73, 0.20, 0.77)
+# A ring turns to the bulk protocol where a GPU's share of the message would fill its links for so long.
+BULK_FROM = 1.4e-6
+# A short exchange: seconds of the kernel and of each further GPU, and bytes a second to one peer.
+PEER_LATENCY, PEER_STEP, PEER_RATE = 6.1e-6, 0.38e-6, 5.9e9
+# A library's kernels are many small steps of few thread blocks: their latency falls faster than the clock rises.
+LIBRARY_CLOCK_POWER = 1.8
+# PCIe traffic that crosses between sockets adds to latency.
+PCIE_DELAY = 1.63
+
+
+def library(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
+    """The algorithm and protocol that NCCL picks."""
+    passes = 2 if op.kind == "all_reduce" else 1
+    carried = op.link_share * message
+
+    def short() -> Timed:
+        return _by(SHORT, carried, passes, op, gpu, 0.0, x)
+
+    if not gpu.is_linked(op.gpus):
+        return short()
+    if op.kind == "all_to_all":
+        return _exchange(op, gpu, message, x)
+    is_short = message < BULK_FROM * gpu.nvlink_bandwidth * op.gpus
+    ring = merge(x, is_short, short, lambda: _by(BULK, carried, passes, op, gpu, 1.0, x))
+    if op.kind != "all_reduce" or op.gpus < 8 or not is_switched(gpu, op.gpus):
+        return ring
+    by_switch = message * (op.gpus + 1) / op.gpus / facts_of(gpu).switch_share
+    return shorter(x, _by(SWITCH, by_switch, 0, op, gpu, 6.0, x), ring)
+
+
+def message_latency(gpu: Gpu) -> float:
+    """Seconds of the kernel that sends a short message."""
+    return SHORT.latency * delay(gpu, LIBRARY_CLOCK_POWER)
+
+
+def _by(protocol: _Protocol, carried: Number, passes: int, op: Collective, gpu: Gpu, algorithm: float, x: Kit) -> Timed:
+    """One kernel: ``carried`` bytes cross each GPU's links."""
+    slow = delay(gpu, LIBRARY_CLOCK_POWER) * (1.0 if gpu.is_linked(op.gpus) else PCIE_DELAY)
+    share = protocol.efficiency - protocol.pair_loss / op.gpus if gpu.is_linked(op.gpus) else 1.0
+    latency = x.like(carried, (protocol.latency + passes * protocol.step * (op.gpus - 1)) * slow)
+    transfer = carried / (link_rate(gpu, op.gpus) * share)
+    return Timed(x.soft_pair(protocol.softness, latency, transfer), latency, transfer, algorithm)
+
+
+def _exchange(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
+    """Everyone sends to everyone: peers one by one and slowly, or all links filled."""
+    bulk = _by(EXCHANGE, op.link_share * message, 1, op, gpu, 5.0, x)
+    latency = x.like(message, (PEER_LATENCY + PEER_STEP * (op.gpus - 1)) * delay(gpu, LIBRARY_CLOCK_POWER))
+    transfer = message / op.gpus / PEER_RATE
+    return shorter(x, Timed(latency + transfer, latency, transfer, 4.0), bulk)
+
+
+# All-reduces of the engines' own: one- and two-shot kernels, and kernels over symmetric memory.
+#
+# A one-shot kernel reads everything of everyone, a two-shot kernel reduces a share and gathers the others'. Above the
+# size that these are kept to, vLLM copies the message into memory that all GPUs map, reduces it there (two-shot, or by
+# the switch) and copies it out again.
+
+
+MIB = 1 << 20
+ONE_SHOT_LIMITS = {2: 64 * MIB, 4: MIB // 2, 8: MIB // 4}
+# Seconds of a kernel at 1.83 GHz, of each further GPU, and of a second shot; share of the links it fills. Fitted on
+# vLLM's kernels on A100, H100 and H200.
+SHOT_LATENCY, SHOT_STEP, SECOND_SHOT = 4.34e-6, 0.055e-6, 3.4e-6
+SHOT_EFFICIENCY, SHOT_SOFTNESS = 0.72, 0.90
+# Symmetric memory, fitted on H100 and H200: seconds of two copies and the kernel between them, and the shares of the
+# links that it fills by two shots and through the switch.
+SYMMETRIC_LATENCY, SYMMETRIC_EFFICIENCY, MULTICAST_EFFICIENCY = 8.6e-6, 0.74, 0.69
+# Only part of the latency of so short a kernel is cycles of the GPU: as a power of the clock.
+ENGINE_CLOCK_POWER = 0.55
+
+
+def engine_kernel(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
+    """What an engine does itself, and the library's where it leaves a collective to that."""
+    limits = _limits(op, gpu, "own")
+    # Without NVLink, engines give their own kernel up beyond two GPUs.
+    if op.kind != "all_reduce" or not limits or not (gpu.is_linked(op.gpus) or op.gpus <= 2):
+        return library(op, gpu, message, x)
+
+    def longer() -> Timed:
+        symmetric_limits = _limits(op, gpu, "symmetric")
+        if not symmetric_limits or not is_switched(gpu, op.gpus):
+            return library(op, gpu, message, x)
+        most = _limit(symmetric_limits, op.gpus)
+        by_library, symmetric = (lambda: library(op, gpu, message, x)), (lambda: _symmetric(op, gpu, message, x))
+        return merge(x, message <= most, symmetric, by_library)
+
+    return merge(x, message < _limit(limits, op.gpus), lambda: _shots(op, gpu, message, x), longer)
+
+
+@cache
+def _engines() -> dict[str, dict[str, Any]]:
+    """What is known of each engine's own kernels."""
+    return tomllib.loads(DATA.joinpath("all_reduce.toml").read_text(encoding="utf-8"))
+
+
+def _limits(op: Collective, gpu: Gpu, kernels: str) -> Mapping[Any, int]:
+    """Bytes that an engine's kernels end at, by the largest number of GPUs each limit is for; empty: it has none."""
+    table = _engines().get(op.library, {}).get(kernels, {})
+    limits: Mapping[Any, int] = table.get(gpu.compute_capability, table.get("other", {}))
+    return limits
+
+
+def _limit(limits: Mapping[Any, int], gpus: int) -> int:
+    """Bytes that a kernel for so many GPUs ends at."""
+    return next((size for most, size in limits.items() if gpus <= int(most)), 0)
+
+
+def _shots(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
+    """Read all of the others at once, or reduce a share and gather the rest."""
+    one = message < _limit(ONE_SHOT_LIMITS, op.gpus)
+    link = link_rate(gpu, op.gpus) * (SHOT_EFFICIENCY if gpu.is_linked(op.gpus) else 1.0)
+    saved = 1e-6 * _engines()[op.library].get("switched_saves_us", 0.0) if is_switched(gpu, op.gpus) else 0.0
+    seconds = SHOT_LATENCY - saved + SHOT_STEP * (op.gpus - 1) + x.where(one, 0.0, SECOND_SHOT)
+    latency = seconds * delay(gpu, ENGINE_CLOCK_POWER)
+    transfer = x.where(one, (op.gpus - 1) * message, op.link_share * message) / link
+    return Timed(x.soft_pair(SHOT_SOFTNESS, latency, transfer), latency, transfer, x.where(one, 2.0, 3.0))
+
+
+def _symmetric(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
+    """Copied in, reduced by two shots or by the switch, and copied out."""
+    by_switch = op.gpus >= _engines()[op.library]["multicast_from"][gpu.compute_capability]
+    carried, share = op.link_share * message, SYMMETRIC_EFFICIENCY
+    if by_switch:
+        carried = message * (op.gpus + 1) / op.gpus
+        share = MULTICAST_EFFICIENCY * facts_of(gpu).switch_share
+    latency = x.like(message, SYMMETRIC_LATENCY * delay(gpu, ENGINE_CLOCK_POWER))
+    # Two copies read and write it once each.
+    transfer = carried / (link_rate(gpu, op.gpus) * share) + 4.0 * message / gpu.dram_bandwidth
+    return Timed(x.soft_pair(SHOT_SOFTNESS, latency, transfer), latency, transfer, 8.0 if by_switch else 7.0)
+
+
+# Collectives: a latency that grows with the number of GPUs, and the bytes that each link carries.
+#
+# An engine's own all-reduce (collective_engine.py) is for messages within its limits. Longer ones and other kinds go
+# through a library (collective_library.py): rings by a protocol of short latency that wastes bandwidth, then by one of
+# long latency that does not; reduction inside the switch (NVLS) on eight GPUs that one joins; exchanges with all
+# peers at once.
+#
+# Between nodes a collective is two: one inside every node, and one among the nodes in which each GPU's own share of
+# the
+# message crosses its own network adapter. Cards that no bridge joins talk over PCIe.
+
+
+FEATURES = (
+    "transfer_share",
+    "log_message",
+    "log_chunk",
+    "gpus",
+    "log_message_over_latency",
+    "algorithm",
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "log_microseconds",
+)
+
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+# Share of a network adapter's line rate that carries payload: not measured here, NCCL's users report 0.8 to 0.95.
+NETWORK_EFFICIENCY, NETWORK_SOFTNESS = 0.85, 0.70
+# In an engine GPUs do not come to a collective at the same moment, and all wait for the last: seconds for two of them,
+# growing with the logarithm of their number. Tables are measured with GPUs that do nothing else.
+RANK_SKEW = 1.2e-6
+
+
+def _inside(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
+    """A collective over the GPUs of one node."""
+    if op.kind == "send_recv":  # one pair after the other, over what joins them all
+        joined = gpu if gpu.is_linked(op.gpus) else replace(gpu, nvlink_bandwidth=0.0)
+        return library(replace(op, gpus=2), joined, message, x)
+    return engine_kernel(op, gpu, message, x)
+
+
+def _between_nodes(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
+    """Inside every node first (and last), then each GPU's share of the message over its own adapter."""
+    node = gpu.gpus_per_node
+    nodes = -(-op.gpus // node)
+    passes = 2 if op.kind == "all_reduce" else 1
+    carried = message if op.kind == "send_recv" else passes * message * (nodes - 1) / nodes
+    if op.kind in ("all_reduce", "all_gather", "reduce_scatter"):
+        carried = carried / node
+    started = message_latency(gpu) if op.kind == "send_recv" else 0.0
+    latency = x.like(message, started + passes * (nodes - 1) * gpu.network_latency)
+    transfer = carried / (gpu.network_bandwidth * NETWORK_EFFICIENCY)
+    seconds = x.soft_pair(NETWORK_SOFTNESS, latency, transfer)
+    if op.kind == "send_recv" or node == 1:
+        return Timed(seconds, latency, transfer, 0.0)
+    inner = _inside(replace(op, gpus=node, library="nccl"), gpu, message, x)
+    return Timed(inner.seconds + seconds, inner.latency + latency, inner.transfer + transfer, inner.algorithm)
+
+
+class Exchange:
+    """Collectives of one kind over so many GPUs: of one node, or of several that a network joins."""
+
+    def __init__(self, op: Collective, gpu: Gpu) -> None:
+        self.op, self.gpu = op, gpu
+        self.is_spread = op.gpus > gpu.gpus_per_node and gpu.network_bandwidth > 0
+        self.kinds = [float(op.kind == kind) for kind in KINDS]
+        self.late = RANK_SKEW * log2(max(op.gpus, 1))
+
+    def physics(self, message: Number, *, engine: bool = False) -> Physics:
+        """Messages of so many bytes. Between the other kernels of an ``engine`` the last GPU to come is waited for."""
+        op, gpu, x = self.op, self.gpu, kit_of(message)
+        message = x.larger(message, 1.0)
+        inside = _between_nodes if self.is_spread else _inside
+        seconds, latency, transfer, algorithm = inside(op, gpu, message, x)
+        features = x.columns(
+            transfer / (transfer + latency),
+            *x.logs(message, message / op.gpus),
+            op.gpus,
+            x.log2(transfer / latency),
+            algorithm,
+            *self.kinds,
+            x.log2(seconds * 1e6),
+        )
+        if engine:
+            seconds, latency = seconds + self.late, latency + self.late
+        return Physics(seconds, {"launch": latency, "link": transfer}, features)
+
+
+CEILING_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 
 
 def _variants(op: Collective, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
@@ -61,6 +357,6 @@ COLLECTIVE = Family(
     typical=lambda _: ("collective",),
     ceiling=Ceiling(
         features=("kind", "gpus", "linked"),
-        shape=lambda op, gpu: [KINDS.index(op.kind), op.gpus, gpu.is_linked(op.gpus)],
+        shape=lambda op, gpu: [CEILING_KINDS.index(op.kind), op.gpus, gpu.is_linked(op.gpus)],
     ),
 )

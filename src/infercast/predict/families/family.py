@@ -1,21 +1,67 @@
-"""What a kernel family is: one record that everything looks up, and what several records share."""
+"""The record of a kernel family, and what several families share: waves, memory time and hard limits."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from infercast.hardware import Gpu
 from infercast.ops import Op
-from infercast.ops.op import Quantity
-from infercast.predict.families.pipes import Array, Pipes
-from infercast.predict.physics.terms import Physics
+from infercast.ops.op import Quantity, Size, tensor_rate_of
+from infercast.predict.array_api import Physics
 
 if TYPE_CHECKING:
-    from infercast.predict.profile import KernelProfile
+    from infercast.predict.identity import KernelProfile
+
+
+# What kernels of several families ask of a GPU alike.
+
+
+Array = npt.NDArray[Any]
+Pipes = dict[str, Quantity]
+"""Seconds by pipe."""
+
+
+def quantised_waves(blocks: Quantity, sms: int) -> Quantity:
+    """``u`` >= 1: how much longer whole rounds take than a perfectly even spread, once there is more than one.
+
+    A kernel that does not fill one round is cut finer (along k, or along the keys) until it does.
+    """
+    if np.ndim(blocks) == 0:
+        return math.ceil(blocks / sms) * sms / float(blocks) if blocks > sms else 1.0
+    rounds = np.ceil(blocks / sms)
+    result: Quantity = np.where(rounds > 1, rounds * sms / np.maximum(blocks, 1), 1.0)
+    return result
+
+
+def dram_seconds(op: Op, gpu: Gpu) -> Quantity:
+    """Every distinct byte moved once at full bandwidth."""
+    seconds: Quantity = (op.bytes_read + op.bytes_written) / gpu.dram_bandwidth
+    return seconds
+
+
+def product_limits(op: Op, gpu: Gpu, least_bytes: Quantity) -> dict[str, Array]:
+    """Of a product: what must move, and the tensor cores at their peak."""
+    tensor = np.ravel(op.flops) / gpu.dense_flops(tensor_rate_of(op.compute_dtype))
+    return {"dram": np.ravel(least_bytes) / gpu.dram_bandwidth, "tensor": tensor}
+
+
+def floats(size: Size) -> Array:
+    """Sizes of many kernels."""
+    return np.atleast_1d(np.asarray(size, dtype=np.float64))
+
+
+def lone(size: Size) -> float | None:
+    """A size that is one number, also in an array of one."""
+    if isinstance(size, np.ndarray):
+        return float(size.item()) if size.size == 1 else None
+    return float(size)
+
 
 Values = Mapping[str, Any]
 
@@ -152,6 +198,11 @@ class Family:
     typical: Callable[[Any], tuple[str, ...]]
     """Rows of typical.toml that say what it reaches on GPUs that nobody measured, first choice first."""
     ceiling: Ceiling
+
+    def tables(self, op: Op, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
+        """Names of the measured tables that a profile lists for an operator, first choice first."""
+        named = self.name if self.table is None else self.table(op, gpu, profile)
+        return profile.tables.get(named, profile.tables.get(self.name, ()))
 
     def physics(self, op: Op, gpu: Gpu, *, engine: bool = False, swept: bool = False) -> Physics:
         """Kernels as in a table or as in an ``engine``; ``swept``: for models of a sweep, which is as in an engine."""

@@ -1,26 +1,429 @@
-"""Routed experts of one layer as one fused operator."""
+"""Routed experts of one layer as one fused operator: token routing, kernel styles, physics, and the family record."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache, lru_cache
+from math import ceil, inf
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from infercast.bundled import read_data
 from infercast.hardware import Gpu
-from infercast.hardware.kernels import by_kernels
+from infercast.hardware.load import by_kernels, facts_of
 from infercast.ops import MoE
-from infercast.ops.dtypes import bytes_of, tensor_rate_of
-from infercast.ops.op import Quantity
-from infercast.predict.families.family import Ceiling, Family, Shape, Values
-from infercast.predict.families.pipes import Pipes, dram_seconds, floats, lone, product_limits
+from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
+from infercast.predict.array_api import Array, Kit, Number, Physics, Plain, kit_of
+from infercast.predict.families.family import (
+    Ceiling,
+    Family,
+    Pipes,
+    Shape,
+    Values,
+    dram_seconds,
+    floats,
+    lone,
+    product_limits,
+)
+from infercast.predict.families.gemm_tiling import as_run, is_widened, multiplying
 from infercast.predict.identity import ANY
-from infercast.predict.physics import moe
-from infercast.predict.physics.expert_styles import TRITON, style_of
 
 if TYPE_CHECKING:
-    from infercast.predict.profile import KernelProfile
+    from infercast.predict.identity import KernelProfile
+
+
+# How kernels for routed experts differ: what their products are cut into, what they hide, what lies around them.
+#
+# Constants of Triton's were fitted in bf16 on A100, L40S, H100 and H200; those of tuned products to CUTLASS experts of
+# TensorRT-LLM (bf16, fp8, fp8 by blocks, mxfp4) on L40S, H100 and H200. They are not hardware facts. What is known of
+# a
+# kernel by its source is in data/kernels.toml.
+
+
+ONE_BLOCK = 1024
+"""Pairs that one thread block sorts."""
+REFERENCE_CLOCK, CLOCK_FREE = 1.83e9, 0.45
+"""The clock that launches belong to, and the share of them that does not scale with it."""
+
+
+class Style(NamedTuple):
+    """Constants of one way to multiply groups of rows."""
+
+    tiles: tuple[tuple[int, int], ...] = ((16, 64), (32, 64), (64, 128), (128, 128))
+    """Rows (tokens) and columns."""
+    tensor: float = 0.745
+    feed: float = 1.07
+    dram: float = 0.86
+    between: float = 0.86
+    """Shares of the peaks that are reached: tensor cores, L2 into an SM, memory, and L2 or memory between products."""
+    latency: float = 5.5e-7
+    """Seconds of a tile beside its steps ..."""
+    step: float = 0.0
+    """... and of each step over 128 of its depth at least, at the reference clock."""
+    rounding: float = 0.05
+    """1: a partly full round of tiles takes a whole one; 0: work is spread evenly."""
+    overlap: float = 3.6
+    is_fed_ahead: bool = False
+    """Whether operands arrive while a tile multiplies; else one waits for the other."""
+    launches: float = 35e-6
+    per_expert: float = 5e-9
+    is_clocked: bool = True
+    """Whether launches get shorter with a higher clock."""
+    block_scaled: float = 1.0
+    """Tensor rate where each step's results are scaled before they are added."""
+    widened: float = 1.0
+    """Tensor rate where weights are widened on the way."""
+    pair: float = 0.0
+    """Seconds to sort each pair of a token and an expert, wherever that is ..."""
+    sorting: float = 0.0
+    """... and of the further kernels that do it where one block cannot."""
+    takes_all: bool = True
+    """Whether pairs of tokens and experts on other GPUs are sorted, activated and added up as well, as zeros."""
+
+    def launch(self, op: MoE, gpu: Gpu) -> float:
+        """Seconds that do not depend on the tokens."""
+        by_clock = CLOCK_FREE + (1 - CLOCK_FREE) * REFERENCE_CLOCK / gpu.boost_clock if self.is_clocked else 1.0
+        return self.launches * by_clock + self.per_expert * op.experts
+
+    def sort(self, pairs: Number, x: Kit) -> Number:
+        """Seconds to put so many pairs in the order of their experts."""
+        return pairs * self.pair + x.where(pairs > ONE_BLOCK, self.sorting, 0.0)
+
+    def rate(self, op: MoE, gpu: Gpu, kernel: str) -> float:
+        """Share of the tensor cores' peak that such a product can reach by its format and instruction."""
+        if _facts().get(kernel, {}).get("mma") == "sync":
+            return facts_of(gpu).mma_sync
+        return self.block_scaled if op.dtype == "fp8_block" else self.widened if is_widened(op) else 1.0
+
+
+TRITON = Style()
+TUNED = Style(
+    tiles=((8, 128), (16, 128), (32, 128), (64, 128), (128, 128), (128, 256)),
+    tensor=0.908,
+    feed=2.19,
+    dram=0.843,
+    between=0.848,
+    latency=1.5e-6,
+    step=5.21e-8,
+    rounding=1.0,
+    overlap=1.89,
+    is_fed_ahead=True,
+    is_clocked=False,
+    block_scaled=0.491,
+    widened=0.353,
+    pair=6.96e-10,
+    sorting=3.19e-6,
+    takes_all=False,
+)
+STYLES = {"triton": TRITON, "tuned": TUNED}
+
+
+@cache
+def style_of(kernel: str) -> Style:
+    """How a kernel (data/kernels.toml, experts) multiplies; Triton's where nothing is known of it."""
+    facts = _facts().get(kernel, {"style": "triton"})
+    named = {name: facts[name] for name in ("launches", "per_expert", "pair", "sorting") if name in facts}
+    return STYLES[facts["style"]]._replace(**named)
+
+
+@cache
+def _facts() -> dict[str, dict[str, Any]]:
+    facts: dict[str, dict[str, Any]] = read_data("kernels.toml")["experts"]
+    return facts
+
+
+# Where the tokens of a layer go: how many each expert of a GPU receives, and the row blocks that they fill.
+
+
+ROUNDED_AWAY = 0.36
+"""A power law's share below which rounding leaves an expert without a token."""
+CLASSES = 24
+"""Experts are taken in this many equal classes, from the least to the most loaded."""
+_RANK = (np.arange(CLASSES) + 0.5) / CLASSES
+DRAWS = 16
+"""How often a power law's loads are drawn to find those of the heaviest GPU."""
+WHOLE = "/whole"
+"""After a routing's name: a GPU multiplies all pairs of every token that has one of its experts, not only its own."""
+
+
+class Routed(NamedTuple):
+    """Where the tokens of each kernel went."""
+
+    rows: Number
+    hit: Number
+    """Experts that get any."""
+    blocks: list[Number]
+    """Row blocks, for each height of a tile."""
+    most: Number
+    """Tokens of the most loaded expert."""
+
+
+@cache
+def standard_deviations() -> Array:
+    """How many standard deviations each class of experts is off the mean."""
+    from statistics import NormalDist  # noqa: PLC0415 - models without experts need no decimals and fractions
+
+    return np.array([NormalDist().inv_cdf(rank) for rank in _RANK])
+
+
+def route(op: MoE, tokens: Number, heights: Array, x: Kit) -> Routed:
+    """Spread tokens over the experts of this GPU, and cut each expert's into blocks of these heights."""
+    loads, chance, chances = _loads(op, tokens, x)
+    of_class = op.num_local / CLASSES
+    rows, expected = x.total(loads) * of_class, chances * of_class
+    most = x.smaller(rows, op.num_local)
+    if op.routing.endswith(WHOLE):
+        all_pairs = _of_tokens_seen(op, tokens, rows, x)
+        loads, rows = loads * x.along(all_pairs / x.larger(rows, 1e-9)), all_pairs
+    hit = x.clip(expected, x.smaller(op.topk * op.num_local / op.experts, most), most)
+    tiles = np.maximum(np.ceil(loads[..., None] / heights - 1e-9), 1.0)
+    tiles *= x.along(chance * x.along(hit / expected))
+    blocks = [x.larger(each * of_class, 1.0) for each in x.apart(np.add.reduce(tiles, axis=-2))]
+    return Routed(rows, hit, blocks, x.last(loads))  # classes are in rising order
+
+
+def _of_tokens_seen(op: MoE, tokens: Number, rows: Number, x: Kit) -> Number:
+    """All pairs of the tokens of which a GPU has so many: in equal shares each token comes once, else by chance."""
+    if op.routing.startswith("balanced"):
+        return x.smaller(rows * op.topk, tokens * op.topk)
+    share = x.smaller(rows / (tokens * op.topk), 1 - 1e-9)
+    return x.larger(-x.expm1(op.topk * x.log1p(-share)) * tokens * op.topk, rows)
+
+
+def _loads(op: MoE, tokens: Number, x: Kit) -> tuple[Array, Number, Number]:
+    """Tokens of an expert of each class, the probability that it gets any, and the sum of that over the classes.
+
+    Where all classes have the same probability it is one number.
+    """
+    mean = tokens * op.topk / op.experts
+    routing = op.routing.removesuffix(WHOLE)
+    if routing == "balanced":
+        chance = x.smaller(mean, 1.0)
+        return np.repeat(x.along(mean), CLASSES, axis=-1), x.along(chance), CLASSES * chance
+    if routing.startswith("power_law_"):
+        power = 1.0 - float(routing.removeprefix("power_law_"))
+        if op.num_local < op.experts:
+            loads = _on_heaviest(power, op, tokens)
+        else:
+            loads = _power_law(power, x.along(mean), x.along(tokens))
+        chance = loads**3 / (loads**3 + ROUNDED_AWAY**3)
+        return loads, chance, x.total(chance)
+    loads = np.maximum(x.along(mean) + x.along(x.sqrt(mean)) * standard_deviations(), 0.0)
+    loads *= x.along(mean / (x.total(loads) / CLASSES))
+    chance = -x.expm1(tokens * x.log1p(-min(op.topk / op.experts, 1 - 1e-9)))
+    return loads, x.along(chance), CLASSES * chance
+
+
+def _power_law(power: float, mean: Array, tokens: Array) -> Array:
+    """As the tables' collector draws it: a bounded Pareto law, scaled to the number of routed tokens."""
+    power = power if abs(power) > 1e-6 else 1e-6
+    low = np.where(mean > 1.0, 1.0, 0.01)
+    high = np.where(mean > 1.0, np.maximum(0.8 * tokens, 1.01), 2.0)
+    loads = ((high**power - low**power) * _RANK + low**power) ** (1.0 / power)
+    for _ in range(3):  # no expert can get a token twice: cap, and hand the excess to the others
+        loads = np.minimum(loads * (mean / loads.mean(axis=-1, keepdims=True)), tokens)
+    return loads
+
+
+def _on_heaviest(power: float, op: MoE, tokens: Array) -> Array:
+    """The same on the GPU with the most tokens of all that experts are spread over: the collector times that one.
+
+    AIConfigurator, collector/helper.py: it gives the first GPU the group of experts with the largest sum.
+    """
+    layout = op.experts, op.num_local, op.topk
+    each = [_heaviest(power, *layout, float(count)) for count in tokens.ravel()]
+    return np.array(each).reshape(*tokens.shape, CLASSES)
+
+
+@lru_cache(maxsize=16384)
+def _heaviest(power: float, experts: int, local: int, topk: int, tokens: float) -> Array:
+    """Tokens of an expert of each class in the heaviest of equal groups, averaged over several draws."""
+    mean, groups = tokens * topk / experts, max(experts // local, 1)
+    power = power if abs(power) > 1e-6 else 1e-6
+    low, high = (1.0, max(0.8 * tokens, 1.01)) if mean > 1.0 else (0.01, 2.0)
+    ranks = np.random.default_rng(experts).random((DRAWS, groups * local))
+    loads = ((high**power - low**power) * ranks + low**power) ** (1.0 / power)
+    for _ in range(3):
+        loads = np.minimum(loads * (mean / loads.mean(axis=-1, keepdims=True)), tokens)
+    grouped = loads.reshape(DRAWS, groups, local)
+    heaviest = grouped[np.arange(DRAWS), grouped.sum(axis=-1).argmax(axis=-1)]
+    ordered = np.sort(heaviest, axis=-1).mean(axis=0)
+    # Each expert fills as many classes as it has a share in all of them.
+    return np.asarray(np.repeat(ordered, CLASSES).reshape(CLASSES, local).mean(axis=-1))
+
+
+# Routed experts: two grouped matrix products and the small kernels around them.
+#
+# The tokens that each expert receives follow from the routing; every expert pads them to whole tiles. A tile
+# multiplies
+# and waits for its operands from L2 in turn (these kernels hide little of it), the weights of the experts hit stream
+# from DRAM, and a soft maximum of the two is the time of a product. Kernels differ in their tiles and constants
+# (expert_styles.py).
+
+
+# fmt: off
+FEATURES = (
+    "tensor_share", "l2_share", "dram_share", "between_share", "launch_share", "log_rows_per_expert",
+    "log_experts_hit", "hit_share", "log_tokens", "log_inter", "log_hidden", "log_experts", "topk",
+    "tile", "log_padding", "log_waves_up", "log_waves_down", "fill_up", "fill_down",
+    "log_weights_over_l2", "log_inner_over_l2", "skew", "weight_bytes_per_value", "bytes_per_value",
+    "local_share", "inter_alignment", "matrices",
+)
+# fmt: on
+
+
+class _Tile(NamedTuple):
+    """A tile: how many lie across both products, and seconds to multiply one and to feed it in each."""
+
+    rows: int
+    across: tuple[int, int]
+    multiply: tuple[float, float]
+    feed: tuple[float, float]
+
+
+class _Cut(NamedTuple):
+    """Both products by one tile but for their weights: seconds of the busiest SM in each, and what they are made of."""
+
+    up: Number
+    down: Number
+    tensor: Number
+    cache: Number
+    rounds_up: Number
+    rounds_down: Number
+    padded: Number
+    """Rows with the padding of the last tiles."""
+
+
+class Experts:
+    """The routed experts of a layer on one GPU, however many tokens there are."""
+
+    def __init__(self, op: MoE, gpu: Gpu) -> None:
+        self.gpu, self.op, self.style = gpu, (op := as_run(op, gpu)), style_of(op.kernel)
+        self.activation, self.weight = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
+        up = (op.matrices - 1) * op.inter
+        products = (up, op.hidden), (op.hidden, op.inter)
+        # Width, depth, bytes of a weight, bytes of a row that goes in and comes out.
+        self.products = [(*each, self.weight, each[1] * self.activation + each[0] * 2) for each in products]
+        self.tiles = [_tile(op, gpu, self.style, *tile, products) for tile in self.style.tiles]
+        self.heights = np.array([float(rows) for rows, _ in self.style.tiles])
+        self.inner_bytes = (2 * up + 2 * op.inter + 2 * op.hidden) * 2
+        self.stream_rate = gpu.dram_bandwidth * self.style.dram
+        self.launch = self.style.launch(op, gpu)
+        self.sizes = *Plain.logs(op.inter, op.hidden, op.experts), op.topk
+        self.formats = self.weight, self.activation, op.num_local / op.experts, op.inter & -op.inter, op.matrices
+
+    def physics(self, tokens: Number, *, engine: bool = False) -> Physics:
+        """So many tokens. In a table small weights may still be in L2 from the last call; in an ``engine`` never.
+
+        Features are always as in the tables.
+        """
+        x, op, l2_bytes = kit_of(tokens), self.op, self.gpu.l2_bytes
+        rows, hit, by_height, most_loaded = route(op, tokens, self.heights, x)
+        weights, inner = hit * op.matrices * op.hidden * op.inter * self.weight, rows * self.inner_bytes
+        cuts = [self._cut(tile, blocks, x) for tile, blocks in zip(self.tiles, by_height, strict=True)]
+        launch = x.like(rows, self.launch)
+        if self.style.pair:
+            launch = launch + self.style.sort(tokens * op.topk, x)
+        fixed = between(op, self.gpu, tokens, rows, x, self.style), launch
+        missed = x.miss_share(weights + 0.3 * inner, l2_bytes), x.miss_share(inner, l2_bytes)
+        seconds, terms, tile = self._fastest(cuts, rows, hit, missed, fixed)
+        cut, mean = x.pick(tile, cuts), tokens * op.topk / op.experts
+        features = x.columns(
+            *[term / seconds for term in terms.values()],
+            *x.logs(mean, hit),
+            hit / op.num_local,
+            x.log2(tokens),
+            *self.sizes,
+            tile,
+            *x.logs(cut.padded / x.larger(rows, 1e-9), cut.rounds_up, cut.rounds_down),
+            *(x.fill(cut.rounds_up, 1), x.fill(cut.rounds_down, 1)),
+            *x.logs(weights / l2_bytes, inner / l2_bytes),
+            most_loaded / x.larger(mean, 1e-9),
+            *self.formats,
+        )
+        if not engine:
+            return Physics(seconds, terms, features)
+        tabled = seconds
+        seconds, terms, _ = self._fastest(cuts, rows, hit, (1.0, missed[1]), fixed)
+        return Physics(seconds, terms, features, tabled / seconds)
+
+    def _cut(self, tile: _Tile, blocks: Number, x: Kit) -> _Cut:
+        """So many row blocks by one tile."""
+        ceil, sms, (rows, across, multiply, feed) = x.ceil, self.gpu.sms, tile
+        rounds_up, rounds_down = blocks * across[0] / sms, blocks * across[1] / sms
+        up = rounds_up + self.style.rounding * (ceil(rounds_up) - rounds_up)
+        down = rounds_down + self.style.rounding * (ceil(rounds_down) - rounds_down)
+        tensor_up, tensor_down, cache_up, cache_down = (
+            up * multiply[0],
+            down * multiply[1],
+            up * feed[0],
+            down * feed[1],
+        )
+        tensor, cache = tensor_up + tensor_down, cache_up + cache_down
+        if self.style.is_fed_ahead:
+            busy = x.larger(tensor_up, cache_up), x.larger(tensor_down, cache_down)
+        else:
+            busy = tensor_up + cache_up, tensor_down + cache_down
+        return _Cut(*busy, tensor, cache, rounds_up, rounds_down, blocks * rows)
+
+    def _fastest(
+        self, cuts: list[_Cut], rows: Number, hit: Number, missed: tuple[Number, Number], fixed: tuple[Number, Number]
+    ) -> tuple[Number, dict[str, Number], Number]:
+        """Seconds, their terms and the best tile, if these shares of the weights and of the inner traffic miss L2."""
+        x, (weights_missed, inner_missed), (between_seconds, launch) = kit_of(rows), missed, fixed
+        first, second = [
+            (hit * width * depth * weight * weights_missed + rows * row_bytes * inner_missed) / self.stream_rate + 1e-12
+            for width, depth, weight, row_bytes in self.products
+        ]
+        soft_pair, overlap, best, tile = x.soft_pair, self.style.overlap, x.like(rows, inf), x.like(rows, 0)
+        for number, (up, down, *_) in enumerate(cuts):
+            if x.any(up + down < best):  # a soft maximum is never below what it is of
+                seconds = soft_pair(overlap, up, first) + soft_pair(overlap, down, second)
+                is_better = seconds < best
+                best, tile = x.where(is_better, seconds, best), x.where(is_better, number, tile)
+        cut = x.pick(tile, cuts)
+        terms = {"tensor": cut.tensor, "l2": cut.cache, "dram": first + second}
+        return launch + between_seconds + best, {**terms, "between": between_seconds, "launch": launch}, tile
+
+
+def _tile(op: MoE, gpu: Gpu, style: Style, rows: int, cols: int, products: Sequence[tuple[int, int]]) -> _Tile:
+    """On products of these widths and depths."""
+    activation, weight = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
+    peak = multiplying(op, gpu) * gpu.sustained_fraction**0.5 * style.rate(op, gpu, op.kernel)
+    slower = facts_of(gpu).misaligned_experts if op.inter % 16 else 1.0
+    per_value, step = gpu.l2_bandwidth / gpu.sms * style.feed, style.step * REFERENCE_CLOCK / gpu.boost_clock
+    each = [
+        (
+            ceil(width / cols),
+            2.0 * rows * cols * (ceil(depth / 64) * 64) / (peak / gpu.sms * style.tensor)
+            + style.latency
+            + step * ceil(depth / 128),
+            (rows * activation + cols * weight) * depth / per_value * slower,
+        )
+        for width, depth in products
+    ]
+    return _Tile(rows, *zip(*each, strict=True))
+
+
+def between(op: MoE, gpu: Gpu, tokens: Number, rows: Number, x: Kit, style: Style = TRITON) -> Number:
+    """Activation, quantising and the weighted sum: traffic between the products, from L2 while it fits.
+
+    Kernels that take all pairs of tokens and experts write zeros for those of other GPUs and go through them again
+    (vLLM 0.24, fused_moe.py: an expert's number of -1; Marlin clears the second product's output alone).
+    """
+    has_others = style.takes_all and op.num_local < op.experts and not op.routing.endswith(WHOLE)
+    others = x.larger(tokens * op.topk - rows, 0.0) if has_others else 0.0
+    up = (op.matrices - 1) * op.inter * 2
+    traffic = (rows + others) * (up + op.inter * 2 + op.hidden * 4) + tokens * op.hidden * 4
+    traffic = traffic + others * (op.hidden * 2 + (0 if op.kernel == "marlin" else up))
+    if bytes_of(op.dtype) < 2:
+        traffic = traffic + tokens * op.hidden * 3 + (rows + others) * op.inter
+    missed = x.miss_share(traffic, gpu.l2_bytes / 2)
+    return traffic * (missed / gpu.dram_bandwidth + (1 - missed) / (gpu.l2_bandwidth / 2)) / style.between
+
 
 TILES = (16, 32, 64, 128)
 SAME_KERNEL = {"marlin": "int4/marlin"}
@@ -112,10 +515,10 @@ EXPERTS = Family(
     sizes=lambda op: floats(op.tokens),
     size_of_one=lambda op: lone(op.tokens) if op.routing == "uniform" else None,
     kind=lambda op: (op.kernel, op.dtype, op.weight_dtype, op.num_local < op.experts),
-    core=moe.Experts,
+    core=Experts,
     named=_named,
     core_key=attrgetter("hidden", "inter", "experts", "topk", "num_local", "matrices", "routing", "kernel"),
-    features={"moe": moe.FEATURES},
+    features={"moe": FEATURES},
     shares=("tensor", "l2", "dram", "between", "launch"),
     pipes=_pipes,
     # Everything between the parts of the kernel may stay on the chip.

@@ -1,25 +1,499 @@
-"""Sparse and compressed attention: index scores, the choice of the best, attention over what was chosen."""
+"""Sparse and compressed attention: index scores, top-k, attention over the chosen keys, and whole modules of them."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
+from math import ceil
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from infercast.hardware import Gpu
+from infercast.hardware.load import facts_of
 from infercast.ops import IndexScores, Op, SparseAttention, TopK
-from infercast.ops.dtypes import bytes_of, tensor_rate_of
-from infercast.ops.op import Quantity
-from infercast.predict.families.family import Ceiling, Family, Shape, Values
-from infercast.predict.families.pipes import Array, Pipes, dram_seconds, product_limits
-from infercast.predict.physics import index_scores, sparse_attention, top_k
-from infercast.predict.physics.attention_batch import Lengths, batch_of, single_of
-from infercast.predict.physics.sparse_batch import entries_of, pairs_of, phase_of
+from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
+from infercast.ops.sparse import Batch
+from infercast.predict.array_api import Physics, Plain, columns, fill, log2
+from infercast.predict.families.attention_batch import (
+    DECODE,
+    Lengths,
+    batch_of,
+    entries_of,
+    entries_up_to,
+    phase_of,
+    single_of,
+    sparse_pairs_of,
+)
+from infercast.predict.families.attention_batch import Batch as LengthArrays
+from infercast.predict.families.family import Array, Ceiling, Family, Pipes, Shape, Values, dram_seconds, product_limits
 
 if TYPE_CHECKING:
-    from infercast.predict.profile import KernelProfile
+    from infercast.predict.identity import KernelProfile
+
+
+# The best scores of every new token: one thread block a row reads it as often as its histogram needs to narrow down.
+#
+# Rows that have no more scores than are chosen need no search. A long row takes one SM long, so that a few sequences
+# which decode wait for the length of one row.
+
+
+CHOICE_FEATURES = (
+    "log_rows",
+    "log_mean_scores",
+    "log_longest_scores",
+    "log_over_chosen",
+    "log_chosen",
+    "compress",
+    "log_rounds",
+    "fill",
+    "blocks_share",
+    "dram_share",
+    "launch_share",
+    "log_bytes_over_l2",
+    "log_microseconds",
+)
+
+
+class ChoiceConstants(NamedTuple):
+    """Fitted on H100 and H200 and rounded; clocks are an SM's."""
+
+    launch: float = 4.8e-6
+    row_clocks: float = 3600.0
+    """To search one row, whatever its length."""
+    short_clocks: float = 900.0
+    """The same of a row that needs no search."""
+    score_clocks: float = 0.52
+    """A score, with all its passes."""
+    blocks_per_sm: float = 1.0
+    dram: float = 0.51
+    overlap: float = 1.12
+
+
+CHOICE_CONSTANTS = ChoiceConstants()
+BLOCKS = ChoiceConstants(launch=0.5e-6, row_clocks=1900.0, short_clocks=800.0, score_clocks=4.2, blocks_per_sm=8.0)
+"""The choice of a few blocks of tokens, of which there are few (Triton)."""
+TIED_SCORES, LONG_ROW = {"prompt": 6.8, "decode": 3.6}, 32_768
+"""Clocks a score where all fall into one bin of a row's histogram and are counted one after the other; rows of decoding
+sequences that are no longer than that are searched otherwise. Read off prompts and decoding steps of 15,000 and 60,000
+tokens of GLM-5 with dummy weights on an H200 (vLLM 0.25); prompts of 8,000 and 30,000 then come out within 1 %."""
+FEW = 64
+"""Chosen ones that are few."""
+
+
+class Choosing:
+    """Top-k of one indexer on one GPU."""
+
+    def __init__(self, op: TopK, gpu: Gpu) -> None:
+        self.op, self.gpu, self.phase = op, gpu, phase_of(op)
+        self.kernel = CHOICE_CONSTANTS if op.topk > FEW else BLOCKS
+        self.sizes = Plain.log2(op.topk), float(op.compress)
+
+    def physics(self, batch: Lengths, *, engine: bool = False) -> Physics:
+        """One launch; scores were written just before, so that an ``engine`` finds as much of them in L2."""
+        del engine
+        x, op, gpu, fitted = batch.x, self.op, self.gpu, self.kernel
+        rows, scores = batch.total(batch.queries), batch.total(sparse_pairs_of(batch, op.compress))
+        # Only rows of more scores than are chosen are searched.
+        last_short = op.compress * (op.topk + 1.0) - 1.0
+        cached = batch.keys - batch.queries
+        first = x.clip(last_short, cached, batch.keys)
+        searched = batch.total(batch.keys - first)
+        seen = entries_up_to(batch.keys, op.compress, 0, x) - entries_up_to(first, op.compress, 0, x)
+        searched_scores = batch.total(seen)
+        longest = batch.longest(entries_of(batch, op.compress))
+        mean, slots = scores / x.larger(rows, 1.0), gpu.sms * fitted.blocks_per_sm
+        row = fitted.short_clocks + (fitted.row_clocks - fitted.short_clocks) * searched / x.larger(rows, 1.0)
+        score = fitted.score_clocks
+        if op.tied:
+            score = x.where(longest > (LONG_ROW if self.phase == DECODE else 0.0), TIED_SCORES[self.phase], score)
+        clocks = x.larger(rows / slots, 1.0) * (row + score * searched_scores / x.larger(rows, 1.0))
+        moved = 4.0 * searched_scores + 4.0 * op.topk * rows
+        cold = x.miss_share(moved, gpu.l2_bytes * 0.7, 2.0)
+        terms = {
+            "blocks": clocks / gpu.boost_clock,
+            "dram": moved * (cold / (gpu.dram_bandwidth * fitted.dram) + (1.0 - cold) / (gpu.l2_bandwidth * 0.6)),
+            "launch": x.like(moved, fitted.launch),
+        }
+        seconds = terms["launch"] + x.soft_max(fitted.overlap, terms["blocks"] + 1e-12, terms["dram"] + 1e-12)
+        features = x.columns(
+            *x.logs(rows, mean, longest, longest / op.topk),
+            *self.sizes,
+            x.log2(rows / slots),
+            x.fill(rows, gpu.sms),
+            *[terms[name] / seconds for name in ("blocks", "dram", "launch")],
+            *x.logs(moved / gpu.l2_bytes, seconds * 1e6),
+        )
+        return Physics(seconds, terms, features)
+
+
+# Attention over chosen keys: latent heads against gathered entries (DSA, CSA, HCA), or heads against blocks (MSA).
+#
+# A thread block takes one new token and up to 64 of its heads (or one key-value head with its group) and walks through
+# the places that were chosen for it, 64 keys at a time: what it gathers comes through L2, what it multiplies fills a
+# whole tile. Kernels that are told how many of the places are taken stop there; others walk through all of them.
+# Kernels
+# for decoding cut the walk over idle SMs and add the parts up.
+
+
+ATTENTION_FEATURES = (
+    "log_sequences",
+    "log_queries",
+    "log_mean_queries",
+    "log_mean_keys",
+    "log_longest_keys",
+    "log_places",
+    "log_heads",
+    "log_kv_heads",
+    "log_width",
+    "bytes_per_key",
+    "compress",
+    "narrow",
+    "log_rounds",
+    "fill",
+    "tensor_share",
+    "gather_share",
+    "blocks_share",
+    "dram_share",
+    "launch_share",
+    "log_bytes_over_l2",
+    "log_microseconds",
+)
+CUTTING, CUTTING_FEW, FEW_HEADS = "flash-3", "trtllm", 16
+"""Attention kernels that cut the walk of a decoding sequence over idle multiprocessors, those that an engine takes for
+it where a GPU has few heads (vLLM 0.25, platforms/cuda.py: FlashInfer with TensorRT-LLM's), and how many that is."""
+ATTENTION_HEADS, ATTENTION_KEYS = 64.0, 64.0
+"""Rows and keys of a tile."""
+
+
+class AttentionConstants(NamedTuple):
+    """Fitted on H100 and H200 and rounded; clocks are an SM's."""
+
+    launch: float = 3.3e-6
+    start: float = 1.0e-6
+    """Seconds of a thread block besides its walk."""
+    share: float = 0.66
+    """Of an SM's rate that the two products of a tile reach."""
+    narrow_share: float = 0.40
+    """The same where what is gathered must be widened first."""
+    gather: float = 34.0
+    """Bytes a clock that one SM gathers."""
+    dram: float = 0.75
+    combine: float = 3.0e-6
+    overlap: float = 3.0
+
+
+LATENT = AttentionConstants()
+_COMPRESSED = AttentionConstants(launch=6.8e-6, start=5.8e-6, narrow_share=0.61, gather=100.0, combine=0.0)
+ATTENTION_KERNELS = {
+    ("msa", "prompt"): AttentionConstants(launch=1.0e-6, start=0.0, share=1.0, narrow_share=1.0, gather=38.0),
+    ("msa", "decode"): AttentionConstants(
+        launch=1.2e-6, start=2.7e-6, share=0.30, narrow_share=0.30, gather=50.0, combine=0.0
+    ),
+    ("csa", "prompt"): _COMPRESSED,
+    ("csa", "decode"): _COMPRESSED,
+    ("hca", "prompt"): _COMPRESSED,
+    ("hca", "decode"): _COMPRESSED,
+}
+
+
+class Attending:
+    """Sparse attention of one layout of heads on one GPU."""
+
+    def __init__(self, op: SparseAttention, gpu: Gpu) -> None:
+        self.op, self.gpu, self.phase = op, gpu, phase_of(op)
+        self.kernel = kernel = ATTENTION_KERNELS.get((op.kind, self.phase), LATENT)
+        self.narrow = bytes_of(op.kv_dtype) < bytes_of(op.dtype)
+        group = op.heads / op.kv_heads
+        self.rows = ATTENTION_HEADS if op.kv_heads == 1 else max(16.0, group)
+        """Query rows of a tile."""
+        self.blocks = ceil(group / ATTENTION_HEADS) * op.kv_heads
+        """Thread blocks of one token."""
+        rate = (
+            gpu.dense_flops(tensor_rate_of(op.dtype)) / gpu.sms * (kernel.narrow_share if self.narrow else kernel.share)
+        )
+        self.tile_tensor = 2.0 * self.rows * ATTENTION_KEYS * (op.head_dim + op.value_dim) / rate
+        key_bytes = op.bytes_per_key / op.kv_heads
+        self.tile_gather = ATTENTION_KEYS * key_bytes / (kernel.gather * gpu.boost_clock)
+        # FlashMLA's kernel for a packed cache is not told how many places are taken.
+        self.walks_all = op.kind == "mla" and self.narrow
+        # FlashMLA's kernel for a bf16 cache is that of prompts; where FlashAttention has one, it cuts the walk.
+        attention = facts_of(gpu).attention
+        few = attention == CUTTING_FEW and op.heads <= FEW_HEADS
+        cuts = self.narrow or op.kind != "mla" or attention == CUTTING or few
+        self.is_cut = self.phase == DECODE and cuts
+        self.io_bytes = bytes_of(op.dtype) * op.heads * (op.head_dim + op.value_dim)
+        self.sizes = (
+            *Plain.logs(op.heads, op.kv_heads, op.head_dim + op.value_dim),
+            op.bytes_per_key,
+            float(op.compress),
+            float(self.narrow),
+        )
+
+    def physics(self, batch: Lengths, *, engine: bool = False) -> Physics:
+        """One launch; in an ``engine`` nothing of the cache is in L2."""
+        a, x, op, gpu, kernel = self, batch.x, self.op, self.gpu, self.kernel
+        tokens = batch.total(batch.queries)
+        chosen = sparse_pairs_of(batch, op.compress, op.selected)
+        if op.window:
+            chosen = chosen + sparse_pairs_of(batch, 1, op.window)
+        places = batch.total(chosen) / x.larger(tokens, 1.0)
+        if a.walks_all:
+            places = x.like(places, float(op.selected + op.window))
+        tiles = x.ceil(places / ATTENTION_KEYS)
+        blocks = x.larger(tokens * a.blocks, 1.0)
+        rounds = blocks / gpu.sms
+        whole = x.larger(1.0, rounds + 0.5 * (x.ceil(rounds) - rounds))
+        # What is cut is spread over the chip, down to one tile a block.
+        walks = x.larger(rounds, 1.0 / x.larger(tiles, 1.0)) if a.is_cut else whole
+        entries = entries_of(batch, op.compress)
+        reached = x.smaller(entries, batch.queries * op.selected) if op.selected else entries
+        reached = reached + x.smaller(batch.keys, op.window + batch.queries - 1.0) if op.window else reached
+        distinct = batch.total(reached) * op.bytes_per_key + tokens * a.io_bytes
+        cold = x.like(distinct, 1.0) if engine else x.miss_share(distinct, gpu.l2_bytes * 0.6, 3.0)
+        terms = {
+            "tensor": walks * tiles * a.tile_tensor,
+            "gather": walks * tiles * a.tile_gather,
+            "blocks": whole * kernel.start,
+            "dram": distinct * (cold / (gpu.dram_bandwidth * kernel.dram) + (1.0 - cold) / (gpu.l2_bandwidth * 0.5)),
+            "launch": x.like(distinct, kernel.launch + (kernel.combine if a.is_cut else 0.0)),
+        }
+        pipes = [terms[name] + 1e-12 for name in ("tensor", "gather", "dram")]
+        seconds = terms["launch"] + terms["blocks"] + x.soft_max(kernel.overlap, *pipes)
+        mean_keys = batch.total(batch.keys) / batch.size
+        features = x.columns(
+            *x.logs(batch.size, tokens, tokens / batch.size, mean_keys, batch.longest(batch.keys), places),
+            *a.sizes,
+            x.log2(rounds),
+            x.fill(blocks, gpu.sms),
+            *[terms[name] / seconds for name in ("tensor", "gather", "blocks", "dram", "launch")],
+            *x.logs(distinct / gpu.l2_bytes, seconds * 1e6),
+        )
+        return Physics(seconds, terms, features)
+
+
+# Scores of a lightning indexer: every new token against every index key of its sequence.
+#
+# Prompts run on tiles of ``heads x queries`` rows against 256 keys (DeepGEMM's persistent kernel, or Triton's for
+# scores
+# in bf16). Thread blocks of a few queries each walk through all keys in their reach, so a chunk of few queries behind
+# a
+# long prefix leaves most SMs idle. Sequences that decode read their keys from blocks; the walk is cut into equal parts
+# over all SMs, so that memory or the products of padded rows bound it.
+
+
+SCORE_FEATURES = (
+    "log_sequences",
+    "log_queries",
+    "log_mean_keys",
+    "log_longest_keys",
+    "log_mean_queries",
+    "log_heads",
+    "compress",
+    "log_blocks_per_sm",
+    "fill",
+    "tensor_share",
+    "longest_share",
+    "dram_share",
+    "launch_share",
+    "log_bytes_over_l2",
+    "log_microseconds",
+)
+SCORE_ROWS, SCORE_KEYS = 128.0, 256.0
+"""Rows (queries times heads) and keys of a tile."""
+
+
+class ScoreConstants(NamedTuple):
+    """Fitted on H100, H200 and L40S and rounded."""
+
+    launch: float
+    """Seconds of a launch that scores next to nothing."""
+    share: float
+    """Of an SM's rate that products and the sum over heads reach together."""
+    tile: float
+    """Seconds of a tile besides."""
+    block: float
+    """Seconds to start a thread block."""
+    dram: float = 0.8
+    overlap: float = 4.0
+
+
+# By format and phase: DeepGEMM's two kernels (fp8), Triton's (bf16).
+SCORE_KERNELS = {
+    ("fp8", "prompt"): ScoreConstants(2.8e-6, 0.88, 0.55e-6, 0.8e-6, 0.49),
+    ("fp8", "decode"): ScoreConstants(4.25e-6, 0.46, 0.0, 0.0),
+    ("bf16", "prompt"): ScoreConstants(2.0e-6, 0.275, 0.0, 0.0),
+    ("bf16", "decode"): ScoreConstants(1.2e-6, 0.77, 0.0, 0.0, 0.92),
+}
+
+
+class Scoring:
+    """Scores of one indexer on one GPU, of prompts or of sequences that decode."""
+
+    def __init__(self, op: IndexScores, gpu: Gpu) -> None:
+        self.op, self.gpu, self.phase = op, gpu, phase_of(op)
+        self.kernel = kernel = SCORE_KERNELS["fp8" if op.dtype != "bf16" else "bf16", self.phase]
+        rate = gpu.dense_flops(tensor_rate_of(op.dtype)) / gpu.sms * kernel.share
+        self.together = max(1.0, SCORE_ROWS // op.heads) if self.phase != DECODE else 1.0
+        """Queries of a tile."""
+        rows = max(64.0, self.together * op.heads)
+        self.tile_seconds = 2.0 * rows * op.head_dim * SCORE_KEYS / rate + kernel.tile
+        self.sizes = Plain.log2(op.heads), float(op.compress)
+
+    def physics(self, batch: Lengths, *, engine: bool = False) -> Physics:
+        """One launch; in an ``engine`` nothing of the index is in L2."""
+        a, x, op, gpu, kernel = self, batch.x, self.op, self.gpu, self.kernel
+        tokens, pairs = batch.total(batch.queries), batch.total(sparse_pairs_of(batch, op.compress))
+        entries = entries_of(batch, op.compress)
+        # A thread block of more queries than a sequence has walks through the keys of several.
+        spans = x.larger(a.together / x.larger(batch.queries, 1.0), 1.0)
+        mean = sparse_pairs_of(batch, op.compress) / x.larger(batch.queries, 1.0)
+        blocks_each = x.larger(batch.queries / a.together, 1.0) / spans
+        tiles = batch.total(blocks_each * (spans * mean / SCORE_KEYS + 0.5))
+        blocks = x.larger(batch.total(blocks_each), 1.0)
+        longest = batch.longest(x.ceil(x.smaller(spans, batch.each(batch.size)) * entries / SCORE_KEYS))
+        if a.phase == DECODE:
+            longest = tiles / gpu.sms  # cut into equal parts
+        moved = batch.total(entries) * op.entry_bytes + tokens * op.heads * (op.head_dim + 4.0) + 4.0 * pairs
+        cold = x.like(moved, 1.0) if engine else x.miss_share(moved, gpu.l2_bytes * 0.6, 3.0)
+        terms = {
+            "tensor": tiles / gpu.sms * a.tile_seconds,
+            "longest": longest * a.tile_seconds,
+            "dram": moved * (cold / (gpu.dram_bandwidth * kernel.dram) + (1.0 - cold) / (gpu.l2_bandwidth * 0.5)),
+            "launch": x.like(moved, kernel.launch) + kernel.block * x.smaller(blocks / gpu.sms, 1.0),
+        }
+        busy = [terms[name] + 1e-12 for name in ("tensor", "longest", "dram")]
+        seconds = terms["launch"] + x.soft_max(kernel.overlap, *busy)
+        size = batch.size
+        features = x.columns(
+            *x.logs(size, tokens, pairs / x.larger(tokens, 1.0), batch.longest(batch.keys), tokens / size),
+            *a.sizes,
+            x.log2(blocks / gpu.sms),
+            x.fill(blocks, gpu.sms),
+            *[terms[name] / seconds for name in ("tensor", "longest", "dram", "launch")],
+            *x.logs(moved / gpu.l2_bytes, seconds * 1e6),
+        )
+        return Physics(seconds, terms, features)
+
+
+# Whole modules of sparse attention, projections included: what the sum of their kernels' estimates misses.
+#
+# Published tables time modules. Kernels of one module partly run side by side, and small ones follow each other faster
+# than alone, so their sum is near but not right; how near is learned by what the sum is made of. Steps of an engine
+# are
+# made of kernels and do not ask this family: it says how far the sum of kernels is to be believed.
+
+
+PARTS = ("products", "small", "scores", "choice", "attention")
+MODULE_FEATURES = (
+    "log_sequences",
+    "log_tokens",
+    "log_mean_queries",
+    "log_mean_keys",
+    "log_heads",
+    "width",
+    "narrow",
+    "fill",
+    *(f"{name}_share" for name in PARTS),
+    "log_products",
+    "log_attention",
+    "log_seconds",
+)
+
+
+@dataclass(frozen=True)
+class SparseModule(Batch):
+    """One attention module over batches; of each kind of its kernels the seconds that they are estimated to take."""
+
+    _: KW_ONLY
+    kind: str
+    heads: int
+    weight_bytes: float
+    """Of one value of its projections."""
+    narrow: bool
+    """Whether its cache is."""
+    products: Array
+    small: Array
+    """Norms, rotations, copies and the like."""
+    scores: Array
+    choice: Array
+    attention: Array
+    family: str = "sparse_module"
+    compute_dtype: str = "bf16"
+
+    @property
+    def flops(self) -> Quantity:
+        """Its kernels count theirs."""
+        return 0.0 * self.products
+
+    bytes_read = bytes_written = flops
+
+
+class Summing:
+    """The sum of a module's kernels on one GPU."""
+
+    def __init__(self, op: SparseModule, gpu: Gpu) -> None:
+        self.op, self.gpu = op, gpu
+
+    def physics(self, size: LengthArrays, *, engine: bool = False) -> Physics:
+        """One module for each batch."""
+        del engine
+        op, terms = self.op, {name: getattr(self.op, name) for name in PARTS}
+        seconds = sum(terms.values())
+        tokens = size.total(size.queries)
+        features = columns(
+            log2(size.size),
+            log2(tokens),
+            log2(tokens / size.size),
+            log2(size.total(size.keys) / size.size),
+            log2(float(op.heads)),
+            op.weight_bytes,
+            float(op.narrow),
+            fill(tokens, self.gpu.sms),
+            *(term / seconds for term in terms.values()),
+            log2(op.products * 1e6),
+            log2(op.attention * 1e6),
+            log2(seconds * 1e6),
+        )
+        return Physics(seconds, terms, features)
+
+
+def _module_limits(op: SparseModule, gpu: Gpu) -> dict[str, Array]:
+    del gpu
+    return {"products": np.ravel(op.flops)}
+
+
+SPARSE_MODULE = Family(
+    name="sparse_module",
+    position=14,
+    archive="sparse",
+    op=SparseModule,
+    step_sizes=("sequences", "queries", "keys"),
+    sizes=batch_of,
+    kind=lambda op: (op.kind, phase_of(op)),
+    core=Summing,
+    features={"sparse_module": MODULE_FEATURES},
+    shares=PARTS,
+    pipes=lambda op, gpu: dict(_module_limits(op, gpu)),
+    limits=_module_limits,
+    variants=lambda op, *_: (f"{op.kind} {phase_of(op)}",),
+    typical=lambda _: ("sparse_attention",),
+    ceiling=Ceiling(is_known=lambda _: False),
+)
+
+
+def part_of(family: str) -> str:
+    """Which kind of a module's kernels those of a family are."""
+    return _PARTS.get(family, "small")
+
+
+_PARTS = {
+    "gemm": "products",
+    "index_scores": "scores",
+    "top_k": "choice",
+    "sparse_attention": "attention",
+}
+
 
 ARCHIVE = "sparse"
 TIED, BLOCK_CHOICE = "tied", "blocks"
@@ -52,15 +526,15 @@ def _products(op: Any, gpu: Gpu) -> Pipes:
 
 def _scores_work(op: IndexScores, batch: Lengths) -> tuple[Quantity, Quantity]:
     """Products of all scores; index keys in reach, each once."""
-    flops = 2.0 * op.heads * op.head_dim * batch.total(pairs_of(batch, op.compress))
+    flops = 2.0 * op.heads * op.head_dim * batch.total(sparse_pairs_of(batch, op.compress))
     return flops, op.entry_bytes * batch.total(entries_of(batch, op.compress))
 
 
 def _attention_work(op: SparseAttention, batch: Lengths) -> tuple[Quantity, Quantity]:
     """Both products; what the last token of each sequence must read."""
-    pairs, keys = pairs_of(batch, op.compress, op.selected), entries_of(batch, op.compress, op.selected)
+    pairs, keys = sparse_pairs_of(batch, op.compress, op.selected), entries_of(batch, op.compress, op.selected)
     if op.window:
-        pairs = pairs + pairs_of(batch, 1, op.window)
+        pairs = pairs + sparse_pairs_of(batch, 1, op.window)
         keys = keys + batch.x.smaller(batch.keys, float(op.window))
     both = op.head_dim + op.value_dim
     return 2.0 * op.heads * both * batch.total(pairs), op.bytes_per_key * batch.total(keys)
@@ -68,7 +542,7 @@ def _attention_work(op: SparseAttention, batch: Lengths) -> tuple[Quantity, Quan
 
 def _choice_variants(op: TopK, *_: object) -> tuple[str, ...]:
     """Few blocks are chosen by another kernel than many keys; nobody measured ties."""
-    what = f"{TIED} " if op.tied else f"{BLOCK_CHOICE} " if op.topk <= top_k.FEW else ""
+    what = f"{TIED} " if op.tied else f"{BLOCK_CHOICE} " if op.topk <= FEW else ""
     return (f"{what}{phase_of(op)}",)
 
 
@@ -172,9 +646,9 @@ INDEX_SCORES = Family(
     sizes=batch_of,
     size_of_one=single_of,
     kind=lambda op: (op.dtype, op.compress > 1, phase_of(op)),
-    core=index_scores.Scoring,
+    core=Scoring,
     core_key=lambda op: (op.heads, op.head_dim, op.compress, op.entry_bytes, op.dtype, phase_of(op)),
-    features={"index_scores": index_scores.FEATURES},
+    features={"index_scores": SCORE_FEATURES},
     shares=("tensor", "longest", "dram", "launch"),
     pipes=_products,
     limits=lambda op, gpu: product_limits(op, gpu, op.entry_bytes * op.num_entries),
@@ -201,10 +675,10 @@ TOP_K = Family(
     split=_split,
     sizes=batch_of,
     size_of_one=single_of,
-    kind=lambda op: (op.topk <= top_k.FEW, op.tied, phase_of(op)),
-    core=top_k.Choosing,
+    kind=lambda op: (op.topk <= FEW, op.tied, phase_of(op)),
+    core=Choosing,
     core_key=lambda op: (op.topk, op.compress, op.tied, phase_of(op)),
-    features={"top_k": top_k.FEATURES},
+    features={"top_k": CHOICE_FEATURES},
     shares=("blocks", "dram", "launch"),
     pipes=lambda op, gpu: {"dram": dram_seconds(op, gpu)},
     limits=lambda op, gpu: {"dram": np.ravel(4.0 * op.topk * op.num_queries / gpu.dram_bandwidth)},
@@ -212,7 +686,7 @@ TOP_K = Family(
     interval=(-0.5, 0.6),
     spread={"top_k": 20.0},
     typical=lambda _: ("top_k",),
-    ceiling=replace(_CEILING, is_known=lambda op: op.topk > top_k.FEW),
+    ceiling=replace(_CEILING, is_known=lambda op: op.topk > FEW),
 )
 SPARSE_ATTENTION = Family(
     name="sparse_attention",
@@ -228,13 +702,13 @@ SPARSE_ATTENTION = Family(
     sizes=batch_of,
     size_of_one=single_of,
     kind=lambda op: (op.kind, op.kv_dtype, phase_of(op)),
-    core=sparse_attention.Attending,
+    core=Attending,
     core_key=lambda op: (
         *attrgetter("heads", "kv_heads", "head_dim", "value_dim", "selected", "window", "compress")(op),
         *attrgetter("bytes_per_key", "kind", "dtype", "kv_dtype")(op),
         phase_of(op),
     ),
-    features={"sparse_attention": sparse_attention.FEATURES},
+    features={"sparse_attention": ATTENTION_FEATURES},
     shares=("tensor", "gather", "blocks", "dram", "launch"),
     pipes=_products,
     limits=lambda op, gpu: product_limits(op, gpu, op.kv_bytes),

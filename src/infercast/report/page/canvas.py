@@ -1,13 +1,71 @@
-"""A chart at two widths: one for desks and paper, one for phones; a page shows the one that fits."""
+"""Drawing tools of chart pages: canvases of two widths, themed SVG, stacked bars and label placement."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
+from io import StringIO
 from math import ceil, floor
+from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from infercast.report.page.svg import STYLE, Tips, inline_svg
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+# Colours that nothing else has, each in place of a variable of the page's style sheet.
+INK, MUTED, GRID, PAPER = "#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04"
+SERIES = tuple(f"#0a0b{number:02x}" for number in range(10))
+VARIABLES = {
+    INK: "ink",
+    MUTED: "muted",
+    GRID: "grid",
+    PAPER: "paper",
+    **{colour: f"s{number}" for number, colour in enumerate(SERIES)},
+}
+STYLE = Path(__file__).parents[1] / "page.mplstyle"
+
+
+class Tips:
+    """Texts that a browser shows over a part of a figure."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+
+    def put(self, artist: Artist, text: str) -> None:
+        """Say something about a part."""
+        artist.set_gid(f"tip-{len(self._texts)}")
+        self._texts.append(text)
+
+    def write(self, svg: str) -> str:
+        """Put the texts where their parts are."""
+        return re.sub(
+            r'<g id="tip-(\d+)">', lambda found: f"<g><title>{escape(self._texts[int(found[1])])}</title>", svg
+        )
+
+
+def inline_svg(figure: Figure, name: str, description: str, tips: Tips) -> str:
+    """A figure as an element of a page; the same figure gives the same text."""
+    import matplotlib as mpl  # noqa: PLC0415 - only those who draw need it
+
+    text = StringIO()
+    with mpl.rc_context({"svg.hashsalt": name}, STYLE):
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    svg = tips.write(text.getvalue()[text.getvalue().index("<svg") :])
+    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'<g id="[A-Za-z0-9_.]+"/>\s*', "", svg)
+    svg = re.sub(r'<g id="[A-Za-z0-9_.]+">', "<g>", svg)
+    svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"#0a0[ab][0-9a-f]{2}", lambda found: f"var(--{VARIABLES[found[0]]})", svg)
+    svg = re.sub(r'(<svg [^>]*?) height="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r'(<svg [^>]*?) width="[^"]*"', r"\1", svg, count=1)
+    label = f'<svg role="img" aria-label="{escape(description, quote=True)}" class="chart" id="chart-{name}"'
+    return svg.replace("<svg", label, 1)
+
 
 WIDTH, HALF, PHONE = 9.2, 4.1, 3.75
 """Inches of a chart that fills a page, of one that has another beside it (on a phone below it), and of a phone."""
@@ -89,3 +147,180 @@ def round_ticks(axes: Any, low: float, high: float, most: int = MOST_TICKS) -> N
         ticks = [step * number for number in range(ceil(low / step), floor(high / step) + 1)]
     axes.set_xticks(ticks, [f"{tick:,.6g}" for tick in ticks])
     axes.set_xticks([], minor=True)
+
+
+LINE, LABEL_LETTER, AWAY, POINTS = 15.0, 7.2, 7.0, 0.72
+"""Pixels of a line of text, of a letter and from a mark to its name; points in a pixel."""
+FARTHEST, STEP = 170, 3
+"""Pixels up and down that a name is moved at most to find room, and by which it is moved at once."""
+UPWARDS, LEFTWARDS = 12.0, 60.0
+"""Pixels by which a place above or to the left of a mark counts as farther: below and to the right read better."""
+LEADER = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 2}
+"""The line from a name to its mark."""
+
+
+class Box(NamedTuple):
+    """A part of a chart that is taken, in pixels."""
+
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+    @property
+    def middle(self) -> tuple[float, float]:
+        """Across and up."""
+        return (self.left + self.right) / 2, (self.bottom + self.top) / 2
+
+    def meets(self, other: Box) -> bool:
+        """Whether both have a part in common."""
+        across = self.left < other.right and other.left < self.right
+        return across and self.bottom < other.top and other.bottom < self.top
+
+    def is_in(self, other: Box) -> bool:
+        """Whether nothing of it is outside another."""
+        across = other.left <= self.left and self.right <= other.right
+        return across and other.bottom <= self.bottom and self.top <= other.top
+
+
+def line_boxes(start: tuple[float, float], end: tuple[float, float], half: float = 2.0) -> list[Box]:
+    """A straight line as small boxes."""
+    count = max(2, int(max(abs(end[0] - start[0]), abs(end[1] - start[1])) / 6))
+    points = [
+        tuple(begin + (last - begin) * number / count for begin, last in zip(start, end, strict=True))
+        for number in range(count + 1)
+    ]
+    return [Box(x - half, y - half, x + half, y + half) for x, y in points]
+
+
+def text_box(left: float, middle: float, text: str) -> Box:
+    """A line of text, as wide as it is on average."""
+    return Box(left, middle - LINE / 2, left + LABEL_LETTER * len(text), middle + LINE / 2)
+
+
+def put_names(axes: Axes, marks: Sequence[tuple[str, Box]], obstacles: Sequence[Box]) -> None:
+    """Write a name for each mark, those high up first; one for which there is no room is left out."""
+    box = axes.get_window_extent()
+    inside = Box(box.x0 + 2, box.y0 + 2, box.x1 + 2, box.y1)
+    taken = [*obstacles, *(mark for _, mark in marks)]
+    for name, mark in sorted(marks, key=lambda each: -each[1].top):
+        place = next((each for each in _places(name, mark, inside) if not any(map(each.meets, taken))), None)
+        if place is None:
+            continue
+        is_right = place.left > mark.middle[0]
+        begin = (place.left if is_right else place.right, place.middle[1])
+        taken += [place, *line_boxes(begin, mark.middle, 1.0)[2:-2]]
+        _write(axes, name, mark, place, is_right)
+
+
+def _places(name: str, mark: Box, inside: Box) -> Iterator[Box]:
+    """Where a name could stand, the nearest places first."""
+    width = LABEL_LETTER * len(name)
+    across = [(mark.right + AWAY, 0.0), (mark.left - AWAY - width, LEFTWARDS)]
+    if mark.right + AWAY + width > inside.right:
+        across.append((inside.right - width, AWAY))
+    found = []
+    for left, cost in across:
+        for number in range(FARTHEST // STEP):
+            for up in (-STEP * number, STEP * number):
+                place = text_box(left, mark.middle[1] + up, name)
+                if place.is_in(inside):
+                    found.append((abs(up) + cost + (UPWARDS if up > 0 else 0.0), place))
+    return (place for _, place in sorted(found, key=lambda each: each[0]))
+
+
+def _write(axes: Axes, name: str, mark: Box, place: Box, is_right: bool) -> None:
+    middle = axes.transData.inverted().transform(mark.middle)
+    side = place.left if is_right else place.right
+    offset = POINTS * (side - mark.middle[0]), POINTS * (place.middle[1] - mark.middle[1])
+    axes.annotate(
+        name, tuple(middle), textcoords="offset points", xytext=offset, ha="left" if is_right else "right", va="center",
+        color=INK, fontsize=8.5, arrowprops={**LEADER, "relpos": (0.0 if is_right else 1.0, 0.5)},
+    )  # fmt: skip
+
+
+AXIS, LEGEND_ROW, LEGEND_LETTER, HANDLE = 0.5, 0.19, 0.072, 0.42
+"""Inches of an axis with its name, of a row of a legend, of a letter in it and of its coloured square with its gaps."""
+
+
+class Part(NamedTuple):
+    """One colour of a chart of stacked bars."""
+
+    name: str
+    colour: str
+    widths: list[float]
+    """In each bar."""
+
+
+class Stack(NamedTuple):
+    """Horizontal bars of parts that add up."""
+
+    labels: list[str]
+    parts: list[Part]
+    unit: str
+    xlabel: str
+    bar: float
+    """Inches from one bar to the next."""
+    left: float
+    """Inches for labels before bars; on a phone those that need more stand above them."""
+
+    @property
+    def shown(self) -> list[Part]:
+        """Parts that are wide enough to be seen."""
+        whole = sum(sum(part.widths) for part in self.parts)
+        return [part for part in self.parts if sum(part.widths) >= 1e-3 * whole]
+
+    def legend_columns(self, width: float) -> int:
+        """As many as have room in a figure of some width."""
+        widest = max((len(part.name) for part in self.shown), default=1)
+        return max(1, min(5, int(width / (HANDLE + LEGEND_LETTER * widest))))
+
+    def height(self, width: float) -> float:
+        """Inches of the whole figure."""
+        rows = -(-len(self.shown) // self.legend_columns(width))
+        return 0.1 + len(self.labels) * self.spacing(width) + AXIS + 0.1 + LEGEND_ROW * rows
+
+    def above(self, width: float) -> bool:
+        """Whether labels stand above their bars."""
+        return width <= PHONE and self.left > 1.0
+
+    def spacing(self, width: float) -> float:
+        """Inches from one bar to the next, with a label above it where it has none before it."""
+        return self.bar + (0.12 if self.above(width) else 0.0)
+
+    def chart(self, name: str, description: str) -> str:
+        """The chart at both widths."""
+        return draw(name, description, self.height(WIDTH), self.paint, phone_height=self.height(PHONE))
+
+    def paint(self, figure: Any, tips: Tips) -> None:
+        """Bars, labels, and a legend below."""
+        width = figure.get_figwidth()
+        columns = self.legend_columns(width)
+        below = AXIS + 0.1 + LEGEND_ROW * -(-len(self.shown) // columns)
+        left = 0.12 if self.above(width) else self.left
+        axes = figure.subplots(gridspec_kw=room(figure, left=left, right=0.15, bottom=below, top=0.1))
+        self._bars(axes, tips, self.above(width))
+        axes.set(xlabel=self.xlabel, xlim=(0, 100 if self.unit == "%" else None))
+        figure.legend(
+            loc="lower center", ncols=columns, handlelength=1.0, handleheight=1.0, columnspacing=1.2, borderaxespad=0.1
+        )
+
+    def _bars(self, axes: Axes, tips: Tips, above: bool) -> None:
+        ends = [0.0] * len(self.labels)
+        places, thick = range(len(self.labels)), 0.45 if above else 0.8
+        for part in self.shown:
+            style: dict[str, Any] = {"color": part.colour, "edgecolor": PAPER, "linewidth": 0.8, "label": part.name}
+            bars = axes.barh(places, part.widths, thick, left=ends, **style)
+            for bar, width, label in zip(bars, part.widths, self.labels, strict=True):
+                tips.put(bar, f"{label.splitlines()[0]}: {part.name} {width:.1f} {self.unit}")
+            ends = [end + width for end, width in zip(ends, part.widths, strict=True)]
+        axes.set_ylim(len(self.labels) - (0.65 if above else 0.5), -0.75 if above else -0.5)
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(axis="y", length=0, labelcolor=INK)
+        if above:
+            axes.set_yticks([])
+            for place, label in enumerate(self.labels):
+                words = label.replace("\n", ", ")
+                axes.annotate(words, (0, place - 0.27), (0, 1), textcoords="offset points", color=INK, va="bottom")
+        else:
+            axes.set_yticks(places, self.labels)

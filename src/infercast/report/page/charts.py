@@ -1,17 +1,50 @@
-"""Charts of a run's load, of its steps and of its slowest requests, drawn by matplotlib."""
+"""Charts of runs: load, steps, slowest requests, latencies, roofline, and several runs compared."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from itertools import pairwise
+from math import sqrt
+from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.explain.breakdown import Breakdown
-from infercast.forecast.explain.overview import Overview, SlowRequest
+from infercast.forecast.explain.overview import Histogram, Overview, RooflinePoint, SlowRequest, StepRoofline
 from infercast.forecast.explain.step_log import KINDS
-from infercast.report.page.canvas import draw, room
-from infercast.report.page.stack import Part, Stack
-from infercast.report.page.svg import GRID, SERIES, Tips
-from infercast.units import MILLI
+from infercast.forecast.intervals import Band
+from infercast.forecast.slo import Percentiles
+from infercast.report.caveats import TITLES
+from infercast.report.page.canvas import (
+    GRID,
+    HALF,
+    INK,
+    LABEL_LETTER,
+    LETTER,
+    LINE,
+    MUTED,
+    PAPER,
+    POINTS,
+    SERIES,
+    Box,
+    Part,
+    Stack,
+    Tips,
+    draw,
+    inches,
+    line_boxes,
+    put_names,
+    room,
+    round_ticks,
+    stacked,
+    text_box,
+    wrapped,
+)
+from infercast.report.quantities import format_interval
+from infercast.report.saved_runs import Row, SavedPhase, SavedRun
+from infercast.units import MILLI, TERA, format_percent, format_rate, format_seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 COLOURS = {
     "gemm": SERIES[0], "attention": SERIES[1], "moe": SERIES[2], "lm_head": SERIES[3], "norm": SERIES[4],
@@ -87,3 +120,262 @@ def slowest_chart(slowest: Sequence[SlowRequest]) -> str:
     labels = [f"request {each.number:,}" for each in slowest]
     stack = Stack(labels, parts, "ms", "ms to the first token", 0.27, 1.0)
     return stack.chart("slowest", "Parts of the time to first token of the slowest requests")
+
+
+PERCENTILES = ("p50", "p90", "p95", "p99")
+HEIGHT, STRIP = 3.3, 0.8
+"""Inches of a chart, and of the strip with percentiles in it."""
+
+
+def latency_chart(overview: Overview) -> str:
+    """Histograms of TTFT and TPOT with their percentiles and the intervals of these."""
+    forecast, intervals = overview.forecast, overview.intervals
+    charts = [_histogram("latency", "time to first token", overview.ttft, forecast.ttft, intervals.ttft, SERIES[0])]
+    if overview.tpot is not None and forecast.tpot is not None and intervals.tpot is not None:
+        title = "time per output token"
+        charts.append(_histogram("latency-tpot", title, overview.tpot, forecast.tpot, intervals.tpot, SERIES[1]))
+    return f'<div class="pair">{"".join(charts)}</div>'
+
+
+def _histogram(name: str, title: str, histogram: Histogram, values: Percentiles, band: Band, colour: str) -> str:
+    edges = [edge / MILLI for edge in histogram.edges]
+    low = min(edges[0], *(getattr(band.low, each) / MILLI for each in PERCENTILES))
+    high = max(edges[-1], *(getattr(band.high, each) / MILLI for each in PERCENTILES))
+
+    def paint(figure: Any, tips: Tips) -> None:
+        shares = [STRIP, HEIGHT - STRIP - 0.9]
+        around = room(figure, left=0.95, bottom=0.48, top=0.34, hspace=0.06)
+        strip, axes = figure.subplots(2, 1, sharex=True, height_ratios=shares, gridspec_kw=around)
+        axes.set_xscale("log")
+        widths = [right - left for left, right in pairwise(edges)]
+        bars = axes.bar(edges[:-1], histogram.counts, widths, align="edge")
+        for bar, count, (left, right) in zip(bars, histogram.counts, pairwise(histogram.edges), strict=True):
+            bar.set(color=colour, edgecolor=PAPER, linewidth=0.5)
+            tips.put(bar, f"{count:,} requests from {format_seconds(left)} to {format_seconds(right)}")
+        _percentiles(strip, axes, values, band, tips)
+        strip.set_title(title, x=-0.9 / (figure.get_figwidth() - 1.05))
+        axes.set(xlabel="ms", ylabel="requests", xlim=(0.98 * low, 1.02 * high))
+        axes.yaxis.get_major_locator().set_params(integer=True)
+        round_ticks(axes, low, high)
+        axes.grid(visible=False, axis="x")
+
+    return draw(name, f"How many requests had which {title}", HEIGHT, paint, width=HALF)
+
+
+def _percentiles(strip: Axes, axes: Axes, values: Percentiles, band: Band, tips: Tips) -> None:
+    """A row for each percentile: its name and value before the axis, its 80 % interval as a bar, itself as a mark.
+
+    Percentiles may be close to each other, so that names beside their marks would collide; rows never do.
+    """
+    for row, name in enumerate(PERCENTILES):
+        low, value, high = (getattr(each, name) / MILLI for each in (band.low, values, band.high))
+        (bar,) = strip.plot([low, high], [row, row], color=MUTED, alpha=0.4, lw=6, solid_capstyle="round")
+        (mark,) = strip.plot([value], [row], "o", color=INK, ms=4.5)
+        words = f"{name} {format_seconds(value * MILLI)}, 80 % interval {format_interval(low * MILLI, high * MILLI)}"
+        tips.put(bar, words)
+        tips.put(mark, words)
+        axes.axvline(value, color=INK, lw=0.8, alpha=0.45, linestyle=(0, (2, 2)))
+    labels = [f"{name} {format_seconds(getattr(values, name))}" for name in PERCENTILES]
+    strip.set_yticks(range(len(labels)), labels)
+    strip.set_ylim(len(labels) - 0.4, -0.6)
+    strip.tick_params(axis="y", length=0, labelcolor=INK)
+    strip.tick_params(axis="x", length=0, labelbottom=False)
+    strip.spines[:].set_visible(False)
+    strip.grid(visible=False)
+
+
+LABELLED = 6
+"""Kernels of a roofline that are named; the others tell their names when they are pointed at."""
+LEFT, RIGHT = 0.3, 3e4
+"""Operations per byte at the ends of a chart."""
+PHASE_TITLES = {"prefill": "average step with prompt tokens", "decode": "average step of decoding"}
+
+
+def roofline_chart(rooflines: Sequence[tuple[str, StepRoofline]]) -> str:
+    """Kernels of average steps, each with its title, under the roof of the GPU."""
+    charts = []
+    for number, (title, roofline) in enumerate(rooflines):
+
+        def paint(figure: Any, tips: Tips, title: str = title, roofline: StepRoofline = roofline) -> None:
+            words = wrapped(figure, title, beside=0.8)
+            axes = figure.subplots(gridspec_kw=room(figure, left=0.7, top=0.3 + 0.16 * words.count("\n")))
+            axes.set_title(words)
+            _roofline(axes, roofline, tips)
+
+        name = "roofline" if number == 0 else f"roofline-{number}"
+        words = f"What kernels reach against what the GPU allows: {title}"
+        charts.append(draw(name, words, 3.9, paint, width=HALF))
+    return f'<div class="pair">{"".join(charts)}</div>'
+
+
+def _roofline(axes: Axes, roofline: StepRoofline, tips: Tips) -> None:
+    low, high = LEFT, RIGHT
+    lowest = min(point.flops_per_second for point in roofline.points)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set(xlabel="operations per byte", ylabel="TFLOP/s", xlim=(low, high))
+    axes.set_ylim(0.5 * lowest / TERA, 2.5 * max(roofline.peaks.values()) / TERA)
+    obstacles = _roofs(axes, roofline)
+    for point in roofline.points:
+        (mark,) = axes.plot(
+            [max(point.intensity, low)], [point.flops_per_second / TERA], "o", ms=_mark_size(point),
+            color=COLOURS.get(point.family, OTHERS), alpha=0.75, mec=PAPER, mew=0.8,
+        )  # fmt: skip
+        reached = format_percent(point.flops_per_second / point.limit)
+        rate = format_rate(point.flops_per_second, "FLOP/s")
+        tips.put(mark, f"{point.name}: {format_percent(point.share)} of the step, {rate}, {reached} of the roof")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.minorticks_off()
+    marks = [(point.name, _mark_box(axes, point)) for point in roofline.points]
+    put_names(axes, marks[:LABELLED], [*obstacles, *(box for _, box in marks[LABELLED:])])
+
+
+def _roofs(axes: Axes, roofline: StepRoofline) -> list[Box]:
+    """The roof of each number format in use and that of memory, with their names; returns what these take."""
+    used = {point.dtype for point in roofline.points if point.share >= 0.05}
+    peaks = {dtype: peak for dtype, peak in roofline.peaks.items() if dtype in used}
+    pixels = axes.transData.transform
+    taken: list[Box] = []
+    for dtype, peak in peaks.items():
+        ridge = peak / roofline.bandwidth
+        corners = [(x, min(peak, x * roofline.bandwidth) / TERA) for x in (LEFT, ridge, RIGHT)]
+        axes.plot(*zip(*corners, strict=True), color=MUTED, lw=1.2)
+        for start, end in pairwise(corners):
+            taken += line_boxes(tuple(pixels(start)), tuple(pixels(end)))
+        words = f"{dtype}: {format_rate(peak, 'FLOP/s')}"
+        axes.annotate(words, corners[-1], (-2, 3), textcoords="offset points", ha="right", color=MUTED, fontsize=8.5)
+        right, height = pixels(corners[-1])
+        taken.append(text_box(right - LABEL_LETTER * len(words) - 3, height + 12, words))
+    taken.append(_memory_name(axes, roofline, f"memory: {format_rate(roofline.bandwidth, 'B/s')}"))
+    return taken
+
+
+def _memory_name(axes: Axes, roofline: StepRoofline, words: str) -> Box:
+    """The name of the slope stands at the left, just above where the slope is at the end of the name."""
+    pixels, values = axes.transData.transform, axes.transData.inverted().transform
+    left = float(pixels((LEFT, 1.0))[0]) + 5
+    end = float(values((left + LABEL_LETTER * len(words), 0.0))[0])
+    height = float(pixels((end, end * roofline.bandwidth / TERA))[1]) + LINE / 2
+    where = tuple(values((left, height)))
+    axes.annotate(words, where, (0, 0), textcoords="offset points", va="center", color=MUTED, fontsize=8.5)
+    return text_box(left, height, words)
+
+
+def _mark_size(point: RooflinePoint) -> float:
+    """Points across: area by share."""
+    return 5 + 22 * sqrt(point.share)
+
+
+def _mark_box(axes: Axes, point: RooflinePoint) -> Box:
+    x, y = axes.transData.transform((max(point.intensity, LEFT), point.flops_per_second / TERA))
+    half = _mark_size(point) / POINTS / 2
+    return Box(float(x - half), float(y - half), float(x + half), float(y + half))
+
+
+DRAWN = (
+    "ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms", "output_tokens_per_s",
+    "usd_per_million_output_tokens", "joules_per_output_token",
+)  # fmt: skip
+LONGEST, COLUMNS, MUCH, TICK = 18, 2, 20.0, 0.6
+"""Letters of a name in a chart, panels beside each other, how many times values differ on a logarithmic
+axis, and inches that a number below an axis takes."""
+WAITING = "GPU waits for host"
+
+
+def numbers_chart(runs: Sequence[SavedRun], rows: Sequence[Row]) -> str:
+    """A panel for each number that matters most, a line for each run in it: value, mark and 80 % interval."""
+    shown = [row for row in rows if row.key in DRAWN]
+    each = 0.5 + 0.34 * len(runs)
+
+    def height(columns: int) -> float:
+        return 0.15 + -(-len(shown) // columns) * (each + 0.35)
+
+    def paint(figure: Any, tips: Tips) -> None:
+        count, across = stacked(figure, len(shown), COLUMNS)
+        left = LETTER * min(LONGEST, max(len(_short(run.name)) for run in runs)) + 0.2
+        gaps = {"hspace": 0.75 / each + 0.15, "wspace": 0.0 if across == 1 else (left + 0.35) / _panel(figure, left)}
+        around = room(figure, left=left, right=0.3, bottom=0.3, top=0.3, **gaps)
+        panels = list(figure.subplots(count, across, squeeze=False, gridspec_kw=around).flat)
+        for axes, row in zip(panels, shown, strict=False):
+            _numbers(axes, row, runs, tips)
+        for axes in panels[len(shown) :]:
+            axes.set_visible(False)
+
+    words = "What matters most of each run, with 80 % intervals"
+    return draw("runs", words, height(COLUMNS), paint, phone_height=height(1))
+
+
+def _panel(figure: Any, left: float) -> float:
+    """Inches of each of two panels beside each other, both with names before them."""
+    return float((figure.get_figwidth() - 2 * left - 0.55) / 2)
+
+
+def _numbers(axes: Any, row: Row, runs: Sequence[SavedRun], tips: Tips) -> None:
+    """One number of every run."""
+    scale = MILLI if row.unit == MILLI else 1.0
+    labels = []
+    for place, (run, value, band, cell) in enumerate(zip(runs, row.values, row.bands, row.cells(), strict=True)):
+        labels.append(f"{_short(run.name)}\n{cell}")
+        if value is None:
+            continue
+        colour = SERIES[place % len(SERIES)]
+        words = f"{run.name}: {row.name} {cell}"
+        if band is not None:
+            words += f", 80 % interval {row.write(band[0])} to {row.write(band[1])}"
+            (line,) = axes.plot([end / scale for end in band], [place, place], color=colour, alpha=0.35, lw=7)
+            line.set_solid_capstyle("round")
+            tips.put(line, words)
+        (mark,) = axes.plot([value / scale], [place], "o", color=colour, ms=6)
+        tips.put(mark, words)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0, labelcolor=INK, labelsize=8.5)
+    axes.set_title(f"{row.name}, ms" if scale == MILLI else row.name)
+    ends = [end for value, band in zip(row.values, row.bands, strict=True) for end in (*(band or ()), value) if end]
+    _across(axes, [end / scale for end in ends])
+    axes.grid(visible=False, axis="y")
+
+
+def _across(axes: Any, ends: Sequence[float]) -> None:
+    """From nothing on, or logarithmic where values differ by much, such as those of a run that is overloaded."""
+    low, high = min(ends, default=1.0), max(ends, default=1.0)
+    most = max(2, min(6, int(inches(axes) / TICK)))
+    if high > MUCH * low > 0:
+        axes.set_xscale("log")
+        axes.set_xlim(low / 1.3, high * 1.3)
+        round_ticks(axes, low / 1.3, high * 1.3, most)
+    else:
+        axes.set_xlim(0, 1.06 * high)
+        axes.xaxis.set_major_formatter("{x:,g}")
+        axes.xaxis.get_major_locator().set_params(nbins=most)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 3]}..."
+
+
+def steps_chart(runs: Sequence[SavedRun], kind: str) -> str:
+    """What a step of one kind is made of in each run, in milliseconds; empty where no run has any."""
+    found = [(run, phase) for run in runs for phase in run.phases if phase.name == kind]
+    found = [
+        (run, phase) for number, (run, phase) in enumerate(found) if run not in [each for each, _ in found[:number]]
+    ]
+    if not found:
+        return ""
+    names = list(dict.fromkeys(name for _, phase in found for name in phase.seconds))
+    totals = {name: sum(_each(phase, name) for _, phase in found) for name in names}
+    parts = [
+        Part(name, COLOURS.get(name, OTHERS), [_each(phase, name) for _, phase in found])
+        for name in sorted(names, key=lambda name: -totals[name])
+    ]
+    parts.append(Part(WAITING, HOST, [phase.waiting / phase.steps / MILLI for _, phase in found]))
+    labels = [_short(run.name) for run, _ in found]
+    left = 0.25 + LETTER * max(map(len, labels))
+    stack = Stack(labels, parts, "ms", f"ms of one of the {TITLES.get(kind, kind)}", 0.34, left)
+    return stack.chart(f"steps-{kind}", f"Kernel families of one of the {TITLES.get(kind, kind)}, for each run")
+
+
+def _each(phase: SavedPhase, name: str) -> float:
+    """Milliseconds of a family in one step."""
+    return phase.seconds.get(name, 0.0) / phase.steps / MILLI

@@ -1,14 +1,19 @@
-"""Pieces that pages are made of: sections, cards, tables and lists of facts."""
+"""Building blocks of an HTML page: head and style, sections, cards, tables, provenance and glossary."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from datetime import date
+from functools import cache
 from html import escape, unescape
+from importlib import resources
 from re import sub
 from typing import NamedTuple
 
 from infercast.forecast.result import Forecast
-from infercast.report.by_part import CLASS_COLUMNS, TURN_COLUMNS, class_cells, session_rows, turn_cells
+from infercast.glossary import Term, glossary, spellings
+from infercast.report.forecast import CLASS_COLUMNS, TURN_COLUMNS, class_cells, session_rows, turn_cells
 
 FITS_PHONE, LONG, FIRST, SHORT, WRAPPED = 50, 15, 12, 10, 10
 """Letters of a row of a table that a phone has room for; of a cell that needs the width of a card, of a first cell that
@@ -151,3 +156,144 @@ def part_sections(forecast: Forecast) -> list[Section]:
     if classes := forecast.classes:
         sections.append(Section("classes", "Classes", plain_table(CLASS_COLUMNS, class_cells(classes), (0, 7))))
     return sections
+
+
+MARKED = re.compile(
+    r'(?P<opening><section\b[^>]*>|<header>)|(?P<tag><(?:th|dt)\b[^>]*>|<div class="name">)(?P<text>[^<]+)'
+)
+"""Where words are explained: names of columns, rows, facts and cards; a section explains each word once."""
+TOO_COMMON = {"measured", "step", "host", "engine", "kernel", "interval"}
+"""Spellings that would be marked in every second line."""
+
+
+@cache
+def _pattern() -> re.Pattern[str]:
+    """Any spelling, the longest first, as a whole word."""
+    texts = sorted((text for text in spellings() if text not in TOO_COMMON), key=lambda text: (-len(text), text))
+    return re.compile(rf"(?<![\w-])(?:{'|'.join(re.escape(escape(text)) for text in texts)})(?![\w-])", re.IGNORECASE)
+
+
+def explain_words(html: str) -> tuple[str, list[Term]]:
+    """A page whose names hold marked words, and the terms that were marked, in the order of the glossary."""
+    used: set[str] = set()
+    here: set[str] = set()
+
+    def mark(found: re.Match[str]) -> str:
+        term = spellings()[_plain(found[0])]
+        if term.key in here:
+            return found[0]
+        here.add(term.key)
+        used.add(term.key)
+        return (
+            f'<span class="term" tabindex="0" aria-describedby="term-{term.key}">{found[0]}'
+            f'<span class="tip" aria-hidden="true"><b>{escape(term.title)}</b> {escape(term.meaning)}</span></span>'
+        )
+
+    def visit(found: re.Match[str]) -> str:
+        if found["opening"]:
+            here.clear()
+            return found[0]
+        return found["tag"] + _pattern().sub(mark, found["text"], count=1)
+
+    marked = MARKED.sub(visit, html)
+    return marked, [term for term in glossary() if term.key in used]
+
+
+def _plain(text: str) -> str:
+    """A spelling as the glossary has it."""
+    return text.lower().replace("&amp;", "&")
+
+
+def glossary_list(terms: list[Term]) -> str:
+    """Terms and what they mean."""
+    rows = [f'<dt>{escape(each.title)}</dt><dd id="term-{each.key}">{escape(each.meaning)}</dd>' for each in terms]
+    return f'<dl class="glossary">{"".join(rows)}</dl>'
+
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+"""Nothing is loaded from anywhere, and a browser sees to it."""
+SEVERAL = 4
+"""Sections of a page from which on a list of them stands at its top."""
+
+
+class Made(NamedTuple):
+    """How a page came about."""
+
+    version: str
+    command: str = ""
+    """What was typed; empty where nothing was."""
+    date: str = ""
+    """The day as in 2026-11-16; empty on pages that are to be the same whenever they are made."""
+
+    @property
+    def line(self) -> str:
+        """For the top of a page, as HTML."""
+        parts = ["A forecast, not a measurement", f"infercast {self.version}", *self._day]
+        return " \u00b7 ".join(f"<span>{escape(part)}</span>" for part in parts)
+
+    @property
+    def _day(self) -> list[str]:
+        if not self.date:
+            return []
+        day = date.fromisoformat(self.date)
+        return [f"{day.day} {day:%B %Y}"]
+
+    @property
+    def footer(self) -> str:
+        """The last line."""
+        return f"A forecast by infercast {self.version}; nothing on this page was measured."
+
+    @property
+    def section(self) -> Section:
+        """For the end of a page."""
+        rows = [("version", f"infercast {self.version}"), *(("date", each) for each in self._day)]
+        command = f"<p>Command:</p><pre><code>{escape(self.command)}</code></pre>" if self.command else ""
+        return Section("made", "How this page was made", command + facts_list(rows), "Command")
+
+
+class Content(NamedTuple):
+    """What a page says."""
+
+    title: str
+    lead: str
+    sections: Sequence[Section]
+    caveats: Sequence[str]
+    top: str = ""
+    """HTML below the title: warnings and cards."""
+
+
+def style_sheet() -> str:
+    """The style of all pages."""
+    return resources.files("infercast").joinpath("report/page.css").read_text(encoding="utf-8")
+
+
+def whole_page(content: Content, made: Made) -> str:
+    """A page without script or network: it opens in any browser, in light and dark, on a phone, and prints."""
+    sections = [*content.sections]
+    if content.caveats:
+        sections.append(Section("caveats", "Caveats", items(content.caveats)))
+    sections.append(made.section)
+    header = (
+        f'<header><h1>{escape(content.title)}</h1><p class="lead">{escape(content.lead)}</p>'
+        f'<p class="made">{made.line}</p>{content.top}</header>'
+    )
+    body, terms = explain_words("\n".join([header, "<main>", *(section.html for section in sections)]))
+    if terms:
+        sections.append(Section("glossary", "Glossary", glossary_list(terms)))
+        body = f"{body}\n{sections[-1].html}"
+    links = ""
+    if len(sections) >= SEVERAL:
+        links = f'<nav aria-label="Sections">{" ".join(section.link for section in sections)}</nav>'
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(content.title)} - infercast</title>",
+            f"<style>\n{style_sheet()}</style></head><body>",
+            body.replace("</header>", f"{links}</header>", 1),
+            f"</main><footer>{escape(made.footer)}</footer>",
+            "</body></html>\n",
+        ]
+    )

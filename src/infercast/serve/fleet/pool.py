@@ -17,12 +17,11 @@ from math import inf, isnan
 from infercast.errors import InputError
 from infercast.serve.fleet.lockstep import Meeting, Shared, in_lockstep
 from infercast.serve.fleet.router import Engines, Loads, make_policy
-from infercast.serve.loop import Loop
+from infercast.serve.loop import TELL_EVERY, Loop, Progress, Watcher
 from infercast.serve.record import Record
 from infercast.serve.simulation import Replica, check_workload, clients_of, loop_of, new_record, no_garbage
-from infercast.serve.watching import TELL_EVERY, Progress, Watcher
+from infercast.serve.workload.clients import Arrivals, Delivery, Inbox
 from infercast.serve.workload.request import Request, Workload
-from infercast.serve.workload.source import Arrivals, Delivery, Inbox
 
 MOST_ENGINES = 1024
 """Engines of a pool; more take minutes and gigabytes, and nobody runs them behind one load balancer."""

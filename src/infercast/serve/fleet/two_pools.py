@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.serve.fleet.pool import Pool, RunningPool, next_pool
+from infercast.serve.loop import TELL_EVERY, Progress, Watcher
 from infercast.serve.record import Record
 from infercast.serve.simulation import Replica, check_workload, clients_of, no_garbage
 from infercast.serve.step import (
@@ -30,7 +31,6 @@ from infercast.serve.step import (
     StepTimer,
     groups_of,
 )
-from infercast.serve.watching import TELL_EVERY, Progress, Watcher
 from infercast.serve.workload.request import Request, Workload
 
 

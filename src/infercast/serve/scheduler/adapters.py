@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from infercast.serve.cache.kv_cache import KvCache
+from infercast.serve.scheduler.base import Plan, Sequence
 from infercast.serve.scheduler.policy import FirstCome, MixingPolicy
 from infercast.serve.scheduler.priority import ByPriority, PriorityScheduler
 from infercast.serve.scheduler.scheduler import Scheduler
-from infercast.serve.scheduler.sequence import Plan, Sequence
 from infercast.serve.workload.request import Request
 
 

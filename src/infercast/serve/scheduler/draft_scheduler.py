@@ -1,21 +1,223 @@
-"""One step after another where decoding sequences compute drafts beside their next token, as vLLM plans them.
-
-What was computed runs ahead of what is known: with asynchronous scheduling a step is planned as if all drafts of the
-one before it were right, and the counts go back when its result tells how many were. A sequence that might have its
-last token in the step under way is planned once more, and that step is wasted if it has.
-"""
+"""The scheduler of speculative decoding: decoding sequences verify drafts together with their next token."""
 
 from __future__ import annotations
 
 from typing import cast
 
+from infercast.serve.cache.allocation import Path
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.scheduler.draft_books import DraftBooks
-from infercast.serve.scheduler.draft_plan import DraftPlan, DraftSequence
+from infercast.serve.scheduler.base import Plan, Sequence
 from infercast.serve.scheduler.policy import MixingPolicy
-from infercast.serve.scheduler.sequence import Plan, Sequence
-from infercast.serve.speculation import Draws, Speculation
-from infercast.serve.workload.request import NEVER
+from infercast.serve.scheduler.scheduler import Scheduler
+from infercast.serve.speculation import DraftCounts, Draws, Speculation
+from infercast.serve.step import DraftShape
+from infercast.serve.workload.request import NEVER, Request
+
+# A sequence with drafts, and the step that a scheduler plans for some of them.
+
+
+class DraftSequence(Sequence):
+    """A request inside an engine that drafts.
+
+    ``num_tokens`` are those that are known, ``num_computed`` those that will be if all drafts under way are right. One
+    that decodes has computed all but its last known token when nothing of it is under way; so whatever is computed
+    beyond that says how many tokens it waits for.
+    """
+
+    __slots__ = ("accepted", "drafted", "full_at", "in_prompt", "is_padded", "num_drafts", "num_last", "room")
+
+    def __init__(self, index: int, request: Request, path: Path = (), num_groups: int = 1) -> None:
+        super().__init__(index, request, path, num_groups)
+        self.num_drafts = 0
+        """Drafts that it has for its next step."""
+        self.num_last = request.num_input + request.num_output
+        """Tokens that it has when it is done."""
+        self.room = 0
+        """Tokens that it has slots for, those looked ahead among them."""
+        self.full_at = 0
+        """Known tokens at which the next of its blocks can be found."""
+        self.in_prompt = False
+        """Whether the step planned last left some of its known tokens."""
+        self.is_padded = False
+        """Whether its drafts under way are dummies."""
+        self.accepted = b""
+        """By the number of tokens produced: how many drafts are right ..."""
+        self.drafted = b""
+        """... and, where that differs, how many there are."""
+
+
+class DraftPlan(Plan):
+    """What one step computes; every sequence is named."""
+
+    __slots__ = ("num_next", "num_prompts", "num_unsampled", "received", "verified", "width")
+
+    sequences: list[DraftSequence]  # type: ignore[assignment]
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.verified: list[int] = []
+        """Drafts of each sequence; -1: it is in the middle of its prompt, and not sampled for."""
+        self.num_prompts = 0
+        """Sequences of which more is computed than a token and its drafts ..."""
+        self.num_unsampled = 0
+        """... and those that are not sampled for."""
+        self.num_next = 0
+        """Drafts that are made for each of the others at its end."""
+        self.width = width
+        """Tokens of a sequence with all the drafts there may be."""
+        self.received: list[Sequence] = []
+        """Those that got tokens, once its result is taken in."""
+
+    @property
+    def num_sampled(self) -> int:
+        """Sequences that are sampled for."""
+        return len(self.sequences) - self.num_unsampled
+
+    @property
+    def num_yielded(self) -> int:
+        """Sequences that got tokens."""
+        return len(self.received)
+
+    @property
+    def shape(self) -> DraftShape:
+        """What a step timer needs to know; those that verify first, then prompts."""
+        new_tokens, computed, verified = self.new_tokens, self.computed, self.verified
+        count, num_prompts, num_sampled = len(new_tokens), self.num_prompts, self.num_sampled
+        if 0 < num_prompts < count:
+            ordered = sorted(zip(new_tokens, computed, verified, strict=True), key=lambda row: row[0] > 1 + row[2])
+            new_tokens, computed = [row[0] for row in ordered], [row[1] for row in ordered]
+        num_drafts = sum(verified) + self.num_unsampled
+        shape = DraftShape(
+            new_tokens, computed, num_drafts + num_sampled, count - num_prompts, num_drafts, self.width, num_sampled,
+            self.num_next,
+        )  # fmt: skip
+        # What is asked in every step, told at once.
+        shape.num_sequences, shape.total_computed = count, sum(computed)
+        shape.num_tokens = sum(new_tokens) if num_prompts else num_drafts + count
+        if not num_prompts:
+            shape.prompts, shape.is_decode = [], num_drafts == count * (self.width - 1)
+        return shape
+
+
+# What becomes of drafts: who runs with them, what a step has yielded, and who is done.
+#
+# When the result of a step is there, whatever was computed for drafts that are wrong is taken back.
+
+
+class DraftBooks(Scheduler):
+    """Sequences with drafts, and the results of their steps."""
+
+    def __init__(
+        self,
+        policy: MixingPolicy,
+        cache: KvCache,
+        speculation: Speculation,
+        steps_under_way: int,
+        max_model_len: int | None = None,
+    ) -> None:
+        super().__init__(policy, cache, steps_under_way, max_model_len, decode_together=False)
+        self._speculation = speculation
+        self._is_async = not policy.waits_for_tokens
+        self._varies = speculation.match < 1.0
+        self._unsure = 0 if policy.settles else speculation.num_drafts
+        self._unsettled = max(0, speculation.read_ahead - 1)
+        self.counts = DraftCounts(by_accepted=[0] * (1 + speculation.num_drafts))
+
+    def _sequence(self, index: int, request: Request) -> Sequence:
+        return DraftSequence(index, request, self.cache.path(request), self._num_groups)
+
+    def _known(self, sequence: Sequence) -> int:
+        """All its tokens."""
+        return sequence.num_tokens
+
+    def most_steps(self, plan: Plan) -> int:
+        """Nobody knows what the next one will be."""
+        return 1
+
+    def complete(self, plan: Plan) -> list[Sequence]:
+        """Take in the tokens that a finished step yields; returns the sequences that are done."""
+        assert isinstance(plan, DraftPlan)
+        self._settle(plan)
+        done: list[Sequence] = []
+        received, counts, is_async, most = plan.received, self.counts.by_accepted, self._is_async, plan.width - 1
+        may_hurry, num_drafts = not self._varies, 0
+        for sequence, drafts in zip(plan.sequences, plan.verified, strict=True):
+            known, last = sequence.num_tokens, sequence.num_last
+            if drafts < 0 or known == last:  # in the second case the step was one too many
+                continue
+            received.append(sequence)
+            accepted = 0
+            if drafts:
+                if drafts == most and may_hurry and not sequence.is_padded:
+                    accepted = sequence.accepted[known - sequence.num_input]
+                else:
+                    accepted = self._num_accepted(sequence, drafts)
+                counts[accepted] += 1
+                num_drafts += drafts
+                if sequence.num_computed:  # or it gave way meanwhile
+                    sequence.num_computed -= drafts - accepted
+            known += 1 + accepted
+            sequence.num_tokens = known = known if known < last else last
+            if is_async:
+                if known > sequence.full_at and sequence.length:
+                    self._name(sequence, known - 1)
+            elif known < last:
+                sequence.num_drafts = sequence.drafted[known - sequence.num_input] if self._varies else plan.num_next
+            if known == last:
+                done.append(sequence)
+        self.counts.num_draft_tokens += num_drafts
+        if done:
+            self._end(done)
+        return done
+
+    def _settle(self, plan: DraftPlan) -> None:
+        """A step is not under way any more."""
+        self._under_way.popleft()
+        self._is_blocked = False
+        if self._settles:
+            for sequence, new_tokens in zip(plan.sequences, plan.new_tokens, strict=True):
+                sequence.num_under_way -= new_tokens
+
+    def _num_accepted(self, sequence: DraftSequence, drafts: int) -> int:
+        """How many drafts are right where some were cut, or are dummies, or there may be none in their places."""
+        if sequence.is_padded:
+            sequence.is_padded = False
+            return 0
+        place = sequence.num_tokens - sequence.num_input
+        if self._varies and self._is_async:
+            # Nothing was found for some of the places, which are not counted as drafts.
+            found = min(drafts, sequence.drafted[place])
+            self.counts.num_draft_tokens -= drafts - found
+            drafts = found
+        return min(sequence.accepted[place], drafts)
+
+    def _end(self, done: list[Sequence]) -> None:
+        """Let go of sequences that have all their tokens."""
+        for sequence in done:
+            if sequence in self.running:
+                del self.running[sequence]
+                self._apart.remove(sequence)
+            else:  # it gave way in its last step
+                self.waiting.remove(sequence)
+            self.cache.free(sequence)
+
+    def _name(self, sequence: DraftSequence, num_tokens: int) -> None:
+        """Let others find what so many tokens fill; nothing more is full before there are tokens for another block."""
+        final, size = max(0, num_tokens - self._unsettled), self._block_size
+        self.cache.name(sequence, final)
+        self._is_blocked = False
+        sequence.full_at = (final // size + 1) * size + self._unsettled
+
+    def _preempt(self, plan: Plan) -> Sequence:
+        """Whoever gives way loses its drafts."""
+        victim = super()._preempt(plan)
+        cast("DraftSequence", victim).num_drafts = 0
+        return victim
+
+
+# What was computed runs ahead of what is known: with asynchronous scheduling a step is planned as if all drafts of the
+# one before it were right, and the counts go back when its result tells how many were. A sequence that might have its
+# last token in the step under way is planned once more, and that step is wasted if it has.
 
 
 class DraftScheduler(DraftBooks):
@@ -69,7 +271,7 @@ class DraftScheduler(DraftBooks):
     def _plan_apart(self, plan: Plan) -> None:
         """Running sequences, in order."""
         assert isinstance(plan, DraftPlan)
-        running, sequences = cast(list[DraftSequence], self._apart), plan.sequences
+        running, sequences = cast("list[DraftSequence]", self._apart), plan.sequences
         may_hurry = self._uncut and not (self._is_windowed or self._has_states or self._slots)
         lookahead, longest, position = self._lookahead, self._longest, 0
         while position < len(running) and self._budget > 0:

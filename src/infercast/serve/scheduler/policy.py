@@ -1,18 +1,77 @@
-"""The rules of an engine: who goes first, what is computed together, what a start is promised, and who gives way.
-
-A scheduler keeps the books; whatever one engine decides differently from another is asked here.
-"""
+"""Scheduling rules of an engine: queue order, mixed or prefill-first steps, reserved tokens, preemption."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.cache.shape import Ends
-from infercast.serve.scheduler.alignment import Prompt, opened_blocks, whole_blocks
-from infercast.serve.scheduler.sequence import Sequence
+from infercast.serve.scheduler.base import Sequence
+
+# Where a step of a prompt ends, so that the states of recurrent layers can be found again.
+#
+# A state stands for all tokens before it, so only one that was left where a block of tokens ends can serve another
+# one.
+# Steps of prompts are cut there: after the last whole block, and where the prompt parts from another one whose tokens
+# are
+# cached and whose state is not. Some kernels leave a state before the end of a step, too, which then need not be cut.
+
+
+class Prompt(NamedTuple):
+    """What is left to compute of a sequence."""
+
+    computed: int
+    num_input: int
+    known: int
+    """Tokens of the prompt and of the answer that are known."""
+    parts_at: int = 0
+    """Where it parts from the other prompt; 0: nowhere."""
+
+    @property
+    def end(self) -> int:
+        """Where it decodes, or computes its last known token."""
+        return max(self.num_input, self.known - 1)
+
+
+def whole_blocks(prompt: Prompt, new_tokens: int, ends: Ends) -> int:
+    """A step has whole blocks, up to the last one of the prompt that is of use; the rest comes with the next."""
+    if prompt.computed >= prompt.end:
+        return new_tokens
+    size = ends.size
+    last, reached = max(0, prompt.known // size - ends.drops) * size, prompt.computed + new_tokens
+    if reached < last:
+        new_tokens = new_tokens // size * size
+    elif prompt.computed < last < reached:
+        new_tokens = last - prompt.computed
+    common = prompt.parts_at - prompt.computed
+    return common // size * size if size <= common < new_tokens else new_tokens
+
+
+def opened_blocks(prompt: Prompt, new_tokens: int, ends: Ends, most: int, *, last_apart: bool = True) -> int:
+    """The same where a block larger than the ``most`` tokens of a step is computed in several, and, with
+    ``last_apart``, the last token of a prompt is in a step after its last block.
+    """
+    if prompt.computed >= prompt.end:
+        return new_tokens
+    size, start, end = ends.size, prompt.computed, prompt.computed + new_tokens
+    if end < prompt.end:
+        aligned = end // size * size
+        end = aligned if aligned > start or size <= most else end
+    stops = []
+    if start + new_tokens < prompt.end or not ends.is_left(start, start + new_tokens, ends.last(prompt.end)):
+        stops.append(ends.last(prompt.known) if last_apart else (prompt.known // size - ends.drops) * size)
+    if start % size:
+        stops.append((start // size + 1) * size)
+    if start < prompt.parts_at < end:
+        stops.append(start + (prompt.parts_at - start) // size * size)
+    end = min([stop for stop in stops if start < stop < end], default=end)
+    return max(end - start, 0)
+
+
+# A scheduler keeps the books; whatever one engine decides differently from another is asked here.
+
 
 WHOLE_PROMPT = 1 << 40
 """Tokens that an engine may take in at once where it does not compute them."""
@@ -170,3 +229,78 @@ class FirstCome:
     def give_up(self, cache: KvCache, victim: Sequence) -> None:
         """They are freed; what nobody overwrites can be found again."""
         cache.free(victim, done=False)
+
+
+# The rules of an engine whose steps are prompts or decoding: what bounds them, and how many tokens a start promises.
+#
+# SGLang schedules so. Steps of prompts go first as long as one can be formed, and decoding stands still meanwhile. A
+# request starts only if there is room for its prompt and for a share of the answers that all who run have declared;
+# the
+# share becomes smaller with every step of decoding, and is set anew when the cache overflows after all.
+
+
+Order = Literal["arrival", "longest_match"]
+"""Who is looked at first of those who wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillFirst:
+    """Prompts first, one of them at most in parts; who has produced least gives way, to the end of the queue."""
+
+    max_running_requests: int
+    chunked_prefill_size: int | None = 8192
+    """Tokens of prompts in a step, of which the last prompt is cut; None: prompts are not cut."""
+    max_prefill_tokens: int = 16384
+    """Tokens of prompts in a step after which no other one is added to it."""
+    mixed_chunk: bool = False
+    """Whether decoding goes on beside prompts; its tokens count towards both limits."""
+    order: Order = "arrival"
+    first_ratio: float = 0.7
+    """The share of the tokens that running requests may still ask for, for which there must be room ..."""
+    least_ratio: float = 0.098
+    """... at the least, ..."""
+    ratio_decay: float = (0.7 - 0.098) / 600
+    """... and by how much it becomes less with every step of decoding."""
+    longest_promise: int = 4096
+    """Tokens of one answer that are counted at most."""
+    max_prompts: int | None = None
+    """Prompts of a step at most."""
+    retraction_headroom: int = 20
+    """Tokens of each sequence that stays for which there is room after a retraction."""
+    tries_always: bool = False
+    """Prompts that did not fit are tried again in every step, not only when somebody has left (a pool of windows)."""
+    ignores_end: bool = False
+    """Of requests that produce all that they declare the engine knows that (``ignore_eos``)."""
+
+    @property
+    def max_num_batched_tokens(self) -> int:
+        """Tokens of a step of prompts."""
+        return self.chunked_prefill_size or self.max_prefill_tokens
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Sequences that run at the same time."""
+        return self.max_running_requests
+
+    @property
+    def chunked_prefill(self) -> bool:
+        """Any prompt can be computed: in pieces or, alone, as a whole."""
+        return True
+
+    @property
+    def repeats(self) -> bool:
+        """Steps of decoding are taken in stretches."""
+        return True
+
+    @property
+    def settles(self) -> bool:
+        """What a step under way uses is given up with its result."""
+        return False
+
+    def spare_tokens(self, block_size: int) -> int:
+        """A block that is begun, one that may be needed, and a token."""
+        return 2 * block_size + 1
+
+    def of_computed_prompts(self) -> PrefillFirst:
+        """Whole prompts are taken in at once."""
+        return replace(self, chunked_prefill_size=None, max_prefill_tokens=WHOLE_PROMPT)

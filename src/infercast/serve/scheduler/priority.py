@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from infercast.serve.cache.kv_cache import KvCache
+from infercast.serve.scheduler.base import Plan, Sequence
 from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.scheduler.scheduler import Scheduler
-from infercast.serve.scheduler.sequence import Plan, Sequence
 from infercast.serve.workload.request import Request
 
 RANK = attrgetter("rank")

@@ -1,4 +1,4 @@
-"""Kinds of traffic in one workload, each with a priority and an SLO of its own: ``chat:0.7:priority=0:ttft=0.5``."""
+"""Traffic classes with their own priority and SLO, and LoRA adapters, drawn over the requests of a workload."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from infercast.errors import InputError
-from infercast.serve.workload.request import Request, SloClass, Workload
+from infercast.serve.workload.request import Adapters, Request, Segment, SloClass, Workload
 
 LIMITED = ("ttft", "tpot", "e2e")
 UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "min": 60.0}
 EXAMPLE = "chat:0.7:priority=0:ttft=0.5,tpot=0.05"
-STREAM = 7919
+CLASS_STREAM = 7919
 """Beside the seed: classes have random numbers of their own."""
 
 
@@ -110,7 +110,7 @@ def _of(classes: Sequence[ClassShare]) -> tuple[SloClass, ...]:
 
 def _drawn(requests: Sequence[Request], classes: Sequence[ClassShare], seed: int) -> tuple[Request, ...]:
     shares = np.array([each.share for each in classes], dtype=float)
-    rng = np.random.default_rng((seed, STREAM))
+    rng = np.random.default_rng((seed, CLASS_STREAM))
     drawn = rng.choice(len(classes), size=len(requests), p=shares / shares.sum()).tolist()
     of_sessions: dict[int, int] = {}
     found = []
@@ -125,3 +125,47 @@ def reclassed(workload: Workload, other: Workload, *, seed: int) -> Workload:
     if not workload.classes or any(each.share is None for each in workload.classes):
         return other
     return with_classes(other, [ClassShare(each, each.share) for each in workload.classes], seed=seed)
+
+
+# Which LoRA adapter each request asks for: some are far more popular than others.
+
+
+MOST_ADAPTERS = 1_000_000
+NAME_BITS = 20
+"""Of the name of a prompt's first segment that tell adapters apart."""
+ADAPTER_STREAM = 104_729
+"""Beside the seed: adapters have random numbers of their own."""
+
+
+def asking_for(request: Request, adapter: int | None) -> Request:
+    """The same request with an adapter: what it computes is of use to others with the same one alone."""
+    if adapter is None or not request.prefix:
+        return replace(request, adapter=adapter)
+    first, *others = request.prefix
+    renamed = Segment((first.content << NAME_BITS) + adapter + 1, first.num_tokens)
+    return replace(request, adapter=adapter, prefix=(renamed, *others))
+
+
+def with_adapters(workload: Workload, mix: Adapters, *, seed: int = 0) -> Workload:
+    """The same requests, each of which asks for an adapter by chance; all of a session for the same."""
+    if not 1 <= mix.count <= MOST_ADAPTERS:
+        raise InputError(f"adapters must be 1 to {MOST_ADAPTERS:,}, not {mix.count!r}")
+    if not (0 <= mix.skew <= 10 and 0 < mix.share <= 1):
+        raise InputError(f"the skew of adapters must be 0 to 10 and their share above 0 and up to 1, not {mix!r}")
+    if any(request.adapter is not None for request in workload.requests):
+        raise InputError("the workload names the adapters of its requests; leave out --adapters")
+    rng = np.random.default_rng((seed, ADAPTER_STREAM))
+    weights = np.arange(1, mix.count + 1, dtype=float) ** -mix.skew
+    count = len(workload.requests)
+    chosen = rng.choice(mix.count, size=count, p=weights / weights.sum()).tolist()
+    asks = (rng.random(count) < mix.share).tolist()
+    of_sessions: dict[int, int | None] = {}
+    found = []
+    for request, number, does in zip(workload.requests, chosen, asks, strict=True):
+        adapter = number if does else None
+        if request.session is not None:
+            adapter = of_sessions.setdefault(request.session, adapter)
+        found.append(asking_for(request, adapter))
+    shared = "" if mix.share == 1.0 else f" for {mix.share:.0%} of requests"
+    words = f"{workload.description}; {mix.count:,} LoRA adapters, Zipf {mix.skew:g}{shared}"
+    return replace(workload, requests=tuple(found), adapters=mix, description=words)

@@ -1,17 +1,113 @@
-"""Who sends requests, and when: an open loop follows a clock, a closed loop waits for answers, sessions for their own.
-
-A workload is ``in_turns`` where its requests carry a ``session``: those of one session follow each other in the order
-of the workload, and each waits for the answer before it, then for its ``think`` seconds (a person who reads and writes,
-or an agent's tool that runs). Requests without a session follow the clock, or a client who is free.
-"""
+"""Clients of an engine: open loop, closed loop and sessions, and the queue from which a loop takes their requests."""
 
 from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
-from infercast.serve.workload.intake import Round
 from infercast.serve.workload.request import Request, Workload
+
+# One thread that takes requests in before the engine sees them: a server's event loop.
+#
+# What needs no waiting (parse, check, render the chat template) it does for all requests that have come when it
+# begins,
+# one after the other; only then it goes on with each of them (tokens, and the way to the engine). So requests that
+# come
+# together reach the engine together, after the work on all of them, and who comes meanwhile waits for the next round.
+
+
+class Round(NamedTuple):
+    """Requests that are taken in together."""
+
+    ends: float = 0.0
+    """When they go on."""
+    left: int = 0
+    """Those of them that are still to be handed on."""
+
+    def then(self, sent: float, turn: float, waiting: Callable[[float], int]) -> Round:
+        """The round of the next request, which was sent at a moment, with that request handed on.
+
+        ``turn`` is what the thread spends on each; ``waiting`` tells how many requests, this one among them, will have
+        been sent at a moment.
+        """
+        if self.left:
+            return Round(self.ends, self.left - 1)
+        begins = max(sent, self.ends)
+        count = max(1, waiting(begins))
+        return Round(begins + count * turn, count - 1)
+
+
+# Where an engine's requests come from, as its loop sees it.
+
+
+class Arrivals(Protocol):
+    """Requests as they come."""
+
+    @property
+    def next_arrival(self) -> float | None:
+        """When the next request reaches the engine's queue at the earliest; None if none comes before an answer."""
+
+    def pop(self) -> tuple[int, Request, float]:
+        """The next request: its index, itself, and when its client sent it."""
+
+
+class Source(Arrivals, Protocol):
+    """Clients of one engine, or a router before several."""
+
+    wait_for_answers: bool
+    """Whether an answer may lead to the next request ..."""
+    sends_at_once: bool
+    """... and mostly does so without a pause, so that it is not worth to look further ahead."""
+
+    def answer(self, time: float, index: int) -> None:
+        """A client has its whole answer to the request of this index."""
+
+
+class Delivery(NamedTuple):
+    """A request on its way to an engine. Requests stay in the order in which they were sent."""
+
+    sent: float
+    number: int
+    arrival: float
+    request: Request
+
+
+class Inbox:
+    """What a router has sent to one engine."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Delivery] = deque()
+        self.has_answered = False
+        self.wait_for_answers = self.sends_at_once = True  # whoever drives the engine looks at each of them
+
+    @property
+    def next_arrival(self) -> float | None:
+        """Of the first delivery."""
+        return self._waiting[0].arrival if self._waiting else None
+
+    def put(self, delivery: Delivery) -> None:
+        """Send a request."""
+        self._waiting.append(delivery)
+
+    def pop(self) -> tuple[int, Request, float]:
+        """Take the first delivery."""
+        delivery = self._waiting.popleft()
+        return delivery.number, delivery.request, delivery.sent
+
+    def answer(self, time: float, index: int) -> None:
+        """The router looks up which request it was."""
+        self.has_answered = True
+
+
+# A workload is ``in_turns`` where its requests carry a ``session``: those of one session follow each other in the
+# order
+# of the workload, and each waits for the answer before it, then for its ``think`` seconds (a person who reads and
+# writes,
+# or an agent's tool that runs). Requests without a session follow the clock, or a client who is free.
+
 
 NOBODY = -1
 """In place of a request that follows."""

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from infercast.errors import InputError
-from infercast.serve.workload.arrivals import LATEST, arrival_times
-from infercast.serve.workload.request import Draw, Request, Workload
+from infercast.serve.workload.distributions import LATEST, arrival_times
+from infercast.serve.workload.request import Draw, Request, Workload, truncated, without_too_long
 from infercast.serve.workload.synthetic import CLIPPED, synthetic_workload
-from infercast.serve.workload.too_long import truncated, without_too_long
 
 
 def redrawn(workload: Workload, *, seed: int, count: int) -> Workload | None:
@@ -66,7 +65,7 @@ def _labelled(workload: Workload, other: Workload, seed: int) -> Workload:
 
         other = reclassed(workload, other, seed=seed)
     if workload.adapters is not None:
-        from infercast.serve.workload.adapters import with_adapters  # noqa: PLC0415 - most workloads have none
+        from infercast.serve.workload.classes import with_adapters  # noqa: PLC0415 - most workloads have none
 
         other = with_adapters(other, workload.adapters, seed=seed)
     return other
@@ -77,7 +76,7 @@ def drawn_with(drawn: Draw, **others: Any) -> Workload:
     arguments: dict[str, Any] = {**{field.name: getattr(drawn, field.name) for field in fields(drawn)}, **others}
     if type(drawn) is Draw:
         return synthetic_workload(**arguments)
-    from infercast.serve.workload.conversations import session_workload  # noqa: PLC0415 - most runs have no sessions
+    from infercast.serve.workload.synthetic import session_workload  # noqa: PLC0415 - most runs have no sessions
 
     return session_workload(**arguments)
 

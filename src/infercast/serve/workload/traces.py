@@ -10,25 +10,320 @@ import csv
 import gzip
 import io
 import json
+import math
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from datetime import UTC, datetime, timedelta
+from itertools import chain, pairwise, repeat
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from statistics import fmean
+from typing import Any, NamedTuple
 
 from infercast.errors import FileFormatError, InputError, UnknownNameError
-from infercast.serve.workload.adapters import asking_for
-from infercast.serve.workload.request import Request, Workload
-from infercast.serve.workload.trace_rows import PLAIN_FIELDS, Record, Row, Segments, azure_row, mooncake_row, plain_row
-from infercast.serve.workload.trace_sessions import (
-    CONVERSATION_FIELDS,
-    conversation_rows,
-    with_histories,
-    with_sessions,
+from infercast.serve.workload.classes import asking_for
+from infercast.serve.workload.distributions import LONGEST
+from infercast.serve.workload.request import Request, Segment, Workload
+
+# One record of a trace file as one or more rows: what each known format calls its fields, and how they are checked.
+
+
+MOONCAKE_BLOCK_TOKENS = 512
+Record = dict[str, Any]
+
+PLAIN_FIELDS = (
+    ("arrival", "arrival_s", "timestamp"),
+    ("input", "num_input", "input_tokens"),
+    ("output", "num_output", "output_tokens"),
 )
+_EPOCH = datetime(1970, 1, 1)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Row(NamedTuple):
+    """One request as a file has it."""
+
+    arrival: float
+    """In the ticks of its format."""
+    num_input: int
+    num_output: int
+    """May be 0."""
+    prefix: tuple[Segment, ...] = ()
+    answer: int | None = None
+    session: Any = None
+    """Under the file's own name."""
+    think: float = 0.0
+    priority: int = 0
+    slo_class: str = ""
+    adapter: int | None = None
+
+
+class Segments(dict[tuple[int, int], Segment]):
+    """Segments by content and length, made on first use: requests that share a block share the object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._texts: dict[str, int] = {}
+        self._num_names = 0
+
+    def __missing__(self, key: tuple[int, int]) -> Segment:
+        return self.setdefault(key, Segment(*key))
+
+    def new_name(self) -> int:
+        """The name of content that nothing in the file has a name for."""
+        self._num_names += 1
+        return -self._num_names
+
+    def name_of(self, text: str) -> int:
+        """The name of a text, the same for equal ones."""
+        if text not in self._texts:
+            self._texts[text] = self.new_name()
+        return self._texts[text]
+
+
+def azure_row(record: Record, _: Segments) -> list[Row]:
+    """Time is cut to microseconds (Azure writes seven decimals, the last one always 0); without a zone it is UTC."""
+    text = record["TIMESTAMP"]
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is not None:
+            moment = moment.astimezone(UTC).replace(tzinfo=None)
+    except (ValueError, OverflowError):
+        raise InputError(f"TIMESTAMP must be a time like '2023-11-16 18:17:03.9799600', not {text[:80]!r}") from None
+    ticks = (moment - _EPOCH) // _MICROSECOND
+    return [Row(ticks, whole_of(record, "ContextTokens", 1), whole_of(record, "GeneratedTokens", 0))]
+
+
+def mooncake_row(record: Record, segments: Segments) -> list[Row]:
+    """Each of hash_ids names 512 tokens of the prompt; the last is cut to what remains of input_length.
+
+    Ids beyond the prompt's end are dropped. Where there are too few (or none), the rest of the prompt is the request's
+    own and shared with nobody.
+    """
+    num_input = whole_of(record, "input_length", 1)
+    ids = record.get("hash_ids", [])
+    if not (isinstance(ids, list) and set(map(type, ids)) <= {int}):
+        raise InputError(f"hash_ids must be a list of whole numbers, not {str(ids)[:80]!r}")
+    num_whole, rest = divmod(num_input, MOONCAKE_BLOCK_TOKENS)
+    block_tokens = chain(repeat(MOONCAKE_BLOCK_TOKENS, num_whole), (rest,) if rest else ())
+    prefix = tuple(map(segments.__getitem__, zip(ids, block_tokens, strict=False)))
+    return [Row(number_of(record, "timestamp"), num_input, whole_of(record, "output_length", 0), prefix)]
+
+
+def plain_row(record: Record, segments: Segments) -> list[Row]:
+    """The input is the whole prompt; prefix_length of it, from the start, is shared within its prefix_group."""
+    arrival_field, input_field, output_field = (_only_name(record, names) for names in PLAIN_FIELDS)
+    arrival, num_input = moment_of(record, arrival_field), whole_of(record, input_field, 1)
+    num_output = whole_of(record, output_field, 0)
+    row = Row(arrival, num_input, num_output, **labels_of(record))
+    if all(record.get(field) in (None, "") for field in ("prefix_group", "prefix_length")):
+        return [row]
+    group, length = whole_of(record, "prefix_group", 0), whole_of(record, "prefix_length", 0)
+    if length > num_input:
+        raise InputError(f"prefix_length {length} is longer than the whole prompt, {input_field} {num_input}")
+    return [row._replace(prefix=(segments[group, length],) if length else ())]
+
+
+def labels_of(record: Record) -> dict[str, Any]:
+    """What else a record may say of a request or a session: whose it is, and how important."""
+    labels: dict[str, Any] = {}
+    if record.get("session") not in (None, ""):
+        labels["session"] = str(record["session"])[:80]
+    if record.get("think") not in (None, ""):
+        labels["think"] = number_of(record, "think")
+    if record.get("priority") not in (None, ""):
+        labels["priority"] = _signed(record, "priority")
+    if record.get("class") not in (None, ""):
+        labels["slo_class"] = str(record["class"])[:80]
+    if record.get("adapter") not in (None, ""):
+        labels["adapter"] = whole_of(record, "adapter", 0)
+    return labels
+
+
+def _signed(record: Record, field: str) -> int:
+    try:
+        return int(str(record[field]))
+    except ValueError:
+        raise InputError(f"{field} must be a whole number, not {str(record[field])[:80]!r}") from None
+
+
+def moment_of(record: Record, field: str) -> float:
+    """Seconds, or a date like ``2026-03-01T08:30:00.5`` as seconds since 1970; without a zone it is UTC."""
+    text = record.get(field)
+    if isinstance(text, str) and "-" in text[1:] and ":" in text:
+        try:
+            moment = datetime.fromisoformat(text.strip())
+            zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+            return zoned.timestamp()
+        except (ValueError, OverflowError):
+            raise InputError(
+                f"{field} must be seconds or a date like '2026-03-01T08:30:00', not {text[:80]!r}"
+            ) from None
+    return number_of(record, field)
+
+
+def _only_name(record: Record, names: tuple[str, ...]) -> str:
+    present = [name for name in names if name in record]
+    if len(present) != 1:
+        raise InputError(f"has {' and '.join(present) or 'none'} where exactly one of {', '.join(names)} is needed")
+    return present[0]
+
+
+def number_of(record: Record, field: str) -> float:
+    """A field that must be a number of at least 0."""
+    value: Any = record.get(field)
+    try:
+        number = float(value)
+    except (ValueError, TypeError, OverflowError):
+        number = math.nan
+    if not 0 <= number < math.inf or type(value) is bool:
+        problem = "is missing" if value is None else f"must be a number of at least 0, not {str(value)[:80]!r}"
+        raise InputError(f"{field} {problem}")
+    return number
+
+
+def whole_of(record: Record, field: str, least: int) -> int:
+    """A field that must be a whole number of at least so many."""
+    value: Any = record.get(field)
+    is_digits = type(value) is str and len(value) <= 10 and value.isdecimal()
+    # Otherwise through float, because spreadsheets and data frames write a column with gaps as 512.0.
+    number = int(value) if is_digits else number_of(record, field)
+    if not (least <= number <= LONGEST and number == int(number)):
+        raise InputError(f"{field} must be a whole number from {least} to {LONGEST}, not {str(value)[:80]!r}")
+    return int(number)
+
+
+# Sessions in recorded files: whole conversations on a line, and turns that can be told from their prompts.
+
+
+CHARACTERS = 4
+"""Of a token in a text whose tokens nobody counted: English with the tokenizers of today has four to five."""
+CONVERSATION_FIELDS = ("turns", "messages", "conversations")
+ANSWERERS = ("assistant", "gpt", "model", "chatgpt", "bot")
+Turn = tuple[list[Segment], int, float]
+"""New pieces of a prompt, tokens of the answer, and seconds before it."""
+
+
+def conversation_rows(record: Record, segments: Segments) -> list[Row]:
+    """All turns of a conversation, which is either ``turns`` of counted tokens or ``messages`` with texts or counts."""
+    arrival = moment_of(record, "arrival") if record.get("arrival") is not None else 0.0
+    labels = {**labels_of(record), "session": segments.new_name()}
+    labels.pop("think", None)
+    prefix: tuple[Segment, ...] = ()
+    if record.get("prefix_length") not in (None, "", 0):
+        group = whole_of(record, "prefix_group", 0) if record.get("prefix_group") is not None else 0
+        prefix = (segments[group, whole_of(record, "prefix_length", 1)],)
+    turns = _counted(record, segments) if "turns" in record else _messages(record, segments)
+    if not turns:
+        raise InputError("the conversation has no answers")
+    rows = []
+    for pieces, num_output, think in turns:
+        prefix, answer = (*prefix, *pieces), segments.new_name()
+        if not prefix:
+            raise InputError("the conversation begins with an answer")
+        num_input = sum(piece.num_tokens for piece in prefix)
+        rows.append(Row(arrival, num_input, num_output, prefix, answer, think=think, **labels))
+        prefix = (*prefix, Segment(answer, max(1, num_output)))
+    return rows
+
+
+def _counted(record: Record, segments: Segments) -> list[Turn]:
+    """``{"input": 60, "output": 200, "think": 8.5}``: new tokens, those of the answer, seconds since the one before."""
+    turns = record["turns"]
+    if not (isinstance(turns, list) and turns and all(isinstance(turn, dict) for turn in turns)):
+        raise InputError(f"turns must be a list of objects with input and output, not {str(turns)[:80]!r}")
+    return [
+        (
+            [Segment(segments.new_name(), whole_of(turn, "input", 1))],
+            whole_of(turn, "output", 0),
+            number_of(turn, "think") if turn.get("think") is not None else 0.0,
+        )
+        for turn in turns
+    ]
+
+
+def _messages(record: Record, segments: Segments) -> list[Turn]:
+    """Messages as chat clients have them; every answer ends a turn, and what comes after the last one is not sent."""
+    messages = record.get("messages", record.get("conversations"))
+    if not (isinstance(messages, list) and all(isinstance(message, dict) for message in messages)):
+        raise InputError(f"messages must be a list of objects, not {str(messages)[:80]!r}")
+    turns: list[Turn] = []
+    pieces: list[Segment] = []
+    think = 0.0
+    for message in messages:
+        role, text = message.get("role", message.get("from")), message.get("content", message.get("value"))
+        tokens = _tokens(message, text)
+        think += number_of(message, "think") if message.get("think") is not None else 0.0
+        if role in ANSWERERS:
+            turns.append((pieces, tokens, think))
+            pieces, think = [], 0.0
+        elif tokens:
+            # Equal instructions are equal tokens; what people say is taken to be their own.
+            shared = role == "system" and isinstance(text, str)
+            pieces.append(Segment(segments.name_of(text) if shared else segments.new_name(), tokens))
+    return turns
+
+
+def _tokens(message: Record, text: Any) -> int:
+    if message.get("tokens") is not None:
+        return whole_of(message, "tokens", 0)
+    if not isinstance(text, str):
+        raise InputError(f"a message must have a text as content, or tokens, not {str(message)[:80]!r}")
+    return -(-len(text) // CHARACTERS)
+
+
+def with_sessions(rows: Sequence[Row]) -> list[Row]:
+    """Rows in order of arrival whose prompts are named in equal blocks, with the sessions that these tell.
+
+    A request goes on with an earlier one if all whole blocks of the earlier prompt are its own beginning, and only one
+    way to go on from there is ever seen: a system prompt, after which many go on differently, tells nothing.
+    """
+    follows: dict[int, int] = {}
+    many: set[int] = set()
+    for row in rows:
+        blocks = _whole_blocks(row)
+        for block, after in pairwise(blocks):
+            if follows.setdefault(block, after) != after:
+                many.add(block)
+    last_of: dict[int, int] = {}
+    found = []
+    for number, row in enumerate(rows):
+        blocks = _whole_blocks(row)
+        ended = [block for block in blocks if block in last_of]
+        session = last_of.pop(ended[-1]) if ended else number
+        if blocks and blocks[-1] not in many:
+            last_of[blocks[-1]] = session
+        found.append(row._replace(session=session))
+    sizes: dict[int, int] = {}
+    for row in found:
+        sizes[row.session] = sizes.get(row.session, 0) + 1
+    return [row if sizes[row.session] > 1 else row._replace(session=None) for row in found]
+
+
+def _whole_blocks(row: Row) -> list[int]:
+    return [segment.content for segment in row.prefix if segment.num_tokens == MOONCAKE_BLOCK_TOKENS]
+
+
+def with_histories(rows: Sequence[Row], segments: Segments) -> list[Row]:
+    """The same where a column names sessions: a prompt that has room for it begins with the turn before it."""
+    history: dict[Any, tuple[Segment, ...]] = {}
+    found = []
+    for row in rows:
+        if row.session is None:
+            found.append(row)
+            continue
+        before = history.get(row.session, ())
+        prefix = before if sum(piece.num_tokens for piece in before) <= row.num_input else row.prefix
+        prefix = prefix or row.prefix
+        rest = row.num_input - sum(piece.num_tokens for piece in prefix)
+        prefix = (*prefix, Segment(segments.new_name(), rest)) if rest else prefix
+        answer = segments.new_name()
+        history[row.session] = (*prefix, Segment(answer, max(1, row.num_output)))
+        found.append(row._replace(prefix=prefix, answer=answer))
+    return found
+
 
 MOONCAKE = "Mooncake trace"
 NO_SESSIONS = "give it a column session, or blocks as Mooncake's traces have them"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -197,3 +199,294 @@ def _read_requests(row: RowReader, path: Path) -> Workload:
     except (OSError, ValueError, KeyError, TypeError):
         raise row.wrong(f"needs {path} with arrival_time, input_toks and output_toks of every request") from None
     return workload_from_requests(requests)
+
+
+# Lengths of prompts and answers of a published row, one by one.
+
+
+UNIFORM = re.compile(r"random in=(\d+) out=(\d+) \(sglang bench")
+"""Lengths that SGLang's benchmark draws between 1 and the stated one."""
+BENCH_SEED = 1
+"""Its seed: the lengths that it draws are known one by one."""
+USUAL = (100, 128, 200, 256, 500, 512, 1000, 1024, 2000, 2048, 4000, 4096, 8000, 8192, 16000, 16384)
+"""Longest prompts and answers that people ask it for."""
+SAME_MEAN, MOST_DRAWN = 0.0005, 5000
+STATED = re.compile(r"(\d+)/(\d+)$")
+"""Stated lengths of prompts and answers, behind how they vary."""
+RANGED = re.compile(r"random (\d+)/(\d+) range ([\d.]+)")
+"""The same in words, with the share of each that the shortest has."""
+NOT_SERVED = ("image", "vision", "video", "audio")
+"""Words of data sets whose prompts hold more than text."""
+DATASETS = {
+    "lm-arena-chat": (450.0, 1.1), "gpqa": (260.0, 0.6), "sourcegraph-fim": (1200.0, 0.8), "openorca": (222.3, 0.9),
+}  # fmt: skip
+"""Mean prompts of data sets where a table has none, and how they vary: the standard deviation of logarithms. Chats of
+LM Arena have several turns, and nobody states their length: tokens a second of 14 runs of seven dense models come out
+with 360 to 600 tokens each."""
+CHAT_DATASETS = ("sharegpt", "lm-arena", "openorca", "cnn", "longbench", "gpqa", "sourcegraph", "mlperf", "hf")
+"""How descriptions of natural prompts begin: no two are of one length."""
+EQUAL = ("random", "synthetic", "fixed", "exact")
+"""Words of descriptions of prompts of one length."""
+ANSWERS = 0.8
+"""The same of natural answers."""
+LONG_CHATS = (0.55, 0.15)
+"""The same of prompts and answers of chats chosen to be long, as the one publisher has them who lists them."""
+MOST_MEANS = 4.0
+"""No natural prompt or answer is longer than so many means: clients ask for no more, and longer ones are left out."""
+MOST_CHATTED = 400.0
+"""Mean lengths up to which chats are as benchmarks cut them, at 1,000 tokens."""
+SOME_EARLY = 0.02
+"""A mean that leaves a smaller share of answers to end early is that of answers of one length."""
+CONTRADICTED = 1.5
+"""A stated length that the mean is so many times longer or shorter than is that of another run."""
+
+Lengths = tuple[list[int], list[int]]
+
+
+def read_lengths(row: RowReader, count: int) -> Lengths:
+    """Lengths of all prompts and answers."""
+    stated = row.text("len_dist")
+    if any(word in f"{stated} {row.text('bench_cmd')}".lower() for word in NOT_SERVED):
+        raise row.wrong(f"len_dist {stated!r} is not modelled: prompts are text")
+    means = _means(row)
+    drawn = _drawn_again(row, means, count)
+    if drawn is not None:
+        return drawn
+    shuffle = np.random.default_rng(0)
+    lower = stated.lower()
+    shares, lengths = SHARES.match(lower), STATED.search(stated)
+    if shares is not None and lengths is not None:
+        low, high = (float(share or 1) for share in shares.groups())
+        return _between(count, shuffle, [(low * int(most), high * int(most)) for most in lengths.groups()])
+    ranged = RANGED.search(row.text("notes"))
+    if ranged is not None:
+        low = float(ranged[3])
+        return _between(count, shuffle, [(max(1.0, low * int(most)), float(most)) for most in ranged.groups()[:2]])
+    if "uniform 1..l" in lower:
+        row.assume(f"lengths are uniform up to twice their means, {means[0]:,.0f} and {means[1]:,.0f}")
+        return _between(count, shuffle, [(1.0, 2 * mean - 1) for mean in means])
+    lower = lower or ("sharegpt" if "sharegpt" in row.text("concurrency_or_rate").lower() else "")
+    if lower.startswith(CHAT_DATASETS) or _is_chat(row, means):
+        return _natural(row, lower, means, count, shuffle)
+    if not any(word in lower for word in EQUAL):
+        row.assume(f"every prompt has {means[0]:,.0f} tokens and every answer {means[1]:,.0f}, their means")
+    return [max(1, round(means[0]))] * count, _answers(row, means, count, shuffle)
+
+
+def _drawn_again(row: RowReader, means: tuple[float, float], count: int) -> Lengths | None:
+    """Lengths that SGLang's benchmark draws between 1 and the longest, one by one; None where it was another one.
+
+    Where the longest are not stated, usual ones are tried: right are those with which drawn lengths have the means.
+    """
+    stated = UNIFORM.match(row.text("len_dist"))
+    if stated is not None and not _contradicts([int(most) / 2 for most in stated.groups()], means):
+        return _draw(int(stated[1]), int(stated[2]), count)
+    text = f"{row.text('len_dist')} {row.text('server_cmd')} {row.text('bench_cmd')}"
+    if "sglang" not in text or count > MOST_DRAWN:
+        return None
+    for longest in product(USUAL, repeat=2):
+        if _contradicts([each / 2 for each in longest], means):
+            continue
+        drawn = _draw(longest[0], longest[1], count)
+        if all(abs(sum(each) / count / mean - 1) < SAME_MEAN for each, mean in zip(drawn, means, strict=True)):
+            row.assume(
+                f"lengths are uniform up to {longest[0]:,} and {longest[1]:,}: those that are drawn have the means"
+            )
+            return drawn
+    return None
+
+
+def _draw(longest_input: int, longest_output: int, count: int) -> Lengths:
+    generator = np.random.RandomState(BENCH_SEED)
+    inputs, outputs = (generator.randint(1, most + 1, size=count).tolist() for most in (longest_input, longest_output))
+    return inputs, outputs
+
+
+def _answers(row: RowReader, means: tuple[float, float], count: int, shuffle: np.random.Generator) -> list[int]:
+    """Answers of one length, or some of them shorter where their mean is below what was asked for."""
+    asked = STATED.search(row.text("len_dist"))
+    limit = float(asked[2]) if asked else 0.0
+    command = row.text("bench_cmd")
+    lengths = [re.search(rf"--random-{each}-len[ =](\d+)", command) for each in ("input", "output")]
+    if lengths[0] and lengths[1] and not _contradicts([float(lengths[0][1])], means[:1]):
+        limit = float(lengths[1][1])
+    early = 2 * (1 - means[1] / limit) if limit else 0.0
+    if not SOME_EARLY < early < 1:
+        return [max(1, round(means[1]))] * count
+    row.assume(f"{early:.0%} of the answers end anywhere before their {limit:,.0f} tokens")
+    ends = np.where(shuffle.random(count) < early, shuffle.integers(1, round(limit), count), round(limit))
+    return [int(end) for end in ends]
+
+
+def _means(row: RowReader) -> tuple[float, float]:
+    """Mean lengths of prompts and answers."""
+    inputs, outputs = row.number("mean_in"), row.number("mean_out")
+    if inputs is None:
+        lower = row.text("len_dist").lower()
+        known = next((value for name, value in DATASETS.items() if name in lower), None)
+        if known is not None:
+            inputs = known[0]
+            row.assume(f"prompts have {inputs:,.0f} tokens in the mean: those of {row.text('len_dist')} are not stated")
+    if inputs is None or outputs is None:
+        raise row.wrong("needs the columns 'mean_in' and 'mean_out'")
+    return inputs, outputs
+
+
+def _contradicts(stated: Sequence[float], means: Sequence[float]) -> bool:
+    """Whether means are not those of the stated lengths."""
+    pairs = zip(stated, means, strict=True)
+    return any(abs(math.log(mean / length)) > math.log(CONTRADICTED) for length, mean in pairs)
+
+
+def _is_chat(row: RowReader, means: Sequence[float]) -> bool:
+    """Whether a row names lengths of another run of its page, and was one of chats."""
+    found = re.match(r"random in=(\d+) out=(\d+)", row.text("len_dist"))
+    if found is None or not _contradicts([float(length) for length in found.groups()][:1], means[:1]):
+        return False
+    row.assume(f"lengths of chats: means of {means[0]:,.0f} and {means[1]:,.0f} are not {row.text('len_dist')!r}")
+    return True
+
+
+def _natural(
+    row: RowReader, stated: str, means: tuple[float, float], count: int, shuffle: np.random.Generator
+) -> Lengths:
+    """Lengths of natural prompts and answers, of which means are known."""
+    row.assume("lengths are log-normal around their means")
+    if max(means) < MOST_CHATTED and stated.startswith(("sharegpt", "random")):
+        inputs, outputs = (
+            chat_lengths(name, mean, count, shuffle) for name, mean in zip(("isl", "osl"), means, strict=True)
+        )
+        return inputs, outputs
+    spread = next((value[1] for name, value in DATASETS.items() if name in stated), ANSWERS)
+    spreads = LONG_CHATS if stated.startswith(("sharegpt", "random")) else (spread, ANSWERS)
+    inputs, outputs = (log_normal(mean, each, count, shuffle) for mean, each in zip(means, spreads, strict=True))
+    return inputs, outputs
+
+
+def log_normal(mean: float, spread: float, count: int, shuffle: np.random.Generator) -> list[int]:
+    """So many lengths of that mean, none many times as long, evenly spaced in probability and in random order."""
+    ranks = np.array([NormalDist().inv_cdf((position + 0.5) / count) for position in range(count)])
+    shape, longest = np.exp(spread * ranks), MOST_MEANS * mean
+    low, high = mean / shape.max(), mean / shape.min()
+    for _ in range(40):  # halve the range of the median until the lengths have their mean
+        middle = (low + high) / 2
+        lengths = np.minimum(middle * shape, longest)
+        low, high = (middle, high) if lengths.mean() < mean else (low, middle)
+    return [max(1, int(length)) for length in shuffle.permutation(np.rint(lengths))]
+
+
+def _between(count: int, shuffle: np.random.Generator, ends: Sequence[tuple[float, float]]) -> Lengths:
+    drawn = [
+        shuffle.integers(round(low), max(round(low), round(high)), count, endpoint=True).tolist() for low, high in ends
+    ]
+    return drawn[0], drawn[1]
+
+
+# The load of a published row: when its requests come, and how many.
+
+
+CLOSED, POISSON, CONSTANT, BURST, OFFLINE, CAPPED = (
+    "closed loop", "poisson", "constant", "burst", "offline", "saturated, capped batch",
+)  # fmt: skip
+OPEN = (POISSON, CONSTANT)
+KINDS = (CLOSED, POISSON, CONSTANT, BURST, OFFLINE, CAPPED)
+RATE = re.compile(r"(?:rate|poisson|constant) (\d+(?:\.\d+)?|inf)")
+"""Requests a second that come whatever is answered."""
+CLIENTS = re.compile(r"concurrency (\d+)")
+CAP = re.compile(r"max_num_seqs (\d+)")
+OUT_OF_STEP = re.compile(r"\b(aiperf|genai-perf|guidellm)\b", re.IGNORECASE)
+"""Load generators whose clients do not stay in step where all requests are of one length: published medians of TTFT
+are those of prompts that come alone, and only the 99th percentile is that of the first ones, which come together."""
+AT_ONCE_FROM = 1000.0
+"""So many requests a second are a burst."""
+TURNS = 10
+"""Requests of each client, where their number is not stated."""
+OPEN_SECONDS, MOST_OPEN = 200.0, 12000
+"""Of an open loop without an end only so much is simulated, of which the first part is left out."""
+STEADY_TURNS, WIDE, WIDE_TURNS = 3, 256, 2
+"""How often every place of a full batch is taken in a simulation of one that stays full, and of one with more places
+than that ..."""
+LEAST_STEADY, MOST_STEADY = 96, 3072
+"""... but so many requests at least, and at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Requests, what kind of load they are, and what it tells of the server."""
+
+    kind: str
+    workload: Workload
+    cap: int | None = None
+    """Most requests that run at the same time."""
+    steady: bool = False
+    """Only the time counts in which so many do."""
+
+
+def read_load(row: RowReader) -> Load:
+    """Clients that send one request after the other, requests that come at some rate, or all at once."""
+    kind, about = row.text("load_kind").lower(), row.text("concurrency_or_rate").lower()
+    kind = next((known for known in KINDS if kind.startswith(known)), kind)
+    clients, rate = CLIENTS.search(about), RATE.match(about)
+    if "multi-turn" in row.text("notes"):
+        raise row.wrong("was a load of conversations, whose turns are not in the table")
+    if kind == CLOSED and clients:
+        requests = _requests(row, _count(row, TURNS * int(clients[1])))
+        if OUT_OF_STEP.search(f"{row.text('prefix_note')} {row.text('bench_cmd')} {row.text('notes')}"):
+            requests = _spread(row, requests, int(clients[1]))
+        return Load(kind, workload_from_requests(requests, concurrency=int(clients[1])))
+    if kind in (POISSON, CONSTANT) and rate and rate[1] != "inf" and float(rate[1]) < AT_ONCE_FROM:
+        return Load(kind, _open(row, kind, float(rate[1])), steady=row.whole("num_requests") is None)
+    if kind == BURST or (kind in (POISSON, CONSTANT) and rate):
+        if row.whole("num_requests") is None:
+            raise row.wrong("needs the column 'num_requests'")
+        return Load(BURST, workload_from_requests(_requests(row, _count(row, 1))))
+    cap = CAP.search(about)
+    if kind == CAPPED and cap:
+        return Load("capped batch", _full(row, int(cap[1])), int(cap[1]), steady=True)
+    if kind == OFFLINE:
+        return Load(kind, _full(row, row.whole("max_num_seqs") or 256), steady=True)
+    raise row.wrong(f"load {kind!r} with {about!r} is not known; known: {', '.join(KINDS)}")
+
+
+def _count(row: RowReader, otherwise: int) -> int:
+    count = row.whole("num_requests")
+    if count is None:
+        row.assume(f"{otherwise:,} requests: their number is not stated")
+    return count or otherwise
+
+
+def _requests(row: RowReader, count: int) -> list[Request]:
+    """So many requests, all of which come at once."""
+    return [Request(0.0, *pair) for pair in zip(*read_lengths(row, count), strict=True)]
+
+
+def _spread(row: RowReader, requests: list[Request], clients: int) -> list[Request]:
+    """Clients that begin spread over one answer: the first of each is cut, where most have one length."""
+    longest = max(each.num_output for each in requests)
+    if clients < 2 or sum(each.num_output == longest for each in requests) < len(requests) / 2:
+        return requests
+    row.assume("clients are spread over one answer")
+    cut = (max(1, round(each.num_output * (place + 1) / clients)) for place, each in enumerate(requests[:clients]))
+    first = [replace(each, num_output=tokens) for each, tokens in zip(requests, cut, strict=False)]
+    return first + requests[clients:]
+
+
+def _open(row: RowReader, kind: str, rate: float) -> Workload:
+    """Requests that come at a rate, at random times or evenly spaced."""
+    most = min(MOST_OPEN, max(1, round(rate * OPEN_SECONDS)))
+    count = _count(row, most)
+    gaps = np.full(count, 1 / rate) if kind == CONSTANT else np.random.default_rng(0).exponential(1 / rate, count)
+    times = np.cumsum(gaps).tolist()
+    requests = _requests(row, count)
+    return workload_from_requests(replace(each, arrival=at) for each, at in zip(requests, times, strict=True))
+
+
+def _full(row: RowReader, cap: int) -> Workload:
+    """More requests at once than can run at the same time: as many as show how a full batch goes on."""
+    count = min(max((STEADY_TURNS if cap <= WIDE else WIDE_TURNS) * cap, LEAST_STEADY), MOST_STEADY)
+    stated = row.whole("num_requests")
+    if stated is None or stated > count:
+        row.assume(f"a full batch is simulated with {count:,} requests")
+    else:
+        count = stated
+    return workload_from_requests(_requests(row, count))

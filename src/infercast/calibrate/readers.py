@@ -1,0 +1,698 @@
+"""Readers of result files of load generators: vLLM, SGLang, GuideLLM, AIPerf, inference-perf, and ``/metrics``.
+
+Fields as in ``aiperf/common/models/export_models.py`` of 0.13.0 and ``genai_perf/export_data`` of 0.0.16: an object for
+each metric with its unit, and the settings under ``input_config``. Inter-token latency is the mean of each request
+without its first token, which is TPOT here.
+
+Fields as in ``vllm/benchmarks/serve.py`` of 0.25.0: milliseconds in what ends in ``_ms``, seconds in the lists.
+
+Fields as in ``guidellm/benchmark/schemas`` of 0.8.1. Its inter-token latency is a mean over each request without the
+first token, which is TPOT here; its time per output token counts the first one, too, and is not read.
+
+Fields as in ``inference_perf/reportgen/base.py``; times are in seconds. A summary over several stages has no one rate:
+the reports of its stages are what can be replayed.
+
+Names as in ``vllm/v1/metrics/loggers.py`` of 0.25.0. It does not say how requests came, so that must be given.
+
+Fields as in ``sglang/benchmark/serving.py`` of 0.5.16.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.calibrate.result import (
+    LONGEST_SECONDS,
+    MOST_TOKENS,
+    Asked,
+    Lengths,
+    Load,
+    Result,
+    Values,
+    make_workload,
+    parse_json,
+    read_text,
+    statistics,
+    summed_up,
+    with_rate,
+)
+from infercast.errors import FileFormatError, InputError
+from infercast.units import MILLI
+
+AIPERF_LATENCIES = {"ttft": "time_to_first_token", "tpot": "inter_token_latency", "e2e": "request_latency"}
+AIPERF_NAMES = {"mean": "avg", "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
+SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
+USUAL_COUNT = 200
+"""Requests where the file does not say how many there were."""
+
+
+class Stimulus(NamedTuple):
+    """How requests were sent."""
+
+    rate: float | None
+    concurrency: int | None
+    arrival: str = "poisson"
+
+
+def is_aiperf(document: Any) -> bool:
+    """Whether it is one."""
+    return (
+        isinstance(document, dict) and isinstance(document.get("request_latency"), dict) and "input_config" in document
+    )
+
+
+def read_aiperf(path: Path, document: Any, asked: Asked) -> Result:
+    """One result."""
+    values = Values(path, document)
+    seen: dict[str, float] = {}
+    for ours, theirs in AIPERF_LATENCIES.items():
+        if (metric := values.maybe(theirs)) is not None:
+            seen |= statistics(metric, ours, AIPERF_NAMES, _scale(metric))
+    if not seen:
+        raise FileFormatError(path, "request_latency says no latency")
+    stimulus = _stimulus(values)
+    if stimulus.rate is None and stimulus.concurrency is None and asked.rate is None and asked.concurrency is None:
+        raise FileFormatError(
+            path, "input_config says no concurrency and no request_rate; give --concurrency or --rate"
+        )
+    throughput, requests = values.maybe("request_throughput"), values.maybe("request_count")
+    load = Load(
+        count=_count(values, requests),
+        inputs=_aiperf_lengths(values, "input_sequence_length"),
+        outputs=_aiperf_lengths(values, "output_sequence_length"),
+        rate=stimulus.rate,
+        arrival=stimulus.arrival,
+        concurrency=stimulus.concurrency,
+        served_rate=None if throughput is None else throughput.number("avg"),
+    )
+    made = make_workload(load, asked)
+    tokens = values.maybe("output_token_throughput")
+    return Result(
+        file=path.name,
+        kind="AIPerf" if "aiperf_version" in document or "schema_version" in document else "GenAI-Perf",
+        workload=made.workload,
+        means_only=made.means_only,
+        seen=with_rate(seen, None if tokens is None else tokens.number("avg")),
+        assumptions=made.assumptions,
+    )
+
+
+def _scale(metric: Values) -> float:
+    unit = metric.word("unit") or "ms"
+    if unit not in SECONDS:
+        raise metric.wrong("unit", f"{unit!r} is no unit of time; known: {', '.join(SECONDS)}")
+    return SECONDS[unit]
+
+
+def _count(values: Values, requests: Values | None) -> int:
+    if requests is not None and (count := requests.count("avg", least=1)) is not None:
+        return count
+    latency = values.part("request_latency").count("count", least=1)
+    return latency or USUAL_COUNT
+
+
+def _aiperf_lengths(values: Values, name: str) -> Lengths:
+    metric = values.part(name)
+    return Lengths(
+        metric.needed("avg", least=1), metric.number("std") or 0.0, metric.number("min"), metric.number("max")
+    )
+
+
+def _stimulus(values: Values) -> Stimulus:
+    """Older releases have a place for the load, newer ones phases of which the last but any warm-up counts."""
+    config = values.part("input_config")
+    places = [config.maybe("loadgen"), config]
+    if (analyzer := config.maybe("perf_analyzer")) is not None:
+        places.insert(0, analyzer.maybe("stimulus"))
+    phases = config.holder.get("phases")
+    for phase in reversed(phases if isinstance(phases, list) else []):
+        if isinstance(phase, dict) and "warm" not in str(phase.get("name", "")):
+            places.insert(0, Values(values.path, phase, "input_config.phases"))
+            break
+    for place in places:
+        if place is None:
+            continue
+        rate = place.number("request_rate", least=1e-9) or place.number("rate", least=1e-9)
+        concurrency = place.count("concurrency", least=1)
+        if rate is not None or concurrency is not None:
+            mode = str(place.holder.get("request_rate_mode") or place.holder.get("type") or "poisson")
+            return Stimulus(rate, concurrency, "constant" if mode == "constant" else "poisson")
+    return Stimulus(None, None)
+
+
+Array = npt.NDArray[Any]
+
+BENCH_SERVE = "vllm bench serve"
+BENCH_SERVE_LATENCIES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
+"""Ours, and theirs."""
+MARKS = ("total_input_tokens", "total_output_tokens", "request_throughput")
+
+
+def is_bench_serve(document: Any) -> bool:
+    """Whether it is one."""
+    return isinstance(document, dict) and all(mark in document for mark in MARKS) and "duration" in document
+
+
+def read_bench_serve(path: Path, document: Any, asked: Asked, name: str, kind: str = BENCH_SERVE) -> Result:
+    """One result."""
+    values = Values(path, document, "" if name == path.name else name.removeprefix(f"{path.name} "))
+    completed = values.count("completed") or 0
+    if completed < 1:
+        raise FileFormatError(path, f"{values.named('completed')} is {completed}: no request was answered")
+    detailed = read_lists(values)
+    load = Load(
+        count=completed,
+        inputs=Lengths(values.needed("total_input_tokens", least=1) / completed) if detailed is None else detailed[0],
+        outputs=Lengths(values.needed("total_output_tokens", least=1) / completed) if detailed is None else detailed[1],
+        rate=read_rate(values),
+        arrival="poisson" if values.number("burstiness") in (None, 1.0) else "gamma",
+        burstiness=values.number("burstiness", least=1e-3, most=1e6) or 1.0,
+        concurrency=values.count("max_concurrency", least=1),
+        arrivals=None if detailed is None else detailed[4],
+        served_rate=values.number("request_throughput"),
+    )
+    made = make_workload(load, asked)
+    assumed = made.assumptions
+    if failed := values.count("failed"):
+        assumed = (*assumed, f"{failed:,} requests that failed are left out")
+    if values.word("ramp_up_strategy"):
+        raise FileFormatError(path, "ramp_up_strategy: a rate that grows is not replayed; give runs at one rate each")
+    seen = seen_in_lists(detailed) if detailed is not None else seen_in_fields(values, BENCH_SERVE_LATENCIES)
+    return Result(
+        file=name,
+        kind=f"{kind}{'' if detailed is None else ', detailed'}",
+        workload=made.workload,
+        means_only=made.means_only,
+        seen=with_rate(seen, values.number("output_throughput")),
+        model=values.word("model_id"),
+        acceptance_length=values.number("spec_decode_acceptance_length", least=1, most=1e3),
+        assumptions=assumed,
+    )
+
+
+def read_rate(values: Values) -> float | None:
+    """Requests a second; None where all were sent as fast as clients may."""
+    value = values.holder.get("request_rate")
+    if value is None or value == "inf" or value == float("inf"):
+        return None
+    return values.needed("request_rate", least=1e-9, most=1e6)
+
+
+def seen_in_fields(values: Values, latencies: dict[str, str]) -> dict[str, float]:
+    """Means and percentiles as the file has them."""
+    seen: dict[str, float] = {}
+    for ours, theirs in latencies.items():
+        called = {"mean": f"mean_{theirs}_ms", "p50": f"median_{theirs}_ms"}
+        called |= {name: f"{name}_{theirs}_ms" for name in ("p90", "p95", "p99")}
+        seen |= statistics(values, ours, called, MILLI)
+    if "ttft_p50" not in seen and "ttft_mean" not in seen and "e2e_mean" not in seen:
+        raise FileFormatError(values.path, f"{values.named('mean_ttft_ms')} is missing: it says no latency")
+    return seen
+
+
+Lists = tuple[Array, Array, Array, Array, Array | None]
+"""Prompt and answer tokens, times to the first token and from it to the last, and when requests were sent."""
+
+
+def read_lists(values: Values) -> Lists | None:
+    """What detailed results list of each request that was answered; None where they do not."""
+    if not all(isinstance(values.holder.get(name), list) for name in ("input_lens", "output_lens", "ttfts", "itls")):
+        return None
+    inputs = values.numbers("input_lens", most=MOST_TOKENS)
+    outputs = values.numbers("output_lens", most=MOST_TOKENS)
+    first = values.numbers("ttfts", most=LONGEST_SECONDS)
+    sent = values.numbers("start_times", least=-1e18, most=1e18)
+    gaps = values.holder["itls"]
+    assert inputs is not None
+    assert outputs is not None
+    assert first is not None
+    counts = {inputs.size, outputs.size, first.size, len(gaps), inputs.size if sent is None else sent.size}
+    if len(counts) > 1:
+        raise FileFormatError(values.path, "input_lens, output_lens, ttfts, itls and start_times must be equally long")
+    later = np.array([_sum(values, each, place) for place, each in enumerate(gaps)])
+    good = (outputs >= 1) & (first > 0) & (inputs >= 1)
+    if not good.any():
+        raise FileFormatError(values.path, "output_lens: no request was answered")
+    return inputs[good], outputs[good], first[good], later[good], None if sent is None else sent[good]
+
+
+def _sum(values: Values, gaps: Any, place: int) -> float:
+    """Seconds from the first token to the last."""
+    try:
+        total = float(sum(gaps))
+    except (TypeError, ValueError):
+        total = -1.0
+    if not 0 <= total <= LONGEST_SECONDS:
+        raise values.wrong(f"itls[{place}]", "must be a list of seconds")
+    return total
+
+
+def seen_in_lists(lists: Lists) -> dict[str, float]:
+    """Means and percentiles of what was listed."""
+    _, outputs, first, later, _ = lists
+    several = (outputs > 1) & (later > 0)
+    return {
+        **summed_up("ttft", first),
+        **summed_up("tpot", later[several] / (outputs[several] - 1)),
+        **summed_up("e2e", first + later),
+    }
+
+
+def documents_in(text: str) -> list[Any] | None:
+    """The JSON documents of a file with one a line; None where it is not that."""
+    found = []
+    for line in text.splitlines():
+        if line.strip():
+            try:
+                found.append(json.loads(line))
+            except (ValueError, RecursionError):
+                return None
+    return found or None
+
+
+GUIDELLM = "GuideLLM"
+WHERE = {
+    "ttft": ("time_to_first_token_ms", MILLI),
+    "tpot": ("inter_token_latency_ms", MILLI),
+    "e2e": ("request_latency", 1.0),
+}
+ALL_AT_ONCE = "throughput"
+STRATEGIES = ("synchronous", "concurrent", ALL_AT_ONCE, "constant", "poisson")
+
+
+def is_guidellm(document: Any) -> bool:
+    """Whether it is one."""
+    found = document.get("benchmarks") if isinstance(document, dict) else None
+    return isinstance(found, list) and bool(found) and isinstance(found[0], dict) and "metrics" in found[0]
+
+
+def read_guidellm(path: Path, document: Any, asked: Asked) -> list[Result]:
+    """A result for each benchmark."""
+    found = document["benchmarks"]
+    return [_guidellm_benchmark(Values(path, each, f"benchmarks[{place}]"), asked) for place, each in enumerate(found)]
+
+
+def _guidellm_benchmark(values: Values, asked: Asked) -> Result:
+    metrics = values.part("metrics")
+    kind, rate, concurrency = _strategy(values)
+    listed = _requests(values)
+    seen: dict[str, float] = {}
+    if listed is not None:
+        sent, inputs, outputs, first, each, whole = listed
+        seen = {**summed_up("ttft", first), **summed_up("tpot", each[outputs > 1]), **summed_up("e2e", whole)}
+        load = Load(inputs.size, inputs, outputs, rate, kind, concurrency=concurrency, arrivals=sent)
+    else:
+        for ours, (theirs, scale) in WHERE.items():
+            summary = _successful(metrics, theirs)
+            if summary is not None:
+                seen |= statistics(summary, ours, {"mean": "mean", "p50": "median"}, scale)
+                if (ranks := summary.maybe("percentiles")) is not None:
+                    seen |= statistics(ranks, ours, {name: name for name in ("p90", "p95", "p99")}, scale)
+        inputs_of, outputs_of = (
+            _guidellm_lengths(metrics, name) for name in ("prompt_token_count", "output_token_count")
+        )
+        totals = metrics.part("request_totals").count("successful") or 0
+        load = Load(totals, inputs_of, outputs_of, rate, kind, concurrency=concurrency)
+    if not seen or load.count < 1:
+        raise FileFormatError(values.path, f"{values.place} has no latency of a request that was answered")
+    made = make_workload(load, asked)
+    tokens = _successful(metrics, "output_tokens_per_second")
+    return Result(
+        file=f"{values.path.name} {values.place}",
+        kind=GUIDELLM,
+        workload=made.workload,
+        means_only=made.means_only,
+        seen=with_rate(seen, None if tokens is None else tokens.number("mean")),
+        assumptions=made.assumptions,
+    )
+
+
+def _strategy(values: Values) -> tuple[str, float | None, int | None]:
+    """How requests were sent: kind of arrival, rate, and how many at one time."""
+    config = values.maybe("config") or values.maybe("args")
+    strategy = None if config is None else config.maybe("strategy")
+    strategy = strategy or values.maybe("strategy")
+    if strategy is None:
+        raise FileFormatError(values.path, f"{values.named('config')}.strategy is missing: how requests were sent")
+    name = strategy.word("type_") or strategy.word("type") or ""
+    if name == "synchronous":
+        return "burst", None, 1
+    if name == "concurrent":
+        return "burst", None, round(strategy.needed("streams", least=1))
+    if name == ALL_AT_ONCE:
+        return "burst", None, strategy.count("max_concurrency", least=1)
+    if name in ("constant", "poisson"):
+        return name, strategy.needed("rate", least=1e-9), strategy.count("max_concurrency", least=1)
+    raise FileFormatError(
+        values.path,
+        f"{strategy.named('type_')} {name!r} is not replayed; known: {', '.join(STRATEGIES)}",
+    )
+
+
+def _successful(metrics: Values, name: str) -> Values | None:
+    found = metrics.maybe(name)
+    return None if found is None else found.maybe("successful")
+
+
+def _guidellm_lengths(metrics: Values, name: str) -> Lengths:
+    summary = _successful(metrics, name)
+    if summary is None:
+        raise metrics.wrong(name, "is missing: how long requests were")
+    numbers = (summary.number(each) for each in ("std_dev", "min", "max"))
+    spread, low, high = numbers
+    return Lengths(summary.needed("mean", least=1), spread or 0.0, low, high)
+
+
+NEEDED = ("request_start_time", "prompt_tokens", "output_tokens", "time_to_first_token_ms", "request_latency")
+
+
+def _requests(values: Values) -> tuple[Any, ...] | None:
+    """Of each request: when it was sent, its tokens, seconds to the first, of each, to the last; None: not kept."""
+    holder = values.maybe("requests")
+    kept = None if holder is None else holder.holder.get("successful")
+    if not isinstance(kept, list) or not kept:
+        return None
+    rows = []
+    for place, each in enumerate(kept):
+        request = Values(values.path, each, values.named(f"requests.successful[{place}]"))
+        if any(request.holder.get(name) is None for name in NEEDED):
+            return None
+        sent = request.needed("request_start_time", least=-1e18, most=1e18)
+        tokens = [request.needed(name, least=1, most=1e8) for name in NEEDED[1:3]]
+        first = MILLI * request.needed("time_to_first_token_ms", most=LONGEST_SECONDS / MILLI)
+        each_token = MILLI * (request.number("inter_token_latency_ms", most=LONGEST_SECONDS / MILLI) or 0.0)
+        rows.append((sent, *tokens, first, each_token, request.needed("request_latency", most=LONGEST_SECONDS)))
+    table = np.array(sorted(rows))
+    return tuple(table.T)
+
+
+METRICS_TEXT = "Prometheus snapshot"
+LINE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>[^}]*)\})?\s+(?P<value>\S+)(?:\s+\d+)?\s*")
+EDGE = re.compile(r'\ble="([^"]*)"')
+METRICS_LATENCIES = {
+    "ttft": ("vllm:time_to_first_token_seconds",),
+    "tpot": ("vllm:request_time_per_output_token_seconds",),
+    "itl": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+    "e2e": ("vllm:e2e_request_latency_seconds",),
+}
+"""Histograms; the second name is that of earlier releases."""
+MOST_REPLAYED = 1000
+
+
+def is_metrics_text(text: str) -> bool:
+    """Whether it is one."""
+    return "vllm:" in text and ("# TYPE" in text or "# HELP" in text)
+
+
+def read_metrics_text(path: Path, text: str, asked: Asked) -> Result:
+    """The sums over all engines and labels."""
+    totals, edges = _sums(path, text)
+    count = round(totals.get("vllm:request_prompt_tokens_count", 0.0))
+    if count < 1:
+        raise FileFormatError(path, "vllm:request_prompt_tokens counts no request; take it after some were served")
+    if asked.rate is None and asked.concurrency is None:
+        raise InputError(f"{path} is a snapshot, which does not say how requests came; give --rate or --concurrency")
+    seen: dict[str, float] = {}
+    for ours, names in METRICS_LATENCIES.items():
+        name = next((each for each in names if totals.get(f"{each}_count", 0) > 0), None)
+        if name is not None:
+            seen[f"{ours}_mean"] = totals[f"{name}_sum"] / totals[f"{name}_count"]
+            seen |= {f"{ours}_p50": middle} if (middle := _middle(edges[name])) else {}
+    if "ttft_mean" not in seen:
+        raise FileFormatError(path, "vllm:time_to_first_token_seconds counts nothing")
+    means = [totals.get(f"vllm:request_{kind}_tokens_sum", 0.0) / count for kind in ("prompt", "generation")]
+    load = Load(min(count, MOST_REPLAYED), Lengths(max(means[0], 1.0)), Lengths(max(means[1], 1.0)))
+    asked_queries, hits = (_counter(totals, f"vllm:prefix_cache_{each}") for each in ("queries", "hits"))
+    found = hits / asked_queries if asked_queries else None
+    drafts, accepted = (_counter(totals, f"vllm:spec_decode_num_{each}") for each in ("drafts", "accepted_tokens"))
+    shared = Load(load.count, load.inputs, load.outputs, prefix_hit_rate=found if found and found > 0.01 else None)
+    made = make_workload(shared, asked)
+    return Result(
+        file=path.name,
+        kind=METRICS_TEXT,
+        workload=made.workload,
+        means_only=made.means_only,
+        seen={name: value for name, value in seen.items() if value > 0},
+        server_side=True,
+        acceptance_length=1 + accepted / drafts if drafts else None,
+        prefix_hit_rate=found,
+        assumptions=(*made.assumptions, "times are the engine's own, without API server and network"),
+    )
+
+
+def _counter(totals: dict[str, float], name: str) -> float:
+    """Exporters write a counter with ``_total`` behind its name, or without."""
+    return totals.get(f"{name}_total", totals.get(name, 0.0))
+
+
+def _sums(path: Path, text: str) -> tuple[dict[str, float], dict[str, dict[float, float]]]:
+    """Values by name, and the cumulated buckets of histograms by their upper ends."""
+    totals: dict[str, float] = defaultdict(float)
+    edges: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        found = LINE.fullmatch(line)
+        try:
+            value = float(found["value"]) if found else None
+        except ValueError:
+            value = None
+        if found is None or value is None:
+            raise FileFormatError(path, f"is no line of Prometheus' text format: {line[:60]!r}", number)
+        name = found["name"]
+        if not name.startswith("vllm:") or not 0 <= value < float("inf"):
+            continue
+        edge = EDGE.search(found["labels"] or "")
+        if edge is None:
+            totals[name] += value
+        elif name.endswith("_bucket"):
+            edges[name.removesuffix("_bucket")][_edge(path, edge[1], number)] += value
+    return totals, edges
+
+
+def _edge(path: Path, text: str, line: int) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise FileFormatError(path, f"le={text[:20]!r} is no number", line) from None
+
+
+def _middle(cumulated: dict[float, float]) -> float | None:
+    """The median, evenly between the ends of its bucket; None where the bucket has no end, or is wide."""
+    ends = sorted(cumulated.items())
+    if not ends or not ends[-1][1]:
+        return None
+    half, (before, below) = ends[-1][1] / 2, (0.0, 0.0)
+    for end, count in ends:
+        if count >= half:
+            wide = end == float("inf") or (below > 0 and end > 1.5 * below) or below == 0
+            return None if wide or count == before else below + (end - below) * (half - before) / (count - before)
+        before, below = count, end
+    return None
+
+
+INFERENCE_PERF = "inference-perf"
+INFERENCE_PERF_LATENCIES = {
+    "ttft": "time_to_first_token", "tpot": "time_per_output_token", "itl": "inter_token_latency",
+    "e2e": "request_latency",
+}  # fmt: skip
+INFERENCE_PERF_NAMES = {"mean": "mean", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
+
+
+def is_inference_perf(document: Any) -> bool:
+    """Whether it is one."""
+    return isinstance(document, dict) and "load_summary" in document and "successes" in document
+
+
+def read_inference_perf(path: Path, document: Any, asked: Asked) -> Result:
+    """One stage."""
+    values = Values(path, document)
+    successes, sent = values.part("successes"), values.part("load_summary")
+    latency, throughput = successes.part("latency"), successes.maybe("throughput")
+    seen: dict[str, float] = {}
+    for ours, theirs in INFERENCE_PERF_LATENCIES.items():
+        if (summary := latency.maybe(theirs)) is not None:
+            seen |= statistics(summary, ours, INFERENCE_PERF_NAMES, 1.0)
+    if not seen:
+        raise FileFormatError(path, "successes.latency says no latency")
+    rate, concurrency = sent.number("requested_rate", least=0.0), sent.count("concurrency", least=1)
+    if not rate and concurrency is None and asked.rate is None and asked.concurrency is None:
+        raise FileFormatError(
+            path,
+            "load_summary has no requested_rate: give the stage_N_lifecycle_metrics.json of each stage, or --rate",
+        )
+    load = Load(
+        count=round(successes.needed("count", least=1)),
+        inputs=_inference_perf_lengths(successes, ("prompt_tokens", "prompt_len")),
+        outputs=_inference_perf_lengths(successes, ("output_tokens", "output_len")),
+        rate=None if concurrency is not None else rate or None,
+        concurrency=concurrency,
+        prefix_hit_rate=_hits(successes),
+    )
+    made = make_workload(load, asked)
+    return Result(
+        file=path.name,
+        kind=INFERENCE_PERF,
+        workload=made.workload,
+        means_only=made.means_only,
+        seen=with_rate(seen, None if throughput is None else throughput.number("output_tokens_per_sec")),
+        prefix_hit_rate=load.prefix_hit_rate,
+        assumptions=made.assumptions,
+    )
+
+
+def _inference_perf_lengths(successes: Values, names: tuple[str, str]) -> Lengths:
+    """Newer releases have what the server counted, older ones what the client did."""
+    for name in names:
+        found = successes.maybe(name)
+        if found is not None and found.number("mean") is not None:
+            low, middle, high = found.number("min"), found.number("median"), found.number("max")
+            mean = found.needed("mean", least=1)
+            spread = 0.0 if low is None or high is None or middle is None else (high - low) / 4
+            return Lengths(mean, spread, low, high)
+    raise successes.wrong(names[0], "is missing: how long requests were")
+
+
+def _hits(successes: Values) -> float | None:
+    found = successes.maybe("prompt_tokens")
+    if found is None:
+        return None
+    total, cached = found.number("total"), found.number("cached")
+    return cached / total if total and cached is not None and 0 < cached <= total else None
+
+
+SGLANG_SERVING = "SGLang bench_serving"
+SGLANG_LATENCIES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2e_latency"}
+EVENLY = ("random", "random-ids")
+"""Datasets whose lengths are drawn evenly from a share of the longest to the longest."""
+
+
+def is_sglang_serving(document: Any) -> bool:
+    """Whether it is one."""
+    marks = ("total_output_tokens_retokenized", "input_throughput")
+    return isinstance(document, dict) and all(mark in document for mark in marks)
+
+
+def read_sglang_serving(path: Path, document: Any, asked: Asked, name: str) -> Result:
+    """One line."""
+    values = Values(path, document, name.removeprefix(path.name).strip())
+    completed = values.count("completed") or 0
+    if completed < 1:
+        raise FileFormatError(path, f"{values.named('completed')} is {completed}: no request was answered")
+    if values.holder.get("request_rate") == "trace":
+        raise FileFormatError(path, "request_rate is trace: give the trace itself to `infercast simulate --trace`")
+    detailed = read_lists(values)
+    inputs: Any = (
+        detailed[0] if detailed else _sglang_lengths(values, "random_input_len", "total_input_tokens", completed)
+    )
+    outputs: Any = (
+        detailed[1] if detailed else _sglang_lengths(values, "random_output_len", "total_output_tokens", completed)
+    )
+    report = values.maybe("cache_report")
+    hits = None if report is None else report.number("cache_hit_rate_pct", most=100)
+    load = Load(
+        count=completed,
+        inputs=inputs,
+        outputs=outputs,
+        rate=read_rate(values),
+        concurrency=values.count("max_concurrency", least=1),
+        served_rate=values.number("request_throughput"),
+        prefix_hit_rate=None if hits is None else hits / 100,
+    )
+    made = make_workload(load, asked)
+    seen = seen_in_lists(detailed) if detailed is not None else seen_in_fields(values, SGLANG_LATENCIES)
+    accepted = values.number("accept_length", most=1e3)
+    server = values.maybe("server_info")
+    return Result(
+        file=name,
+        kind=f"{SGLANG_SERVING}{'' if detailed is None else ', detailed'}",
+        workload=made.workload,
+        means_only=made.means_only,
+        seen=with_rate(seen, values.number("output_throughput")),
+        model=None if server is None else server.word("model_path"),
+        acceptance_length=accepted if accepted and accepted > 1 else None,
+        prefix_hit_rate=load.prefix_hit_rate,
+        assumptions=made.assumptions,
+    )
+
+
+def _sglang_lengths(values: Values, longest: str, total: str, completed: int) -> Lengths | str:
+    """From what was drawn evenly, or from the mean."""
+    mean = values.needed(total, least=1) / completed
+    ratio, most = values.number("random_range_ratio", most=1.0), values.count(longest, least=1)
+    if values.word("dataset_name") in EVENLY and most is not None and ratio is not None and ratio < 1:
+        return f"uniform:{max(1, round(ratio * most))}:{most}"
+    return Lengths(mean)
+
+
+KNOWN = (
+    "vllm bench serve --save-result, vllm bench sweep, SGLang's bench_serving, GuideLLM, AIPerf, GenAI-Perf, "
+    "inference-perf, and a snapshot of vLLM's /metrics"
+)
+MOST_FILES = 200
+"""In a folder."""
+
+
+def read_results(paths: Iterable[Path], asked: Asked | None = None) -> list[Result]:
+    """All results of files and of folders of `vllm bench sweep`."""
+    asked = asked or Asked()
+    found = []
+    for path in paths:
+        for file in _files(path):
+            text = read_text(file)
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            found += [replace(each, sha256=digest) for each in _read(file, text, asked)]
+    return found
+
+
+def _files(path: Path) -> list[Path]:
+    """A file itself; of a sweep's folder every run, wherever it is."""
+    if not path.is_dir():
+        return [path]
+    runs = sorted(path.rglob("run=*.json"))
+    others = [each for each in sorted(path.glob("*.json*")) if not each.name.endswith(".pytorch.json")]
+    found = runs or [each for each in others if each.name != "summary.json"]
+    if not found:
+        raise FileFormatError(path, f"is a folder without a result; known: {KNOWN}")
+    if len(found) > MOST_FILES:
+        raise FileFormatError(path, f"holds {len(found):,} results; give at most {MOST_FILES} of them")
+    return found
+
+
+def _read(path: Path, text: str, asked: Asked) -> list[Result]:
+    if is_metrics_text(text):
+        return [read_metrics_text(path, text, asked)]
+    documents = documents_in(text) or [parse_json(path, text)]
+    if len(documents) == 1 and isinstance(documents[0], list):
+        documents = documents[0]  # a sweep's summary.json is a list of runs
+    found: list[Result] = []
+    for place, document in enumerate(documents, 1):
+        name = path.name if len(documents) == 1 else f"{path.name} line {place}"
+        found += _of_document(path, document, asked, name)
+    if not found:
+        raise FileFormatError(path, "holds no result")
+    return found
+
+
+def _of_document(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
+    if is_sglang_serving(document):
+        return [read_sglang_serving(path, document, asked, name)]
+    if is_bench_serve(document):
+        return [read_bench_serve(path, document, asked, name)]
+    if is_guidellm(document):
+        return read_guidellm(path, document, asked)
+    if is_inference_perf(document):
+        return [read_inference_perf(path, document, asked)]
+    if is_aiperf(document):
+        return [read_aiperf(path, document, asked)]
+    raise FileFormatError(path, f"is not a result that is known: {KNOWN}")

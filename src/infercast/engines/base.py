@@ -1,0 +1,571 @@
+"""What a serving engine is, the engines by name, and a model deployed on GPUs under one of them.
+
+`infercast.engines.registry` knows them by name. docs/extending.md tells how another one is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, lru_cache
+from importlib import import_module
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from infercast.bundled import DATA, read_data
+from infercast.engines.corrections import CorrectedTimer, Corrections
+from infercast.engines.host import DraftPasses, Graphs, HostCosts, HostModel, bundled_host
+from infercast.engines.memory import Memory
+from infercast.engines.settings import TYPES, Fields, MeasuredSetup, ProfiledStep, Resolved, Settings
+from infercast.engines.speculation import Drafting
+from infercast.engines.timer import DraftingTimer, KernelTimer
+from infercast.engines.vocabulary import (
+    NO_COMMANDS,
+    VERSION,
+    Commands,
+    Flags,
+    Names,
+    is_same_version,
+    nearest_version,
+    numbers,
+)
+from infercast.errors import DoesNotFitError, FileFormatError, InputError, UnknownNameError
+from infercast.hardware import Gpu
+from infercast.hardware.server import networks
+from infercast.models.feed_forward import Multiples
+from infercast.models.layout import ParallelLayout
+from infercast.models.lora import AdapterSlots
+from infercast.models.lower import head_calls, step_calls, token_calls
+from infercast.models.sharding import check_layout, copies_sharing_experts, stage_layers, talking_gpus
+from infercast.models.spec import ModelConfig
+from infercast.ops import Call, Op
+from infercast.predict.adjust.overlap import felt_seconds
+from infercast.predict.roofline import Predictor
+from infercast.serve import Replica
+from infercast.serve.step import DraftShape, HostCost, StepShape, StepTimer
+from infercast.shown import Answer
+from infercast.units import format_bytes
+
+Tell = Callable[[str], None]
+Version = tuple[int, ...]
+
+
+def no_measured_files(config: Fields) -> MeasuredSetup:
+    """Of an engine whose measured runs nobody has."""
+    raise FileFormatError(config.path, f"holds runs of {config.word('engine')}, whose files cannot be read")
+
+
+def plain_sizes(layout: ParallelLayout) -> dict[str, Any]:
+    """A layout by the names of its sizes."""
+    sizes = {"tensor": layout.tensor, "pipeline": layout.pipeline, "data": layout.data}
+    found: dict[str, Any] = {f"{name}_parallel_size": size for name, size in sizes.items() if size > 1}
+    return {**found, "enable_expert_parallel": True} if layout.experts else found
+
+
+Asked = TypeVar("Asked", bound=Settings)
+Filled = TypeVar("Filled", bound=Resolved)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Engine(Generic[Asked, Filled]):
+    """One release of an engine: its facts and its rules."""
+
+    name: str
+    """With its version: ``vllm@0.25``."""
+    title: str
+    """As its makers write it."""
+    note: str = ""
+    """What to know of a release whose costs were not measured."""
+    is_measured: bool = True
+    """Whether its costs were measured; those of another release stand in otherwise, and intervals are wider."""
+    close_since: Version = ()
+    """Since which release its kind is close to the measured one: published runs of these are about as far off."""
+    is_new_kernel: Callable[[Op, Gpu], bool] = lambda *_: False
+    """Whether this release runs a kernel of its own for an operator that nobody measured; an older one stands in."""
+    has_new_runner: Callable[[ModelConfig], bool] = lambda _: False
+    """Whether this release launches a model by other code than the one whose host times were measured."""
+    load_balancer: str
+    """What it has before several replicas, by the names of `infercast.serve.fleet.router`."""
+    servers_by_rank: bool = False
+    """Whether it starts an API server for each copy of data parallelism, and not one for all of them."""
+    names: Names
+    flags: Flags
+    shares_copies: bool = True
+    """Whether copies of data parallelism share experts, and an exchange of tokens needs such copies."""
+    commands: Commands = NO_COMMANDS
+
+    settings_type: type[Asked]
+    settings_from: Callable[[Mapping[str, Any], Tell], dict[str, Any]]
+    """Settings by name from the values of flags; what is left aside is told."""
+    bounds: tuple[str, str, str]
+    """Settings that bound the tokens and the sequences of a step, and the tokens of a sequence."""
+    shown: tuple[str, ...]
+    """Settings that reports tell."""
+    describe: Callable[[Filled], str]
+    """The same in words."""
+    resolve: Callable[[Asked, ModelConfig, ParallelLayout, Gpu], Filled]
+    """What the engine would choose where nothing is asked for; an error where it would refuse."""
+
+    spread: Callable[[Asked, ModelConfig, ParallelLayout, Gpu], ParallelLayout] = lambda _, __, layout, ___: layout
+    """The layout that it makes of the sizes that it is given."""
+    sizes_for: Callable[[ParallelLayout], dict[str, Any]] = plain_sizes
+    """What it is told to have a layout: options of `deploy` and settings by name, defaults left out."""
+    tried: Sequence[tuple[tuple[str, Any], ...]] = ((),)
+    """Settings that a plan tries, each in order of names."""
+
+    check_gpu: Callable[[Gpu], None]
+    """Refuse a GPU that the engine does not run on."""
+    fuses_norms: Callable[[ModelConfig, Gpu], bool]
+    """Whether its all-reduces carry the norm that follows, unless it is told otherwise."""
+    choose_kernels: Callable[[ModelConfig, Gpu, ParallelLayout], ModelConfig] = lambda model, *_: model
+    """The model with kernels that it chooses by more than formats and the GPU, which `data/engines` says."""
+    expert_multiples: Callable[[ModelConfig, Gpu], Multiples]
+    """What its kernels round the hidden size and the width of experts up to."""
+    expert_launches: ExpertLaunches | None = None
+    """How it launches Triton's kernel for routed experts, where that can be tuned."""
+    graphs: Callable[[Filled], Graphs]
+    """The CUDA graphs it records at its start."""
+
+    drafts: Callable[[Asked], bool] = lambda _: False
+    """Whether settings ask for speculative decoding."""
+    most_tokens: Callable[[Mapping[str, Any]], int] = lambda _: 1
+    """Tokens that a step may yield of a sequence, by settings by name."""
+    adapters: Callable[[Any, ModelConfig, ParallelLayout], AdapterSlots | None] = lambda *_: None
+    """Room for LoRA adapters that the settings ask for."""
+
+    drafting: Callable[[Filled], Drafting | None] = lambda _: None
+    """Speculative decoding as the settings have it ..."""
+    draft_passes: Callable[[Deployment], DraftPasses] | None = None
+    """... and how its passes reach the GPU, of an engine that can be asked for it."""
+
+    plan_memory: Callable[[ModelConfig, ParallelLayout, Gpu, Filled], Memory]
+    """How it divides the memory of one GPU at its start; there may be no room for a single KV block."""
+    check_memory: Callable[[ModelConfig, Filled, Memory], None] = lambda *_: None
+    """Refuse a plan under which the engine would not start, though sequences fit."""
+    tokens_under_way: Callable[[Filled, ParallelLayout], int]
+    """Tokens of a sequence that its blocks have to have room for beside its window."""
+
+    host_type: type[HostCosts]
+    host_model: Callable[[Any, ModelConfig, ParallelLayout, Gpu, Filled], HostModel]
+    """What a model costs a host of `host_type`."""
+
+    replica: Callable[[Deployment, Filled, StepTimer, bool], Replica]
+    """The engine as the simulation sees it, with its limits and its way of scheduling; warmed up, or just started."""
+    shared_seconds: Callable[[Deployment], Callable[[float], float]]
+    """Seconds that replicas that share experts spend together in a step, by the tokens that each of them brings."""
+
+    measured_setup: Callable[[Fields], MeasuredSetup] = no_measured_files
+    """How it was set up, from the ``config`` of a file of measured runs."""
+    before: Callable[[Version, ModelConfig], tuple[Mapping[str, Any], Mapping[str, Any]]] = lambda *_: ({}, {})
+    """What a release before this one did by default with a model of that name: settings, and options of `deploy`."""
+    tuned_since: Mapping[str, Version] = field(default_factory=dict)
+    """By the kernels of an architecture: the release from which on they are as good as estimates take them to be."""
+    ties_groups: bool = True
+    """Whether it ranks experts of groups in a format in which scores of untrained weights are equal."""
+    profiled_step: Callable[[str], ProfiledStep | None] = lambda _: None
+    """What a step held, from its name in a profile; None where the name is not of a step."""
+
+    @property
+    def family(self) -> str:
+        """The name without the version, which is that of its folder of data."""
+        return self.name.partition("@")[0]
+
+    @property
+    def version(self) -> Version:
+        """As numbers, as far as the name has it."""
+        found = VERSION.fullmatch(self.name.partition("@")[2])
+        return numbers(found[1]) if found else ()
+
+    def settings(self, given: Mapping[str, Any] | None = None, tell: Tell = lambda _: None) -> Asked:
+        """Settings from the values of flags by name; ``tell`` hears what is left aside."""
+        make: Callable[..., Asked] = self.settings_type
+        return make(engine=self.name, **self.settings_from(given or {}, tell))
+
+    @property
+    def setting_types(self) -> dict[str, type]:
+        """Settings that can be written as one word, by name."""
+        kind: Any = self.settings_type
+        written = {each.name: str(each.type).removesuffix(" | None") for each in fields(kind)}
+        return {name: TYPES[text] for name, text in written.items() if text in TYPES}
+
+    def room_for(self, *bounds: int) -> dict[str, int]:
+        """Settings that allow so many tokens and sequences a step and tokens a sequence."""
+        return dict(zip(self.bounds, bounds, strict=True))
+
+    def default_host(self) -> HostCosts:
+        """What it costs the host it was measured on."""
+        return bundled_host(self.host_type, self.family)
+
+
+TYPICAL_BATCH, TYPICAL_CONTEXT = 32, 1024
+"""The decoding batch at which the head is weighed against the layers."""
+
+
+def stage_shares(model: ModelConfig, layout: ParallelLayout, gpu: Gpu, predictor: Predictor) -> tuple[float, ...]:
+    """The share of a step's GPU time that each stage takes; the head belongs to the last."""
+    ones = np.ones(TYPICAL_BATCH, dtype=np.int64)
+    keys = ones * TYPICAL_CONTEXT
+
+    def seconds(calls: list[Call]) -> float:
+        return sum(float(np.ravel(felt_seconds(call, predictor.seconds(call.op, gpu)))[0]) for call in calls)
+
+    whole = seconds(step_calls(model, layout, ones, keys, sampled=TYPICAL_BATCH))
+    head = seconds(head_calls(model, layout, TYPICAL_BATCH)) / whole
+    counts = stage_layers(model.layers, layout.pipeline)
+    shares = [(1 - head) * count / model.layers for count in counts]
+    shares[-1] += head
+    return tuple(shares)
+
+
+def check_capability(engine: str, oldest: tuple[int, int], such_as: str, gpu: Gpu) -> None:
+    """Refuse a GPU that is too old; GPUs of other makers have no such number and pass."""
+    parts = gpu.compute_capability.split(".")
+    if all(part.isdigit() for part in parts) and tuple(map(int, parts)) < oldest:
+        raise InputError(
+            f"{engine} does not run on {gpu.name}: its compute capability is {gpu.compute_capability}, and "
+            f"{oldest[0]}.{oldest[1]} ({such_as}) is the least"
+        )
+
+
+FILE_KEYS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
+
+
+class Configuration(NamedTuple):
+    """One launch configuration."""
+
+    rows: int
+    columns: int
+    depth: int
+    group: int
+    warps: int
+    stages: int
+
+    def as_file(self) -> dict[str, int]:
+        """As files have it."""
+        return dict(zip(FILE_KEYS, self, strict=True))
+
+    def __str__(self) -> str:
+        group = f", groups of {self.group}" if self.group > 1 else ""
+        return f"{self.rows} x {self.columns} x {self.depth}, {self.warps} warps, {self.stages} stages{group}"
+
+
+class ExpertLaunches(NamedTuple):
+    """An engine's choice."""
+
+    formats: Mapping[str, str]
+    """What the kernel multiplies in, and how a configuration file's name says it."""
+    folder_variable: str
+    """The environment variable that names the folder of a user's own files."""
+    rule_of_thumb: Callable[[int, int, str], Configuration]
+    """By tokens, experts and format, without a tuned file."""
+    file_tokens: Callable[[int, str], tuple[int, ...]]
+    """Numbers of tokens that a file needs, by experts and format."""
+    file_name: Callable[[int, int, str, Gpu], str]
+    """Where the engine looks for a layer's configurations, by experts, their width, format and GPU."""
+    has_tuned_file: Callable[[int, int, str, Gpu], bool]
+    """Whether its package has a file for such a layer."""
+
+
+FAMILIES = {
+    "vllm": "infercast.engines.vllm.engine",
+    "sglang": "infercast.engines.sglang.engine",
+}
+"""Where the releases of each engine are found, as ``RELEASES``; a line here is all that others need to know of it."""
+DEFAULT_ENGINE = "vllm@0.32"
+"""The newest release of the engine that most people run."""
+
+ABSENT = {
+    "TensorRT-LLM": ("tensorrt-llm", "tensorrt_llm", "trtllm", "trt-llm", "trtllm-serve"),
+    "TGI": ("tgi", "text-generation-inference"),
+    "LMDeploy": ("lmdeploy",),
+    "llama.cpp": ("llama.cpp", "llama-cpp", "ollama"),
+}
+"""Engines that people ask for and that are not modelled, and what they are called."""
+
+AnyEngine = Engine[Any, Any]
+
+
+@cache
+def releases_of(family: str) -> dict[str, AnyEngine]:
+    """All releases of an engine by name; its code is loaded by the first who asks."""
+    found: dict[str, AnyEngine] = import_module(FAMILIES[family]).RELEASES
+    return found
+
+
+def engines() -> dict[str, AnyEngine]:
+    """All that are known, by name."""
+    return {name: engine for family in FAMILIES for name, engine in releases_of(family).items()}
+
+
+@cache
+def flags_by_name(family: str) -> frozenset[str]:
+    """Flags that are settings of an engine, from its data where it has any: no code of it is loaded for that."""
+    if (DATA / "engines" / family / "flags.toml").is_file():
+        return frozenset(read_data(f"engines/{family}/flags.toml")["settings"])
+    return frozenset(name for engine in releases_of(family).values() for name in engine.flags.settings)
+
+
+def newest(name: str) -> str:
+    """The newest release of an engine that is named without a version, any other name as it is."""
+    if name not in FAMILIES:
+        return name
+    return max(releases_of(name), key=lambda each: numbers(each.partition("@")[2]))
+
+
+@cache
+def engine_named(name: str | None = None) -> AnyEngine:
+    """The engine of a name (None: the default), or an error with the nearest known ones.
+
+    A version that is none of ours is answered by the nearest release, which then says so in its note.
+    """
+    name = DEFAULT_ENGINE if name is None else newest(name)
+    family = name.partition("@")[0]
+    known = releases_of(family) if family in FAMILIES else {}
+    if name in known:
+        return known[name]
+    if (title := absent(name)) is not None:
+        raise InputError(f"{title} is not modelled; {what_there_is()}")
+    nearest = nearest_version(name, known)
+    if nearest is None:
+        raise UnknownNameError("engine", name, engines())
+    release = known[nearest]
+    if is_same_version(name, nearest):
+        return replace(release, name=name)
+    return replace(
+        release, name=name, is_measured=False, note=f"its rules are not known; those of {nearest}, costs not measured"
+    )
+
+
+def absent(name: str) -> str | None:
+    """The title of an engine that is known by name only."""
+    called = name.lower().partition("@")[0]
+    return next((title for title, names in ABSENT.items() if called in names), None)
+
+
+def what_there_is() -> str:
+    """Which engines can be asked for."""
+    return f"use --engine {' or '.join(FAMILIES)}, which run many of the same kernels"
+
+
+def measured_engine(family: str) -> AnyEngine:
+    """Any release of an engine: all of them read the same files of measured runs."""
+    for engine in engines().values():
+        if engine.family == family:
+            return engine
+    raise UnknownNameError("engine", family, FAMILIES)
+
+
+def engine_of(settings: Settings) -> AnyEngine:
+    """The engine that settings are for."""
+    engine = engine_named(settings.engine)
+    if not isinstance(settings, engine.settings_type):
+        raise InputError(
+            f"{type(settings).__name__} is not for {engine.name}, which takes {engine.settings_type.__name__}"
+        )
+    return engine
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Deployment(Answer):
+    """One replica, ready to be asked for step times."""
+
+    engine: AnyEngine
+    model: ModelConfig
+    gpu: Gpu
+    layout: ParallelLayout
+    settings: Resolved
+    predictor: Predictor
+    host: HostCosts
+    memory: Memory
+    over_http: bool = False
+    """Whether requests come as text to a server, and not as tokens from the same program."""
+    corrections: Corrections | None = None
+    """What measured runs of it say of its times; the host has what is the host's already."""
+
+    def _words(self) -> str:
+        gpus = f"{self.layout.gpus} x {self.gpu.name}"
+        return f"{self.model.name} on {gpus}, {self.engine.name}, {self.layout}"
+
+    @property
+    def graphs(self) -> Graphs:
+        """The CUDA graphs the engine records at its start."""
+        return self.engine.graphs(self.settings)
+
+    @property
+    def drafting(self) -> Drafting | None:
+        """Speculative decoding; None without it."""
+        found: Drafting | None = self.engine.drafting(self.settings)
+        return found
+
+    @property
+    def crosses_nodes(self) -> bool:
+        """Whether its GPUs talk to each other over a network."""
+        return talking_gpus(self.model, self.layout) > self.gpu.gpus_per_node
+
+    @property
+    def shares_experts(self) -> bool:
+        """Whether its copies meet in layers of experts and so step together."""
+        return copies_sharing_experts(self.model, self.layout) > 1
+
+    @property
+    def stages(self) -> tuple[float, ...] | None:
+        """The share of a step that each stage of a pipeline takes; None without one."""
+        if self.layout.pipeline == 1:
+            return None
+        return stage_shares(self.model, self.layout, self.gpu, self.predictor)
+
+    @property
+    def host_model(self) -> HostModel:
+        """What the model costs the host."""
+        return self.engine.host_model(self.host, self.model, self.layout, self.gpu, self.settings)
+
+    @property
+    def has_default_host(self) -> bool:
+        """Whether nobody said which host this is."""
+        bundled = self.engine.default_host()
+        return self.host == (bundled.behind_server() if self.over_http else bundled)
+
+    @property
+    def draft_passes(self) -> DraftPasses:
+        """How the passes of speculative decoding reach the GPU."""
+        assert self.engine.draft_passes is not None
+        return self.engine.draft_passes(self)
+
+    def host_cost(self, shape: StepShape) -> HostCost:
+        """The host's part of a step."""
+        launch, _ = self.graphs.launch(shape.num_tokens, shape.is_decode)
+        if isinstance(shape, DraftShape):
+            tokens = shape.num_tokens - shape.num_drafts
+            plain = self.host_model.cost(launch, shape.num_sequences, tokens, len(shape.prompts))
+            passes, prompts = self.draft_passes, bool(shape.prompts)
+            return plain.plus(passes.cost(launch, shape.num_next, shape.num_sequences, has_prompts=prompts))
+        return self.host_model.cost(launch, len(shape.new_tokens), shape.num_tokens, len(shape.prompts))
+
+    def timer(self) -> KernelTimer:
+        """A step timer with every step size estimated; it may be called for any batch within the settings."""
+        timer = KernelTimer(self) if self.drafting is None else DraftingTimer(self)
+        if self.corrections is not None and self.corrections.changes_steps:
+            return CorrectedTimer(timer, self.corrections)
+        return timer
+
+    def replica(self, timer: StepTimer | None = None, *, warmed_up: bool = True) -> Replica:
+        """What the simulation sees of it; an engine that is not warmed up has just been started."""
+        return self.engine.replica(self, self.settings, timer or self.timer(), warmed_up)
+
+
+def check_nodes(model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> None:
+    """Refuse a layout whose GPUs have nothing to talk over."""
+    talking = talking_gpus(model, layout)
+    if talking > gpu.gpus_per_node and gpu.network_bandwidth <= 0:
+        raise InputError(
+            f"layout {layout} needs {talking} GPUs that talk to each other, above the {gpu.gpus_per_node} of a node of "
+            f"{gpu.name}; use at most {gpu.gpus_per_node} or name a network ({', '.join(networks())})"
+        )
+
+
+def put_on(
+    engine: AnyEngine, model: ModelConfig, gpu: Gpu, settings: Settings, layout: ParallelLayout
+) -> tuple[ModelConfig, Resolved]:
+    """The model as the engine runs it there, with room for adapters, and the settings that it chooses."""
+    engine.check_gpu(gpu)
+    check_layout(model, layout)
+    check_nodes(model, layout, gpu)
+    model = engine.choose_kernels(model, gpu, layout)
+    if (slots := engine.adapters(settings, model, layout)) is not None:
+        model = replace(model, adapters=slots)
+    return model, engine.resolve(settings, model, layout, gpu)
+
+
+def deploy(
+    model: ModelConfig,
+    gpu: Gpu,
+    settings: Settings,
+    layout: ParallelLayout,
+    predictor: Predictor,
+    host: HostCosts | None = None,
+    *,
+    over_http: bool = False,
+) -> Deployment:
+    """Put a model on GPUs, or say why it cannot be done. ``host`` of None is the one the engine was measured on."""
+    engine = engine_of(settings)
+    model, resolved = put_on(engine, model, gpu, settings, layout)
+    memory = require_fit(engine, model, layout, gpu, resolved)
+    machine = host or engine.default_host()
+    if not isinstance(machine, engine.host_type):
+        raise InputError(f"the host {machine.title!r} was fitted for another engine than {engine.name}")
+    return Deployment(
+        engine,
+        model,
+        gpu,
+        layout,
+        resolved,
+        predictor,
+        machine.behind_server() if over_http else machine,
+        memory,
+        over_http,
+    )
+
+
+TOGETHER = ("experts", "experts_dispatch", "experts_combine")
+FINENESS = 1.3
+"""Ratio of two numbers of tokens that are estimated; in between, times lie on straight lines."""
+
+
+def shared_seconds(deployment: Deployment) -> Callable[[float], float]:
+    """Seconds of a step's shared part, by the tokens that each copy brings if all bring as many."""
+    most = deployment.settings.max_num_batched_tokens
+    sizes = np.unique(np.rint(np.geomspace(1, most, 2 + round(np.log(most) / np.log(FINENESS)))).astype(np.int64))
+    seconds = np.zeros(sizes.size)
+    for call in token_calls(deployment.model, deployment.layout, sizes):
+        if call.name in TOGETHER:
+            seconds += np.asarray(felt_seconds(call, deployment.predictor.seconds(call.op, deployment.gpu)))
+
+    @lru_cache(maxsize=4096)
+    def shared(tokens: float) -> float:
+        return float(np.interp(tokens, sizes, seconds))
+
+    return shared
+
+
+MOST_GPUS = 1024
+"""As many of a node are tried where a model does not fit on fewer."""
+
+
+def require_fit(engine: AnyEngine, config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Resolved) -> Memory:
+    """The memory plan, or the reason why there is none and the smallest layout that helps."""
+    memory = engine.plan_memory(config, layout, gpu, settings)
+    chunk = engine.tokens_under_way(settings, layout)
+    if memory.most_sequences(settings.max_model_len, chunk):
+        engine.check_memory(config, settings, memory)
+        return memory
+    where = f"{layout.replica_gpus} x {gpu.name}"
+    remedy = _remedy(engine, config, layout, gpu, settings)
+    longest = memory.longest_sequence(chunk)
+    if longest == 0:
+        raise DoesNotFitError(
+            f"{config.name} ({config.weights.name}) does not fit on {where}: weights, activations and graphs need "
+            f"{format_bytes(memory.needed)} of {format_bytes(memory.usable)} usable a GPU; {remedy}"
+        )
+    raise DoesNotFitError(
+        f"one sequence of max_model_len {settings.max_model_len} does not fit in the KV cache of {config.name} on "
+        f"{where}, whose {memory.num_blocks} blocks hold {longest} tokens; lower max_model_len, or: {remedy}"
+    )
+
+
+def _remedy(engine: AnyEngine, config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Resolved) -> str:
+    """The smallest tensor parallelism within a node that the model allows and that fits, or pipeline parallelism."""
+    in_node = min(gpu.gpus_per_node, MOST_GPUS)
+    wider = (replace(layout, tensor=size) for size in range(layout.tensor + 1, in_node // layout.pipeline + 1))
+    deeper = (replace(layout, pipeline=size) for size in range(layout.pipeline + 1, in_node // layout.tensor + 1))
+    for larger in (*wider, *deeper):
+        try:
+            check_layout(config, larger)
+        except InputError:
+            continue
+        memory = engine.plan_memory(config, larger, gpu, settings)
+        if memory.most_sequences(settings.max_model_len, engine.tokens_under_way(settings, larger)):
+            if larger.tensor > layout.tensor:
+                return f"tensor_parallel_size={larger.tensor} fits"
+            return f"pipeline_parallel_size={larger.pipeline} fits"
+    return f"no layout within the {gpu.gpus_per_node} GPUs of a node fits"

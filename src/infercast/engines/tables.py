@@ -1,0 +1,242 @@
+"""Kernel times on a grid of sizes: tables by tokens and rows, and attention surfaces that are interpolated.
+
+A learned estimate costs half a millisecond of numpy however small the batch is; a run asks for thousands. A batch is
+described by a few numbers in which its time is smooth: a decoding batch by how many sequences it has and their mean
+length, a batch of prompts by how many, how long and how much of each is cached already. A few hundred estimates and
+straight lines between them (in logarithms) then serve a whole run. Limits of an engine say how far a grid goes, never
+where its points are: what no request reaches changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.ops import Call
+from infercast.predict.adjust.overlap import ADDED_SHARE, SHARED_SECONDS, slowed_by
+from infercast.predict.adjust.power import THROTTLED, weight_of
+
+Table = npt.NDArray[Any]
+
+DENSE, SPACING = 128, 32
+"""Where an estimate is costly: every size up to the first, and one in so many beyond."""
+
+
+def sequence_kernels(calls_of: Callable[[Table, Table], list[Call]]) -> tuple[dict[str, str], dict[str, int]]:
+    """The family of each kernel that sequences need, and how often a step launches it.
+
+    One decoding sequence and one prompt have nearly all; some kinds decode otherwise beside prompts than alone.
+    """
+    families: dict[str, str] = {}
+    launches: dict[str, int] = {}
+    for batch in (np.array([1, 2]), np.array([1]), np.array([2])):
+        counts = Counter[str]()
+        for call in calls_of(batch, batch):
+            families.setdefault(call.name, call.op.family)
+            counts[call.name] += call.count
+        launches |= {name: count for name, count in counts.items() if count > launches.get(name, 0)}
+    return families, launches
+
+
+def together(prompts: float, decodes: float, launches: int, padded: float) -> float:
+    """`together` for plain numbers, which numpy is slow on."""
+    if not prompts or not decodes:  # each form has a kernel of its own
+        return prompts + decodes
+    if padded:
+        return prompts + max(decodes, padded)
+    prompts *= slowed_by(prompts, decodes, launches)
+    longer, shorter = (prompts, decodes) if prompts > decodes else (decodes, prompts)
+    return longer + ADDED_SHARE * max(shorter - SHARED_SECONDS * launches, 0.0)
+
+
+def weighted(counts: Mapping[int, float], table: Table) -> Table:
+    """The sum of some rows of a table, each so many times."""
+    return np.asarray(np.array([*counts.values()]) @ table[[*counts]]) if counts else np.zeros(table.shape[1])
+
+
+def products_of(calls: list[Call]) -> Table:
+    """Operations of the matrix products of a step; narrow formats draw half."""
+    throttled = (call for call in calls if call.op.family in THROTTLED)
+    return np.asarray(sum(call.count * call.op.flops * weight_of(call.op.compute_dtype) for call in throttled))
+
+
+def thinned(most: int, padded_to: tuple[int, ...]) -> Table:
+    """Sizes to estimate: those that graphs pad to (or every small one), and a regular choice beyond."""
+    small = padded_to or range(1, DENSE + 1)
+    first = small[-1] // SPACING * SPACING + SPACING
+    return np.array(sorted({*small, *range(first, most + SPACING, SPACING)}))
+
+
+Array = npt.NDArray[Any]
+Timing = Callable[..., Array]
+"""(queries, keys), each (batches, sequences), to (batches, kernels) seconds; how often each stands there as a third."""
+
+SHORTEST = 16
+FINE, COARSE, ROUGH = 2.0, 1.0, 0.5
+"""Points an octave."""
+STEPS_AN_OCTAVE = 8
+ROWS_AT_ONCE = 8
+"""Numbers of sequences that are timed together: a run that meets one meets its neighbours."""
+MOST_PROMPTS = 64
+LEAST_CACHED = 64
+PAGE = 512
+"""Lengths that are looked up at once, and the most steps that one answer holds."""
+
+
+class DecodeSurface:
+    """Seconds of each attention kernel of a decoding batch.
+
+    A batch grows by one token a sequence and step, so the mean length grows by one. Estimates at whole mean lengths are
+    therefore kept as pages, a stretch of steps is a slice of one, and what lies between two whole lengths is on the
+    straight line between their estimates.
+    """
+
+    def __init__(self, time: Timing, max_sequences: int, max_keys: int) -> None:
+        self._time = time
+        self._counts = _counts(max_sequences)
+        self._lengths = _grid(SHORTEST, max(max_keys, 2 * SHORTEST), FINE)
+        self._log_counts, self._log_lengths = np.log(self._counts), np.log(self._lengths)
+        self._rows: dict[int, Array] = {}
+        self._curves: dict[int, Array] = {}
+        self._pages: dict[tuple[int, int], list[list[float]]] = {}
+
+    def __call__(self, num_sequences: int, total_keys: int, steps: int = 1) -> list[list[float]]:
+        """For each kernel its seconds in this step and the next ones, as many as asked for or as the page has."""
+        length, rest = divmod(total_keys, num_sequences)
+        number, start = divmod(length, PAGE)
+        page = self._pages.get((num_sequences, number))
+        if page is None:
+            page = self._pages[num_sequences, number] = self._make_page(num_sequences, number)
+        end = min(start + steps, PAGE)
+        if not rest:
+            return [column[start:end] for column in page]
+        share = rest / num_sequences
+        if steps == 1:
+            return [[column[start] + share * (column[end] - column[start])] for column in page]
+        return [_between(column[start : end + 1], share) for column in page]
+
+    def _make_page(self, num_sequences: int, number: int) -> list[list[float]]:
+        """Seconds of each kernel at the whole lengths of a page and the one after."""
+        curve = self._curves.get(num_sequences)
+        if curve is None:
+            curve = self._curves[num_sequences] = self._curve(num_sequences)
+        where = np.log(np.maximum(np.arange(number * PAGE, (number + 1) * PAGE + 1), 1))
+        return [np.exp(np.interp(where, self._log_lengths, column)).tolist() for column in curve.T]
+
+    def _curve(self, num_sequences: int) -> Array:
+        """Logarithms of the seconds of each kernel (columns) at each length of the grid, between two rows of it."""
+        points = _points(self._log_counts.tolist(), num_sequences)
+        return np.asarray(sum(share * self._row(number) for number, share in points))
+
+    def _row(self, number: int) -> Array:
+        """The grid at one number of sequences, timed with its neighbours when it is first needed."""
+        if number not in self._rows:
+            first = number - number % ROWS_AT_ONCE
+            counts = self._counts[first : first + ROWS_AT_ONCE]
+            keys, sequences = np.tile(self._lengths, counts.size), np.repeat(counts, self._lengths.size)
+            seconds = self._time(np.ones((1, 1), dtype=np.int64), keys[:, None], sequences[:, None])
+            self._rows |= enumerate(_safe_log(seconds).reshape(counts.size, self._lengths.size, -1), start=first)
+        return self._rows[number]
+
+
+class PromptSurface:
+    """Seconds of each attention kernel of a batch of prompts."""
+
+    def __init__(self, time: Timing, max_tokens: int, max_keys: int) -> None:
+        self._time = time
+        self._counts = _grid(1, MOST_PROMPTS, ROUGH)
+        self._lengths = _grid(2, max(max_tokens, 4), FINE)
+        self._cached = np.concatenate(([0], _grid(LEAST_CACHED, max(max_keys, 2 * LEAST_CACHED), COARSE)))
+        logarithms = (np.log(self._counts), np.log(self._lengths), np.log(self._cached + LEAST_CACHED))
+        self._axes: list[list[float]] = [axis.tolist() for axis in logarithms]
+        self._columns: dict[tuple[int, int], list[list[float]]] = {}
+        self._whole: dict[int, list[float]] = {}
+
+    def __call__(self, prompts: Sequence[tuple[int, int]]) -> list[float]:
+        """Seconds of each kernel for (new, computed) tokens, as equal prompts with as many tokens and pairs."""
+        if len(prompts) == 1 and not prompts[0][1]:
+            return self._time_whole(prompts[0][0])
+        total = sum([new for new, _ in prompts])
+        length = sum([new * new for new, _ in prompts]) / total  # what most tokens see as the length of their prompt
+        cached = sum([new * computed for new, computed in prompts]) / total
+        by_count, by_length, by_cached = self._axes
+        columns = _points(by_cached, cached + LEAST_CACHED)
+        corners = [
+            (table_share * row_share * column_share, self._column(number, column)[line])
+            for number, table_share in _points(by_count, total / length)
+            for line, row_share in _points(by_length, length)
+            for column, column_share in columns
+        ]
+        if len(corners[0][1]) == 1:
+            return [math.exp(sum([share * corner[0] for share, corner in corners]))]
+        kernels = range(len(corners[0][1]))
+        return [math.exp(sum([share * corner[kernel] for share, corner in corners])) for kernel in kernels]
+
+    def _time_whole(self, length: int) -> list[float]:
+        """One prompt of which nothing is cached: the most frequent kind, and on an edge of the grid."""
+        if known := self._whole.get(length):
+            return known
+        table, axis, where = self._column(0, 0), self._axes[1], math.log(length)
+        below = min(max(bisect_right(axis, where) - 1, 0), len(axis) - 2)
+        share = min(max((where - axis[below]) / (axis[below + 1] - axis[below]), 0.0), 1.0)
+        pairs = zip(table[below], table[below + 1], strict=True)
+        known = self._whole[length] = [math.exp((1.0 - share) * low + share * high) for low, high in pairs]
+        return known
+
+    def _column(self, number: int, column: int) -> list[list[float]]:
+        """Logarithms by length and kernel for one number of prompts and of cached tokens, timed when first needed."""
+        found = self._columns.get((number, column))
+        if found is None:
+            count, before = int(self._counts[number]), self._cached[column]
+            seconds = self._time(_repeat(self._lengths, count), _repeat(self._lengths + before, count))
+            found = self._columns[number, column] = _safe_log(seconds).tolist()
+        return found
+
+
+def _between(values: list[float], share: float) -> list[float]:
+    """So far from each value to the next."""
+    return [low + share * (high - low) for low, high in pairwise(values)]
+
+
+def _counts(most: int) -> Array:
+    """Every small number of sequences, and eight an octave beyond: how they fill the chip is no smooth matter."""
+    counts, step = [*range(1, min(most, 2 * STEPS_AN_OCTAVE) + 1)], 2
+    while counts[-1] < most:
+        counts.append(counts[-1] + step)
+        step *= 2 if counts[-1] == 2 * STEPS_AN_OCTAVE * step else 1
+    return np.array(counts)
+
+
+def _points(axis: list[float], value: float) -> tuple[tuple[int, float], ...]:
+    """The points of an axis of logarithms around a value, each with its share; one if it is on one or off the axis."""
+    where = math.log(value)
+    below = bisect_right(axis, where) - 1
+    if below < 0:
+        return ((0, 1.0),)
+    if below + 1 >= len(axis) or axis[below] == where:
+        return ((min(below, len(axis) - 1), 1.0),)
+    share = (where - axis[below]) / (axis[below + 1] - axis[below])
+    return (below, 1.0 - share), (below + 1, share)
+
+
+def _repeat(lengths: Array, count: int) -> Array:
+    """One batch a row, of ``count`` equal sequences."""
+    return np.broadcast_to(lengths[:, None], (lengths.size, count))
+
+
+def _safe_log(seconds: Array) -> Array:
+    return np.asarray(np.log(np.maximum(seconds, 1e-12)))
+
+
+def _grid(first: int, last: int, density: float) -> Array:
+    """Whole numbers from the first to ``last`` or just beyond, so many an octave: the same ones whatever is last."""
+    octaves = math.log2(max(last, first + 1) / first)
+    points = first * np.exp2(np.arange(1 + math.ceil(octaves * density)) / density)
+    return np.asarray(sorted(set(np.rint(points).astype(np.int64).tolist())))

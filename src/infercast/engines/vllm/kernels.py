@@ -1,0 +1,231 @@
+"""Which kernels vLLM runs for a model on a GPU, and what follows: block size, padding and launch configurations.
+
+Facts of vLLM 0.25 (``platforms/cuda.py``, ``v1/attention/backends``): the kernels it prefers for a GPU decide. Grouped
+attention takes any multiple of 16. Latent attention is FlashAttention on Hopper (16), FlashMLA there once the cache
+is fp8 (64), FlashInfer on Blackwell (32) or, for heads it does not know, CUTLASS (128), and Triton elsewhere (16).
+Sparse attention has an indexer, whose scores are computed over blocks of 64, and of 256 where keys are compressed;
+block-sparse attention has blocks of its own.
+
+Facts of vLLM 0.25 (``platforms/cuda.py``, ``v1/attention/backends/mla``): on Hopper FlashAttention reads a bf16 cache,
+and FlashMLA an fp8 one in a format of its own, for 64 or 128 heads. Blackwell in datacentres has FlashInfer for fp8
+and for few heads and FlashMLA, for 128 heads, otherwise. The kernels of other Blackwell chips read FlashMLA's format
+alone. Older chips have none, and no DeepGEMM, which computes the scores of an indexer. Compressed attention
+(``models/deepseek_v4``) is FlashMLA's in its own format everywhere but on these other chips, which do not pad heads.
+
+A file tuned for the number of experts, their width on one GPU, the GPU and the format, if its package has one; rules of
+thumb otherwise. Facts of vLLM 0.25 (``vllm/model_executor/layers/fused_moe/fused_moe.py`` and ``configs/``).
+
+Facts of vLLM 0.25 (``fused_moe/oracle/mxfp4.py``): TensorRT-LLM's kernels on Blackwell need multiples of 256, Triton's
+on Hopper widths in multiples of 64, Marlin's elsewhere hidden sizes in multiples of 256 and widths of 128; whatever
+runs on AMD is padded to 256.
+
+Since 0.32 Humming's kernels stand before Marlin's on Hopper (``quantization/utils/humming/priority.py``): for experts
+in int4 and nvfp4, and for dense products in nvfp4 and mxfp4; of dense int4 Machete's still come first. Since 0.29
+FlashInfer reduces over the GPUs of a node of compute capability 10.3 (``device_communicators/all_reduce_utils.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache, partial
+
+from infercast.bundled import read_data
+from infercast.engines.base import Configuration, ExpertLaunches
+from infercast.engines.vllm.versions import EngineVersion
+from infercast.errors import InputError
+from infercast.hardware import Gpu
+from infercast.models.feed_forward import UNPADDED, Multiples
+from infercast.models.layout import ParallelLayout
+from infercast.models.mixers import (
+    BlockSparseAttention,
+    CompressedAttention,
+    LatentAttention,
+    Mixer,
+    SparseLatentAttention,
+)
+from infercast.models.spec import ModelConfig
+from infercast.ops import Collective, Gemm, MoE, Op
+from infercast.ops.op import PACKED_LATENT
+from infercast.predict.families.moe import expert_kernel
+from infercast.predict.identity import kernel_profile
+
+UNIT, INDEXED, COMPRESSED = 16, 64, 256
+USUAL = (16, 32, 64, 128, 256)
+FLASHINFER_HEADS = (64, 128, 192)
+"""Dimensions without rotation of a query head that FlashInfer's kernel for latent attention is built for."""
+DATACENTER_BLACKWELL = ("blackwell", "blackwell-ultra")
+
+
+def default_block_size(model: ModelConfig, gpu: Gpu) -> int:
+    """What the engine chooses where nobody asks for a size."""
+    latent = [stack.mixer for stack in model.stacks if isinstance(stack.mixer, LatentAttention)]
+    if any(isinstance(stack.mixer, CompressedAttention) for stack in model.stacks):
+        return COMPRESSED
+    chosen = [stack.mixer.block for stack in model.stacks if isinstance(stack.mixer, BlockSparseAttention)]
+    if not latent:
+        return max(chosen, default=UNIT)
+    if any(isinstance(mixer, SparseLatentAttention) for mixer in latent):
+        return INDEXED
+    if gpu.architecture == "hopper":
+        return 64 if model.cache_dtype == "fp8" else UNIT
+    if gpu.architecture in DATACENTER_BLACKWELL:
+        return 32 if latent[0].nope_dim in FLASHINFER_HEADS else 128
+    return UNIT
+
+
+def check_block_size(block_size: int) -> None:
+    """Refuse a size that no attention kernel works with."""
+    if block_size % UNIT:
+        raise InputError(
+            f"block_size {block_size} fits no attention kernel, which take multiples of {UNIT}; use one of "
+            f"{', '.join(map(str, USUAL))}, or leave it out"
+        )
+
+
+FORMATS = {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}
+"""What the kernel multiplies in, and how a configuration file's name says it."""
+
+
+def rule_of_thumb(tokens: int, experts: int, dtype: str) -> Configuration:
+    """Without a tuned file."""
+    if dtype == "fp8_block":
+        stages = 4 if tokens <= 4 else 3
+        return Configuration(
+            16 if tokens <= 64 else 64, 64 if tokens <= 8 else 128, 128, 1 if tokens <= 16 else 32, 4, stages
+        )
+    rows = next((rows for most, rows in ((32, 16), (96, 32), (512, 64)) if tokens <= most), 128)
+    return Configuration(
+        rows=rows,
+        columns=64 if tokens <= 64 else 128,
+        depth=128 if dtype == "fp8" or tokens <= 64 else 64,
+        group=16 if tokens // experts > 128 else 1,
+        warps=4 if tokens <= 128 else 8,
+        stages=4 if tokens <= 32 else 3,
+    )
+
+
+MOST_TOKENS = 16384
+"""Of a step, as far as files go."""
+
+
+def file_tokens(experts: int, dtype: str) -> tuple[int, ...]:
+    """Numbers of tokens that a file needs: powers of two, and both sides of each edge of the rules of thumb.
+
+    vLLM takes the nearest of those in a file; with these it keeps to its rules of thumb wherever the file repeats them.
+    """
+    rules = [rule_of_thumb(tokens, experts, dtype) for tokens in range(1, MOST_TOKENS + 1)]
+    edges = {tokens for tokens in range(1, MOST_TOKENS) if rules[tokens - 1] != rules[tokens]}
+    powers = {1 << power for power in range(MOST_TOKENS.bit_length())}
+    return tuple(sorted(powers | edges | {tokens + 1 for tokens in edges}))
+
+
+def device_name(gpu: Gpu) -> str:
+    """The GPU in a configuration file's name: as its driver calls it, which is the alias with a space in it."""
+    name = next((alias for alias in gpu.aliases if " " in alias), None)
+    if name is None:
+        raise InputError(f"it is not known how a driver calls {gpu.name}; give its file an alias such as 'NVIDIA H200'")
+    return "NVIDIA_H200" if "H200" in name.split() else name.replace(" ", "_")
+
+
+def file_name(experts: int, inter: int, dtype: str, gpu: Gpu) -> str:
+    """Where vLLM looks for a layer's configurations."""
+    written = f",dtype={FORMATS[dtype]}" if FORMATS[dtype] else ""
+    blocks = ",block_shape=[128,128]" if dtype == "fp8_block" else ""
+    return f"E={experts},N={inter},device_name={device_name(gpu)}{written}{blocks}.json"
+
+
+_tuned = cache(partial(read_data, "engines/vllm/tuned_experts.toml"))
+
+
+def has_tuned_file(experts: int, inter: int, dtype: str, gpu: Gpu) -> bool:
+    """Whether vLLM's package has a configuration tuned for this layer."""
+    return inter in _tuned().get(device_name(gpu), {}).get(dtype, {}).get(str(experts), [])
+
+
+EXPERT_LAUNCHES = ExpertLaunches(
+    formats=FORMATS,
+    folder_variable="VLLM_TUNED_CONFIG_FOLDER",
+    rule_of_thumb=rule_of_thumb,
+    file_tokens=file_tokens,
+    file_name=file_name,
+    has_tuned_file=has_tuned_file,
+)
+
+
+# Multiples of the hidden size and of the width of each expert on one GPU.
+BY_KERNEL: dict[str, Multiples] = {
+    "trtllm": (256, 256),
+    "triton": (1, 64),
+    "cutlass": (128, 128),
+    "marlin": (256, 128),
+}
+AUTOMATIC = {"hopper": "triton", "blackwell": "trtllm", "blackwell-ultra": "trtllm"}
+
+
+def expert_multiples(model: ModelConfig, gpu: Gpu) -> Multiples:
+    """What the hidden size and the width of a model's experts are rounded up to on a GPU."""
+    if model.weights.experts != "mxfp4":
+        return UNPADDED
+    if gpu.vendor.lower() != "nvidia":
+        return 256, 256
+    return BY_KERNEL[model.weights.experts_kernel or AUTOMATIC.get(gpu.architecture, "marlin")]
+
+
+MARLIN = "marlin"
+ON_HOPPER = ("nvfp4", "mxfp4")
+"""Formats of dense weights that Marlin multiplied there."""
+REDUCED_BY_FLASHINFER = {"10.3": (4, 8)}
+"""By compute capability, numbers of GPUs that a table has sizes for."""
+
+
+def is_new(version: EngineVersion, op: Op, gpu: Gpu) -> bool:
+    """Whether a release runs another kernel than the measured one does."""
+    if isinstance(op, MoE):
+        return _is_hopper(version, gpu) and not op.kernel and expert_kernel(op, gpu, kernel_profile()) == MARLIN
+    if isinstance(op, Gemm):
+        return _is_hopper(version, gpu) and (op.weight_dtype or op.dtype) in ON_HOPPER
+    if isinstance(op, Collective):
+        tabled = REDUCED_BY_FLASHINFER.get(gpu.compute_capability, ())
+        return version.flashinfer_all_reduce and op.kind == "all_reduce" and op.gpus in tabled
+    return False
+
+
+def _is_hopper(version: EngineVersion, gpu: Gpu) -> bool:
+    return version.prefers_humming and gpu.compute_capability == "9.0"
+
+
+WITHOUT_KERNELS = ("pascal", "volta", "turing", "ampere", "ampere-ga10x", "ada")
+OTHER_BLACKWELL = ("blackwell-rtx",)
+PADDED_HEADS, BLACKWELL_HEADS, FEW_HEADS = 64, 128, 16
+
+
+def choose_sparse_kernels(model: ModelConfig, gpu: Gpu, _: ParallelLayout | None = None) -> ModelConfig:
+    """The model with the cache format and the padding of the kernels that this GPU runs for sparse attention."""
+    kinds = {type(stack.mixer) for stack in model.stacks}
+    if not kinds & {SparseLatentAttention, CompressedAttention}:
+        return model
+    if gpu.architecture in WITHOUT_KERNELS:
+        raise InputError(
+            f"vLLM does not run {model.name} on {gpu.name}: it has kernels for sparse attention on Hopper and "
+            "Blackwell alone (such as h200-sxm, b200-sxm or rtx-pro-6000)"
+        )
+    narrow = model.cache_dtype != model.weights.base
+    packed = CompressedAttention in kinds or gpu.architecture in OTHER_BLACKWELL
+    packed = packed or (narrow and gpu.architecture == "hopper")
+    stacks = (replace(stack, mixer=_with_kernels(stack.mixer, gpu, narrow)) for stack in model.stacks)
+    return replace(model, stacks=tuple(stacks), kv_dtype=PACKED_LATENT if packed else model.kv_dtype)
+
+
+def _with_kernels(mixer: Mixer, gpu: Gpu, narrow: bool) -> Mixer:
+    """A mixer as the engine's kernels compute it, with a ``narrow`` cache or one in the base format."""
+    if isinstance(mixer, CompressedAttention):
+        return replace(mixer, head_multiple=1 if gpu.architecture in OTHER_BLACKWELL else PADDED_HEADS)
+    if not isinstance(mixer, SparseLatentAttention):
+        return mixer
+    is_hopper = gpu.architecture == "hopper"
+    multiple, unpadded = (PADDED_HEADS, 0) if is_hopper and narrow else (1, 0)
+    if gpu.architecture in DATACENTER_BLACKWELL and not narrow:
+        multiple, unpadded = BLACKWELL_HEADS, FEW_HEADS
+    # FlashAttention alone takes the two parts of a query as they are.
+    joins = narrow or not is_hopper
+    return replace(mixer, head_multiple=multiple, unpadded_heads=unpadded, joins_queries=joins)

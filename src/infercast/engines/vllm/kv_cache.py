@@ -1,0 +1,445 @@
+"""The KV cache of vLLM: blocks of groups of layers, states of recurrent layers, and offloading to host memory.
+
+The rules are vLLM 0.25's (``v1/core/kv_cache_utils.py``, ``get_kv_cache_groups``).
+
+The rules are vLLM 0.25's (``v1/core/kv_cache_utils.py``, ``_get_kv_cache_groups_uniform_groups`` and the packed layout
+after it). What grows with all tokens forms one group, whatever its width. Windows and the states of compressors form
+groups by their length and their tokens in a block; each of their blocks is padded to the next width of the first group.
+
+Facts of vLLM 0.25 (``model_executor/models/config.py``, ``MambaModelConfig``; ``config/model.py``). Without prefix
+caching a sequence has one state a layer (``none``). With it, states are kept where blocks of tokens end: at the end of
+every block, by kernels that write them there (``all``), or at the end of steps that end with a block (``align``).
+
+Facts of vLLM 0.25: ``config/vllm.py`` (_post_init_kv_transfer_config), ``v1/kv_offload/base.py``, ``cpu/spec.py``,
+``cpu/gpu_worker.py`` and ``cpu/swap_blocks_triton.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from math import ceil, lcm
+from typing import Any, NamedTuple
+
+from infercast.engines.memory import KvLayout, host_link
+from infercast.engines.vllm.versions import EngineVersion
+from infercast.errors import InputError, UnknownNameError
+from infercast.hardware import Gpu
+from infercast.models.layout import ParallelLayout
+from infercast.models.mixers import Cache
+from infercast.models.sharding import stage_range
+from infercast.models.spec import ModelConfig
+from infercast.serve.cache.shape import STATE_WINDOW, KvShape, StateRules
+from infercast.serve.cache.tiers import Offload
+from infercast.units import GIB
+
+Member = tuple[int, "Kind"]
+"""A cache of one layer, by the layer's place in the model."""
+
+
+class Kind(NamedTuple):
+    """Caches of layers whose blocks are alike."""
+
+    cache: Cache
+    block_size: int
+    padded_bytes: int = 0
+
+    @property
+    def page_bytes(self) -> int:
+        """One block of one layer: so many tokens, or the state of one sequence."""
+        return self.padded_bytes or round(self.cache.bytes_per_token * self.block_size + self.cache.bytes_per_sequence)
+
+    @property
+    def span(self) -> tuple[int, bool, bool]:
+        """Which tokens are kept, and whether any are."""
+        return self.cache.window, self.cache.chunked, self.cache.bytes_per_token > 0
+
+
+NONE, ALIGN, ALL = "none", "align", "all"
+MODES = (NONE, ALIGN, ALL)
+"""vLLM's ``mamba_cache_mode``."""
+
+WRITE_EVERY_BLOCK = (
+    "NemotronHForCausalLM", "NemotronHPuzzleForCausalLM", "FalconH1ForCausalLM", "GraniteMoeHybridForCausalLM",
+    "JambaForCausalLM", "Mamba2ForCausalLM", "MambaForCausalLM", "Zamba2ForCausalLM",
+)  # fmt: skip
+"""Architectures whose kernels write a state at the end of every block."""
+
+
+class StateBlocks(NamedTuple):
+    """How states of recurrent layers are cached, beside which blocks of tokens are as large as a state."""
+
+    mode: str = NONE
+    multiple: int = 0
+    """Tokens whose multiples a block has where a state is written at the end of each; 0: the layer's own chunk."""
+    drafts: int = 0
+    """States of each sequence beside the one that it goes on from: after each draft that may be wrong."""
+    rules: StateRules = StateRules()
+    """Those of the release."""
+
+
+ONE_STATE = StateBlocks()
+"""One for each sequence, which nobody finds again."""
+
+
+class States(NamedTuple):
+    """What of a model's layers decides how states are cached."""
+
+    kept: bool = False
+    """Some layers keep a state of each sequence."""
+    beside_tokens: bool = True
+    """Others keep something of every token."""
+    every_block: bool = False
+    """Kernels can write a state at the end of every block."""
+
+    @classmethod
+    def of(cls, model: ModelConfig) -> States:
+        """Those of a model."""
+        shard = model.shard(ParallelLayout())
+        caches = [cache for stack in model.stacks for cache in stack.mixer.caches(shard)]
+        return cls(
+            any(cache.bytes_per_sequence for cache in caches),
+            any(cache.bytes_per_token for cache in caches),
+            model.architecture in WRITE_EVERY_BLOCK,
+        )
+
+    def caches_prefixes(self, asked: bool | None, version: EngineVersion) -> bool:
+        """Whether prefixes are cached, where nobody says."""
+        if asked is not None:
+            return asked
+        return not self.kept or (self.beside_tokens and version.caches_states)
+
+    def mode(self, asked: str, caching: bool, version: EngineVersion) -> str:
+        """How states are cached; ``none`` is also what an engine takes for no answer."""
+        if asked not in MODES:
+            raise UnknownNameError("mamba_cache_mode", asked, MODES)
+        if not (self.kept and caching):
+            return NONE
+        can_write = self.every_block and version.writes_every_state
+        return ALL if can_write and asked != ALIGN else ALIGN
+
+
+def runs_v2(model: ModelConfig, version: EngineVersion) -> bool:
+    """Whether a release runs a model by the V2 model runner."""
+    return version.runs_v2(model.architecture, has_experts=model.has_experts, has_states=States.of(model).kept)
+
+
+def check_aligned(block_size: int, max_num_batched_tokens: int, threshold: int, *, chunked_prefill: bool) -> None:
+    """Refuse what states at the end of blocks cannot be had with: a step has to be able to end with a block."""
+    why = "prefix caching of recurrent layers"
+    if not chunked_prefill:
+        raise InputError(f"{why} needs chunked prefill; enable it or disable prefix caching")
+    bounds = {"max_num_batched_tokens": max_num_batched_tokens, "long_prefill_token_threshold": threshold}
+    for name, tokens in bounds.items():
+        if 0 < tokens < block_size:
+            raise InputError(
+                f"{name} {tokens} is below the {block_size} tokens of a block, which {why} computes in one step; "
+                "raise it or disable prefix caching"
+            )
+
+
+BACKENDS = ("native", "lmcache")
+CONNECTOR = "OffloadingConnector"
+MOST_GIB = 1_000_000
+READ = ("cpu_bytes_to_use", "block_size", "offload_prompt_only", "store_threshold", "eviction_policy")
+"""What is read of ``kv_connector_extra_config``."""
+SUBMIT = 0.4e-3
+"""Seconds of the thread that hands a copy over, for a list of all its pieces (an estimate) ..."""
+SUBMIT_PIECE = 1.0e-6
+"""... and for each of them, in one call of the driver (measured on an H200's host)."""
+SMALL_PIECE = 28 * 1024
+"""Smaller pieces are brought to the GPU by a kernel of its own, which takes their list as it is."""
+SUBMIT_SMALL_PIECE = 0.1e-6
+EMPTY_STEP = 1.2e-3
+"""A turn of the engine's loop without a step: it sleeps a millisecond."""
+
+
+class TierSettings(NamedTuple):
+    """What a user asks for."""
+
+    num_bytes: float
+    """Of all GPUs of the engine together."""
+    block_size: int | None = None
+    prompts_only: bool = True
+    store_threshold: int = 0
+
+
+def tier_settings(size: float | None, backend: str, transfer: str | None) -> TierSettings | None:
+    """From ``kv_offloading_size`` in GiB, its backend and ``kv_transfer_config``; None: there is no tier."""
+    if backend not in BACKENDS:
+        raise InputError(f"kv_offloading_backend must be {' or '.join(BACKENDS)}, not {backend!r}")
+    if size is not None and not 0 < size <= MOST_GIB:
+        raise InputError(f"kv_offloading_size must be above 0 and at most {MOST_GIB:,} GiB, not {size:g}")
+    extra = _extra_config(transfer, has_size=size is not None)
+    if size is None and extra is None:
+        return None
+    if size is not None and backend != BACKENDS[0]:
+        raise InputError(f"kv_offloading_backend {backend} is not modelled; {BACKENDS[0]} is")
+    extra = extra or {}
+    num_bytes = extra.get("cpu_bytes_to_use") if size is None else size * GIB
+    if isinstance(num_bytes, bool) or not isinstance(num_bytes, int | float) or not 0 < num_bytes <= MOST_GIB * GIB:
+        raise InputError(
+            f"kv_transfer_config: cpu_bytes_to_use must be above 0 and at most {MOST_GIB:,} GiB, not {num_bytes!r}"
+        )
+    if (policy := extra.get("eviction_policy", "lru")) != "lru":
+        raise InputError(f"kv_transfer_config: eviction_policy {policy!r} is not modelled; lru is")
+    block_size, threshold = extra.get("block_size"), extra.get("store_threshold", 0)
+    for name, value in (("block_size", block_size), ("store_threshold", threshold)):
+        if value is not None and (type(value) is not int or value < 0):
+            raise InputError(f"kv_transfer_config: {name} must be a whole number, not {value!r}")
+    return TierSettings(float(num_bytes), block_size, bool(extra.get("offload_prompt_only", True)), threshold)
+
+
+def _extra_config(text: str | None, *, has_size: bool) -> Mapping[str, Any] | None:
+    """The extra config of the offloading connector, where it is the one that is asked for."""
+    if text is None:
+        return None
+    try:
+        values = json.loads(text)
+    except ValueError:
+        values = None
+    if not isinstance(values, dict):
+        raise InputError(f"kv_transfer_config must be a JSON object, not {text[:80]!r}")
+    connector = values.get("kv_connector", CONNECTOR if has_size else None)
+    if connector != CONNECTOR:
+        raise InputError(
+            f"kv_transfer_config: the connector {connector!r} is not modelled; {CONNECTOR} is, and `infercast "
+            "disaggregate` forecasts prefill and decode pools"
+        )
+    extra = values.get("kv_connector_extra_config") or {}
+    if not isinstance(extra, dict):
+        raise InputError(f"kv_transfer_config: kv_connector_extra_config must be an object, not {extra!r}")
+    if strange := [name for name in extra if name not in READ]:
+        raise InputError(f"kv_transfer_config: {strange[0]} is not modelled; read are {', '.join(READ)}")
+    return extra
+
+
+def offload_of(
+    asked: TierSettings,
+    kv: KvLayout,
+    layers: int,
+    layout: ParallelLayout,
+    gpu: Gpu,
+    *,
+    whole: bool,
+    latent: bool,
+    version: EngineVersion,
+) -> Offload:
+    """The tier; ``whole``: a block of all layers lies in one piece; ``latent``: all GPUs of a stage hold the same."""
+    shape, block_bytes = kv.shape.of_one_size, kv.block_bytes
+    if shape.states or shape.state_blocks:
+        raise InputError("kv_offloading_size is not modelled for models with recurrent layers; leave it out")
+    size = asked.block_size or shape.block_size
+    if size % shape.block_size:
+        raise InputError(
+            f"kv_transfer_config: block_size {size} is no multiple of the {shape.block_size} tokens of a block"
+        )
+    factor, gpus = size // shape.block_size, layout.tensor * layout.pipeline
+    copies = 1 if latent and version.shares_latent and layout.pipeline == 1 else gpus
+    taken = -(-block_bytes * copies * factor // version.host_page) * version.host_page
+    num_blocks = int(asked.num_bytes) // taken
+    if num_blocks < 1:
+        raise InputError(f"kv_offloading_size of {asked.num_bytes / GIB:.3g} GiB holds no block of {size} tokens")
+    pieces = 1 if whole else -(-layers // (len(shape.windows) * layout.pipeline))
+    is_small = block_bytes // pieces < SMALL_PIECE
+    return Offload(
+        num_blocks=num_blocks,
+        block_bytes=block_bytes,
+        block_pieces=pieces,
+        load=host_link(gpu, gpus, SUBMIT, SUBMIT_SMALL_PIECE if is_small else SUBMIT_PIECE),
+        store=host_link(gpu, gpus, SUBMIT, SUBMIT_PIECE),
+        factor=factor,
+        prompts_only=asked.prompts_only,
+        store_threshold=asked.store_threshold,
+        empty_step_seconds=EMPTY_STEP,
+        **tier_rules(version),
+    )
+
+
+def tier_rules(version: EngineVersion) -> dict[str, bool]:
+    """What `Offload` has of a release's rules."""
+    return {
+        "holders_first": version.holders_first,
+        "spares_under_way": version.spares_under_way,
+        "stores_ends": version.stores_ends,
+        "by_request": version.recency_by_request,
+    }
+
+
+ALIGNMENT = 576
+"""Bytes whose multiple every block is: what FlashMLA reads at once."""
+
+Group = list[tuple[int, int]]
+"""The place of a layer in the model, and the bytes of its blocks."""
+
+
+def packed_layout(members: Iterable[Member], held: Collection[int]) -> KvLayout:
+    """Groups, and what one block of all of them takes of the layers that are ``held``."""
+    kinds: dict[tuple[int, int], Group] = {}
+    for position, kind in members:
+        key = (kind.cache.window, kind.block_size)
+        kinds.setdefault(key, []).append((position, _aligned(kind)))
+    whole = [(key, group) for key, group in kinds.items() if not key[0]]
+    windows = [(key, group) for key, group in kinds.items() if key[0]]
+    widths = sorted({size for _, group in whole for _, size in group}) or [
+        max(size for _, group in windows for _, size in group)
+    ]
+    largest = max(size for group in kinds.values() for _, size in group)
+    if largest > widths[-1]:
+        raise InputError(
+            f"block_size {whole[0][0][1]} makes blocks of compressed entries smaller than those of a window, which an "
+            "engine refuses; use 256, or leave it out"
+        )
+    padded = [
+        (key, [(position, next(width for width in widths if width >= size)) for position, size in group])
+        for key, group in windows
+    ]
+    counts = [_layers(group) for _, group in (*whole, *padded)]
+    size = _group_size(counts, counts[0])
+    groups: list[tuple[tuple[int, int], Group]] = [*whole]
+    for key, group in padded:
+        groups += [(key, part) for part in _parts(group, size)]
+    sizes = tuple(key[1] for key, _ in groups)
+    shape = KvShape(min(sizes), tuple(key[0] for key, _ in groups), block_sizes=sizes if len({*sizes}) > 1 else ())
+    return KvLayout(shape, _block_bytes([group for _, group in groups], held))
+
+
+def _aligned(kind: Kind) -> int:
+    """Bytes of one block of a layer."""
+    return -(-kind.page_bytes // ALIGNMENT) * ALIGNMENT
+
+
+def _layers(group: Group) -> int:
+    """Layers of the width that most have."""
+    return max(Counter(size for _, size in group).values())
+
+
+def _group_size(counts: list[int], least: int) -> int:
+    """Layers of a group, so that the last group of each kind leaves as little as possible empty."""
+    candidates = range(least, max(*counts, least) + 1)
+    return min(candidates, key=lambda size: (sum(-count % size for count in counts), -size))
+
+
+def _parts(group: Group, size: int) -> list[Group]:
+    """Cut into groups with no more than so many layers of each width, from all over the model."""
+    number = -(-_layers(group) // size)
+    by_width: dict[int, Group] = {}
+    for member in group:
+        by_width.setdefault(member[1], []).append(member)
+    return [[member for row in by_width.values() for member in row[start::number]] for start in range(number)]
+
+
+def _block_bytes(groups: list[Group], held: Collection[int]) -> int:
+    """Every group has a place for each of its layers; places of one width serve all groups."""
+    places: Counter[int] = Counter()
+    for group in groups:
+        places |= Counter(size for position, size in group if position in held)
+    return sum(size * count for size, count in places.items())
+
+
+SMALLEST_BLOCK = 16
+"""Tokens in a block of windowed layers, whatever block size was asked for: the least that attention kernels take."""
+
+UNCHUNKED = 2048
+"""Tokens whose multiples a block has where a state is written at the end of each and is not scanned in chunks."""
+
+
+def kv_layout(
+    config: ModelConfig,
+    layout: ParallelLayout,
+    block_size: int,
+    stage: int | None = None,
+    states: StateBlocks = ONE_STATE,
+) -> KvLayout:
+    """Blocks and groups of a model's KV cache; with ``stage``, what a block costs in that stage of a pipeline.
+
+    Layers that keep the same tokens in the same width form one kind. Where a model has several, blocks of the narrower
+    ones hold more tokens until all are as large; then each kind is cut into groups of as many layers as the smallest
+    kind has (or as the largest, where they are nearly as many), and one block serves one group.
+    """
+    members = _members(config, layout, block_size, states)
+    held = range(config.layers) if stage is None else stage_range(config.layers, layout.pipeline, stage)
+    if any(kind.cache.block for _, kind in members):
+        return packed_layout(members, held)
+    if len({kind.span for _, kind in members}) == 1:
+        # All layers keep the same tokens: one group, in which every layer has blocks of its own width.
+        block_bytes = sum(kind.page_bytes for position, kind in members if position in held)
+        return KvLayout(_shape([members[0][1]], block_size, states), block_bytes)
+    page_bytes = max(kind.page_bytes for _, kind in members)
+    groups = _groups([(position, _equal_pages(kind, page_bytes)) for position, kind in members])
+    most = max(sum(position in held for position in positions) for _, positions in groups)
+    return KvLayout(_shape([kind for kind, _ in groups], block_size, states), most * page_bytes)
+
+
+def hybrid_block_size(
+    config: ModelConfig, layout: ParallelLayout, block_size: int, states: StateBlocks = ONE_STATE
+) -> int:
+    """Tokens in a block beside states: as many times those asked for as make it no smaller than a state.
+
+    Facts of ``platforms/interface.py``, ``_align_hybrid_block_size``. Without states it is the size asked for.
+    """
+    shard = config.shard(layout)
+    caches = [cache for stack in config.stacks for cache in stack.mixer.caches(shard)]
+    state = max((cache.bytes_per_sequence for cache in caches), default=0.0)
+    token = max((cache.bytes_per_token for cache in caches), default=0.0)
+    if not state or not token:
+        return block_size
+    if states.mode == ALL:
+        block_size = lcm(block_size, states.multiple or max(cache.chunk for cache in caches) or UNCHUNKED)
+    return block_size * ceil(state / (block_size * token))
+
+
+def _members(config: ModelConfig, layout: ParallelLayout, block_size: int, states: StateBlocks) -> list[Member]:
+    """The caches of all layers, first layer first."""
+    shard = config.shard(layout)
+    common = hybrid_block_size(config, layout, block_size, states)
+
+    def kind(cache: Cache) -> Kind:
+        narrow = cache.window > 0 and not cache.chunked
+        return Kind(cache, cache.block or (SMALLEST_BLOCK if narrow else common))
+
+    kinds = [[kind(cache) for cache in stack.mixer.caches(shard)] for stack in config.stacks]
+    return [(position, kind) for position, number in enumerate(config.layer_stacks) for kind in kinds[number]]
+
+
+def _shape(kinds: list[Kind], block_size: int, kept: StateBlocks) -> KvShape:
+    """What a scheduler sees of groups of these kinds."""
+    mode, num_states = kept.mode, sum(not kind.cache.bytes_per_token for kind in kinds)
+    shown = [kind for kind in kinds if kind.cache.bytes_per_token or mode != NONE]
+    sizes = tuple(kind.block_size for kind in shown)
+    states = tuple(number for number, kind in enumerate(shown) if not kind.cache.bytes_per_token)
+    shape = KvShape(
+        min(sizes, default=block_size),
+        tuple(STATE_WINDOW if number in states else kind.cache.window for number, kind in enumerate(shown)),
+        block_sizes=sizes,
+        chunked=any(kind.cache.chunked for kind in shown),
+        state_blocks=len(kinds) - len(shown) + kept.drafts * num_states,
+        states=states,
+        aligned=mode == ALIGN and bool(states),
+        rules=kept.rules._replace(
+            exports=kept.rules.exports and all(shown[number].cache.exported for number in states)
+        ),
+    )
+    return shape.even
+
+
+def _groups(members: Collection[Member]) -> list[tuple[Kind, list[int]]]:
+    """Each kind in groups of equal size; a group has layers from all over the model, so stages have equal parts."""
+    alike: dict[Kind, list[int]] = {}
+    for position, kind in members:
+        alike.setdefault(kind, []).append(position)
+    counts = [len(positions) for positions in alike.values()]
+    size = max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
+    groups = []
+    for kind, positions in alike.items():
+        number = -(-len(positions) // size)
+        groups += [(kind, positions[start::number]) for start in range(number)]
+    return groups
+
+
+def _equal_pages(kind: Kind, page_bytes: int) -> Kind:
+    """The kind with as many tokens in a block as make it ``page_bytes`` large, or with room to spare in it."""
+    if page_bytes % kind.page_bytes or kind.cache.bytes_per_sequence:
+        return kind._replace(padded_bytes=page_bytes)
+    return kind._replace(block_size=kind.block_size * (page_bytes // kind.page_bytes))

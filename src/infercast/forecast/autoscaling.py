@@ -1,0 +1,625 @@
+"""A fleet under changing load: load curve of one replica, start-up times, and scaling policies.
+
+The state of a replica is the number of requests in it, running or waiting. From simulations at several rates, and of a
+replica kept full, we know for each number how many requests a second leave it, and how long requests take that meet
+it so. Beyond the number that it can run at once, each further request waits for those before it.
+
+All replicas have an equal share of the requests in the system, as a load balancer that looks at them makes it. In each
+step, so many arrive and so many leave as replicas with that number in them serve; what does not leave is carried over.
+The step is taken backwards (the rate of leaving is that of its end), so that long steps do not overshoot.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import ceil
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.engines.base import Deployment
+from infercast.errors import InputError
+from infercast.forecast.cost import GpuPrice
+from infercast.forecast.result import Forecast
+from infercast.forecast.simulate import most_requests_per_second, simulate_system
+from infercast.forecast.slo import QUANTITIES, Slo
+from infercast.forecast.steady import num_seats
+from infercast.forecast.system import System
+from infercast.forecast.traffic import Traffic
+from infercast.serve import Workload
+from infercast.serve.record import Served
+from infercast.units import GIGA
+
+Array = npt.NDArray[Any]
+
+SHARES = (0.02, 0.2, 0.4, 0.55, 0.7, 0.8, 0.88, 0.94)
+"""Loads that are simulated, as shares of the rate of a replica that is kept full."""
+FULLNESS = (0.3, 1.0)
+"""Shares of the seats of a replica that closed loops keep taken."""
+LEAST, MOST = 1500, 12_000
+"""Requests of a simulation: so many residence times, within these."""
+RESIDENCES = 20.0
+ROUNDS = 8
+"""The same of closed loops: requests of each client."""
+LONGER = 2
+"""A run that did not settle is made so many times as long ..."""
+RAMP_UP = 0.4
+"""... and if that does not help, so much of it is left out: a replica near its limit fills up for long."""
+SEED = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A replica with a steady number of requests in it."""
+
+    in_system: float
+    rate: float
+    """Requests a second that come and go."""
+    forecast: Forecast
+    values: tuple[Array, ...]
+    """For each limit of the SLO, the latency it is about of each request, in ascending order."""
+    slack: Array
+    """Seconds that each request could wait longer and still keep every limit; ascending."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCurve:
+    """A replica under every load."""
+
+    levels: tuple[Level, ...]
+    """By the number of requests in it."""
+    slo: Slo
+    full_rate: float
+    """Requests a second that it serves at most."""
+    in_system: Array
+    rates: Array
+
+    def wait(self, in_system: float) -> float:
+        """Seconds that a request waits before it is where the fullest level begins."""
+        return max(0.0, in_system - float(self.in_system[-1])) / self.full_rate
+
+    def attained(self, in_system: float) -> float:
+        """Share of the requests that keep every limit."""
+        wait = self.wait(in_system)
+        low, high, part = self._beside(in_system)
+        shares = [1.0 - np.searchsorted(level.slack, wait) / level.slack.size for level in (low, high)]
+        return float(shares[0] + part * (shares[1] - shares[0]))
+
+    def use_of_limits(self, in_system: float) -> float:
+        """The largest latency over its limit: below 1 the SLO holds."""
+        wait = self.wait(in_system)
+        low, high, part = self._beside(in_system)
+        uses = []
+        for place, limit in enumerate(self.slo.limits):
+            ends = [_summary(level.values[place], limit.percentile) for level in (low, high)]
+            added = 0.0 if limit.quantity == "tpot" else wait
+            uses.append((ends[0] + part * (ends[1] - ends[0]) + added) / limit.seconds)
+        return max(uses)
+
+    def beyond(self, in_system: float) -> list[float]:
+        """For each limit, the share of requests beyond it; of a limit on a mean all or none."""
+        wait = self.wait(in_system)
+        low, high, part = self._beside(in_system)
+        shares = []
+        for place, limit in enumerate(self.slo.limits):
+            room = limit.seconds - (0.0 if limit.quantity == "tpot" else wait)
+            values = [level.values[place] for level in (low, high)]
+            if limit.percentile is None:
+                means = [_summary(each, None) for each in values]
+                shares.append(float(means[0] + part * (means[1] - means[0]) >= room))
+                continue
+            ends = [1.0 - np.searchsorted(each, room) / max(1, each.size) for each in values]
+            shares.append(float(ends[0] + part * (ends[1] - ends[0])) if values[1].size else 0.0)
+        return shares
+
+    def most_kept(self) -> float:
+        """The largest number of requests in a replica with which the SLO holds; 0 where it never does."""
+        low, high = 0.0, 2.0 * float(self.in_system[-1])
+        if self.use_of_limits(low) >= 1.0:
+            return 0.0
+        for _ in range(40):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.use_of_limits(middle) < 1.0 else (low, middle)
+        return low
+
+    def rate_at(self, in_system: float) -> float:
+        """Requests a second that leave it."""
+        return float(np.interp(in_system, self.in_system, self.rates))
+
+    def percentile(self, quantity: str, name: str, in_system: float) -> float:
+        """A latency in seconds, such as ``("ttft", "p99")``."""
+        low, high, part = self._beside(in_system)
+        found = [getattr(level.forecast, QUANTITIES[quantity]) for level in (low, high)]
+        ends = [0.0 if each is None else float(getattr(each, name)) for each in found]
+        added = 0.0 if quantity == "tpot" else self.wait(in_system)
+        return ends[0] + part * (ends[1] - ends[0]) + added
+
+    def _beside(self, in_system: float) -> tuple[Level, Level, float]:
+        """The levels beside a number, and how far it is from the one to the other."""
+        place = int(np.clip(np.searchsorted(self.in_system, in_system), 1, len(self.levels) - 1))
+        low, high = self.levels[place - 1], self.levels[place]
+        part = (in_system - low.in_system) / (high.in_system - low.in_system)
+        return low, high, float(np.clip(part, 0.0, 1.0))
+
+
+def _summary(values: Array, percentile: float | None) -> float:
+    """A mean or a percentile; 0 where no answer has a second token."""
+    if not values.size:
+        return 0.0
+    return float(values.mean() if percentile is None else np.percentile(values, percentile))
+
+
+def learn_curve(system: System, traffic: Traffic, slo: Slo, replicas: int = 1) -> LoadCurve:
+    """Simulate a replica at several loads with requests of the day; alone, or as one of so many in a system.
+
+    Behind a load balancer each has steadier traffic than one alone. The curve is that of one of them either way.
+    """
+    random = np.random.default_rng(SEED)
+    mix = _sample(traffic, MOST if replicas == 1 else 2 * MOST, random)
+    whole = traffic.workload(mix, np.zeros(mix.size))
+    full = most_requests_per_second(system, whole)
+    levels: list[Level] = []
+    for share in SHARES:
+        rate, stay = share * full, levels[-1].in_system / levels[-1].rate if levels else 1.0
+        count = min(int(max(RESIDENCES * rate * stay, LEAST)), mix.size)
+        comes = partial(_at_rate, traffic, mix, random.exponential(1.0 / rate, mix.size), rate)
+        levels.append(_level(_settled(system, comes, count, mix.size), slo, rate, replicas))
+    pool = system.pools[-1].engines
+    seats = len(pool.replicas) * num_seats(pool.replicas[0], whole.requests)
+    for share in FULLNESS:
+        clients = int(share * seats)
+        if clients > (1.2 if share < 1.0 else 1.02) * replicas * levels[-1].in_system:
+            count = int(np.clip(ROUNDS * clients, LEAST, 2 * MOST))
+            closed = partial(_clients, traffic, mix, clients)
+            levels.append(_level(_settled(system, closed, count, 2 * MOST), slo, None, replicas))
+    ordered = sorted(levels, key=lambda level: level.in_system)
+    # A replica with more in it serves no less; what chance makes of it otherwise is smoothed.
+    each = full / replicas
+    rates = np.maximum.accumulate([min(level.rate, each) for level in ordered[:-1]] + [each])
+    return LoadCurve(tuple(ordered), slo, each, np.array([level.in_system for level in ordered]), rates)
+
+
+def _sample(traffic: Traffic, count: int, random: np.random.Generator) -> Array:
+    """Requests like those of the day: any of them, or what shares beginnings in the order it came."""
+    size = traffic.arrivals.size
+    if size <= count:
+        return random.permutation(size) if not traffic.shares_prefixes else np.arange(size)
+    if traffic.shares_prefixes:
+        first = (size - count) // 2
+        return np.arange(first, first + count)
+    return random.choice(size, count, replace=False)
+
+
+def _settled(system: System, load: Callable[[int], Workload], count: int, most: int) -> Forecast:
+    """A run of the steady part of which all is told, if it has one; a longer one where the first is too short."""
+    while True:
+        workload = load(count)
+        run = system.serve(workload)
+        forecast = simulate_system(system, workload, run=run)
+        if forecast.steady.reached:
+            return simulate_system(system, workload, run=run, steady=True)
+        if count >= most:
+            return forecast
+        count = min(LONGER * count, most)
+
+
+def _at_rate(traffic: Traffic, mix: Array, gaps: Array, rate: float, count: int) -> Workload:
+    """So many requests that together come at just the rate: luck makes no level busier than it says."""
+    arrivals = np.cumsum(gaps[:count])
+    return traffic.workload(mix[:count], arrivals * (count / rate / arrivals[-1]), rate)
+
+
+def _clients(traffic: Traffic, mix: Array, clients: int, count: int) -> Workload:
+    """A closed loop, which keeps so many requests in a replica."""
+    chosen = np.resize(mix, count)
+    load = traffic.workload(chosen, np.zeros(count))
+    return Workload(load.requests, concurrency=clients, description=load.description)
+
+
+def _level(forecast: Forecast, slo: Slo, rate: float | None, replicas: int) -> Level:
+    """What a simulation shows, from its steady part where it has one, and else without its beginning."""
+    served, start = forecast.clients, float(forecast.clients.sent_at.min())
+    begin, end = forecast.window or (start + RAMP_UP * forecast.steady.end, start + forecast.steady.end)
+    kept = (served.sent_at >= begin) & (served.sent_at <= end)
+    done = np.count_nonzero((served.last_token > begin) & (served.last_token <= end)) / max(end - begin, 1e-9)
+    through = (rate or float(done)) / replicas
+    stay = float(served.end_to_end[kept].mean())
+    several = served.num_output > 1
+    tpot = np.zeros(served.sent_at.size)
+    tpot[several] = served.tpot
+    latencies = {"ttft": served.ttft[kept], "e2e": served.end_to_end[kept], "tpot": tpot[kept & several]}
+    values = tuple(np.sort(latencies[limit.quantity]) for limit in slo.limits)
+    return Level(through * stay, through, forecast, values, _slack(served, tpot, kept, slo))
+
+
+def _slack(served: Served, tpot: Array, kept: Array, slo: Slo) -> Array:
+    """How much longer each request could wait; less than nothing where it is too late already."""
+    slack = np.full(served.sent_at.size, np.inf)
+    for quantity, seconds in slo.of_a_request.items():
+        if quantity == "tpot":
+            slack[tpot >= seconds] = -np.inf
+        else:
+            slack = np.minimum(slack, seconds - (served.ttft if quantity == "ttft" else served.end_to_end))
+    slack[slack <= 0] = -np.inf
+    return np.sort(slack[kept])
+
+
+STRETCHES = ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (0.5, 0.5))
+"""Prompts and answers of the day, each so many times as long: four rates for three numbers."""
+MIX = 300
+SERVICE_SEED = 11
+
+
+class ServiceTime(NamedTuple):
+    """Seconds of a replica that is kept full."""
+
+    fixed: float
+    per_input: float
+    per_output: float
+
+    def of(self, inputs: Any, outputs: Any) -> Any:
+        """Of one request, or of each of many."""
+        return self.fixed + self.per_input * inputs + self.per_output * outputs
+
+
+def learn_service(system: System, traffic: Traffic, longest: int) -> ServiceTime:
+    """From the rates of a replica that is kept full with longer and shorter requests."""
+    random = np.random.default_rng(SERVICE_SEED)
+    size = traffic.arrivals.size
+    chosen = random.choice(size, min(size, MIX), replace=False)
+    rows, seconds = [], []
+    for of_inputs, of_outputs in STRETCHES:
+        outputs = np.clip(np.rint(of_outputs * traffic.outputs[chosen]), 1, longest // 2)
+        inputs = np.clip(np.rint(of_inputs * traffic.inputs[chosen]), 1, longest - outputs)
+        stretched = Traffic(
+            np.zeros(chosen.size), inputs.astype(np.int64), outputs.astype(np.int64), traffic.window, "", None
+        )
+        load = stretched.workload(np.arange(chosen.size), np.zeros(chosen.size))
+        rows.append((1.0, float(inputs.mean()), float(outputs.mean())))
+        seconds.append(1.0 / most_requests_per_second(system, load))
+    return ServiceTime(*_non_negative(np.array(rows), np.array(seconds)).tolist())
+
+
+def _non_negative(rows: Array, seconds: Array) -> Array:
+    """Least squares of relative errors, without what would come out below nothing."""
+    rows, targets = rows / seconds[:, None], np.ones(seconds.size)
+    used = [0, 1, 2]
+    while True:
+        found = np.zeros(3)
+        found[used] = np.linalg.lstsq(rows[:, used], targets, rcond=None)[0]
+        if found.min() >= 0.0:
+            return found
+        used.remove(int(np.argmin(found)))
+
+
+LOAD_BANDWIDTH = 2.0 * GIGA
+"""Bytes of weights a second that a replica reads: a local disk or a good network volume."""
+CAPTURE_SECONDS = 0.35
+"""For each size of CUDA graph; logs of vLLM 0.8 to 0.11 that users published have 0.25 to 0.55."""
+OTHER_SECONDS = 45.0
+"""The container and Python (30 s), compiled code from its cache and the memory profile (15 s), by the same logs."""
+
+
+class StartUp(NamedTuple):
+    """Seconds of a replica's start, by what they are spent on."""
+
+    weights: float
+    graphs: float
+    other: float
+
+    @property
+    def seconds(self) -> float:
+        """In all."""
+        return self.weights + self.graphs + self.other
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        return (
+            f"{self.seconds:,.0f} s: weights {self.weights:,.0f} s, CUDA graphs {self.graphs:,.0f} s, "
+            f"all else {self.other:,.0f} s"
+        )
+
+
+def start_up(deployment: Deployment, *, bandwidth: float = LOAD_BANDWIDTH, other: float = OTHER_SECONDS) -> StartUp:
+    """The weights of all GPUs of a replica at ``bandwidth`` bytes a second, its graphs, and ``other`` seconds."""
+    if not bandwidth > 0:
+        raise InputError(f"load bandwidth must be above 0 bytes/s, not {bandwidth:g}")
+    if not 0 <= other < 1e6:
+        raise InputError(f"other start-up seconds must be at least 0, not {other:g}")
+    weights = deployment.memory.weights * deployment.layout.gpus
+    return StartUp(weights / bandwidth, CAPTURE_SECONDS * len(deployment.graphs.sizes), other)
+
+
+POINTS = 400
+
+Scaler = Callable[[int, float, float], tuple[int, int]]
+"""Given the step, the typical requests a second that arrived and the requests in the system: (ready, paid for)."""
+
+
+class Replica:
+    """A load curve made ready for many steps of one length."""
+
+    def __init__(self, curve: LoadCurve, step: float) -> None:
+        self.curve, self.step = curve, step
+        self._numbers = np.concatenate([[0.0], curve.in_system]).tolist()
+        rates = np.concatenate([[0.0], curve.rates])
+        self._reached = (np.array(self._numbers) + step * rates).tolist()
+        longest = max(limit.seconds for limit in curve.slo.limits)
+        most = self._numbers[-1] + 1.5 * curve.full_rate * longest
+        self._grid = np.unique(np.concatenate([np.linspace(0.0, most, POINTS), curve.in_system]))
+        self._attained = np.array([curve.attained(number) for number in self._grid.tolist()])
+        self._use = np.array([curve.use_of_limits(number) for number in self._grid.tolist()])
+        self._beyond = np.array([curve.beyond(number) for number in self._grid.tolist()])
+
+    def after(self, in_system: float, rate: float) -> float:
+        """The number in the system a step later, with so many typical requests a second."""
+        end = in_system + self.step * rate
+        if end >= self._reached[-1]:
+            return float(self._numbers[-1] + end - self._reached[-1])
+        return float(np.interp(end, self._reached, self._numbers))
+
+    def attained(self, in_system: Array) -> Array:
+        """Share of the requests within every limit, with so many in a replica."""
+        return np.asarray(np.interp(in_system, self._grid, self._attained))
+
+    def use_of_limits(self, in_system: Array) -> Array:
+        """The largest latency over its limit."""
+        return np.asarray(np.interp(in_system, self._grid, self._use))
+
+    def beyond(self, in_system: Array) -> Array:
+        """Share of the requests beyond each limit (columns)."""
+        return np.stack([np.interp(in_system, self._grid, shares) for shares in self._beyond.T], axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRun:
+    """What a fleet did, by steps."""
+
+    ready: Array
+    """Replicas that serve."""
+    paid: Array
+    """Replicas that cost, those that are starting too."""
+    in_system: Array
+    """Requests in each replica."""
+    attained: Array
+    use_of_limits: Array
+    beyond: Array
+    """Share of the requests beyond each limit (columns)."""
+
+
+class Replicas:
+    """Replicas of fleets of several sizes: what one of many does is taken from the largest that was simulated."""
+
+    def __init__(self, curves: Mapping[int, LoadCurve], step: float) -> None:
+        self._by_size = [(size, Replica(curve, step)) for size, curve in sorted(curves.items())]
+
+    def of(self, count: int) -> Replica:
+        """One of so many."""
+        return [replica for size, replica in self._by_size if size <= count][-1]
+
+    def look(self, name: str, in_system: Array, counts: Array) -> Array:
+        """``attained``, ``use_of_limits`` or ``beyond`` of many steps, each with so many replicas."""
+        (_, found), *larger = [(size, getattr(replica, name)(in_system)) for size, replica in self._by_size]
+        for size, others in larger:
+            found[counts >= size] = others[counts >= size]
+        return np.asarray(found)
+
+
+def run_fleet(replicas: Replicas, load: Array, scaler: Scaler, first: float = 0.0) -> FleetRun:
+    """Step through a day; ``first`` are requests in the system at its beginning."""
+    ready: list[int] = []
+    paid: list[int] = []
+    numbers: list[float] = []
+    total, arrived = first, float(load[0]) if load.size else 0.0
+    for step, rate in enumerate(load.tolist()):
+        serving, costing = scaler(step, arrived, total)
+        number = replicas.of(serving).after(total / serving, rate / serving)
+        total, arrived = serving * number, rate
+        ready.append(serving)
+        paid.append(costing)
+        numbers.append(number)
+    in_system, counts = np.array(numbers), np.array(ready)
+    # Requests that arrive in a step meet what is there between its beginning and its end.
+    met = (np.concatenate([[first / ready[0]], in_system[:-1]]) + in_system) / 2
+    attained, use, beyond = (replicas.look(name, met, counts) for name in ("attained", "use_of_limits", "beyond"))
+    return FleetRun(counts, np.array(paid), in_system, attained, use, beyond)
+
+
+def fixed(count: int) -> Scaler:
+    """Always as many."""
+    return lambda step, rate, total: (count, count)
+
+
+HOUR = 3600.0
+MEASURES = ("utilization", "queue")
+
+
+@dataclass(frozen=True, slots=True)
+class Autoscaler:
+    """Rules like those of Kubernetes' HorizontalPodAutoscaler; times in seconds."""
+
+    measure: str = "utilization"
+    """``utilization``: requests that arrive, as a share of what replicas serve at most.
+    ``queue``: requests in a replica, running or waiting."""
+    target: float | None = None
+    """What one replica should have; None: a share of what it has where the SLO just holds (`SAFETIES`)."""
+    interval: float = 30.0
+    """From one decision to the next."""
+    up_delay: float = 0.0
+    """So long more replicas must have been needed before they are started."""
+    down_delay: float = 300.0
+    """So long fewer must have been enough before some are stopped."""
+    least: int = 1
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.measure not in MEASURES:
+            raise InputError(f"autoscale-on must be {' or '.join(MEASURES)}, not {self.measure!r}")
+        if self.target is not None and not 0 < self.target < 1e9:
+            raise InputError(f"autoscaler target must be above 0, not {self.target:g}")
+        if not (self.interval > 0 and self.up_delay >= 0 and self.down_delay >= 0):
+            raise InputError("the interval of an autoscaler must be above 0 s, and its delays at least 0 s")
+        if self.least < 1 or (self.most is not None and self.most < self.least):
+            raise InputError(f"replicas must be at least 1 and from few to many, not {self.least} to {self.most}")
+
+
+SAFETIES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5)
+"""Shares of the load with which the SLO just holds that an autoscaler may aim at by default."""
+
+
+def scheduled(hours: Sequence[int], step: float, lag: float) -> Scaler:
+    """So many in each hour; those that an hour needs are started ahead, to be ready when it begins."""
+
+    def decide(place: int, rate: float, total: float) -> tuple[int, int]:
+        del rate, total
+        now = place * step
+        ready = hours[min(int(now / HOUR), len(hours) - 1)]
+        ahead = hours[min(int((now + lag) / HOUR), len(hours) - 1)]
+        return ready, max(ready, ahead)
+
+    return decide
+
+
+class Autoscaling:
+    """An autoscaler at work: decisions every interval, replicas that serve a start-up lag after they are asked for."""
+
+    def __init__(self, rules: Autoscaler, target: float, full_rate: float, step: float, lag: float, first: int) -> None:
+        self._rules, self._target, self._full_rate, self._step, self._lag = rules, target, full_rate, step, lag
+        self._ready = max(first, rules.least)
+        self._starting: deque[tuple[float, int]] = deque()
+        """When each lot is ready, and how many they are."""
+        self._wanted: deque[tuple[float, int]] = deque()
+        """What was needed at each decision, for as long as the longer delay."""
+        self._next = 0.0
+        self._interval_rates: list[float] = []
+
+    def __call__(self, place: int, rate: float, total: float) -> tuple[int, int]:
+        """Replicas that serve in this step, and those that are paid for."""
+        now = place * self._step
+        self._interval_rates.append(rate)
+        while self._starting and self._starting[0][0] <= now:
+            self._ready += self._starting.popleft()[1]
+        if now >= self._next:
+            self._decide(now, sum(self._interval_rates) / len(self._interval_rates), total)
+            self._next, self._interval_rates = now + self._rules.interval, []
+        return self._ready, self._ready + self._coming
+
+    @property
+    def _coming(self) -> int:
+        return sum(count for _, count in self._starting)
+
+    def _decide(self, now: float, rate: float, total: float) -> None:
+        rules = self._rules
+        needed = rate / self._full_rate if rules.measure == "utilization" else total
+        wanted = max(rules.least, ceil(needed / self._target - 1e-9))
+        wanted = wanted if rules.most is None else min(wanted, rules.most)
+        self._wanted.append((now, wanted))
+        while self._wanted[0][0] < now - max(rules.up_delay, rules.down_delay):
+            self._wanted.popleft()
+        have = self._ready + self._coming
+        at_least = min(count for since, count in self._wanted if since >= now - rules.up_delay)
+        at_most = max(count for since, count in self._wanted if since >= now - rules.down_delay)
+        if at_least > have:
+            self._starting.append((now + self._lag, at_least - have))
+        elif at_most < have:
+            self._stop(have - at_most)
+
+    def _stop(self, count: int) -> None:
+        """Those that have not started yet go first."""
+        while count and self._starting:
+            when, coming = self._starting.pop()
+            fewer = min(count, coming)
+            count -= fewer
+            if coming > fewer:
+                self._starting.append((when, coming - fewer))
+        self._ready -= count
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """How much of a day must be within the SLO."""
+
+    share: float = 0.99
+    of: str = "minutes"
+    """``minutes``: of the minutes with requests, all percentiles of the SLO hold in so many. ``requests``: so many
+    requests keep every limit."""
+
+    def __post_init__(self) -> None:
+        if self.of not in ("minutes", "requests"):
+            raise InputError(f"a goal is a share of minutes or requests, not of {self.of!r}")
+        if not 0 < self.share <= 1:
+            raise InputError(f"the share of {self.of} within the SLO must be above 0 and up to 1, not {self.share:g}")
+
+    def __str__(self) -> str:
+        return f"{100 * self.share:g} % of {self.of} within the SLO"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyDay:
+    """One policy over the day."""
+
+    policy: str
+    ready: Array
+    """Replicas that serve, on average in each window."""
+    paid: Array
+    """Replicas that cost, those that are starting too."""
+    attained: Array
+    """Share of the requests of each window that keep every limit; not a number where there are none."""
+    use_of_limits: Array
+    """The largest latency of each window over its limit, as it is on average: below 1 the SLO holds."""
+    chance_out: Array
+    """The probability that it does not hold in a window, which has few requests."""
+    counts: Array
+    window: float
+    gpus_per_replica: int
+    price: GpuPrice | None
+    gpu_kwh: float | None = None
+    """What the GPU boards draw in the day; None where their power is not known."""
+    wall_kwh: float | None = None
+    """The same with servers and building."""
+    usd_electricity: float | None = None
+    """Dollars of that; None where no price of a kWh was given."""
+
+    @property
+    def minutes_out(self) -> float:
+        """Minutes in which a percentile of the SLO does not hold, as many as are to be expected."""
+        return float(self.chance_out.sum()) * self.window / 60.0
+
+    @property
+    def minutes(self) -> float:
+        """Minutes with requests."""
+        return float(np.count_nonzero(self.counts)) * self.window / 60.0
+
+    @property
+    def requests_in(self) -> float:
+        """Share of all requests that keep every limit."""
+        return float(np.nansum(self.attained * self.counts) / self.counts.sum())
+
+    @property
+    def replica_hours(self) -> float:
+        """Paid for."""
+        return float(self.paid.sum()) * self.window / HOUR
+
+    @property
+    def gpu_hours(self) -> float:
+        """Paid for."""
+        return self.replica_hours * self.gpus_per_replica
+
+    @property
+    def cost(self) -> float | None:
+        """Dollars of the day, with electricity on top where GPUs are owned; None where no price is known."""
+        if self.price is None:
+            return None
+        electricity = self.usd_electricity or 0.0 if self.price.metered else 0.0
+        return self.gpu_hours * self.price.per_hour + electricity
+
+    def keeps(self, goal: Goal) -> bool:
+        """Whether enough of the day is within the SLO."""
+        if goal.of == "requests":
+            return self.requests_in >= goal.share
+        return self.minutes_out <= (1.0 - goal.share) * self.minutes + 1e-9

@@ -1,0 +1,426 @@
+"""A calibration: factors learned from measured results, its file ``calibration.toml``, and its use on a deployment.
+
+Host times depend on the machine: its factor, and the seconds of API server and network, hold for whatever runs there.
+Factors of GPU times hold for the same GPU, engine and format of weights. Where something else differs (model, layout,
+KV cache) they hold less surely, and on another GPU or in another format not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from math import exp, hypot
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from infercast.engines.base import Deployment, engine_named
+from infercast.engines.corrections import Corrections, Factor
+from infercast.engines.settings import changed
+from infercast.engines.speculation import read_acceptance
+from infercast.errors import FileFormatError, InputError
+from infercast.shown import Answer
+
+EIGHTY = 1.2816
+"""Standard deviations on either side that hold 80 % of a normal distribution."""
+TOLD = 0.7
+"""A factor is learned where results leave at most this share of what was unknown before (as standard deviations)."""
+
+
+class Learned(NamedTuple):
+    """One factor, before and after."""
+
+    value: float
+    """A factor on times, or seconds."""
+    spread: float
+    """Its standard deviation (of the logarithm of a factor) after the results were seen ..."""
+    before: float
+    """... and before, when its value was 1, or 0 seconds."""
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the results said anything about it."""
+        return self.spread <= TOLD * self.before
+
+    def ends(self, side: int, *, before: bool = False) -> float:
+        """What the upper (1) or the lower (-1) end of its 80 % interval is over its middle."""
+        return exp(side * EIGHTY * (self.before if before else self.spread))
+
+    @property
+    def factor(self) -> Factor:
+        """As a deployment takes it."""
+        return Factor(self.value, self.spread)
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """The deployment that results were measured on."""
+
+    engine: str
+    model: str
+    gpu: str
+    layout: str
+    weights: str
+    kv_cache: str
+    api_server: bool
+    host: str
+    """The machine whose host times the factor is on top of."""
+
+    @staticmethod
+    def of(deployment: Deployment) -> Fingerprint:
+        """Of a deployment without corrections."""
+        model = deployment.model
+        return Fingerprint(
+            engine=deployment.engine.name,
+            model=model.name,
+            gpu=deployment.gpu.name,
+            layout=str(deployment.layout),
+            weights=model.weights.name,
+            kv_cache=model.cache_dtype,
+            api_server=deployment.over_http,
+            host=deployment.host.title,
+        )
+
+
+class Pair(NamedTuple):
+    """One quantity of one result: measured, forecast without the calibration, and with it."""
+
+    quantity: str
+    measured: float
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A result that was learned from."""
+
+    file: str
+    sha256: str
+    kind: str
+    load: str
+    requests: int
+    pairs: tuple[Pair, ...] = ()
+    """What it says itself, and forecasts of it."""
+    left_out: tuple[Pair, ...] = ()
+    """The same with factors from the other results only; empty where there are none."""
+    assumptions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Calibration(Answer):
+    """Factors with their uncertainty, and where they come from."""
+
+    deployment: Fingerprint
+    host: Learned
+    prefill: Learned
+    decode: Learned
+    path: Learned
+    results: tuple[Source, ...]
+    prefix_hit_rate: float | None = None
+    """Share of prompt tokens that were found in the cache, where a result tells."""
+    acceptance_length: float | None = None
+    """Tokens that a step of speculative decoding yields, where a result tells."""
+    version: str = ""
+    """Of infercast."""
+    title: str = ""
+    """For people: the file's name."""
+
+    def _words(self) -> str:
+        told = [name for name, learned in self.factors.items() if learned.is_told]
+        return f"of {len(self.results)} results: {', '.join(told) or 'nothing'} told"
+
+    @property
+    def factors(self) -> dict[str, Learned]:
+        """By name."""
+        return {name: getattr(self, name) for name in FACTORS}
+
+
+FACTORS = tuple(each.name for each in fields(Calibration) if each.name in ("host", "prefill", "decode", "path"))
+TITLES = {
+    "host": "host time",
+    "prefill": "GPU time of steps with prompts",
+    "decode": "GPU time of decode steps",
+    "path": "API server and network",
+}
+"""For people."""
+
+
+def with_acceptance(deployment: Deployment, length: float) -> Deployment:
+    """The deployment with so many tokens a step, as far as its drafts allow; one that was told how many stays."""
+    drafting = deployment.drafting
+    if drafting is None or not drafting.acceptance.is_assumed:
+        return deployment
+    within = min(max(length, 1.0), drafting.num_drafts + 1.0)
+    accepted = read_acceptance(f"length={within:.6g}", drafting.num_drafts)
+    known = replace(drafting, acceptance=accepted._replace(source="measured results"))
+    return replace(deployment, settings=changed(deployment.settings, drafting=known))
+
+
+ELSEWHERE = 0.5
+"""For another model, layout or engine on the same machine: so much of what was unknown before is unknown again. An
+assumption, between all (nothing is learned) and nothing (all of it is the machine's)."""
+ON_ANOTHER_GPU = 1.0
+"""The same of the host where the GPU is another one, so the machine is, too, for all we know."""
+
+
+def carried(calibration: Calibration, asked: Fingerprint) -> Corrections:
+    """The corrections of a deployment, with a note where it is not the one that was measured."""
+    known = calibration.deployment
+    if not asked.host.startswith(known.host):  # a what-if says behind it how many times as fast
+        raise InputError(
+            f"calibration {calibration.title or 'given'} is on top of the host times of {known.host!r}, not of "
+            f"{asked.host!r}; leave --host out, or give the one it was made with"
+        )
+    same_engine = engine_named(asked.engine).family == engine_named(known.engine).family
+    same_gpu = asked.gpu == known.gpu
+    same_steps = same_gpu and same_engine and asked.weights == known.weights
+    other_model = (asked.model, asked.layout, asked.kv_cache, asked.engine) != (
+        known.model, known.layout, known.kv_cache, known.engine,
+    )  # fmt: skip
+    of_host = ON_ANOTHER_GPU if not same_gpu else 0.0 if same_engine else ELSEWHERE
+    of_gpu = ELSEWHERE if other_model else 0.0
+    return Corrections(
+        host=_less_sure(calibration.host, of_host),
+        prompts=_less_sure(calibration.prefill, of_gpu) if same_steps else None,
+        decodes=_less_sure(calibration.decode, of_gpu) if same_steps else None,
+        path=_less_sure(calibration.path, of_host) if asked.api_server == known.api_server else None,
+        title=calibration.title,
+        notes=tuple(_notes(known, asked, same_steps=same_steps)),
+    )
+
+
+def _less_sure(learned: Learned, share: float) -> Factor:
+    return Factor(
+        learned.value, min(hypot(learned.spread, share * learned.before), max(learned.before, learned.spread))
+    )
+
+
+def _notes(known: Fingerprint, asked: Fingerprint, *, same_steps: bool) -> list[str]:
+    """What differs, and what is therefore not used."""
+    names = {
+        "gpu": "GPU", "engine": "engine", "model": "model", "weights": "weights", "layout": "layout",
+        "kv_cache": "KV cache", "api_server": "API server",
+    }  # fmt: skip
+    other = [
+        f"{title} {getattr(known, name)} (asked: {getattr(asked, name)})"
+        for name, title in names.items()
+        if getattr(known, name) != getattr(asked, name)
+    ]
+    if not other:
+        return []
+    held = "host and GPU factors are used, less surely" if same_steps else "host factors alone are used"
+    network = "" if known.api_server == asked.api_server else ", and nothing of API server and network"
+    return [f"The calibration is of another deployment, with {', '.join(other)}: {held}{network}."]
+
+
+FORM = 1
+"""Of the file; another number is another form."""
+MOST = 100.0
+"""No factor is larger, or smaller than one over it, and no path longer in seconds."""
+
+
+def write_calibration(calibration: Calibration) -> str:
+    """The text of the file."""
+    lines = [
+        "# What measured results say of this deployment beyond infercast's estimates. Give it to any command that",
+        "# simulates: --calibration FILE. A factor of 1.1 says that times are 1.1 times as long as estimated;",
+        "# spread is the standard deviation of its logarithm, spread_before the same without the results.",
+        f"form = {FORM}",
+        f"infercast = {_text(calibration.version)}",
+        "",
+        "[deployment]",
+    ]
+    known = calibration.deployment
+    lines += [f"{each.name} = {_value(getattr(known, each.name))}" for each in fields(known)]
+    for name, learned in calibration.factors.items():
+        unit = "_ms" if name == "path" else ""
+        scale = 1e3 if name == "path" else 1.0
+        told = "" if learned.is_told else "  # the results could not tell"
+        lines += [
+            "",
+            f"[{name}]  # {TITLES[name]}",
+            f"{'extra_ms' if unit else 'factor'} = {scale * learned.value:.6g}{told}",
+            f"spread{unit} = {scale * learned.spread:.4g}",
+            f"spread_before{unit} = {scale * learned.before:.4g}",
+        ]
+    seen = {name: getattr(calibration, name) for name in ("prefix_hit_rate", "acceptance_length")}
+    if any(value is not None for value in seen.values()):
+        lines += ["", "[seen]  # of the load that was measured"]
+        lines += [f"{name} = {value:.6g}" for name, value in seen.items() if value is not None]
+    for source in calibration.results:
+        lines += ["", *_source(source)]
+    return "\n".join(lines) + "\n"
+
+
+def _source(source: Source) -> list[str]:
+    words = [f"{name} = {_value(getattr(source, name))}" for name in ("file", "sha256", "kind", "load", "requests")]
+    lines = ["[[results]]", *words]
+    if source.assumptions:
+        lines.append(f"assumptions = [{', '.join(map(_text, source.assumptions))}]")
+    for name, pairs in (("quantities", source.pairs), ("left_out", source.left_out)):
+        if pairs:
+            lines.append(f"{name} = [  # measured, forecast before, forecast after")
+            lines += [
+                f"    [{_text(each.quantity)}, {each.measured:.6g}, {each.before:.6g}, {each.after:.6g}],"
+                for each in pairs
+            ]
+            lines.append("]")
+    return lines
+
+
+def _value(value: str | bool | int) -> str:
+    return _text(value) if isinstance(value, str) else str(value).lower()
+
+
+def _text(text: str) -> str:
+    """A basic string of TOML, which writes what JSON writes."""
+    return json.dumps(text, ensure_ascii=True)
+
+
+def read_calibration(path: Path) -> Calibration:
+    """Read and check a file."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
+    except UnicodeDecodeError:
+        raise FileFormatError(path, "is not UTF-8 text, so not a calibration") from None
+    except (ValueError, RecursionError) as problem:
+        raise FileFormatError(path, f"is not TOML: {problem}") from None
+    if values.get("form") != FORM:
+        raise FileFormatError(path, f"is not a calibration of form {FORM}; `infercast calibrate` writes one")
+    known = _table(path, values, "deployment")
+    seen = values.get("seen", {})
+    if not isinstance(seen, dict):
+        raise FileFormatError(path, "seen must be a table")
+    return Calibration(
+        deployment=Fingerprint(**{each.name: _word(path, known, each.name) for each in fields(Fingerprint)}),
+        **{name: _learned(path, _table(path, values, name), name) for name in FACTORS},
+        results=tuple(_read_source(path, each) for each in _tables(path, values, "results")),
+        prefix_hit_rate=_optional(path, seen, "prefix_hit_rate", 0.0, 1.0),
+        acceptance_length=_optional(path, seen, "acceptance_length", 1.0, MOST),
+        version=str(values.get("infercast", "")),
+        title=path.name,
+    )
+
+
+def _table(path: Path, values: dict[str, Any], name: str) -> dict[str, Any]:
+    found = values.get(name)
+    if not isinstance(found, dict):
+        raise FileFormatError(path, f"[{name}] is missing; `infercast calibrate` writes it")
+    return found
+
+
+def _tables(path: Path, values: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    found = values.get(name, [])
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise FileFormatError(path, f"[[{name}]] must be tables")
+    return found
+
+
+def _word(path: Path, table: dict[str, Any], name: str) -> Any:
+    wanted = bool if name == "api_server" else str
+    if not isinstance(table.get(name), wanted):
+        kind = "true or false" if wanted is bool else "text"
+        raise FileFormatError(path, f"deployment.{name} must be {kind}, not {table.get(name)!r}")
+    return table[name]
+
+
+def _learned(path: Path, table: dict[str, Any], name: str) -> Learned:
+    if name == "path":
+        value = _number(path, table, f"{name}.extra_ms", -1e3 * MOST, 1e3 * MOST)
+        spreads = [_number(path, table, f"{name}.{each}_ms", 0.0, 1e3 * MOST) for each in ("spread", "spread_before")]
+        return Learned(value / 1e3, spreads[0] / 1e3, spreads[1] / 1e3)
+    value = _number(path, table, f"{name}.factor", 1 / MOST, MOST)
+    return Learned(value, *(_number(path, table, f"{name}.{each}", 0.0, MOST) for each in ("spread", "spread_before")))
+
+
+def _number(path: Path, table: dict[str, Any], place: str, least: float, most: float) -> float:
+    value = table.get(place.rpartition(".")[2])
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise FileFormatError(path, f"{place} must be a number from {least:g} to {most:g}, not {value!r}")
+    return float(value)
+
+
+def _optional(path: Path, table: dict[str, Any], name: str, least: float, most: float) -> float | None:
+    return None if name not in table else _number(path, table, f"seen.{name}", least, most)
+
+
+def _read_source(path: Path, table: dict[str, Any]) -> Source:
+    """What a calibration was learned from; it changes nothing, so only its form is checked."""
+    requests = table.get("requests", 0)
+    return Source(
+        file=str(table.get("file", "")),
+        sha256=str(table.get("sha256", "")),
+        kind=str(table.get("kind", "")),
+        load=str(table.get("load", "")),
+        requests=requests if isinstance(requests, int) else 0,
+        pairs=_pairs(path, table.get("quantities", [])),
+        left_out=_pairs(path, table.get("left_out", [])),
+        assumptions=tuple(map(str, table.get("assumptions", []))),
+    )
+
+
+def _pairs(path: Path, rows: Any) -> tuple[Pair, ...]:
+    try:
+        pairs = tuple(Pair(str(name), *(float(value) for value in values)) for name, *values in rows)
+    except (TypeError, ValueError):
+        raise FileFormatError(path, "results.quantities must be rows of a name and three numbers") from None
+    if not all(math.isfinite(value) for pair in pairs for value in pair[1:]):
+        raise FileFormatError(path, "results.quantities must be finite numbers")
+    return pairs
+
+
+LATENCY_TITLES = {
+    "ttft": "TTFT",
+    "tpot": "TPOT",
+    "itl": "time between tokens",
+    "e2e": "end to end",
+    "output": "throughput",
+}
+TAILS = ("p90", "p95", "p99")
+
+
+class Errors(NamedTuple):
+    """Medians over results of absolute errors, as shares of what was measured."""
+
+    results: int
+    before: float
+    after: float
+
+
+def errors_of(calibration: Calibration, *, left_out: bool = False) -> dict[str, Errors]:
+    """By latency, of its middle and of its tail; of what was ``left_out``, where something was."""
+    kinds: dict[str, list[Pair]] = {}
+    for source in calibration.results:
+        for pair in source.left_out if left_out else source.pairs:
+            kinds.setdefault(_kind(pair.quantity), []).append(pair)
+    return {kind: _summed_up(pairs) for kind, pairs in kinds.items()}
+
+
+def median_errors(calibration: Calibration, *, left_out: bool = False) -> Errors | None:
+    """The same of the middles of TTFT and TPOT together; None where there is none."""
+    pairs = [
+        pair
+        for source in calibration.results
+        for pair in (source.left_out if left_out else source.pairs)
+        if pair.quantity.startswith(("ttft", "tpot")) and not pair.quantity.endswith(TAILS)
+    ]
+    return _summed_up(pairs) if pairs else None
+
+
+def _kind(quantity: str) -> str:
+    latency, _, statistic = quantity.partition("_")
+    return f"{LATENCY_TITLES.get(latency, latency)}{' ' + statistic if statistic in (*TAILS, 'p50', 'mean') else ''}"
+
+
+def _summed_up(pairs: Iterable[Pair]) -> Errors:
+    found = list(pairs)
+    before, after = (
+        median(abs(getattr(pair, name) / pair.measured - 1) for pair in found) for name in ("before", "after")
+    )
+    return Errors(len(found), before, after)

@@ -1,0 +1,494 @@
+"""Replicas over a day of traffic: how many, when, and at what cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from os import PathLike
+from typing import Any, NamedTuple, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.engines.base import Deployment
+from infercast.errors import InputError
+from infercast.forecast.autoscaling import (
+    HOUR,
+    SAFETIES,
+    Autoscaler,
+    Autoscaling,
+    FleetRun,
+    Goal,
+    LoadCurve,
+    PolicyDay,
+    Replicas,
+    Scaler,
+    ServiceTime,
+    StartUp,
+    fixed,
+    learn_curve,
+    learn_service,
+    run_fleet,
+    scheduled,
+    start_up,
+)
+from infercast.forecast.cost import GpuPrice, Tariff, around
+from infercast.forecast.deploy import GpuSource
+from infercast.forecast.energy import KILO, Facility, server_around
+from infercast.forecast.options import Deployable, DeployOptions, asked_deployment, asked_workload
+from infercast.forecast.progress import told_stages
+from infercast.forecast.simulate import simulate_system
+from infercast.forecast.slo import Slo, attainment, parse_slo
+from infercast.forecast.system import replicas_of, system_of
+from infercast.forecast.traffic import STEP, Traffic, traffic_of
+from infercast.serve import Workload
+from infercast.shown import Plotted
+from infercast.units import MICRO, MILLI
+
+Array = npt.NDArray[Any]
+MOST_REQUESTS, MOST_AT_ALL = 6000, 20_000
+"""Further windows are added up to the first; one window and those before it may take the second."""
+MOST_MINUTES = 30
+RAMP = 2
+"""Windows before those that count, in which the fleet fills up."""
+
+
+class Check(NamedTuple):
+    """Share of the requests within every limit, both ways."""
+
+    begin: float
+    """Seconds after the start of the day ..."""
+    end: float
+    requests: int
+    simulated: float
+    stepped: float
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        return (
+            f"{self.requests:,} requests from {clock(self.begin)} to {clock(self.end)} simulated one by one: "
+            f"{100 * self.simulated:.1f} % within the SLO; the stepped day says {100 * self.stepped:.1f} %"
+        )
+
+
+def check_busiest(deployment: Deployment, traffic: Traffic, slo: Slo, count: int, attained: Array) -> Check | None:
+    """Simulate the busiest windows on ``count`` replicas; ``attained`` is what the stepped day says of each window.
+
+    None where one window is too much to simulate.
+    """
+    if deployment.shares_experts and count > 1:
+        return None
+    counts, peak = traffic.counts, int(np.argmax(traffic.counts))
+    first = last = peak
+    while last - first + 1 < MOST_MINUTES and (last + 1 < counts.size or first > 0):
+        to_right = last + 1 < counts.size and (last - peak <= peak - first or first == 0)
+        wider = (first, last + 1) if to_right else (first - 1, last)
+        if counts[max(0, wider[0] - RAMP) : wider[1] + 1].sum() > MOST_REQUESTS:
+            break
+        first, last = wider
+    begin = max(0, first - RAMP) * traffic.window
+    load = traffic.between(begin, (last + 1) * traffic.window)
+    if len(load.requests) > MOST_AT_ALL:
+        return None
+    served = replicas_of(deployment, count).serve(load).clients
+    since = first * traffic.window - begin
+    said, weights = attained[first : last + 1], counts[first : last + 1]
+    return Check(
+        first * traffic.window,
+        (last + 1) * traffic.window,
+        int(np.count_nonzero(served.sent_at >= since)),
+        attainment(served, slo, served.sent_at >= since),
+        float(np.nansum(said * weights) / weights.sum()),
+    )
+
+
+def clock(seconds: float) -> str:
+    """``14:05``."""
+    return f"{int(seconds // 3600):02d}:{int(seconds % 3600 // 60):02d}"
+
+
+def board_watts(curve: LoadCurve) -> tuple[Array, Array] | None:
+    """Requests a second of one replica, from none on, and the watts of each of its GPUs; None where not known."""
+    drawn = [(level.rate, level.forecast.energy) for level in curve.levels]
+    known = sorted((rate, energy.mean_watts, energy.idle_watts) for rate, energy in drawn if energy is not None)
+    if len(known) < len(drawn):
+        return None
+    rates, watts, idle = zip(*known, strict=True)
+    # A replica that serves more draws no less; what chance makes of it otherwise is smoothed.
+    return np.array([0.0, *rates]), np.maximum.accumulate([min(idle), *watts])
+
+
+def with_energy(day: PolicyDay, curve: LoadCurve, deployment: Deployment, facility: Facility) -> PolicyDay:
+    """The same day with the kWh of its boards and at the wall; replicas that start draw what idle ones do."""
+    known = board_watts(curve)
+    if known is None:
+        return day
+    facility = around([day.price], facility)
+    rates = day.counts / day.window / np.maximum(day.ready, MICRO)
+    each = np.interp(rates, *known)
+    idle = float(known[1][0])
+    hours = day.window / HOUR / KILO
+    boards = day.gpus_per_replica * (day.ready * each + np.maximum(day.paid - day.ready, 0.0) * idle)
+    server, pue = server_around(deployment.gpu, facility), facility.pue or 1.0
+    gpus = day.gpus_per_replica * day.paid
+    bases = sum(server.base_of(round(count)) for count in gpus.tolist())
+    drawn = pue * (bases + server.factor * float(boards.sum())) * hours
+    money = None if facility.electricity_price is None else drawn * facility.electricity_price
+    return replace(day, gpu_kwh=float(boards.sum()) * hours, wall_kwh=drawn, usd_electricity=money)
+
+
+def chance_out(slo: Slo, counts: Array, beyond: Array) -> Array:
+    """The probability that a limit does not hold in each window.
+
+    ``counts`` are the requests of each, ``beyond`` the share of requests beyond each limit (columns). Each request is
+    beyond a limit or not, by itself; limits are broken together, so the likelier one decides.
+    """
+    chances = []
+    for limit, shares in zip(slo.limits, beyond.T, strict=True):
+        if limit.percentile is None:
+            chances.append(np.asarray(shares >= 0.5, dtype=float))
+        else:
+            # So many may be beyond it: a percentile lies between the ranks beside it.
+            allowed = np.floor((1.0 - limit.percentile / 100.0) * np.maximum(counts - 1, 0) + 1e-9)
+            chances.append(more_than(allowed, counts, shares))
+    return np.where(counts > 0, np.max(chances, axis=0), 0.0)
+
+
+def more_than(allowed: Array, counts: Array, shares: Array) -> Array:
+    """The probability of more than ``allowed`` of ``counts`` independent events, each with its share."""
+    share = np.clip(shares, 1e-12, 1.0 - 1e-12)
+    at_most, logarithm = np.zeros(counts.size), counts * np.log1p(-share)
+    for number in range(int(allowed.max(initial=0.0)) + 1):
+        at_most += np.where(number <= np.minimum(allowed, counts), np.exp(logarithm), 0.0)
+        left = np.maximum(counts - number, 1e-300)
+        logarithm = logarithm + np.log(left / (number + 1)) + np.log(share) - np.log1p(-share)
+    return np.clip(1.0 - at_most, 0.0, 1.0)
+
+
+class SteppedDay:
+    """The day in steps, ready to be run with any number of replicas."""
+
+    def __init__(
+        self,
+        curves: Mapping[int, LoadCurve],
+        traffic: Traffic,
+        service: ServiceTime,
+        gpus: int,
+        price: GpuPrice | None,
+    ) -> None:
+        weights = service.of(traffic.inputs, traffic.outputs)
+        steps = replace(traffic, window=STEP)
+        self.load = steps.load(weights / weights.mean())
+        self.replicas, self.price = Replicas(curves, STEP), price
+        self._gpus, self._traffic, self._slo = gpus, traffic, curves[1].slo
+        self._counts = steps.counts
+        self._windows = (np.arange(steps.num_windows) * STEP // traffic.window).astype(np.int64)
+
+    def run(self, name: str, scaler: Scaler) -> PolicyDay:
+        """The whole day."""
+        done = run_fleet(self.replicas, self.load, scaler)
+        return PolicyDay(
+            name,
+            self._mean(done.ready),
+            self._mean(done.paid),
+            self._mean(done.attained, self._counts),
+            np.nan_to_num(self._mean(done.use_of_limits, self._counts)),
+            self._chance_out(done.beyond, 0),
+            self._traffic.counts,
+            self._traffic.window,
+            self._gpus,
+            self.price,
+        )
+
+    def part(self, first: int, last: int, count: int, before: float) -> FleetRun:
+        """Some steps with a fixed fleet, before which so many requests are in the system."""
+        return run_fleet(self.replicas, self.load[first:last], fixed(count), before)
+
+    def share_in(self, done: FleetRun, first: int, goal: Goal) -> float:
+        """What a goal is about, of steps from ``first`` on."""
+        counts = self._counts[first : first + done.ready.size]
+        if goal.of == "requests":
+            return float((done.attained * counts).sum() / max(1, counts.sum()))
+        return 1.0 - float(self._chance_out(done.beyond, first).mean())
+
+    def _chance_out(self, beyond: Array, first: int) -> Array:
+        """Of each window that these steps lie in."""
+        places = self._windows[first : first + len(beyond)]
+        places = places - places[0]
+        counts = self._counts[first : first + len(beyond)]
+        each = np.bincount(places, counts)
+        shares = [np.bincount(places, counts * column) / np.maximum(each, 1) for column in beyond.T]
+        return chance_out(self._slo, each, np.stack(shares, axis=1))[: self._traffic.num_windows]
+
+    def _mean(self, values: Array, weights: Array | None = None) -> Array:
+        """By windows; not a number where nothing came."""
+        each = np.ones(values.size) if weights is None else weights
+        size = self._traffic.num_windows
+        sums = np.bincount(self._windows, each * values, size)[:size]
+        with np.errstate(invalid="ignore"):
+            return np.asarray(sums / np.bincount(self._windows, each, size)[:size])
+
+
+MOST_REPLICAS = 1024
+TOGETHER = (2, 4)
+"""So many replicas are simulated together, where a fleet has them: behind a balancer each has steadier traffic."""
+FIXED, SCHEDULED, AUTOSCALED = "fixed", "scheduled", "autoscaled"
+POLICIES = (FIXED, SCHEDULED, AUTOSCALED)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class DayPlan(Plotted):
+    """The answer for a day."""
+
+    deployment: Deployment
+    traffic: Traffic
+    slo: Slo
+    goal: Goal
+    curve: LoadCurve
+    """Of one replica, beside others where the fleet has several."""
+    service: ServiceTime
+    start: StartUp
+    autoscaler: Autoscaler
+    """With its target filled in."""
+    policies: tuple[PolicyDay, ...]
+    hours: tuple[int, ...]
+    """Replicas of the timetable, hour by hour."""
+    price: GpuPrice | None
+    most_kept: float
+    """The largest number of requests in a replica with which the SLO holds."""
+    check: Check | None = None
+
+    def _words(self) -> str:
+        what = f"{self.deployment.model.name}, replicas of {self.deployment.layout.gpus} x {self.deployment.gpu.name}"
+        return f"{what}: a fixed fleet of {self.smallest_fleet} for {self.goal}"
+
+    @property
+    def smallest_fleet(self) -> int:
+        """Replicas of the smallest fixed fleet that reaches the goal."""
+        return int(self.policies[0].ready.max())
+
+    def policy(self, name: str) -> PolicyDay:
+        """One of the policies."""
+        return next(each for each in self.policies if each.policy == name)
+
+
+def plan_day(
+    deployment: Deployable,
+    traffic: Traffic | Workload | str | PathLike[str],
+    slo: Slo | str,
+    *,
+    gpu: GpuSource | None = None,
+    goal: Goal | None = None,
+    autoscaler: Autoscaler | None = None,
+    start: StartUp | None = None,
+    price: Tariff | float | None = None,
+    facility: Facility | None = None,
+    check: bool = True,
+    tell: Callable[[str], None] | bool | None = None,
+    **options: Unpack[DeployOptions],
+) -> DayPlan:
+    """Replicas of a deployment over a day, by each policy; the day is a workload, such as a trace, or made up.
+
+    One replica is simulated at several loads; then the day is stepped through. With ``check`` the busiest minutes are
+    simulated request by request on the smallest fixed fleet, and both answers are told. ``facility`` is what stands
+    around the GPUs, for the kWh of the day.
+
+    Names do: of a model with ``gpu`` and ``options`` of `deploy`, and of the file of a trace. ``tell`` is told of each
+    part as it begins; True shows it.
+    """
+    found = asked_deployment(deployment, gpu, options)
+    day = (
+        traffic
+        if isinstance(traffic, Traffic)
+        else traffic_of(asked_workload(traffic, {}, found.settings.max_model_len))
+    )
+    promised, wanted = parse_slo(slo) if isinstance(slo, str) else slo, goal or Goal()
+    tariff = price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
+    with told_stages(tell) as say:
+        return _plan(
+            found, day, promised, wanted, autoscaler, start, tariff, facility, check, say or (lambda text: None)
+        )
+
+
+def _plan(
+    deployment: Deployment,
+    traffic: Traffic,
+    promised: Slo,
+    wanted: Goal,
+    autoscaler: Autoscaler | None,
+    start: StartUp | None,
+    tariff: Tariff,
+    facility: Facility | None,
+    check: bool,
+    say: Callable[[str], None],
+) -> DayPlan:
+    """The answer to a question in which nothing is a name."""
+    system = system_of(deployment)
+    say("one replica at several loads")
+    lone = learn_curve(system, traffic, promised)
+    if lone.most_kept() <= 0.0:
+        raise InputError(
+            f"slo {promised} cannot hold on {deployment.model.name}, {deployment.layout} of {deployment.gpu.name}: an "
+            f"idle replica already takes {lone.use_of_limits(0.0):.2f} times a limit; loosen it or deploy otherwise"
+        )
+    say("requests of other lengths")
+    service = learn_service(system, traffic, deployment.settings.max_model_len)
+    build = partial(
+        SteppedDay,
+        traffic=traffic,
+        service=service,
+        gpus=deployment.layout.gpus,
+        price=tariff.price(deployment.gpu.name, facility),
+    )
+    lag = start or start_up(deployment)
+    say("several replicas behind a load balancer")
+    curves = {1: lone} | _beside_others(deployment, traffic, promised, _smallest(build({1: lone}), wanted)[0])
+    curve = curves[max(curves)]
+    most_kept = curve.most_kept()
+    say("the day")
+    day = build(curves)
+    fleet, plain = _smallest(day, wanted)
+    hours = _timetable(day, wanted, fleet)
+    rules, scaled = _autoscaled(day, autoscaler or Autoscaler(), wanted, curve, lag.seconds)
+    days = plain, day.run(SCHEDULED, scheduled(hours, STEP, lag.seconds)), scaled
+    policies = tuple(with_energy(each, curve, deployment, facility or Facility()) for each in days)
+    say("the busiest minutes, request by request")
+    found = check_busiest(deployment, traffic, promised, fleet, plain.attained) if check else None
+    return DayPlan(
+        deployment, traffic, promised, wanted, curve, service, lag, rules, policies, hours, day.price, most_kept, found
+    )
+
+
+def _beside_others(deployment: Deployment, traffic: Traffic, slo: Slo, fleet: int) -> dict[int, LoadCurve]:
+    """The curve of one of two or four replicas, where there are about as many; none for those that share experts."""
+    together = max((size for size in TOGETHER if size <= fleet), default=1)
+    if together == 1 or deployment.shares_experts:
+        return {}
+    return {together: learn_curve(replicas_of(deployment, together), traffic, slo, together)}
+
+
+def _smallest(day: SteppedDay, goal: Goal) -> tuple[int, PolicyDay]:
+    """The smallest fixed fleet that reaches the goal, by doubling and halving."""
+    run = partial(_fixed_day, day)
+    low, high = 0, 1
+    while not (found := run(high)).keeps(goal):
+        low, high = high, 2 * high
+        if high > MOST_REPLICAS:
+            raise InputError(f"more than {MOST_REPLICAS:,} replicas would be needed for {goal}; use a larger replica")
+    while high - low > 1:
+        middle = (low + high) // 2
+        other = run(middle)
+        if other.keeps(goal):
+            high, found = middle, other
+        else:
+            low = middle
+    return high, found
+
+
+def _fixed_day(day: SteppedDay, count: int) -> PolicyDay:
+    return day.run(FIXED, fixed(count))
+
+
+def _timetable(day: SteppedDay, goal: Goal, most: int) -> tuple[int, ...]:
+    """The fewest replicas of each hour that reach the goal in it, given what the hour before left over."""
+    hours: list[int] = []
+    before, size = 0.0, int(HOUR / STEP)
+    for first in range(0, day.load.size, size):
+        for count in range(1, most + 1):
+            done = day.part(first, first + size, count, before)
+            if day.share_in(done, first, goal) >= goal.share:
+                break
+        hours.append(count)
+        before = float(done.in_system[-1]) * count
+    return tuple(hours)
+
+
+def _autoscaled(
+    day: SteppedDay, rules: Autoscaler, goal: Goal, curve: LoadCurve, lag: float
+) -> tuple[Autoscaler, PolicyDay]:
+    """The rules with their target, and the day by them.
+
+    A target that nobody gave is a share of the load with which the SLO just holds: the largest one of `SAFETIES` with
+    which the day reaches the goal, or the smallest of them.
+    """
+    most = curve.most_kept()
+    at_limit = curve.rate_at(most) / curve.full_rate if rules.measure == "utilization" else most
+    first = max(1, int(np.ceil(day.load[: int(HOUR / STEP)].mean() / curve.rate_at(most))))
+    targets = [float(f"{share * at_limit:.3g}") for share in SAFETIES] if rules.target is None else [rules.target]
+    for target in targets:
+        done = day.run(AUTOSCALED, Autoscaling(rules, target, curve.full_rate, STEP, lag, first))
+        if done.keeps(goal):
+            break
+    return replace(rules, target=target), done
+
+
+ALONE = 100
+"""Requests that are served one at a time, for the time of a prompt."""
+
+
+def autoscaler_row(plan: DayPlan) -> dict[str, Any]:
+    """Coefficients of service times in milliseconds, and the largest loads.
+
+    ``alpha`` and ``beta``: time per output token = alpha + beta x sequences in the batch. ``gamma`` and ``delta``: time
+    to first token = gamma + delta x prompt tokens, of a request that is alone. These are the four that llm-d's workload
+    variant autoscaler takes. The others are what a request takes of a replica that is kept full.
+    """
+    alpha, beta = _decoding(plan)
+    gamma, delta = _prompts(plan)
+    deployment, curve, service = plan.deployment, plan.curve, plan.service
+    return {
+        "model": deployment.model.name,
+        "accelerator": deployment.gpu.name,
+        "accelerator_count": deployment.layout.gpus,
+        "engine": deployment.engine.name,
+        "weights": deployment.model.weights.name,
+        "alpha_ms": alpha / MILLI,
+        "beta_ms_per_sequence": beta / MILLI,
+        "gamma_ms": gamma / MILLI,
+        "delta_ms_per_input_token": delta / MILLI,
+        "max_batch_size": deployment.settings.max_num_seqs,
+        "fixed_ms_per_request": service.fixed / MILLI,
+        "ms_per_input_token": service.per_input / MILLI,
+        "ms_per_output_token": service.per_output / MILLI,
+        "at_batch": round(curve.levels[-1].in_system, 1),
+        "slo": str(plan.slo),
+        "max_requests_per_s": curve.full_rate,
+        "max_requests_per_s_at_slo": curve.rate_at(plan.most_kept),
+        "max_requests_in_replica_at_slo": plan.most_kept,
+        "mean_input_tokens": float(plan.traffic.inputs.mean()),
+        "mean_output_tokens": float(plan.traffic.outputs.mean()),
+        "start_up_s": plan.start.seconds,
+    }
+
+
+def _decoding(plan: DayPlan) -> tuple[float, float]:
+    """A line through the mean time per output token at each load up to where the SLO holds, or the first three."""
+    levels = [level for level in plan.curve.levels if level.forecast.tpot is not None]
+    if len(levels) < 2:
+        return 0.0, 0.0
+    used = [level for place, level in enumerate(levels) if place < 3 or level.in_system <= plan.most_kept]
+    batches = np.array([level.in_system for level in used])
+    times = np.array([level.forecast.tpot.mean for level in used if level.forecast.tpot is not None])
+    return _line(batches, times)
+
+
+def _prompts(plan: DayPlan) -> tuple[float, float]:
+    """A line through the time to first token of requests that come one at a time, by their prompt tokens."""
+    traffic = plan.traffic
+    chosen = np.linspace(0, traffic.arrivals.size - 1, min(ALONE, traffic.arrivals.size)).astype(np.int64)
+    alone = Workload(traffic.workload(chosen, np.zeros(chosen.size)).requests, concurrency=1)
+    served = simulate_system(system_of(plan.deployment), alone).clients
+    return _line(traffic.inputs[chosen] - served.num_cached, served.ttft)
+
+
+def _line(places: Any, seconds: Any) -> tuple[float, float]:
+    """The least squares of relative errors, with neither number below nothing."""
+    if np.ptp(places) == 0:
+        return float(seconds.mean()), 0.0
+    rows = np.stack([np.ones(places.size), places], axis=1) / seconds[:, None]
+    fixed, slope = np.linalg.lstsq(rows, np.ones(places.size), rcond=None)[0].tolist()
+    if fixed < 0:
+        return 0.0, float((seconds / places).mean())
+    return (fixed, slope) if slope >= 0 else (float(seconds.mean()), 0.0)

@@ -1,1 +1,0 @@
-"""Replicas over a day of traffic: how many, when, and at what cost."""

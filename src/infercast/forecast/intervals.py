@@ -1,0 +1,309 @@
+"""80 % intervals around a forecast, and where they come from.
+
+A run is simulated again with GPU times at the upper ends of their intervals, and once more with host times at theirs.
+By how much a result moves each time (as a logarithm) and, for a percentile, what chance adds, are added in squares and
+taken as half the width of its interval: a queue's amplification is in it, and so is that a GPU's error is hidden where
+it waits for its host. The middle of an interval is that of `odds`: its ends are where a limit has odds of 10 and 90 %.
+
+`infercast validate` and published runs are judged by the same intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from math import exp, hypot
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.forecast.run import Outcome, SimulatedRun
+from infercast.forecast.slo import NAMES, Percentiles
+from infercast.forecast.system import System, busiest
+from infercast.forecast.uncertainty import (
+    EIGHTY,
+    LENGTHS,
+    LENGTHS_STEP_BY_STEP,
+    LINK_SPREAD,
+    RUN_TO_RUN,
+    Gains,
+    Uncertainty,
+    chance_in,
+    gains_of,
+    luck_of,
+    probed_host,
+    slower_by,
+    smoothed_of,
+    steady_luck,
+    uncertainty_of,
+)
+from infercast.serve import Replica, Workload
+from infercast.serve.record import Served
+from infercast.serve.step import Contexts, HostCost, Prompts, StepEstimate, StepShape, StepTimer, groups_of
+from infercast.shown import Answer
+from infercast.units import format_seconds
+
+
+class SlowedTimer:
+    """A step timer whose answers are so many times longer; only what a clock needs is scaled."""
+
+    def __init__(self, timer: StepTimer, prompts: float, decodes: float, host: float) -> None:
+        self._timer, self._prompts, self._decodes, self._host = timer, prompts, decodes, host
+        self._groups = groups_of(timer)
+
+    def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
+        """What steps in a row cost."""
+        return self._slow(self._timer(shape, steps), self._prompts if shape.prompts else self._decodes)
+
+    def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
+        """Steps in a row of a decoding batch."""
+        return self._slow(self._groups.decode(count, computed, contexts, steps), self._decodes)
+
+    def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
+        """A step of such a batch with others beside it."""
+        estimate = self._groups.compute(beside, num_first, count, computed, contexts)
+        return self._slow(estimate, self._prompts if any(new > 1 for new, _ in beside) else self._decodes)
+
+    @property
+    def adapted(self) -> SlowedTimer | None:
+        """The same where a sequence has a LoRA adapter."""
+        adapted = getattr(self._timer, "adapted", None)
+        return adapted and SlowedTimer(adapted, self._prompts, self._decodes, self._host)
+
+    def _slow(self, estimate: StepEstimate, factor: float) -> StepEstimate:
+        if factor != 1.0:
+            estimate = estimate._replace(
+                gpu_seconds=[factor * seconds for seconds in estimate.gpu_seconds],
+                throttled=factor * estimate.throttled,
+            )
+        if self._host != 1.0:
+            estimate = estimate._replace(host=HostCost(*[self._host * seconds for seconds in estimate.host]))
+        return estimate
+
+
+def slowed(
+    replica: Replica, *, prompts: float = 1.0, decodes: float = 1.0, host: float = 1.0, path: float = 0.0
+) -> Replica:
+    """The same engine with times that are so many times longer, at the same state of its first uses.
+
+    Requests take ``path`` seconds longer to it.
+    """
+    return replace(
+        replica,
+        timer=SlowedTimer(replica.timer, prompts, decodes, host),
+        request_path_seconds=max(host * replica.request_path_seconds + path, 0.0),
+        request_token_seconds=host * replica.request_token_seconds,
+        request_turn_seconds=host * replica.request_turn_seconds,
+        token_path_seconds=host * replica.token_path_seconds,
+        token_turn_seconds=host * replica.token_turn_seconds,
+        wake_up_seconds=host * replica.wake_up_seconds,
+        first_uses=deepcopy(replica.first_uses),
+    )
+
+
+Array = npt.NDArray[Any]
+
+LEVEL = 0.8
+MOST_REQUESTS = 512
+"""A longer run's response is that of its first requests: it is a ratio, which does not need as many."""
+MOST_STEP_BY_STEP = 64
+"""The same where no stretch of steps can be jumped over, which takes ten times as long."""
+CALIBRATED = 1.2
+"""How far a run is off after a benchmark of its deployment, in differences between two runs of it: what its results
+leave open, and such a difference: an assumption."""
+
+
+class Band(NamedTuple):
+    """The ends of the 80 % interval of a latency's mean and percentiles, in seconds."""
+
+    low: Percentiles
+    high: Percentiles
+
+
+class Widths(NamedTuple):
+    """Half the widths of intervals, as logarithms, by what may be off."""
+
+    gpu: Array
+    host: Array
+    luck: Array
+    link: Array | float = 0.0
+
+    @property
+    def together(self) -> Array:
+        """What independent causes do together."""
+        return np.asarray(np.sqrt(sum(np.square(each) for each in self)))
+
+
+class Rests(NamedTuple):
+    """What half the width of a median's interval is made of, each as a share of the median, by itself."""
+
+    kernels: float
+    """Estimates of kernels, and what steps have beyond them."""
+    host: float
+    """The machine's CPU."""
+    release: float
+    """That its costs are those of another release; 0 where they were measured."""
+    luck: float
+    """Another draw of the same load."""
+    whole: float
+    """All of them together."""
+    probed: float
+    """The whole, had the host's speed been measured (`infercast measure --host`) ..."""
+    calibrated: float
+    """... or one benchmark of the deployment been taken (`infercast calibrate`)."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Intervals(Answer):
+    """What a run's results lie within, four times out of five."""
+
+    ttft: Band
+    tpot: Band | None
+    inter_token: Band | None
+    end_to_end: Band
+    output_tokens_per_second: tuple[float, float]
+    """Lower and upper end, in output tokens per second."""
+    requests_per_second: tuple[float, float]
+    """Lower and upper end, in requests per second."""
+    rests: dict[str, Rests] = field(default_factory=dict)
+    """What the intervals of the medians of ``ttft`` and ``tpot`` rest on."""
+
+    def _words(self) -> str:
+        low, high = self.ttft.low.p50, self.ttft.high.p50
+        rates = "{:,.0f} to {:,.0f}".format(*self.output_tokens_per_second)
+        return f"TTFT p50 {format_seconds(low)} to {format_seconds(high)}, {rates} output tokens/s (80 %)"
+
+
+def system_half_widths(
+    system: System,
+    workload: Workload,
+    uncertainties: Sequence[Uncertainty],
+    results: Callable[[Served], Array],
+    chance: Array,
+) -> Widths:
+    """How far results may be off, as logarithms; ``results`` sums up what clients saw.
+
+    All replicas of all pools are off alike, and the link between pools by itself.
+    """
+    most = MOST_REQUESTS if jumps_over(system) else MOST_STEP_BY_STEP
+    workload = replace(workload, requests=workload.requests[:most])
+
+    def run(link: float = 1.0, **end: bool) -> Array:
+        both = zip(system.pools, uncertainties, strict=True)
+        pools = tuple(pool.of(longer(pool.replica, about, **end)) for pool, about in both)
+        wire = system.wire
+        if wire is not None:
+            wire = replace(wire, sending=wire.sending / link, receiving=wire.receiving / link)
+        return np.log(results(system._replace(pools=pools, wire=wire).serve(workload).clients))
+
+    base = run()
+    by_link = 0.0 if system.wire is None else run(link=exp(EIGHTY * LINK_SPREAD)) - base
+    return Widths(run(gpu=True) - base, run(host=True) - base, chance, by_link)
+
+
+def half_widths(
+    replica: Replica, uncertainty: Uncertainty, results: Callable[[Replica], Array], chance: Array
+) -> Widths:
+    """The same of one replica; ``results`` runs it and sums up what came out."""
+    base = np.log(results(longer(replica, uncertainty)))
+    by_gpu, by_host = (np.log(results(longer(replica, uncertainty, **{end: True}))) - base for end in ("gpu", "host"))
+    return Widths(by_gpu, by_host, chance)
+
+
+def longer(replica: Replica, about: Uncertainty, *, gpu: bool = False, host: bool = False) -> Replica:
+    """A replica at the upper end of its GPU's interval, or of its host's."""
+    return slowed(
+        replica,
+        prompts=exp(about.prompts) if gpu else 1.0,
+        decodes=exp(about.decodes) if gpu else 1.0,
+        host=exp(about.host) if host else 1.0,
+        path=about.path if host else 0.0,
+    )
+
+
+def forecast_intervals(forecast: SimulatedRun) -> Intervals:
+    """80 % intervals of a forecast's latencies and throughput.
+
+    Where chance made the requests, it may have made others: what that does is told by a few further draws. Of requests
+    that are given only the ranks of percentiles are left to chance.
+    """
+    system, served = forecast.system, forecast.clients
+    uncertainties = [uncertainty_of(pool.deployment, busiest(pool.records)) for pool in forecast.pools]
+    lengths = LENGTHS if jumps_over(system) else LENGTHS_STEP_BY_STEP
+    replica = system.pools[-1].replica
+    luck: Array | None
+    if (window := forecast.window) is not None:
+        luck = steady_luck(served, forecast.workload, *window)
+    else:
+        luck = luck_of(forecast.workload, served, replica, lambda other: system.serve(other).clients, lengths)
+    chance = chance_in(served) if luck is None else luck
+    widths = system_half_widths(system, forecast.workload, uncertainties, smoothed_of, chance)
+    gains = [gains_of(pool.deployment, busiest(pool.records)) for pool in forecast.pools]
+    slower = slower_by([pool.deployment for pool in forecast.pools], forecast.workload)
+    found = around(forecast, widths.together, Gains(*(max(each) for each in zip(*gains, strict=True))), slower)
+    medians = {"ttft": 1, "tpot": 1 + len(NAMES)}
+    told = {name: at for name, at in medians.items() if getattr(found, name) is not None}
+    return replace(found, rests={name: _rests(widths, at, uncertainties[-1]) for name, at in told.items()})
+
+
+def _rests(widths: Widths, at: int, about: Uncertainty) -> Rests:
+    """The parts of one result's interval; the first results are those of prompts, told by steps with them."""
+    gpu, host, luck, link = (abs(float(np.broadcast_to(each, widths.gpu.shape)[at])) for each in widths)
+    step, of_step = (
+        (about.prompts, about.by_release.prompts) if at < len(NAMES) else (about.decodes, about.by_release.decodes)
+    )
+    of_host = about.by_release.host
+    kernels, release = hypot(gpu * (1 - of_step) ** 0.5, link), hypot(gpu * of_step**0.5, host * of_host**0.5)
+    machine = host * (1 - of_host) ** 0.5
+    probed = host * probed_host(about.host) / about.host
+    run = RUN_TO_RUN.prompts if at < len(NAMES) else RUN_TO_RUN.decodes
+    left_gpu = gpu * min(EIGHTY * CALIBRATED * run / step, 1.0) if step else 0.0
+    left_host = host * min(EIGHTY * CALIBRATED * RUN_TO_RUN.host / about.host, 1.0)
+    whole = hypot(gpu, host, luck, link)
+    narrowed = hypot(gpu, probed, luck, link), hypot(left_gpu, left_host, luck, link)
+    return Rests(*(float(np.sinh(part)) for part in (kernels, machine, release, luck, whole, *narrowed)))
+
+
+def jumps_over(system: System) -> bool:
+    """Whether stretches of steps can be jumped over."""
+    pool = system.pools[0]
+    plain = pool.replica.stages is None and pool.replica.policy.repeats and not pool.engines.lockstep
+    return plain or system.wire is not None
+
+
+def around(forecast: Outcome, widths: Array, gains: Gains | None = None, slower: float = 0.0) -> Intervals:
+    """Intervals of these widths around a forecast's own numbers; no time is shorter by more than ``gains`` says.
+
+    Their middle is slower than the forecast by a part of each width (`odds_within`). Of two percentiles the higher one
+    is no earlier: so neither are the ends of its interval.
+    """
+    moved, gains = widths * slower / EIGHTY, gains or Gains()
+    gained = np.maximum(widths - moved, 0.0)
+    times, rate = (slice(0, -1), -1)
+    most = np.array([gains.prompts, gains.decodes, gains.decodes, max(gains)])[:, None]
+    shorter = np.minimum(gained[times].reshape(4, len(NAMES)), most)
+    longer_by = (widths + moved)[times].reshape(4, len(NAMES))
+
+    def band(values: Percentiles | None, number: int) -> Band | None:
+        if values is None:
+            return None
+        ends = np.array(values.values)
+        low, high = ends * np.exp(-shorter[number]), ends * np.exp(longer_by[number])
+        low[1:], high[1:] = np.maximum.accumulate(low[1:]), np.minimum.accumulate(high[:0:-1])[::-1]
+        return Band(Percentiles(*low.tolist()), Percentiles(*high.tolist()))
+
+    ttft, end_to_end = band(forecast.ttft, 0), band(forecast.end_to_end, 3)
+    assert ttft is not None
+    assert end_to_end is not None
+    less, more = exp(-(widths + moved)[rate]), exp(min(gained[rate], max(gains)))
+    tokens, requests = forecast.output_tokens_per_second, forecast.requests_per_second
+    return Intervals(
+        ttft=ttft,
+        tpot=band(forecast.tpot, 1),
+        inter_token=band(forecast.inter_token, 2),
+        end_to_end=end_to_end,
+        output_tokens_per_second=(tokens * less, tokens * more),
+        requests_per_second=(requests * less, requests * more),
+    )

@@ -1,1 +1,0 @@
-"""80 % intervals around a forecast, and where they come from."""

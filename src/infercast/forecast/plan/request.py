@@ -1,0 +1,149 @@
+"""A plan by names: what a command, a page or a program passes, made into a `Question`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Unpack
+
+from infercast.engines.base import DEFAULT_ENGINE, engine_named
+from infercast.errors import InputError
+from infercast.forecast.cost import Tariff, around
+from infercast.forecast.deploy import load_model
+from infercast.forecast.energy import Facility
+from infercast.forecast.options import Load, Servable, asked_workload
+from infercast.forecast.plan.candidate import Settings
+from infercast.forecast.plan.question import Plan, Question, length_for
+from infercast.forecast.plan.search import plan as search
+from infercast.forecast.progress import told_stages
+from infercast.forecast.slo import Slo, parse_slo
+from infercast.serve import Workload
+
+USUAL_GPUS = ("l40s", "a100-sxm", "h100-sxm", "h200-sxm", "b200-sxm")
+"""What is chosen from where nobody says."""
+ANY = "any"
+WEIGHTS = (None, "fp8", "int4")
+"""What any format of weights means: the checkpoint's, 8 bits, 4 bits."""
+
+
+def question_of(
+    model: str,
+    draw: Callable[[int], Workload],
+    slo: Slo,
+    *,
+    gpus: Sequence[str],
+    engines: Sequence[str],
+    tariff: Tariff,
+    facility: Facility | None = None,
+    quantizations: Sequence[str] = ("none",),
+    drafts: Mapping[str, Any] | None = None,
+    varies: bool = False,
+    max_model_len: int | None = None,
+    **others: Any,
+) -> Question:
+    """What is asked of a plan, by a command, a page or a program; ``others`` are fields of `Question` as they are.
+
+    ``draw`` makes the requests, of at most so many tokens. Every candidate is told the longest sequence that it is to
+    serve, and requests are drawn within it, as `simulate` would draw them for any of them. ``drafts``: settings of
+    speculative decoding; ``varies``: settings are tried by name.
+    """
+    given, chosen = facility or Facility(), tuple(engine_named(name).name for name in engines)
+    prices = [tariff.price(name, given) for name in gpus]
+    if others.get("objective", "cost") == "cost" or others.get("budget") is not None:
+        for name, price in zip(gpus, prices, strict=True):
+            if price is None:
+                raise InputError(tariff.unknown(name))
+    workload = draw(max_model_len or load_model(model).max_positions)
+    if max_model_len is None:
+        max_model_len = length_for(model, workload)
+        workload = draw(max_model_len)
+    return Question(
+        model=model,
+        workload=workload,
+        slo=slo,
+        gpus=tuple(gpus),
+        engines=chosen,
+        prices=tuple(None if price is None else price.per_hour for price in prices),
+        metered=tuple(name for name, price in zip(gpus, prices, strict=True) if price is not None and price.metered),
+        facility=around(prices, given),
+        quantizations=formats_of(model, quantizations),
+        settings=drafts_tried(chosen, drafts or {}, varies=varies),
+        max_model_len=max_model_len,
+        **others,
+    )
+
+
+def formats_of(model: str, given: Sequence[str]) -> tuple[str | None, ...]:
+    """Formats of weights by name; ``none`` is the checkpoint's own."""
+    if list(given) == [ANY]:
+        return WEIGHTS
+    names = tuple(None if name == "none" else name for name in given)
+    for name in names:
+        load_model(model, quantization=name)  # a format that was asked for by name is refused here, not left out
+    return names
+
+
+def drafts_tried(
+    engines: Sequence[str], given: Mapping[str, Any], *, varies: bool = False
+) -> tuple[Settings, ...] | None:
+    """What is tried of settings, with drafts in all of it where they are asked for; None: as each engine says.
+
+    ``given``: settings of speculative decoding, None where nobody asks; ``varies``: others are tried by name.
+    """
+    fixed = [(name, value) for name, value in given.items() if value is not None]
+    if not fixed:
+        return None if not varies else ((),)
+    for each in map(engine_named, engines):
+        if not {*given} <= each.flags.options:
+            raise InputError(
+                f"--{fixed[-1][0].replace('_', '-')} is no option of {each.title}; plan without that engine"
+            )
+    return tuple(tuple(sorted([*tried, *fixed])) for tried in (((),) if varies else engine_named(engines[0]).tried))
+
+
+def plan(
+    model: str,
+    workload: Servable = None,
+    *,
+    slo: Slo | str,
+    gpus: Sequence[str] = USUAL_GPUS,
+    max_gpus: int = 8,
+    budget: float | None = None,
+    objective: str = "cost",
+    odds: float = 0.0,
+    quantizations: Sequence[str] = ("none",),
+    engines: Sequence[str] = (DEFAULT_ENGINE,),
+    max_model_len: int | None = None,
+    disaggregate: bool = False,
+    price: Tariff | float | None = None,
+    facility: Facility | None = None,
+    tell: Callable[[str], None] | bool | None = None,
+    **load: Unpack[Load],
+) -> Plan:
+    """The deployment that keeps an SLO at the least cost, as ``infercast plan`` finds it.
+
+    ``plan("llama-3.1-8b", rate=20, slo="ttft_p99<1s,tpot_p95<40ms")`` chooses from the usual GPUs; ``max_gpus`` is how
+    many there are in all, ``budget`` the most dollars per hour. ``odds`` is how sure the SLO must be to hold, from 0
+    (by the forecast's own numbers) to below 1. ``quantizations`` are formats of weights to try, ``none`` being the
+    checkpoint's own, or ``any``. ``price`` is in dollars per GPU and hour, or says whose prices to take; ``facility``
+    is what stands around the GPUs. ``tell`` is told of each part of the work as it begins; True shows it.
+    """
+    promised = parse_slo(slo) if isinstance(slo, str) else slo
+    question = question_of(
+        model,
+        partial(asked_workload, workload, load),
+        promised,
+        gpus=gpus,
+        engines=engines,
+        tariff=price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price),
+        facility=facility,
+        quantizations=quantizations,
+        max_gpus=max_gpus,
+        budget=budget,
+        max_model_len=max_model_len,
+        disaggregate=disaggregate,
+        objective=objective,
+        least_odds=odds,
+    )
+    with told_stages(tell) as say:
+        return search(question, tell=say)

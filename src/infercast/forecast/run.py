@@ -1,0 +1,598 @@
+"""A simulated run summed up: latencies and rates, pools of replicas, cache tiers, sessions and classes of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.engines.base import Deployment
+from infercast.errors import InputError, SaturatedError
+from infercast.forecast.explain.kernels import Phase, summarise_phases, weakest_source
+from infercast.forecast.slo import Percentiles, percentiles
+from infercast.forecast.steady import CUT, FILLING, OVERLOADED, Saturation, State, SteadyState
+from infercast.forecast.system import DECODE, Run, ServingPool, System, busiest
+from infercast.predict.estimate import kind_of
+from infercast.serve import Record, Workload
+from infercast.serve.fleet.two_pools import Handover
+from infercast.serve.record import Served
+from infercast.serve.workload.request import Draw
+from infercast.shown import Shown
+
+Array = npt.NDArray[Any]
+
+SHOWN_TURNS = 10
+"""Later ones are summed up together."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRun:
+    """The n-th turns of all sessions."""
+
+    first: int
+    last: int | None
+    """None: all later ones."""
+    requests: int
+    input_tokens: float
+    """On average, the history included."""
+    hit_share: float
+    """Of their prompt tokens that were in a cache."""
+    ttft: Percentiles
+    end_to_end: Percentiles
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.first}" if self.last == self.first else f"{self.first} and later"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsRun:
+    """All sessions of a workload."""
+
+    count: int
+    turns_each: float
+    time: Percentiles
+    """From the first request sent to the last token."""
+    waiting_share: float
+    """Of that time in which somebody waits for the engine; the rest are pauses."""
+    hit_share: float
+    """Of all prompt tokens."""
+    turns: tuple[TurnRun, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassRun:
+    """The requests of one class."""
+
+    name: str
+    priority: int
+    """The smallest of its requests."""
+    requests: int
+    limits: tuple[tuple[str, float], ...]
+    attainment: float | None
+    """Share of its requests that keep every limit; None where it has none."""
+    ttft: Percentiles
+    tpot: Percentiles | None
+    end_to_end: Percentiles
+
+
+def sessions_of(workload: Workload, served: Served, records: Sequence[Record]) -> SessionsRun | None:
+    """Turns and sessions, where there are any."""
+    if not workload.in_turns and all(request.session is None for request in workload.requests):
+        return None
+    sessions = np.array([-1 if each.session is None else each.session for each in workload.requests])
+    inside = np.flatnonzero(sessions >= 0)
+    if not inside.size:
+        return None
+    inside = inside[np.lexsort((served.sent_at[inside], sessions[inside]))]
+    _, begins, counts = np.unique(sessions[inside], return_index=True, return_counts=True)
+    turn = np.arange(inside.size) - np.repeat(begins, counts) + 1
+    inputs = np.array([request.num_input for request in workload.requests])
+    cached = np.sum([record.num_cached for record in records], axis=0)
+    sent, ended = served.sent_at[inside], served.last_token[inside]
+    times = np.maximum.reduceat(ended, begins) - np.minimum.reduceat(sent, begins)
+    spent = np.add.reduceat(ended - sent, begins)
+    return SessionsRun(
+        count=counts.size,
+        turns_each=float(counts.mean()),
+        time=percentiles(times),
+        waiting_share=float(min(1.0, spent.sum() / max(float(times.sum()), 1e-12))),
+        hit_share=float(cached[inside].sum() / inputs[inside].sum()),
+        turns=tuple(_turns(inside, turn, inputs, cached, served)),
+    )
+
+
+def _turns(inside: Array, turn: Array, inputs: Array, cached: Array, served: Served) -> list[TurnRun]:
+    ttft, whole = served.ttft, served.end_to_end
+    last, found = int(turn.max()), []
+    for number in range(1, min(last, SHOWN_TURNS) + 1):
+        is_rest = number == SHOWN_TURNS and last > SHOWN_TURNS
+        chosen = inside[turn >= number if is_rest else turn == number]
+        found.append(
+            TurnRun(
+                first=number,
+                last=None if is_rest else number,
+                requests=chosen.size,
+                input_tokens=float(inputs[chosen].mean()),
+                hit_share=float(cached[chosen].sum() / inputs[chosen].sum()),
+                ttft=percentiles(ttft[chosen]),
+                end_to_end=percentiles(whole[chosen]),
+            )
+        )
+    return found
+
+
+def classes_of(workload: Workload, served: Served) -> tuple[ClassRun, ...]:
+    """What each class saw, in the order in which they were given."""
+    if not workload.classes:
+        return ()
+    names = np.array([request.slo_class for request in workload.requests])
+    priorities = np.array([request.priority for request in workload.requests])
+    tpot = np.full(names.size, np.nan)
+    tpot[served.num_output > 1] = served.tpot
+    latencies = {"ttft": served.ttft, "tpot": tpot, "e2e": served.end_to_end}
+    found = []
+    for each in workload.classes:
+        chosen = names == each.name
+        if not chosen.any():
+            continue
+        kept = np.ones(int(chosen.sum()), dtype=bool)
+        for quantity, seconds in each.limits:
+            kept &= ~(latencies[quantity][chosen] >= seconds)  # an answer of one token has no TPOT and keeps any
+        several = tpot[chosen & (served.num_output > 1)]
+        found.append(
+            ClassRun(
+                name=each.name,
+                priority=int(priorities[chosen].min()),
+                requests=kept.size,
+                limits=each.limits,
+                attainment=float(kept.mean()) if each.limits else None,
+                ttft=percentiles(latencies["ttft"][chosen]),
+                tpot=percentiles(several) if several.size else None,
+                end_to_end=percentiles(latencies["e2e"][chosen]),
+            )
+        )
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Latencies in seconds, rates a second."""
+
+    ttft: Percentiles
+    """Time to first token, in seconds: from sending a request to its first output token."""
+    tpot: Percentiles | None
+    """Time per output token after the first, in seconds, of each request; None where no request has a second token."""
+    inter_token: Percentiles | None
+    """Time between two output tokens, in seconds, of all tokens; None where no request has a second token."""
+    end_to_end: Percentiles
+    """Time from sending a request to its last output token, in seconds."""
+    duration: float
+    """Seconds from the first request sent to the last token received, of the whole run."""
+    output_tokens_per_second: float
+    """Output tokens per second of all GPUs together."""
+    requests_per_second: float
+    """Requests per second that were completed."""
+
+
+def part_of(steady: SteadyState, state: State, asked: bool, open_ended: bool) -> SteadyState | None:
+    """The steady part if it is asked for, which there must be then, or if the run decided its length; None: the run."""
+    if asked and state.saturation is not None:
+        raise SaturatedError(state.sentence)
+    if asked and not steady.reached:
+        raise InputError(f"a steady state was asked for and {steady.sentence}")
+    return steady if asked or (open_ended and steady.reached) else None
+
+
+def outcome_of(served: Record | Served, steady: SteadyState | None = None, workload: Workload | None = None) -> Outcome:
+    """Sum a run up; with a steady part, over the requests sent in it and what was finished within it.
+
+    Rates of a steady part of random requests that are spread out are those of an endless run of their ``workload``.
+    """
+    start, last = float(served.sent_at.min()), float(served.last_token.max())
+    begin, end = (start, last) if steady is None else (start + steady.begin, start + steady.end)
+    kept = (served.sent_at >= begin) & (served.sent_at <= end)
+    ended, gaps, counts_of_all = served.timed_gaps
+    within = _between(ended, begin, end)
+    gaps, counts = gaps[within], counts_of_all[within]
+    tokens: float = int(counts.sum()) + int(np.count_nonzero(_between(served.first_token, begin, end)))
+    # With speculative decoding several tokens of an answer may come at once, which are one of these times.
+    seen, all_tokens = int(counts_of_all.sum()) + served.num_output.size, int(served.num_output.sum())
+    tokens = tokens if seen == all_tokens else tokens * all_tokens / seen
+    finished = np.count_nonzero(_between(served.last_token, begin, end))
+    requests, outputs = float(finished) / (end - begin), float(tokens) / (end - begin)
+    drawn = None if steady is None or workload is None else workload.drawn
+    if workload is not None and drawn is not None and drawn.spread_out:
+        requests, outputs = _long_run(workload, drawn, requests, outputs)
+    several = served.num_output[kept] > 1
+    ttft, total = served.ttft[kept], served.end_to_end[kept]
+    tpot = (total - ttft)[several] / (served.num_output[kept][several] - 1)
+    return Outcome(
+        ttft=percentiles(ttft),
+        tpot=percentiles(tpot) if tpot.size else None,
+        inter_token=percentiles(gaps, counts) if gaps.size else None,
+        end_to_end=percentiles(total),
+        duration=last - start,
+        output_tokens_per_second=outputs,
+        requests_per_second=requests,
+    )
+
+
+def _long_run(workload: Workload, drawn: Draw, requests: float, outputs: float) -> tuple[float, float]:
+    """Requests and output tokens a second of an endless run in the steady state that a part of one shows.
+
+    As much is served as comes, where requests come at a rate; and answers are as long as what they are drawn from is on
+    average. What the part itself shows has the luck of its draw in it, several per cent of a thousand requests.
+    """
+    length = drawn.output_lengths.mean
+    if workload.num_truncated or workload.num_skipped:
+        length = float(np.mean([request.num_output for request in workload.requests]))
+    if workload.rate is None:
+        return outputs / length, outputs
+    return workload.rate, workload.rate * length
+
+
+def _between(times: Array, begin: float, end: float) -> Array:
+    return np.asarray((times > begin) & (times <= end))
+
+
+class Way(NamedTuple):
+    """Copies in one direction, of all GPUs."""
+
+    copies: int
+    num_bytes: int
+    seconds: float
+    """Of one GPU's link, as an engine counts them: with handing over, without waiting for each other."""
+    use: float
+    """Share of the run in which the busiest replica's link was in use."""
+
+
+class TierRun(NamedTuple):
+    """Over all replicas of a pool."""
+
+    peak_use: float
+    """The most of the tier that was filled, of the fullest replica."""
+    hit_rate: float
+    """Share of all prompt tokens that came from the tier."""
+    queries: int
+    """Tokens that the GPU did not have, of requests when they started ..."""
+    hits: int
+    """... and those of them that the tier had."""
+    load: Way
+    store: Way
+    num_refused: int
+    """Times when the tier had no room, because copies were under way to or from all of its blocks."""
+    held_up: float
+    """Seconds in which steps waited until blocks that they wanted were stored."""
+    num_loaded: int
+    """Requests that waited for a copy ..."""
+    mean_wait: float
+    """... and how long each waited, from being looked at to its first step."""
+
+
+def tier_run(deployment: Deployment, records: Sequence[Record], num_input: int, duration: float) -> TierRun | None:
+    """Sum up what the replicas did; None without a tier."""
+    tiers = [record.tier for record in records if record.tier is not None]
+    if not tiers:
+        return None
+    gpus = deployment.layout.tensor * deployment.layout.pipeline
+    waits = np.concatenate([record.started_at - record.tier.load_began for record in records if record.tier])
+    waits = waits[~np.isnan(waits)]
+
+    def way(name: str) -> Way:
+        links = [getattr(tier, name) for tier in tiers]
+        return Way(
+            copies=sum(link.num_copies for link in links),
+            num_bytes=sum(link.num_bytes for link in links) * gpus,
+            seconds=sum(link.seconds for link in links),
+            use=min(1.0, max(link.seconds for link in links) / duration),
+        )
+
+    return TierRun(
+        peak_use=max(tier.peak_blocks / tier.num_blocks for tier in tiers),
+        hit_rate=float(sum(tier.num_loaded.sum() for tier in tiers)) / num_input,
+        queries=sum(tier.num_queried for tier in tiers),
+        hits=sum(tier.num_hit for tier in tiers),
+        load=way("load"),
+        store=way("store"),
+        num_refused=sum(tier.num_refused for tier in tiers),
+        held_up=sum(tier.waited for tier in tiers),
+        num_loaded=int(waits.size),
+        mean_wait=float(waits.mean()) if waits.size else 0.0,
+    )
+
+
+class Level(NamedTuple):
+    """A quantity over the time in which steps ran."""
+
+    mean: float
+    peak: float
+
+
+class EngineLoad(NamedTuple):
+    """What one replica of a pool did."""
+
+    requests: int
+    busy: float
+    """Share of the run in which a step was under way."""
+    running: float
+    """Sequences on average, while steps ran."""
+    kv_peak: float
+    prefix_hit_rate: float
+    """Share of the prompt tokens it was sent that were in its cache."""
+    num_preemptions: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PoolRun(Shown):
+    """What the replicas of one pool did."""
+
+    pool: ServingPool
+    records: tuple[Record, ...]
+    """Of each replica."""
+    phases: tuple[Phase, ...]
+    """Of the replica that took most steps."""
+    engines: tuple[EngineLoad, ...]
+    running: Level
+    """Sequences on all replicas together, as the next ..."""
+    waiting: Level
+    kv_usage: Level
+    """... and of the fullest replica."""
+    prefix_hit_rate: float
+    """Share of the prompt tokens that were in a cache."""
+    num_preemptions: int
+    tier: TierRun | None = None
+    """What the tier of its KV cache in the host's memory did, if it has one."""
+
+    def _words(self) -> str:
+        return f"{self.role}, {len(self.records)} x {self.deployment!r}"
+
+    @property
+    def tier_hit_rate(self) -> float | None:
+        """Share of the prompt tokens that came from that tier."""
+        return None if self.tier is None else self.tier.hit_rate
+
+    @property
+    def deployment(self) -> Deployment:
+        """What was put where."""
+        return self.pool.deployment
+
+    @property
+    def role(self) -> str:
+        """``both``, ``prefill`` or ``decode``."""
+        return self.pool.role
+
+
+class LinkRun(NamedTuple):
+    """What happened between a prefill pool and a decode pool: the parts of the time to first token."""
+
+    name: str
+    use: float
+    """Share of the run in which the busiest sender's link carried something."""
+    prompt: Percentiles
+    """From sending a request to the end of its prompt on the prefill pool."""
+    wait: Percentiles
+    """Until the link is free."""
+    transfer: Percentiles
+    """On the link."""
+    first_step: Percentiles
+    """From the arrival of keys and values to the first token."""
+    handover: Handover
+
+
+def pool_run(pool: ServingPool, records: tuple[Record, ...], workload: Workload, duration: float) -> PoolRun:
+    """Sum up what the replicas of a pool did in a run of ``duration`` seconds."""
+    seconds = [_step_seconds(record) for record in records]
+    worked = [(record, busy) for record, busy in zip(records, seconds, strict=True) if busy]
+
+    def together(name: str, combine: Callable[[Iterable[float]], float] = sum) -> Level:
+        gauges = [(getattr(record, name), busy) for record, busy in worked]
+        return Level(combine(gauge.area / busy for gauge, busy in gauges), combine(gauge.peak for gauge, _ in gauges))
+
+    num_input = sum(request.num_input for request in workload.requests)
+    return PoolRun(
+        pool=pool,
+        records=records,
+        phases=summarise_phases(pool.deployment, busiest(records), pool.timer, takes_in=pool.role == DECODE),
+        engines=_engine_loads(records, seconds, workload, duration),
+        running=together("running"),
+        waiting=together("waiting"),
+        kv_usage=together("kv_usage", max),
+        prefix_hit_rate=float(sum(record.num_cached.sum() for record in records)) / num_input,
+        num_preemptions=sum(record.num_preemptions for record in records),
+        tier=tier_run(pool.deployment, records, num_input, duration),
+    )
+
+
+def link_run(system: System, run: Run, workload: Workload, duration: float) -> LinkRun | None:
+    """Sum up what happened between two pools; None for one."""
+    done, clients = run.handover, run.clients
+    if done is None or system.link is None or system.wire is None:
+        return None
+    carried = np.bincount(Served(done.prefill).engine, system.sequence_sizes(workload))
+    return LinkRun(
+        name=system.link,
+        use=float(carried.max()) / system.wire.sending / duration,
+        prompt=percentiles(done.ready - clients.sent_at),
+        wait=percentiles(done.began - done.ready),
+        transfer=percentiles(done.received - done.began),
+        first_step=percentiles(clients.first_token - done.received),
+        handover=done,
+    )
+
+
+def _step_seconds(record: Record) -> float:
+    """Seconds in which steps ran."""
+    return sum(phase.seconds for phase in record.phases.values())
+
+
+def _engine_loads(
+    records: Sequence[Record], seconds: Sequence[float], workload: Workload, duration: float
+) -> tuple[EngineLoad, ...]:
+    """Each replica's part of the run."""
+    inputs = np.array([request.num_input for request in workload.requests])
+    loads = []
+    for record, busy in zip(records, seconds, strict=True):
+        served = ~np.isnan(record.last_token)
+        prompts = int(inputs[served].sum())
+        loads.append(
+            EngineLoad(
+                requests=int(served.sum()),
+                busy=min(1.0, busy / (record.span or duration)),
+                running=record.running.area / busy if busy else 0.0,
+                kv_peak=record.kv_usage.peak,
+                prefix_hit_rate=float(record.num_cached.sum()) / prompts if prompts else 0.0,
+                num_preemptions=record.num_preemptions,
+            )
+        )
+    return tuple(loads)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SimulatedRun(Outcome):
+    """A simulated run: what clients saw, and what each pool of replicas did."""
+
+    workload: Workload
+    system: System
+    """As it was simulated, for those who simulate it again."""
+    pools: tuple[PoolRun, ...]
+    """One, or a prefill pool and a decode pool."""
+    link: LinkRun | None
+    """Between two pools."""
+    clients: Served
+    """The times of every request, as clients saw them."""
+    state: State
+    """Stable, backlogged or overloaded."""
+    steady: SteadyState
+    """Between ramp-up and drain."""
+    steady_only: bool
+    """Whether latencies and rates are those of that part, and not of the whole run."""
+
+    @property
+    def headline(self) -> str:
+        """The first thing to say of it: how the deployment copes, and what the numbers are of."""
+        count = len(self.workload.requests)
+        if self.state.word == FILLING:
+            limit = f"; cut at {count:,} requests" if self.steady.stopped == CUT else f" ({count:,} requests)"
+            enough = "" if self.steady.num_needed is None else f"; about {self.steady.num_needed:,} would do"
+            return f"{self.state.sentence}{limit}{enough}. Latencies grow with the run: there is no cost and no odds."
+        if self.state.word == OVERLOADED:
+            return f"{self.state.sentence}. There is no cost and no odds."
+        cut = " The run was cut at a limit before its medians were known to a few per cent." if self.was_cut else ""
+        if self.window is None:
+            return f"{self.state.sentence}. Numbers are of all {count:,} requests, ramp-up and drain included.{cut}"
+        return f"{self.state.sentence}. Numbers are of {self.steady.num_requests:,} requests of the steady state.{cut}"
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether the run would have gone on for better numbers, and was cut at a limit."""
+        return self.steady.stopped == CUT
+
+    @property
+    def window(self) -> tuple[float, float] | None:
+        """From when to when the requests that count were sent, where they are those of the steady part; in seconds."""
+        if not self.steady_only:
+            return None
+        start = float(self.clients.sent_at.min())
+        return start + self.steady.begin, start + self.steady.end
+
+    @property
+    def deployment(self) -> Deployment:
+        """What was put where; of two pools the first."""
+        return self.pools[0].deployment
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """What each replica of all pools did."""
+        return tuple(record for pool in self.pools for record in pool.records)
+
+    @property
+    def engines(self) -> tuple[EngineLoad, ...]:
+        """The load of each replica of all pools."""
+        return tuple(load for pool in self.pools for load in pool.engines)
+
+    @property
+    def running(self) -> Level:
+        """Sequences on all replicas together."""
+        return Level(sum(pool.running.mean for pool in self.pools), sum(pool.running.peak for pool in self.pools))
+
+    @property
+    def waiting(self) -> Level:
+        """Requests on all replicas together."""
+        return Level(sum(pool.waiting.mean for pool in self.pools), sum(pool.waiting.peak for pool in self.pools))
+
+    @property
+    def kv_usage(self) -> Level:
+        """Share of the KV blocks that are held, of the fullest replica."""
+        return Level(max(pool.kv_usage.mean for pool in self.pools), max(pool.kv_usage.peak for pool in self.pools))
+
+    @property
+    def num_preemptions(self) -> int:
+        """On all replicas together."""
+        return sum(pool.num_preemptions for pool in self.pools)
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """Steps with prompt tokens and steps without, of the busiest replica of each pool."""
+        return tuple(phase for pool in self.pools for phase in pool.phases)
+
+    @property
+    def router(self) -> str | None:
+        """The load balancer before several replicas; None where there is one."""
+        several = any(len(pool.records) > 1 for pool in self.pools)
+        return self.pools[0].pool.engines.router if several else None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all pools."""
+        return self.system.gpus
+
+    @property
+    def prefix_hit_rate(self) -> float:
+        """Share of the prompt tokens that were in a cache."""
+        return self.pools[0].prefix_hit_rate
+
+    @property
+    def sessions(self) -> SessionsRun | None:
+        """What turns and whole sessions saw; None where requests stand alone."""
+        return sessions_of(self.workload, self.clients, self.pools[0].records)
+
+    @property
+    def classes(self) -> tuple[ClassRun, ...]:
+        """What each class of requests saw, and how many keep its SLO."""
+        return classes_of(self.workload, self.clients)
+
+    @property
+    def tier_hit_rate(self) -> float | None:
+        """Share of the prompt tokens that came from the host's memory; None without such a tier."""
+        return self.pools[0].tier_hit_rate
+
+    @property
+    def output_tokens_per_second_a_gpu(self) -> float:
+        """What one GPU of all contributes."""
+        return self.output_tokens_per_second / self.gpus
+
+    @property
+    def saturation(self) -> Saturation | None:
+        """Set where requests arrive faster than they can ever be served; latencies then tell how long the run was."""
+        return self.state.saturation
+
+    @property
+    def source(self) -> str:
+        """What the estimates of the largest kernels rest on: the weakest of them."""
+        return weakest_source(self.phases)
+
+    @property
+    def kind(self) -> str:
+        """``estimate``, or ``bound``: the least that hardware allows, not to be ranked beside an estimate."""
+        return kind_of(self.source)
+
+    @property
+    def title(self) -> str:
+        """The model and its GPUs."""
+        gpus = ", ".join(f"{pool.pool.gpus} x {pool.deployment.gpu.name}" for pool in self.pools)
+        return f"{self.deployment.model.name} on {gpus}"

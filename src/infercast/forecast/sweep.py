@@ -1,0 +1,595 @@
+"""Sweeps along a rate, clients or a setting: the knee of the curve, and the power limit that saves most energy.
+
+Each point is what `infercast simulate` says of it. Along rates and numbers of clients the deployment and its step timer
+are made once. The *knee* is the largest load at which the median time to first token is at most twice that of a light
+load, a tenth of the saturating rate; the *promise* is kept up to the largest load at which the percentiles of the SLO
+hold; both are looked for between the two points beside them by halving. *Saturation* is the rate of a deployment that
+is kept full.
+
+Lower limits cost less energy for each operation, as voltage falls with the clock, but kernels take longer, and what is
+drawn whatever the GPU does (static power, the server) is drawn for longer. So there is a best one; it is looked for
+among the values that are asked for and then, by halving, beside the best of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from infercast.engines.base import Deployment
+from infercast.engines.settings import Settings
+from infercast.errors import DoesNotFitError, InputError
+from infercast.forecast.cost import GpuPrice, Tariff
+from infercast.forecast.deploy import (
+    GpuSource,
+    ModelSource,
+    deploy,
+    deploy_changed,
+    load_device,
+    load_model,
+    parse_changes,
+)
+from infercast.forecast.energy import Energy, Facility, Wall
+from infercast.forecast.options import Load, Servable, asked_workload
+from infercast.forecast.progress import told_stages
+from infercast.forecast.result import Forecast, per_hour_of
+from infercast.forecast.simulate import most_requests_per_second, simulate_system
+from infercast.forecast.slo import Limit, Slo, attainment, parse_slo
+from infercast.forecast.system import System, system_of
+from infercast.forecast.verdict import counted, headroom, holds, judge
+from infercast.hardware import Gpu
+from infercast.hardware.gpu import MEGA
+from infercast.serve import Workload
+from infercast.serve.workload.redraw import redrawn_with, scaled
+from infercast.shown import Answer, Plotted, Shown
+
+RATE, CONCURRENCY = "rate", "concurrency"
+MOST_VALUES = 200
+"""A longer list is a mistake more often than a question."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The name of what changes, and its values in the order of the question."""
+
+    name: str
+    values: tuple[Any, ...]
+
+    @property
+    def is_load(self) -> bool:
+        """Whether it says how much is asked of one deployment, which has a knee."""
+        return self.name in (RATE, CONCURRENCY)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The values as people write them."""
+        return tuple(f"{value:g}" if isinstance(value, (int, float)) else str(value) for value in self.values)
+
+    def number(self, place: int) -> float | None:
+        """A value as a number, where it is one."""
+        try:
+            number = float(self.values[place])
+        except ValueError:
+            return None
+        return number if math.isfinite(number) else None
+
+    def changes(self, place: int) -> str:
+        """A value of a setting in the words of ``--what-if``."""
+        return f"{self.name}={self.values[place]}"
+
+
+def axis_of(
+    rates: Iterable[float] | None = None,
+    concurrencies: Iterable[int] | None = None,
+    vary: tuple[str, Sequence[Any]] | None = None,
+) -> Axis:
+    """The one axis that is asked for; rates and clients in ascending order."""
+    given = [(RATE, rates), (CONCURRENCY, concurrencies), vary or ("", None)]
+    asked = [(name, tuple(values)) for name, values in given if values is not None]
+    if len(asked) != 1:
+        raise InputError("a sweep goes along one axis: give rates, concurrencies or the values of one setting")
+    (name, values) = asked[0]
+    if not 1 <= len(set(values)) == len(values) <= MOST_VALUES:
+        raise InputError(f"{name} must be 1 to {MOST_VALUES} different values, not {', '.join(map(str, values[:9]))!r}")
+    if name in (RATE, CONCURRENCY):
+        for value in values:
+            if not (isinstance(value, (int, float)) and 0 < value < math.inf):
+                raise InputError(f"{name} must be a positive number, not {value!r}")
+        values = tuple(sorted(values))
+    return Axis(name, values)
+
+
+def parse_numbers(text: str, option: str, *, whole: bool = False) -> tuple[float, ...]:
+    """``1:40:8`` is eight values from 1 to 40 at even steps, ``1,2,4`` those three; rounded to three digits."""
+    wrong = InputError(f"{option} must be FROM:TO:COUNT or numbers with commas between them, not {text!r}")
+    try:
+        if ":" in text:
+            begin, end, count = text.split(":")
+            low, high, number = float(begin), float(end), int(count)
+            if not (0 < low < high < math.inf and 2 <= number <= MOST_VALUES):
+                raise wrong
+            values = [float(f"{value:.3g}") for value in np.linspace(low, high, number).tolist()]
+        else:
+            values = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise wrong from None
+    if whole:
+        return tuple(dict.fromkeys(float(round(value)) for value in values if round(value) > 0))
+    return tuple(values)
+
+
+def at_load(workload: Workload, axis: str, value: float) -> Workload:
+    """The same requests at another rate, or sent by another number of clients.
+
+    Random requests are drawn as if that rate had been asked for from the start, so that each point of a sweep is what a
+    simulation of it alone says. Requests of a trace keep their order, and their gaps in proportion.
+    """
+    if axis == CONCURRENCY:
+        clients = round(value)
+        drawn = redrawn_with(workload, rate=None, concurrency=clients, arrival="poisson", burstiness=1.0)
+        if drawn is not None:
+            return drawn
+        requests = tuple(replace(request, arrival=0.0) for request in workload.requests)
+        words = f"{workload.description}; sent by {clients:,} clients".removeprefix("; ")
+        return replace(workload, requests=requests, concurrency=clients, rate=None, description=words, drawn=None)
+    if workload.drawn is not None:
+        arrival = "poisson" if workload.drawn.rate is None else workload.drawn.arrival
+        drawn = redrawn_with(workload, rate=value, concurrency=None, arrival=arrival)
+        if drawn is not None:
+            return drawn
+    if workload.concurrency is not None:
+        raise InputError("rates have no meaning for clients that wait for their answers; sweep concurrencies")
+    return scaled(workload, rate=value)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Point(Shown):
+    """What a simulation of one value says, or why there is none."""
+
+    label: str
+    number: float | None
+    """The value, where it is a number."""
+    forecast: Forecast | None = None
+    problem: str = ""
+    """Why it cannot be done."""
+    attainment: float | None = None
+    """Share of the requests within every limit of the SLO."""
+    goodput: float | None = None
+    """Requests a second within every limit."""
+    holds: bool | None = None
+    """Whether the percentiles of the SLO hold."""
+    headroom: float | None = None
+    """The smallest limit over its forecast: above 1 all hold."""
+    per_hour: float | None = None
+    """Dollars that the GPUs cost an hour; None where no price is known."""
+
+    def _words(self) -> str:
+        return f"{self.label}: {self.problem or self.forecast!r}"
+
+    @property
+    def per_million_output_tokens(self) -> float | None:
+        """Dollars for a million output tokens at this load."""
+        if self.per_hour is None or self.forecast is None or not self.forecast.state.is_steady:
+            return None
+        return self.per_hour / 3600.0 / self.forecast.output_tokens_per_second * 1e6
+
+    @property
+    def is_overloaded(self) -> bool:
+        """Whether latencies tell how long the run was, and nothing else."""
+        return self.forecast is not None and self.forecast.saturation is not None
+
+
+def point_of(label: str, number: float | None, forecast: Forecast, slo: Slo | None) -> Point:
+    """A simulation, with the prices and the facility that it is to be seen by, measured by what was promised."""
+    promised: dict[str, Any] = {}
+    if slo is not None:
+        share = attainment(forecast.clients, slo, counted(forecast))
+        promised = {
+            "attainment": share,
+            "goodput": share * forecast.requests_per_second,
+            "holds": holds(forecast, slo) and forecast.saturation is None,
+            "headroom": headroom(forecast, slo),
+        }
+    return Point(label, number, forecast, per_hour=per_hour_of(forecast), **promised)
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """How far along an axis something holds."""
+
+    value: float | None
+    """The largest value at which it does; None where it does at none of them."""
+    reached: bool
+    """Whether it fails further on; if not, it holds at the last value, too."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Sweep(Plotted):
+    """All points, and where the curve bends."""
+
+    title: str
+    workload: str
+    """In words."""
+    axis: Axis
+    points: tuple[Point, ...]
+    slo: Slo | None = None
+    price: GpuPrice | None = None
+    light_ttft: float | None = None
+    """Median time to first token, in seconds, at a tenth of the saturating rate; for rates and clients."""
+    knee: Edge | None = None
+    """Up to where the median TTFT stays below twice that."""
+    promise: Edge | None = None
+    """Up to where the SLO holds."""
+    capacity: float | None = None
+    """Requests per second at which the deployment is saturated."""
+
+    def _words(self) -> str:
+        ends = f"{self.points[0].label} to {self.points[-1].label}" if self.points else "no value"
+        knee = "" if self.knee is None or self.knee.value is None else f", knee {self.knee.value:g}"
+        return f"{self.title} along {self.axis.name}, {len(self.points)} points from {ends}{knee}"
+
+    @property
+    def simulated(self) -> tuple[Point, ...]:
+        """The points that could be simulated."""
+        return tuple(point for point in self.points if point.forecast is not None)
+
+
+TIMES_LIGHT = 2.0
+"""The knee is where the median TTFT is so many times that of a light load."""
+LIGHT, LIGHT_REQUESTS, SEED = 0.1, 300, 5
+"""Which is such a share of the saturating rate, and how many requests tell it."""
+LOADS = ("Poisson", "gamma", "constant", "closed")
+"""Words that the speed of arrivals begins with in descriptions."""
+EDGE_HALVINGS = 4
+"""Between two points: a knee is known to a sixteenth of their distance."""
+
+Tell = Callable[[str], None]
+Decide = Callable[[Forecast], Forecast]
+"""A forecast as it is to be seen: by whose prices, and with what around its GPUs."""
+
+
+def sweep(
+    model: ModelSource,
+    gpu: GpuSource,
+    workload: Servable = None,
+    *,
+    rates: Iterable[float] | None = None,
+    concurrencies: Iterable[int] | None = None,
+    vary: tuple[str, Sequence[Any]] | None = None,
+    slo: Slo | str | None = None,
+    price: Tariff | float | None = None,
+    facility: Facility | None = None,
+    settings: Settings | None = None,
+    router: str | None = None,
+    tell: Tell | bool | None = None,
+    **options: Any,
+) -> Sweep:
+    """Simulate a workload at several rates, numbers of clients, or values of a setting.
+
+    ``vary`` names what a what-if can change, with its values: ``("max_num_seqs", [128, 1024])``. ``price`` is in
+    dollars per GPU and hour, or says whose prices to take; left out, the middle of the bundled lists. ``facility`` is
+    what stands around the GPUs. ``options`` are those of `deploy`, and of `synthetic_workload` where no workload is
+    given. ``tell`` is told of each point as it begins; True shows it.
+    """
+    axis, promised = axis_of(rates, concurrencies, vary), parse_slo(slo) if isinstance(slo, str) else slo
+    load = {name: options.pop(name) for name in Load.__annotations__ if name in options}
+    if axis.is_load and workload is None:
+        load[axis.name] = axis.values[0]
+    asked = partial(deploy, model, gpu, settings, **options)
+    tariff = price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
+    decide = partial(replace, tariff=tariff, facility=facility or Facility())
+    with told_stages(tell) as say:
+        if axis.is_load:
+            deployment = asked()
+            requests = asked_workload(workload, load, deployment.settings.max_model_len)
+            return _along_load(system_of(deployment, router), axis, requests, promised, decide, say or _silent)
+        requests = asked_workload(workload, load, load_model(model).max_positions)
+        return _along_setting(asked, axis, requests, promised, decide, router, say or _silent)
+
+
+def sweep_rates(
+    system: System,
+    workload: Workload,
+    rates: Iterable[float],
+    *,
+    slo: Slo | None = None,
+    price: Tariff | None = None,
+    facility: Facility | None = None,
+    tell: Tell | None = None,
+) -> Sweep:
+    """The same of a system that is made already, at several rates."""
+    decide = partial(replace, tariff=price or Tariff(), facility=facility or Facility())
+    return _along_load(system, axis_of(rates), workload, slo, decide, tell or _silent)
+
+
+def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None, decide: Decide, tell: Tell) -> Sweep:
+    """One system under more and more load."""
+    # What a system serves when it is kept full depends on what is sent, not on how fast: once is enough.
+    capacity = cache(lambda: most_requests_per_second(system, workload))
+
+    def run(value: float, only: Slo | None = None) -> Forecast:
+        load = at_load(workload, axis.name, value)
+        by = {"slo": slo} if only is None else {"slo": only, "medians": False}
+        return decide(simulate_system(system, load, capacity=capacity, **by))
+
+    points: list[Point] = []
+    for value, label in zip(axis.values, axis.labels, strict=True):
+        tell(f"{axis.name} {label}")
+        points.append(point_of(label, value, run(value), slo))
+    known = [point.forecast.state.capacity for point in points if point.forecast and point.forecast.state.capacity]
+    most = known[0] if known else capacity()
+    light, whole = _light_ttft(system, workload, most), axis.name == CONCURRENCY
+    bend = Slo((Limit("ttft", 50.0, TIMES_LIGHT * light),))
+    knee = _edge(points, partial(run, only=bend), partial(_keeps, bend), whole)
+    promise = None if slo is None else _edge(points, partial(run, only=slo), partial(_keeps, slo), whole)
+    return Sweep(
+        title=_title(points),
+        workload=_without_load(workload),
+        axis=axis,
+        points=tuple(points),
+        slo=slo,
+        price=_price(points[0]),
+        light_ttft=light,
+        knee=knee,
+        promise=promise,
+        capacity=most,
+    )
+
+
+def _along_setting(
+    asked: partial[Deployment],
+    axis: Axis,
+    workload: Workload,
+    slo: Slo | None,
+    decide: Decide,
+    router: str | None,
+    tell: Tell,
+) -> Sweep:
+    """The same workload on one deployment after the other; what does not fit says so."""
+    points: list[Point] = []
+    prices: list[GpuPrice | None] = []
+    for place, label in enumerate(axis.labels):
+        tell(f"{axis.name} {label}")
+        changes = parse_changes(axis.changes(place))
+        number = axis.number(place)
+        try:
+            deployment = deploy_changed(asked, changes)
+        except DoesNotFitError as problem:
+            points.append(Point(label, number, problem=str(problem)))
+            continue
+        system = system_of(deployment, (changes.router or router) if deployment.layout.data > 1 else None)
+        points.append(point_of(label, number, decide(simulate_system(system, workload, slo=slo)), slo))
+        prices.append(_price(points[-1]))
+    # Where the GPU itself changes there is not one price.
+    common = prices[0] if len(set(prices)) == 1 else None
+    return Sweep(_title(points), workload.description, axis, tuple(points), slo, common)
+
+
+def _price(point: Point) -> GpuPrice | None:
+    """What an hour of one GPU costs."""
+    run = point.forecast
+    return None if run is None else run.tariff.price(run.deployment.gpu.name, run.facility)
+
+
+def _light_ttft(system: System, workload: Workload, capacity: float) -> float:
+    """The median time to first token of the same requests at a tenth of the saturating rate."""
+    requests, rate = workload.requests[:LIGHT_REQUESTS], LIGHT * capacity
+    arrivals = np.cumsum(np.random.default_rng(SEED).exponential(1.0 / rate, len(requests))).tolist()
+    light = tuple(replace(request, arrival=at) for request, at in zip(requests, arrivals, strict=True))
+    return simulate_system(system, Workload(light, rate=rate)).ttft.p50
+
+
+def _keeps(slo: Slo, forecast: Forecast) -> bool:
+    return holds(forecast, slo)
+
+
+def _edge(
+    points: Sequence[Point], run: Callable[[float], Forecast], is_good: Callable[[Forecast], bool], whole: bool
+) -> Edge:
+    """The largest value up to which something holds, without a gap; between two points by halving."""
+    good: float | None = None
+    for point in points:
+        assert point.forecast is not None
+        assert point.number is not None
+        if not is_good(point.forecast):
+            return Edge(None if good is None else _between(good, point.number, run, is_good, whole), reached=True)
+        good = point.number
+    return Edge(good, reached=False)
+
+
+def _between(
+    good: float, bad: float, run: Callable[[float], Forecast], is_good: Callable[[Forecast], bool], whole: bool
+) -> float:
+    for _ in range(EDGE_HALVINGS):
+        middle = round((good + bad) / 2) if whole else float(f"{(good + bad) / 2:.3g}")
+        if middle in (good, bad):
+            break
+        if is_good(run(middle)):
+            good = middle
+        else:
+            bad = middle
+    return good
+
+
+def _title(points: Sequence[Point]) -> str:
+    return next((point.forecast.title for point in points if point.forecast is not None), "nothing fits")
+
+
+def _without_load(workload: Workload) -> str:
+    """What is sent, less how fast: that is what changes."""
+    parts = workload.description.split(", ")
+    return ", ".join(part for part in parts if workload.drawn is None or part.split(" ")[0] not in LOADS)
+
+
+def _silent(_: str) -> None:
+    """Nobody listens."""
+
+
+POWER, CLOCK = "power_limit_w", "gpu_clock_mhz"
+"""What can be set, by the names of `deploy`."""
+LEAST, VALUES = 0.4, 7
+"""The usual values: so many, from such a share of the GPU's own limit."""
+HALVINGS = 2
+"""How often the gaps beside the best value are halved."""
+LEAST_ODDS = 0.8
+"""How sure an SLO must be to hold, where nobody says."""
+STEP = 5.0
+"""Watts or MHz: finer differences than this are not looked at."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Savings(Answer):
+    """Every value that was tried, in ascending order, and the best of them."""
+
+    title: str
+    workload: str
+    name: str
+    """`POWER` or `CLOCK`."""
+    points: tuple[Point, ...]
+    free: Point
+    """The GPU as it is, without a limit of its own."""
+    best: Point | None
+    """The least energy at the wall of those that keep the SLO; None where none does."""
+    slo: Slo | None = None
+    odds: float | None = None
+    """The probability that the best value keeps the SLO; None without one ..."""
+    least_odds: float = 0.0
+    """The least probability that was asked for, from 0 to 1."""
+
+    def _words(self) -> str:
+        best = "none" if self.best is None else self.best.label
+        return f"{self.title} along {self.name}, best {best}"
+
+    @property
+    def saved(self) -> float:
+        """Share of the energy at the wall that the best value saves; 0 where nothing does."""
+        return 0.0 if self.best is None else 1.0 - joules_of(self.best) / joules_of(self.free)
+
+
+def save_energy(
+    model: ModelSource,
+    gpu: GpuSource,
+    workload: Workload,
+    *,
+    power_limits: Iterable[float] | None = None,
+    clocks: Iterable[float] | None = None,
+    slo: Slo | str | None = None,
+    least_odds: float | None = None,
+    price: Tariff | float | None = None,
+    facility: Facility | None = None,
+    settings: Settings | None = None,
+    router: str | None = None,
+    tell: Callable[[str], None] | None = None,
+    **options: Any,
+) -> Savings:
+    """Simulate a workload under several power limits in watts, or clocks in MHz, and find the one that saves most.
+
+    Without either, power limits from two fifths of the GPU's own limit on are tried. The SLO must hold with a
+    probability of ``least_odds``, 80 % if none is given; 0: by the forecast's own numbers. ``options`` are those of
+    `deploy`. Energy is counted at the wall, with servers and building.
+    """
+    if least_odds is None:
+        least_odds = 0.0 if slo is None else LEAST_ODDS
+    if not 0.0 <= least_odds < 1.0:
+        raise InputError(f"least_odds must be a probability from 0 to below 1, not {least_odds:g}")
+    if least_odds and slo is None:
+        raise InputError("least_odds needs an slo to hold")
+    if power_limits is not None and clocks is not None:
+        raise InputError("power limits or clocks are varied, not both; give one of them")
+    promise = parse_slo(slo) if isinstance(slo, str) else slo
+    name = POWER if clocks is None else CLOCK
+    own = _own(load_device(gpu, None), name)
+    asked = power_limits if clocks is None else clocks
+    values = sorted({own, *(_usual(own) if asked is None else map(float, asked))})
+    seen = partial(sweep, slo=promise, price=price, facility=facility, tell=tell)
+    run = partial(seen, model, gpu, workload, settings=settings, router=router, **options)
+    points: dict[float, Point] = {}
+
+    def simulate(numbers: Iterable[float]) -> str:
+        found = run(vary=(name, [f"{number:g}" for number in numbers]))
+        points.update({float(point.number or 0.0): point for point in found.points})
+        return found.title
+
+    title = simulate(values)
+    judged = _Judged(promise, least_odds)
+    for _ in range(HALVINGS):
+        between = _beside(points, judged.best(points))
+        if not between:
+            break
+        simulate(between)
+    best = judged.best(points)
+    if best is None and least_odds and points[own].holds:
+        best = points[own]  # by the forecast it holds, though not as sure as was asked
+    return Savings(
+        title=title.partition(", held")[0],
+        workload=workload.description,
+        name=name,
+        points=tuple(points[number] for number in sorted(points)),
+        free=points[own],
+        best=best,
+        slo=promise,
+        odds=None if best is None else judged.odds(best),
+        least_odds=least_odds,
+    )
+
+
+def joules_of(point: Point) -> float:
+    """Joules at the wall of an output token."""
+    return drawn(point)[1].joules_per_output_token
+
+
+def drawn(point: Point) -> tuple[Energy, Wall]:
+    """What a point draws, of the GPU boards and at the wall."""
+    assert point.forecast is not None
+    energy, wall = point.forecast.energy, point.forecast.wall
+    if energy is None or wall is None:
+        raise InputError(f"the power of {point.forecast.deployment.gpu.name} is not known")
+    return energy, wall
+
+
+def _own(gpu: Gpu, name: str) -> float:
+    """What a GPU does without a limit."""
+    return gpu.tdp if name == POWER else gpu.top_clock / MEGA
+
+
+def _usual(own: float) -> list[float]:
+    return [STEP * round(value / STEP) for value in np.linspace(LEAST * own, own, VALUES).tolist()[:-1]]
+
+
+class _Judged:
+    """Which point is best by an SLO, whose odds take a few short simulations for each point that is asked for."""
+
+    def __init__(self, slo: Slo | None, least_odds: float) -> None:
+        self._slo, self._least, self._known = slo, least_odds, dict[float | None, float | None]()
+
+    def best(self, points: dict[float, Point]) -> Point | None:
+        """The least energy of those that keep up and keep the SLO; of equals the one that is held back least."""
+        kept = [point for point in points.values() if point.holds is not False]
+        able = [point for point in kept if point.forecast is not None and point.forecast.state.is_steady]
+        able.sort(key=lambda point: (round(joules_of(point), 6), -(point.number or 0.0)))
+        sure = (point for point in able if not self._least or (self.odds(point) or 0.0) >= self._least)
+        return next(sure, None)
+
+    def odds(self, point: Point) -> float | None:
+        """The probability that the SLO holds; None without one."""
+        if self._slo is None or point.forecast is None:
+            return None
+        if point.number not in self._known:
+            self._known[point.number] = judge(point.forecast, self._slo).odds
+        return self._known[point.number]
+
+
+def _beside(points: dict[float, Point], best: Point | None) -> list[float]:
+    """Values in the middle between the best and those beside it, as far as they are not tried yet."""
+    if best is None or best.number is None:
+        return []
+    values = sorted(points)
+    place = values.index(best.number)
+    near = values[max(0, place - 1) : place] + values[place + 1 : place + 2]
+    found = [STEP * round((best.number + other) / 2 / STEP) for other in near]
+    return [value for value in dict.fromkeys(found) if value not in points]

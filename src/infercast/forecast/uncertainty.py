@@ -1,0 +1,659 @@
+"""How far forecasts may be off: error of kernels, host and release, and sampling error of arrivals and lengths.
+
+Four things are taken to be uncertain, and independent of each other:
+
+- *Kernels.* Every estimate has an 80 % interval of its own. Part of the error is common to the kernels of a step (a
+  clock, a memory that is slower than thought), the rest is each kernel's own and cancels: ``COMMON`` says how much of
+  each variance is taken to be common. Whole steps are known better than their kernels say (``STEP_MOST``): measured
+  engines show it. Engines on several GPUs or behind a server have what none of these engines has (``ELSEWHERE``).
+- *The host.* Everything that its thread does is off by one factor.
+- *The release.* One whose costs were not measured has those of another. Published runs of releases close to the
+  measured one show how little that is (``CLOSE_RELEASE``), those of older ones how much (``OLDER_RELEASE``).
+- *Chance.* Another draw of arrivals and lengths gives other latencies (`forecast.luck`). Of requests that are given,
+  which of them meet in a step is luck, and a percentile hangs on a few of them: it may as well have been one a few
+  ranks up or down, as many as a sample of so many requests leaves open (`forecast.results`).
+
+``HOST_SPREAD`` and ``OLDER_RELEASE`` were chosen with engines and sources left out in turn
+(benchmarks/accuracy/fit_intervals.py, fit_published_intervals.py). ``CLOSE_RELEASE`` and ``ELSEWHERE`` rest on 16
+published runs of one model and one source, with these in sight; docs/validation.md tells how often values lie inside,
+and how wide intervals are.
+
+An interval says where four results out of five lie; a promise also asks about the rest. Logarithms of measured results
+over forecasts lie closer together than a normal distribution with that interval, and a few lie much further out: as
+Student's t with two degrees of freedom, whose distribution function needs no tables. Under load the middle is
+not the forecast but a little slower: whatever varies adds time, since a step waits for the slower of GPU and host.
+
+Both were chosen on measured runs with every engine left out in turn (docs/odds.md, benchmarks/accuracy/fit_odds.py),
+and `infercast validate` counts how often promises hold.
+
+Of the steady part of a run its own batches tell (`steady_luck`): requests that follow each other are put into twenty
+batches, and what their means differ by says how well the mean of all is known, or the share below a percentile.
+Batches that are alike to their neighbours count for less. The interval is that of an endless run.
+
+Of a run of so many requests, ramp-up and drain included, the interval is that of another such run (`luck_of`). A few
+further workloads are drawn and served, mostly shorter than the run itself. If requests had nothing to do with each
+other, the spread of a mean or a percentile over such draws would follow from the distribution of the latency alone. A
+queue makes them alike, so the spread is larger: by which factor is read off the draws, and the same factor is applied
+to a run of full length. docs/validation.md says how often the result of another seed lies within.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from math import hypot, inf, log, sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.engines.base import AnyEngine, Deployment, Version
+from infercast.engines.corrections import Corrections, Factor
+from infercast.forecast.explain.kernels import StepCost, average_shape, estimate_shape
+from infercast.forecast.slo import FRACTIONS, NAMES, percentiles
+from infercast.hardware.load import is_modelled
+from infercast.serve import Record, Replica, Workload
+from infercast.serve.record import PhaseTotals, Served
+from infercast.serve.workload.redraw import redrawn
+
+EIGHTY = 1.2816
+"""Standard deviations on either side that hold 80 % of a normal distribution."""
+COMMON = {
+    "measured": 0.1, "few-shot": 0.1, "physics": 0.1, "sibling": 0.3, "unseen": 0.6, "published": 0.4,
+    "typical": 1.0, "roofline": 1.0,
+}  # fmt: skip
+"""The share of the variance of a kernel's estimate that all kernels of a step have in common, by what it rests on. On a
+GPU that was measured kernels err each for itself; on one that was not, its own way of being different is in all."""
+STEP_MOST, SIBLING_MOST = 0.05, 0.07
+"""Logarithm of the upper end of a step's interval, at most, where kernels like its own were measured on the GPU: steps
+of 27 measured engines are known that well, experts included (86 % inside; with each left out the others choose 3 to
+3.5 % for 80). On a GPU that has its kernels from a sibling it is a little more, an assumption."""
+KNOWN_SHARE = 0.8
+"""Kernels of a step that must be known so, by their time."""
+HOST_SPREAD = 0.16
+"""Standard deviation of the logarithm of host times of machines of one kind ..."""
+PROBED_HOST = 0.13
+"""... and of one whose speed was measured. One engine on three machines, whose times differ by 15 (a decode step) and
+22 % (a lone prompt): divided by what one launch takes there, by 12 and 15 %. A loop in Python tells nothing."""
+
+
+class Spread(NamedTuple):
+    """Standard deviations of logarithms of times, beyond what estimates say."""
+
+    prompts: float = 0.0
+    decodes: float = 0.0
+    host: float = 0.0
+
+
+SEEN_IN_ONE_SPREAD = 0.3
+"""Standard deviation of the logarithm of host times that were seen in one other model only: an assumption. Routed
+experts were off by that (52 ms for 72) while they were known from one prompt of one model."""
+NEW_RUNNER_SPREAD = 0.08
+"""The same of a model that a release launches by other code than the measured one. Launching a step of qwen3-30b-a3b
+without graphs took 62 ms by vLLM's newer runner and 62 to 72 by the older (docs/log.md)."""
+ELSEWHERE = Spread(prompts=0.04, decodes=0.02)
+"""What steps on several GPUs or behind a server have beyond those of measured engines, which have neither."""
+CLOSE_RELEASE = Spread(prompts=0.04, decodes=0.03, host=0.03)
+"""What is added in squares for a release that was not measured and is close to one that was. Published runs of vLLM
+0.22 with the costs of 0.25: 4 % off in TTFT and 2 % in TPOT (median), four of five within 10 and 5 %."""
+OLDER_RELEASE = Spread(prompts=0.6, decodes=0.15, host=0.47)
+"""The same for one of long before: vLLM 0.10 to 0.19 and SGLang up to 0.5.15, in published runs of five sources. All
+of prompts changed since (graphs, fused kernels, the API server), and those runs are slower, not faster."""
+OTHER_VENDOR = Spread(prompts=0.2, decodes=0.0, host=0.3)
+"""The same for GPUs that run other programs than CUDA's: what launching costs a host there was not measured. Published
+TTFT under SGLang on AMD's GPUs are off by 13 % from one publisher and 30 % from another in the median, TPOT by 9 and
+18 %."""
+RUN_TO_RUN = Spread(prompts=0.03, decodes=0.02, host=0.08)
+RUN_TO_RUN_PATH = 0.0005
+"""How far two runs of one deployment are apart beside their loads: standard deviations of logarithms, and of seconds.
+Chosen on measured runs (benchmarks/accuracy/calibrate.py)."""
+ANNOUNCED = Spread(prompts=0.3, decodes=0.3, host=0.0)
+"""The same for a GPU that was announced and that nobody could measure: a guess."""
+DRAFTING = Spread(prompts=0.05, decodes=0.07, host=0.15)
+"""The same where tokens are drafted, whose host times are known from one engine of each model runner; a single request
+has 5 to 10 % more or less of its drafts accepted than all of them on average (measured engines, docs/speculation.md).
+"""
+NEW_KERNEL_SPREAD = 0.25
+"""Of a kernel that another one stands in for. Two engines' kernels for the same experts on Hopper, shape by shape: 19 %
+apart in the median in bf16, 23 and 2 % in fp8, 11 % in int4."""
+NETWORK_SPREAD = 0.3
+"""The same of collectives between nodes, of which none was measured: an assumption ..."""
+LINK_SPREAD = 0.2
+"""... and of what a link between two pools carries."""
+
+
+class Uncertainty(NamedTuple):
+    """Logarithms of the upper ends of the 80 % intervals of times."""
+
+    prompts: float
+    """GPU time of steps with prompt tokens."""
+    decodes: float
+    """GPU time of steps of decoding only."""
+    host: float = EIGHTY * HOST_SPREAD
+    path: float = 0.0
+    """Seconds by which requests may take longer to the engine."""
+    by_release: Spread = Spread()
+    """The share of the square of each that is the release's."""
+
+
+def release_spread(engine: AnyEngine, version: Version = ()) -> Spread:
+    """How far a release may be from the one whose costs stand in for it; ``version``: another one than the engine's."""
+    if (version or engine.version) < engine.close_since:
+        return OLDER_RELEASE
+    is_another = bool(version) and version[: len(engine.version)] != engine.version
+    return CLOSE_RELEASE if is_another or not engine.is_measured else Spread()
+
+
+def is_older(engine: AnyEngine, version: Version = ()) -> bool:
+    """Whether it is long before the one that was measured."""
+    return release_spread(engine, version) is OLDER_RELEASE
+
+
+def is_like_measured(deployment: Deployment) -> bool:
+    """Whether engines like this were measured: a release of them, one GPU, no server, nothing drafted."""
+    return spread_of(deployment) == Spread(host=HOST_SPREAD) and deployment.engine.is_measured
+
+
+def spread_of(deployment: Deployment) -> Spread:
+    """How far an engine like this may be from those that were measured, its release aside."""
+    spreads = [Spread(host=PROBED_HOST if deployment.host.is_measured else HOST_SPREAD)]
+    if deployment.layout.gpus > 1 or deployment.over_http:
+        spreads.append(ELSEWHERE)
+    if not is_modelled(deployment.gpu):
+        spreads.append(OTHER_VENDOR)
+    if deployment.gpu.announced:
+        spreads.append(ANNOUNCED)
+    if deployment.drafting is not None:
+        spreads.append(DRAFTING)
+    # Both are about what its layers cost to launch.
+    new_runner = NEW_RUNNER_SPREAD if deployment.engine.has_new_runner(deployment.model) else 0.0
+    spreads.append(Spread(host=max(new_runner, SEEN_IN_ONE_SPREAD * borrowed_share(deployment))))
+    return _together(*spreads)
+
+
+def probed_host(host: float) -> float:
+    """The upper end of a host's interval (a logarithm), had the speed of an unknown machine been measured."""
+    known = host**2 - EIGHTY**2 * (HOST_SPREAD**2 - PROBED_HOST**2)
+    return float(np.sqrt(known)) if host >= EIGHTY * HOST_SPREAD else host
+
+
+def _together(*spreads: Spread) -> Spread:
+    """What independent causes do together."""
+    return Spread(*(hypot(*parts) for parts in zip(*spreads, strict=True)))
+
+
+def borrowed_share(deployment: Deployment) -> float:
+    """The share of what launching a prompt costs the host that was seen in one other model only."""
+    return deployment.host_model.borrowed_share(deployment.model.name)
+
+
+def uncertainty_of(deployment: Deployment, record: Record, version: Version = ()) -> Uncertainty:
+    """How far the steps of a run may be off, told by average ones; ``version``: of a release that the engine's stands
+    in for.
+    """
+    release = release_spread(deployment.engine, version)
+    about = widened(*kernel_widths(deployment, record), spread_of(deployment), release)
+    return about if deployment.corrections is None else _corrected(about, deployment.corrections)
+
+
+def kernel_widths(deployment: Deployment, record: Record) -> tuple[float, float]:
+    """What estimates of kernels say of a run's steps with prompts and without, as logarithms."""
+    return _of_phase(deployment, record.prefilling), _of_phase(deployment, record.decoding)
+
+
+def _corrected(about: Uncertainty, known: Corrections) -> Uncertainty:
+    """The same where measured results told some of it; one run differs from another all the same."""
+
+    def left(factor: Factor | None, before: float, run: float) -> float:
+        return before if factor is None else min(before, EIGHTY * hypot(factor.spread, run))
+
+    path = 0.0 if known.path is None else EIGHTY * hypot(known.path.spread, RUN_TO_RUN_PATH)
+    return Uncertainty(
+        left(known.prompts, about.prompts, RUN_TO_RUN.prompts),
+        left(known.decodes, about.decodes, RUN_TO_RUN.decodes),
+        left(known.host, about.host, RUN_TO_RUN.host),
+        path,
+        about.by_release,
+    )
+
+
+def widened(prompts: float, decodes: float, spread: Spread, release: Spread | None = None) -> Uncertainty:
+    """What estimates say of steps with prompts and without, and what is added to it."""
+    others = [hypot(step, EIGHTY * each) for step, each in zip((prompts, decodes, 0.0), spread, strict=True)]
+    added = [EIGHTY * each for each in release or Spread()]
+    ends = [hypot(each, more) for each, more in zip(others, added, strict=True)]
+    shares = [(more / end) ** 2 if end else 0.0 for more, end in zip(added, ends, strict=True)]
+    return Uncertainty(ends[0], ends[1], ends[2], by_release=Spread(*shares))
+
+
+def _of_phase(deployment: Deployment, totals: PhaseTotals) -> float:
+    if not totals.steps:
+        return 0.0
+    step = estimate_shape(deployment, average_shape(totals, deployment.drafting))
+    return step_uncertainty(step, across_nodes=deployment.crosses_nodes, most=_most(step))
+
+
+def _most(step: StepCost) -> float:
+    """How far whole steps like this were off at most, by what most of its kernels are known from."""
+    whole = sum(kernel.seconds for kernel in step.kernels)
+    own, sibling = (
+        sum(kernel.seconds for kernel in step.kernels if kernel.estimate.source == source) / whole
+        for source in ("measured", "sibling")
+    )
+    if own + sibling < KNOWN_SHARE:
+        return inf
+    return STEP_MOST if own >= KNOWN_SHARE else SIBLING_MOST
+
+
+class Gains(NamedTuple):
+    """Logarithms of how many times shorter times can be, by what hardware allows."""
+
+    prompts: float = inf
+    decodes: float = inf
+
+
+def gains_of(deployment: Deployment, record: Record) -> Gains:
+    """Of the average steps of a run: down to what the hardware allows, and a bound not at all."""
+    phases = (record.prefilling, record.decoding)
+    return Gains(*(_gain(deployment, totals) if totals.steps else inf for totals in phases))
+
+
+def _gain(deployment: Deployment, totals: PhaseTotals) -> float:
+    if deployment.predictor.is_bound:
+        return 0.0
+    step = estimate_shape(deployment, average_shape(totals, deployment.drafting))
+    if not is_modelled(deployment.gpu):
+        return log(float(step.gpu.seconds) / float(step.gpu.low))
+    least = sum(kernel.seconds * min(kernel.achieved / kernel.limit, 1.0) for kernel in step.kernels if kernel.limit)
+    return log(max(step.seconds / least, 1.0)) if least else inf
+
+
+def step_uncertainty(step: StepCost, *, across_nodes: bool = False, most: float = inf) -> float:
+    """Logarithm of the upper end of the 80 % interval of a step's GPU time; what is known of its kernels says no more
+    than ``most``.
+    """
+    seconds = np.array([kernel.seconds for kernel in step.kernels])
+    ends = np.array([(float(kernel.estimate.low), float(kernel.estimate.high)) for kernel in step.kernels])
+    weighted = seconds / seconds.sum() * np.log(ends[:, 1] / ends[:, 0]) / 2
+    common = np.array([COMMON[kernel.estimate.source] for kernel in step.kernels])
+    own, shared = ((1 - common) * weighted**2).sum(), (np.sqrt(common) * weighted).sum() ** 2
+    known = min(float(np.sqrt(own + shared)), most)
+    wires = sum(kernel.seconds for kernel in step.kernels if across_nodes and kernel.family == "collective")
+    new = sum(kernel.seconds for kernel in step.kernels if kernel.is_new)
+    unknown = EIGHTY * np.array([NETWORK_SPREAD * wires, NEW_KERNEL_SPREAD * new]) / seconds.sum()
+    return float(np.hypot(known, np.hypot(*unknown)))
+
+
+def redraw(workload: Workload, replica: Replica, *, seed: int, count: int) -> Workload | None:
+    """What another seed would have drawn, cut to what the engine takes; None where chance made none of it."""
+    other = redrawn(workload, seed=seed, count=count)
+    return None if other is None else _shortened(other, longest_taken(workload, replica))
+
+
+def longest_taken(workload: Workload, replica: Replica) -> int:
+    """Tokens of the longest request that the engine is known to take."""
+    if replica.max_model_len is not None and replica.policy.chunked_prefill:
+        blocks = replica.kv_shape.most_blocks(replica.max_model_len, replica.policy.max_num_batched_tokens)
+        if blocks <= replica.num_blocks:
+            return replica.max_model_len
+    return max(request.num_input + request.num_output for request in workload.requests)
+
+
+def _shortened(workload: Workload, longest: int) -> Workload:
+    requests = tuple(
+        request
+        if request.num_input + request.num_output <= longest
+        else replace(request, num_input=(kept := min(request.num_input, longest - 1)), num_output=longest - kept)
+        for request in workload.requests
+    )
+    return replace(workload, requests=requests)
+
+
+Array = npt.NDArray[Any]
+
+NINETY = 0.8 / sqrt(2 * 0.9 * 0.1)
+"""Where Student's t with two degrees of freedom has nine tenths of its values below: the upper end of 80 %."""
+AT_ONCE = 0.05
+"""Requests sent within so many seconds form a static batch."""
+SLOWER_UNDER_LOAD = 0.3
+"""How much slower than its forecast the middle of a result under load is, in standard deviations of a normal
+distribution with its interval: of an engine like those that were measured ..."""
+SLOWER_ELSEWHERE = 0.15
+"""... of any other, under load or not; its intervals are wider ..."""
+SLOWER_BEFORE = 0.64
+"""... and of a release of long before: three of four published runs of these are slower than forecast."""
+
+
+def odds_within(room: Array | float, half_width: float, slower: float = 0.0) -> Array:
+    """The probability that a latency is at most ``exp(room)`` times its forecast.
+
+    ``half_width`` is the logarithm of the upper end of its 80 % interval over the forecast. A rate is at least
+    ``exp(-room)`` times its own with the same probability.
+    """
+    room = np.asarray(room, dtype=float)
+    if half_width <= 0:
+        return np.where(room >= 0, 1.0, 0.0)
+    deviations = NINETY * (room / half_width - slower / EIGHTY)
+    return np.asarray(0.5 + deviations / (2 * np.sqrt(2 + deviations**2)))
+
+
+def slower_by(deployments: Sequence[Deployment], workload: Workload, version: Version = ()) -> float:
+    """How much slower than the forecast the middle of a result of these requests is, for `odds_within`."""
+    if is_older(deployments[0].engine, version):
+        return SLOWER_BEFORE
+    if len(deployments) > 1 or not is_like_measured(deployments[0]):
+        return SLOWER_ELSEWHERE
+    return 0.0 if is_at_once(workload) else SLOWER_UNDER_LOAD
+
+
+def is_at_once(workload: Workload) -> bool:
+    """Whether all requests are sent together, so that nobody waits for anybody else's arrival."""
+    first, last = workload.requests[0], workload.requests[-1]
+    return workload.concurrency is None and last.arrival - first.arrival <= AT_ONCE
+
+
+AROUND = 0.5
+"""How far around a percentile others are looked at, as a share of what is left on its shorter side."""
+
+
+def results_of(served: Record | Served) -> Array:
+    """TTFT, TPOT, time between tokens, end to end and tokens a second; not a number where there is none."""
+    gaps, counts = served.gaps
+    summaries = [
+        percentiles(values, weights).values if values.size else (np.nan,) * len(NAMES)
+        for values, weights in ((served.ttft, None), (served.tpot, None), (gaps, counts), (served.end_to_end, None))
+    ]
+    duration = float(served.last_token.max() - served.sent_at.min())
+    return np.array([*np.ravel(summaries), served.num_output.sum() / duration])
+
+
+def smoothed_of(served: Record | Served) -> Array:
+    """The same with percentiles as means over ranks around each: how they move hangs on fewer accidents."""
+    gaps, counts = served.gaps
+    rows = [
+        _smoothed(values, weights) if values.size else np.full(len(NAMES), np.nan)
+        for values, weights in ((served.ttft, None), (served.tpot, None), (gaps, counts), (served.end_to_end, None))
+    ]
+    duration = float(served.last_token.max() - served.sent_at.min())
+    return np.array([*np.ravel(rows), served.num_output.sum() / duration])
+
+
+def _smoothed(values: Array, counts: Array | None) -> Array:
+    """The mean, and geometric means of quantiles around each percentile."""
+    order = np.argsort(values)
+    ranked, weights = values[order], np.ones(values.size) if counts is None else counts[order]
+    reached = np.cumsum(weights) / weights.sum()
+    found = [float((ranked * weights).sum() / weights.sum())]
+    for fraction in FRACTIONS:
+        around = fraction + AROUND * min(fraction, 1 - fraction) * np.linspace(-1, 1, 15)
+        places = np.minimum(np.searchsorted(reached, around), ranked.size - 1)
+        found.append(float(np.exp(np.log(np.maximum(ranked[places], 1e-12)).mean())))
+    return np.array(found)
+
+
+def chance_in(served: Record | Served) -> Array:
+    """What the luck of ranks adds to each of these: nothing to means, to the many gaps between tokens and to rates."""
+    nothing = [0.0] * len(NAMES)
+    ttft, tpot, end_to_end = (
+        [0.0, *(chance_of(values, fraction) for fraction in FRACTIONS)] if values.size else nothing
+        for values in (served.ttft, served.tpot, served.end_to_end)
+    )
+    return np.array([*ttft, *tpot, *nothing, *end_to_end, 0.0])
+
+
+def chance_of(values: Array, fraction: float, count: int | None = None) -> float:
+    """Half the width of the 80 % interval of a percentile of ``count`` such values, as a logarithm."""
+    ranked = np.sort(values)
+    off = EIGHTY * np.sqrt(fraction * (1 - fraction) / (count or ranked.size))
+    low, high = (np.clip(ranked.size * level, 0, ranked.size - 1) for level in (fraction - off, fraction + off))
+    return float(np.log(ranked[int(high)] / ranked[int(low)]) / 2)
+
+
+DRAWS = 4
+STUDENT = 1.533
+"""Standard deviations on either side that hold 80 %, where the standard deviation is known from five draws."""
+APART = 1_000_003
+"""Between the seeds of two draws, so that nobody who counts seeds up meets one."""
+RESIDENCES, MEMORIES = 8, 10
+"""A draw must be long enough to forget its start: so many times as many requests as are in the system at one time, and
+as are alike."""
+LENGTHS = 128, 1024
+"""A draw has so many requests at least, if the run has, and so many at most ..."""
+LENGTHS_STEP_BY_STEP = 48, 128
+"""... and where no stretch of steps can be jumped over, which takes ten times as long."""
+BATCHES, STUDENT_OF_BATCHES = 20, 1.328
+"""Of a steady part, and the standard errors on either side that hold 80 % where so many tell the error."""
+STRATA, LEAST_KEPT = 50, 2 * BATCHES
+LEAST = 1e-8
+"""A variance (of logarithms) that nobody cares about."""
+
+
+class Batches:
+    """The requests of a steady part in the order in which they were sent, in twenty batches.
+
+    Where all requests of a run together come at just the rate and have just the lengths of what they are drawn from
+    (``spread_out``), what a batch shows because it got more or longer ones than others is no error of the whole: it is
+    left out, as far as it follows from the load of a batch and of the one before it, and from the lengths of prompts.
+    """
+
+    def __init__(self, served: Record | Served, workload: Workload, begin: float, end: float) -> None:
+        self.begin, self.end = begin, end
+        inside = np.flatnonzero((served.sent_at >= begin) & (served.sent_at <= end))
+        self.inside = inside[np.argsort(served.sent_at[inside], kind="stable")]
+        self.several = served.num_output[self.inside] > 1
+        span = (served.last_token - served.first_token)[self.inside][self.several]
+        self.values = {
+            "ttft": served.ttft[self.inside],
+            "tpot": span / (served.num_output[self.inside][self.several] - 1),
+            "e2e": served.end_to_end[self.inside],
+        }
+        self._workload, self._served = workload, served
+        self.is_spread_out = workload.drawn is not None and workload.drawn.spread_out and self.inside.size >= LEAST_KEPT
+
+    @cached_property
+    def _places(self) -> Array:
+        """The batch of each request."""
+        return np.arange(self.inside.size) * BATCHES // max(self.inside.size, 1)
+
+    @cached_property
+    def _inputs(self) -> Array:
+        requests = self._workload.requests
+        return np.array([requests[index].num_input for index in self.inside.tolist()], dtype=float)
+
+    @cached_property
+    def _controls(self) -> Array:
+        """What is known of the sum over all batches: their prompts, answers and, at a rate, seconds; off their means.
+
+        The seconds of the batch before count, too: whoever came then is still there.
+        """
+        outputs = self._served.num_output[self.inside].astype(float)
+        known = [np.bincount(self._places, each, BATCHES) for each in (self._inputs, outputs)]
+        if self._workload.rate is not None:
+            sent = self._served.sent_at[self.inside]
+            seconds = np.diff([*sent[np.searchsorted(self._places, np.arange(BATCHES))], self.end])
+            known += [seconds, np.roll(seconds, 1)]
+        return np.column_stack([np.ones(BATCHES), *(each / each.mean() - 1.0 for each in known)])
+
+    @cached_property
+    def _strata(self) -> Array:
+        """Parts of the requests by the length of their prompts, about as large as each other; equals are together."""
+        edges = np.unique(np.quantile(self._inputs, np.arange(1, STRATA) / STRATA))
+        return np.searchsorted(edges, self._inputs)
+
+    def error(self, name: str, fraction: float | None) -> float:
+        """The standard error (of the logarithm) of the mean of a latency, or of a percentile."""
+        values, several = self.values[name], self.several if name == "tpot" else slice(None)
+        if values.size < LEAST_KEPT or not values.any():
+            return 0.0 if not values.size else 1.0
+        middle = float(values.mean() if fraction is None else np.percentile(values, 100 * fraction))
+        scored = values / middle if fraction is None else (values <= middle).astype(float)
+        error = self._error(scored, self._places[several], self._strata[several] if self.is_spread_out else None)
+        return error if fraction is None else _around(np.sort(values), fraction, error)
+
+    @cached_property
+    def gaps(self) -> tuple[Array, Array, Array]:
+        """The batch in time of each time between tokens, and the times and how often each occurred."""
+        ended, gaps, counts = self._served.timed_gaps
+        inside = (ended > self.begin) & (ended <= self.end)
+        places = ((ended[inside] - self.begin) / (self.end - self.begin) * BATCHES).astype(np.int64)
+        return np.minimum(places, BATCHES - 1), gaps[inside], counts[inside]
+
+    def rate_error(self) -> float:
+        """The standard error of tokens a second; none where as much is served as comes, at a rate that is known."""
+        if self.is_spread_out and self._workload.rate is not None:
+            return 0.0
+        places, _, counts = self.gaps
+        tokens = np.bincount(places, counts, BATCHES)
+        return error_of_mean(tokens / max(float(tokens.mean()), 1e-30))
+
+    def _error(self, scored: Array, places: Array, strata: Array | None) -> float:
+        sizes = np.maximum(np.bincount(places, minlength=BATCHES), 1)
+        means = np.bincount(places, scored, BATCHES) / sizes
+        whole = error_of_mean(means)
+        if strata is None:
+            return max(whole, sqrt(float(scored.var()) / scored.size))
+        of_strata = np.bincount(strata, scored, STRATA) / np.maximum(np.bincount(strata, minlength=STRATA), 1)
+        scored = scored - of_strata[strata]
+        means = np.bincount(places, scored, BATCHES) / sizes
+        left = means - self._controls @ np.linalg.lstsq(self._controls, means, rcond=None)[0]
+        freedom = (BATCHES - 1) / (BATCHES - self._controls.shape[1])
+        rest = max(error_of_mean(left) ** 2 * freedom, float(scored.var()) / scored.size)
+        # What was cut off at both ends had its part of the load, too.
+        cut = 1.0 - self.inside.size / len(self._workload.requests)
+        return sqrt(rest + cut * max(0.0, whole**2 - rest))
+
+
+def error_of_mean(means: Array) -> float:
+    """The standard error of the mean of batches; those that are alike to their neighbours count for less."""
+    rest = means - means.mean()
+    alike = float(np.clip((rest[1:] @ rest[:-1]) / max(float(rest @ rest), 1e-30), 0.0, 0.8))
+    return sqrt(float(means.var(ddof=1)) / means.size * (1.0 + alike) / (1.0 - alike))
+
+
+def _around(ranked: Array, fraction: float, off: float) -> float:
+    """What a standard error of the share below a percentile is for the percentile itself, as a logarithm."""
+    low, high = (np.clip(ranked.size * level, 0, ranked.size - 1) for level in (fraction - off, fraction + off))
+    return float(np.log(ranked[int(high)] / max(float(ranked[int(low)]), 1e-12)) / 2)
+
+
+def steady_luck(served: Record | Served, workload: Workload, begin: float, end: float) -> Array:
+    """Half widths of 80 % intervals (logarithms) of what an endless run would show, from a steady part of this one."""
+    batches, fractions = Batches(served, workload, begin, end), (None, *FRACTIONS)
+    ttft, tpot, whole = ([batches.error(name, each) for each in fractions] for name in ("ttft", "tpot", "e2e"))
+    places, gaps, counts = batches.gaps
+    of_tokens = [_gaps_error(gaps, counts, places, each) for each in fractions]
+    rate = batches.rate_error()
+    return STUDENT_OF_BATCHES * np.array([*ttft, *tpot, *of_tokens, *whole, rate])
+
+
+def _gaps_error(gaps: Array, counts: Array, places: Array, fraction: float | None) -> float:
+    """The same of times between tokens, each of which occurred so often in one of the batches."""
+    totals = np.bincount(places, counts, BATCHES)
+    if not gaps.size or not totals.all():
+        return 0.0
+    if fraction is None:
+        means = np.bincount(places, counts * gaps, BATCHES) / totals
+        return error_of_mean(means / means.mean())
+    order = np.argsort(gaps)
+    shares = np.cumsum(counts[order]) / counts.sum()
+    ranked = gaps[order]
+    middle = ranked[np.searchsorted(shares, fraction)]
+    off = error_of_mean(np.bincount(places, counts * (gaps <= middle), BATCHES) / totals)
+    ends = np.clip([fraction - off, fraction + off], 0.0, 1.0 - 1e-12)
+    low, high = ranked[np.searchsorted(shares, ends)].tolist()
+    return float(np.log(high / max(low, 1e-12)) / 2)
+
+
+def luck_of(
+    workload: Workload,
+    served: Record | Served,
+    replica: Replica,
+    serve: Callable[[Workload], Record | Served],
+    lengths: tuple[int, int] = LENGTHS,
+) -> Array | None:
+    """Half widths of 80 % intervals (logarithms) within which the results of another seed lie; None if none was drawn.
+
+    ``served`` is the run itself, ``serve`` runs another workload.
+    """
+    count, (least, most) = len(workload.requests), lengths
+    # All at once: what happens depends on how many they are.
+    needed = count if workload.rate is None and workload.concurrency is None else max(least, _memory(served))
+    length = min(count, most, needed)
+    drawn = _draws(workload, replica, length)
+    if not drawn:
+        return None
+    others = [serve(other) for other in drawn]
+    scale, both = length / count, sqrt(2.0)  # the run itself is a draw, too
+    latencies = [
+        _of_latency([getattr(run, name) for run in (served, *others)], length, count)
+        for name in ("ttft", "tpot", "end_to_end")
+    ]
+    gaps = np.var(np.log([_of_tokens(run) for run in others]), axis=0, ddof=1)
+    rates = float(np.var(np.log([_rate(run, length) for run in (served, *others)]), ddof=1))
+    parts = [*latencies[:2], STUDENT * np.sqrt(gaps * scale), latencies[2], [_of_rate(workload, served, rates * scale)]]
+    return both * np.concatenate(parts)
+
+
+def _draws(workload: Workload, replica: Replica, length: int) -> list[Workload]:
+    """Workloads of other seeds."""
+    seed = 0 if workload.drawn is None else workload.drawn.seed
+    seeds = (seed + APART * number for number in range(1, DRAWS + 1))
+    found = (redraw(workload, replica, seed=each, count=length) for each in seeds)
+    return [other for other in found if other is not None]
+
+
+def _memory(served: Record | Served) -> int:
+    """How many requests a draw needs: some times as many as are in the system, or as go through much the same."""
+    stayed, span = served.end_to_end, float(np.ptp(served.sent_at))
+    in_system = float(stayed.sum()) / max(span, 1e-9)
+    alike = max(_num_alike(served.ttft), _num_alike(stayed))
+    return int(min(1e9, max(RESIDENCES * in_system, MEMORIES * alike)))
+
+
+def _num_alike(values: Array, batches: int = 10) -> float:
+    """By which factor the variance of a mean is larger than of independent values, from the means of ten batches."""
+    size = values.size // batches
+    if size < 2 or not values.any():
+        return 1.0
+    means = values[: size * batches].reshape(batches, size).mean(axis=1)
+    return float(size * means.var(ddof=1) / max(values.var(), 1e-30))
+
+
+def _of_latency(values: list[Array], length: int, count: int) -> Array:
+    """Half widths for a run of ``count`` requests: the first of the runs, of which the others have ``length``."""
+    together = np.concatenate(values)
+    if not all(each.size for each in values):
+        return np.zeros(len(NAMES))
+    variances = np.var(np.log([percentiles(each[:length]).values for each in values]), axis=0, ddof=1)
+    short, whole = _if_independent(together, length), _if_independent(together, count)
+    factors = (variances + LEAST) / (short**2 + LEAST)
+    # What independent requests would have is known, not read off five draws, and is the least there can be.
+    return np.asarray(np.maximum(EIGHTY, STUDENT * np.sqrt(factors)) * whole)
+
+
+def _of_tokens(served: Record | Served) -> tuple[float, ...]:
+    """Mean and percentiles of the time between tokens."""
+    gaps, counts = served.gaps
+    return percentiles(gaps, counts).values if gaps.size else (1.0,) * len(NAMES)
+
+
+def _rate(served: Record | Served, length: int) -> float:
+    """Tokens a second up to the end of the first requests."""
+    duration = float(served.last_token[:length].max() - served.sent_at.min())
+    return float(served.num_output[:length].sum()) / duration
+
+
+def _if_independent(values: Array, count: int) -> Array:
+    """Standard deviations (of logarithms) of mean and percentiles of so many independent ones of these values."""
+    mean = float(values.std() / values.mean()) / sqrt(count)
+    return np.array([mean, *(chance_of(values, fraction, count) / EIGHTY for fraction in FRACTIONS)])
+
+
+def _of_rate(workload: Workload, served: Record | Served, variance: float) -> float:
+    """Tokens a second are what was sent a second, where requests come at a rate: gaps and lengths tell the rest."""
+    if workload.rate is None:
+        return STUDENT * sqrt(variance)
+    gaps = np.diff(np.sort(served.sent_at), prepend=0.0)
+    off = served.num_output / served.num_output.mean() - gaps / max(float(gaps.mean()), 1e-30)
+    return EIGHTY * float(off.std()) / sqrt(off.size)

@@ -1,0 +1,259 @@
+"""Families whose layers all attend, by grouped heads or latents: Llama, Qwen, Gemma, DeepSeek, Step and others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypedDict
+
+from infercast.errors import UnsupportedModelError
+from infercast.models.families.fields import Answer, Fields
+from infercast.models.families.layers import (
+    Layer,
+    after_dense_layers,
+    checked_kv_heads,
+    deepseek_experts,
+    dense_feed_forward,
+    grouped_attention,
+    listed_windows,
+    rotary_dim,
+    routed_experts,
+    useful_window,
+)
+from infercast.models.feed_forward import DenseFeedForward, FeedForward
+from infercast.models.mixers import GroupedAttention, LatentAttention
+
+
+def plain_networks(fields: Fields, bias: Answer = False) -> list[FeedForward]:
+    """The same dense network in every layer."""
+    return [dense_feed_forward(fields, bias=fields.answer(bias))] * fields.layers
+
+
+def read_grouped(
+    fields: Fields,
+    *,
+    windows: Callable[[Fields], list[int]] = lambda fields: [0] * fields.layers,
+    networks: Callable[[Fields], Sequence[FeedForward]] = plain_networks,
+    norms: int = 2,
+    **attention: Answer,
+) -> list[Layer]:
+    """Layers of grouped attention, with the window and the feed-forward network of each; ``attention`` is for all."""
+    plain = grouped_attention(fields, **{name: fields.answer(said) for name, said in attention.items()})
+    each = windows(fields)
+    kinds = {window: replace(plain, window=useful_window(fields, window)) for window in set(each)}
+    return [Layer(kinds[window], network, norms) for window, network in zip(each, networks(fields), strict=True)]
+
+
+def every_layer(fields: Fields) -> list[int]:
+    """Mistral, Phi and Mixtral: a window, where there is one, in every layer."""
+    return _windows(fields, [fields.count("sliding_window") > 0] * fields.layers)
+
+
+def every_other_layer(fields: Fields) -> list[int]:
+    """Gemma 2 and gpt-oss: the first layer is windowed, the next is not."""
+    return _windows(fields, [index % 2 == 0 for index in range(fields.layers)])
+
+
+def once_a_period(fields: Fields) -> list[int]:
+    """Gemma 3: five windowed layers, then one that sees everything."""
+    period = fields.positive("sliding_window_pattern", "_sliding_window_pattern", default=6)
+    return _windows(fields, [(index + 1) % period != 0 for index in range(fields.layers)])
+
+
+def upper_layers(fields: Fields) -> list[int]:
+    """Qwen: with ``use_sliding_window``, layers from ``max_window_layers`` on are windowed."""
+    if not fields.flag("use_sliding_window"):
+        return [0] * fields.layers
+    first = fields.count("max_window_layers", default=fields.layers)
+    return _windows(fields, [index >= first for index in range(fields.layers)])
+
+
+def listed_layers(fields: Fields) -> list[int]:
+    """OLMo 3: only where ``layer_types`` says so."""
+    return _windows(fields, [False] * fields.layers)
+
+
+def _windows(fields: Fields, otherwise: list[bool]) -> list[int]:
+    """The window of each layer: ``sliding_window`` where layer_types, or ``otherwise``, has a windowed layer."""
+    windowed = listed_windows(fields) or otherwise
+    window = fields.positive("sliding_window") if any(windowed) else 0
+    return [window if here else 0 for here in windowed]
+
+
+def read_step(fields: Fields) -> list[Layer]:
+    """Windowed layers may have heads of their own; the first layers are dense."""
+    windowed = listed_windows(fields) or [False] * fields.layers
+    everywhere = _attention(fields, fields)
+    # Newer files say nothing of heads that differ.
+    other = fields.section("attention_other_setting")
+    local = replace(
+        _attention(fields, other) if other.values else everywhere,
+        window=useful_window(fields, fields.positive("sliding_window")) if any(windowed) else 0,
+    )
+    sparse_layers = _sparse_layers(fields)
+    experts = routed_experts(
+        fields,
+        "moe_num_experts" if fields.raw("moe_num_experts") is not None else "num_experts",
+        "moe_intermediate_size",
+        shared_inter=fields.count("share_expert_dim"),
+        router_bias="use_moe_router_bias",
+    )
+    dense = dense_feed_forward(fields)
+    return [
+        Layer(local if here else everywhere, experts if index in sparse_layers else dense)
+        for index, here in enumerate(windowed)
+    ]
+
+
+def step_head(fields: Fields, layers: Sequence[Layer]) -> list[Layer]:
+    """What predicts further tokens: windowed attention and a dense network."""
+    windowed = (layer.mixer for layer in layers if isinstance(layer.mixer, GroupedAttention) and layer.mixer.window)
+    return [Layer(next(windowed, layers[-1].mixer), dense_feed_forward(fields))]
+
+
+def _attention(fields: Fields, sizes: Fields) -> GroupedAttention:
+    """Attention with the heads that ``sizes`` give."""
+    heads = sizes.positive("num_attention_heads")
+    head_dim = sizes.positive("head_dim", default=fields.positive("hidden_size") // heads)
+    key = "num_attention_groups" if sizes.raw("num_attention_groups") is not None else "num_key_value_heads"
+    return GroupedAttention(
+        heads=heads,
+        kv_heads=checked_kv_heads(sizes, key, heads),
+        head_dim=head_dim,
+        value_dim=head_dim,
+        rotary_dim=rotary_dim(fields, head_dim),
+        qk_norm=True,
+        qkv_bias=fields.flag("attention_bias"),
+        gate_width=1 if fields.flag("use_head_wise_attn_gate") else 0,
+    )
+
+
+def _sparse_layers(fields: Fields) -> set[int]:
+    """Layers with experts: a list of numbers in one string, or all after the first few."""
+    listed = fields.word("moe_layers_enum")
+    if not listed:
+        return set(range(fields.count("first_k_dense_replace", default=1), fields.layers))
+    numbers = [number.strip() for number in listed.split(",")]
+    if not all(number.isdecimal() for number in numbers):
+        raise fields.wrong("moe_layers_enum", "whole numbers with commas between them")
+    return {int(number) for number in numbers}
+
+
+def read_deepseek(fields: Fields) -> list[Layer]:
+    """DeepSeek-V2, V3, R1 and V3.1, Kimi-K2 and K2.5, GLM-4.7-Flash: attention over one compressed vector a token."""
+    attention = LatentAttention(**latent_sizes(fields))
+    networks = after_dense_layers(fields) if fields.count("n_routed_experts") else plain_networks(fields)
+    return [Layer(attention, network) for network in networks]
+
+
+class LatentSizes(TypedDict):
+    """The sizes of latent attention, by the names of its mixer."""
+
+    heads: int
+    kv_lora_rank: int
+    q_lora_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+
+
+def latent_sizes(fields: Fields) -> LatentSizes:
+    """The sizes from the keys that DeepSeek gave them."""
+    return {
+        "heads": fields.positive("num_attention_heads"),
+        "kv_lora_rank": fields.positive("kv_lora_rank"),
+        "q_lora_rank": fields.count("q_lora_rank"),
+        "nope_dim": fields.positive("qk_nope_head_dim"),
+        "rope_dim": fields.positive("qk_rope_head_dim"),
+        "value_dim": fields.positive("v_head_dim"),
+    }
+
+
+def read_gemma4(fields: Fields) -> list[Layer]:
+    """Gemma 4: layers that see everything have wider and fewer heads; experts may run beside the dense half."""
+    if fields.count("hidden_size_per_layer_input"):
+        raise UnsupportedModelError(f"{fields.where}: per-layer embeddings (Gemma 4 E2B, E4B) are not modelled yet")
+    if fields.count("num_kv_shared_layers"):
+        raise UnsupportedModelError(f"{fields.where}: layers that share a KV cache are not modelled yet")
+    windowed = listed_windows(fields) or [(index + 1) % 6 != 0 for index in range(fields.layers)]
+    local = grouped_attention(fields, window=fields.positive("sliding_window"), qk_norm=True)
+    everywhere = _global_attention(fields, local)
+    network: FeedForward = dense_feed_forward(fields)
+    norms = 4
+    if fields.flag("enable_moe_block"):
+        keys = ("num_experts", "moe_intermediate_size", "expert_intermediate_size")
+        network = routed_experts(fields, *keys, dense_inter=network.inter)
+        norms = 7  # beside its experts a layer norms the input and output of either feed-forward once more
+    return [Layer(local if here else everywhere, network, norms) for here in windowed]
+
+
+def _global_attention(fields: Fields, local: GroupedAttention) -> GroupedAttention:
+    head_dim = fields.positive("global_head_dim", default=local.head_dim)
+    shared = fields.flag("attention_k_eq_v")
+    # Only layers whose keys serve as values have a head count of their own.
+    key = "num_global_key_value_heads" if shared else "num_key_value_heads"
+    return replace(
+        local,
+        kv_heads=checked_kv_heads(fields, key, local.heads) if fields.raw(key) is not None else local.kv_heads,
+        head_dim=head_dim,
+        value_dim=head_dim,
+        rotary_dim=rotary_dim(fields.section("rope_parameters").section("full_attention"), head_dim),
+        window=0,
+        shared_key_value=shared,
+    )
+
+
+def read_llama4(fields: Fields) -> list[Layer]:
+    """Llama 4: attention in chunks where there are rotary positions, experts in every n-th layer."""
+    layers = fields.layers
+    rotated = fields.numbers("no_rope_layers") or [int((index + 1) % 4 != 0) for index in range(layers)]
+    rotated = fields.a_layer("no_rope_layers", rotated)
+    step = fields.positive("interleave_moe_layer_step", default=1)
+    listed = fields.numbers("moe_layers")
+    sparse_layers = set(range(step - 1, layers, step) if listed is None else listed)
+    bias = fields.flag("attention_bias")
+    attention = grouped_attention(fields, qkv_bias=bias, output_bias=bias)
+    everywhere = replace(attention, rotary_dim=0)
+    window = useful_window(fields, fields.count("attention_chunk_size", default=8192))
+    chunked = replace(attention, window=window, qk_norm=fields.flag("use_qk_norm"), chunked=window > 0)
+    inter = fields.positive("intermediate_size")
+    sparse = routed_experts(fields, "num_local_experts", "intermediate_size", shared_inter=inter)
+    dense = DenseFeedForward(fields.positive("intermediate_size_mlp", default=inter))
+    return [
+        Layer(chunked if rotated[index] else everywhere, sparse if index in sparse_layers else dense)
+        for index in range(layers)
+    ]
+
+
+def read_mimo_v2_flash(fields: Fields) -> list[Layer]:
+    """MiMo-V2-Flash: windowed layers with sinks and more key-value heads, values narrower than keys."""
+    windowed = fields.a_layer("hybrid_layer_pattern", fields.numbers("hybrid_layer_pattern") or [0] * fields.layers)
+    is_sparse = fields.a_layer("moe_layer_freq", fields.numbers("moe_layer_freq") or [1] * fields.layers)
+    everywhere = _mimo_attention(fields, "", "add_full_attention_sink_bias", 0)
+    sliding = _mimo_attention(fields, "swa_", "add_swa_attention_sink_bias", fields.positive("sliding_window"))
+    sparse, dense = deepseek_experts(fields), dense_feed_forward(fields)
+    return [
+        Layer(sliding if window else everywhere, sparse if experts else dense)
+        for window, experts in zip(windowed, is_sparse, strict=True)
+    ]
+
+
+def mimo_v2_head(fields: Fields, layers: Sequence[Layer]) -> list[Layer]:
+    """What predicts further tokens: windowed attention and a dense network."""
+    windowed = next(layer.mixer for layer in layers if getattr(layer.mixer, "window", 0))
+    return [Layer(windowed, dense_feed_forward(fields))]
+
+
+def _mimo_attention(fields: Fields, prefix: str, sinks: str, window: int) -> GroupedAttention:
+    heads = fields.positive(f"{prefix}num_attention_heads", "num_attention_heads")
+    head_dim = fields.positive(f"{prefix}head_dim", "head_dim")
+    return GroupedAttention(
+        heads=heads,
+        kv_heads=checked_kv_heads(fields, f"{prefix}num_key_value_heads", heads),
+        head_dim=head_dim,
+        value_dim=fields.positive(f"{prefix}v_head_dim", "v_head_dim", default=head_dim),
+        rotary_dim=rotary_dim(fields, head_dim),
+        window=useful_window(fields, window),
+        qkv_bias=fields.flag("attention_bias"),
+        sinks=fields.flag(sinks),
+    )

@@ -1,0 +1,466 @@
+"""Feed-forward halves of layers: dense networks, routed experts, and none."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from infercast.models.layout import ParallelLayout, Shard
+from infercast.ops import Call, Collective, Gemm, MoE
+from infercast.ops.elementwise import (
+    copy,
+    gated_activation,
+    norm,
+    output_gate,
+    plain_activation,
+    quantise,
+    routing,
+    weighted_sum,
+)
+from infercast.ops.op import Quantity, Size, bytes_of
+
+Multiples = tuple[int, int]
+"""What kernels pad the hidden size and the width of experts to."""
+UNPADDED: Multiples = (1, 1)
+
+
+class FeedForward(ABC):
+    """The half of a layer that treats every token by itself."""
+
+    __slots__ = ()
+
+    inter: int
+    """Its width, or that of each routed expert."""
+    experts: int
+    """Routed experts; 0: none."""
+    shared_inter: int
+    """Width of all experts together that serve every token beside the routed ones; 0: none."""
+    is_empty: ClassVar[bool] = False
+    """Whether the layer has no feed-forward at all: no kernels, no norm before it, no all-reduce after it."""
+    takes_quantised: ClassVar[bool] = False
+    """Whether the norm before it also quantises what it writes, where activations are quantised."""
+
+    @property
+    def has_plain_groups(self) -> bool:
+        """Whether routed experts are chosen from groups by plain scores, for which engines have no kernel."""
+        return False
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """A few words for the page of one model."""
+
+    @property
+    @abstractmethod
+    def modules(self) -> Mapping[str, list[tuple[str, ...]]]:
+        """Linear modules in a checkpoint by part, from the layer's name on: what different families call each."""
+
+    @property
+    @abstractmethod
+    def dense_widths(self) -> tuple[int, ...]:
+        """Widths of what computes every token, which the GPUs of a tensor-parallel group split."""
+
+    @abstractmethod
+    def matrices(self, hidden: int) -> int:
+        """Weights in matrices that serve every token."""
+
+    def expert_values(self, hidden: int, *, active: bool = False) -> tuple[int, int]:
+        """Weights of the routed experts, or of those that one token meets: in matrices, and in biases."""
+        return 0, 0
+
+    @abstractmethod
+    def vectors(self, hidden: int) -> int:
+        """Routers, gates and biases, those of the experts left out: on every GPU, in the base format."""
+
+    @abstractmethod
+    def held_bytes(self, shard: Shard, multiples: Multiples = UNPADDED) -> float:
+        """Bytes that one GPU holds, vectors on every GPU left out."""
+
+    @abstractmethod
+    def live_values(self, shard: Shard) -> float:
+        """Values a token that are alive at once while it is computed."""
+
+    @abstractmethod
+    def calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+        """Its kernels, which all follow from the number of tokens."""
+
+
+def hottest_load(tokens: Size, topk: int, layout: ParallelLayout) -> Size:
+    """Tokens that would load every GPU as the hottest one is loaded.
+
+    Copies bring as many tokens each. Where every GPU holds a share of each expert, all are loaded alike. With spread
+    experts and uniform routing the rows of a GPU are close to a Poisson count; the largest of n such counts lies about
+    sqrt(2 ln n) deviations above their mean, and no GPU gets more than all rows.
+    """
+    together = tokens * layout.sharing if layout.sharing > 1 else tokens
+    if layout.expert_gpus == 1:
+        return together
+    gpus = layout.expert_gpus
+    rows = together * topk / gpus
+    above = np.sqrt(2 * np.log(gpus) * (1 - 1 / gpus) / np.maximum(rows, 1e-9))
+    return np.asarray(together * np.minimum(1 + above, gpus))
+
+
+def exchange_calls(shard: Shard, topk: int, tokens: Size, layers: int, width: int) -> list[Call]:
+    """Tokens of all copies, ``width`` values each, to the GPUs of their experts, and results back.
+
+    By default an engine gathers all tokens everywhere and scatters the sums. Otherwise each GPU sends its tokens to the
+    GPUs that hold one of their ``topk`` experts, fewer than ``topk`` where several lie on the same.
+    """
+    layout, weights = shard.layout, shard.weights
+    # With spread experts all GPUs bring tokens together, a share of a copy's each; otherwise one GPU of every copy.
+    gpus = layout.expert_gpus if layout.experts else layout.sharing
+    sent, returned = (int(width * bytes_of(dtype)) for dtype in (weights.activation_experts, weights.base))
+    if layout.all_to_all:
+        reached = gpus * (1 - (1 - 1 / gpus) ** topk)
+        copies = np.asarray(tokens * reached / layout.tensor)  # GPUs of one copy send a share of its tokens each
+        dispatch = Collective("all_to_all", copies * sent, gpus)
+        combine = Collective("all_to_all", copies * returned, gpus)
+    else:
+        together = tokens * layout.sharing
+        dispatch = Collective("all_gather", together * sent, gpus)
+        combine = Collective("reduce_scatter", together * returned, gpus)
+    return [Call("experts_dispatch", dispatch, layers), Call("experts_combine", combine, layers)]
+
+
+MODULES = ("mlp.up_proj", "mlp.gate_up_proj", "feed_forward.up_proj", "mixer.up_proj")
+
+
+@dataclass(frozen=True, slots=True)
+class DenseFeedForward(FeedForward):
+    """An ordinary feed-forward network, gated (three matrices) or not (two)."""
+
+    inter: int
+    gated: bool = True
+    bias: bool = False
+
+    takes_quantised = True
+    experts = shared_inter = 0
+
+    @property
+    def description(self) -> str:
+        """Its width."""
+        return f"feed-forward of {self.inter:,}"
+
+    @property
+    def modules(self) -> dict[str, list[tuple[str, ...]]]:
+        """One stands for all: published checkpoints treat them alike."""
+        return {"feed_forward": [MODULES]}
+
+    @property
+    def dense_widths(self) -> tuple[int, ...]:
+        """Its own."""
+        return (self.inter,)
+
+    def matrices(self, hidden: int) -> int:
+        """Gate, up and down."""
+        return (3 if self.gated else 2) * hidden * self.inter
+
+    def vectors(self, hidden: int) -> int:
+        """Biases."""
+        return (2 if self.gated else 1) * self.inter + hidden if self.bias else 0
+
+    def held_bytes(self, shard: Shard, multiples: Multiples = UNPADDED) -> float:
+        """Split by columns and rows."""
+        weights = shard.weights
+        return self.matrices(shard.hidden) / shard.layout.tensor * weights.stored_bytes(weights.feed_forward)
+
+    def live_values(self, shard: Shard) -> float:
+        """Gate and up, and the activation between them and down."""
+        return 3 * shard.layout.share(self.inter)
+
+    def calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+        """Up, the activation, down."""
+        return dense_calls(shard, "", self.inter, self.gated, tokens, layers)
+
+
+def dense_calls(shard: Shard, prefix: str, inter: int, gated: bool, tokens: Size, layers: int) -> list[Call]:
+    """Gate and up in one product, the activation, then down."""
+    weights, width = shard.weights, shard.layout.share(inter)
+    activation = gated_activation if gated else plain_activation
+    up_name = f"{prefix}gate_up_proj" if gated else f"{prefix}up_proj"
+    # The norm before and the activation between quantise what they write: the engine's compiler fuses it into them.
+    up_width = width * (2 if gated else 1)
+    formats = weights.of_feed_forward
+    up = shard.linear(up_name, tokens, up_width, shard.hidden, formats, layers, quantised=True)
+    down = shard.linear(f"{prefix}down_proj", tokens, shard.hidden, width, formats, layers, quantised=True)
+    handed_on = weights.base if weights.quantised_apart else weights.activation_feed_forward
+    written = activation(tokens, width, weights.base, handed_on)
+    # Without a gate it is a squared ReLU, for which vLLM has no kernel: one cuts, one squares.
+    return [*up, Call(f"{prefix}activation", written, layers if gated else 2 * layers), *down]
+
+
+@dataclass(frozen=True, slots=True)
+class NoFeedForward(FeedForward):
+    """The missing half of a layer of Nemotron-H, or of one that pruning left without feed-forward (DeciLM)."""
+
+    inter = experts = shared_inter = 0
+    is_empty = True
+
+    @property
+    def description(self) -> str:
+        """That there is none."""
+        return "no feed-forward"
+
+    @property
+    def modules(self) -> dict[str, list[tuple[str, ...]]]:
+        """None."""
+        return {}
+
+    @property
+    def dense_widths(self) -> tuple[int, ...]:
+        """None."""
+        return ()
+
+    def matrices(self, hidden: int) -> int:
+        """None."""
+        return 0
+
+    def vectors(self, hidden: int) -> int:
+        """None."""
+        return 0
+
+    def held_bytes(self, shard: Shard, multiples: Multiples = UNPADDED) -> float:
+        """None."""
+        return 0.0
+
+    def live_values(self, shard: Shard) -> float:
+        """None."""
+        return 0.0
+
+    def calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+        """None."""
+        return []
+
+
+SHARED = (
+    "mlp.shared_experts", "mlp.shared_expert", "feed_forward.shared_expert", "block_sparse_moe.shared_experts",
+    "mixer.shared_experts", "ffn.shared_experts",
+)  # fmt: skip
+ROUTED = ("mlp.experts", "block_sparse_moe.experts", "feed_forward.experts", "mixer.experts", "ffn.experts")
+BESIDE_DENSE = ("experts", "moe.experts")
+"""Beside a dense feed-forward called mlp, the experts have a place of their own (Gemma 4)."""
+WHOLE_SHARED_EXPERTS = (
+    "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration", "Llama4ForCausalLM",
+    "Llama4ForConditionalGeneration", "NemotronHForCausalLM", "Qwen3NextForCausalLM", "Qwen3_5MoeForCausalLM",
+    "Qwen3_5MoeForConditionalGeneration",
+)  # fmt: skip
+"""Where GPUs compute shared experts whole, for a share of the tokens each, once experts are spread over copies."""
+
+WEIGHED_ROWS = 128
+"""Rows that multiplying takes as long for as reading the weights of an expert does, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertFeedForward(FeedForward):
+    """Routed experts, with shared ones beside them where the model has them."""
+
+    experts: int
+    topk: int
+    inter: int
+    shared_inter: int = 0
+    shared_gate: bool = False
+    """A learned scalar gate on the shared experts (Qwen2-MoE)."""
+    router_bias: bool = False
+    expert_bias: bool = False
+    dense_inter: int = 0
+    """Width of a dense feed-forward that runs in parallel with the experts (Gemma 4); 0: none."""
+    gated: bool = True
+    """Whether experts, shared ones too, have a gate beside their first matrix (not in Nemotron 3)."""
+    latent: int = 0
+    """The width that tokens are projected down to before the routed experts, and up from after them; 0: they are not
+    (Nemotron 3 Super and Ultra, Kimi-K3)."""
+    latent_norm: bool = False
+    """What comes out of the experts is normed before it is projected up (Kimi-K3)."""
+    grouped_choice: bool = False
+    """Experts are chosen from groups (DeepSeek), by scores in the router's own format."""
+    reached: int | None = None
+    """How many experts tokens go to at all, where a router without training leaves most of them out."""
+    routing: str = "uniform"
+    """How tokens spread over the experts: ``uniform``, ``balanced``, or ``power_law_`` and its exponent."""
+    wide_router: bool = False
+    """The router multiplies in fp32 (GLM-5)."""
+    slower: tuple[tuple[float, float], ...] = ()
+    """Numbers of tokens, and how many times as long the experts take there because of how an engine launches them."""
+    joined: int = 0
+    """Shared experts that an engine multiplies with the routed ones, as experts that every token goes to."""
+
+    @property
+    def has_plain_groups(self) -> bool:
+        """Whether the choice is from groups by plain scores (DeepSeek-V2), not by corrected ones."""
+        return self.grouped_choice and not self.router_bias
+
+    @property
+    def description(self) -> str:
+        """How many, how wide, and the width of shared ones."""
+        shared = f" and {self.shared_inter:,} shared" if self.shared_inter else ""
+        latent = f" behind {self.latent:,}" if self.latent else ""
+        return f"{self.topk} of {self.experts} experts of {self.inter:,}{latent}{shared}"
+
+    @property
+    def modules(self) -> dict[str, list[tuple[str, ...]]]:
+        """One matrix stands for each of dense, shared and routed experts."""
+        beside: list[tuple[str, ...]] = [MODULES] if self.dense_inter else []
+        beside += [tuple(f"{home}.up_proj" for home in SHARED)] if self.shared_inter else []
+        homes = BESIDE_DENSE if self.dense_inter else ROUTED
+        routed = tuple(f"{home}.0.{matrix}" for home in homes for matrix in ("up_proj", "w1"))
+        return {"feed_forward": beside, "experts": [routed]}
+
+    @property
+    def dense_widths(self) -> tuple[int, ...]:
+        """What runs beside the routed experts: shared ones, and a dense network."""
+        return self.shared_inter, self.dense_inter
+
+    @property
+    def _products(self) -> int:
+        """Matrices of an expert: gate, up and down, or the last two."""
+        return 3 if self.gated else 2
+
+    def matrices(self, hidden: int) -> int:
+        """What runs beside the routed experts, and before and after them."""
+        return hidden * (self._products * sum(self.dense_widths) + 2 * self.latent)
+
+    def expert_values(self, hidden: int, *, active: bool = False) -> tuple[int, int]:
+        """Gate, up and down of each, and biases where they have them."""
+        count, width = self.topk if active else self.experts, self.latent or hidden
+        biases = count * ((self._products - 1) * self.inter + width) if self.expert_bias else 0
+        return count * self._products * width * self.inter, biases
+
+    def vectors(self, hidden: int) -> int:
+        """The router, its bias, and the gate of the shared experts."""
+        router = self.experts * (hidden + (1 if self.router_bias else 0))
+        return router + (hidden if self.shared_gate else 0) + (self.latent if self.latent_norm else 0)
+
+    def held_bytes(self, shard: Shard, multiples: Multiples = UNPADDED) -> float:
+        """A share of the width of each expert or whole experts, as their kernels pad them."""
+        weights, layout, hidden = shard.weights, shard.layout, shard.hidden
+        whole = layout.experts and layout.sharing > 1 and shard.architecture in WHOLE_SHARED_EXPERTS
+        dense = self.shared_inter / (1 if whole else layout.tensor) + self.dense_inter / layout.tensor
+        beside = hidden * (self._products * dense + 2 * self.latent)
+        padded = _rounded(self.latent or hidden, multiples[0])
+        inter = _rounded(layout.share_expert_width(self.inter), multiples[1])
+        local = self.experts / layout.expert_gpus
+        biases = ((self._products - 1) * inter + padded) * local if self.expert_bias else 0.0
+        return (
+            beside * weights.stored_bytes(weights.feed_forward)
+            + self._products * padded * inter * local * weights.stored_bytes(weights.experts)
+            + biases * weights.stored_bytes(weights.base)
+        )
+
+    def live_values(self, shard: Shard) -> float:
+        """Those of the routed experts and of what runs beside them."""
+        layout, hidden = shard.layout, self.latent or shard.hidden
+        inter = layout.share_expert_width(self.inter)
+        # The fused experts keep one buffer for both products' outputs and one for the activation between them.
+        routed = self.topk * (max((self._products - 1) * inter, hidden) + inter)
+        beside = self._products * layout.share(sum(self.dense_widths))
+        # Where copies share experts, every GPU sees the tokens of all copies.
+        return (routed + hidden) * layout.sharing + beside
+
+    def calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+        """Router, experts and whatever runs beside them."""
+        calls = self._routed_calls(shard, tokens, layers)
+        beside = 0
+        for prefix, inter in (("shared_", 0 if self.joined else self.shared_inter), ("dense_", self.dense_inter)):
+            if inter:
+                calls += dense_calls(shard, prefix, inter, self.gated, tokens, layers)
+                beside += 1
+        if self.shared_gate and self.shared_inter and not self.joined:
+            calls += self._gate_calls(shard, tokens, layers)
+        if beside:
+            op = weighted_sum(tokens, shard.hidden, terms=1 + beside, dtype=shard.weights.base)
+            calls.append(Call("expert_sum", op, layers))
+        return calls
+
+    def _gate_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+        """The scalar that shared experts are multiplied by: a product of one column, its sigmoid, and the multiplying,
+        each a kernel of its own.
+        """
+        base = shard.weights.base
+        return [
+            Call("shared_gate", Gemm(tokens, 1, shard.hidden, base), layers),
+            Call("shared_sigmoid", plain_activation(tokens, 1, base), layers),
+            Call("shared_gating", output_gate(tokens, shard.hidden, 1, base), layers),
+        ]
+
+    def _slower(self, tokens: Size) -> Quantity:
+        """By steps: a configuration holds up to a number of tokens; and by what shared experts add."""
+        beside = 1.0 + self.joined * self._shared_part(tokens)
+        if not self.slower:
+            return beside
+        sizes, factors = np.array(self.slower).T
+        return np.asarray(np.interp(np.log2(tokens), np.log2(sizes), factors)) * beside
+
+    def _shared_part(self, tokens: Size) -> Quantity:
+        """A shared expert among the routed ones, as a share of these: its weights, and a row for every token."""
+        count = np.asarray(tokens, dtype=float)
+        hit = self.experts * (1.0 - (1.0 - 1.0 / self.experts) ** (count * self.topk))
+        return np.asarray((WEIGHED_ROWS + count) / (WEIGHED_ROWS * hit + self.topk * count))
+
+    def _router_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+        """The scores of all experts, in the base format or in fp32."""
+        base, hidden = shard.weights.base, shard.hidden
+        if not self.wide_router:
+            return [Call("router", Gemm(tokens, self.experts, hidden, base), layers)]
+        widen = copy(tokens, bytes_of(base) * hidden, 4.0 * hidden)
+        wide = Gemm(tokens, self.experts, hidden, "fp32", out_dtype="fp32")
+        return [Call("router_widen", widen, layers), Call("router", wide, layers)]
+
+    def _routed_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+        """Router and fused experts: each expert's width split over the GPUs, or whole experts spread over them."""
+        weights, layout = shard.weights, shard.layout
+        calls = self._router_calls(shard, tokens, layers)
+        calls.append(Call("routing", routing(tokens, self.experts, self.topk, weights.base), layers))
+        width = self.latent or shard.hidden
+        if self.latent:
+            calls += shard.linear("latent_down", tokens, width, shard.hidden, weights.of_feed_forward, layers)
+        if weights.activation_experts != weights.base:
+            op = quantise(tokens, width, weights.base, weights.activation_experts)
+            calls.append(Call("experts_quantise", op, layers))
+        chosen = self.reached or self.experts
+        hidden, inter = _padded(shard, width, layout.share_expert_width(self.inter))
+        experts = MoE(
+            hottest_load(tokens, self.topk, layout),
+            hidden=hidden,
+            inter=inter,
+            experts=chosen,
+            topk=self.topk,
+            local_experts=-(-chosen // layout.expert_gpus) if layout.experts else None,
+            dtype=weights.activation_experts,
+            weight_dtype=weights.experts,
+            gated=self.gated,
+            kernel=weights.experts_kernel,
+            routing=self.routing,
+        )
+        calls.append(Call("experts", experts, layers, slower=self._slower(experts.tokens)))
+        if layout.sharing > 1:
+            calls += exchange_calls(shard, self.topk, tokens, layers, width)
+        if self.latent_norm:
+            normed = norm(tokens, width, residual=False, dtype=weights.base, out_dtype=weights.base)
+            calls.append(Call("latent_norm", normed, layers))
+        if self.latent:
+            calls += shard.linear("latent_up", tokens, shard.hidden, width, weights.of_feed_forward, layers)
+        return calls
+
+
+def _padded(shard: Shard, hidden: int, inter: int) -> Multiples:
+    """Hidden size and width as kernels for mxfp4 experts have them: no kernel computes a width that 64 does not divide,
+    and Marlin's and those with activations in 8 bits need multiples of 256 and 128.
+    """
+    weights = shard.weights
+    if weights.experts != "mxfp4":
+        return hidden, inter
+    if weights.experts_kernel != "marlin" and weights.activation_experts != "fp8":
+        return hidden, _rounded(inter, 64)
+    return _rounded(hidden, 256), _rounded(inter, 128)
+
+
+def _rounded(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+__all__ = ["UNPADDED", "DenseFeedForward", "ExpertFeedForward", "FeedForward", "Multiples", "NoFeedForward"]

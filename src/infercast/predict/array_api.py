@@ -1,0 +1,425 @@
+"""Arithmetic of kernel formulas on one float or on arrays, and the terms that such a formula returns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+# What a physics core returns, and the few functions that all cores share.
+
+
+Array = npt.NDArray[Any]
+Number = Any
+"""A float, or an array of floats."""
+
+
+class Physics(NamedTuple):
+    """An analytical estimate of one kernel or of an array of them, and what a learner may know of them."""
+
+    seconds: Number
+    """One launch of each kernel."""
+    terms: dict[str, Number]
+    """Seconds of each pipe, for people: ``tensor``, ``dram``, ``l2``, ..., ``launch``."""
+    features: Number
+    """One row a kernel, or a list for one kernel; columns as in the core's ``FEATURES``. Mostly ratios and logarithms,
+    which have no unit."""
+    warm: Number | None = None
+    """Of a kernel in an engine, its time in a table as a share of that: less than 1 where what it reads stays in L2
+    there. None: not told."""
+
+
+def soft_max(power: float, *parts: Array) -> Array:
+    """A smooth maximum: pipes overlap almost, but not quite, perfectly."""
+    largest = np.maximum.reduce(np.broadcast_arrays(*parts))
+    scaled = sum((part / largest) ** power for part in parts)
+    return np.asarray(largest * scaled ** (1.0 / power))
+
+
+def miss_share(working_set: Array, cache_bytes: float, sharpness: float = 2.0) -> Array:
+    """Share of the traffic that goes to DRAM: none for a small working set, all for one far above the cache."""
+    ratio = cache_bytes / np.maximum(working_set, 1.0)
+    return np.asarray(1.0 / (1.0 + ratio**sharpness))
+
+
+def log2(values: Array | float) -> Array:
+    """Base-two logarithm that survives zeros."""
+    return np.asarray(np.log2(np.maximum(values, 1e-12)))
+
+
+def fill(blocks: Array, sms: int) -> Array:
+    """How full the last round of thread blocks is on average: blocks over the slots of whole rounds, in (0, 1]."""
+    rounds = blocks / sms
+    return np.asarray(rounds / np.maximum(np.ceil(rounds), 1.0))
+
+
+def columns(*parts: Array | float) -> Array:
+    """Features side by side, each of them without gaps in memory."""
+    return np.stack(np.broadcast_arrays(*(np.asarray(part, dtype=np.float64) for part in parts))).T
+
+
+# One formula for one kernel and for many: the few functions that plain floats and arrays spell differently.
+#
+# An estimate of one kernel in plain floats is twenty times as fast as in arrays of one, and as exact. ``numbers.py``
+# holds the like for matrix products, which come by the million.
+
+
+__all__ = ["Arrays", "Kit", "Number", "Plain", "kit_of"]
+
+
+class Arrays:
+    """Many kernels."""
+
+    ceil: Any = np.ceil
+    floor: Any = np.floor
+    larger: Any = np.maximum
+    smaller: Any = np.minimum
+    clip: Any = staticmethod(np.clip)
+    where: Any = staticmethod(np.where)
+    like: Any = staticmethod(np.full_like)
+    log2: Any = staticmethod(log2)
+    logs: Any = staticmethod(lambda *values: [log2(value) for value in values])
+    soft_pair: Any = staticmethod(soft_max)
+    soft_max: Any = staticmethod(soft_max)
+    miss_share: Any = staticmethod(miss_share)
+    fill: Any = staticmethod(fill)
+    columns: Any = staticmethod(columns)
+    mean: Any = staticmethod(lambda values: values.mean(axis=-1))
+    most: Any = staticmethod(lambda values: values.max(axis=-1))
+    least: Any = staticmethod(lambda values: values.min(axis=-1))
+    total: Any = staticmethod(lambda values: values.sum(axis=-1))
+    last: Any = staticmethod(lambda values: values[..., -1])
+    any: Any = np.any
+    exp: Any = np.exp
+    exp2: Any = np.exp2
+    log: Any = np.log
+    flat: Any = staticmethod(np.ravel)
+    sqrt: Any = np.sqrt
+    expm1: Any = np.expm1
+    log1p: Any = np.log1p
+
+    @staticmethod
+    def along(value: Number) -> Number:
+        """A number of each kernel, to be combined with a further axis."""
+        return value[..., None]
+
+    @staticmethod
+    def apart(values: Array) -> list[Number]:
+        """The numbers along the last axis."""
+        return [*np.moveaxis(values, -1, 0)]
+
+    @staticmethod
+    def pick(which: Array, options: Sequence[tuple[Number, ...]]) -> Number:
+        """For each kernel, one of several tuples of numbers."""
+        return type(options[0])(*[np.choose(which.astype(np.intp), each) for each in zip(*options, strict=True)])
+
+    @staticmethod
+    def spread(count: Number, most: int, height: Number, group: float) -> tuple[Number, Number, Kit]:
+        """Of ``count`` tiles so many at most, evenly chosen, along a further axis: where each begins and ends.
+
+        A tile has so many rows, of which a ``group`` belongs to one query. The kit is the one for them.
+        """
+        samples = int(min(most, count.max(initial=1)))
+        return *_spread(count[..., None], samples, height[..., None], group), Arrays
+
+    @staticmethod
+    def either(condition: Number, one: Callable[[], Number], other: Callable[[], Number]) -> Number:
+        """One or the other, where what is not needed is expensive."""
+        return np.where(condition, one(), other())
+
+    @staticmethod
+    def by_case(function: Callable[[int, int], float], needed: Number, one: Number, other: Number) -> Number:
+        """A function of two whole numbers, of which there are few pairs, where it is needed; else one."""
+        result, some = np.ones(needed.shape), np.flatnonzero(needed)
+        if some.size:
+            base = int(other.max()) + 1
+            cases, which = np.unique(one[some] * base + other[some], return_inverse=True)
+            result[some] = np.array([function(*divmod(int(case), base)) for case in cases])[which]
+        return result
+
+
+class Samples(Arrays):
+    """Samples of one kernel."""
+
+    mean: Any = staticmethod(lambda values: sum(values.tolist()) / len(values))
+    most: Any = staticmethod(lambda values: max(values.tolist()))
+    least: Any = staticmethod(lambda values: min(values.tolist()))
+
+
+class Plain:
+    """One kernel."""
+
+    ceil: Any = math.ceil
+    floor: Any = math.floor
+    any: Any = bool
+    exp: Any = math.exp
+    exp2: Any = math.exp2
+    log: Any = math.log
+    sqrt: Any = math.sqrt
+    expm1: Any = math.expm1
+    log1p: Any = math.log1p
+    along: Any = staticmethod(lambda value: value)
+    mean = most = least = along
+    last: Any = staticmethod(lambda values: float(values[-1]))
+    total: Any = staticmethod(lambda values: float(np.add.reduce(values)))
+    apart: Any = staticmethod(lambda values: values.tolist())
+    pick: Any = staticmethod(lambda which, options: options[which])
+
+    @staticmethod
+    def flat(value: Number) -> Number:
+        """A float, also of an array of one."""
+        return value.item() if isinstance(value, np.ndarray) else value
+
+    @staticmethod
+    def larger(one: Number, other: Number) -> Number:
+        """The larger of two."""
+        return one if one > other else other
+
+    @staticmethod
+    def smaller(one: Number, other: Number) -> Number:
+        """The smaller of two."""
+        return one if one < other else other
+
+    @staticmethod
+    def clip(value: Number, low: Number, high: Number) -> Number:
+        """The nearest value between two; the upper end wins."""
+        value = value if value > low else low
+        return value if value < high else high
+
+    @staticmethod
+    def where(condition: Number, one: Number, other: Number) -> Number:
+        """One or the other."""
+        return one if condition else other
+
+    @staticmethod
+    def like(_: Number, value: Number) -> Number:
+        """A number that is the same for all kernels."""
+        return value
+
+    @staticmethod
+    def log2(value: Number) -> Number:
+        """Base-two logarithm that survives zeros."""
+        return math.log2(value if value > 1e-12 else 1e-12)
+
+    @staticmethod
+    def logs(*values: Number) -> list[Number]:
+        """The same of several, which spares a call each."""
+        if min(values) > 1e-12:
+            return [*map(math.log2, values)]
+        return [math.log2(max(value, 1e-12)) for value in values]
+
+    @staticmethod
+    def soft_max(power: float, *parts: Number) -> Number:
+        """A smooth maximum: pipes overlap almost, but not quite, perfectly."""
+        largest = max(parts)
+        scaled = 0.0
+        for part in parts:
+            scaled += (part / largest) ** power
+        return float(largest * scaled ** (1.0 / power))
+
+    @staticmethod
+    def soft_pair(power: float, one: Number, other: Number) -> Number:
+        """The same of two, of which one is the largest."""
+        if one < other:
+            one, other = other, one
+        return one * (1.0 + (other / one) ** power) ** (1.0 / power)
+
+    @staticmethod
+    def miss_share(working_set: Number, cache_bytes: Number, sharpness: float = 2.0) -> Number:
+        """Share of the traffic that goes to DRAM."""
+        ratio = cache_bytes / (working_set if working_set > 1.0 else 1.0)
+        # What a float cannot hold is as good as all in the cache.
+        return 1.0 / (1.0 + ratio**sharpness) if ratio < 1e12 else 0.0
+
+    @staticmethod
+    def fill(blocks: Number, sms: int) -> Number:
+        """How full the last round of thread blocks is on average."""
+        rounds = blocks / sms
+        whole = math.ceil(rounds)
+        return rounds / whole if whole > 1 else rounds
+
+    @staticmethod
+    def columns(*parts: Number) -> Number:
+        """Features side by side."""
+        return [*parts]
+
+    @staticmethod
+    def spread(count: Number, most: int, height: Number, group: float) -> tuple[Number, Number, Kit]:
+        """Of ``count`` tiles so many at most, evenly chosen: where each begins and ends, and the kit for them."""
+        if count <= 1:
+            return 0, math.ceil(height / group), Plain
+        return *_spread_of_one(count, min(most, count), height, group), Samples
+
+    @staticmethod
+    def either(condition: Number, one: Callable[[], Number], other: Callable[[], Number]) -> Number:
+        """One or the other, where what is not needed is expensive."""
+        return one() if condition else other()
+
+    @staticmethod
+    def by_case(function: Callable[[int, int], float], needed: Number, one: Number, other: Number) -> Number:
+        """A function of two whole numbers where it is needed; else one."""
+        return function(one, other) if needed else 1.0
+
+
+def _spread(count: Number, samples: int, height: Number, group: float) -> tuple[Array, Array]:
+    number = np.floor((np.arange(samples) + 0.5) / samples * count)
+    return np.floor(number * height / group), np.ceil((number + 1.0) * height / group)
+
+
+_spread_of_one = lru_cache(maxsize=4096)(_spread)
+
+
+Kit = type[Plain] | type[Arrays]
+
+
+def kit_of(size: Number) -> Kit:
+    """The kit for one number or for an array of them."""
+    return Arrays if isinstance(size, np.ndarray) else Plain
+
+
+# One formula for one kernel and for millions: the few functions that floats and arrays spell differently.
+#
+# Python's own floats are ten times as fast as arrays of one. Arrays in single precision are twice as fast as in
+# double,
+# and their powers, which numpy takes slowly, are polynomials that are right to five digits.
+
+
+CHUNK = 98_304
+"""Kernels in single precision at once: what is worked on stays in the processor's cache."""
+HARDLY_CACHED = 0.25
+"""A cache that is this share of the working set is no help: all of the traffic goes to DRAM."""
+
+
+class Floats:
+    """One kernel."""
+
+    ceil = math.ceil
+
+    @staticmethod
+    def larger(one: float, other: float) -> float:
+        """The larger of two."""
+        return one if one > other else other
+
+    @staticmethod
+    def at_least_one(value: float) -> float:
+        """The value, or 1 if that is more; arrays are changed in place."""
+        return value if value > 1.0 else 1.0
+
+    @staticmethod
+    def miss_share(working_set: float, cache: float, sharpness: float) -> float:
+        """Share of the traffic that goes to DRAM: none for a small working set, all for one far above the cache."""
+        ratio = cache / working_set
+        return 1.0 if ratio < HARDLY_CACHED else 1.0 / (1.0 + ratio**sharpness)
+
+    @staticmethod
+    def soft_max(power: float, a: float, b: float, c: float, d: float) -> float:
+        """A smooth maximum: pipes overlap almost, but not quite, perfectly."""
+        largest = max(a, b, c, d)
+        scaled = (a / largest) ** power + (b / largest) ** power + (c / largest) ** power + (d / largest) ** power
+        return float(largest * scaled ** (1.0 / power))
+
+
+class Doubles:
+    """A few kernels, as exact as one."""
+
+    dtype: type = np.float64
+    ceil, larger = np.ceil, np.maximum
+
+    @classmethod
+    def at_least_one(cls, values: Array) -> Array:
+        """The values, or 1 where that is more, in place."""
+        return np.maximum(values, 1.0, out=values)
+
+    @classmethod
+    def miss_share(cls, working_set: Array, cache: float, sharpness: float) -> Array:
+        """Share of the traffic that goes to DRAM: none for a small working set, all for one far above the cache."""
+        ratio = cache / working_set
+        share = np.ones_like(ratio)
+        some = np.flatnonzero(ratio >= HARDLY_CACHED)
+        share[some] = 1.0 / (1.0 + ratio[some] ** sharpness)
+        return share
+
+    @classmethod
+    def soft_max(cls, power: float, a: Array, b: Array, c: Array, d: Array) -> Array:
+        """A smooth maximum: pipes overlap almost, but not quite, perfectly."""
+        largest = np.maximum(np.maximum(a, b), np.maximum(c, d))
+        each = 1.0 / largest
+        scaled = cls._power(a * each, power)
+        for part in (b, c, d):
+            scaled += cls._power(part * each, power)
+        largest *= cls._root(scaled, power)
+        return largest
+
+    @classmethod
+    def _power(cls, values: Array, power: float) -> Array:
+        return np.asarray(values**power)
+
+    @classmethod
+    def _root(cls, values: Array, power: float) -> Array:
+        return np.asarray(values ** (1.0 / power))
+
+
+class Singles(Doubles):
+    """Many kernels, to five digits."""
+
+    dtype = np.float32
+    _ones = np.ones(CHUNK, dtype=np.float32)
+
+    @classmethod
+    def at_least_one(cls, values: Array) -> Array:
+        """The values, or 1 where that is more, in place."""
+        # numpy compares with an array three times as fast as with a number
+        return np.maximum(values, cls._ones[: len(values)], out=values)
+
+    @classmethod
+    def _power(cls, values: Array, power: float) -> Array:
+        """For values from 0 to 1."""
+        lead, coefficients = _power_polynomial(power)
+        result = _polynomial(values, coefficients)
+        values *= values
+        for _ in range(lead // 2):
+            result *= values
+        return result
+
+    @classmethod
+    def _root(cls, values: Array, power: float) -> Array:
+        """For values from 1 to 4."""
+        return _polynomial(np.sqrt(values), _root_polynomial(power))
+
+
+def _polynomial(values: Array, coefficients: tuple[Array, ...]) -> Array:
+    """Highest power first."""
+    first, *others = coefficients
+    result = values * first
+    for coefficient in others[:-1]:
+        result += coefficient
+        result *= values
+    result += others[-1]
+    return result
+
+
+@lru_cache
+def _power_polynomial(power: float) -> tuple[int, tuple[Array, ...]]:
+    """An even number, and the polynomial that, times x to this number, is x to the ``power`` from 0 to 1."""
+    lead = 2 * int(power / 2)
+    x = np.linspace(0.0, 1.0, 1001)
+    return lead, _fitted(np.stack([x ** (lead + degree) for degree in (3, 2, 1, 0)], axis=1), x**power)
+
+
+@lru_cache
+def _root_polynomial(power: float) -> tuple[Array, ...]:
+    """The polynomial in the square root of x that is the root of x from 1 to 4."""
+    x = np.linspace(1.0, 2.0, 1001)
+    return _fitted(np.stack([x**degree for degree in (4, 3, 2, 1, 0)], axis=1), x ** (2.0 / power))
+
+
+def _fitted(basis: Array, values: Array) -> tuple[Array, ...]:
+    """Coefficients as arrays of one number, which numpy takes faster than Python's floats."""
+    return tuple(np.array(each, dtype=np.float32) for each in np.linalg.lstsq(basis, values)[0])
+
+
+GemmKit = type[Floats] | type[Doubles]

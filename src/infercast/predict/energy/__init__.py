@@ -1,1 +1,0 @@
-"""Energy of kernels: what a board draws while one runs."""

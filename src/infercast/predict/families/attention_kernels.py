@@ -1,0 +1,469 @@
+"""Attention kernels of a chip: tiles, rates, the variants in published tables, and the schedule of FlashAttention 3."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from math import ceil
+
+from infercast.hardware import Gpu
+from infercast.hardware.load import facts_of
+from infercast.ops import Attention
+from infercast.ops.op import bytes_of
+from infercast.predict.array_api import Kit, Number
+from infercast.predict.families.attention_batch import Lengths
+from infercast.predict.identity import DEFAULT_ENGINE, kernel_of
+
+# The attention kernels of a chip: how they cut work, and the rates that they reach.
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFamily:
+    """The attention kernels that engines ship for an architecture.
+
+    The structure is what is known of the kernels, checked against timings. The rates are fitted on the chips named
+    below and hold for the whole family: none belongs to a GPU. They trade off against one another, so that a share may
+    exceed one.
+    """
+
+    name: str
+    packs_window: bool
+    """Decode: whether query heads of one KV head share a block even when a window is set."""
+    splits_alone: bool
+    """Decode: whether the keys of a block with a single query head can be split."""
+    window_parts: int
+    """Decode: blocks that a sequence longer than its window is cut into at least."""
+    combine_cycles: float
+    """Decode: clock cycles that merging the parts of a split sequence adds to a call."""
+    block_seconds: float
+    """Decode: a block's chain of page table, first tile, scores, values and output: memory latency, so no clock."""
+    block_seconds_per_dim: float
+    """More of it for each element of the head dimension."""
+    block_seconds_per_head: float
+    """More of it for each query head in the block."""
+    lone_bytes_per_cycle: float
+    """Decode: what one block streams when it has an SM to itself: bound by latency."""
+    sm_bytes_per_cycle: float
+    """Decode: what an SM full of blocks streams of a 16-bit cache."""
+    packs_prompt: bool
+    """Prefill: whether query heads share a tile where that makes fewer tiles."""
+    tile_rows: int
+    """Prefill: query rows that one block works on."""
+    tile_keys: int
+    """Prefill: keys that it takes at a time."""
+    prompt_launch_cycles: float
+    """Prefill: clock cycles of a call that does next to nothing."""
+    tile_seconds: float
+    """Prefill: a block's start and end, beside its tiles."""
+    tile_seconds_per_dim: float
+    """More of it for each element of the head dimension."""
+    tensor_share: float
+    """Prefill: what the matrix products reach of the peak while they run."""
+    exponential_share: float
+    """Prefill: what the exponentials reach of the peak of the special-function units."""
+    softmax_overlap: float
+    """Prefill: how well exponentials hide under matrix products; one adds them up, a large number takes the longer."""
+    launch_cycles: float = 15500.0
+    """Decode: clock cycles of a call that does next to nothing, with the replay of a graph where tables have one."""
+    narrow_launch: float = 1.0
+    """Decode: how many times longer that takes where queries or keys are converted to fp8 first."""
+    sequence_cycles: float = 0.0
+    """Decode: clock cycles of an SM for each sequence of its share: planning, and writing the new token's keys."""
+    narrow_bytes_per_cycle: float = 13.5
+    """Decode: what an SM full of blocks streams of an fp8 cache. FlashAttention 3 transposes the values in it."""
+    decode_dram_share: float = 0.85
+    decode_l2_share: float = 0.4
+    decode_tensor_share: float = 0.6
+    """Decode: what is reached of the memory's, the cache's and the tensor cores' peaks."""
+    dram_share: float = 0.5
+    l2_share: float = 0.8
+    """Prefill: what is reached of the peaks of memory and cache; above one where part of it stays in the cache."""
+    tail: float = 1.3
+    """Prefill: of an average tile, by which the last SM finishes after the mean."""
+    narrow_chain: float = 1.8
+    """Prefill: how many times longer a block's start and end take when the cache is narrower than the products."""
+    narrow_tensor: float = 1.0
+    """Prefill: rate of the products of 16-bit queries with an fp8 cache, against a 16-bit one."""
+    writes: bool = False
+    """Prefill: whether tables time the kernel that writes keys and values with it; an engine's step has its own."""
+
+
+# FlashAttention 2 packs query heads only without a window, splits only what it packs, and merges the parts in a second
+# launch. Rates from A100 and L40S.
+FLASH_2 = KernelFamily(
+    name="flash-2",
+    packs_window=False,
+    splits_alone=False,
+    window_parts=1,
+    combine_cycles=8000.0,
+    block_seconds=3.5e-6,
+    block_seconds_per_dim=2.0e-9,
+    block_seconds_per_head=41.0e-9,
+    lone_bytes_per_cycle=18.0,
+    sm_bytes_per_cycle=27.0,
+    packs_prompt=False,
+    tile_rows=128,
+    tile_keys=64,
+    prompt_launch_cycles=14500.0,
+    tile_seconds=1.6e-6,
+    tile_seconds_per_dim=0.3e-9,
+    tensor_share=1.1,
+    exponential_share=0.4,
+    softmax_overlap=1.0,
+)
+# Its tiles are smaller on the chips with about 100 KiB of shared memory an SM.
+FLASH_2_SMALL = replace(FLASH_2, name="flash-2-small", tile_rows=64)
+# FlashAttention 3 always packs and splits, and starts the merging kernel early (programmatic launch). Rates from H200.
+FLASH_3 = KernelFamily(
+    name="flash-3",
+    packs_window=True,
+    splits_alone=True,
+    window_parts=2,
+    combine_cycles=2500.0,
+    block_seconds=1.6e-6,
+    block_seconds_per_dim=17.0e-9,
+    block_seconds_per_head=17.0e-9,
+    lone_bytes_per_cycle=60.0,
+    sm_bytes_per_cycle=100.0,
+    packs_prompt=True,
+    tile_rows=128,
+    tile_keys=128,
+    prompt_launch_cycles=18500.0,
+    tile_seconds=1.4e-6,
+    tile_seconds_per_dim=3.0e-9,
+    tensor_share=0.95,
+    exponential_share=0.6,
+    softmax_overlap=8.0,
+)
+# TensorRT-LLM's kernels merge the parts inside the kernel, and work on two 128-row tiles at once in prefill. Rates are
+# those of FlashAttention 3: none is fitted on such a chip. But in decode they swap the operands for up to 16 query
+# heads a KV head, so that the keys fill the rows of the matrix unit and the query heads its columns, 8 or 16 of them
+# (TensorRT-LLM's public sources: "SwapsMmaAbForGeneration", "TileSizeQ8"), where FlashAttention 3 pads the heads to 64
+# rows: scores and outputs of a block cost no more than in the 16-row tiles of FlashAttention 2.
+TRTLLM = replace(
+    FLASH_3,
+    name="trtllm",
+    window_parts=1,
+    combine_cycles=1500.0,
+    block_seconds_per_dim=FLASH_2.block_seconds_per_dim,
+    packs_prompt=False,
+    tile_rows=256,
+)
+
+FAMILIES = {family.name: family for family in (FLASH_2, FLASH_2_SMALL, FLASH_3, TRTLLM)}
+"""As models of a sweep and of vision towers know them."""
+
+
+def family_of(gpu: Gpu) -> KernelFamily:
+    """The kernels that engines use on this chip."""
+    return FAMILIES[facts_of(gpu).attention]
+
+
+# How FlashAttention 3 cuts a batch: which tiles, how many parts a sequence, how much work its busiest SM gets.
+#
+# Tile sizes follow from the head dimension, the cache's format and the window; they were read off the names of the
+# kernels that vLLM 0.25 launches on an H200. Query heads of one KV head are packed into the rows of a tile. A
+# persistent
+# block on each SM takes work items until none is left; keys of a sequence are cut into parts so that each SM gets
+# about
+# as many key tiles as any other. Models of a sweep start from the time that this schedule takes; for other kernels its
+# numbers are one more description of a shape.
+
+
+SCHEDULE_FEATURES: tuple[str, ...] = (
+    "tile_rows",
+    "tile_keys",
+    "parts_allowed",
+    "most_parts",
+    "row_fill",
+    "log_items_per_sm",
+    "log_tiles_per_sm",
+    "longest_item",
+    "log_busiest",
+    "log_busiest_with_starts",
+    "imbalance",
+    "imbalance_with_starts",
+    "log_busiest_products",
+    "log_busiest_bytes",
+    "log_planned_tiles",
+    "log_scheduled_us",
+)
+SMALL_ROWS = 64
+"""Batches whose packed rows fit in so many run a kernel with smaller tiles, where there is one."""
+GRAPH_TOKENS, GRAPH_PARTS = 512, 32
+"""Steps of up to so many tokens run in a graph, for which the most parts of a sequence are fixed."""
+SLACK = 1.1
+"""The planner gives an SM a little more than its even share, so that the last parts are not tiny."""
+START = 2.0
+"""Key tiles in whose time an item is begun and ended."""
+SAMPLES = 24
+"""Tiles of a prompt that are looked at, evenly spread, where there are more."""
+FLOOR = 9e-6
+"""Seconds of a call that does next to nothing."""
+RATE = 0.73
+"""What a busy SM reaches of its peak."""
+BUSY_SMS, FEW_TILES = 0.8, 4
+"""Outside of graphs nothing is cut that fills this share of the SMs, or has so few key tiles."""
+MOST_PARTS, NEAR_BEST = 128, 0.85
+"""Else into the fewest of these parts that fill rounds nearly as well as the best number of them."""
+
+
+class Schedule:
+    """How batches of one head layout are cut on one GPU."""
+
+    def __init__(self, op: Attention, gpu: Gpu) -> None:
+        self.op, self.sms, self.dram_rate = op, gpu.sms, gpu.dram_bandwidth
+        self.group, self.width = op.heads / op.kv_heads, op.head_dim + op.value_dim
+        self.value_bytes, self.product_rate = bytes_of(op.kv_dtype), RATE * gpu.dense_flops("bf16")
+        self.usual, self.small = _menu(op)
+        self.is_cut = op.head_dim == op.value_dim or op.latent_kv
+
+    def features(self, batch: Lengths, kv_bytes: Number) -> list[Number]:
+        """As in ``SCHEDULE_FEATURES``; ``kv_bytes`` are those of the keys and values in reach."""
+        x, sms, queries, each = batch.x, self.sms, batch.queries, batch.each
+        longest_queries = batch.longest(queries)
+        rows, keys = self._tile(longest_queries, x)
+        row_tiles = x.larger(x.ceil(queries * self.group / each(rows)), 1)
+        key_tiles = x.ceil(batch.keys / each(keys))
+        per_head = self.op.kv_heads
+        planned = x.larger(x.ceil(batch.total(row_tiles * key_tiles) * per_head * SLACK / sms), 1)
+        allowed = self._parts_allowed(batch, longest_queries, rows, keys)
+        parts = x.clip(x.ceil(key_tiles / each(planned)), 1.0, each(allowed))
+        tiles, y = self._tiles_of_rows(batch, each(rows), each(keys), row_tiles)
+        cut, pieces = tiles, 1.0
+        if x.any(parts > 1.0):
+            cut = y.ceil(tiles / x.along(parts))
+            pieces = y.mean(y.ceil(tiles / cut))
+        items = x.larger(batch.total(row_tiles * pieces) * per_head, 1.0)
+        all_tiles = batch.total(row_tiles * y.mean(tiles)) * per_head
+        longest, shortest = x.larger(batch.longest(y.most(cut)), 1.0), batch.shortest(y.least(cut))
+        per_sm, even = items / sms, x.larger(all_tiles, 1e-3) / sms
+        # Items are taken longest first, so what is left uneven is as long as the shortest.
+        uneven = x.ceil(per_sm) - per_sm
+        lone = x.where(items <= sms, longest, x.larger(longest, all_tiles / sms + uneven * shortest))
+        started = (all_tiles + START * items) / sms + uneven * (shortest + START)
+        busiest = x.where(items <= sms, longest + START, x.larger(longest + START, started))
+        products = busiest * rows * keys * self.width
+        seconds = FLOOR + x.larger(2.0 * products * sms / self.product_rate, kv_bytes / self.dram_rate)
+        filled = batch.total(queries) * self.group / (batch.total(row_tiles) * rows)
+        log_items, log_even, log_lone, *logs = x.logs(
+            *(per_sm, even, lone, busiest, products),
+            *(busiest * keys * self.width * self.value_bytes, planned, 1e6 * seconds),
+        )
+        return [
+            *(rows, keys, allowed, batch.longest(parts), filled, log_items, log_even, longest, log_lone, logs[0]),
+            *(lone / even, busiest / (even + START * per_sm), *logs[1:]),
+        ]
+
+    def _tile(self, longest_queries: Number, x: Kit) -> tuple[Number, Number]:
+        """Rows and keys of a tile, for each batch."""
+        (rows, keys), small = self.usual, self.small
+        if small is None:
+            return x.like(longest_queries, rows), x.like(longest_queries, keys)
+        fits = (longest_queries * self.group <= SMALL_ROWS) & ((longest_queries != 1) | (not self.op.window))
+        return x.where(fits, small[0], rows), x.where(fits, small[1], keys)
+
+    def _tiles_of_rows(self, batch: Lengths, rows: Number, keys: Number, row_tiles: Number) -> tuple[Number, Kit]:
+        """Key tiles that tiles of rows, evenly chosen among those of each sequence, go through, along a further axis.
+
+        They are causal and in their window. The kit is the one for them.
+        """
+        x, along, window = batch.x, batch.x.along, self.op.window
+        begin, end, y = x.spread(row_tiles, SAMPLES, rows, self.group)
+        unit, cached = along(keys), along(batch.keys - batch.queries)
+        # What is padding has a query here, and so a tile: nothing is divided by zero.
+        last = y.ceil((cached + y.smaller(end, along(x.larger(batch.queries, 1.0)))) / unit)
+        if not window:
+            return last, y
+        return y.larger(last - y.floor(y.larger(cached + begin - window + 1.0, 0.0) / unit), 1.0), y
+
+    def _parts_allowed(self, batch: Lengths, longest_queries: Number, rows: Number, keys: Number) -> Number:
+        """The most parts that a sequence may be cut into: fixed in a graph, else as if the longest were alone."""
+        x, sms = batch.x, self.sms
+        if not self.is_cut:
+            return x.like(rows, 1.0)
+        in_graph = batch.total(batch.queries) <= GRAPH_TOKENS
+
+        def outside() -> Number:
+            reach = batch.longest(batch.keys)
+            if self.op.window:
+                reach = x.smaller(reach, self.op.window + longest_queries)
+            items, key_tiles = self.op.kv_heads * x.ceil(longest_queries * self.group / rows), x.ceil(reach / keys)
+            is_cut = (items < BUSY_SMS * sms) & (key_tiles > FEW_TILES) & (in_graph == 0)
+            most = x.smaller(key_tiles, min(MOST_PARTS, sms))
+            return x.by_case(lambda items, most: fewest_parts(items, most, sms), is_cut, items, most)
+
+        return x.either(in_graph, lambda: float(GRAPH_PARTS), outside)
+
+
+@cache
+def fewest_parts(items: int, most: int, sms: int) -> float:
+    """The fewest parts, up to ``most``, that fill rounds nearly as well as the best number of them."""
+    rounds = [items * parts / sms for parts in range(1, most + 1)]
+    worth = [each / ceil(each) for each in rounds]
+    enough = NEAR_BEST * max(worth)
+    return float(next(parts for parts, value in enumerate(worth, start=1) if value >= enough))
+
+
+def _menu(op: Attention) -> tuple[tuple[float, float], tuple[float, float] | None]:
+    """Rows and keys of the usual tile, and of the one for a few rows where there is one."""
+    narrow, window = bytes_of(op.kv_dtype) < 2.0, bool(op.window)
+    if op.latent_kv:
+        return (64.0, 64.0), None
+    if op.head_dim <= 64:
+        return (192.0, 160.0 if window and not narrow else 128.0), (64.0, 128.0 if narrow else 192.0)
+    if op.head_dim <= 96:
+        return (128.0 if narrow else 192.0, 128.0), None
+    if op.head_dim <= 128:
+        return (128.0, 192.0 if narrow else 128.0), (64.0, 96.0 if narrow else 128.0)
+    if op.head_dim <= 192:
+        return (128.0, 128.0), None
+    return (128.0, 64.0 if window else 128.0 if narrow else 80.0), None
+
+
+# Attention kernels as published tables time them, by the names of data/kernels.toml.
+#
+# Tables replay one call in a graph, with the operands warm in L2, and time the kernel that writes keys and values with
+# prompts. The rates were fitted to the rows of vLLM and SGLang on A100, L40S, H100 and H200 with all of that in the
+# formula; none belongs to a GPU. Those of TensorRT-LLM's kernels are FlashAttention 3's but for its traits.
+
+
+SMALL_TILES = "flash-2-small"
+"""What chips with about 100 KiB of shared memory an SM run."""
+
+FA2 = replace(
+    FLASH_2,
+    name="fa2",
+    launch_cycles=12200.0,
+    sequence_cycles=750.0,
+    combine_cycles=8800.0,
+    block_seconds=4.1e-6,
+    block_seconds_per_dim=0.25e-9,
+    block_seconds_per_head=18.0e-9,
+    lone_bytes_per_cycle=17.0,
+    sm_bytes_per_cycle=226.0,
+    narrow_bytes_per_cycle=27.0,
+    decode_dram_share=0.71,
+    decode_l2_share=0.32,
+    decode_tensor_share=0.22,
+    prompt_launch_cycles=9000.0,
+    tile_seconds=1.7e-6,
+    tile_seconds_per_dim=0.23e-9,
+    tensor_share=0.92,
+    exponential_share=0.43,
+    softmax_overlap=1.1,
+    dram_share=1.24,
+    l2_share=0.98,
+    tail=0.85,
+    narrow_chain=1.5,
+    writes=True,
+)
+FA3 = replace(
+    FLASH_3,
+    name="fa3",
+    launch_cycles=15300.0,
+    narrow_launch=1.29,
+    sequence_cycles=3600.0,
+    combine_cycles=3900.0,
+    block_seconds=1.2e-6,
+    block_seconds_per_dim=13.4e-9,
+    block_seconds_per_head=5.2e-9,
+    lone_bytes_per_cycle=63.0,
+    sm_bytes_per_cycle=122.0,
+    narrow_bytes_per_cycle=14.8,
+    decode_dram_share=0.88,
+    decode_l2_share=1.0,
+    decode_tensor_share=0.57,
+    prompt_launch_cycles=16300.0,
+    tile_seconds=2.0e-6,
+    tile_seconds_per_dim=5.7e-9,
+    tensor_share=0.94,
+    exponential_share=0.81,
+    softmax_overlap=2.6,
+    dram_share=1.24,
+    l2_share=0.98,
+    tail=0.85,
+    narrow_chain=1.4,
+    narrow_tensor=0.79,
+    writes=True,
+)
+# FlashInfer packs the query heads of a KV head, with a window too, and splits the keys of any block. Rates from L40S.
+FLASHINFER = replace(
+    FA2,
+    name="flashinfer",
+    packs_window=True,
+    splits_alone=True,
+    packs_prompt=True,
+    launch_cycles=8400.0,
+    narrow_launch=2.67,
+    sequence_cycles=280.0,
+    combine_cycles=4800.0,
+    block_seconds=1.3e-6,
+    block_seconds_per_dim=9.7e-9,
+    block_seconds_per_head=25.0e-9,
+    lone_bytes_per_cycle=17.5,
+    sm_bytes_per_cycle=126.0,
+    narrow_bytes_per_cycle=17.2,
+    decode_dram_share=0.82,
+    decode_l2_share=0.68,
+    decode_tensor_share=0.28,
+    prompt_launch_cycles=16500.0,
+    tile_seconds=0.13e-6,
+    tile_seconds_per_dim=0.25e-9,
+    tensor_share=0.825,
+    exponential_share=0.405,
+    softmax_overlap=3.0,
+    narrow_chain=1.6,
+    narrow_tensor=0.85,
+)
+# Triton's kernels of both engines; vLLM's takes 16 rows of packed heads at a time. Rates from L40S, H100 and H200.
+TRITON = replace(
+    FA2,
+    name="triton",
+    packs_window=True,
+    splits_alone=True,
+    tile_rows=64,
+    launch_cycles=13200.0,
+    narrow_launch=1.3,
+    sequence_cycles=270.0,
+    combine_cycles=7100.0,
+    block_seconds=0.5e-6,
+    block_seconds_per_dim=5.5e-9,
+    block_seconds_per_head=91.0e-9,
+    lone_bytes_per_cycle=220.0,
+    sm_bytes_per_cycle=17.3,
+    narrow_bytes_per_cycle=7.7,
+    decode_dram_share=0.84,
+    decode_l2_share=0.45,
+    decode_tensor_share=0.14,
+    prompt_launch_cycles=4000.0,
+    tile_seconds=0.1e-6,
+    tile_seconds_per_dim=0.2e-9,
+    tensor_share=0.6,
+    exponential_share=0.1,
+    softmax_overlap=4.0,
+)
+# An fp8 cache is read as fast as a 16-bit one, and nothing plans the batch beforehand.
+TRTLLM_GEN = replace(
+    FA3,
+    name="trtllm",
+    window_parts=TRTLLM.window_parts,
+    combine_cycles=TRTLLM.combine_cycles,
+    block_seconds_per_dim=TRTLLM.block_seconds_per_dim,
+    packs_prompt=TRTLLM.packs_prompt,
+    tile_rows=TRTLLM.tile_rows,
+    narrow_bytes_per_cycle=FA3.sm_bytes_per_cycle,
+    sequence_cycles=FA2.sequence_cycles,
+    narrow_chain=1.0,
+    narrow_tensor=1.0,
+)
+KERNELS = {"fa2": FA2, "fa3": FA3, "fa4": FA3, "flashinfer": FLASHINFER, "triton": TRITON, "trtllm": TRTLLM_GEN}
+
+
+def tabled_kernel(op: Attention, gpu: Gpu) -> KernelFamily:
+    """The kernel that an operator names, or that an engine picks for it; a latent has no row in any table."""
+    kernel = KERNELS.get(kernel_of(op, gpu, DEFAULT_ENGINE))
+    if kernel is None or op.latent_kv:
+        return family_of(gpu)
+    small = kernel is FA2 and facts_of(gpu).attention == SMALL_TILES
+    return replace(kernel, tile_rows=64) if small else kernel

@@ -1,0 +1,311 @@
+"""Launch configurations of Triton's fused-MoE kernel: which can run on a chip, and the time that each takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from infercast.hardware import Gpu
+from infercast.hardware.load import facts_of
+from infercast.ops import MoE
+from infercast.ops.op import bytes_of, tensor_rate_of
+from infercast.predict.array_api import Array, Arrays, soft_max
+from infercast.predict.families.moe import between, route
+
+# Launch configurations of a Triton kernel for routed experts: how many run on an SM at once, and which cannot run.
+#
+# A configuration is a tile (rows x columns of the result, depth of one step), how many row blocks are taken together
+# before the next columns, warps of a thread block, and stages of the software pipeline.
+
+
+ROWS, COLUMNS, DEPTHS = (16, 32, 64, 128, 256), (32, 64, 128, 256), (32, 64, 128, 256)
+GROUPS, WARPS, STAGES = (1, 8, 16, 32, 64), (4, 8), (2, 3, 4, 5)
+SCALE_BLOCK = 128
+"""Rows and columns that share a scale in block-scaled formats; a step never goes past one."""
+RESERVED_SHARED = 1024
+"""Shared memory that the system keeps of each thread block's."""
+MOST_REGISTERS, LANES, MOST_WARPS = 255, 32, 64
+OTHER_REGISTERS = 56
+"""Of a thread, besides accumulators: addresses, masks and operands on their way."""
+WARP_GROUP_ROWS = 64
+"""Rows of the wide multiply instruction, issued by four warps together."""
+
+
+class Tiles(NamedTuple):
+    """Configurations, an array a field."""
+
+    rows: Array
+    columns: Array
+    depth: Array
+    group: Array
+    warps: Array
+    stages: Array
+
+    def take(self, which: Array) -> Tiles:
+        """Some of them."""
+        return Tiles(*(field[which] for field in self))
+
+    def one(self, number: int) -> tuple[int, ...]:
+        """A configuration as plain numbers, in the order of the fields."""
+        return tuple(int(field[number]) for field in self)
+
+
+def tiles_of(configurations: Iterable[tuple[int, ...]]) -> Tiles:
+    """Configurations given one by one."""
+    return Tiles(*(np.array(field) for field in zip(*configurations, strict=True)))
+
+
+def all_tiles() -> Tiles:
+    """Every configuration that is worth a look."""
+    return tiles_of(product(ROWS, COLUMNS, DEPTHS, GROUPS, WARPS, STAGES))
+
+
+def wide_multiply(tiles: Tiles, dtype: str, gpu: Gpu) -> Array:
+    """Whether a tile is multiplied by the wide instruction of four warps, which reads shared memory itself.
+
+    It takes 64 rows. Triton swaps the operands of narrow fp8 tiles, so that columns take the place of rows.
+    """
+    if not facts_of(gpu).wide_multiply:
+        return np.zeros(len(tiles.rows), dtype=bool)
+    swapped = (tiles.columns >= WARP_GROUP_ROWS) & (bytes_of(dtype) < 2)
+    return np.asarray((tiles.rows >= WARP_GROUP_ROWS) | swapped)
+
+
+def shared_bytes(tiles: Tiles, dtype: str, gpu: Gpu) -> Array:
+    """Buffers of operands: one a stage, one less where a step is in registers by the time it is multiplied."""
+    depth = np.minimum(tiles.depth, SCALE_BLOCK) if dtype == "fp8_block" else tiles.depth
+    buffers = np.where(wide_multiply(tiles, dtype, gpu), tiles.stages, np.maximum(tiles.stages - 1, 1))
+    return np.asarray((tiles.rows + tiles.columns) * depth * np.floor(bytes_of(dtype)) * buffers)
+
+
+def thread_registers(tiles: Tiles, dtype: str) -> Array:
+    """Accumulators of a thread, twice where each step is scaled before it is added, and all else."""
+    sums = tiles.rows * tiles.columns / (LANES * tiles.warps)
+    return np.asarray(sums * (2 if dtype == "fp8_block" else 1) + OTHER_REGISTERS)
+
+
+def blocks_per_sm(tiles: Tiles, dtype: str, gpu: Gpu) -> Array:
+    """Thread blocks that an SM holds at once, as shared memory, registers and warps allow; at least one."""
+    shared = gpu.shared_memory_per_sm / (shared_bytes(tiles, dtype, gpu) + RESERVED_SHARED)
+    registers = np.ceil(np.minimum(thread_registers(tiles, dtype), MOST_REGISTERS) / 8) * 8
+    by_registers = gpu.registers_per_sm / (registers * LANES * tiles.warps)
+    return np.asarray(np.maximum(np.floor(np.minimum.reduce([shared, by_registers, MOST_WARPS / tiles.warps])), 1.0))
+
+
+def excluded(tiles: Tiles, dtype: str, depths: tuple[int, ...], gpu: Gpu) -> list[str]:
+    """Why each configuration cannot run, or would for a reason known beforehand run badly; empty where it may.
+
+    ``depths`` are the inner sizes of the products.
+    """
+    most = gpu.shared_memory_per_sm - RESERVED_SHARED
+    shared, registers = shared_bytes(tiles, dtype, gpu), thread_registers(tiles, dtype)
+    reasons = [""] * len(tiles.rows)
+    for number in range(len(reasons)):
+        rows, columns, depth, _, warps, _ = tiles.one(number)
+        if shared[number] > most:
+            reasons[number] = f"{shared[number] / 1024:.0f} KiB of shared memory, {most / 1024:.0f} at most"
+        elif registers[number] > MOST_REGISTERS:
+            reasons[number] = f"{registers[number]:.0f} registers a thread, {MOST_REGISTERS} at most"
+        elif dtype == "fp8_block" and depth > SCALE_BLOCK:
+            reasons[number] = f"a step of {depth}, where {SCALE_BLOCK} share a scale"
+        elif depth >= 2 * min(depths):
+            reasons[number] = f"a step of {depth}, where a product is {min(depths)} deep"
+        elif dtype != "bf16" and depth < 2 * LANES:
+            reasons[number] = f"a step of {depth} one-byte values is less than a line of memory"
+        elif rows * columns < 2 * LANES * warps * 4:
+            reasons[number] = f"{warps} warps for {rows} x {columns} results"
+    return reasons
+
+
+# What routed experts take under a launch configuration of Triton's kernel: two grouped products, tile by tile.
+#
+# A product is as slow as the slowest of four, softened: tensor cores of the busiest SM, the road from L2 to it, the
+# latency of its tiles one round after the other (each has to find its tokens, fill its pipeline, go through its steps
+# and
+# write), and DRAM. Constants were fitted to kernels of an H200, most under vLLM's own configurations (docs/tuning.md).
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """Of Triton's kernel, not of the hardware alone."""
+
+    wide_rate: float = 0.746
+    """Share of the tensor peak that the wide instruction reaches."""
+    wider: float = 0.114
+    """Power of the columns that the wide instruction gains by."""
+    plain_rate: float = 0.468
+    """The same of the instruction that all chips have."""
+    lone: float = 0.88
+    """What it loses where four warps multiply 128 rows, one half after the other."""
+    feed: float = 1.10
+    """Share of the L2 bandwidth that an SM's part of it reaches."""
+    short: float = 0.682
+    """What loads of less than a line of memory reach of a bandwidth."""
+    value: float = 0.124e-9
+    """Of one SM to load a value of a row that is not a multiple of 16 long: Triton then loads one at a time."""
+    spill: float = 72.0
+    """Values a thread that those loads, which go through registers, double their time at; more spill."""
+    memory: float = 0.97
+    """Share of the DRAM bandwidth."""
+    latency: float = 0.256e-6
+    """A load from memory under load."""
+    begin: float = 2.86e-6
+    """Before a tile's first step: its tokens, its expert, the first loads."""
+    end: float = 1.51e-6
+    """After the last: results to memory."""
+    step: float = 0.050e-6
+    """Each step at least: barriers and addresses."""
+    empty: float = 0.863e-6
+    """A thread block that finds that it has nothing to do."""
+    overlap: float = 2.26
+    """How sharply the slowest of the four decides: a sum at 1, a maximum far above."""
+    scaled: float = 0.568
+    """Tensor rate where every step's results are scaled before they are added."""
+
+
+FITTED = Constants()
+
+
+class Blocks(NamedTuple):
+    """Where the tokens went, for each configuration."""
+
+    rows: float
+    """Token-expert pairs."""
+    hit: float
+    """Experts with a token."""
+    blocks: Array
+    """Row blocks of a product, all experts together."""
+    launched: Array
+    """Those that the grid has: the host does not know how full experts are."""
+
+
+class _Product(NamedTuple):
+    """Seconds of one product and of its pipes."""
+
+    seconds: Array
+    tensor: Array
+    feed: Array
+    latency: Array
+    dram: Array
+
+
+class Times(NamedTuple):
+    """Seconds of each configuration, and of its parts, both products together."""
+
+    seconds: Array
+    """All kernels of the layer."""
+    products: Array
+    tensor: Array
+    feed: Array
+    latency: Array
+    dram: Array
+    padding: Array
+    """Rows computed for each that is wanted."""
+    weight_reads: Array
+    """How often a weight travels from L2 to an SM."""
+    resident: Array
+    """Thread blocks on an SM at once."""
+
+
+def row_blocks(op: MoE, tiles: Tiles) -> Blocks:
+    """Spread the tokens over the experts and cut each expert's into row blocks."""
+    tokens = np.atleast_1d(np.asarray(op.tokens, dtype=np.float64))
+    rows, hit, by_height, _ = route(op, tokens, tiles.rows, Arrays)
+    blocks = np.concatenate(by_height)
+    pairs = float(tokens[0]) * op.topk
+    room = pairs + op.experts * (tiles.rows - 1)
+    room = np.where(tokens[0] < tiles.rows, np.minimum(room, pairs * tiles.rows), room)
+    return Blocks(float(rows[0]), float(hit[0]), blocks, np.maximum(np.ceil(room / tiles.rows), blocks))
+
+
+def time_tiles(op: MoE, gpu: Gpu, tiles: Tiles, constants: Constants = FITTED) -> Times:
+    """Time one layer's experts, one token count, under every configuration."""
+    spread = row_blocks(op, tiles)
+    up = (op.matrices - 1) * op.inter
+    first = _product(op, gpu, tiles, spread, (up, op.hidden), constants)
+    second = _product(op, gpu, tiles, spread, (op.hidden, op.inter), constants)
+    tokens, rows = np.atleast_1d(np.asarray(op.tokens, dtype=np.float64)), np.array([spread.rows])
+    others = float(between(op, gpu, tokens, rows, Arrays)[0]) + SMALL_KERNELS + PER_EXPERT * op.experts
+    resident = blocks_per_sm(tiles, op.dtype, gpu)
+    return Times(
+        seconds=first.seconds + second.seconds + others,
+        products=first.seconds + second.seconds,
+        tensor=first.tensor + second.tensor,
+        feed=first.feed + second.feed,
+        latency=first.latency + second.latency,
+        dram=first.dram + second.dram,
+        padding=spread.blocks * tiles.rows / spread.rows,
+        weight_reads=spread.blocks / spread.hit,
+        resident=resident,
+    )
+
+
+LINE, ALIGNED, SPILLING = 128, 16, 2.5
+"""Bytes of a line of memory; what rows must be a multiple of to be loaded many values at once; power of spilling."""
+SMALL_KERNELS, PER_EXPERT = 8e-6, 2e-8
+"""Sorting tokens by expert, and starting what lies between the products."""
+
+
+def _product(op: MoE, gpu: Gpu, tiles: Tiles, spread: Blocks, shape: tuple[int, int], constants: Constants) -> _Product:
+    """One grouped product, ``shape`` being the width of its result and its depth."""
+    width, inner = shape
+    depth = np.minimum(tiles.depth, SCALE_BLOCK) if op.dtype == "fp8_block" else tiles.depth
+    value = float(np.floor(bytes_of(op.dtype)))
+    steps = np.ceil(inner / depth)
+    across = np.ceil(width / tiles.columns)
+    wide = wide_multiply(tiles, op.dtype, gpu)
+    multiply = 2.0 * tiles.rows * tiles.columns * depth / _tensor_rate(op, gpu, tiles, wide, constants)
+    lines = np.where(depth * value < LINE, constants.short, 1.0)
+    valid = np.minimum(spread.rows / spread.blocks, tiles.rows)
+    load = (valid + tiles.columns) * depth * value / (gpu.l2_bandwidth / gpu.sms * constants.feed * lines)
+    if inner % ALIGNED:
+        load = np.maximum(load, _one_by_one((tiles.rows + tiles.columns) * depth, tiles.warps, constants))
+    resident = blocks_per_sm(tiles, op.dtype, gpu)
+    tiles_on_sm = spread.blocks * across / gpu.sms
+    waited = np.ceil(tiles_on_sm)
+    # The wide instruction reads a stage while it runs: with two, nothing is loaded meanwhile.
+    ahead = tiles.stages - 1 - wide
+    fetched = np.maximum(load, constants.latency / np.maximum(ahead, 1))
+    step = np.where(ahead > 0, np.maximum(multiply, fetched), multiply + fetched) + constants.step
+    alone = constants.begin + steps * step + constants.end
+    rounds = np.ceil(tiles_on_sm / resident)
+    tensor, feed = waited * steps * multiply, waited * steps * load
+    idle = (spread.launched - spread.blocks) * across * constants.empty / (gpu.sms * resident)
+    latency = rounds * alone + idle
+    traffic = _traffic(op, gpu, tiles, spread, shape, value)
+    dram = traffic / (gpu.dram_bandwidth * constants.memory * lines)
+    return _Product(soft_max(constants.overlap, tensor, feed, latency, dram), tensor, feed, latency, dram)
+
+
+def _tensor_rate(op: MoE, gpu: Gpu, tiles: Tiles, wide: Array, constants: Constants) -> Array:
+    """Operations a second of one SM's tensor cores."""
+    peak = gpu.dense_flops(tensor_rate_of(op.compute_dtype)) / gpu.sms
+    peak *= constants.scaled if op.dtype == "fp8_block" else 1.0
+    rate = peak * np.where(wide, constants.wide_rate, constants.plain_rate)
+    rate = rate * np.where(wide & (tiles.rows >= WARP_GROUP_ROWS), (tiles.columns / 128) ** constants.wider, 1.0)
+    rate = rate * np.where(wide & (tiles.warps == 4) & (tiles.rows >= 2 * WARP_GROUP_ROWS), constants.lone, 1.0)
+    # Narrow results wait for shared memory: the wide instruction reads both operands from it for every 64 rows.
+    narrow = np.where(tiles.rows < WARP_GROUP_ROWS, tiles.rows, tiles.columns) / WARP_GROUP_ROWS
+    return np.asarray(rate * np.minimum(1.0, np.where(wide, narrow, 1.0)))
+
+
+def _one_by_one(values: Array, warps: Array, constants: Constants) -> Array:
+    """Seconds of an SM to load so many values one at a time, through registers, which spill if there are too many."""
+    held = values / (LANES * warps)
+    return np.asarray(values * constants.value * (1.0 + (held / constants.spill) ** SPILLING))
+
+
+def _traffic(op: MoE, gpu: Gpu, tiles: Tiles, spread: Blocks, shape: tuple[int, int], value: float) -> Array:
+    """Bytes from and to DRAM: weights again for each group of row blocks where L2 does not hold an expert's."""
+    width, inner = shape
+    weights = width * inner * bytes_of(op.weight_dtype or op.dtype)
+    each = spread.blocks / spread.hit
+    again = np.maximum(each / np.minimum(tiles.group, each), 1.0)
+    missed = weights / (weights + gpu.l2_bytes / 2)
+    reads = 1.0 + (again - 1.0) * missed**2
+    inputs = min(spread.rows, float(np.ravel(op.tokens)[0])) if inner == op.hidden else spread.rows
+    return np.asarray(spread.hit * weights * reads + inputs * inner * value + spread.rows * width * 2)

@@ -1,0 +1,631 @@
+"""Recurrent layers: scans over prompts, state updates while decoding, and short causal convolutions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from infercast.hardware import Gpu
+from infercast.ops import Scan, ShortConvolution, StateUpdate
+from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
+from infercast.ops.recurrent import GATED_DELTA, KIMI_DELTA, MAMBA2
+from infercast.predict.array_api import Kit, Number, Physics, kit_of
+from infercast.predict.families.attention_batch import Batch, Lengths, Single
+from infercast.predict.families.family import Array, Ceiling, Family, Pipes, Shape, Values, dram_seconds, floats, lone
+
+if TYPE_CHECKING:
+    from infercast.predict.identity import KernelProfile
+
+
+# Scans over the prompts of recurrent layers: chunks side by side where they can be, one after another where not.
+#
+# A library does it in one of two ways. Triton's kernels prepare all chunks in parallel (inverses of triangles,
+# products
+# within a chunk) and pass the state from chunk to chunk in a kernel of its own, with everything between them in
+# memory.
+# FlashInfer's takes a head of a sequence in one thread block from its first chunk to its last. Either way a sequence
+# takes at least its chunks one after another, and a batch what all chunks of all heads take on the chip's
+# multiprocessors in whole rounds.
+
+
+class Library(NamedTuple):
+    """What the kernels of one library take, in cycles for chunks of 64 tokens and states of 128 x 128."""
+
+    launch: float
+    """Cycles of all launches together on an empty chip."""
+    row: float
+    """Of each token of the longest chunk, one after another."""
+    latency: float
+    """From one chunk of a sequence to its next."""
+    busy: float
+    """That a multiprocessor spends on a chunk of one head where sequences go one after another ..."""
+    start: float
+    """... and on starting with one."""
+    chunk: float
+    """That it spends on a chunk of one head where chunks are independent ..."""
+    token: float
+    """... and on each of its tokens."""
+    dram: float
+    """Share of the bandwidth that it reaches."""
+    cache: float
+    """How many times L2 all kernels together may move before what one leaves to the next is no longer there."""
+    tuned: float = 1.0
+    """How many times longer independent chunks take in an engine, which tunes its kernels on a single chunk."""
+
+
+TRITON = "triton"
+FLASHINFER, FLASHKDA, CUTE = "flashinfer", "flashkda", "cute"
+LIBRARIES: dict[tuple[str, str], Library] = {
+    ("gdn", TRITON): Library(39000, 490, 2000, 2700, 0, 15800, 176, 0.65, 1.55, tuned=1.3),
+    ("kda", TRITON): Library(50000, 660, 2950, 200, 0, 20400, 400, 0.58, 1.67),
+    ("mamba2", TRITON): Library(20000, 10, 1500, 0, 0, 8500, 90, 0.8, 0.7),
+    ("gdn", FLASHINFER): Library(4500, 0, 5560, 5560, 12300, 0, 0, 0.64, 0.7),
+    ("kda", FLASHKDA): Library(19200, 110, 6200, 3400, 16800, 3750, 58, 0.9, 0.3),
+    ("mamba2", CUTE): Library(13400, 20, 20400, 20400, 5000, 0, 0, 0.18, 0.57),
+}
+FUSED = (FLASHINFER, CUTE)
+"""Libraries whose kernel keeps everything between chunks on the chip."""
+CLIFF = 4.0
+SCAN_OVERLAP = 4.0
+SCAN_UNIT = 64.0 * 128.0 * 128.0
+
+SCAN_FEATURES: tuple[str, ...] = (
+    "log_sequences",
+    "log_longest",
+    "log_mean",
+    "log_heads",
+    "log_key_heads",
+    "log_tokens_times_heads",
+    "log_seconds",
+    "launch_share",
+    "row_share",
+    "chain_share",
+    "rounds_share",
+    "parallel_share",
+    "dram_share",
+    "state_share",
+    "log_blocks_per_sm",
+    "block_fill",
+    "log_chunks_per_sm",
+    "chunk_fill",
+    "row_fill",
+    "log_bytes_over_l2",
+)
+
+
+def batch_of(op: Scan) -> Batch:
+    """The lengths of an operator as two-dimensional floats."""
+    queries, counts = np.broadcast_arrays(op.queries, op.sequences)
+    width = queries.shape[-1] if queries.ndim else 1
+    lengths, counts = (np.asarray(part, dtype=np.float64).reshape(-1, width) for part in (queries, counts))
+    return Batch(lengths, lengths, counts)
+
+
+def single_of(op: Scan) -> Single | None:
+    """The batch of an operator, if it is one of equal sequences."""
+    if op.queries.size != 1 or (not isinstance(op.sequences, int) and op.sequences.size != 1):
+        return None
+    counts = op.sequences if isinstance(op.sequences, int) else op.sequences.item()
+    length = float(op.queries.item())
+    return Single(length, length, float(counts))
+
+
+class Scanning:
+    """What batches of one layout of heads on one GPU share."""
+
+    def __init__(self, op: Scan, gpu: Gpu) -> None:
+        self.op, self.gpu = op, gpu
+        self.name = op.kernel or TRITON
+        self.library = library = LIBRARIES.get((op.kind, self.name), LIBRARIES[op.kind, TRITON])
+        self.cycle = 1.0 / gpu.boost_clock
+        self.scale = op.chunk * op.key_dim * op.value_dim / SCAN_UNIT
+        self.dram_rate, self.l2_rate = gpu.dram_bandwidth * library.dram, gpu.l2_bandwidth * 0.7
+        self.cache_bytes = gpu.l2_bytes * library.cache
+        self.prepared, self.passed, self.per_chunk, self.kept = _bytes_of(op, self.name)
+
+    def physics(self, batch: Lengths, *, engine: bool = False) -> Physics:
+        """Batches of prompts; in an ``engine`` kernels were tuned on a single chunk."""
+        x, sizes = batch.x, _scan_sizes(self, batch)
+        seconds, terms = _scan_terms(self, sizes, 1.0, x)
+        features = x.columns(*_scan_features(self, batch, sizes, terms, seconds))
+        if engine and self.library.tuned != 1.0:
+            seconds, terms = _scan_terms(self, sizes, self.library.tuned, x)
+        return Physics(seconds, terms, features)
+
+    def moving(self, moved: Number, x: Kit) -> Number:
+        """Seconds of bytes that one kernel leaves to another."""
+        miss = x.miss_share(moved, self.cache_bytes, CLIFF)
+        return moved * (miss / self.dram_rate + (1.0 - miss) / self.l2_rate)
+
+
+class _ScanSizes(NamedTuple):
+    """What a batch comes to."""
+
+    tokens: Number
+    sequences: Number
+    chunks: Number
+    """Of all sequences ..."""
+    longest: Number
+    """... and of the longest."""
+    row: Number
+    """Tokens of the longest chunk."""
+    blocks: Number
+    """Heads of all sequences."""
+    parallel_bytes: Number
+    serial_bytes: Number
+    """Between kernels with all chunks side by side, and in the pass over chunks."""
+
+
+def _scan_sizes(a: Scanning, batch: Lengths) -> _ScanSizes:
+    x, queries, chunk = batch.x, batch.queries, a.op.chunk
+    cut = x.ceil(queries / chunk)
+    tokens, chunks = batch.total(queries), batch.total(cut)
+    sequences = x.larger(batch.total((queries > 0) * 1.0), 1.0)
+    return _ScanSizes(
+        tokens,
+        sequences,
+        chunks,
+        batch.longest(cut),
+        batch.longest(x.smaller(queries, chunk)),
+        sequences * a.op.heads,
+        tokens * a.prepared + chunks * a.per_chunk / 2.0,
+        tokens * a.passed + chunks * a.per_chunk / 2.0 + sequences * a.kept,
+    )
+
+
+def _scan_terms(a: Scanning, of: _ScanSizes, slower: float, x: Kit) -> tuple[Number, dict[str, Number]]:
+    """Seconds in all, and of each part; independent chunks take so many times longer than in a table."""
+    library, unit, rounds = a.library, a.cycle * a.scale, x.ceil(of.blocks / a.gpu.sms)
+    independent = of.chunks * library.chunk * a.scale + of.tokens * library.token
+    terms = {
+        "launch": x.like(of.tokens, library.launch * a.cycle),
+        "row": of.row * library.row * a.cycle,
+        "chain": (of.longest * library.latency + library.start) * unit,
+        "rounds": rounds * (of.chunks / of.sequences * library.busy + library.start) * unit,
+        "parallel": independent * slower * a.op.heads / a.gpu.sms * a.cycle,
+        "dram": a.moving(of.parallel_bytes, x),
+        "states": a.moving(of.serial_bytes, x),
+    }
+    within = x.soft_max(SCAN_OVERLAP, terms["parallel"] + 1e-12, terms["dram"])
+    # The longest sequence bounds a batch as rounds of average ones do: equal ones are both.
+    onwards = x.soft_max(SCAN_OVERLAP, x.larger(terms["chain"], terms["rounds"]), terms["states"])
+    return terms["launch"] + terms["row"] + within + onwards, terms
+
+
+def _scan_features(
+    a: Scanning, batch: Lengths, of: _ScanSizes, terms: dict[str, Number], seconds: Number
+) -> list[Number]:
+    """The columns of ``SCAN_FEATURES``."""
+    x, op, sms = batch.x, a.op, a.gpu.sms
+    return [
+        *x.logs(of.sequences, batch.longest(batch.queries), of.tokens / of.sequences),
+        *x.logs(op.heads + 0.0 * of.tokens, op.key_heads + 0.0 * of.tokens),
+        *x.logs(of.tokens * op.heads, seconds),
+        *x.logs(*[term / seconds for term in terms.values()]),
+        x.log2(of.blocks / sms),
+        x.fill(of.blocks, sms),
+        x.log2(of.chunks * op.heads / sms),
+        x.fill(of.chunks * op.heads, sms),
+        of.tokens / x.larger(of.chunks * op.chunk, 1.0),
+        x.log2((of.parallel_bytes + of.serial_bytes) / a.gpu.l2_bytes),
+    ]
+
+
+def _bytes_of(op: Scan, library: str) -> tuple[float, float, float, float]:
+    """Bytes of a token before and after the pass over chunks and in it, of a chunk's state, and of a sequence's."""
+    value = bytes_of(op.dtype)
+    keys, values = op.key_heads * op.key_dim * value, op.heads * op.value_dim * value
+    state = op.heads * op.key_dim * op.value_dim
+    kept = 2.0 * state * bytes_of(op.state_dtype)
+    gates = op.heads * 4.0 * (op.key_dim if op.kind == KIMI_DELTA else 1)
+    if library in FUSED:
+        return 0.0, 2.0 * keys + 2.0 * values + 2.0 * gates, 0.0, kept
+    if op.kind == MAMBA2:
+        # States of chunks are written, passed on and read in fp32, products of a chunk with itself for each group.
+        pairs = 4.0 * op.key_heads * op.chunk
+        return 3.0 * keys + 3.0 * values + 2.0 * pairs + 4.0 * gates, 0.0, 16.0 * state, kept
+    if library == FLASHKDA:
+        widened = op.heads * (2.0 * op.key_dim + op.value_dim) * value
+        return 2.0 * keys + values + 2.0 * gates + widened, widened + values, 0.0, kept
+    triangles = op.heads * op.chunk * (4.0 + 4.0 + value + value)
+    widened = op.heads * (op.key_dim + op.value_dim) * value
+    before = triangles + widened + 2.0 * keys + values + 4.0 * gates
+    after = 2.0 * keys + 2.0 * values + gates
+    return before + after, widened + keys + values + gates, 2.0 * value * state, kept
+
+
+# Short causal convolutions: every channel of a token with the same channel of the few tokens before it.
+#
+# Triton's kernels move tokens through memory or L2 and spend cycles on every value; a block goes through a few tokens
+# one
+# after another. The older CUDA kernel has a block for each channel of each sequence, which takes 512 tokens at a time.
+
+
+CONVOLUTION_FEATURES = (
+    "log_tokens",
+    "log_sequences",
+    "log_mean",
+    "log_channels",
+    "log_bytes_over_l2",
+    "dram_share",
+    "l2_share",
+    "values_share",
+    "launch_share",
+    "log_microseconds",
+)
+CONVOLUTION_OVERLAP = 4.0
+CHAIN = 8.0
+"""Tokens that a block of Triton's kernel takes one after another."""
+SPAN = 512.0
+"""Tokens that a block of the CUDA kernel takes at a time."""
+
+
+class _ConvolutionKernel(NamedTuple):
+    """Fitted to tables of L40S, H100 and H200 together."""
+
+    launch: float
+    """Cycles of a launch with one token ..."""
+    row: float
+    """... and of each further one that a block takes after it."""
+    value: float
+    """Cycles of a multiprocessor with one value."""
+    dram: float
+    """Share of the memory's bandwidth that it reaches."""
+    cache: float
+    """Share of L2 that holds what it reads and writes."""
+    cliff: float
+    """How sharply the hits end there."""
+    l2: float
+    """Share of L2's bandwidth."""
+    block: float = 0.0
+    """Cycles of a multiprocessor with a block of one channel and one sequence ..."""
+    span: float = 0.0
+    """... and with each span of tokens in it."""
+
+
+CUDA = "cuda"
+CONVOLUTION_KERNELS = {
+    (TRITON, False): _ConvolutionKernel(3730.0, 353.0, 0.33, 0.71, 1.08, 10.7, 0.39),
+    (TRITON, True): _ConvolutionKernel(3020.0, 496.0, 0.94, 0.69, 1.57, 10.3, 0.45),
+    (CUDA, False): _ConvolutionKernel(8500.0, 0.0, 0.0, 0.78, 1.8, 6.0, 0.53, 64.0, 148.0),
+    (CUDA, True): _ConvolutionKernel(6000.0, 1000.0, 0.7, 0.64, 1.3, 7.0, 0.40),
+}
+
+
+class Convolving:
+    """Convolutions of one width on one GPU."""
+
+    def __init__(self, op: ShortConvolution, gpu: Gpu) -> None:
+        kernel = op.kernel if (op.kernel, op.update) in CONVOLUTION_KERNELS else TRITON
+        self.op, self.gpu, self.kernel = op, gpu, CONVOLUTION_KERNELS[kernel, op.update]
+
+    def physics(self, size: tuple[Number, Number], *, engine: bool = False) -> Physics:
+        """So many tokens of so many sequences; in an ``engine`` they take as long as in a table."""
+        del engine
+        op, gpu, kernel, (tokens, sequences) = self.op, self.gpu, self.kernel, size
+        x, value = kit_of(tokens), bytes_of(op.dtype)
+        mean = tokens / x.larger(sequences, 1.0)
+        moved = 2.0 * value * op.channels * (tokens + (op.taps - 1) * sequences)
+        missed = x.miss_share(moved, gpu.l2_bytes * kernel.cache, kernel.cliff)
+        per_sm = op.channels / gpu.sms / gpu.boost_clock
+        blocks = sequences * (kernel.block + kernel.span * x.ceil(mean / SPAN))
+        terms = {
+            "dram": moved * missed / (gpu.dram_bandwidth * kernel.dram),
+            "l2": moved / (gpu.l2_bandwidth * kernel.l2),
+            "values": (tokens * kernel.value + blocks) * per_sm,
+            "launch": (kernel.launch + kernel.row * x.smaller(mean, CHAIN)) / gpu.boost_clock,
+        }
+        seconds = terms["launch"] + x.soft_max(CONVOLUTION_OVERLAP, terms["dram"] + 1e-12, terms["l2"], terms["values"])
+        features = x.columns(
+            *x.logs(tokens, sequences, mean, op.channels + 0.0 * mean, moved / gpu.l2_bytes),
+            *(term / seconds for term in terms.values()),
+            x.log2(seconds * 1e6),
+        )
+        return Physics(seconds, terms, features)
+
+
+# One new token for each of many recurrent states: a kernel that reads and writes them, and hardly computes.
+#
+# It takes what the slowest of three pipes does: memory for states that L2 does not hold, L2 for all, and the
+# multiprocessors, each with one state of one head after another; a launch comes on top. A table repeats one batch, so
+# that small ones stay in L2. An engine comes back to a layer's states after all other layers, and finds none there.
+# Nothing depends on how many tokens a sequence has had.
+
+
+UPDATE_FEATURES = (
+    "log_rows",
+    "log_heads",
+    "log_blocks_per_sm",
+    "block_fill",
+    "log_state_over_l2",
+    "dram_share",
+    "l2_share",
+    "blocks_share",
+    "launch_share",
+    "log_microseconds",
+)
+UPDATE_OVERLAP = 4.0
+WIDTH = 128.0
+UPDATE_UNIT = WIDTH * WIDTH
+"""Values of the states that cycles were fitted on."""
+
+
+UNTUNED = 4.0
+
+
+class _UpdateKernel(NamedTuple):
+    """Fitted to tables of L40S, H100 and H200 together, that of a state space to our own of an H200."""
+
+    launch: float
+    """Cycles of a launch with one state."""
+    dram: float
+    """Share of the memory's bandwidth that it reaches."""
+    cache: float
+    """Share of L2 that holds states."""
+    cliff: float
+    """How sharply the hits end there."""
+    l2: float
+    """Share of L2's bandwidth."""
+    block: float
+    """Cycles of a multiprocessor with one state ..."""
+    wide: float = 0.0
+    """... and the power of its width that they grow by beside its size: rows of a state are held in registers."""
+    tuned: int = 0
+    """The values of a head for which vLLM has a tuned launch, if not for all; ..."""
+    untuned: float = 1.0
+    """... all others take so many times the cycles: decode steps of Nemotron Nano 9B v2, whose heads have 80 values."""
+
+
+UPDATE_KERNELS = {
+    GATED_DELTA: _UpdateKernel(7800.0, 0.91, 0.73, 20.0, 0.53, 2200.0),
+    KIMI_DELTA: _UpdateKernel(6500.0, 0.88, 0.72, 5.5, 0.53, 1000.0),
+    MAMBA2: _UpdateKernel(3800.0, 0.88, 0.73, 10.0, 0.60, 2600.0, 2.0, tuned=64, untuned=UNTUNED),
+}
+
+
+class Updating:
+    """States of one kind on one GPU."""
+
+    def __init__(self, op: StateUpdate, gpu: Gpu) -> None:
+        self.op, self.gpu, self.kernel = op, gpu, UPDATE_KERNELS[op.kind]
+
+    def physics(self, rows: Number, *, engine: bool = False) -> Physics:
+        """So many sequences; in an ``engine`` their states are cold."""
+        op, gpu, kernel, x = self.op, self.gpu, self.kernel, kit_of(rows)
+        one = StateUpdate(1, op.heads, op.key_heads, op.key_dim, op.value_dim, op.kind, op.dtype, op.state_dtype)
+        states, moved = rows * one.state_bytes, rows * (one.bytes_read + one.bytes_written)
+        blocks = rows * (op.heads * op.key_dim * op.value_dim / UPDATE_UNIT * (op.key_dim / WIDTH) ** kernel.wide)
+        if kernel.tuned and op.value_dim != kernel.tuned:
+            blocks = blocks * kernel.untuned
+        launch = x.like(moved, kernel.launch / gpu.boost_clock)
+        missed = x.miss_share(states, gpu.l2_bytes * kernel.cache, kernel.cliff)
+
+        def taken(share: Number) -> tuple[Number, dict[str, Number]]:
+            terms = {
+                "dram": moved * share / (gpu.dram_bandwidth * kernel.dram),
+                "l2": moved / (gpu.l2_bandwidth * kernel.l2),
+                "blocks": blocks / gpu.sms * kernel.block / gpu.boost_clock,
+                "launch": launch,
+            }
+            return launch + x.soft_max(UPDATE_OVERLAP, terms["dram"] + 1e-12, terms["l2"], terms["blocks"]), terms
+
+        seconds, terms = taken(missed)
+        features = x.columns(
+            *x.logs(rows, op.heads + 0.0 * rows, blocks / gpu.sms),
+            x.fill(rows * op.heads, gpu.sms),
+            x.log2(states / gpu.l2_bytes),
+            *(term / seconds for term in terms.values()),
+            x.log2(seconds * 1e6),
+        )
+        if engine:
+            seconds, terms = taken(1.0)
+        return Physics(seconds, terms, features)
+
+
+# Scans over the prompts of recurrent layers.
+
+
+def scan_kernel(op: Scan, gpu: Gpu, profile: KernelProfile) -> str:
+    """Whose kernel scans these prompts on this GPU."""
+    return op.kernel or profile.scans.get(gpu.kernels, {}).get(op.kind, TRITON)
+
+
+def _scan_variants(op: Scan, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
+    """Nothing measured of another library stands for it: they take a batch apart in different ways."""
+    return (f"{op.kind}/{scan_kernel(op, gpu, profile)}",)
+
+
+def _scan_pipes(op: Scan, gpu: Gpu) -> Pipes:
+    """Products of chunks with themselves and with states, and tokens and states moved once."""
+    return {"tensor": op.flops / gpu.dense_flops(tensor_rate_of(op.dtype)), "dram": dram_seconds(op, gpu)}
+
+
+def _scan_limits(op: Scan, gpu: Gpu) -> dict[str, Array]:
+    tensor = np.ravel(op.least_flops) / gpu.dense_flops(tensor_rate_of(op.dtype))
+    return {"tensor": tensor, "dram": np.ravel(dram_seconds(op, gpu))}
+
+
+def _scan_work(op: Scan, batch: Lengths) -> tuple[Quantity, Quantity]:
+    """Products that no chunking saves; the states before, which lie in memory."""
+    state = op.heads * op.key_dim * op.value_dim
+    one = replace(op, queries=np.ones(1, dtype=np.int64), sequences=1)
+    return 4.0 * state * batch.total(batch.queries), one.state_bytes * batch.total((batch.queries > 0) * 1.0)
+
+
+def _scan_ceiling_shape(op: Scan, gpu: Gpu) -> list[Any]:
+    sequences = np.maximum(np.ravel(op.num_sequences), 1)
+    blocks = np.log2(sequences * op.heads / gpu.sms)
+    return [blocks, np.log2(np.maximum(np.ravel(op.most_chunks), 1)), np.log2(np.ravel(op.num_tokens) / sequences)]
+
+
+def _scan_shape(kind: str, value_dim: int, chunk: int) -> Shape:
+    """Prompts of one length; one row an element where sizes are arrays."""
+
+    def build(values: Values) -> Scan:
+        lengths, batch = (each.reshape(-1, 1) for each in np.broadcast_arrays(values["q_len"], values["batch"]))
+        names = ("heads", "key_heads", "key_dim", "value_dim", "chunk")
+        sizes: dict[str, Any] = {name: int(values[name]) for name in names}
+        return Scan(lengths, batch, kind=kind, dtype=values["dtype"], state_dtype=values["state_dtype"], **sizes)
+
+    defaults = {"key_dim": 128, "value_dim": value_dim, "chunk": chunk, "dtype": "bf16", "state_dtype": "fp32"}
+    return Shape(("batch", "q_len", "heads", "key_heads"), defaults, build)
+
+
+SCAN = Family(
+    name="scan",
+    archive="recurrent",
+    position=6,
+    op=Scan,
+    shapes={
+        "gdn_scan": _scan_shape(GATED_DELTA, 128, 64),
+        "kda_scan": _scan_shape(KIMI_DELTA, 128, 64),
+        "mamba2_scan": _scan_shape(MAMBA2, 64, 128),
+    },
+    step_sizes=("queries", "sequences"),
+    sizes=batch_of,
+    size_of_one=single_of,
+    kind=attrgetter("kind", "kernel", "dtype"),
+    core=Scanning,
+    core_key=attrgetter("heads", "key_heads", "key_dim", "value_dim", "chunk", "state_dtype"),
+    named=lambda op, variant: op if op.kernel else replace(op, kernel=variant.partition("/")[2]),
+    features={"scan": SCAN_FEATURES},
+    shares=("launch", "row", "chain", "rounds", "parallel", "dram", "state"),
+    pipes=_scan_pipes,
+    limits=_scan_limits,
+    work=_scan_work,
+    variants=_scan_variants,
+    spread={"scan": 12.0},
+    typical=lambda _: ("scan",),
+    ceiling=Ceiling(
+        features=("log_blocks", "log_chunks", "log_mean"), shape=_scan_ceiling_shape, variant=attrgetter("kind")
+    ),
+)
+
+
+# Short causal convolutions of recurrent layers.
+
+
+def convolution_variant(op: ShortConvolution) -> str:
+    """Kernels that are learned apart: of prompts, or of one new token a sequence, and whose."""
+    return f"{'update' if op.update else 'prompts'}/{op.kernel or TRITON}"
+
+
+def _convolution_variants(op: ShortConvolution, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
+    del gpu, profile
+    return (convolution_variant(op),)
+
+
+def _convolution_sizes(op: ShortConvolution) -> tuple[Array, Array]:
+    tokens, sequences = np.broadcast_arrays(floats(op.tokens), floats(op.sequences))
+    return tokens, sequences
+
+
+def _convolution_size_of_one(op: ShortConvolution) -> tuple[float, float] | None:
+    tokens, sequences = lone(op.tokens), lone(op.sequences)
+    return None if tokens is None or sequences is None else (tokens, sequences)
+
+
+def _convolution_limits(op: ShortConvolution, gpu: Gpu) -> dict[str, Array]:
+    return {"fma": np.ravel(op.flops) / gpu.fma_flops, "dram": np.ravel(dram_seconds(op, gpu))}
+
+
+def _build_convolution(values: Values, tokens: Any, *, update: bool) -> ShortConvolution:
+    channels, taps = int(values["channels"]), int(values["taps"])
+    return ShortConvolution(tokens, values["batch"], channels=channels, taps=taps, update=update, dtype=values["dtype"])
+
+
+_OPTIONS = {"taps": 4, "dtype": "bf16"}
+CONVOLUTION = Family(
+    name="convolution",
+    archive="recurrent",
+    position=8,
+    op=ShortConvolution,
+    shapes={
+        "convolution": Shape(
+            ("batch", "q_len", "channels"),
+            _OPTIONS,
+            lambda values: _build_convolution(values, values["batch"] * values["q_len"], update=False),
+        ),
+        "convolution_update": Shape(
+            ("batch", "channels"), _OPTIONS, lambda values: _build_convolution(values, values["batch"], update=True)
+        ),
+    },
+    step_sizes=("tokens", "sequences"),
+    sizes=_convolution_sizes,
+    size_of_one=_convolution_size_of_one,
+    kind=attrgetter("update", "kernel", "dtype"),
+    core=Convolving,
+    core_key=attrgetter("channels", "taps"),
+    named=lambda op, variant: op if op.kernel else replace(op, kernel=variant.partition("/")[2]),
+    features={"convolution": CONVOLUTION_FEATURES},
+    shares=("dram", "l2", "values", "launch"),
+    pipes=lambda op, gpu: {"fma": op.flops / gpu.fma_flops, "dram": dram_seconds(op, gpu)},
+    limits=_convolution_limits,
+    variants=_convolution_variants,
+    spread={"convolution": 3.0},
+    typical=lambda _: ("convolution",),
+    ceiling=Ceiling(
+        features=("log_mean",),
+        shape=lambda op, _: [np.log2(np.ravel(floats(op.tokens)) / np.maximum(np.ravel(floats(op.sequences)), 1.0))],
+        variant=lambda op: "update" if op.update else "prompts",
+    ),
+)
+
+
+# One new token for each of many recurrent states.
+
+
+def _update_limits(op: StateUpdate, gpu: Gpu) -> dict[str, Array]:
+    return {"fma": np.ravel(op.flops) / gpu.fma_flops, "dram": np.ravel(dram_seconds(op, gpu))}
+
+
+def _update_work(op: StateUpdate, rows: Any) -> tuple[Quantity, Quantity]:
+    """States, which are read from memory and go back to it; nothing for the tensor cores."""
+    one = StateUpdate(1, op.heads, op.key_heads, op.key_dim, op.value_dim, op.kind, op.dtype, op.state_dtype)
+    return 0.0 * rows, 2.0 * one.state_bytes * rows
+
+
+def _update_shape(kind: str, value_dim: int) -> Shape:
+    def build(values: Values) -> StateUpdate:
+        sizes: dict[str, Any] = {name: int(values[name]) for name in ("heads", "key_heads", "key_dim", "value_dim")}
+        return StateUpdate(
+            values["batch"], kind=kind, dtype=values["dtype"], state_dtype=values["state_dtype"], **sizes
+        )
+
+    defaults = {"key_dim": 128, "value_dim": value_dim, "dtype": "bf16", "state_dtype": "fp32"}
+    return Shape(("batch", "heads", "key_heads"), defaults, build)
+
+
+STATE_UPDATE = Family(
+    name="state_update",
+    archive="recurrent",
+    position=7,
+    op=StateUpdate,
+    shapes={
+        "gdn_update": _update_shape(GATED_DELTA, 128),
+        "kda_update": _update_shape(KIMI_DELTA, 128),
+        "mamba2_update": _update_shape(MAMBA2, 64),
+    },
+    step_sizes=("rows",),
+    sizes=lambda op: floats(op.rows),
+    size_of_one=lambda op: lone(op.rows),
+    kind=attrgetter("kind", "dtype", "state_dtype"),
+    core=Updating,
+    core_key=attrgetter("heads", "key_heads", "key_dim", "value_dim"),
+    features={"state_update": UPDATE_FEATURES},
+    shares=("dram", "l2", "blocks", "launch"),
+    pipes=lambda op, gpu: {"fma": op.flops / gpu.fma_flops, "dram": dram_seconds(op, gpu)},
+    limits=_update_limits,
+    work=_update_work,
+    variants=lambda op, *_: (op.kind,),
+    spread={"state_update": 3.0},
+    typical=lambda _: ("state_update",),
+    ceiling=Ceiling(
+        features=("log_blocks",),
+        shape=lambda op, gpu: [np.log2(np.ravel(np.asarray(op.rows, dtype=np.float64)) * op.heads / gpu.sms)],
+        variant=attrgetter("kind"),
+    ),
+)

@@ -1,0 +1,528 @@
+"""The fitted models in a file: archive of forests, names and hashes of their features, and the manifest."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import json
+import os
+import struct
+import tomllib
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from infercast.errors import FileFormatError, InputError
+from infercast.predict.families import FAMILIES
+from infercast.predict.families.family import Family
+from infercast.predict.forest import Array, Forest
+
+# What learned models are fed with: the names of their features, and the source that computes them.
+
+
+PACKAGE = Path(__file__).parents[1]
+
+FEATURES = {name: names for family in FAMILIES.values() for name, names in family.features.items()}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What all models of an artefact are fed with."""
+
+    kind: str
+    features: dict[str, tuple[str, ...]]
+    """Sets of features by name ..."""
+    set_of: Callable[[str, str, str, str], str]
+    """... and the one that a model has, by its family, GPU, engine and variant."""
+    sources: tuple[str, ...]
+    """Files of the package that compute them, or that say what they are computed from."""
+    beside: Mapping[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    """Sets of features of the archives beside the main one, by their names."""
+
+    def of(self, archive: str) -> Inputs:
+        """What the models of an archive are fed with; an empty name is the main one's."""
+        return replace(self, features=self.beside.get(archive, {})) if archive else self
+
+    @property
+    def features_hash(self) -> str:
+        """Of all names."""
+        return hashlib.sha256(json.dumps({**self.features}, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def source_hash(self) -> str:
+        """Of the sources as they are written; empty where only compiled ones are installed. Takes a millisecond."""
+        return _source_hash(self.sources)
+
+    @property
+    def physics_hash(self) -> str:
+        """Of what the sources do: comments, docstrings and formatting do not count. Takes a tenth of a second."""
+        return _physics_hash(self.sources)
+
+
+def _set_of(family: str, gpu: str, engine: str, variant: str) -> str:
+    chosen = FAMILIES[family].feature_set
+    return family if chosen is None else chosen(gpu, engine, variant)
+
+
+_SOURCES = (
+    *("predict/array_api.py", "predict/families/*.py"),
+    *("data/architectures.toml", "data/all_reduce.toml", "data/kernels.toml"),
+)
+
+
+def inputs_of(
+    kind: str,
+    named: Callable[[Family], Mapping[str, tuple[str, ...]]],
+    set_of: Callable[[str, str, str, str], str],
+    sources: tuple[str, ...],
+) -> Inputs:
+    """What models of all families are fed with, archive by archive; ``named`` are a family's sets of features."""
+    archives: dict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
+    for family in FAMILIES.values():
+        archives[family.archive].update(named(family))
+    return Inputs(kind, archives.pop(""), set_of, sources, dict(archives))
+
+
+KERNELS = inputs_of("kernels", lambda family: family.features, _set_of, _SOURCES)
+
+
+def _files(sources: tuple[str, ...]) -> Iterator[Path]:
+    for pattern in sources:
+        yield from sorted(PACKAGE.glob(pattern))
+
+
+@lru_cache
+def _source_hash(sources: tuple[str, ...]) -> str:
+    files = list(_files(sources))
+    # Line ends are git's business.
+    parts = [f"{file.name}\n".encode() + file.read_bytes().replace(b"\r\n", b"\n") for file in files]
+    return hashlib.sha256(b"".join(parts)).hexdigest() if any(file.suffix == ".py" for file in files) else ""
+
+
+@lru_cache
+def _physics_hash(sources: tuple[str, ...]) -> str:
+    parts = [f"{file.name}\n{_meaning(file.read_text(encoding='utf-8'), file.suffix)}" for file in _files(sources)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _meaning(text: str, suffix: str) -> str:
+    return code_of(text) if suffix == ".py" else json.dumps(tomllib.loads(text), sort_keys=True)
+
+
+def code_of(source: str) -> str:
+    """What a module does, as text that is the same however it is written down and whichever Python reads it."""
+    return _tree_text(ast.parse(source))
+
+
+def _tree_text(node: Any) -> str:
+    """A syntax tree without strings that stand alone, positions, and fields that some versions of Python leave out."""
+    if isinstance(node, list):
+        kept = [each for each in node if not _is_docstring(each)]
+        return f"[{','.join(map(_tree_text, kept))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = ((name, value) for name, value in ast.iter_fields(node) if value not in (None, []) and name != "kind")
+    return f"{type(node).__name__}({','.join(f'{name}={_tree_text(value)}' for name, value in fields)})"
+
+
+def _is_docstring(node: Any) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+# Arrays in a zip of ``.npy`` files, found by name without reading the list of all of them.
+#
+# Python's own reader takes longer to list the eight hundred arrays of an artefact than to read the few that a run
+# needs.
+
+
+END, ENTRY, LOCAL = b"PK\x05\x06", b"PK\x01\x02", b"PK\x03\x04"
+"""What the end of a zip, an entry of its list and a file in it begin with."""
+END_BYTES, ENTRY_BYTES, LOCAL_BYTES = 22, 46, 30
+STORED, DEFLATED = 0, 8
+
+
+class Archive:
+    """The content of a ``.npz`` file."""
+
+    def __init__(self, content: bytes | bytearray) -> None:
+        end = content.rfind(END)
+        if end < 0 or len(content) < end + END_BYTES:
+            raise ValueError("it is not a zip file")
+        size, self._start = struct.unpack_from("<II", content, end + 12)
+        self._end, self._content = self._start + size, content
+
+    @property
+    def listed(self) -> bytes:
+        """The zip's own list of its files: names, sizes and checksums."""
+        return bytes(self._content[self._start : self._end])
+
+    def __getitem__(self, name: str) -> Array:
+        """One array; nothing is ever unpickled."""
+        return np.asarray(np.lib.format.read_array(io.BytesIO(self._read(f"{name}.npy")), allow_pickle=False))
+
+    def _read(self, name: str) -> bytes:
+        """One file of the zip, unpacked and checked."""
+        content = self._content
+        method, checksum, packed, size, place = self._find(name.encode())
+        if content[place : place + 4] != LOCAL:
+            raise ValueError(f"{name} is not where the list says")
+        name_bytes, extra_bytes = struct.unpack_from("<HH", content, place + 26)
+        start = place + LOCAL_BYTES + name_bytes + extra_bytes
+        found = bytes(content[start : start + packed])
+        if method == DEFLATED:
+            found = zlib.decompress(found, wbits=-zlib.MAX_WBITS, bufsize=max(size, 1))
+        elif method != STORED:
+            raise NotImplementedError(f"{name} is packed by method {method}")
+        if len(found) != size or zlib.crc32(found) != checksum:
+            raise ValueError(f"{name} is damaged")
+        return found
+
+    def _find(self, name: bytes) -> tuple[int, int, int, int, int]:
+        """Method, checksum, packed and unpacked bytes, and place, of a file in the list."""
+        content, place = self._content, self._start
+        while (place := content.find(name, place, self._end)) >= 0:
+            entry = place - ENTRY_BYTES
+            if content[entry : entry + 4] == ENTRY:
+                (length,) = struct.unpack_from("<H", content, entry + 28)
+                if length == len(name):
+                    method, _, checksum, packed, size = struct.unpack_from("<HIIII", content, entry + 10)
+                    return method, checksum, packed, size, *struct.unpack_from("<I", content, entry + 42)
+            place += 1
+        raise KeyError(f"{name.decode()} is not a file in the archive")
+
+
+# What an artefact was fitted on, in a file beside it that people can read: ``kernels.toml`` for ``kernels.npz``.
+#
+# Loading compares it with the archive and with the code, and refuses what does not fit together: a forest that is fed
+# with other numbers than it learned from answers all the same, and is wrong.
+
+
+AGAIN = "fit it again with `infercast fit`"
+STAMP = "python benchmarks/regression/stamp.py"
+NOT_RECORDED = "not recorded"
+
+
+def manifest_path(archive: Path) -> Path:
+    """Where an archive's manifest is."""
+    return archive.with_suffix(".toml")
+
+
+def contents_hash(listed: bytes) -> str:
+    """Of an archive's own list of its arrays with their sizes and checksums; those are checked as arrays are read."""
+    return hashlib.sha256(listed).hexdigest()
+
+
+def check_manifest(archive: Path, listed: bytes, inputs: Inputs) -> None:
+    """Raise FileFormatError unless an archive is the one of its manifest, and fitted to what this code computes."""
+    path = manifest_path(archive)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise FileFormatError(archive, f"has no manifest {path.name} beside it; copy it along, or {AGAIN}") from None
+    except (OSError, UnicodeDecodeError) as problem:
+        raise FileFormatError(path, f"cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
+    # What is compared comes first; the rest is for people, and takes long to read.
+    head = _parsed(path, text.partition("\n[")[0])
+    if head["kind"] != inputs.kind:
+        raise FileFormatError(archive, f"holds {head['kind']}, where {inputs.kind} are needed")
+    if head["archive_sha256"] != contents_hash(listed):
+        raise FileFormatError(archive, f"is not the archive that {path.name} describes; take both from one fit")
+    if head["features_sha256"] != inputs.features_hash:
+        difference = _difference(_parsed(path, text).get("features", {}), inputs.features)
+        raise FileFormatError(archive, f"was fitted on other features than this version computes{difference}; {AGAIN}")
+    is_written_alike = inputs.source_hash in ("", head["source_sha256"])
+    if not is_written_alike and head["physics_sha256"] != inputs.physics_hash:
+        raise FileFormatError(
+            archive,
+            f"was fitted to other physics than that of {', '.join(inputs.sources)}; {AGAIN}, or run {STAMP} "
+            "if predictions stay what they were",
+        )
+
+
+def write_manifest(
+    archive: Path, listed: bytes, inputs: Inputs, models: Sequence[Any], origin: Mapping[str, Any] | None = None
+) -> None:
+    """Write down what an archive was fitted on; ``origin``: when, by which revision and versions, on what tables."""
+    origin = origin or {}
+    sets = {" ".join(part for part in model.key if part): inputs.set_of(*model.key) for model in models}
+    lines = [
+        f"# What {archive.name} was fitted on. Loading refuses an archive or a source that does not fit to it.",
+        f"kind = {_text(inputs.kind)}",
+        f"archive_sha256 = {_text(contents_hash(listed))}  # of its list of arrays, sizes and checksums",
+        f"features_sha256 = {_text(inputs.features_hash)}",
+        *_stamps(inputs),
+        *(f"{name} = {_text(str(origin.get(name, NOT_RECORDED)))}" for name in ("date", "revision")),
+        *_section("versions", origin.get("versions", {})),
+        *_section("tables", origin.get("tables", {})),
+        *_section("features", {name: list(inputs.features[name]) for name in sorted(set(sets.values()))}),
+        *_section("models", sets),
+    ]
+    _replace(manifest_path(archive), lines)
+
+
+def stamp(archive: Path, inputs: Inputs) -> bool:
+    """Say in a manifest that the sources as they are now mean the same; False if it says so already."""
+    path = manifest_path(archive)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    new = {line.partition(" = ")[0]: line for line in _stamps(inputs)}
+    stamped = [new.get(line.partition(" = ")[0], line) for line in lines]
+    if stamped != lines:
+        _replace(path, stamped)
+    return stamped != lines
+
+
+def read_manifest(archive: Path) -> dict[str, Any]:
+    """All of it."""
+    path = manifest_path(archive)
+    return _parsed(path, path.read_text(encoding="utf-8"))
+
+
+def _stamps(inputs: Inputs) -> Iterator[str]:
+    what = ", ".join(inputs.sources)
+    yield f"physics_sha256 = {_text(inputs.physics_hash)}  # of what {what} do"
+    yield f"source_sha256 = {_text(inputs.source_hash)}  # of how they are written"
+
+
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(text)
+        for name in ("kind", "archive_sha256", "features_sha256", "physics_sha256", "source_sha256"):
+            if not isinstance(values[name], str):
+                raise TypeError(f"{name} must be text")
+    except (tomllib.TOMLDecodeError, TypeError) as problem:
+        raise FileFormatError(path, f"is not a manifest: {problem}") from None
+    except KeyError as missing:
+        raise FileFormatError(path, f"is not a manifest: it lacks {missing.args[0]}") from None
+    return values
+
+
+def _difference(fitted: Any, computed: Mapping[str, Sequence[str]]) -> str:
+    """The first name that differs, for people."""
+    for name, features in fitted.items():
+        now = computed.get(name, ())
+        for place in range(max(len(features), len(now))):
+            pair = [each[place] if place < len(each) else "nothing" for each in (features, now)]
+            if pair[0] != pair[1]:
+                return f" ({name}, number {place + 1}: {pair[0]} then, {pair[1]} now)"
+    return ""
+
+
+def _section(name: str, values: Mapping[str, Any]) -> list[str]:
+    return ["", f"[{name}]", *(f"{_text(key)} = {_text(value)}" for key, value in values.items())]
+
+
+def _text(value: Any) -> str:
+    """A string or a list of strings: JSON's way of writing them is TOML's too."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _replace(path: Path, lines: Sequence[str]) -> None:
+    temporary = path.with_name(f"{path.name}.part")
+    temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+
+
+# The file that a fit leaves behind: a few dozen forests and where they come from. Numpy alone reads it.
+#
+# An artefact is a zip of arrays (``.npz``) with a JSON header that lists its models. It holds no code and nothing is
+# unpickled. Forests are read when they are first asked for.
+
+
+SCHEMA = 2
+UNREADABLE = (
+    OSError,
+    EOFError,
+    KeyError,
+    ValueError,
+    NotImplementedError,
+    struct.error,
+    zlib.error,
+)
+"""What reading a zip of arrays raises where it is cut short or overwritten."""
+POOLED = "*"
+"""In place of a GPU's name: a model of several GPUs, for those that were never measured."""
+
+
+class Entry(NamedTuple):
+    """One learned residual: of which kernels, on which GPU, and how far to trust it."""
+
+    family: str
+    gpu: str
+    engine: str
+    variant: str
+    """Dtype, kernel or whatever else splits a family; empty where nothing does."""
+    rows: int
+    offset: float
+    """Added to the forest's shrunken answer."""
+    shrink: float
+    """How much of the forest's answer is believed: 1 on the GPU it was fitted on."""
+    low: float
+    high: float
+    """10th and 90th percentile of log(measured / predicted) on rows that were held out."""
+    held_out_error: float
+    """Mean absolute error of latency on those rows, as a fraction."""
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What a predictor looks a model up by."""
+        return self.family, self.gpu, self.engine, self.variant
+
+
+class Artifact:
+    """Models by key, and the provenance of the whole."""
+
+    def __init__(
+        self,
+        path: Path,
+        arrays: Archive | dict[str, Array],
+        header: dict[str, Any],
+        entries: dict[tuple[str, str, str, str], tuple[int, Entry]],
+        open_beside: Callable[[str], Artifact | None] = lambda _: None,
+    ):
+        """``open_beside`` opens another archive of the same fit by its name, if there is one."""
+        self.path = path
+        self._open_beside = open_beside
+        self._beside: dict[str, Artifact | None] = {}
+        self._arrays = arrays
+        self.header = header
+        self._entries = entries
+        self._forests: dict[int, Forest] = {}
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All models of this archive."""
+        return tuple(entry for _, entry in self._entries.values())
+
+    def entries_of(self, family: str) -> tuple[Entry, ...]:
+        """All models of the archive that holds a family."""
+        beside = self._holding(family)
+        return self.entries if beside is None else (*self.entries, *beside.entries)
+
+    def _holding(self, family: str) -> Artifact | None:
+        """The archive beside this one that holds a family's models, opened when it is first asked for."""
+        archive = FAMILIES[family].archive if family in FAMILIES else ""
+        if archive and archive not in self._beside:
+            self._beside[archive] = self._open_beside(archive)
+        return self._beside.get(archive)
+
+    def find(self, family: str, gpu: str, engine: str, variant: str) -> tuple[Entry, Forest] | None:
+        """The model of exactly these kernels on this GPU, if there is one."""
+        found = self._entries.get((family, gpu, engine, variant))
+        if found is None:
+            beside = self._holding(family)
+            return None if beside is None else beside.find(family, gpu, engine, variant)
+        number, entry = found
+        if number not in self._forests:
+            self._forests[number] = self._read_forest(number)
+        return entry, self._forests[number]
+
+    def with_models(self, models: Sequence[tuple[Entry, Forest]]) -> Artifact:
+        """The same with models that were fitted since, which take the place of those with the same key."""
+        entries, forests = dict(self._entries), dict(self._forests)
+        for number, (entry, forest) in enumerate(models, start=1):
+            entries[entry.key], forests[-number] = (-number, entry), forest
+        extended = Artifact(self.path, self._arrays, self.header, entries, self._open_beside)
+        extended._forests = forests
+        return extended
+
+    def fitted_groups(self, family: str = "") -> Array:
+        """Hashes of the groups of rows that the archive that holds a ``family`` was fitted on; empty: this one."""
+        beside = self._holding(family) if family else None
+        if beside is not None:
+            return beside.fitted_groups()
+        try:
+            return np.asarray(self._arrays["groups"])
+        except UNREADABLE as problem:
+            raise FileFormatError(self.path, f"is damaged: its list of groups cannot be read ({problem})") from None
+
+    def _read_forest(self, number: int) -> Forest:
+        arrays = self._arrays
+        try:
+            lengths = arrays[f"{number}/border_counts"]
+            borders = np.split(arrays[f"{number}/borders"], np.cumsum(lengths)[:-1])
+            return Forest(
+                tuple(borders),
+                arrays[f"{number}/features"],
+                arrays[f"{number}/bins"],
+                arrays[f"{number}/leaves"].astype(np.float32),
+                float(arrays[f"{number}/bias"]),
+            )
+        except UNREADABLE as problem:
+            raise FileFormatError(self.path, f"is damaged: model {number} cannot be read ({problem})") from None
+
+
+def load_artifact(path: Path, inputs: Inputs = KERNELS, *, checked: bool = True) -> Artifact:
+    """Open an artefact and read its header; ``checked`` against its manifest and what this code computes.
+
+    A fit of families that have archives of their own writes nothing else: those are opened without a main one.
+    """
+
+    def open_beside(archive: str) -> Artifact | None:
+        beside = path_beside(path, archive)
+        return load_artifact(beside, inputs.of(archive), checked=checked) if beside.exists() else None
+
+    if not path.exists() and any(path_beside(path, archive).exists() for archive in inputs.beside):
+        return Artifact(path, {"groups": np.zeros(0, dtype=np.int64)}, {}, {}, open_beside)
+    try:
+        arrays = Archive(path.read_bytes())
+        header = json.loads(arrays["header"].tobytes().decode("utf-8"))
+        version = header["schema"]
+        if version != SCHEMA:
+            raise FileFormatError(path, f"has schema {version}, this version reads schema {SCHEMA}; fit it again")
+        listed = [Entry(**values) for values in header["models"]]
+    except OSError as problem:
+        raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
+    except (*UNREADABLE, AttributeError, TypeError) as problem:
+        if isinstance(problem, FileFormatError):
+            raise
+        raise FileFormatError(path, f"is not an infercast artefact or is damaged: {problem}") from None
+    if checked:
+        check_manifest(path, arrays.listed, inputs)
+    entries = {entry.key: (number, entry) for number, entry in enumerate(listed)}
+    return Artifact(path, arrays, header, entries, open_beside)
+
+
+def path_beside(path: Path, archive: str) -> Path:
+    """Where the models of families are that have an archive of their own: ``kernels-recurrent.npz``."""
+    return path.with_stem(f"{path.stem}-{archive}") if archive else path
+
+
+def save_artifact(
+    path: Path,
+    models: Sequence[tuple[Entry, Forest]],
+    provenance: dict[str, Any],
+    groups: Array,
+    *,
+    inputs: Inputs = KERNELS,
+    origin: Mapping[str, Any] | None = None,
+) -> None:
+    """Write an artefact under a temporary name and move it into place, then its manifest with its ``origin``.
+
+    ``groups`` are the hashes of all groups of rows that were fitted on, so that nobody scores it on them unawares.
+    """
+    header = {"schema": SCHEMA, **provenance, "models": [entry._asdict() for entry, _ in models]}
+    arrays: dict[str, Any] = {"header": np.frombuffer(json.dumps(header, sort_keys=True).encode(), dtype=np.uint8)}
+    arrays["groups"] = np.sort(groups)
+    for number, (_, forest) in enumerate(models):
+        arrays[f"{number}/border_counts"] = np.array([len(borders) for borders in forest.borders])
+        arrays[f"{number}/borders"] = np.concatenate([*forest.borders, np.empty(0, dtype=np.float32)])
+        arrays[f"{number}/features"] = forest.features
+        arrays[f"{number}/bins"] = forest.bins
+        # Leaves are corrections of a fraction of a percent to a few percent each: half precision is far finer.
+        arrays[f"{number}/leaves"] = forest.leaves.astype(np.float16)
+        arrays[f"{number}/bias"] = np.array(forest.bias)
+    temporary = path.with_name(f"{path.name}.part.npz")
+    try:
+        np.savez_compressed(temporary, **arrays)
+        os.replace(temporary, path)
+        write_manifest(path, Archive(path.read_bytes()).listed, inputs, [entry for entry, _ in models], origin)
+    except OSError as problem:
+        temporary.unlink(missing_ok=True)
+        raise InputError(f"{path} cannot be written: {problem.strerror or problem}") from None

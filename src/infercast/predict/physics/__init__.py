@@ -1,1 +1,0 @@
-"""Analytical models of kernel families: tiles, rounds, pipes and bytes."""

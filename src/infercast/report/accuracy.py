@@ -1,0 +1,538 @@
+"""Forecasts compared with measured and published runs: errors, interval coverage and SLO reliability."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from html import escape
+from math import sqrt
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from infercast.forecast.intervals import LEVEL
+from infercast.report.terminal import grid, section, styled
+from infercast.units import MILLI, format_percent
+from infercast.validate.compare import Comparison, LoadErrors, RunComparison, Validation
+from infercast.validate.published.compare import PublishedComparison, Summary, summarise
+from infercast.validate.published.run import PublishedRun
+from infercast.validate.reliability import (
+    FEWEST,
+    Bucket,
+    Order,
+    Reliability,
+    orders_of,
+    reliability_of,
+    reliability_of_published,
+)
+
+ORDER_TITLES = {
+    "output_tokens_per_second": "tokens/s", "ttft_p50": "TTFT p50", "ttft_p99": "TTFT p99", "tpot_p50": "TPOT p50",
+}  # fmt: skip
+
+
+def render_reliability(groups: Sequence[Reliability]) -> RenderableType:
+    """A row for each tenth of the odds, three columns for each group of promises."""
+    columns = ["odds", *(name for group in groups for name in (group.about, "said", "held"))]
+    rows = []
+    for position, bucket in enumerate(groups[0].buckets):
+        cells = [cell for group in groups for cell in _reliability_cells(group.buckets[position])]
+        rows.append((f"{100 * bucket.low:.0f} to {100 * bucket.high:.0f} %", *cells))
+    worst = ("furthest off", *(cell for group in groups for cell in ("", "", _share(group.worst))))
+    return section("Promises: how often they held, by the odds that were said", grid(columns, [*rows, worst]))
+
+
+def _reliability_cells(bucket: Bucket) -> tuple[str, str, str]:
+    return f"{bucket.count:,}", _share(bucket.odds), _share(bucket.held)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else format_percent(value)
+
+
+def render_orders(orders: Sequence[Order]) -> RenderableType:
+    """Rank correlations by quantity."""
+    columns = ("ranked by", "engines with one load", "loads", "all runs")
+    rows = [
+        (ORDER_TITLES[each.quantity], _number(each.of_one_load), f"{each.loads}", _number(each.of_all))
+        for each in orders
+    ]
+    return section("Order of configurations: rank correlation of measured and predicted", grid(columns, rows))
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def reliability_dict(group: Reliability) -> dict[str, Any]:
+    """The same as plain data; shares are fractions."""
+    buckets = [{**asdict(bucket), "off": bucket.off} for bucket in group.buckets]
+    return {"values": group.values, "worst": group.worst, "buckets": buckets}
+
+
+def reliability_groups(groups: Sequence[Reliability]) -> dict[str, Any]:
+    """All groups by name."""
+    return {group.about.replace(" ", "_"): reliability_dict(group) for group in groups}
+
+
+def orders_dict(orders: Sequence[Order]) -> dict[str, Any]:
+    """Rank correlations by quantity."""
+    return {
+        each.quantity: {"of_one_load": each.of_one_load, "loads": each.loads, "of_all": each.of_all} for each in orders
+    }
+
+
+PANEL, MARGIN, TOP, BOTTOM = 220, 52, 34, 48
+"""Pixels: the side of a panel, the space to its left, above and below."""
+TOLERANCE = 0.1
+"""The grey band: ten points to either side."""
+STYLE = (
+    "text{font:12px sans-serif;fill:#333}.title{font-weight:bold}.grid{stroke:#ddd}.exact{stroke:#888}"
+    ".band{fill:#eee}.line{fill:none;stroke:#1f6fb4;stroke-width:1.5}.point{fill:#1f6fb4;fill-opacity:.8}"
+)
+
+
+def reliability_svg(groups: Sequence[Reliability]) -> str:
+    """A panel for each group of promises: what was said to the right, what came true upwards."""
+    width, height = len(groups) * (PANEL + MARGIN) + 20, TOP + PANEL + BOTTOM
+    panels = "\n".join(_panel(group, MARGIN + number * (PANEL + MARGIN)) for number, group in enumerate(groups))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'role="img" aria-label="Share of promises that held, by the odds that were said">\n<style>{STYLE}</style>\n'
+        f'<rect width="100%" height="100%" fill="#fff"/>\n{panels}\n</svg>\n'
+    )
+
+
+def _panel(group: Reliability, left: float) -> str:
+    def point(said: float, held: float) -> str:
+        return f"{left + PANEL * said:.1f},{TOP + PANEL * (1 - held):.1f}"
+
+    worst = "" if group.worst is None else f": at most {100 * group.worst:.1f} points off"
+    band = [(0.0, 0.0), (0.0, TOLERANCE), (1 - TOLERANCE, 1.0), (1.0, 1.0), (1.0, 1 - TOLERANCE), (TOLERANCE, 0.0)]
+    known = [bucket for bucket in group.buckets if bucket.off is not None]
+    places = [(bucket, point(bucket.odds or 0.0, bucket.held or 0.0)) for bucket in known]
+    most = max((bucket.count for bucket in known), default=1)
+    marks = [
+        f'<circle class="point" cx="{(place := text.split(","))[0]}" cy="{place[1]}" '
+        f'r="{3 + 5 * sqrt(bucket.count / most):.1f}"><title>{bucket.count:,} promises: said '
+        f"{100 * (bucket.odds or 0.0):.1f} %, held {100 * (bucket.held or 0.0):.1f} %</title></circle>"
+        for bucket, text in places
+    ]
+    return "\n".join(
+        [
+            f'<text class="title" x="{left}" y="20">{escape(group.about + worst)}</text>',
+            f'<polygon class="band" points="{" ".join(point(*corner) for corner in band)}"/>',
+            *_axes(left),
+            f'<polyline class="exact" points="{point(0, 0)} {point(1, 1)}"/>',
+            f'<polyline class="line" points="{" ".join(text for _, text in places)}"/>',
+            *marks,
+            f'<text x="{left}" y="{TOP + PANEL + 38}">odds that were said (buckets of {FEWEST} or more)</text>',
+        ]
+    )
+
+
+def _axes(left: float) -> list[str]:
+    """Lines and numbers at every fifth."""
+    found = []
+    for number in range(0, 101, 20):
+        across, down = left + PANEL * number / 100, TOP + PANEL * (1 - number / 100)
+        found += [
+            f'<path class="grid" d="M{across:.1f} {TOP}V{TOP + PANEL}M{left} {down:.1f}H{left + PANEL}"/>',
+            f'<text x="{across:.1f}" y="{TOP + PANEL + 18}" text-anchor="middle">{number}</text>',
+            f'<text x="{left - 6}" y="{down + 4:.1f}" text-anchor="end">{number} %</text>',
+        ]
+    return found
+
+
+QUANTITIES = ("ttft_p50", "ttft_p99", "tpot_p50", "output_tokens_per_second")
+TITLES = ("TTFT p50", "TTFT p99", "TPOT p50", "tokens/s")
+JOULES = "joules_per_output_token"
+ERRORS = ("median", "mean", "p90", "bias")
+PARTS = ("idle_ttft", "decode_step", "prompts")
+UNITS = ("TTFT p50 ms", "TTFT p99 ms", "TPOT p50 ms", "tokens/s")
+
+
+def render_validation(validation: Validation) -> list[RenderableType]:
+    """Tables for a terminal: the runs of each file, then medians over all."""
+    parts = [_render_file(validation, name, blocks) for name, blocks in validation.kv_blocks]
+    medians = grid(("runs", "count", *TITLES), [_median_row(validation, kind) for kind in (*validation.kinds, None)])
+    left_out = f" ({validation.num_stalled} stalled runs left out)" if validation.num_stalled else ""
+    return [
+        *parts,
+        section("Request by request: absolute error, and rank correlations", _scatter_grid(validation)),
+        section("Which part is off: median error", _parts_grid(validation)),
+        *_load_sections(validation),
+        section(f"Median absolute error{left_out}", medians),
+        *(Text(line) for line in _joule_medians(validation)),
+        section(
+            "Measured values inside the 80 % intervals of forecasts, and their mean half width",
+            _coverage_grid(validation),
+        ),
+        render_reliability(reliability_of(validation.runs)),
+        render_orders(orders_of(validation.runs)),
+    ]
+
+
+def _coverage_grid(validation: Validation) -> RenderableType:
+    """How often, by kind of run, by file and in all."""
+    rows = [
+        *((kind, _coverage_cells(validation, kind=kind)) for kind in validation.kinds),
+        *((name, _coverage_cells(validation, file=name)) for name, _ in validation.kv_blocks),
+        ("all", _coverage_cells(validation)),
+    ]
+    return grid(("runs", *TITLES, "all"), [(name, *cells) for name, cells in rows], notes_at=(0,))
+
+
+def _coverage_cells(validation: Validation, **chosen: str) -> list[str]:
+    groups = [*((quantity,) for quantity in QUANTITIES), tuple(QUANTITIES)]
+    both = [(validation.coverage(*each, **chosen), validation.width(*each, **chosen)) for each in groups]
+    return ["-" if share is None else f"{_percent(share)}, +-{_percent(width)}" for share, width in both]
+
+
+def _scatter_grid(validation: Validation) -> RenderableType:
+    """Runs with arrivals over time, where single requests differ."""
+    columns = ("file", "run", "TTFT median", "TTFT p90", "TPOT median", "TPOT p90", "start order", "TTFT order")
+    rows = [
+        (
+            run.file,
+            run.label,
+            *map(_percent, (each.ttft_median, each.ttft_p90, each.tpot_median, each.tpot_p90)),
+            *("-" if order is None else f"{order:.3f}" for order in (each.start_order, each.ttft_order)),
+        )
+        for run in validation.runs
+        if (each := run.scatter) is not None and (run.parts is None or not run.parts.is_static)
+    ]
+    return grid(columns, rows, text_columns=2, notes_at=(0,))
+
+
+def _parts_grid(validation: Validation) -> RenderableType:
+    """What decides in each: host, kernels (and launches), the queue on top of them."""
+    columns = ("file", "idle TTFT (host)", "decode step", "prompts", "TTFT under load (queue)")
+    rows = [
+        (each.file, *map(_signed_percent, (each.idle_ttft, each.decode_step, each.prompts, each.loaded_ttft)))
+        for each in validation.file_parts()
+    ]
+    medians = ("all, absolute", *(_percent(validation.median_part(part)) for part in PARTS), "")
+    return grid(columns, [*rows, medians], notes_at=(0,))
+
+
+def _load_sections(validation: Validation) -> list[RenderableType]:
+    """Errors by class of load, as forecast and at the host's speed that a lighter load shows."""
+    classes = [each for each in validation.by_load() if each.num_runs]
+    if not classes:
+        return []
+    columns = ("load", "runs", *(f"{title} {name}" for title in ("TTFT p50", "TPOT p50") for name in ERRORS))
+    sections = []
+    for title, count, suffix in (
+        ("By load: absolute error", "num_runs", ""),
+        ("By load, the host's speed taken from the lightest load of each file", "num_known", "_known"),
+    ):
+        rows = [
+            (
+                each.name,
+                f"{getattr(each, count)}",
+                *_error_cells(each, f"ttft_p50{suffix}"),
+                *_error_cells(each, f"tpot_p50{suffix}"),
+            )
+            for each in classes
+            if getattr(each, count)
+        ]
+        if rows:
+            sections.append(section(title, grid(columns, rows)))
+    return sections
+
+
+def _error_cells(each: LoadErrors, name: str) -> list[str]:
+    errors = getattr(each, name)
+    if errors is None:
+        return ["-"] * len(ERRORS)
+    return [*(_percent(error) for error in errors[:-1]), _signed_percent(errors.bias)]
+
+
+def _percent(error: float | None) -> str:
+    return "-" if error is None else format_percent(error)
+
+
+def _signed_percent(error: float | None) -> str:
+    return "-" if error is None else f"{100 * error:+,.1f} %"
+
+
+def _render_file(validation: Validation, name: str, blocks: Comparison | None) -> RenderableType:
+    """One file: its KV blocks, and each run as measured and as forecast, with the error."""
+    columns = ("run", *(column for title in UNITS for column in (title, "error")))
+    rows = [_run_row(run) for run in validation.runs if run.file == name]
+    counted = "as the engine was told"
+    if blocks is not None:
+        counted = f"{blocks.measured:,.0f} measured, {blocks.predicted:,.0f} predicted, {_signed(blocks)}"
+    hits = [line for run in validation.runs if run.file == name for line in _hit_lines(run)]
+    hits += [line for run in validation.runs if run.file == name for line in _joule_lines(run)]
+    heading = Text("\n".join([f"KV blocks: {counted}", *hits, "Runs: measured > predicted", ""]))
+    return section(name, Group(heading, grid(columns, rows, notes_at=(0,))))
+
+
+def _hit_lines(run: RunComparison) -> list[str]:
+    """Tokens that were found, of runs whose files have them."""
+    pairs = (("cached", run.cached_tokens), ("from host memory", run.loaded_tokens))
+    return [
+        f"Tokens {what}, {run.label}: {pair.measured:,.0f} measured, {pair.predicted:,.0f} predicted, {_signed(pair)}"
+        for what, pair in pairs
+        if pair is not None
+    ]
+
+
+def _joule_lines(run: RunComparison) -> list[str]:
+    """Joules of an output token, of runs whose files have them."""
+    pair = run.joules_per_output_token
+    if pair is None:
+        return []
+    joules = f"{pair.measured:.3g} measured, {pair.predicted:.3g} predicted"
+    return [f"Joules per output token, {run.label}: {joules}, {_signed(pair)}"]
+
+
+def _joule_medians(validation: Validation) -> list[str]:
+    """How far joules are off over all runs that tell them."""
+    error, inside = validation.median_ape(JOULES), validation.coverage(JOULES)
+    if error is None:
+        return []
+    return [f"Joules per output token: {_percent(error)} in the median, {_percent(inside)} inside the 80 % intervals"]
+
+
+def validation_dict(validation: Validation) -> dict[str, Any]:
+    """The same as plain data; errors are fractions."""
+    files, promises = validation.file_parts(), reliability_of(validation.runs)
+    idle = [abs(each.idle_ttft) for each in files if each.idle_ttft is not None]
+    return {
+        "runs": [_run_dict(run) for run in validation.runs],
+        "kv_blocks": [{"file": name, **_pair(pair, 1.0)} for name, pair in validation.kv_blocks if pair],
+        "files": [
+            {
+                "file": each.file,
+                "idle_ttft_error": each.idle_ttft,
+                "decode_step_error": each.decode_step,
+                "prompts_error": each.prompts,
+                "loaded_ttft_p50_error": each.loaded_ttft,
+            }
+            for each in files
+        ],
+        "by_load": [asdict(each) for each in validation.by_load() if each.num_runs],
+        "reliability": reliability_groups(promises),
+        "rank_correlation": orders_dict(orders_of(validation.runs)),
+        "summary": {
+            "ttft_p50_ape_median": validation.median_ape("ttft_p50"),
+            "ttft_p99_ape_median": validation.median_ape("ttft_p99"),
+            "tpot_p50_ape_median": validation.median_ape("tpot_p50"),
+            "throughput_ape_median": validation.median_ape("output_tokens_per_second"),
+            "idle_ttft_ape_max": max(idle, default=None),
+            "loaded_ttft_p50_ape_median": validation.median_loaded("ttft_p50"),
+            "loaded_ttft_p99_ape_median": validation.median_loaded("ttft_p99"),
+            "decode_step_ape_median": validation.median_part("decode_step"),
+            "prompts_ape_median": validation.median_part("prompts"),
+            "joules_per_output_token_ape_median": validation.median_ape(JOULES),
+            "joules_per_output_token_interval_coverage": validation.coverage(JOULES),
+            "kv_blocks_ape_max": max((pair.ape for _, pair in validation.kv_blocks if pair), default=None),
+            "interval_coverage": validation.coverage(*QUANTITIES),
+            "interval_half_width_mean": validation.width(*QUANTITIES),
+            **{f"{quantity}_interval_coverage": validation.coverage(quantity) for quantity in QUANTITIES},
+            **{f"{quantity}_interval_half_width_mean": validation.width(quantity) for quantity in QUANTITIES},
+            "reliability_worst": promises[0].worst,
+            "runs": len(validation.runs),
+            "stalled_runs": validation.num_stalled,
+        },
+    }
+
+
+def _run_row(run: RunComparison) -> tuple[str, ...]:
+    cells = [run.label]
+    for quantity in QUANTITIES:
+        pair = getattr(run, quantity)
+        if pair is None:
+            cells += ["-", "-"]
+        else:
+            scale = 1.0 if quantity == "output_tokens_per_second" else MILLI
+            cells.append(f"{_digits(pair.measured / scale)} > {_digits(pair.predicted / scale)}")
+            cells.append(f"{100 * (pair.predicted / pair.measured - 1):+,.0f} %")
+    return tuple(cells)
+
+
+def _digits(value: float) -> str:
+    """Three digits at least, so that columns stay narrow."""
+    return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
+
+
+def _median_row(validation: Validation, kind: str | None) -> tuple[str, ...]:
+    count = sum(kind is None or run.kind == kind for run in validation.runs)
+    errors = (validation.median_ape(quantity, kind) for quantity in QUANTITIES)
+    return (kind or "all", f"{count}", *("-" if error is None else format_percent(error) for error in errors))
+
+
+def _signed(pair: Comparison) -> str:
+    """How far the prediction is off, with its sign."""
+    return f"{100 * (pair.predicted / pair.measured - 1):+,.1f} %"
+
+
+def _pair(pair: Comparison, scale: float) -> dict[str, Any]:
+    plain = {"measured": pair.measured / scale, "predicted": pair.predicted / scale, "ape": pair.ape}
+    if pair.interval is None:
+        return plain
+    return {**plain, "interval": [end / scale for end in pair.interval], "is_inside": pair.is_inside}
+
+
+def _run_dict(run: RunComparison) -> dict[str, Any]:
+    return {
+        "file": run.file,
+        "kind": run.kind,
+        "label": run.label,
+        "ttft_p50_ms": _pair(run.ttft_p50, MILLI),
+        "ttft_p99_ms": _pair(run.ttft_p99, MILLI),
+        "tpot_p50_ms": _pair(run.tpot_p50, MILLI) if run.tpot_p50 else None,
+        "output_tokens_per_s": _pair(run.output_tokens_per_second, 1.0),
+        "requests": asdict(run.scatter) if run.scatter else None,
+        "idle_ttft_ms": _part(run, "idle_ttft"),
+        "prompts_ms": _part(run, "prompts"),
+        "decode_step_ms": _part(run, "decode_step"),
+        "cached_tokens": _pair(run.cached_tokens, 1.0) if run.cached_tokens else None,
+        "loaded_tokens": _pair(run.loaded_tokens, 1.0) if run.loaded_tokens else None,
+        JOULES: _pair(run.joules_per_output_token, 1.0) if run.joules_per_output_token else None,
+    }
+
+
+def _part(run: RunComparison, name: str) -> dict[str, Any] | None:
+    pair = getattr(run.parts, name, None)
+    return _pair(pair, MILLI) if pair else None
+
+
+GROUPS: dict[str, Callable[[PublishedRun], str]] = {
+    "GPU": lambda run: run.gpu,
+    "model": lambda run: run.model.rpartition("/")[2],
+    "layout": lambda run: run.layout,
+    "source": lambda run: run.source,
+}
+TIMES = ("ttft", "tpot")
+
+
+def render_published(compared: Sequence[PublishedComparison]) -> list[RenderableType]:
+    """Tables for a terminal: every run, then medians by GPU, model, layout and source."""
+    columns = ("run", "GPU", "model", "layout", "load", "TTFT ms", "error", "80 %", "TPOT ms", "error", "80 %")
+    rows = [_published_row(each) for each in compared if not each.problem]
+    parts: list[RenderableType] = [
+        section(
+            "Runs: mean measured > mean predicted, and its 80 % interval",
+            grid(columns, rows, text_columns=5, notes_at=(0, 2)),
+        )
+    ]
+    refused = [f"{each.run.run_id}: {each.problem}" for each in compared if each.problem]
+    if refused:
+        parts.append(section("Not simulated", styled("\n".join(refused))))
+    assumed = Counter(text for each in compared if not each.problem for text in each.run.assumptions)
+    if assumed:
+        lines = "\n".join(f"{text} ({count:,})" for text, count in assumed.most_common())
+        parts.append(section("Assumed, and in how many runs", styled(lines)))
+    parts += [section(f"Absolute error by {name}", _group_grid(name, compared)) for name in GROUPS]
+    return [*parts, render_reliability([reliability_of_published(compared)])]
+
+
+def published_dict(compared: Sequence[PublishedComparison]) -> dict[str, Any]:
+    """The same as plain data; errors are fractions."""
+    return {
+        "runs": [_published_dict(each) for each in compared],
+        **{
+            f"by_{name.lower()}": [
+                {name.lower(): value, **_summaries(members)} for value, members in _groups(name, compared).items()
+            ]
+            for name in GROUPS
+        },
+        "interval_level": LEVEL,
+        "reliability": reliability_dict(reliability_of_published(compared)),
+        "summary": {**_summaries(compared), "runs": len(compared)},
+    }
+
+
+def _groups(name: str, compared: Sequence[PublishedComparison]) -> dict[str, list[PublishedComparison]]:
+    """Runs by one of their features, in order of appearance."""
+    groups: dict[str, list[PublishedComparison]] = {}
+    for each in compared:
+        groups.setdefault(GROUPS[name](each.run), []).append(each)
+    return groups
+
+
+def _group_grid(name: str, compared: Sequence[PublishedComparison]) -> RenderableType:
+    of_each = ("mean", "p90", "bias", "in 80 %", "half width")
+    columns = (name, "runs", "TTFT median", *of_each, "TPOT median", *of_each)
+    rows = [(value, *_group_cells(members)) for value, members in _groups(name, compared).items()]
+    return grid(columns, [*rows, ("all", *_group_cells(compared))])
+
+
+def _group_cells(members: Sequence[PublishedComparison]) -> tuple[str, ...]:
+    cells = [f"{len(members)}"]
+    for quantity in TIMES:
+        summary = summarise(members, quantity)
+        cells += ["-"] * 6 if summary is None else _cells(summary)
+    return tuple(cells)
+
+
+def _cells(summary: Summary) -> list[str]:
+    sizes = [format_percent(value) for value in (summary.median, summary.mean, summary.p90)]
+    return [*sizes, f"{100 * summary.bias:+.1f} %", f"{100 * summary.inside:.0f} %", f"{100 * summary.width:.0f} %"]
+
+
+def _published_row(each: PublishedComparison) -> tuple[str, ...]:
+    run, workload = each.run, each.run.workload
+    mean_input = sum(request.num_input for request in workload.requests) / len(workload.requests)
+    clients = f"{workload.concurrency} clients" if workload.concurrency else f"{len(workload.requests):,} requests"
+    cells = [run.run_id.rpartition("#")[2], run.gpu, GROUPS["model"](run), run.layout, f"{clients} x {mean_input:,.0f}"]
+    for quantity in TIMES:
+        cells += _pair_cells(getattr(each, quantity))
+    return tuple(cells)
+
+
+def _pair_cells(pair: Comparison | None) -> list[str]:
+    if pair is None or pair.interval is None:
+        return ["-", "-", "-"]
+    digits = 0 if pair.measured >= 100 * MILLI else 1 if pair.measured >= 10 * MILLI else 2
+    measured, predicted, low, high = (
+        f"{seconds / MILLI:,.{digits}f}" for seconds in (pair.measured, pair.predicted, *pair.interval)
+    )
+    return [f"{measured} > {predicted}", f"{100 * pair.error:+,.0f} %", f"{low} to {high}"]
+
+
+def _summaries(members: Sequence[PublishedComparison]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for quantity in (*TIMES, "end_to_end"):
+        summary = summarise(members, quantity)
+        found[quantity] = None
+        if summary is not None:
+            names = ("count", "median", "mean", "p90", "bias")
+            coverage = {"interval_coverage": summary.inside, "interval_half_width_mean": summary.width}
+            found[quantity] = {**{name: getattr(summary, name) for name in names}, **coverage}
+    return found
+
+
+def _published_dict(each: PublishedComparison) -> dict[str, Any]:
+    run = each.run
+    return {
+        "run_id": run.run_id,
+        "source": run.source,
+        "gpu": run.gpu,
+        "model": run.model,
+        "layout": run.layout,
+        "ttft_ms": _pair_dict(each.ttft, MILLI),
+        "tpot_ms": _pair_dict(each.tpot, MILLI),
+        "end_to_end_ms": _pair_dict(each.end_to_end, MILLI),
+        "output_tokens_per_s": _pair_dict(each.output_tokens_per_second, 1.0),
+        "assumptions": list(run.assumptions),
+        "problem": each.problem or None,
+    }
+
+
+def _pair_dict(pair: Comparison | None, scale: float) -> dict[str, Any] | None:
+    if pair is None or pair.interval is None:
+        return None
+    return {
+        "measured": pair.measured / scale,
+        "predicted": pair.predicted / scale,
+        "error": pair.error,
+        "interval": [end / scale for end in pair.interval],
+        "is_inside": pair.is_inside,
+    }

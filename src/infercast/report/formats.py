@@ -1,0 +1,232 @@
+"""A result as plain data, CSV rows, data frame, notebook HTML or figure; the functions are looked up by name.
+
+Functions go by name, so that asking one object for its JSON loads nothing of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import singledispatch
+from html import escape
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from infercast.errors import InputError
+from infercast.report.files import csv_lines
+from infercast.report.terminal import Facts, FittingTable, Grid, Paragraph, Section, drawn
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+ENDS = ("low", "high")
+"""Of an interval, which JSON has as a pair."""
+
+
+def rows_of(document: Any, key: str | tuple[str, ...] | None = None) -> list[dict[str, Any]]:
+    """A list as its members, what a document has under ``key`` as those, and any other document as one row.
+
+    Of several keys each is a row, and so is each member of a mapping; the first column is then its name.
+    """
+    if key is None:
+        found = [document] if isinstance(document, Mapping) else document
+    elif isinstance(key, str):
+        found = document[key]
+    else:
+        found = {name: document[name] for name in key}
+    if isinstance(found, Mapping):
+        found = [{"name": name, **value} for name, value in found.items()]
+    return [flat(row) for row in found]
+
+
+def flat(row: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """One level of names, such as ``ttft_ms.p50``. Lists of records have no place in a row and are left out."""
+    cells: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            cells |= flat(value, f"{before}{name}.")
+        elif _is_interval(f"{before}{name}", value):
+            cells |= {f"{before}{name}.{end}": each for end, each in zip(ENDS, value, strict=True)}
+        elif isinstance(value, (list, tuple)):
+            if not any(isinstance(each, (Mapping, list, tuple)) for each in value):
+                cells[f"{before}{name}"] = "; ".join(map(str, value))
+        else:
+            cells[f"{before}{name}"] = value
+    return cells
+
+
+def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Every name that any row has, in the order in which they first come."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows as CSV, names first; a cell is empty where a row has no value."""
+    columns = columns_of(rows)
+    return "".join(csv_lines(columns, ([_csv_cell(row.get(name)) for name in columns] for row in rows)))
+
+
+def _is_interval(name: str, value: Any) -> bool:
+    is_pair = isinstance(value, (list, tuple)) and len(value) == len(ENDS)
+    return is_pair and "interval" in name and all(isinstance(each, (int, float)) for each in value)
+
+
+def _csv_cell(value: Any) -> Any:
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+FOLDED = ("What was simulated", "Deployment", "Where time goes", "Caveats", "Notes", "Rests on", "Kernels: what")
+"""Sections that begin so are closed until somebody opens them."""
+LEFT, RIGHT = ' style="text-align:left"', ' style="text-align:right"'
+
+
+def html(title: str, parts: Iterable[RenderableType]) -> str:
+    """One element: the title and the parts below it."""
+    body = "".join(map(_written, parts))
+    return f'<div class="infercast"><p><b>{escape(title)}</b></p>{body}</div>'
+
+
+@singledispatch
+def _written(part: Any) -> str:
+    if hasattr(part, "renderables"):  # a Group of rich
+        return "".join(map(_written, part.renderables))
+    if hasattr(part, "plain"):  # a Text of rich
+        return _lines(str(part.plain))
+    return f"<pre>{escape(drawn(part))}</pre>"
+
+
+@_written.register
+def _section(part: Section) -> str:
+    is_open = "" if part.title.startswith(FOLDED) else " open"
+    return f"<details{is_open}><summary>{escape(part.title)}</summary>{_written(part.body)}</details>"
+
+
+@_written.register
+def _facts(part: Facts) -> str:
+    rows = (f"<tr><th{LEFT}>{escape(name)}</th><td{LEFT}>{escape(value)}</td></tr>" for name, value in part.rows)
+    return f"<table>{''.join(rows)}</table>"
+
+
+@_written.register
+def _paragraph(part: Paragraph) -> str:
+    return _lines(part.text)
+
+
+@_written.register
+def _fitting(part: FittingTable) -> str:
+    return _table(part.whole)
+
+
+@_written.register
+def _table(part: Grid) -> str:
+    sides = [LEFT if place in part.words else RIGHT for place in range(len(part.columns))]
+    head = "".join(f"<th{side}>{escape(name)}</th>" for side, name in zip(sides, part.columns, strict=True))
+    rows = (
+        "".join(f"<td{side}>{_cell(cell)}</td>" for side, cell in zip(sides, row, strict=True)) for row in part.rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(f'<tr>{row}</tr>' for row in rows)}</tbody></table>"
+
+
+def _cell(text: str) -> str:
+    """Names of parts keep the blanks that they are indented by."""
+    indent = len(text) - len(text.lstrip(" "))
+    return "&nbsp;" * indent + escape(text.lstrip(" "))
+
+
+def _lines(text: str) -> str:
+    return "".join(f"<p>{escape(line)}</p>" for line in text.splitlines() if line)
+
+
+LIBRARIES = ("pandas", "polars")
+
+
+def frame_of_rows(rows: Sequence[Mapping[str, Any]], library: str | None = None) -> Any:
+    """A data frame with a row for each of these; a name that a row does not have is missing there."""
+    return frame_of_columns({name: [row.get(name) for row in rows] for name in columns_of(rows)}, library)
+
+
+def frame_of_columns(columns: Mapping[str, Any], library: str | None = None) -> Any:
+    """A data frame of lists or arrays by their names."""
+    return _library(library).DataFrame(dict(columns))
+
+
+def _library(name: str | None) -> Any:
+    """The library that is asked for, or the first that is there."""
+    if name is not None and name not in LIBRARIES:
+        raise InputError(f"library must be {' or '.join(LIBRARIES)}, not {name!r}")
+    for each in LIBRARIES if name is None else (name,):
+        try:
+            return import_module(each)
+        except ImportError:
+            continue
+    wanted = "pandas or polars" if name is None else name
+    raise InputError(f"to_frame needs {wanted}: pip install {name or LIBRARIES[0]}; to_dict() gives plain data without")
+
+
+class Face(NamedTuple):
+    """Where the functions are that write an object, as ``module:function`` of this layer."""
+
+    document: str
+    tables: str
+    rows: str | None = None
+    """The key of the document under which the rows of a table are."""
+    picture: str | None = None
+
+
+FACES = {
+    "Breakdown": Face("kernels:breakdown_dict", "kernels:render_parts", "kernels"),
+    "Calibration": Face("calibration:calibration_dict", "calibration:render_calibration", "factors"),
+    "DayPlan": Face("day:day_dict", "day:render_day", "policies", "plots:day_figure"),
+    "Deployment": Face("deployment:deployment_dict", "deployment:render_deployment"),
+    "Diagnosis": Face("kernels:diagnosis_dict", "kernels:render_diagnosis", "findings"),
+    "Explained": Face("command:explained_dict", "command:render_explained", "flags"),
+    "Fit": Face("memory:fit_dict", "memory:render_fit", None, "plots:memory_figure"),
+    "Forecast": Face("forecast:forecast_dict", "forecast:render_forecast", None, "plots:forecast_figure"),
+    "Gpu": Face("catalog:priced_gpu_dict", "catalog:render_gpu"),
+    "Intervals": Face("quantities:interval_fields", "quantities:render_alone"),
+    "Layouts": Face("plan:layouts_dict", "plan:render_found", "layouts"),
+    "ModelConfig": Face("models:model_dict", "models:render_model"),
+    "Plan": Face("plan:plan_dict", "plan:render_plan", "simulated"),
+    "Savings": Face("sweep:savings_dict", "sweep:render_savings", "points"),
+    "StepCost": Face("kernels:cost_dict", "kernels:render_cost", "kernels", "plots:step_figure"),
+    "Sweep": Face("sweep:sweep_dict", "sweep:render_sweep", "points", "plots:sweep_figure"),
+    "Verdict": Face("cost:slo_dict", "cost:render_verdict", "limits"),
+    "Workload": Face("deployment:workload_dict", "deployment:render_workload"),
+}
+
+
+def document_of(answer: Any) -> Any:
+    """An object as plain data."""
+    return function_of(_face(answer).document)(answer)
+
+
+def frame_of(answer: Any, library: str | None) -> Any:
+    """An object as a data frame."""
+    if hasattr(answer, "per_request"):
+        return frame_of_columns(answer.per_request(), library)
+    return frame_of_rows(rows_of(document_of(answer), _face(answer).rows), library)
+
+
+def html_of(answer: Any) -> str:
+    """An object as HTML for a notebook."""
+    return html(repr(answer).strip("<>"), function_of(_face(answer).tables)(answer))
+
+
+def picture_of(answer: Any) -> Any:
+    """An object as a figure of matplotlib."""
+    name = _face(answer).picture
+    assert name is not None, "only objects with a picture have the method plot"
+    return function_of(name)(answer)
+
+
+def _face(answer: Any) -> Face:
+    for kind in type(answer).__mro__:
+        if kind.__name__ in FACES:
+            return FACES[kind.__name__]
+    raise TypeError(f"nothing is known of how a {type(answer).__name__} is written")
+
+
+def function_of(name: str) -> Any:
+    """A function of this layer by ``module:name``."""
+    module, _, function = name.partition(":")
+    return getattr(import_module(f"infercast.report.{module}"), function)

@@ -1,0 +1,465 @@
+"""One figure as PNG, SVG or page with tables: a sweep, a day, speculative decoding, two runs."""
+
+from __future__ import annotations
+
+import os
+import re
+from html import escape
+from math import isfinite
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from infercast.errors import InputError
+from infercast.forecast.compare import SideBySide, reasons, side_by_side
+from infercast.forecast.day import DayPlan, clock
+from infercast.forecast.explain.step_log import Watched
+from infercast.forecast.speculation import BreakEven
+from infercast.forecast.sweep import Sweep
+from infercast.report.caveats import caveats, caveats_of
+from infercast.report.comparison import (
+    STEP_COLUMNS,
+    Names,
+    family_columns,
+    family_rows,
+    headline_rows,
+    step_rows,
+    step_title,
+)
+from infercast.report.day import COLUMNS, answer_of, basis_rows, day_caveats, replica_rows, title_of
+from infercast.report.deployment import drafting_words
+from infercast.report.forecast import system_facts
+from infercast.report.page.canvas import (
+    INK,
+    LETTER,
+    MUTED,
+    PAPER,
+    SERIES,
+    STYLE,
+    VARIABLES,
+    WIDTH,
+    Paint,
+    Tips,
+    draw,
+    drawn,
+    inches,
+    is_narrow,
+    room,
+    stacked,
+    wrapped,
+)
+from infercast.report.page.charts import COLOURS, HOST, OTHERS
+from infercast.report.page.elements import (
+    Content,
+    Made,
+    Section,
+    facts_list,
+    items,
+    plain_table,
+    style_sheet,
+    table,
+    whole_page,
+)
+from infercast.report.sweep import SPECULATION_COLUMNS, UNITS, charts_of, columns_of, overload_notes, summary_rows
+from infercast.report.terminal import Chart
+from infercast.units import MILLI, format_seconds
+
+DOTS_PER_INCH = 160
+FLAGS = re.DOTALL | re.MULTILINE
+
+
+class Plot(NamedTuple):
+    """A figure, and what is said around it."""
+
+    name: str
+    title: str
+    lead: str
+    height: float
+    phone_height: float
+    paint: Paint
+    sections: tuple[Section, ...]
+    """What follows the figure on a page; the first has the figure in it."""
+    caveats: tuple[str, ...]
+    version: str
+    top: str = ""
+    """HTML below the title of a page."""
+
+    def chart(self) -> str:
+        """An element of a page."""
+        return draw(self.name, self.title, self.height, self.paint, phone_height=self.phone_height)
+
+    def svg(self) -> str:
+        """A file of its own, in light and dark as the viewer has it."""
+        figure = drawn(self.name, self.title, (WIDTH, self.height), self.paint)
+        colours = re.findall(r"^(?::root|@media \(prefers-color-scheme: dark\)) \{.*?^\}", style_sheet(), FLAGS)
+        style = f"<style>{''.join(colours)} svg {{ background: var(--paper); font-family: sans-serif; }}</style>"
+        return re.sub(r"(<svg[^>]*>)", lambda tag: tag[1] + style, figure, count=1) + "\n"
+
+    def page(self, command: str, date: str = "") -> str:
+        """A page without script or network; ``command`` is what it was made by, ``date`` the day as in 2026-11-16."""
+        first, *others = self.sections
+        sections = [first._replace(body=self.chart() + first.body), *others]
+        content = Content(self.title, self.lead, sections, self.caveats, self.top)
+        return whole_page(content, Made(self.version, command, date))
+
+    def write_png(self, path: Path) -> None:
+        """In the colours of light pages; the file appears whole or not at all."""
+        import matplotlib as mpl  # noqa: PLC0415 - only those who draw need it
+        from matplotlib.figure import Figure  # noqa: PLC0415
+
+        colours = _light_colours()
+        style = mpl.rc_params_from_file(STYLE, use_default_template=False)
+        named = {key: _coloured(value, colours) for key, value in style.items()}
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+        with mpl.rc_context(named):
+            figure = Figure(figsize=(WIDTH, self.height))
+            self.paint(figure, Tips())
+            for artist in figure.findobj():
+                _recolour(artist, colours)
+            figure.set_facecolor(colours["paper"])
+            try:
+                figure.savefig(temporary, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+                temporary.replace(path)
+            except OSError as problem:
+                temporary.unlink(missing_ok=True)
+                raise InputError(f"{path} cannot be written: {problem.strerror or problem}") from None
+
+
+def _light_colours() -> dict[str, str]:
+    """The variables of the style sheet's first block."""
+    block = style_sheet().partition("}")[0]
+    return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
+
+
+def _coloured(value: Any, colours: dict[str, str]) -> Any:
+    """A value of a style with the colour that its placeholder stands for."""
+    if not isinstance(value, str):
+        return value
+    name = VARIABLES.get(f"#{value.lstrip('#')}")
+    return value if name is None else colours[name]
+
+
+def _recolour(artist: Any, colours: dict[str, str]) -> None:
+    """Give a part of a figure the colours that its placeholders stand for."""
+    from matplotlib.colors import to_hex, to_rgba  # noqa: PLC0415 - loaded already
+
+    def translated(colour: Any) -> Any:
+        name = VARIABLES.get(to_hex(colour))
+        return colour if name is None else to_rgba(colours[name], to_rgba(colour)[3])
+
+    for part in ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor"):
+        get, put = getattr(artist, f"get_{part}", None), getattr(artist, f"set_{part}", None)
+        if get is None or put is None:
+            continue
+        colour = get()
+        if isinstance(colour, str) and colour in ("none", "auto", "inherit"):
+            continue
+        shape = getattr(colour, "shape", ())
+        if len(shape) == 2:  # one for each of many parts
+            put([translated(each) for each in colour])
+        elif colour is not None:
+            put(translated(colour))
+
+
+LINES = ("-", "--", ":")
+LATENCIES = ("TTFT", "TPOT")
+APART = 0.2
+"""Names of lines that are closer than this share of a chart are written as one."""
+
+
+def sweep_plot(sweep: Sweep, version: str) -> Plot:
+    """The picture, and the table below it on a page."""
+    name = UNITS.get(sweep.axis.name, sweep.axis.name)
+    columns = columns_of(sweep)
+    rows = [[column.cell(point) for column in columns] for point in sweep.simulated]
+    notes = [f"{each.label}: {each.problem}" for each in sweep.points if each.problem] + overload_notes(sweep)
+    below = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
+    values = table([escape(column.title).replace(" ", "<br>") for column in columns], _escaped(rows))
+
+    def paint(figure: Any, tips: Tips) -> None:
+        charts = charts_of(sweep)
+        shape = stacked(figure, len(charts), 2)
+        gaps = {"hspace": 0.62 if is_narrow(figure) else 0.45, "wspace": 0.18}
+        panels = figure.subplots(*shape, gridspec_kw=room(figure, left=0.62, **gaps))
+        for axes, chart in zip(panels.flat, charts, strict=True):
+            _panel(axes, chart, tips, name)
+            _bends(axes, sweep)
+
+    summary = facts_list(summary_rows(sweep))
+    return Plot(
+        "sweep",
+        f"{sweep.title} along {name}",
+        sweep.workload,
+        height=5.6,
+        phone_height=9.6,
+        paint=paint,
+        sections=(
+            Section("curves", "Where it bends" if sweep.axis.is_load else "Best values", summary, "Curves"),
+            Section("values", f"Each value of {name}", values + below, "Values"),
+        ),
+        caveats=tuple(caveats_of([each.forecast for each in sweep.simulated if each.forecast is not None])),
+        version=version,
+    )
+
+
+def _escaped(rows: list[list[str]]) -> list[list[str]]:
+    return [[escape(cell) for cell in row] for row in rows]
+
+
+def _panel(axes: Any, chart: Chart, tips: Tips, name: str) -> None:
+    """One chart with its lines, and what was promised."""
+    scale = MILLI if chart.title in LATENCIES else 1.0
+    for place, series in enumerate(chart.series):
+        values = [value / scale for value in series.values]
+        style = {"color": SERIES[place], "lw": 1.5, "marker": "o", "ms": 3.5, "label": series.name}
+        axes.plot(chart.positions, values, LINES[place], **style)
+        for position, label, value in zip(chart.positions, chart.labels, series.values, strict=True):
+            if isfinite(value):
+                (dot,) = axes.plot([position], [value / scale], "o", ms=9, alpha=0.0, color=SERIES[place])
+                tips.put(dot, f"{label} {name}: {series.name} {chart.write(value)}")
+    if chart.limit is not None:
+        axes.axhline(chart.limit / scale, color=SERIES[6], lw=1.2, ls="-.", label=chart.limit_name)
+    axes.set_title(f"{chart.title}, ms" if scale == MILLI else chart.title)
+    _vertical(axes, [value / scale for series in chart.series for value in series.values if isfinite(value)], scale)
+    if list(chart.positions) == list(range(len(chart.labels))):
+        axes.set_xticks(list(chart.positions), chart.labels)
+    if len(chart.series) > 1:
+        axes.legend(loc="best")
+    axes.set_xlabel(name)
+
+
+def _vertical(axes: Any, values: list[float], scale: float) -> None:
+    """From nothing on, or logarithmic with round numbers where latencies differ by much."""
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    if scale == MILLI and high > 20 * low > 0:
+        axes.set_yscale("log")
+        ticks = [mantissa * 10.0**power for power in range(-3, 8) for mantissa in (1, 2, 5)]
+        ticks = [tick for tick in ticks if low / 1.5 <= tick <= 1.5 * high]
+        axes.set_yticks(ticks, [f"{tick:,g}" for tick in ticks])
+        axes.set_yticks([], minor=True)
+    else:
+        axes.set_ylim(0, max(1.08 * high, axes.get_ylim()[1]))
+
+
+def _bends(axes: Any, sweep: Sweep) -> None:
+    """Lines at the knee and where the promise ends, named above the chart where the title leaves room."""
+    found = {"knee": sweep.knee, "SLO": sweep.promise}
+    ends = {name: edge.value for name, edge in found.items() if edge is not None and edge.reached and edge.value}
+    places = {name: _across(axes, value) for name, value in ends.items()}
+    for name, value in ends.items():
+        axes.axvline(value, color=MUTED if name == "knee" else INK, lw=0.9, ls=(0, (2, 3)))
+    if len(places) == 2 and abs(places["knee"] - places["SLO"]) < APART:
+        places = {"knee, SLO": max(places.values())}
+    for name, place in places.items():
+        half = LETTER * len(name) / 2 / inches(axes)
+        middle = min(place, 1.0 - half)
+        if middle - half > LETTER * (len(axes.get_title(loc="left")) + 2) / inches(axes):
+            axes.annotate(name, (middle, 1.0), (0, 3), xycoords="axes fraction", textcoords="offset points",
+                          fontsize=8, color=MUTED, ha="center", va="bottom")  # fmt: skip
+
+
+def _across(axes: Any, value: float) -> float:
+    """Where a value stands, as a share of the width of a chart."""
+    begin, end = axes.get_xlim()
+    return float((value - begin) / (end - begin))
+
+
+MOST = 288
+"""Stretches across the day: five minutes each."""
+POLICY_LINES = {"fixed": "-", "scheduled": "--", "autoscaled": "-"}
+
+
+def day_plot(plan: DayPlan, version: str) -> Plot:
+    """The picture, and the tables below it on a page."""
+    rows = [[column.cell(day) for column in COLUMNS] for day in plan.policies]
+
+    def paint(figure: Any, tips: Tips) -> None:
+        panels = figure.subplots(3, 1, sharex=True, gridspec_kw=room(figure, left=0.55, right=0.25, hspace=0.4))
+        _paint(plan, panels, tips)
+
+    return Plot(
+        "day",
+        f"A day of {title_of(plan)}",
+        plan.traffic.description,
+        height=6.2,
+        phone_height=6.2,
+        paint=paint,
+        sections=(
+            Section("curves", "The day", "", "Curves"),
+            Section("policies", "Policies", plain_table([column.title for column in COLUMNS], rows)),
+            Section("replica", "One replica", facts_list(replica_rows(plan))),
+            Section("basis", "Method", facts_list(basis_rows(plan))),
+        ),
+        caveats=tuple(day_caveats(plan)),
+        version=version,
+        top=f'<p class="answer">{escape(answer_of(plan))}</p>',
+    )
+
+
+def _paint(plan: DayPlan, panels: Any, tips: Tips) -> None:
+    traffic, replicas, promise = panels
+    day = plan.traffic
+    hours = [middle / 3600.0 for middle in day.middles(MOST)]
+    rates = day.means(day.counts / day.window, MOST)
+    traffic.fill_between(hours, rates, color=SERIES[0], alpha=0.3, lw=0)
+    traffic.plot(hours, rates, color=SERIES[0], lw=1.2)
+    traffic.set(title="requests per second", ylim=(0, None))
+    for place, policy in enumerate(plan.policies):
+        colour = SERIES[place + 1]
+        style: dict[str, Any] = {"color": colour, "lw": 1.4, "ls": POLICY_LINES[policy.policy], "label": policy.policy}
+        (line,) = replicas.step(hours, day.means(policy.ready, MOST), where="mid", **style)
+        tips.put(line, f"{policy.policy}: {policy.gpu_hours:,.1f} GPU hours, {policy.minutes_out:,.0f} minutes out")
+        promise.plot(hours, day.means(policy.use_of_limits, MOST), **style)
+    most = max(float(policy.ready.max()) for policy in plan.policies)
+    replicas.set(title="replicas that serve", ylim=(0, 1.08 * most))
+    replicas.yaxis.get_major_locator().set_params(integer=True)
+    narrow = is_narrow(replicas.figure)
+    where: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.0, 0.98), "borderaxespad": 0}
+    replicas.legend(ncols=1 if narrow else 3, **({"loc": "best"} if narrow else where))
+    promise.axhline(1.0, color=MUTED, lw=1.0, ls="-.")
+    promise.set(title="latency / limit: the SLO holds below 1", xlabel="time of day", ylim=(0, None))
+    span = max(1.0, day.num_windows * day.window / 3600.0)
+    most = 6 if narrow else 12
+    step = next(each for each in (0.25, 0.5, 1, 2, 3, 6, 12, 24, 48) if span / each <= most or each == 48)
+    ticks = [step * place for place in range(int(span / step) + 1)]
+    promise.set_xticks(ticks, [clock(3600.0 * tick) for tick in ticks])
+    promise.set_xlim(0, span)
+
+
+CLIENTS = "clients at the same time"
+MEASURES = ("", "", "tokens/s ", "", "", "TPOT p50 ", "", "TTFT p50 ", "")
+"""What stands before the titles of columns, each of which is read by itself on a phone."""
+
+
+def break_even_plot(found: BreakEven, version: str) -> Plot:
+    """The picture, and the table below it on a page."""
+    rows = [[escape(column.cell(point)) for column in SPECULATION_COLUMNS] for point in found.points]
+    titles = [f"{measure}{escape(column.title)}" for measure, column in zip(MEASURES, SPECULATION_COLUMNS, strict=True)]
+    answer = f'<p class="answer">{escape(found.sentence)}</p>'
+    loads = table([title.replace(" ", "<br>") for title in titles], rows)
+
+    def paint(figure: Any, tips: Tips) -> None:
+        clients = [point.clients for point in found.points]
+        around = room(figure, left=0.55, hspace=0.5, wspace=0.16)
+        left, right = figure.subplots(*stacked(figure, 2, 2), gridspec_kw=around).flat
+        _line(left, tips, clients, [point.speed_up for point in found.points], "with / without", 0)
+        left.axhline(1.0, color=SERIES[6], lw=1.2, ls="-.")
+        left.set_ylim(0, 1.1 * max(1.0, *[point.speed_up for point in found.points]))
+        left.set_title("output tokens/s, with drafts / without")
+        if found.clients is not None:
+            left.axvline(found.clients, color=MUTED, lw=0.9, ls=(0, (2, 3)))
+        for place, name in enumerate(("without", "with")):
+            runs = [point.plain if name == "without" else point.drafted for point in found.points]
+            values = [float("nan") if run.tpot is None else run.tpot.p50 / MILLI for run in runs]
+            _line(right, tips, clients, values, name, place)
+        right.set_title("TPOT p50, ms")
+        right.legend(loc="best")
+        for axes in (left, right):
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(clients, [f"{each:,}" for each in clients])
+            axes.set_xticks([], minor=True)
+            axes.set_xlabel(CLIENTS)
+
+    lead = f"{found.workload}; {drafting_words(found.drafting)}"
+    return Plot(
+        "speculation",
+        f"{found.title}: where drafts stop paying",
+        lead,
+        height=3.4,
+        phone_height=5.6,
+        paint=paint,
+        sections=(
+            Section("curves", "With and without drafts", "", "Curves"),
+            Section("loads", "Each number of clients", loads, "Loads"),
+        ),
+        caveats=tuple(caveats_of([point.drafted for point in found.points])),
+        version=version,
+        top=answer,
+    )
+
+
+def _line(axes: Any, tips: Tips, clients: list[int], values: list[float], name: str, place: int) -> None:
+    axes.plot(clients, values, "-", color=SERIES[place], lw=1.5, marker="o", ms=3.5, label=name)
+    for client, value in zip(clients, values, strict=True):
+        (dot,) = axes.plot([client], [value], "o", ms=9, alpha=0.0, color=SERIES[place])
+        tips.put(dot, f"{client:,} clients: {name} {value:.3g}")
+
+
+IDLE = ("GPU waits for host", "gaps between kernels")
+
+
+def comparison_plot(runs: tuple[Watched, Watched], names: Names, version: str) -> Plot:
+    """The picture of the kernels of one step in both, and all that stands below it."""
+    both, (before, after) = side_by_side(runs, names), (run.forecast for run in runs)
+    height = _height(both)
+    return Plot(
+        "side-by-side",
+        f"{names[0]} and {names[1]}: {before.deployment.model.name} on {before.deployment.gpu.title}",
+        before.workload.description,
+        height=height,
+        phone_height=height + 0.4 + 0.2 * len(both.steps),
+        paint=lambda figure, tips: _paint_comparison(figure, tips, both),
+        sections=_sections(runs, both, names),
+        caveats=tuple(_caveats(names, (caveats(before), caveats(after)))),
+        version=version,
+        top=f"<h2>Why</h2>{items(reasons(both))}",
+    )
+
+
+def _sections(runs: tuple[Watched, Watched], both: SideBySide, names: Names) -> tuple[Section, ...]:
+    headline = headline_rows(*(run.forecast for run in runs))
+    steps = [f"<h3>{escape(step_title(side))}</h3>" + plain_table(STEP_COLUMNS, step_rows(side)) for side in both.sides]
+    note = (
+        '<p class="note">Tokens and decoding sequences of a step are means. Between tokens: the share of the time '
+        "between two tokens of a request that goes by in such steps.</p>"
+    )
+    families = [
+        f"<h3>A step of {escape(step.title)}</h3>" + plain_table(family_columns(both), family_rows(step))
+        for step in both.steps
+    ]
+    simulated = [
+        f"<h3>{escape(name)}</h3>" + "".join(facts_list(rows) for _, rows in system_facts(run.forecast))
+        for name, run in zip(names, runs, strict=True)
+    ]
+    return (
+        Section("one-step", "One step in both", "", "One step"),
+        Section("headline", "Side by side", plain_table(("", *names, "change"), headline)),
+        Section("steps", "Steps", "".join(steps) + note),
+        Section("families", "Kernels of one step in both", "".join(families), "Kernels"),
+        Section("sources", "What was simulated", "".join(simulated), "Deployments"),
+    )
+
+
+def _caveats(names: Names, said: tuple[list[str], list[str]]) -> list[str]:
+    """What is true of one run alone says of which."""
+    both = [sentence for sentence in said[0] if sentence in said[1]]
+    alone = [f"{name}: {each}" for name, each_said in zip(names, said, strict=True) for each in each_said]
+    return [*both, *(each for each in alone if each.partition(": ")[2] not in both)]
+
+
+def _height(both: SideBySide) -> float:
+    """Inches of the picture."""
+    return 1.0 + 0.95 * max(1, len(both.steps))
+
+
+def _paint_comparison(figure: Any, tips: Tips, both: SideBySide) -> None:
+    """Two bars for each step: what its kernels take in either engine."""
+    narrow = is_narrow(figure)
+    left = 0.2 + LETTER * max(len(side.name) for side in both.sides)
+    around = room(figure, left=left, bottom=0.35, top=1.05 if narrow else 0.65, hspace=1.1)
+    panels = figure.subplots(len(both.steps), 1, squeeze=False, gridspec_kw=around)
+    shown: dict[str, Any] = {}
+    for axes, step in zip(panels.flat, both.steps, strict=True):
+        for place, side in enumerate(both.sides):
+            start = 0.0
+            for name, *seconds in step.families:
+                width = seconds[place] / MILLI
+                colour = HOST if name in IDLE else COLOURS.get(name, OTHERS)
+                (bar,) = axes.barh([1 - place], [width], 0.7, left=start, color=colour, edgecolor=PAPER, linewidth=0.5)
+                tips.put(bar, f"{side.name}: {name} {format_seconds(seconds[place])}")
+                shown.setdefault("waiting" if name in IDLE else name if name in COLOURS else "others", bar)
+                start += width
+        axes.set_yticks([1, 0], [side.name for side in both.sides])
+        axes.set_title(wrapped(figure, f"A step of {step.title}, ms", left), fontsize="medium")
+        axes.grid(visible=False, axis="y")
+    columns = 4 if narrow else len(shown)
+    figure.legend(shown.values(), shown.keys(), loc="upper left", ncols=columns, handlelength=1, columnspacing=1.0)

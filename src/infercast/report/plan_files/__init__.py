@@ -1,1 +1,0 @@
-"""Files that a user of a plan runs next."""

@@ -1,0 +1,416 @@
+"""The output folder of a plan: manifests, benchmark script, candidates, Pareto chart and question."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from html import escape
+from io import StringIO
+from math import ceil, floor, log10
+from pathlib import Path
+from typing import NamedTuple
+
+from infercast.engines.vocabulary import Commands
+from infercast.errors import InputError
+from infercast.forecast.plan.candidate import Figures, Row
+from infercast.forecast.plan.evaluate import Check, checks_of
+from infercast.forecast.plan.question import Plan, deployed
+from infercast.forecast.slo import NAMES
+from infercast.report.files import write_whole
+from infercast.report.manifests import (
+    command_lines,
+    compose_file,
+    dynamo_graph,
+    llm_d_values,
+    manifests,
+    plain_name,
+    pools_of,
+    repository_of,
+    serve_script,
+)
+from infercast.units import MILLI, format_percent, format_seconds
+
+HEAD = """#!/usr/bin/env bash
+# {title}
+# Measures a running deployment at several rates, and prints the forecast beside what it measured.
+# Usage: bash bench.sh [BASE_URL]   (default http://localhost:{port})
+# Prompts and answers are as long as those of the plan's question are on average, and so is the forecast.
+# BASE_URL is that of the load balancer before the replicas, or of the one server.
+set -euo pipefail
+MODEL="${{MODEL:-{model}}}"
+BASE_URL="${{1:-http://localhost:{port}}}"
+RESULTS="${{RESULTS:-bench-results}}"
+mkdir -p "$RESULTS"
+"""
+RUN = """
+echo "== {rate:g} requests/s, {requests} requests of {num_input} + {num_output} tokens"
+{bench} --base-url "$BASE_URL" --model "$MODEL" --dataset-name random --random-input-len {num_input} \\
+  --random-output-len {num_output} --request-rate {rate:g} --num-prompts {requests} --seed 0 \\
+  {flags}
+"""
+COMPARE = """
+python3 - "$RESULTS" <<'END'
+import json, pathlib, sys
+
+FORECASTS = json.loads('''{forecasts}''')
+print(f"{{'':>24}}{{'forecast':>12}}{{'80 % interval':>22}}{{'measured':>12}}{{'error':>9}}")
+for rate, rows in FORECASTS.items():
+    written = (pathlib.Path(sys.argv[1]) / f"rate-{{rate}}.json").read_text()
+    measured = json.loads(written.splitlines()[-1])
+    print(f"{{rate}} requests/s")
+    for name, forecast, low, high, key in rows:
+        found = measured.get(key)
+        beside = f"{{found:>12.1f}}{{100 * (forecast / found - 1):>+8.0f}}%" if found else f"{{'-':>12}}"
+        within = "" if not found or low <= found <= high else "  outside"
+        print(f"{{name:>24}}{{forecast:>12.1f}}{{f'{{low:.1f}} to {{high:.1f}}':>22}}{{beside}}{{within}}")
+END
+"""
+KEYS = {"p50": "median", "p99": "p99", "mean": "mean"}
+"""As the benchmark names them."""
+
+
+def bench_script(checks: Sequence[Check], commands: Commands, model: str, title: str) -> str:
+    """``bench.sh``."""
+    bench = shlex.join(commands.bench)
+    text = HEAD.format(title=title, port=commands.port, model=model)
+    for check in checks:
+        values = {name: getattr(check, name) for name in ("rate", "requests", "num_input", "num_output")}
+        name = f"rate-{check.rate:g}.json"
+        text += RUN.format(bench=bench, flags=commands.bench_flags.format(name=name), **values)
+    forecasts = {f"{check.rate:g}": _rows(check, commands.bench_end_to_end) for check in checks}
+    return text + COMPARE.format(forecasts=json.dumps(forecasts))
+
+
+def _rows(check: Check, end_to_end: str) -> list[tuple[str, float, float, float, str]]:
+    """Name, forecast, the ends of its interval, and the benchmark's key."""
+    forecast, intervals = check.forecast, check.intervals
+    rows = []
+    for name, values, band in (
+        ("ttft", forecast.ttft, intervals.ttft),
+        ("tpot", forecast.tpot, intervals.tpot),
+        (end_to_end, forecast.end_to_end, intervals.end_to_end),
+    ):
+        if values is None or band is None:
+            continue
+        for which, key in KEYS.items():
+            ends = (getattr(each, which) / MILLI for each in (values, band.low, band.high))
+            middle, low, high = (round(each, 3) for each in ends)
+            rows.append((f"{name} {which} ms", middle, low, high, f"{key}_{name}_ms"))
+    rates = (forecast.output_tokens_per_second, *intervals.output_tokens_per_second)
+    middle, low, high = (round(check.times * each, 1) for each in rates)
+    rows.append(("output tokens/s", middle, low, high, "output_throughput"))
+    return rows
+
+
+WIDTH, HEIGHT, LEFT, TOP, PANEL, GAP, BELOW = 960, 420, 70, 64, 370, 90, 60
+DEEP = HEIGHT - TOP - BELOW
+STYLE = """
+text { font: 12px sans-serif; fill: #333 } .title { font-size: 15px; font-weight: bold } .small { font-size: 11px }
+.axis { stroke: #888; fill: none } .grid { stroke: #ddd } .other { fill: #b8c4d0 } .front { fill: #1f6fb2 }
+.line { stroke: #1f6fb2; fill: none; stroke-width: 1.5 } .limit { stroke: #c0392b; stroke-dasharray: 5 4 }
+.winner { fill: none; stroke: #c0392b; stroke-width: 2.5 }
+@media (prefers-color-scheme: dark) { svg { background: #16191d } text { fill: #ddd } .grid { stroke: #333 }
+.other { fill: #51606e } .front { fill: #6db3ee } .line { stroke: #6db3ee } }
+"""
+TICKS = (1.0, 2.0, 5.0)
+MOST_NAMED = 6
+"""Points beside which their names have room."""
+
+
+class Axis(NamedTuple):
+    """A logarithmic axis, from pixel ``begin`` to pixel ``end``."""
+
+    low: float
+    high: float
+    begin: float
+    end: float
+
+    def at(self, value: float) -> float:
+        """The pixel of a value."""
+        share = (log10(value) - log10(self.low)) / (log10(self.high) - log10(self.low))
+        return round(self.begin + share * (self.end - self.begin), 1)
+
+    @property
+    def ticks(self) -> list[float]:
+        """Round values on it."""
+        powers = range(floor(log10(self.low)), ceil(log10(self.high)) + 1)
+        digits = TICKS if self.high > 10 * self.low else range(1, 10)
+        found = [digit * 10.0**power for power in powers for digit in digits]
+        return [tick for tick in found if self.low <= tick <= self.high]
+
+
+def pareto_svg(plan: Plan) -> str | None:
+    """``pareto.svg``; None where nothing was simulated."""
+    rows = [row for row in plan.rows if row.figures is not None and row.figures.state != "overloaded"]
+    if not rows:
+        return None
+    across, label = _across(plan, rows)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'aria-label="Candidates of a plan: {label} against TTFT and TPOT">',
+        f"<style>{STYLE}</style>",
+        f'<text class="title" x="{LEFT}" y="24">{escape(_title(plan))}</text>',
+        f'<text class="small" x="{LEFT}" y="42">{escape(_legend(plan, rows))}</text>',
+    ]
+    for number, name in enumerate(("ttft", "tpot")):
+        parts += _panel(plan, rows, across, label, name, LEFT + number * (PANEL + GAP))
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _across(plan: Plan, rows: Sequence[Row]) -> tuple[Callable[[Row], float], str]:
+    """What is spent: energy where that is the objective, else money, or GPUs where a price is not known."""
+    goal = plan.question.goal
+    if goal.name == "energy" and all(row.figures is not None and row.figures.drawn is not None for row in rows):
+        return goal.value, "J per output token at the wall"
+    if all(row.cost is not None for row in rows):
+        return (lambda row: row.cost or 0.0), "$ per hour"
+    return (lambda row: float(row.gpus)), "GPUs"
+
+
+def _title(plan: Plan) -> str:
+    question = plan.question
+    return f"{question.model}, {question.rate:.3g} requests/s, {question.slo}"
+
+
+def _legend(plan: Plan, rows: Sequence[Row]) -> str:
+    ring = "" if plan.winner is None else f"; ringed: {plan.winner.candidate}"
+    return f"{len(rows):,} simulated candidates; blue: no other is better in all{ring}"
+
+
+def _panel(
+    plan: Plan, rows: Sequence[Row], across: Callable[[Row], float], label: str, name: str, left: float
+) -> Iterator[str]:
+    """One latency against money."""
+    limits = [limit for limit in plan.question.slo.limits if limit.quantity == name]
+    which = "p99" if not limits or limits[0].percentile is None else f"p{limits[0].percentile:g}"
+    which = which if which in ("p50", "p90", "p95", "p99") else "p99"
+
+    def up(row: Row) -> float | None:
+        values = None if row.figures is None else getattr(row.figures, name)
+        return None if values is None else float(getattr(values, which))
+
+    points = [(across(row), height, row) for row in rows if (height := up(row))]
+    if not points:
+        return
+    heights = [height for _, height, _ in points] + [limit.seconds for limit in limits]
+    wide = Axis(*_around([each for each, _, _ in points]), left, left + PANEL)
+    tall = Axis(*_around(heights), TOP + DEEP, TOP)
+    yield from _frame(wide, tall, label, f"{name.upper()} {which}", left)
+    for limit in limits:
+        y = tall.at(limit.seconds)
+        tip = f"<title>{escape(str(limit))}</title>"
+        yield f'<line class="limit" x1="{left}" x2="{left + PANEL}" y1="{y}" y2="{y}">{tip}</line>'
+    best = {row.candidate for row in plan.front}
+    front = [(each, height, row) for each, height, row in points if row.candidate in best]
+    for each, height, row in points:
+        kind = "front" if row.candidate in best else "other"
+        tip = escape(f"{row.candidate}: {label} {each:.4g}, {format_seconds(height)}")
+        yield f'<circle class="{kind}" cx="{wide.at(each)}" cy="{tall.at(height)}" r="4"><title>{tip}</title></circle>'
+        if kind == "front" and len(front) <= MOST_NAMED:
+            name_of = escape(f"{row.candidate.replicas} x {row.candidate.layout} {row.candidate.gpu}")
+            yield f'<text class="small" x="{wide.at(each) + 8}" y="{tall.at(height) - 8}">{name_of}</text>'
+    if len(front) > 1:
+        path = " ".join(f"{wide.at(each)},{tall.at(height)}" for each, height, _ in sorted(front, key=lambda p: p[:2]))
+        yield f'<polyline class="line" points="{path}"/>'
+    for each, height, row in points:
+        if plan.winner is not None and row.candidate == plan.winner.candidate:
+            yield f'<circle class="winner" cx="{wide.at(each)}" cy="{tall.at(height)}" r="8"/>'
+
+
+def _frame(wide: Axis, tall: Axis, label: str, title: str, left: float) -> Iterator[str]:
+    """Axes, their ticks and names."""
+    bottom = TOP + DEEP
+    for tick in tall.ticks:
+        y = tall.at(tick)
+        yield f'<line class="grid" x1="{left}" x2="{left + PANEL}" y1="{y}" y2="{y}"/>'
+        yield f'<text class="small" x="{left - 6}" y="{y + 4}" text-anchor="end">{format_seconds(tick)}</text>'
+    for tick in wide.ticks:
+        x = wide.at(tick)
+        yield f'<line class="grid" x1="{x}" x2="{x}" y1="{TOP}" y2="{bottom}"/>'
+        yield f'<text class="small" x="{x}" y="{bottom + 16}" text-anchor="middle">{tick:g}</text>'
+    yield f'<path class="axis" d="M{left} {TOP} V{bottom} H{left + PANEL}"/>'
+    yield f'<text x="{left + PANEL / 2}" y="{bottom + 36}" text-anchor="middle">{label}</text>'
+    yield f'<text x="{left}" y="{TOP - 6}">{title}</text>'
+
+
+def _around(values: Sequence[float]) -> tuple[float, float]:
+    """Ends of an axis with some room on either side."""
+    low, high = min(values), max(values)
+    return (low / 1.3, high * 1.3) if high > 1.5 * low else (low / 2.0, high * 2.0)
+
+
+def _drawn(name: str, figures: Figures) -> object:
+    return None if figures.drawn is None else getattr(figures.drawn, name)
+
+
+OF_CANDIDATES: dict[str, Callable[[Row], object]] = {
+    "stage": lambda row: row.stage.value,
+    "engine": lambda row: row.candidate.engine,
+    "gpu": lambda row: row.candidate.gpu,
+    "gpus": lambda row: row.gpus,
+    "layout": lambda row: str(row.candidate.layout),
+    "replicas": lambda row: row.candidate.replicas,
+    "weights": lambda row: row.candidate.quantization or "as published",
+    "kv_cache_dtype": lambda row: row.candidate.kv_cache_dtype,
+    "settings": lambda row: " ".join(f"{name}={value}" for name, value in row.candidate.settings),
+    "power_limit_w": lambda row: row.candidate.power_limit,
+    "prefill_pool": lambda row: "" if row.candidate.prefill is None else str(row.candidate.prefill),
+    "dollars_per_hour": lambda row: row.cost,
+    "headroom": lambda row: row.headroom,
+    "slo_holds": lambda row: "" if row.figures is None else row.figures.holds,
+    "rate_within_slo": lambda row: row.rate,
+}
+OF_FIGURES: dict[str, Callable[[Figures], object]] = {
+    "slo_odds": lambda figures: figures.odds,
+    "attainment": lambda figures: figures.attainment,
+    "goodput": lambda figures: figures.goodput,
+    "tightest": lambda figures: figures.tightest,
+    "output_tokens_per_s": lambda figures: figures.output_tokens_per_second,
+    "requests_per_s": lambda figures: figures.requests_per_second,
+    "requests_per_s_at_most": lambda figures: figures.capacity,
+    "state": lambda figures: figures.state,
+    "busy": lambda figures: figures.busy,
+    "kv_peak": lambda figures: figures.kv_peak,
+    "bottleneck": lambda figures: figures.bottleneck,
+    "source": lambda figures: figures.source,
+    **{
+        name: partial(_drawn, name)
+        for name in (
+            "gpu_watts",
+            "wall_watts",
+            "peak_watts",
+            "joules_per_output_token",
+            "wall_joules_per_output_token",
+            "grams_co2_per_million_output_tokens",
+        )
+    },
+}
+LATENCIES = ("ttft", "tpot", "end_to_end")
+
+
+def candidates_csv(plan: Plan) -> Iterator[str]:
+    """``candidates.csv``, best first, in pieces."""
+    latencies = [f"{name}_{which}_ms" for name in LATENCIES for which in NAMES]
+    yield _line(["rank", "on_front", *OF_CANDIDATES, *latencies, *OF_FIGURES, "reason"])
+    front = {row.candidate for row in plan.front}
+    for rank, row in enumerate(plan.rows, start=1):
+        cells: list[object] = [rank, row.candidate in front]
+        cells += [of(row) for of in OF_CANDIDATES.values()]
+        for name in LATENCIES:
+            values = None if row.figures is None else getattr(row.figures, name)
+            cells += [None] * len(NAMES) if values is None else [each / MILLI for each in values.values]
+        cells += [None if row.figures is None else of(row.figures) for of in OF_FIGURES.values()]
+        yield _line([*cells, row.reason])
+
+
+def _line(cells: list[object]) -> str:
+    text = StringIO()
+    written = [f"{cell:.6g}" if isinstance(cell, float) else "" if cell is None else str(cell) for cell in cells]
+    csv.writer(text, lineterminator="\n").writerow(written)
+    return text.getvalue()
+
+
+ABOUT = {
+    "serve.sh": "starts one replica on the machine it is called on",
+    "compose.yaml": "the same with docker compose",
+    "kubernetes.yaml": "a Deployment, or a LeaderWorkerSet over several nodes, and a Service for each pool",
+    "llm-d-values.yaml": "values for the chart of llm-d",
+    "dynamo.yaml": "a graph deployment of Dynamo",
+    "bench.sh": "measures the deployment around the chosen point and prints the forecast beside it",
+    "candidates.csv": "every candidate with its numbers, or its reason for refusal",
+    "pareto.svg": "money, or energy where that was the objective, against TTFT and TPOT",
+    "again.sh": "asks the same question again",
+}
+
+PROXY = (
+    "Requests go to a proxy that sends each prompt to the prefill pool first; llm-d and Dynamo bring one, other files "
+    "need one of your own."
+)
+BALANCER = "Before several replicas stands a load balancer; Services of Kubernetes, llm-d and Dynamo bring one."
+
+
+def check_folder(folder: Path, *, force: bool = False) -> None:
+    """Refuse a folder that holds something else, before a long search and not after it."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--out {folder} is not a folder")
+    if folder.is_dir() and any(folder.iterdir()) and not force:
+        raise InputError(f"--out {folder} is not empty; name another folder, or pass --force to write into it")
+
+
+def write_plan(plan: Plan, folder: Path, command: str, *, force: bool = False) -> list[Path]:
+    """Write all files of a plan; each appears whole or not at all. ``command`` asks the same question again."""
+    check_folder(folder, force=force)
+    files = plan_files(plan, command)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise InputError(f"--out {folder} cannot be made: {problem.strerror or problem}") from None
+    written = []
+    for name, text in files.items():
+        path = folder / name
+        write_whole(path, [text] if isinstance(text, str) else text)
+        if path.suffix == ".sh":
+            os.chmod(path, 0o755)
+        written.append(path)
+    return written
+
+
+def plan_files(plan: Plan, command: str) -> dict[str, str | Iterable[str]]:
+    """Names and texts; what starts something only where there is a winner."""
+    files: dict[str, str | Iterable[str] | None] = {}
+    lines: list[str] = []
+    if plan.winner is not None:
+        lines, starting = _starting(plan, plan.winner)
+        files |= starting
+    files["candidates.csv"] = candidates_csv(plan)
+    files["pareto.svg"] = pareto_svg(plan)
+    files["again.sh"] = f"#!/usr/bin/env bash\n# Asks the same question again.\nset -euo pipefail\n{command}\n"
+    kept = {name: text for name, text in files.items() if text is not None}
+    return {"README.md": _read_me(plan, lines, list(kept)), **kept}
+
+
+def _starting(plan: Plan, winner: Row) -> tuple[list[str], Mapping[str, str | None]]:
+    """Command lines, and the files that start the winner and check it."""
+    question, candidate = plan.question, winner.candidate
+    pools, model = pools_of(candidate), repository_of(question.model)
+    name, title = plain_name(question.model), f"{question.model}: {candidate}"
+    memories = [deployed(question.site, pool.unit).memory for pool in candidate.pools]
+    weights = max(
+        memory.weights * pool.layout.replica_gpus for memory, pool in zip(memories, candidate.pools, strict=True)
+    )
+    return command_lines(pools, model), {
+        "serve.sh": serve_script(pools, model, title),
+        "compose.yaml": compose_file(pools, model, title),
+        "kubernetes.yaml": manifests(pools, model, name, title),
+        "llm-d-values.yaml": llm_d_values(pools, model, weights, title),
+        "dynamo.yaml": dynamo_graph(pools, model, name, title),
+        "bench.sh": bench_script(checks_of(question, candidate), pools[-1].commands, model, title),
+    }
+
+
+def _read_me(plan: Plan, lines: list[str], names: list[str]) -> str:
+    question, winner = plan.question, plan.winner
+    text = f"# {question.model} for {question.rate:.3g} requests/s within {question.slo}\n\n"
+    text += f"Requests: {question.workload.description or f'{len(question.workload.requests):,} requests'}.\n\n"
+    if winner is None or winner.figures is None:
+        text += "Nothing that was looked at keeps the promise.\n\n"
+    else:
+        figures = winner.figures
+        cost = "" if winner.cost is None else f", ${winner.cost:,.2f} per hour"
+        sure = "" if figures.odds is None else f" The SLO holds with a probability of {format_percent(figures.odds)}."
+        tpot = "" if figures.tpot is None else f", TPOT p99 {format_seconds(figures.tpot.p99)}"
+        text += f"Chosen: {winner.candidate}, {winner.gpus} GPUs{cost}.{sure}\n"
+        text += f"Forecast: TTFT p99 {format_seconds(figures.ttft.p99)}{tpot}; limited by: {figures.bottleneck}.\n\n"
+    text += f"{plan.why}\n\n" if plan.why else ""
+    text += "".join(f"- {sentence}\n" for sentence in plan.changes) + ("\n" if plan.changes else "")
+    if lines:
+        text += "```sh\n" + "\n".join(lines) + "\n```\n\n"
+        if len(lines) > 1:
+            text += f"{PROXY}\n\n"
+        elif winner is not None and winner.candidate.replicas > 1:
+            text += f"{BALANCER}\n\n"
+    return text + "| file | |\n| --- | --- |\n" + "".join(f"| `{name}` | {ABOUT[name]} |\n" for name in names)

@@ -1,0 +1,448 @@
+"""Runs saved with ``--json``, read again with every field checked, and compared row by row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from infercast.errors import FileFormatError, InputError
+from infercast.forecast.slo import NAMES
+from infercast.report.quantities import COSTS, ENERGIES, LATENCIES, LOADS, PROMISES, RESULTS, Quantity
+from infercast.report.terminal import grid, paragraph, section
+from infercast.units import MILLI, format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+MOST_BYTES, MOST_RUNS, MOST_LETTERS = 32_000_000, 8, 2000
+"""Of one file, of all files together, and of a text in one."""
+QUANTITIES = (*RESULTS, *PROMISES, *COSTS, *ENERGIES, *LOADS)
+BOUND, OVERLOADED = "bound", "overloaded"
+SIDES = ("before", "after")
+LARGEST = 1e30
+"""No number of a run is larger."""
+Band = tuple[float, float]
+
+
+class SavedPhase(NamedTuple):
+    """Steps of one kind: how many, and the seconds of each kernel family and of waiting for the host in all of them."""
+
+    name: str
+    steps: float
+    seconds: dict[str, float]
+    waiting: float
+
+
+class SavedRun(NamedTuple):
+    """What is known of a run that was saved."""
+
+    name: str
+    model: str
+    gpus: str
+    workload: str
+    latencies: dict[str, dict[str, float]]
+    """Milliseconds of the mean and percentiles of each latency that there is."""
+    bands: dict[str, dict[str, Band]]
+    """Their 80 % intervals, where the file has them."""
+    numbers: dict[str, float | None]
+    """By the keys of quantities; of a level its peak."""
+    rates: dict[str, Band]
+    """80 % intervals of these."""
+    phases: tuple[SavedPhase, ...]
+    settings: dict[str, str]
+    """What was put where."""
+    caveats: tuple[str, ...]
+    kind: str
+    state: str
+
+    @property
+    def title(self) -> str:
+        """What was simulated."""
+        return f"{self.model} on {self.gpus}"
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether its numbers may be called better than another's: neither a lower bound nor of a queue that grows."""
+        return self.kind != BOUND and self.state != OVERLOADED
+
+
+def read_runs(paths: Sequence[Path]) -> list[SavedRun]:
+    """The runs of several files, the first of which the others are compared with."""
+    found: list[SavedRun] = []
+    for path in paths:
+        document = _document(path)
+        sides = [side for side in SIDES if side in document]
+        if sides:  # of --what-if and of two engines
+            found += [_run(Fields(document[side], path, side), f"{path.stem} {side}") for side in sides]
+        else:
+            found.append(_run(Fields(document, path), path.stem))
+    if len(found) > MOST_RUNS:
+        raise InputError(f"{len(found)} runs are more than a page compares; give at most {MOST_RUNS}")
+    return _numbered(found)
+
+
+def runs_of(documents: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[SavedRun]:
+    """The runs of documents that are at hand, each with a name."""
+    return _numbered([_run(Fields(each, Path(name)), name) for each, name in zip(documents, names, strict=True)])
+
+
+def _numbered(found: list[SavedRun]) -> list[SavedRun]:
+    """The same, with numbers where several have one name."""
+    names = [run.name for run in found]
+    return [
+        run if names.count(run.name) == 1 else run._replace(name=f"{run.name} ({number})")
+        for number, run in enumerate(found, 1)
+    ]
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)  # a pipe or a device does not say how long it is
+    except OSError as problem:
+        raise InputError(f"{path} cannot be read: {problem.strerror or problem}") from None
+    if len(content) > MOST_BYTES:
+        raise InputError(f"{path} is larger than {MOST_BYTES // 1_000_000} MB, which no saved run is")
+    try:
+        document = json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise FileFormatError(path, "is not JSON; save a run with `infercast simulate ... --json > run.json`") from None
+    if not isinstance(document, dict):
+        raise FileFormatError(path, f"must hold one JSON object, not {type(document).__name__}")
+    return document
+
+
+class Fields:
+    """An object of a file whose fields are asked for by name and kind."""
+
+    def __init__(self, data: Any, path: Path, where: str = "") -> None:
+        if not isinstance(data, dict):
+            raise FileFormatError(path, f"{where or 'the run'} must be an object, not {_short(data)}")
+        self.data: Mapping[str, Any] = data
+        self._path, self._where = path, where
+
+    def refused(self, problem: str) -> FileFormatError:
+        """What is wrong with all of it."""
+        return FileFormatError(self._path, f"{self._where} {problem}".strip())
+
+    def wrong(self, key: str, kind: str) -> FileFormatError:
+        """What is wrong with a field."""
+        where = f"{self._where}.{key}" if self._where else key
+        return FileFormatError(self._path, f"{where} must be {kind}, not {_short(self.data.get(key))}")
+
+    def text(self, key: str) -> str:
+        """A text."""
+        value = self.data.get(key)
+        if not isinstance(value, str) or len(value) > MOST_LETTERS:
+            raise self.wrong(key, f"a text of at most {MOST_LETTERS:,} letters")
+        return value
+
+    def number(self, key: str) -> float | None:
+        """A number; None where there is none."""
+        value = self.data.get(key)
+        if isinstance(value, dict):
+            value = value.get("peak")
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
+            raise self.wrong(key, "a number")
+        return float(value)
+
+    def required(self, key: str) -> float:
+        """A number that must be there."""
+        value = self.number(key)
+        if value is None:
+            raise self.wrong(key, "a number")
+        return value
+
+    def band(self, key: str) -> Band | None:
+        """The ends of an interval; None where there is none."""
+        value = self.data.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list) or len(value) != 2:
+            raise self.wrong(key, "two numbers")
+        low, high = (Fields({key: end}, self._path, self._where).required(key) for end in value)
+        return low, high
+
+    def part(self, key: str) -> Fields | None:
+        """An object in this one; None where there is none."""
+        value = self.data.get(key)
+        return None if value is None else Fields(value, self._path, f"{self._where}.{key}".strip("."))
+
+    def parts(self, key: str) -> list[Fields]:
+        """A list of objects."""
+        value = self.data.get(key, [])
+        if not isinstance(value, list):
+            raise self.wrong(key, "a list")
+        return [
+            Fields(each, self._path, f"{self._where}.{key}[{place}]".strip(".")) for place, each in enumerate(value)
+        ]
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of texts."""
+        value = self.data.get(key, [])
+        if not isinstance(value, list) or not all(
+            isinstance(each, str) and len(each) <= MOST_LETTERS for each in value
+        ):
+            raise self.wrong(key, "a list of texts")
+        return tuple(value)
+
+
+def _run(fields: Fields, name: str) -> SavedRun:
+    if "ttft_ms" not in fields.data or "pools" not in fields.data:
+        raise fields.refused("holds no run that `infercast simulate --json` saved: ttft_ms or pools are missing")
+    pools = fields.parts("pools")
+    if not pools:
+        raise fields.wrong("pools", "a list of at least one pool")
+    deployments = [(pool, part) for pool in pools if (part := pool.part("deployment")) is not None]
+    workload = fields.part("workload")
+    latencies, bands = {}, {}
+    for each in LATENCIES:
+        if (values := fields.part(f"{each.name}_ms")) is not None:
+            latencies[each.name] = {which: values.required(which) for which in NAMES}
+        if (ends := fields.part(f"{each.name}_ms_interval")) is not None:
+            bands[each.name] = {which: band for which in NAMES if (band := ends.band(which)) is not None}
+    rates = {each.key: band for each in QUANTITIES if (band := fields.band(f"{each.key}_interval")) is not None}
+    energy = fields.part("energy")
+    if energy is not None and (band := energy.band("joules_per_output_token_interval")) is not None:
+        rates["joules_per_output_token"] = band
+    return SavedRun(
+        name=name,
+        model=deployments[0][1].text("model") if deployments else "",
+        gpus=" and ".join(f"{pool.required('gpus'):,.0f} x {part.text('gpu')}" for pool, part in deployments),
+        workload="" if workload is None else workload.text("description"),
+        latencies=latencies,
+        bands=bands,
+        numbers={each.key: fields.number(each.key) for each in QUANTITIES},
+        rates=rates,
+        phases=tuple(_phase(each) for each in fields.parts("phases")),
+        settings=_settings(deployments),
+        caveats=fields.texts("caveats"),
+        kind=fields.text("kind") if "kind" in fields.data else "",
+        state=fields.text("state") if "state" in fields.data else "",
+    )
+
+
+def _phase(fields: Fields) -> SavedPhase:
+    families = fields.parts("families")
+    return SavedPhase(
+        fields.text("phase"),
+        max(1.0, fields.required("steps")),
+        {family.text("family"): family.required("seconds") for family in families},
+        max(0.0, fields.number("host_bound_seconds") or 0.0),
+    )
+
+
+def _settings(deployments: list[tuple[Fields, Fields]]) -> dict[str, str]:
+    """Fields of a deployment in words; where two pools have different ones, both."""
+    found: dict[str, dict[str, str]] = {}
+    for pool, part in deployments:
+        for key, value in part.data.items():
+            if (text := _in_words(value)) is not None:
+                found.setdefault(key[:MOST_LETTERS], {})[pool.text("role")] = text
+    return {
+        key: next(iter(texts.values()))
+        if len(set(texts.values())) == 1
+        else ", ".join(f"{role} {text}" for role, text in texts.items())
+        for key, texts in found.items()
+    }
+
+
+def _in_words(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1e6 else f"{value:.6g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {text}" for key, each in value.items() if (text := _in_words(each)))[:MOST_LETTERS]
+    return value[:MOST_LETTERS] if isinstance(value, str) else None if isinstance(value, list) else "-"
+
+
+def _short(value: Any) -> str:
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+SHOWN = ("mean", "p50", "p95", "p99")
+MANY = 10.0
+"""From here on a ratio says more than a change in per cent."""
+POWERS = ("watts_per_gpu", "peak_watts_per_gpu", "wall_watts")
+"""Neither more nor less is better: what counts is what is done with it."""
+LEADERS = {
+    "ttft_p99_ms": "lowest TTFT p99",
+    "tpot_p50_ms": "lowest TPOT p50",
+    "output_tokens_per_s": "most output tokens per second",
+    "usd_per_million_output_tokens": "lowest cost per million output tokens",
+    "joules_per_output_token": "least energy per output token",
+}
+"""What people ask several runs for, by the keys of rows."""
+
+
+class Row(NamedTuple):
+    """One number of every run."""
+
+    key: str
+    name: str
+    values: list[float | None]
+    bands: list[Band | None]
+    write: Callable[[float], str]
+    better: int
+    """1 where more is better, -1 where less is, 0 where neither is."""
+    in_points: bool = False
+    unit: float = 1.0
+    """What programs see is divided by it."""
+
+    def cells(self) -> list[str]:
+        """The numbers as people read them."""
+        return ["-" if value is None else self.write(value) for value in self.values]
+
+    def change(self, place: int) -> str:
+        """How far a run is from the first; empty for the first itself and where one is not known."""
+        first, value = self.values[0], self.values[place]
+        if place == 0 or first is None or value is None:
+            return ""
+        if self.in_points:
+            return f"{100 * (value - first):+.1f} points"
+        if not first:
+            return ""
+        ratio = value / first
+        return f"{100 * (ratio - 1.0):+.1f} %" if ratio < MANY else f"{ratio:,.0f} times"
+
+    def best(self, runs: Sequence[SavedRun]) -> list[int]:
+        """The places of the best numbers; none where all are alike or workloads differ.
+
+        Runs that may not be compared are never best.
+        """
+        known = {
+            place: self.better * value
+            for place, (value, run) in enumerate(zip(self.values, runs, strict=True))
+            if value is not None and run.is_comparable
+        }
+        if not self.better or len(known) < 2 or len({run.workload for run in runs}) > 1:
+            return []
+        cells = self.cells()
+        first = max(known, key=lambda place: known[place])
+        found = [place for place in known if cells[place] == cells[first]]  # what reads the same is the same
+        return found if len(found) < len(known) else []
+
+    def overlapping(self, place: int) -> list[int]:
+        """The runs whose intervals have a part in common with that of a run."""
+        own = self.bands[place]
+        others = [(other, band) for other, band in enumerate(self.bands) if other != place and band is not None]
+        return [] if own is None else [other for other, band in others if band[0] <= own[1] and own[0] <= band[1]]
+
+
+def rows_of(runs: Sequence[SavedRun]) -> list[Row]:
+    """Every number that any of the runs has."""
+    rows = []
+    for latency in LATENCIES:
+        for which in SHOWN:
+            values = [_scaled(run.latencies.get(latency.name, {}).get(which)) for run in runs]
+            bands = [_scaled_band(run.bands.get(latency.name, {}).get(which)) for run in runs]
+            name = f"{latency.short} {which}"
+            rows.append(Row(f"{latency.name}_{which}_ms", name, values, bands, format_seconds, -1, unit=MILLI))
+    rows += [_of_quantity(quantity, runs) for quantity in (*RESULTS, *PROMISES, *COSTS, *ENERGIES, *LOADS)]
+    return [row for row in rows if any(row.values)]
+
+
+def _of_quantity(quantity: Quantity, runs: Sequence[SavedRun]) -> Row:
+    better = 1 if quantity in (*RESULTS, *PROMISES) else -1 if quantity in (*COSTS, *ENERGIES) else 0
+    if quantity.key in POWERS:
+        better = 0
+    at_most = " at most" if quantity.key in ("running", "waiting", "kv_usage") else ""
+    return Row(
+        quantity.key,
+        f"{quantity.label}{at_most}",
+        [run.numbers[quantity.key] for run in runs],
+        [run.rates.get(quantity.key) for run in runs],
+        lambda value: quantity.write(int(value) if value == int(value) else value),
+        better,
+        quantity.in_points,
+    )
+
+
+def _scaled(value: float | None) -> float | None:
+    return None if value is None else value * MILLI
+
+
+def _scaled_band(band: Band | None) -> Band | None:
+    return None if band is None else (band[0] * MILLI, band[1] * MILLI)
+
+
+def leader_sentences(runs: Sequence[SavedRun], rows: Sequence[Row]) -> list[str]:
+    """Which run is best at what people ask for."""
+    sentences = []
+    for row in rows:
+        best = row.best(runs) if row.key in LEADERS else []
+        if best:
+            words, names = LEADERS[row.key], " and ".join(runs[place].name for place in best)
+            close = [runs[place].name for place in row.overlapping(best[0]) if place not in best]
+            doubt = f"; the 80 % interval overlaps with that of {', '.join(close)}" if close else ""
+            sentences.append(f"{words[:1].upper()}{words[1:]}: {names} ({row.cells()[best[0]]}){doubt}.")
+    return sentences
+
+
+def warnings_of(runs: Sequence[SavedRun]) -> list[str]:
+    """What forbids to take one run's number for better than another's."""
+    found = []
+    workloads = list(dict.fromkeys(run.workload for run in runs))
+    if len(workloads) > 1:
+        found.append(f"These runs serve different workloads, so that none is called best: {'; '.join(workloads)}.")
+    models = list(dict.fromkeys(run.model for run in runs))
+    if len(models) > 1:
+        found.append(f"These runs serve different models: {', '.join(models)}.")
+    for run in runs:
+        if run.state == OVERLOADED:
+            found.append(f"{run.name} is overloaded: its latencies only tell how long the run was.")
+        if run.kind == BOUND:
+            found.append(f"{run.name} is a lower bound: its times are the least that the hardware allows.")
+    return found
+
+
+def settings_of(runs: Sequence[SavedRun]) -> tuple[list[list[str]], list[tuple[str, str]]]:
+    """Settings that differ, as rows with a cell for each run, and those that are the same in all."""
+    keys = list(dict.fromkeys(key for run in runs for key in run.settings))
+    rows = [[key, *(run.settings.get(key, "-") for run in runs)] for key in keys]
+    differing = [row for row in rows if len(set(row[1:])) > 1]
+    return differing, [(row[0], row[1]) for row in rows if len(set(row[1:])) == 1 and row[1] != "-"]
+
+
+def render_several(runs: Sequence[SavedRun]) -> list[RenderableType]:
+    """Tables for a terminal."""
+    rows, names = rows_of(runs), [run.name for run in runs]
+    differing, _ = settings_of(runs)
+    two = len(runs) == 2
+    cells = [[row.name, *row.cells(), *([row.change(1)] if two else [])] for row in rows]
+    return [
+        *(paragraph(sentence) for sentence in (*warnings_of(runs), *leader_sentences(runs, rows))),
+        section("Side by side", grid(("", *names, *(["change"] if two else [])), cells)),
+        *([section("What differs", grid(("", *names), differing))] if differing else []),
+    ]
+
+
+def several_dict(runs: Sequence[SavedRun]) -> dict[str, Any]:
+    """The same as plain data."""
+    rows, names = rows_of(runs), [run.name for run in runs]
+    return {
+        "runs": [{"name": run.name, "model": run.model, "gpus": run.gpus, "workload": run.workload} for run in runs],
+        "rows": [
+            {
+                "quantity": row.key,
+                "values": {
+                    run.name: None if value is None else value / row.unit
+                    for run, value in zip(runs, row.values, strict=True)
+                },
+                "best": [runs[place].name for place in row.best(runs)],
+            }
+            for row in rows
+        ],
+        "differs": {key: dict(zip(names, cells, strict=True)) for key, *cells in settings_of(runs)[0]},
+        "warnings": warnings_of(runs),
+        "leaders": leader_sentences(runs, rows),
+    }

@@ -1,1 +1,0 @@
-"""Several saved runs side by side."""

@@ -1,0 +1,506 @@
+"""Printed results: sections, facts, tables that fit the terminal, text charts, and all of them as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import singledispatch
+from itertools import pairwise
+from math import ceil, isfinite, log10
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.measure import Measurement
+    from rich.table import Table
+    from rich.text import Text
+
+
+PIPE_WIDTH = 160
+LEAST_WIDTH = 40
+"""On a narrower terminal lines run over its edge."""
+NOTE_WIDTH = 24
+"""A column of notes takes at least this much, so that they are not broken at every word."""
+BETWEEN = 2
+"""What stands between two columns of a table."""
+
+
+class Facts:
+    """Name and value side by side."""
+
+    def __init__(self, rows: Iterable[tuple[str, str]]) -> None:
+        self.rows = list(rows)
+
+    def __rich__(self) -> Table:
+        """Called by rich to print it."""
+        from rich.table import Table  # noqa: PLC0415 - as said above
+
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, value in self.rows:
+            table.add_row(name, styled(value))
+        return table
+
+
+class Grid:
+    """A table of numbers. Where it is wider than the terminal its columns come in blocks, so that none is ever cut."""
+
+    def __init__(
+        self, columns: Sequence[str], rows: Iterable[Sequence[str]], text_columns: int, notes_at: Sequence[int]
+    ) -> None:
+        self.columns, self.rows = list(columns), [list(row) for row in rows]
+        self.text_columns, self.notes_at = text_columns, notes_at
+        self.words = {*range(text_columns), *notes_at}
+        """Columns that align to the left."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Called by rich when the width is known."""
+        blocks = self._blocks(options.max_width)
+        for number, block in enumerate(blocks):
+            if number:
+                yield styled("")
+            yield self._table(block)
+        if not blocks:
+            for number, row in enumerate(self.rows):
+                if number:
+                    yield styled("")
+                yield Facts(zip(self.columns, row, strict=True))
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """Called by rich for what is put around it."""
+        from rich.measure import Measurement  # noqa: PLC0415 - as said above
+
+        natural = sum(map(self._natural, range(len(self.columns)))) + BETWEEN * (len(self.columns) - 1)
+        return Measurement(min(LEAST_WIDTH, natural), natural)
+
+    def _blocks(self, room: int) -> list[list[int]]:
+        """Which columns stand beside each other; those that say what a row is come first in each block.
+
+        There are none where a single column does not fit beside them: rows then stand one below the other.
+        """
+        every, keys = range(len(self.columns)), list(range(max(1, self.text_columns)))
+        if self._width(list(every)) <= room:
+            return [list(every)]
+        if self._width(keys) > room // 2:
+            keys = keys[:1]
+        blocks: list[list[int]] = []
+        for column in every[len(keys) :]:
+            if self._width([*keys, column]) > room:
+                return []
+            if not blocks or self._width([*blocks[-1], column]) > room:
+                blocks.append(list(keys))
+            blocks[-1].append(column)
+        return blocks
+
+    def _width(self, columns: Sequence[int]) -> int:
+        least = (min(self._natural(each), NOTE_WIDTH) if each in self.notes_at else self._natural(each)
+                 for each in columns)  # fmt: skip
+        return sum(least) + BETWEEN * (len(columns) - 1)
+
+    def _natural(self, column: int) -> int:
+        from rich.cells import cell_len  # noqa: PLC0415 - as said above
+
+        return max(cell_len(cell) for cell in (self.columns[column], *(row[column] for row in self.rows)))
+
+    def _table(self, columns: Sequence[int]) -> Table:
+        """Some of the columns; only notes are ever broken into lines."""
+        from rich import box  # noqa: PLC0415 - as said above
+        from rich.table import Table  # noqa: PLC0415 - as said above
+
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+        for position in columns:
+            note = position in self.notes_at
+            table.add_column(
+                self.columns[position],
+                justify="left" if position in self.words else "right",
+                no_wrap=not note,
+                overflow="fold",
+                min_width=None if note else self._natural(position),
+            )
+        for row in self.rows:
+            table.add_row(*(styled(row[position]) for position in columns))
+        return table
+
+
+class Paragraph:
+    """Sentences in lines that are easy to read, also on a wide screen."""
+
+    def __init__(self, text: str, width: int, style: str) -> None:
+        self.text, self.width, self.style = text, width, style
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Called by rich when the width is known."""
+        width = min(options.max_width, self.width)
+        yield styled("\n".join(fill(line, width) for line in self.text.splitlines()), style=self.style)
+
+
+class Section:
+    """A heading with something below it."""
+
+    def __init__(self, title: str, body: RenderableType) -> None:
+        self.title, self.body = title, body
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Called by rich when the width is known."""
+        from rich.padding import Padding  # noqa: PLC0415 - as said above
+
+        yield styled(self.title, style="bold cyan")
+        yield Padding(self.body, (0, 0, 0, 2), expand=False)
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> RenderableType:
+    """Name and value side by side."""
+    return Facts(rows)
+
+
+def grid(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: int = 1, notes_at: Sequence[int] = ()
+) -> Grid:
+    """A table of numbers: the first ``text_columns`` and those in ``notes_at`` are words, the rest align right."""
+    return Grid(columns, rows, text_columns, notes_at)
+
+
+def section(title: str, body: RenderableType) -> RenderableType:
+    """A heading with something below it."""
+    return Section(title, body)
+
+
+def paragraph(text: str, width: int = 78, style: str = "") -> RenderableType:
+    """Sentences, one or more to a line of the text, in lines of at most ``width`` characters."""
+    return Paragraph(text, width, style)
+
+
+def styled(text: str, style: str = "") -> Text:
+    """Plain text, in one style."""
+    from rich.text import Text  # noqa: PLC0415 - as said above
+
+    return Text(text, style=style)
+
+
+def show(*parts: RenderableType) -> None:
+    """Print to standard output: in colour and at its width on a terminal, as plain wide text into a pipe or a file."""
+    from rich.console import Console  # noqa: PLC0415 - as said above
+
+    console = Console(highlight=False, emoji=False)
+    spaced = [line for part in parts for line in (styled(""), part)][1:]
+    if console.is_terminal:
+        console.width = max(console.width, LEAST_WIDTH)
+        for part in spaced:
+            console.print(part)
+        return
+    console.width = PIPE_WIDTH
+    with console.capture() as captured:
+        console.print(*spaced, sep="\n")
+    for line in captured.get().splitlines():
+        print(line.rstrip())
+
+
+HEIGHT = 9
+"""Lines of the area that is drawn in."""
+WIDEST, NARROWEST = 110, 40
+BESIDE, BELOW = 36, 76
+"""What each of two charts side by side needs at least, and what one has at most that stands alone."""
+GAP = 3
+"""Columns between two charts side by side."""
+LOGARITHMIC_FROM = 20.0
+"""Values that differ by more than this factor have a logarithmic axis."""
+STYLES = ("cyan", "yellow", "green", "magenta")
+
+
+class Series(NamedTuple):
+    """One line of a chart; a value that is not a number is left out."""
+
+    name: str
+    mark: str
+    values: Sequence[float]
+
+
+class Chart(NamedTuple):
+    """One chart."""
+
+    title: str
+    positions: Sequence[float]
+    """Where each value stands, from left to right."""
+    labels: Sequence[str]
+    """What is written below them, where there is room."""
+    series: Sequence[Series]
+    write: Callable[[float], str]
+    """A value on the vertical axis."""
+    limit: float | None = None
+    """A line across, such as a promise ..."""
+    limit_name: str = "limit"
+    """... and its name."""
+    joined: bool = True
+    """Whether dots lead from one mark to the next."""
+    from_zero: bool = False
+
+
+class TextCharts:
+    """Charts two by two, or one below the other where the terminal is narrow."""
+
+    def __init__(self, charts: Sequence[Chart], *, columns: int = 2) -> None:
+        self._charts, self._columns = charts, columns
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Called by rich when the width is known."""
+        from rich.text import Text  # noqa: PLC0415 - loaded already
+
+        width = max(NARROWEST, min(options.max_width, WIDEST))
+        columns = self._columns
+        each = (width - GAP * (columns - 1)) // columns
+        if columns > 1 and (each < BESIDE or any(_heading(chart, each).cell_len > each for chart in self._charts)):
+            columns, each = 1, min(width, BELOW)
+        for first in range(0, len(self._charts), columns):
+            if first:
+                yield Text("")
+            drawn = [draw_chart(chart, each) for chart in self._charts[first : first + columns]]
+            for lines in zip(*drawn, strict=True):
+                joined = Text(" " * GAP).join(lines)
+                joined.rstrip()
+                yield joined
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """Called by rich for what is put around it."""
+        from rich.measure import Measurement  # noqa: PLC0415 - loaded already
+
+        return Measurement(NARROWEST, WIDEST)
+
+
+def draw_chart(chart: Chart, width: int) -> list[Text]:
+    """The lines of a chart, all of one width: title, area, axis, labels."""
+    from rich.text import Text  # noqa: PLC0415 - loaded already
+
+    low, high, is_log = _range(chart)
+    ticks = {row: chart.write(_value(row, low, high, is_log)) for row in (0, HEIGHT // 2, HEIGHT - 1)}
+    margin = max(map(len, ticks.values())) + 2
+    columns = _columns(chart.positions, width - margin)
+    area = [[(" ", "")] * (width - margin) for _ in range(HEIGHT)]
+    if chart.limit is not None and low <= chart.limit <= high:
+        area[_chart_row(chart.limit, low, high, is_log)] = [("-", "red")] * (width - margin)
+    for style, series in zip(STYLES, chart.series, strict=False):
+        _put(
+            area,
+            columns,
+            [_chart_row(value, low, high, is_log) for value in series.values],
+            series,
+            style,
+            chart.joined,
+        )
+    lines = [_heading(chart, width)]
+    for row in reversed(range(HEIGHT)):
+        line = Text()
+        line.append(f"{ticks.get(row, ''):>{margin - 2}} |", style="dim")
+        for mark, style in area[row]:
+            line.append(mark, style=style or None)
+        lines.append(line)
+    lines.append(Text(f"{'':>{margin - 2}} +{'-' * (width - margin)}", style="dim"))
+    lines.append(Text(_below(chart.labels, columns, margin, width), style="dim"))
+    for line in lines:
+        line.truncate(width)
+        line.pad_right(width - line.cell_len)
+    return lines
+
+
+def _heading(chart: Chart, width: int) -> Text:
+    """The title and what each mark is."""
+    from rich.text import Text  # noqa: PLC0415 - loaded already
+
+    heading = Text(chart.title, style="bold")
+    for style, series in zip(STYLES, chart.series, strict=False):
+        if series.name:
+            heading.append(f"  {series.mark} {series.name}", style=f"not bold {style}")
+    if chart.limit is not None and heading.cell_len + len(chart.limit_name) + 4 <= width:
+        heading.append(f"  - {chart.limit_name}", style="not bold red")
+    return heading
+
+
+def _range(chart: Chart) -> tuple[float, float, bool]:
+    """The least and the largest value, and whether the axis is logarithmic."""
+    values = [value for series in chart.series for value in series.values if isfinite(value)]
+    if not values:
+        return 0.0, 1.0, False
+    low, high = min(values), max(values)
+    if chart.limit is not None and chart.limit < 5 * high:
+        low, high = min(low, chart.limit), max(high, chart.limit)
+    is_log = not chart.from_zero and low > 0 and high > LOGARITHMIC_FROM * low
+    low = low if is_log else 0.0
+    return low, high if high > low else low + 1.0, is_log
+
+
+def _value(row: int, low: float, high: float, is_log: bool) -> float:
+    share = row / (HEIGHT - 1)
+    return float(low * (high / low) ** share) if is_log else low + share * (high - low)
+
+
+def _chart_row(value: float, low: float, high: float, is_log: bool) -> int:
+    if not isfinite(value):
+        return -1
+    share = log10(max(value, low) / low) / log10(high / low) if is_log else (value - low) / (high - low)
+    return round(min(1.0, max(0.0, share)) * (HEIGHT - 1))
+
+
+def _columns(positions: Sequence[float], width: int) -> list[int]:
+    """Where values stand: the first and the last a column from the edges."""
+    low, high = min(positions), max(positions)
+    if high <= low:
+        return [width // 2] * len(positions)
+    return [1 + round((position - low) / (high - low) * (width - 3)) for position in positions]
+
+
+def _put(
+    area: list[list[tuple[str, str]]],
+    columns: Sequence[int],
+    rows: Sequence[int],
+    series: Series,
+    style: str,
+    joined: bool,
+) -> None:
+    """Draw one line."""
+    points = [(column, row) for column, row in zip(columns, rows, strict=True) if row >= 0]
+    for (left, below), (right, above) in pairwise(points) if joined else ():
+        for column in range(left + 1, right):
+            row = round(below + (above - below) * (column - left) / (right - left))
+            if area[row][column][0] in " -":
+                area[row][column] = (".", style)
+    for column, row in points:
+        area[row][column] = (series.mark, style)
+
+
+def _below(labels: Sequence[str], columns: Sequence[int], margin: int, width: int) -> str:
+    """Labels below their columns, as many as there is room for; the last one is always there."""
+    line, end = [" "] * (width + 1), 0
+    shown = [
+        (min(max(0, margin + at - ceil(len(label) / 2) + 1), width - len(label)), label)
+        for label, at in zip(labels, columns, strict=True)
+        if label
+    ]
+    for begin, label in shown:
+        if begin >= end and ((begin, label) == shown[-1] or begin + len(label) < shown[-1][0]):
+            line[begin : begin + len(label)] = label
+            end = begin + len(label) + 1
+    return "".join(line).rstrip()
+
+
+UNBOUNDED = 10_000
+
+
+class Column(NamedTuple):
+    """One column of a table."""
+
+    title: str
+    cell: Callable[[Any], str]
+    rank: int = 0
+    """Where a terminal is too narrow, columns of the highest rank are left out first; 0: never."""
+    matters: Callable[[Sequence[Any]], bool] = lambda rows: True
+    """Whether any of the rows has something to say here."""
+    words: bool = False
+    """Aligned to the left."""
+
+
+class FittingTable:
+    """Rows with as many columns as there is room for."""
+
+    def __init__(self, columns: Sequence[Column], rows: Sequence[Any]) -> None:
+        self._columns, self._rows = [each for each in columns if each.matters(rows)], rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Called by rich when the width is known."""
+        shown = self._fitting(console, options)
+        yield self._table(shown)
+        if left_out := [self._name(each) for each in self._columns if each not in shown]:
+            yield styled(f"not shown at this width: {', '.join(left_out)}; --format csv has all", style="dim")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """Called by rich for what is put around it."""
+        return console.measure(self._table(self._fitting(console, options)), options=options)
+
+    def _name(self, column: Column) -> str:
+        """Its title; where several have it, of which column before it: ``80 % of TTFT``."""
+        titles = [each.title for each in self._columns]
+        if titles.count(column.title) == 1:
+            return column.title
+        before = titles[: self._columns.index(column)]
+        return f"{column.title} of {next(title for title in reversed(before) if titles.count(title) == 1)}"
+
+    @property
+    def whole(self) -> Grid:
+        """The table with all its columns."""
+        return self._table(self._columns)
+
+    def _fitting(self, console: Console, options: ConsoleOptions) -> Sequence[Column]:
+        """As many columns as there is room for."""
+        unbounded = options.update(max_width=UNBOUNDED)
+        for most in range(max(column.rank for column in self._columns), 0, -1):
+            columns = [column for column in self._columns if column.rank <= most]
+            if console.measure(self._table(columns), options=unbounded).maximum <= options.max_width:
+                return columns
+        return [column for column in self._columns if not column.rank]
+
+    def _table(self, columns: Sequence[Column]) -> Grid:
+        rows = [[column.cell(row) for column in columns] for row in self._rows]
+        words = [place for place, column in enumerate(columns) if column.words]
+        return grid([column.title for column in columns], rows, notes_at=words)
+
+
+WIDTH = 76
+"""Of charts, which are drawn with characters."""
+
+
+def markdown(parts: Iterable[RenderableType]) -> str:
+    """The parts one below the other, with an empty line between them."""
+    return "\n\n".join(filter(None, map(_written, parts))) + "\n"
+
+
+@singledispatch
+def _written(part: Any) -> str:
+    if hasattr(part, "renderables"):  # a Group of rich
+        return "\n\n".join(filter(None, map(_written, part.renderables)))
+    if hasattr(part, "plain"):  # a Text of rich
+        return "\n\n".join(filter(None, str(part.plain).splitlines()))
+    return f"```\n{drawn(part)}\n```"
+
+
+@_written.register
+def _section(part: Section) -> str:
+    return f"## {part.title}\n\n{_written(part.body)}"
+
+
+@_written.register
+def _facts(part: Facts) -> str:
+    return "\n".join(f"- {name}: {_line(value)}" if name else f"- {_line(value)}" for name, value in part.rows)
+
+
+@_written.register
+def _paragraph(part: Paragraph) -> str:
+    return "\n\n".join(part.text.splitlines())
+
+
+@_written.register
+def _fitting(part: FittingTable) -> str:
+    return _table(part.whole)
+
+
+@_written.register
+def _table(table: Grid) -> str:
+    sides = ["---" if place in table.words else "--:" for place in range(len(table.columns))]
+    lines = [table.columns, sides, *table.rows]
+    return "\n".join(_row(line) for line in lines)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(_line(cell).replace('|', '&#124;') for cell in cells)} |"
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split()) if "\n" in text else text.rstrip()
+
+
+def drawn(part: RenderableType) -> str:
+    """Whatever else there is, as a pipe would get it."""
+    from rich.console import Console  # noqa: PLC0415 - charts alone need it
+
+    console = Console(width=WIDTH, highlight=False, emoji=False, color_system=None)
+    with console.capture() as captured:
+        console.print(part)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())

@@ -1,1 +1,0 @@
-"""Forecasts against measurements, for people and for programs."""

@@ -1,0 +1,316 @@
+"""Distributions of prompt and answer lengths, of pauses between turns, and of arrival times."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infercast.errors import InputError, UnknownNameError
+
+# How long prompts and answers are: distributions of token counts, written as short strings.
+
+
+LONGEST = 2**31 - 1
+"""No request is longer than this; it keeps a heavy tail inside the integers."""
+
+LENGTH_FORMS = (
+    "512",
+    "uniform:LOW:HIGH",
+    "normal:MEAN:STD",
+    "normal:MEAN:STD:MIN:MAX",
+    "lognormal:MEAN:SIGMA",
+    "lognormal:MEAN:SIGMA:MIN:MAX",
+)
+"""What `parse_lengths` understands."""
+
+# Beyond this one request in millions makes the mean; a larger number is a standard deviation in tokens by mistake.
+_LARGEST_SIGMA = 5.0
+
+
+INPUT_LEN, OUTPUT_LEN = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
+"""Tokens of prompts and answers where nobody says."""
+
+
+class LengthDistribution(NamedTuple):
+    """A distribution of token counts; `parse_lengths` makes and checks one.
+
+    Samples are rounded to whole tokens and clipped to ``minimum`` and ``maximum``.
+    """
+
+    kind: Literal["fixed", "uniform", "normal", "lognormal"]
+    minimum: int
+    maximum: int
+    center: float = 0.0
+    """The mean before clipping; normal and lognormal only."""
+    spread: float = 0.0
+    """Standard deviation: of the tokens for normal, of their logarithm for lognormal."""
+
+    @property
+    def mean(self) -> float:
+        """The mean of what is sampled, clipping included and rounding left aside."""
+        if self.kind in ("fixed", "uniform"):
+            return (self.minimum + self.maximum) / 2
+        if self.spread == 0:
+            return min(max(self.center, self.minimum), self.maximum)
+        return self._clipped_normal_mean() if self.kind == "normal" else self._clipped_lognormal_mean()
+
+    def sample(self, count: int, rng: np.random.Generator, *, spread_out: bool = False) -> NDArray[np.int64]:
+        """``count`` independent lengths, each at least 1.
+
+        ``spread_out``: in random order one from each of as many equally likely parts of the distribution. Any few of
+        them are as good as independent; all together have the mean and the percentiles of what they are drawn from.
+        """
+        if spread_out:
+            return self._spread_out(count, rng)
+        if self.kind == "fixed":
+            return np.full(count, self.minimum, dtype=np.int64)
+        if self.kind == "uniform":
+            return rng.integers(self.minimum, self.maximum, size=count, endpoint=True)
+        if self.kind == "normal":
+            values = rng.normal(self.center, self.spread, count)
+        else:
+            values = rng.lognormal(self._log_mean, self.spread, count)
+        return np.clip(np.rint(values), self.minimum, self.maximum).astype(np.int64)
+
+    def _spread_out(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        shares = (rng.permutation(count) + rng.random(count)) / count
+        if self.kind in ("fixed", "uniform"):
+            return self.minimum + np.floor(shares * (self.maximum - self.minimum + 1)).astype(np.int64)
+        inverse = NormalDist().inv_cdf
+        normal = self.spread * np.array([inverse(share) for share in np.clip(shares, 1e-12, 1 - 1e-12).tolist()])
+        values = self.center + normal if self.kind == "normal" else np.exp(self._log_mean + normal)
+        return np.clip(np.rint(values), self.minimum, self.maximum).astype(np.int64)
+
+    def __str__(self) -> str:
+        """In plain words: ``lognormal mean 700``."""
+        if self.kind == "fixed":
+            return f"{self.minimum:,}"
+        if self.kind == "uniform":
+            return f"uniform {self.minimum:,} to {self.maximum:,}"
+        clip = "" if (self.minimum, self.maximum) == (1, LONGEST) else f" ({self.minimum:,} to {self.maximum:,})"
+        return f"{self.kind} mean {self.mean:,.0f}{clip}"
+
+    @property
+    def _log_mean(self) -> float:
+        """The mean of the logarithm that makes ``center`` the mean of the lengths themselves."""
+        return math.log(self.center) - self.spread**2 / 2
+
+    def _clipped_normal_mean(self) -> float:
+        low = (self.minimum - self.center) / self.spread
+        high = (self.maximum - self.center) / self.spread
+        inside = self.center * (_normal_cdf(high) - _normal_cdf(low))
+        inside += self.spread * (_normal_density(low) - _normal_density(high))
+        return self.minimum * _normal_cdf(low) + inside + self.maximum * _normal_cdf(-high)
+
+    def _clipped_lognormal_mean(self) -> float:
+        low = (math.log(self.minimum) - self._log_mean) / self.spread
+        high = (math.log(self.maximum) - self._log_mean) / self.spread
+        inside = self.center * (_normal_cdf(high - self.spread) - _normal_cdf(low - self.spread))
+        return self.minimum * _normal_cdf(low) + inside + self.maximum * _normal_cdf(-high)
+
+
+def parse_lengths(text: str, field: str) -> LengthDistribution:
+    """The distribution that ``text`` describes; ``field`` is the option it came from, named in errors.
+
+    ``512`` is fixed, ``uniform:100:900`` includes both ends, ``lognormal:700:0.9`` has mean 700 and 0.9 as the standard
+    deviation of the logarithm, ``normal:700:200`` has mean 700 and standard deviation 200. The last two take bounds
+    that samples are clipped to: ``lognormal:700:0.9:16:8000``.
+    """
+    kind, *numbers = text.strip().lower().split(":")
+    if kind == "uniform" and len(numbers) == 2:
+        return LengthDistribution("uniform", *_bounds(text, field, *numbers))
+    if kind in ("normal", "lognormal") and len(numbers) in (2, 4):
+        minimum, maximum = _bounds(text, field, *numbers[2:]) if numbers[2:] else (1, LONGEST)
+        center = _number(text, field, "mean", numbers[0], 1, LONGEST)
+        if kind == "normal":
+            return LengthDistribution(
+                "normal", minimum, maximum, center, _number(text, field, "standard deviation", numbers[1], 0, LONGEST)
+            )
+        sigma = _number(text, field, "standard deviation of the logarithm", numbers[1], 0, _LARGEST_SIGMA)
+        return LengthDistribution("lognormal", minimum, maximum, center, sigma)
+    if not numbers and kind.removeprefix("-").isdigit():
+        length = _tokens(text, field, "length", kind)
+        return LengthDistribution("fixed", length, length)
+    raise InputError(f"{field} {text!r} is not a length distribution; known forms: {', '.join(LENGTH_FORMS)}")
+
+
+def _bounds(text: str, field: str, low: str, high: str) -> tuple[int, int]:
+    minimum, maximum = _tokens(text, field, "lower bound", low), _tokens(text, field, "upper bound", high)
+    if minimum > maximum:
+        raise InputError(f"{field} {text!r}: the lower bound {minimum} is above the upper bound {maximum}")
+    return minimum, maximum
+
+
+def _tokens(text: str, field: str, role: str, number: str) -> int:
+    if not (number.isdecimal() and len(number) <= 10 and 1 <= int(number) <= LONGEST):
+        raise InputError(f"{field} {text!r}: the {role} must be a whole number from 1 to {LONGEST}, not {number!r}")
+    return int(number)
+
+
+def _number(text: str, field: str, role: str, number: str, least: float, most: float) -> float:
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if not least <= value <= most:
+        raise InputError(f"{field} {text!r}: the {role} must be a number from {least:g} to {most:.10g}, not {number!r}")
+    return value
+
+
+def _normal_cdf(value: float) -> float:
+    return math.erfc(-value / math.sqrt(2)) / 2
+
+
+def _normal_density(value: float) -> float:
+    return math.exp(-value * value / 2) / math.sqrt(2 * math.pi)
+
+
+# How long people and tools take between two turns of a session: distributions of seconds, written as short strings.
+
+
+PAUSE_FORMS = ("8", "uniform:LOW:HIGH", "exponential:MEAN", "lognormal:MEAN:SIGMA")
+"""What `parse_pauses` understands; all in seconds but SIGMA, the standard deviation of the logarithm."""
+LONGEST_PAUSE = 1e7
+"""Seconds, some four months."""
+
+
+class Pauses(NamedTuple):
+    """A distribution of seconds; `parse_pauses` makes and checks one."""
+
+    kind: Literal["fixed", "uniform", "exponential", "lognormal"]
+    first: float
+    """The only value, the lower bound or the mean."""
+    second: float = 0.0
+    """The upper bound, or the standard deviation of the logarithm."""
+
+    @property
+    def mean(self) -> float:
+        """Seconds on average."""
+        return (self.first + self.second) / 2 if self.kind == "uniform" else self.first
+
+    def sample(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        """``count`` independent pauses."""
+        if self.kind == "uniform":
+            return rng.uniform(self.first, self.second, count)
+        if self.kind == "exponential":
+            return rng.exponential(self.first, count)
+        if self.kind == "lognormal":
+            return rng.lognormal(math.log(self.first) - self.second**2 / 2, self.second, count)
+        return np.full(count, self.first)
+
+    def __str__(self) -> str:
+        """In plain words: ``exponential mean 10 s``."""
+        if self.kind == "fixed":
+            return f"{self.first:g} s"
+        if self.kind == "uniform":
+            return f"uniform {self.first:g} to {self.second:g} s"
+        return f"{self.kind} mean {self.first:g} s"
+
+
+def parse_pauses(text: str | float, field: str) -> Pauses:
+    """The distribution that ``text`` describes; ``field`` is the option it came from, named in errors."""
+    kind, *numbers = str(text).strip().lower().split(":")
+    values = [_pause_number(str(text), field, number) for number in numbers]
+    if kind == "uniform" and len(values) == 2:
+        if values[0] > values[1]:
+            raise InputError(f"{field} {text!r}: the lower bound {values[0]:g} is above the upper bound {values[1]:g}")
+        return Pauses("uniform", values[0], values[1])
+    if kind == "exponential" and len(values) == 1:
+        return Pauses("exponential", values[0])
+    if kind == "lognormal" and len(values) == 2:
+        if not (values[0] > 0 and values[1] <= _LARGEST_SIGMA):
+            raise InputError(
+                f"{field} {text!r}: the mean must be above 0, and the standard deviation of the logarithm at most "
+                f"{_LARGEST_SIGMA:g}"
+            )
+        return Pauses("lognormal", values[0], values[1])
+    if not values:
+        return Pauses("fixed", _pause_number(str(text), field, kind))
+    raise InputError(f"{field} {text!r} is not a distribution of seconds; known forms: {', '.join(PAUSE_FORMS)}")
+
+
+def _pause_number(text: str, field: str, number: str) -> float:
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= LONGEST_PAUSE:
+        raise InputError(
+            f"{field} {text!r}: {number!r} is not a number of seconds from 0 to {LONGEST_PAUSE:g}; "
+            f"known forms: {', '.join(PAUSE_FORMS)}"
+        )
+    return value
+
+
+# When requests arrive: four arrival processes as arrays of seconds.
+#
+# =========  ==========================================================================
+# poisson    independent users: exponential gaps, coefficient of variation 1
+# gamma      gaps of a chosen burstiness: coefficient of variation 1 / sqrt(burstiness)
+# constant   a metronome: the first request at 0, then one every 1 / rate seconds
+# burst      everything at once, at 0; it has no rate
+# =========  ==========================================================================
+
+
+ARRIVAL_KINDS = ("poisson", "gamma", "constant", "burst")
+LATEST = 1e10
+"""Seconds, some three hundred years: beyond it a clock cannot tell microseconds apart."""
+MOST_REQUESTS = 100_000_000
+"""More than a hundred million requests are a slip of the keyboard: a million take more than a gigabyte."""
+
+
+def arrival_times(
+    kind: str,
+    rate: float | None,
+    count: int,
+    rng: np.random.Generator,
+    burstiness: float = 1.0,
+    *,
+    spread_out: bool = False,
+) -> NDArray[np.float64]:
+    """``count`` arrival times in seconds, ascending.
+
+    ``rate`` is the mean number of requests per second, None for a burst. ``burstiness`` is the shape of the gamma
+    distribution of the gaps, as in vLLM's serving benchmark: 1 is Poisson, below 1 is burstier, above 1 more regular.
+    Under poisson and gamma the first gap is drawn like every other, so the first request comes after 0. ``spread_out``:
+    all of them together take as long as so many take on average, so that their rate has no luck in it; of Poisson
+    arrivals these are the ones of which so many come in that time.
+    """
+    check_arrivals(kind, rate, count, burstiness)
+    if rate is None:
+        return np.zeros(count)
+    with np.errstate(over="ignore", invalid="ignore"):  # overflow becomes the error below, not a warning
+        if kind == "constant":
+            times = np.arange(count) / rate
+        else:
+            times = np.cumsum(rng.gamma(burstiness, 1.0 / rate / burstiness, count))
+            if spread_out:
+                times *= count / rate / times[-1]
+    if not times[-1] < LATEST:
+        raise InputError(f"rate {rate!r} with burstiness {burstiness!r} gives arrival times too large for a clock")
+    return times
+
+
+def check_arrivals(kind: str, rate: float | None, count: int, burstiness: float = 1.0) -> None:
+    """Raise InputError unless the four describe an arrival process."""
+    if kind not in ARRIVAL_KINDS:
+        raise UnknownNameError("arrival kind", kind, ARRIVAL_KINDS)
+    if count < 1:
+        raise InputError(f"count must be at least 1 request, not {count!r}")
+    if count > MOST_REQUESTS:
+        raise InputError(f"count must be at most {MOST_REQUESTS} requests, not {count!r}")
+    if kind == "burst" and rate is not None:
+        raise InputError(f"rate {rate!r} was given, but a burst has none; use poisson, gamma or constant for a rate")
+    if kind != "burst" and rate is None:
+        raise InputError(f"rate is missing: {kind} arrivals need requests per second; only burst goes without")
+    # Written as "not >" so that NaN is refused too.
+    if rate is not None and not (rate > 0 and math.isfinite(1.0 / rate) and math.isfinite(rate)):
+        raise InputError(f"rate must be a positive, finite number of requests per second, not {rate!r}")
+    if not (burstiness > 0 and math.isfinite(burstiness)):
+        raise InputError(f"burstiness must be a positive, finite number (1 is Poisson), not {burstiness!r}")
+    if kind != "gamma" and burstiness != 1.0:
+        raise InputError(f"burstiness {burstiness!r} has no meaning for {kind} arrivals; use gamma, or leave it at 1")

@@ -1,0 +1,80 @@
+"""The side of the browser: Python that has just started there learns to count in 64 bits and answers the page.
+
+WebAssembly is a machine of 32 bits, and so is numpy's usual integer there: operations of a large product overflow it
+without a word. What makes arrays of Python's integers therefore makes 64-bit ones here, as on every other machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
+MAKERS = ("arange", "array", "asarray", "full")
+"""Functions that turn Python's integers into those of the machine's width where no type is named."""
+TYPES = {"html": "text/html", "csv": "text/csv", "json": "application/json"}
+
+
+def count_in_64_bits() -> None:
+    """Change numpy for this process, where its integers have 32 bits."""
+    if np.dtype(np.intp).itemsize >= 8:
+        return
+    for name in MAKERS:
+        setattr(np, name, _widened(getattr(np, name)))
+    repeat, bincount = np.repeat, np.bincount
+
+    def repeat_counted(values: Any, repeats: Any, axis: Any = None) -> Any:
+        return repeat(values, np.asarray(repeats).astype(np.intp), axis=axis)
+
+    def bincount_counted(values: Any, weights: Any = None, minlength: int = 0) -> Any:
+        return bincount(np.asarray(values).astype(np.intp), weights, minlength)
+
+    setattr(np, "repeat", repeat_counted)  # noqa: B010 - types do not allow it otherwise
+    setattr(np, "bincount", bincount_counted)  # noqa: B010
+
+
+def prepare(fetch: Callable[[str], Any]) -> None:
+    """Once, before the first question: ``fetch`` gives the bytes of a file beside the page."""
+    count_in_64_bits()
+    from infercast.predict import fitted as artifact  # noqa: PLC0415 - after the line above
+    from infercast.web.pieced_archive import PiecedArchive  # noqa: PLC0415
+
+    class Beside(PiecedArchive):
+        @staticmethod
+        def fetch(name: str) -> Any:
+            return fetch(name).to_bytes()
+
+    setattr(artifact, "Archive", Beside)  # noqa: B010
+
+
+def respond(call: str, name: str, question: str, tell: Callable[[str], None]) -> str:
+    """What the page asks for, JSON in and JSON out: {"result": ...} or {"error": {"type", "message"}}."""
+    from infercast.errors import InfercastError  # noqa: PLC0415 - after `count_in_64_bits`
+    from infercast.web.answers import answer  # noqa: PLC0415
+
+    document = json.loads(question or "{}")
+    try:
+        if call == "file":
+            made = answer("export", {**document, "kind": name})
+            result = {**made, "type": TYPES[name]}
+        else:
+            result = answer(name, document, tell)
+    except InfercastError as problem:
+        return json.dumps({"error": {"type": type(problem).__name__, "message": str(problem)}})
+    return json.dumps({"result": result})
+
+
+def _widened(make: Callable[..., Any]) -> Callable[..., Any]:
+    """The same with 64-bit integers instead of 32-bit ones, unless a type is named."""
+
+    @wraps(make)
+    def widened(*args: Any, **keywords: Any) -> Any:
+        made = make(*args, **keywords)
+        if made.dtype != np.int32 or keywords.get("dtype") is not None or isinstance(args[0], np.ndarray):
+            return made  # arrays of this width were asked for by name, mostly as indices
+        return made.astype(np.int64)
+
+    return widened

@@ -1,0 +1,215 @@
+"""The page as static files: Python, numpy and infercast run in the browser (Pyodide), without a server."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import io
+import json
+import shutil
+import tarfile
+import tempfile
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import infercast
+from infercast.errors import InputError
+from infercast.web.answers import answer
+from infercast.web.files import FOLDER as STATIC
+
+REGISTRY = "https://registry.npmjs.org"
+MOST_BYTES = 64 * 2**20
+"""No package is anywhere near as large."""
+
+
+class Package(NamedTuple):
+    """One package of the registry."""
+
+    path: str
+    integrity: str
+    """Its sha512 as the registry states it."""
+
+
+PYODIDE = Package(
+    "pyodide/-/pyodide-0.27.7.tgz",
+    "sha512-RUSVJlhQdfWfgO9hVHCiXoG+nVZQRS5D9FzgpLJ/VcgGBLSAKoPL8kTiOikxbHQm1kRISeWUBdulEgO26qpSRA==",
+)
+"""CPython 3.12, built with Emscripten 3.1.58."""
+NUMPY = Package(
+    "@emscripten-forge/numpy/-/numpy-2.0.1-py312h4e66579-0.tgz",
+    "sha512-64iP3tolNhBnKJBHs2b5Mg9s17BL8Bp9Ev2+U0fSCO3/zQlWQRCrExw2MgmfwjhNz+mwbKPG2eBsBcpBWV2xbA==",
+)
+"""Built with the same Emscripten for the same Python; Pyodide's own numpy is not in any package registry."""
+FROM_PYODIDE = ("pyodide.mjs", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
+UNUSED_LIBRARY = (
+    "_pydatetime", "_pydecimal", "_pyio", "_sysconfigdata", "aifc", "antigravity", "argparse", "asyncio/proactor",
+    "asyncio/windows", "bdb", "cgi", "cgitb", "chunk", "cmd", "code.py", "compileall", "concurrent/futures/process",
+    "configparser", "dbm", "difflib", "distutils", "doctest", "email", "ensurepip", "ftplib", "getopt", "gettext",
+    "http", "idlelib", "imaplib", "importlib/metadata", "lib2to3", "logging/config", "logging/handlers", "mailbox",
+    "mailcap", "modulefinder", "multiprocessing", "netrc", "nntplib", "ntpath", "optparse", "pdb", "pickletools",
+    "plistlib", "poplib", "profile", "pstats", "pyclbr", "pydoc", "pydoc_data", "pyodide/console", "smtplib",
+    "socketserver", "sqlite3", "tabnanny", "tarfile", "telnetlib", "test", "tkinter", "trace.py", "tracemalloc",
+    "turtle", "unittest", "urllib/request", "uuid", "venv", "wave", "webbrowser", "wsgiref", "xml", "xmlrpc",
+    "zipapp", "zoneinfo",
+)  # fmt: skip
+"""Modules of the standard library that nothing here imports ..."""
+ENCODINGS = ("__init__", "aliases", "ascii", "cp437", "idna", "latin_1", "utf_8")
+"""... and the only encodings that something does."""
+UNUSED_NUMPY = (
+    "_simd.", "_umath_tests.", "_rational_tests.", "_operand_flag_tests.", "_struct_ufunc_tests.", "lapack_lite.",
+    "/tests/", "/include/", "/f2py/", "/fft/", "/ma/", "/polynomial/", "/testing/", "/_examples/", "/_pyinstaller/",
+    "/doc/", "/distutils/", "/typing/mypy", ".pyi", ".pyc", ".a", "conftest.py",
+)  # fmt: skip
+SITE = "lib/python3.12/site-packages/"
+Tell = Callable[[str], None]
+
+
+def fetch(package: Package, tell: Tell) -> dict[str, bytes]:
+    """The files of a package by name, downloaded and checked."""
+    tell(f"downloading {package.path.rsplit('/', 1)[1]}")
+    try:
+        with urllib.request.urlopen(f"{REGISTRY}/{package.path}", timeout=120) as answer:
+            packed = answer.read(MOST_BYTES)
+    except OSError as problem:
+        raise InputError(f"{REGISTRY}/{package.path} could not be downloaded: {problem}") from None
+    found = "sha512-" + base64.b64encode(hashlib.sha512(packed).digest()).decode()
+    if found != package.integrity:
+        raise InputError(f"{package.path} is not the file that was expected: {found}, not {package.integrity}")
+    return unpacked(packed, "package/")
+
+
+def python_files(files: dict[str, bytes]) -> dict[str, bytes]:
+    """Pyodide as the page loads it: its large parts compressed, the standard library without what is not used."""
+    kept = {name: files[name] for name in FROM_PYODIDE}
+    kept["python_stdlib.zip"] = slim_library(kept["python_stdlib.zip"])
+    # The list of packages that Pyodide could load from its own site: none is.
+    listed = json.loads(kept["pyodide-lock.json"])
+    kept["pyodide-lock.json"] = json.dumps({"info": listed["info"], "packages": {}}).encode()
+    return {
+        f"{name}.gz" if name.startswith("pyodide.asm") else name: (
+            gzip.compress(content, 9, mtime=0) if name.startswith("pyodide.asm") else content
+        )
+        for name, content in kept.items()
+    }
+
+
+def slim_library(packed: bytes) -> bytes:
+    """The standard library without modules that are not used."""
+    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+        kept_encodings = tuple(f"encodings/{name}.py" for name in ENCODINGS)
+        names = [
+            name
+            for name in archive.namelist()
+            if not name.startswith(UNUSED_LIBRARY) and (not name.startswith("encodings/") or name in kept_encodings)
+        ]
+        return zipped({name: archive.read(name) for name in names})
+
+
+def numpy_files(files: dict[str, bytes]) -> dict[str, bytes]:
+    """Numpy as it is to be unpacked among Python's packages."""
+    (inner,) = (content for name, content in files.items() if name.startswith("pkg/"))
+    return {
+        name.removeprefix(SITE): content
+        for name, content in unpacked(inner, "").items()
+        if name.startswith(f"{SITE}numpy/") and not any(part in name for part in UNUSED_NUMPY)
+    }
+
+
+def unpacked(packed: bytes, prefix: str) -> dict[str, bytes]:
+    """Plain files of a compressed tar, read in memory: nothing of it is written anywhere by its own names."""
+    found: dict[str, bytes] = {}
+    with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
+        for member in archive:
+            file = archive.extractfile(member) if member.isfile() else None
+            if file is not None:
+                found[member.name.removeprefix(prefix)] = file.read()
+    return found
+
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    """Files as a zip, the same bytes for the same files."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name in sorted(files):
+            archive.writestr(zipfile.ZipInfo(name), files[name], zipfile.ZIP_DEFLATED, 9)
+    return buffer.getvalue()
+
+
+PIECE = 65_536
+"""Large archives of forests come in pieces of so many bytes, of which a question needs a few."""
+LARGE = 200_000
+LEFT_OUT = ("measure", "fit", "validate", "calibrate", "cli", "data/runs", "web/static/", "web/static_site.py")
+"""Parts of the package that answer nothing on the page."""
+TRANSPORT = '<meta name="infercast-transport" content="http">'
+API_LINK = '<a href="api/v1" class="quiet">API</a>'
+BACKTRACE = bytes.fromhex(
+    "0061736d01000000000f0864796c696e6b2e3001040000000001070160027f7f017f03020100070d01096261636b747261636500000a0601040041"
+    "000b"
+)
+"""A library of one function, ``int backtrace(void **, int)`` that returns 0. numpy asks it who holds a temporary array
+before it reuses one; Python for WebAssembly has none, and numpy would stop. With 0 it reuses nothing."""
+
+
+def build_twin(folder: Path, tell: Tell) -> int:
+    """Write the folder; returns its bytes."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"--static {folder} exists already; name a new folder or an empty one")
+    files = {**_page_files(), **_python(tell), **_package()}
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
+        whole = Path(temporary, "whole")
+        for name, content in files.items():
+            path = whole / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        if folder.exists():
+            folder.rmdir()
+        shutil.move(whole, folder)
+    return sum(map(len, files.values()))
+
+
+def _page_files() -> dict[str, bytes]:
+    """The page, which is told to ask a worker of the browser instead of a server."""
+    files = {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in _plain_files(STATIC)}
+    page = files["index.html"].decode()
+    assert TRANSPORT in page, "the page does not say where its answers come from"
+    page = page.replace(TRANSPORT, TRANSPORT.replace("http", "worker")).replace(API_LINK, "")
+    files["index.html"] = page.encode()
+    files["catalog.json"] = json.dumps(answer("catalog", {})).encode()
+    files["worker.js"] = Path(__file__).with_name("worker.js").read_bytes()
+    return files
+
+
+def _python(tell: Tell) -> dict[str, bytes]:
+    """Python and numpy."""
+    files = {f"python/{name}": content for name, content in python_files(fetch(PYODIDE, tell)).items()}
+    files["python/numpy.zip"] = zipped(numpy_files(fetch(NUMPY, tell)))
+    files["python/backtrace.so"] = BACKTRACE
+    return files
+
+
+def _package() -> dict[str, bytes]:
+    """infercast, with a note instead of each large archive, and the archives in pieces."""
+    root = Path(infercast.__file__).parent
+    inside: dict[str, bytes] = {}
+    pieces: dict[str, bytes] = {}
+    for path in _plain_files(root):
+        name = path.relative_to(root).as_posix()
+        if name.startswith(LEFT_OUT):
+            continue
+        content = path.read_bytes()
+        if path.suffix == ".npz" and len(content) > LARGE:
+            cut = [content[start : start + PIECE] for start in range(0, len(content), PIECE)]
+            pieces |= {f"fitted/{path.stem}-{number}.bin": piece for number, piece in enumerate(cut)}
+            content = json.dumps({"pieces": f"fitted/{path.stem}", "size": len(content), "piece": PIECE}).encode()
+        inside[f"infercast/{name}"] = content
+    return {"python/infercast.zip": zipped(inside), **pieces}
+
+
+def _plain_files(root: Path) -> Iterator[Path]:
+    """Every file below a folder, in order, but for what Python has compiled."""
+    return (path for path in sorted(root.rglob("*")) if path.is_file() and "__pycache__" not in path.parts)

@@ -1,1 +1,0 @@
-"""The page as a folder of files without a server: Python, numpy and infercast run in the browser (Pyodide)."""
