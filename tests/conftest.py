@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,42 @@ if TYPE_CHECKING:
 # A busy machine is no error, and the same tests run with the same examples everywhere.
 settings.register_profile("infercast", deadline=None, derandomize=True)
 settings.load_profile("infercast")
+
+TESTS = Path(__file__).parent
+QUICK = (
+    "hardware", "models", "ops", "test_document_commands.py", "test_documents.py", "test_errors.py", "test_glossary.py",
+    "test_maintainers.py", "test_public_api.py", "test_release.py", "test_units.py",
+    *(f"serve/test_{name}.py" for name in (
+        "adapters", "arrivals", "cache", "clients", "lengths", "prefill_first", "radix", "record", "router",
+        "scheduler", "simulation", "timeline", "traces", "workload",
+    )),
+)  # fmt: skip
+"""Folders and files of `pytest -m quick`, which takes less than a minute on two cores."""
+LONG = ("test_any_config_reads_or_is_refused_in_words",)
+"""Tests in them that take several seconds."""
+
+
+def is_quick(path: Path) -> bool:
+    name = path.relative_to(TESTS).as_posix()
+    return name.startswith(tuple(f"{each}/" for each in QUICK)) or name in QUICK
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "quick: tests to run while working, in less than a minute")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m quick` other files are not even imported."""
+    if config.option.markexpr != "quick" or collection_path.is_dir() or not collection_path.is_relative_to(TESTS):
+        return None
+    return True if collection_path.name.startswith("test_") and not is_quick(collection_path) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if is_quick(item.path) and getattr(item, "originalname", item.name) not in LONG:
+            item.add_marker("quick")
+
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chrome")
 

@@ -15,7 +15,16 @@ from infercast.web.openapi import document
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "docs" / "_site"
-NAMES = ("command_line_page", "glossary_page", "http_page", "json_page", "links", "pages", "python_page")
+NAMES = (
+    "catalog_page",
+    "command_line_page",
+    "glossary_page",
+    "http_page",
+    "json_page",
+    "links",
+    "pages",
+    "python_page",
+)
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +88,17 @@ def test_keys_of_a_forecast_say_what_they_mean(pages: ModuleType) -> None:
     assert len(silent) < 0.1 * len(rows), silent
 
 
+def test_the_catalog_has_every_model_and_gpu(pages: ModuleType) -> None:
+    text = pages.GENERATED["reference-catalog.md"]()
+    names = set(re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE))
+    assert names == {*infercast.model_names(), *infercast.gpu_names()}
+
+
+def test_records_are_on_the_site(pages: ModuleType) -> None:
+    assert {"log.md", "results/README.md", "results/scoreboard.md", "results/vllm.md"} <= set(pages.RECORDS)
+    assert all((ROOT / source).is_file() for source in (*pages.RECORDS.values(), *pages.COPIED.values()))
+
+
 def test_links_lead_to_pages_and_other_files_are_words(pages: ModuleType) -> None:
     from links import for_site  # noqa: PLC0415 - found by the fixture
 
@@ -86,17 +106,21 @@ def test_links_lead_to_pages_and_other_files_are_words(pages: ModuleType) -> Non
     assert for_site(text, {"plan.md", "contributing.md"}) == (
         "[a](plan.md#b), [c](contributing.md), d, [e](https://x.org/a.md), ![f](images/f.svg)"
     )
+    records = {"benchmarks/LOG.md": "log.md", "benchmarks/results/vllm.md": "results/vllm.md"}
+    text = "[a](../LOG.md#b), [c](../../docs/plan.md), ![d](../../docs/images/d.svg), [e](../../src/x.py)"
+    assert for_site(text, {"plan.md", "log.md"}, "results/vllm.md", records) == (
+        "[a](../log.md#b), [c](../plan.md), ![d](../images/d.svg), e"
+    )
+    assert for_site("[a](../benchmarks/results/vllm.md)", {"results/vllm.md"}, "odds.md", records) == (
+        "[a](results/vllm.md)"
+    )
     assert for_site("```python serve/loop.py\nx\n```", ()) == '```python title="serve/loop.py"\nx\n```'
 
 
 def test_every_page_has_its_place_in_the_navigation(pages: ModuleType) -> None:
     settings = (ROOT / "mkdocs.yml").read_text("utf-8")
     listed = set(re.findall(r"[\w-]+\.md", settings))
-    there = (
-        {path.name for path in (ROOT / "docs").glob("*.md")}
-        | set(pages.GENERATED)
-        | {"contributing.md", "changelog.md"}
-    )
+    there = {path.name for path in (ROOT / "docs").glob("*.md")} | set(pages.GENERATED) | set(pages.COPIED) | {"log.md"}
     assert there == listed
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/scheduler/compare.py [--version 0.32] [--mode all|all-drafts|async|...] [--runs 200] [--seed 0]
 
-Needs what vLLM imports (torch on a CPU is enough), best in an environment of its own; see docs/serve.md.
+Needs what vLLM imports (torch on a CPU is enough), best in its own environment; see benchmarks/results/schedulers.md.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
     python benchmarks/scheduler/sglang_compare.py [--mode all|overlap|...] [--runs 300] [--seed 0] [--sglang DIR]
 
-Needs torch on a CPU and a few small packages, best in an environment of its own; see docs/serve.md.
+Needs torch on a CPU and a few small packages, best in an environment of its own; see benchmarks/results/schedulers.md.
 """
 
 import argparse

@@ -20,7 +20,8 @@ from record import read_record, record_of, write_record
 from simulate import results
 
 HERE = Path(__file__).parent
-DOCS = HERE.parents[1] / "docs"
+RESULTS = HERE.parent / "results"
+IMAGES = HERE.parents[1] / "docs" / "images"
 
 
 def main() -> None:
@@ -40,11 +41,11 @@ def main() -> None:
     write_record(asked.record, record)
     explanations = tomllib.loads((HERE / "explanations.toml").read_text(encoding="utf-8"))
     causes = (HERE / "causes.md").read_text(encoding="utf-8")
-    (DOCS / "scoreboard.md").write_text(page_of(record, explanations, causes), encoding="utf-8")
+    (RESULTS / "scoreboard.md").write_text(page_of(record, explanations, causes), encoding="utf-8")
     try:
         from plots import draw  # noqa: PLC0415 - matplotlib may be missing
 
-        draw(record, DOCS / "images")
+        draw(record, IMAGES)
     except ModuleNotFoundError as missing:
         print(f"no pictures: {missing}", file=sys.stderr)
     for key in worst_of(record["runs"]):

@@ -9,7 +9,7 @@ from typing import Any
 
 from groups import DIMENSIONS, QUANTITIES, Errors, Run, errors_of, grouped, over_sources
 
-INTRODUCTION = """# Scoreboard: other people's runs
+INTRODUCTION = """# Scoreboard: published runs
 
 Forecasts compared with runs that others published: vLLM and SGLang, with machines, models and loads that this project
 did not choose. One command writes all numbers of this page, its pictures and `benchmarks/scoreboard/results.json`:
@@ -18,10 +18,10 @@ did not choose. One command writes all numbers of this page, its pictures and `b
 python benchmarks/scoreboard/board.py RUNS.csv [--against OLD.json]
 ```
 
-`RUNS.csv` is a table of collected runs ([its columns](validation.md#tables-with-commands)), which is not part of this
-repository. The record has forecasts and errors, not the table. `--against` compares with another record: better,
-worse, new and gone. `benchmarks/scoreboard/run.py RUNS.csv --gpu NAME --source WORD` shows single runs with measured
-values, intervals and everything that was assumed.
+`RUNS.csv` is a table of collected runs ([its columns](../../docs/validation.md#tables-with-commands)), which is not
+part of this repository. The record has forecasts and errors, not the table. `--against` compares with another record:
+better, worse, new and gone. `benchmarks/scoreboard/run.py RUNS.csv --gpu NAME --source WORD` shows single runs with
+measured values, intervals and everything that was assumed.
 
 How a run is read: lengths and how they vary, the load, the flags of the server's command, engine and release, weights
 and GPUs as the source states them. **What it does not state is assumed and listed with the run.** The engine is the
@@ -43,13 +43,13 @@ def page_of(record: Mapping[str, Any], explanations: Mapping[str, str], causes: 
     runs = list(record["runs"].values())
     known = [run for run in runs if run["grade"] == "A"]
     parts = [INTRODUCTION, "## In short\n", _in_short(runs, known)]
-    parts += [f"![Signed errors by source](images/scoreboard_sources.svg)\n\n{causes.strip()}\n"]
+    parts += [f"![Signed errors by source](../../docs/images/scoreboard_sources.svg)\n\n{causes.strip()}\n"]
     for dimension, title in DIMENSIONS.items():
         chosen = runs if dimension == "grade" else known
         of = "all runs" if dimension == "grade" else "grade A"
         parts += [f"## By {title.lower() if title != 'GPU' else title} ({of})\n", _table(chosen, dimension, title)]
         if dimension == "gpu":
-            parts.append("![Signed errors by GPU](images/scoreboard_gpus.svg)\n")
+            parts.append("![Signed errors by GPU](../../docs/images/scoreboard_gpus.svg)\n")
     parts += ["## The ten worst\n", _worst(record["runs"], explanations)]
     parts += ["## What is assumed\n", _assumed(record), "## What is not simulated\n", _not_simulated(record)]
     return "\n".join(parts).rstrip() + "\n"
@@ -169,7 +169,7 @@ KINDS = {
     "has the shape of": "a model has the shape of another one",
     "their number is not stated": "how many requests there were",
     "requests end at the longest context": "some requests end at the longest context",
-    "servers of": "layouts that nobody states: servers on as few GPUs as hold the weights",
+    "servers of": "layouts that are not stated: servers on as few GPUs as hold the weights",
 }
 """Words of assumptions, and what these are about."""
 

@@ -1,4 +1,4 @@
-"""The table of docs/tuning.md: what was said of launch configurations, and what an H200 measured.
+"""The table of benchmarks/results/tuning.md: what was said of launch configurations, and what an H200 measured.
 
     python benchmarks/tuning/table.py [TRIAL.csv]
 

@@ -53,7 +53,7 @@ SLOW = {
     "explain-command": ("vllm serve Qwen/Qwen2.5-0.5B", "--gpu", "l4"),
 }
 BY_NAME = {"kernels", "by_kernel"}
-"""Objects whose keys are names of kernels, not fields."""
+"""Objects keyed by names of kernels, not fields."""
 
 
 class Key(NamedTuple):
@@ -81,7 +81,7 @@ def page() -> str:
 
 
 def folded(keys: list[Key]) -> list[Key]:
-    """Keys with a whole forecast, whose keys are those of `simulate`, as one."""
+    """Keys that hold a whole forecast, with the keys of `simulate`, as one."""
     found: dict[str, Key] = {}
     for key in keys:
         before, dot, _ = key.path.partition(".forecast.")

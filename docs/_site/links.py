@@ -1,25 +1,32 @@
-"""What a page says in the repository, in the form that the site needs."""
+"""Links of the repository's pages, rewritten for the site."""
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
-LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]*)(#[^)\s]*)?\)")
+LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]*)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^```python (\S+/\S+)$", re.MULTILINE)
-OUTSIDE = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "README.md": "index.md"}
-"""Files beside the folder of pages that the site has pages of."""
+MOVED = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+"""Files outside `docs/`, and their pages of the site."""
 
 
-def for_site(text: str, pages: Collection[str]) -> str:
-    """A page whose links lead to pages of the site; a link to any other file of the repository becomes its words."""
+def for_site(text: str, pages: Collection[str], page: str = "index.md", moved: Mapping[str, str] | None = None) -> str:
+    """A page with links to pages of the site; a link to any other file of the repository becomes plain text.
+
+    ``page`` is the name on the site, ``moved`` maps files outside `docs/` to their names there.
+    """
+    moved = {"README.md": "index.md", **MOVED, **(moved or {})}
+    source = next((file for file, name in moved.items() if name == page and file != "README.md"), f"docs/{page}")
 
     def link(found: re.Match[str]) -> str:
-        words, path, anchor = found[1], found[2], found[3] or ""
+        image, words, path, anchor = found[1], found[2], found[3], found[4] or ""
         if not path or "://" in path:
             return found[0]
-        bare = path.removeprefix("../").removeprefix("docs/")
-        name = OUTSIDE.get(bare, bare)
-        return f"[{words}]({name}{anchor})" if name in pages else words
+        file = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
+        name = moved.get(file, file.removeprefix("docs/"))
+        target = posixpath.relpath(name, posixpath.dirname(page) or ".")
+        return f"{image}[{words}]({target}{anchor})" if image or name in pages else words
 
     return FENCE.sub(r'```python title="\1"', LINK.sub(link, text))

@@ -126,7 +126,7 @@ def request() -> None:
 
 
 def batching() -> None:
-    """Continuous batching: who computes what in each step."""
+    """Continuous batching: what each sequence computes in each step."""
     picture = Picture(880, 300, "Continuous batching: sequences join and leave between steps")
     picture.text(30, 34, "Tokens that each sequence computes, step by step (sketch)", 15, INK, bold=True)
     rows = {

@@ -11,8 +11,6 @@ from infercast.models.library import bundled_config, bundled_name, model_names, 
 from infercast.models.read import read_model
 from infercast.models.spec import active_parameter_count, parameter_count, weight_bytes
 
-DOCS = Path(__file__).parents[2] / "docs" / "models.md"
-
 
 def test_there_are_many():
     assert len(model_names()) >= 55
@@ -122,8 +120,3 @@ def test_files_are_plain_json():
     for path in folder.glob("*.json"):
         assert "NaN" not in path.read_text(encoding="utf-8")
         json.loads(path.read_text(encoding="utf-8"))
-
-
-def test_the_guide_lists_every_bundled_model():
-    rows = set(re.findall(r"^\| `([^`]+)` \|", DOCS.read_text(encoding="utf-8"), flags=re.MULTILINE))
-    assert set(model_names()) <= rows

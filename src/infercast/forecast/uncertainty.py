@@ -91,7 +91,7 @@ SEEN_IN_ONE_SPREAD = 0.3
 experts were off by that (52 ms for 72) while they were known from one prompt of one model."""
 NEW_RUNNER_SPREAD = 0.08
 """The same of a model that a release launches by other code than the measured one. Launching a step of qwen3-30b-a3b
-without graphs took 62 ms by vLLM's newer runner and 62 to 72 by the older (docs/log.md)."""
+without graphs took 62 ms by vLLM's newer runner and 62 to 72 by the older (benchmarks/LOG.md)."""
 ELSEWHERE = Spread(prompts=0.04, decodes=0.02)
 """What steps on several GPUs or behind a server have beyond those of measured engines, which have neither."""
 CLOSE_RELEASE = Spread(prompts=0.04, decodes=0.03, host=0.03)

@@ -1,0 +1,58 @@
+"""Every bundled model and GPU, from the files that `infercast models` and `infercast gpus` read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import infercast
+from infercast.hardware import load_gpu
+from infercast.models.read import read_model
+from infercast.report import catalog, models
+from infercast.report.terminal import Column
+from infercast.units import format_bytes
+
+INTRODUCTION = """# Reference: bundled models and GPUs
+
+This page is generated from `data/models` and `data/gpus`. `infercast models NAME` and `infercast gpus NAME` print
+everything known about one of them, with its sources; `--json` prints it for programs.
+"""
+MODELS = """## Models
+
+*Active* parameters are those that one token is multiplied with. *Heads* are queries/keys x width, or the width of a
+latent (MLA). The last column is the KV cache of one sequence of 8,192 tokens over all layers, with windows and
+recurrent states, in the checkpoint's format.
+"""
+GPUS = """## GPUs
+
+Dense TFLOP/s without sparsity (fp16 where a chip has no bf16), memory visible to a program, and link bandwidth in one
+direction.
+"""
+
+
+LENGTH = 8192
+CACHE = Column("KV cache of 8,192 tokens", lambda model: format_bytes(model.sequence_bytes(LENGTH)))
+
+
+def table(columns: Sequence[Column], rows: Iterable[Any]) -> str:
+    """A Markdown table; names are code."""
+    first, *others = columns
+    lines = [
+        "| " + " | ".join(each.title for each in columns) + " |",
+        "| " + " | ".join("---" if each.words or each is first else "--:" for each in columns) + " |",
+    ]
+    lines += [f"| `{first.cell(row)}` | {' | '.join(each.cell(row) for each in others)} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    """Two tables."""
+    return "\n".join(
+        [
+            INTRODUCTION,
+            MODELS,
+            table((*models.COLUMNS, CACHE), map(read_model, infercast.model_names())),
+            GPUS,
+            table(catalog.COLUMNS, map(load_gpu, infercast.gpu_names())),
+        ]
+    )
