@@ -193,7 +193,6 @@ NAMES_AN_ENGINE = {
     "cli/outputs.py": "the benchmark whose results --save-result writes",
     "engines/base.py": "the registry itself",
     "fit/tables.py": "published tables say whose kernels they hold",
-    "fit/power_tables.py": "published tables say whose kernels they hold",
     "fit/sparse_tables.py": "and of which release of it",
     "ops/collective.py": "whose kernels an all-reduce runs",
     "predict/adjust/ordering.py": "the default folder of an engine's data",

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.fit.power_tables import PowerRows, read_power
 from infercast.fit.samples import stable_hash
 from infercast.hardware import load_gpu
 from infercast.predict.identity import DEFAULT_ENGINE, kernel_profile
 from infercast.predict.learned import Learned, default_artifact
 from infercast.predict.metered import Loops, loops_of
+from power_tables import PowerRows, read_power
 
 Array = npt.NDArray[Any]
 

@@ -16,11 +16,11 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from energy_points import Points, points_of
-from infercast.fit.power_tables import Counted, read_counted
 from infercast.hardware import load_gpu
 from infercast.ops import Op
 from infercast.predict.board_power import BoardPower, board_power
 from infercast.predict.metered import PARTS, parts_of
+from power_tables import Counted, read_counted
 
 FAMILY = "gemm"
 """Whose readings a board that nobody counted is fitted on."""

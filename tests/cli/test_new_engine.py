@@ -71,46 +71,52 @@ class Eager:
         return Launch.EAGER, num_tokens
 
 
-def resolve(asked: ToySettings, model: Any, layout: Any, gpu: Any) -> ToyResolved:
-    return ToyResolved(asked.engine, asked.running_requests or 8, asked.prefill_tokens, 8192)
+class Toy(Engine):
+    title = "Toy"
+    load_balancer = "round_robin"
+    names = Names({"auto": "auto"}, {"auto": ""}, ("auto",), ("none",))
+    settings_type = ToySettings
+    bounds = ("prefill_tokens", "running_requests", "context")
+    shown = ("max_num_seqs",)
+    host_type = ToyHost
+
+    def settings_from(self, given: Any, tell: Any) -> dict[str, Any]:
+        return dict(given)
+
+    def describe(self, settings: ToyResolved) -> str:
+        return f"{settings.max_num_seqs} requests at once"
+
+    def resolve(self, asked: ToySettings, model: Any, layout: Any, gpu: Any) -> ToyResolved:
+        return ToyResolved(asked.engine, asked.running_requests or 8, asked.prefill_tokens, 8192)
+
+    def fuses_norms(self, model: Any, gpu: Any) -> bool:
+        return False
+
+    def expert_multiples(self, model: Any, gpu: Any) -> tuple[int, int]:
+        return 1, 1
+
+    def graphs(self, settings: Any) -> Eager:
+        return Eager()
+
+    def plan_memory(self, model: Any, layout: Any, gpu: Any, settings: Resolved) -> Memory:
+        kv = KvLayout(KvShape(1), 65_536)
+        return Memory(gpu.driver_bytes, gpu.driver_bytes, 1e9, 0.0, 0.0, 0.0, kv, 200_000)
+
+    def host_model(self, host: ToyHost, model: Any, layout: Any, gpu: Any, settings: Any) -> ToyHostModel:
+        return ToyHostModel(host)
+
+    def replica(self, deployment: Deployment, settings: ToyResolved, timer: StepTimer, warmed_up: bool) -> Replica:
+        policy = FirstCome(settings.max_num_batched_tokens, settings.max_num_seqs, prompts_first=True)
+        return Replica(timer, policy, deployment.memory.num_blocks, deployment.memory.kv.shape, steps_under_way=1)
 
 
-def plan_memory(model: Any, layout: Any, gpu: Any, settings: Resolved) -> Memory:
-    kv = KvLayout(KvShape(1), 65_536)
-    return Memory(gpu.driver_bytes, gpu.driver_bytes, 1e9, 0.0, 0.0, 0.0, kv, 200_000)
-
-
-def replica(deployment: Deployment, settings: ToyResolved, timer: StepTimer, warmed_up: bool) -> Replica:
-    policy = FirstCome(settings.max_num_batched_tokens, settings.max_num_seqs, prompts_first=True)
-    return Replica(timer, policy, deployment.memory.num_blocks, deployment.memory.kv.shape, steps_under_way=1)
-
-
-TOY = Engine(
+TOY = Toy(
     name="toy@1",
-    title="Toy",
-    load_balancer="round_robin",
-    names=Names({"auto": "auto"}, {"auto": ""}, ("auto",), ("none",)),
     flags=Flags(
         options=frozenset({"running_requests", "prefill_tokens"}),
         settings={"running-requests": "running_requests", "prefill-tokens": "prefill_tokens"},
         values=frozenset({"seed-of-toy"}),
     ),
-    settings_type=ToySettings,
-    settings_from=lambda given, tell: dict(given),
-    bounds=("prefill_tokens", "running_requests", "context"),
-    shown=("max_num_seqs",),
-    describe=lambda settings: f"{settings.max_num_seqs} requests at once",
-    resolve=resolve,
-    check_gpu=lambda gpu: None,
-    fuses_norms=lambda model, gpu: False,
-    expert_multiples=lambda model, gpu: (1, 1),
-    graphs=lambda settings: Eager(),
-    plan_memory=plan_memory,
-    tokens_under_way=lambda settings, layout: settings.max_num_batched_tokens,
-    host_type=ToyHost,
-    host_model=lambda host, *what: ToyHostModel(host),
-    replica=replica,
-    shared_seconds=lambda deployment: lambda tokens: 0.0,
 )
 SERVED = (
     "simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--predictor", "roofline", "--concurrency", 8, "-n", 16,

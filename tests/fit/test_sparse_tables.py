@@ -114,7 +114,7 @@ def test_a_sweep_names_the_same_kernels():
     ]
     names = ("op", "q_len", "batch", "heads", "topk", "expected")
     table = pandas.DataFrame(shapes, columns=names).assign(gpu="h200-sxm", prefix=9000, kv_heads=1, kv_dtype="bf16")
-    table["burst_us"] = 50.0
+    table = table.assign(burst_us=50.0, index=range(len(table)))
     found = {(table.op[rows.index[0]], rows.kernel) for rows in read_sparse_sweep(table)}
     assert found == set(zip(table.op, table.expected, strict=True))
 

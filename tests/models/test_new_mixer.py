@@ -17,11 +17,13 @@ from infercast.models.families.layers import dense_feed_forward, grouped_attenti
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, token_calls
 from infercast.models.mixers import Cache, Mixer
+from infercast.models.mixers.recurrent import RecurrentMixer, State
 from infercast.models.read import read_model
 from infercast.models.sharding import rank_weight_bytes
 from infercast.models.spec import parameter_count
 from infercast.ops import Call
 from infercast.ops.elementwise import Elementwise
+from infercast.predict.families.recurrent import LIBRARIES, UPDATE_KERNELS
 from infercast.report.models import render_model
 from infercast.serve.step import StepShape
 
@@ -165,3 +167,37 @@ def test_steps_and_a_workload_come_out(toy, predictor):
 def test_it_is_described(toy, capsys):
     Console(width=100).print(*render_model(toy))
     assert "recurrence, 64 heads of 128; feed-forward of 12,288" in capsys.readouterr().out
+
+
+@dataclass(frozen=True, slots=True)
+class Lightning(RecurrentMixer):
+    """Linear attention whose scan is of a kind that nobody measured."""
+
+    heads: int
+    dim: int
+
+    modules = ("self_attn.out_proj",)
+    label = "lightning"
+    description = "lightning attention"
+
+    def state(self, shard):
+        heads = shard.layout.share(self.heads)
+        return State("lightning", heads, heads, self.dim, self.dim, 3 * heads * self.dim, 4, "fp32")
+
+    def matrices(self, hidden):
+        return 4 * hidden * self.heads * self.dim
+
+
+def test_a_scan_of_a_new_kind_needs_its_constants_alone(monkeypatch):
+    monkeypatch.setitem(LIBRARIES, ("lightning", "triton"), LIBRARIES["kda", "triton"])
+    monkeypatch.setitem(UPDATE_KERNELS, "lightning", UPDATE_KERNELS["kda"])
+
+    def read(fields):
+        halves = zip(read_toy(fields), range(fields.layers), strict=True)
+        return [each if index % 4 == 3 else each._replace(mixer=Lightning(32, 128)) for each, index in halves]
+
+    monkeypatch.setitem(FAMILIES, "ToyForCausalLM", Family(read))
+    model = read_model(CONFIG)
+    for engine in ("vllm@0.25", "sglang"):
+        run = simulate(deploy(model, "h200-sxm", engine=engine), synthetic_workload(rate=5.0, count=8))
+        assert run.tpot.p50 > 0

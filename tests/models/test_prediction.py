@@ -2,10 +2,11 @@
 
 import pytest
 
+from infercast.models.draft import prediction_draft
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import bundled_config
 from infercast.models.read import read_model
-from infercast.models.sharding import prediction_bytes, rank_weight_bytes
+from infercast.models.sharding import rank_weight_bytes
 from infercast.models.spec import parameter_count, prediction_parameter_count, weight_bytes
 
 # Heads, copies of the model's tables that the files hold for them (engines do not load these), and all that the
@@ -38,9 +39,9 @@ def test_heads_take_memory_only_when_they_are_asked_for():
     one, eight = ParallelLayout(), ParallelLayout(8)
     assert rank_weight_bytes(config, one) == pytest.approx(weight_bytes(config).total, rel=0.01)
     experts = 3 * 256 * 7168 * 2048
-    assert prediction_bytes(config, one) > experts
-    assert experts / 8 < prediction_bytes(config, eight) < prediction_bytes(config, one) / 4
-    assert prediction_bytes(read_model("llama-3.1-8b"), one) == 0
+    assert prediction_draft(config).weight_bytes(one) > experts
+    assert experts / 8 < prediction_draft(config).weight_bytes(eight) < prediction_draft(config).weight_bytes(one) / 4
+    assert read_model("llama-3.1-8b").prediction is None
 
 
 def test_attention_and_experts_predict_in_nemotron_3():
@@ -65,10 +66,13 @@ def test_checkpoints_may_leave_heads_unquantised():
     leaving = read_model({**values, "quantization_config": settings})
     taking = read_model({**values, "quantization_config": {**settings, "ignore": []}})
     assert (leaving.prediction.quantised, taking.prediction.quantised) == (False, True)
-    assert prediction_bytes(leaving, ParallelLayout()) == pytest.approx(
+    assert prediction_draft(leaving).weight_bytes(ParallelLayout()) == pytest.approx(
         2 * prediction_parameter_count(leaving), rel=1e-3
     )
-    assert prediction_bytes(taking, ParallelLayout()) < prediction_bytes(leaving, ParallelLayout()) / 2
+    assert (
+        prediction_draft(taking).weight_bytes(ParallelLayout())
+        < prediction_draft(leaving).weight_bytes(ParallelLayout()) / 2
+    )
 
 
 def test_windowed_attention_and_a_dense_network_predict_in_mimo_v2_flash():

@@ -1,15 +1,16 @@
 """What a serving engine is, the engines by name, and a model deployed on GPUs under one of them.
 
-`infercast.engines.registry` knows them by name. docs/extending.md tells how another one is added.
+docs/extending.md says how another one is added.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache
 from importlib import import_module
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -51,120 +52,51 @@ Tell = Callable[[str], None]
 Version = tuple[int, ...]
 
 
-def no_measured_files(config: Fields) -> MeasuredSetup:
-    """Of an engine whose measured runs nobody has."""
-    raise FileFormatError(config.path, f"holds runs of {config.word('engine')}, whose files cannot be read")
-
-
-def plain_sizes(layout: ParallelLayout) -> dict[str, Any]:
-    """A layout by the names of its sizes."""
-    sizes = {"tensor": layout.tensor, "pipeline": layout.pipeline, "data": layout.data}
-    found: dict[str, Any] = {f"{name}_parallel_size": size for name, size in sizes.items() if size > 1}
-    return {**found, "enable_expert_parallel": True} if layout.experts else found
-
-
-Asked = TypeVar("Asked", bound=Settings)
-Filled = TypeVar("Filled", bound=Resolved)
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Engine(Generic[Asked, Filled]):
-    """One release of an engine: its facts and its rules."""
+class Engine(ABC):
+    """One release of a serving engine: its facts, and its rules as methods. Each engine is a subclass.
+
+    Settings are of the engine's own type: ``asked`` as a user gives them, ``settings`` with every default filled in.
+    """
 
     name: str
     """With its version: ``vllm@0.25``."""
-    title: str
-    """As its makers write it."""
     note: str = ""
     """What to know of a release whose costs were not measured."""
     is_measured: bool = True
     """Whether its costs were measured; those of another release stand in otherwise, and intervals are wider."""
-    close_since: Version = ()
-    """Since which release its kind is close to the measured one: published runs of these are about as far off."""
-    is_new_kernel: Callable[[Op, Gpu], bool] = lambda *_: False
-    """Whether this release runs a kernel of its own for an operator that nobody measured; an older one stands in."""
-    has_new_runner: Callable[[ModelConfig], bool] = lambda _: False
-    """Whether this release launches a model by other code than the one whose host times were measured."""
-    load_balancer: str
-    """What it has before several replicas, by the names of `infercast.serve.fleet.router`."""
-    servers_by_rank: bool = False
-    """Whether it starts an API server for each copy of data parallelism, and not one for all of them."""
-    names: Names
     flags: Flags
-    shares_copies: bool = True
+
+    title: ClassVar[str]
+    """As its makers write it."""
+    close_since: ClassVar[Version] = ()
+    """Since which release its kind is close to the measured one: published runs of these are about as far off."""
+    load_balancer: ClassVar[str]
+    """What it has before several replicas, by the names of `infercast.serve.fleet.router`."""
+    servers_by_rank: ClassVar[bool] = False
+    """Whether it starts an API server for each copy of data parallelism, and not one for all of them."""
+    shares_copies: ClassVar[bool] = True
     """Whether copies of data parallelism share experts, and an exchange of tokens needs such copies."""
-    commands: Commands = NO_COMMANDS
-
-    settings_type: type[Asked]
-    settings_from: Callable[[Mapping[str, Any], Tell], dict[str, Any]]
-    """Settings by name from the values of flags; what is left aside is told."""
-    bounds: tuple[str, str, str]
+    names: ClassVar[Names]
+    commands: ClassVar[Commands] = NO_COMMANDS
+    settings_type: ClassVar[type[Any]]
+    bounds: ClassVar[tuple[str, str, str]]
     """Settings that bound the tokens and the sequences of a step, and the tokens of a sequence."""
-    shown: tuple[str, ...]
-    """Settings that reports tell."""
-    describe: Callable[[Filled], str]
-    """The same in words."""
-    resolve: Callable[[Asked, ModelConfig, ParallelLayout, Gpu], Filled]
-    """What the engine would choose where nothing is asked for; an error where it would refuse."""
-
-    spread: Callable[[Asked, ModelConfig, ParallelLayout, Gpu], ParallelLayout] = lambda _, __, layout, ___: layout
-    """The layout that it makes of the sizes that it is given."""
-    sizes_for: Callable[[ParallelLayout], dict[str, Any]] = plain_sizes
-    """What it is told to have a layout: options of `deploy` and settings by name, defaults left out."""
-    tried: Sequence[tuple[tuple[str, Any], ...]] = ((),)
+    shown: ClassVar[tuple[str, ...]]
+    """Settings in reports."""
+    tried: ClassVar[Sequence[tuple[tuple[str, Any], ...]]] = ((),)
     """Settings that a plan tries, each in order of names."""
-
-    check_gpu: Callable[[Gpu], None]
-    """Refuse a GPU that the engine does not run on."""
-    fuses_norms: Callable[[ModelConfig, Gpu], bool]
-    """Whether its all-reduces carry the norm that follows, unless it is told otherwise."""
-    choose_kernels: Callable[[ModelConfig, Gpu, ParallelLayout], ModelConfig] = lambda model, *_: model
-    """The model with kernels that it chooses by more than formats and the GPU, which `data/engines` says."""
-    expert_multiples: Callable[[ModelConfig, Gpu], Multiples]
-    """What its kernels round the hidden size and the width of experts up to."""
-    expert_launches: ExpertLaunches | None = None
+    oldest_gpu: ClassVar[tuple[tuple[int, int], str]] = ((0, 0), "")
+    """The lowest compute capability that it runs on, and an example of it."""
+    can_draft: ClassVar[bool] = False
+    """Whether its speculative decoding is modelled."""
+    expert_launches: ClassVar[ExpertLaunches | None] = None
     """How it launches Triton's kernel for routed experts, where that can be tuned."""
-    graphs: Callable[[Filled], Graphs]
-    """The CUDA graphs it records at its start."""
-
-    drafts: Callable[[Asked], bool] = lambda _: False
-    """Whether settings ask for speculative decoding."""
-    most_tokens: Callable[[Mapping[str, Any]], int] = lambda _: 1
-    """Tokens that a step may yield of a sequence, by settings by name."""
-    adapters: Callable[[Any, ModelConfig, ParallelLayout], AdapterSlots | None] = lambda *_: None
-    """Room for LoRA adapters that the settings ask for."""
-
-    drafting: Callable[[Filled], Drafting | None] = lambda _: None
-    """Speculative decoding as the settings have it ..."""
-    draft_passes: Callable[[Deployment], DraftPasses] | None = None
-    """... and how its passes reach the GPU, of an engine that can be asked for it."""
-
-    plan_memory: Callable[[ModelConfig, ParallelLayout, Gpu, Filled], Memory]
-    """How it divides the memory of one GPU at its start; there may be no room for a single KV block."""
-    check_memory: Callable[[ModelConfig, Filled, Memory], None] = lambda *_: None
-    """Refuse a plan under which the engine would not start, though sequences fit."""
-    tokens_under_way: Callable[[Filled, ParallelLayout], int]
-    """Tokens of a sequence that its blocks have to have room for beside its window."""
-
-    host_type: type[HostCosts]
-    host_model: Callable[[Any, ModelConfig, ParallelLayout, Gpu, Filled], HostModel]
-    """What a model costs a host of `host_type`."""
-
-    replica: Callable[[Deployment, Filled, StepTimer, bool], Replica]
-    """The engine as the simulation sees it, with its limits and its way of scheduling; warmed up, or just started."""
-    shared_seconds: Callable[[Deployment], Callable[[float], float]]
-    """Seconds that replicas that share experts spend together in a step, by the tokens that each of them brings."""
-
-    measured_setup: Callable[[Fields], MeasuredSetup] = no_measured_files
-    """How it was set up, from the ``config`` of a file of measured runs."""
-    before: Callable[[Version, ModelConfig], tuple[Mapping[str, Any], Mapping[str, Any]]] = lambda *_: ({}, {})
-    """What a release before this one did by default with a model of that name: settings, and options of `deploy`."""
-    tuned_since: Mapping[str, Version] = field(default_factory=dict)
-    """By the kernels of an architecture: the release from which on they are as good as estimates take them to be."""
-    ties_groups: bool = True
+    ties_groups: ClassVar[bool] = True
     """Whether it ranks experts of groups in a format in which scores of untrained weights are equal."""
-    profiled_step: Callable[[str], ProfiledStep | None] = lambda _: None
-    """What a step held, from its name in a profile; None where the name is not of a step."""
+    tuned_since: ClassVar[Mapping[str, Version]] = {}
+    """By the kernels of an architecture: the release from which on they are as good as estimates take them to be."""
+    host_type: ClassVar[type[HostCosts]]
 
     @property
     def family(self) -> str:
@@ -177,25 +109,132 @@ class Engine(Generic[Asked, Filled]):
         found = VERSION.fullmatch(self.name.partition("@")[2])
         return numbers(found[1]) if found else ()
 
-    def settings(self, given: Mapping[str, Any] | None = None, tell: Tell = lambda _: None) -> Asked:
-        """Settings from the values of flags by name; ``tell`` hears what is left aside."""
-        make: Callable[..., Asked] = self.settings_type
-        return make(engine=self.name, **self.settings_from(given or {}, tell))
-
     @property
     def setting_types(self) -> dict[str, type]:
         """Settings that can be written as one word, by name."""
-        kind: Any = self.settings_type
-        written = {each.name: str(each.type).removesuffix(" | None") for each in fields(kind)}
+        written = {each.name: str(each.type).removesuffix(" | None") for each in fields(self.settings_type)}
         return {name: TYPES[text] for name, text in written.items() if text in TYPES}
+
+    def settings(self, given: Mapping[str, Any] | None = None, tell: Tell = lambda _: None) -> Any:
+        """Settings from the values of flags by name; ``tell`` hears what is left aside."""
+        return self.settings_type(engine=self.name, **self.settings_from(given or {}, tell))
+
+    @abstractmethod
+    def settings_from(self, given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+        """Fields of the settings from the values of flags; what is not modelled is refused, or goes to ``tell``."""
+
+    @abstractmethod
+    def describe(self, settings: Any) -> str:
+        """Settings in words."""
 
     def room_for(self, *bounds: int) -> dict[str, int]:
         """Settings that allow so many tokens and sequences a step and tokens a sequence."""
         return dict(zip(self.bounds, bounds, strict=True))
 
+    @abstractmethod
+    def resolve(self, asked: Any, model: ModelConfig, layout: ParallelLayout, gpu: Gpu, /) -> Any:
+        """What the engine would choose where nothing is asked for; an error where it would refuse."""
+
+    def spread(self, asked: Any, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ParallelLayout:
+        """The layout that it makes of the sizes that it is given."""
+        return layout
+
+    def sizes_for(self, layout: ParallelLayout) -> dict[str, Any]:
+        """Options of `deploy` and settings by name that give a layout, defaults left out."""
+        sizes = {"tensor": layout.tensor, "pipeline": layout.pipeline, "data": layout.data}
+        found: dict[str, Any] = {f"{name}_parallel_size": size for name, size in sizes.items() if size > 1}
+        return {**found, "enable_expert_parallel": True} if layout.experts else found
+
+    def check_gpu(self, gpu: Gpu) -> None:
+        """Refuse a GPU that is too old; GPUs of other makers have no compute capability and pass."""
+        oldest, such_as = self.oldest_gpu
+        parts = gpu.compute_capability.split(".")
+        if all(part.isdigit() for part in parts) and tuple(map(int, parts)) < oldest:
+            raise InputError(
+                f"{self.title} does not run on {gpu.name}: its compute capability is {gpu.compute_capability}, and "
+                f"{oldest[0]}.{oldest[1]} ({such_as}) is the least"
+            )
+
+    @abstractmethod
+    def fuses_norms(self, model: ModelConfig, gpu: Gpu) -> bool:
+        """Whether its all-reduces carry the norm that follows by default."""
+
+    def choose_kernels(self, model: ModelConfig, gpu: Gpu, layout: ParallelLayout, /) -> ModelConfig:
+        """The model with kernels that it chooses by more than formats and the GPU, which `data/engines` says."""
+        return model
+
+    def is_new_kernel(self, op: Op, gpu: Gpu) -> bool:
+        """Whether this release runs an unmeasured kernel of its own for an operator; an older one stands in."""
+        return False
+
+    def has_new_runner(self, model: ModelConfig) -> bool:
+        """Whether this release launches a model by other code than the one whose host times were measured."""
+        return False
+
+    @abstractmethod
+    def expert_multiples(self, model: ModelConfig, gpu: Gpu) -> Multiples:
+        """What its kernels round the hidden size and the width of experts up to."""
+
+    @abstractmethod
+    def graphs(self, settings: Any) -> Graphs:
+        """The CUDA graphs it records at its start."""
+
+    def drafts(self, asked: Any) -> bool:
+        """Whether settings ask for speculative decoding."""
+        return False
+
+    def most_tokens(self, given: Mapping[str, Any]) -> int:
+        """Tokens that a step may yield of a sequence, by settings by name."""
+        return 1
+
+    def drafting(self, settings: Any) -> Drafting | None:
+        """Speculative decoding as the settings have it ..."""
+        return None
+
+    def draft_passes(self, deployment: Deployment) -> DraftPasses:
+        """... and how its passes reach the GPU, of an engine that can draft."""
+        raise NotImplementedError
+
+    def adapters(self, asked: Any, model: ModelConfig, layout: ParallelLayout, /) -> AdapterSlots | None:
+        """Room for LoRA adapters that the settings ask for."""
+        return None
+
+    @abstractmethod
+    def plan_memory(self, model: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Any, /) -> Memory:
+        """How it divides the memory of one GPU at its start; there may be no room for a single KV block."""
+
+    def check_memory(self, model: ModelConfig, settings: Any, memory: Memory, /) -> None:  # noqa: B027 - most have none
+        """Refuse a plan under which the engine would not start, though sequences fit."""
+
+    def tokens_under_way(self, settings: Any, layout: ParallelLayout) -> int:
+        """Tokens of a sequence that its blocks have to have room for beside its window."""
+        return int(settings.max_num_batched_tokens)
+
     def default_host(self) -> HostCosts:
         """What it costs the host it was measured on."""
         return bundled_host(self.host_type, self.family)
+
+    @abstractmethod
+    def host_model(
+        self, host: Any, model: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Any, /
+    ) -> HostModel:
+        """What a model costs a host of `host_type`."""
+
+    @abstractmethod
+    def replica(self, deployment: Deployment, settings: Any, timer: StepTimer, warmed_up: bool) -> Replica:
+        """The engine as the simulation sees it, with its limits and its scheduling; warmed up, or just started."""
+
+    def measured_setup(self, config: Fields) -> MeasuredSetup:
+        """How it was set up, from the ``config`` of a file of measured runs."""
+        raise FileFormatError(config.path, f"holds runs of {config.word('engine')}, whose files cannot be read")
+
+    def profiled_step(self, name: str) -> ProfiledStep | None:
+        """What a step held, from its name in a profile; None where the name is not of a step."""
+        return None
+
+    def before(self, version: Version, model: ModelConfig, /) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """What an older release did by default with a model of that name: settings, and options of `deploy`."""
+        return {}, {}
 
 
 TYPICAL_BATCH, TYPICAL_CONTEXT = 32, 1024
@@ -218,16 +257,6 @@ def stage_shares(model: ModelConfig, layout: ParallelLayout, gpu: Gpu, predictor
     return tuple(shares)
 
 
-def check_capability(engine: str, oldest: tuple[int, int], such_as: str, gpu: Gpu) -> None:
-    """Refuse a GPU that is too old; GPUs of other makers have no such number and pass."""
-    parts = gpu.compute_capability.split(".")
-    if all(part.isdigit() for part in parts) and tuple(map(int, parts)) < oldest:
-        raise InputError(
-            f"{engine} does not run on {gpu.name}: its compute capability is {gpu.compute_capability}, and "
-            f"{oldest[0]}.{oldest[1]} ({such_as}) is the least"
-        )
-
-
 FILE_KEYS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
 
 
@@ -242,7 +271,6 @@ class Configuration(NamedTuple):
     stages: int
 
     def as_file(self) -> dict[str, int]:
-        """As files have it."""
         return dict(zip(FILE_KEYS, self, strict=True))
 
     def __str__(self) -> str:
@@ -283,18 +311,18 @@ ABSENT = {
 }
 """Engines that people ask for and that are not modelled, and what they are called."""
 
-AnyEngine = Engine[Any, Any]
+AnyEngine = Engine
+"""An older name of it."""
 
 
 @cache
-def releases_of(family: str) -> dict[str, AnyEngine]:
+def releases_of(family: str) -> dict[str, Engine]:
     """All releases of an engine by name; its code is loaded by the first who asks."""
-    found: dict[str, AnyEngine] = import_module(FAMILIES[family]).RELEASES
+    found: dict[str, Engine] = import_module(FAMILIES[family]).RELEASES
     return found
 
 
-def engines() -> dict[str, AnyEngine]:
-    """All that are known, by name."""
+def engines() -> dict[str, Engine]:
     return {name: engine for family in FAMILIES for name, engine in releases_of(family).items()}
 
 
@@ -314,7 +342,7 @@ def newest(name: str) -> str:
 
 
 @cache
-def engine_named(name: str | None = None) -> AnyEngine:
+def engine_named(name: str | None = None) -> Engine:
     """The engine of a name (None: the default), or an error with the nearest known ones.
 
     A version that is none of ours is answered by the nearest release, which then says so in its note.
@@ -348,7 +376,7 @@ def what_there_is() -> str:
     return f"use --engine {' or '.join(FAMILIES)}, which run many of the same kernels"
 
 
-def measured_engine(family: str) -> AnyEngine:
+def measured_engine(family: str) -> Engine:
     """Any release of an engine: all of them read the same files of measured runs."""
     for engine in engines().values():
         if engine.family == family:
@@ -356,8 +384,7 @@ def measured_engine(family: str) -> AnyEngine:
     raise UnknownNameError("engine", family, FAMILIES)
 
 
-def engine_of(settings: Settings) -> AnyEngine:
-    """The engine that settings are for."""
+def engine_of(settings: Settings) -> Engine:
     engine = engine_named(settings.engine)
     if not isinstance(settings, engine.settings_type):
         raise InputError(
@@ -370,7 +397,7 @@ def engine_of(settings: Settings) -> AnyEngine:
 class Deployment(Answer):
     """One replica, ready to be asked for step times."""
 
-    engine: AnyEngine
+    engine: Engine
     model: ModelConfig
     gpu: Gpu
     layout: ParallelLayout
@@ -395,8 +422,7 @@ class Deployment(Answer):
     @property
     def drafting(self) -> Drafting | None:
         """Speculative decoding; None without it."""
-        found: Drafting | None = self.engine.drafting(self.settings)
-        return found
+        return self.engine.drafting(self.settings)
 
     @property
     def crosses_nodes(self) -> bool:
@@ -429,7 +455,6 @@ class Deployment(Answer):
     @property
     def draft_passes(self) -> DraftPasses:
         """How the passes of speculative decoding reach the GPU."""
-        assert self.engine.draft_passes is not None
         return self.engine.draft_passes(self)
 
     def host_cost(self, shape: StepShape) -> HostCost:
@@ -465,7 +490,7 @@ def check_nodes(model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> None:
 
 
 def put_on(
-    engine: AnyEngine, model: ModelConfig, gpu: Gpu, settings: Settings, layout: ParallelLayout
+    engine: Engine, model: ModelConfig, gpu: Gpu, settings: Settings, layout: ParallelLayout
 ) -> tuple[ModelConfig, Resolved]:
     """The model as the engine runs it there, with room for adapters, and the settings that it chooses."""
     engine.check_gpu(gpu)
@@ -532,7 +557,7 @@ MOST_GPUS = 1024
 """As many of a node are tried where a model does not fit on fewer."""
 
 
-def require_fit(engine: AnyEngine, config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Resolved) -> Memory:
+def require_fit(engine: Engine, config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Resolved) -> Memory:
     """The memory plan, or the reason why there is none and the smallest layout that helps."""
     memory = engine.plan_memory(config, layout, gpu, settings)
     chunk = engine.tokens_under_way(settings, layout)
@@ -553,7 +578,7 @@ def require_fit(engine: AnyEngine, config: ModelConfig, layout: ParallelLayout, 
     )
 
 
-def _remedy(engine: AnyEngine, config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Resolved) -> str:
+def _remedy(engine: Engine, config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Resolved) -> str:
     """The smallest tensor parallelism within a node that the model allows and that fits, or pipeline parallelism."""
     in_node = min(gpu.gpus_per_node, MOST_GPUS)
     wider = (replace(layout, tensor=size) for size in range(layout.tensor + 1, in_node // layout.pipeline + 1))

@@ -81,15 +81,12 @@ class CorrectedTimer(KernelTimer):
         )
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
-        """What steps in a row cost."""
         return self._longer(self._own(shape, steps))
 
     def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
-        """The same for a decoding batch that is known by its sums."""
         return self._longer(self._own.decode(count, computed, contexts, steps))
 
     def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
-        """The same for such a batch with others beside it."""
         return self._longer(self._own.compute(beside, num_first, count, computed, contexts))
 
     def kernel_seconds(
@@ -103,32 +100,26 @@ class CorrectedTimer(KernelTimer):
         return factor * self._own.kernel_seconds(rows, [each / factor for each in varying], slowed)
 
     def step_kernels(self, rows: Sequence[Table], varying: Table, slowed: Table) -> Table:
-        """Seconds of each kernel (columns) in each of many steps (rows)."""
         factors = np.where(rows[0] >= self._decoding_row, self._factors[1], self._factors[0])[:, None]
         return np.asarray(factors * self._own.step_kernels(rows, varying / factors, slowed))
 
     def row_seconds(self, table: int, rows: Table) -> Table:
-        """Seconds of each kernel (columns) in steps of some rows of a table."""
         each = self._own.row_seconds(table, rows)
         return (
             each if table else each * np.where(rows >= self._decoding_row, self._factors[1], self._factors[0])[:, None]
         )
 
     def row_calls(self, table: int, rows: Table) -> list[tuple[Call, Size]]:
-        """The kernels of these rows."""
         return self._own.row_calls(table, rows)
 
     def slowed_seconds(self, rows: Table, slowed: Table) -> Table:
-        """Seconds of the kernels of the first table together."""
         factors = np.where(rows >= self._decoding_row, self._factors[1], self._factors[0])
         return np.asarray(factors * self._own.slowed_seconds(rows, slowed))
 
     def limit_felt(self, rows: Table, slowed: Table, seconds: Table) -> Table:
-        """How far the power limit had come to bind in steps of these rows."""
         return self._own.limit_felt(rows, slowed, seconds)
 
     def sequence_calls(self, queries: Table, keys: Table) -> list[tuple[int, Call, Quantity]]:
-        """Attention of one batch; the work is the same, whatever it takes."""
         factor = self._factors[not np.any(queries > 1)]
         calls = self._own.sequence_calls(queries, keys)
         return [(column, call, factor * np.asarray(each)) for column, call, each in calls]

@@ -72,7 +72,6 @@ Costs = TypeVar("Costs", bound=HostCosts)
 
 
 def bundled_host(kind: type[Costs], engine: str) -> Costs:
-    """What the engine costs on the machine where it was measured."""
     return _costs_of(kind, _bundled_values(engine))
 
 

@@ -64,7 +64,6 @@ class Memory(NamedTuple):
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of all KV blocks."""
         return self.num_blocks * self.kv.block_bytes
 
     @property
@@ -79,11 +78,9 @@ class Memory(NamedTuple):
         return self.num_blocks * shape.block_size // max(1, len(shape.windows))
 
     def most_sequences(self, num_tokens: int, chunk: int) -> int:
-        """Sequences of that many tokens that fit at once."""
         return self.request_blocks // self.kv.shape.most_blocks(num_tokens, chunk)
 
     def longest_sequence(self, chunk: int) -> int:
-        """Tokens of the longest sequence that fits alone."""
         shape, blocks = self.kv.shape, self.request_blocks
         if not shape.windows:  # states alone, as large for one token as for a million
             return UNBOUNDED if shape.state_blocks <= blocks else 0

@@ -49,7 +49,6 @@ Asked = TypeVar("Asked", bound=Settings)
 
 
 def changed(settings: Asked, **values: Any) -> Asked:
-    """The settings with other values."""
     return cast("Asked", replace(cast("Any", settings), **values)) if values else settings
 
 
@@ -81,7 +80,6 @@ class Fields:
     """Where in the file it stands: ``config``."""
 
     def __contains__(self, name: str) -> bool:
-        """Whether the field says anything."""
         return self.holder.get(name) is not None
 
     def get(self, name: str, kind: type) -> Any:
@@ -100,14 +98,12 @@ class Fields:
         return str(self.get(name, str)) if self.holder.get(name) else default
 
     def at_least(self, name: str, least: int) -> int:
-        """A whole number that is no smaller."""
         value = int(self.get(name, int))
         if value < least:
             raise FileFormatError(self.path, f"{self.place}.{name} must be at least {least}, not {value}")
         return value
 
     def inner(self, name: str) -> Fields:
-        """An object within, which may be missing."""
         return Fields(self.path, self.get(name, dict) if name in self else {}, f"{self.place}.{name}")
 
 

@@ -78,11 +78,9 @@ class Drafting:
 
     @property
     def title(self) -> str:
-        """In words."""
         return TITLES[self.method]
 
     def capped(self, max_num_seqs: int) -> int:
-        """Sequences that verify in the largest step."""
         return max_num_seqs * self.width
 
 
@@ -140,7 +138,6 @@ class Curve(NamedTuple):
 
 @cache
 def curves() -> dict[str, Curve]:
-    """All published curves by name."""
     data = read_data("acceptance.toml")
     sources = data["sources"]
     return {
@@ -211,7 +208,6 @@ def read_acceptance(text: str, num_drafts: int) -> Acceptance:
 
 
 def published(curve: Curve, num_drafts: int) -> Acceptance:
-    """One of the published ones."""
     return Acceptance(curve.rates(num_drafts), f"{curve.name} ({curve.title})")
 
 

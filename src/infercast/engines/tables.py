@@ -201,7 +201,6 @@ class PromptSurface:
 
 
 def _between(values: list[float], share: float) -> list[float]:
-    """So far from each value to the next."""
     return [low + share * (high - low) for low, high in pairwise(values)]
 
 

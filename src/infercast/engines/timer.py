@@ -7,7 +7,6 @@ first pass over all tokens of the step, and a pass over one token a sequence for
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -93,94 +92,6 @@ class TimedDeployment(Protocol):
         """How draft passes reach the GPU."""
 
 
-class Tabled(ABC):
-    """Kernels of steps by rows of tables: by tokens, by sampled rows, and what an engine has beside these."""
-
-    _gpu: Gpu
-    _predictor: Predictor
-    _token_table: Table
-    _throttled: Sequence[bool]
-    """Which kernels lose by the power limit."""
-    _attention_names: Mapping[str, int]
-    _decoding_row: int
-    """Rows of the first table from here on are of steps that only decode."""
-    _products: Sequence[float]
-    """Operations of products, by the tokens of a step."""
-    _limit: tuple[float, float, float]
-    """Peak of the tensor cores, the most that products lose, and the share of the peak from which on they do."""
-
-    @property
-    @abstractmethod
-    def _tables(self) -> tuple[Table, ...]:
-        """By tokens, by sampled rows, and what there is beside."""
-
-    @abstractmethod
-    def _by_tokens(self, tokens: Size) -> list[Call]:
-        """Kernels that depend on the tokens of a step alone."""
-
-    @abstractmethod
-    def _by_rows(self, rows: Size) -> list[Call]:
-        """Those that depend on the rows of the head."""
-
-    @abstractmethod
-    def _by_sequence(self, queries: Table, keys: Table, sequences: Table | int = 1) -> list[Call]:
-        """Those that depend on its sequences."""
-
-    def kernel_seconds(
-        self, rows: Sequence[Mapping[int, float]], varying: Sequence[float], slowed: Mapping[int, float]
-    ) -> Table:
-        """Seconds of each kernel over many steps: how often each row was run, and what estimates hold beside."""
-        parts = [weighted(counts, table) for counts, table in zip(rows, self._tables, strict=True)]
-        parts[0] += weighted(slowed, self._token_table) * self._throttled[: parts[0].size]
-        return np.concatenate([*parts, varying])
-
-    def step_kernels(self, rows: Sequence[Table], varying: Table, slowed: Table) -> Table:
-        """Seconds of each kernel (columns) in each of many steps (rows), from what their estimates hold."""
-        by_tokens = self._token_table[rows[0]]
-        by_tokens = by_tokens + by_tokens * np.outer(slowed, self._throttled[: by_tokens.shape[1]])
-        others = [table[row] for table, row in zip(self._tables[1:], rows[1:], strict=True)]
-        return np.concatenate([by_tokens, *others, varying], axis=1)
-
-    def row_seconds(self, table: int, rows: Table) -> Table:
-        """Seconds of each kernel (columns) in steps of some rows of a table."""
-        return np.asarray(self._tables[table][rows])
-
-    def row_calls(self, table: int, rows: Table) -> list[tuple[Call, Size]]:
-        """The kernels of these rows, one a column, and how often a step launches each; gaps at the end are none."""
-        calls = (
-            self._by_rows(np.maximum(rows, 1)) if table else self._by_tokens(np.maximum(self.computed_tokens(rows), 1))
-        )
-        return [(call, call.count) for call in calls]
-
-    def slowed_seconds(self, rows: Table, slowed: Table) -> Table:
-        """Seconds of the kernels of the first table together, with products slowed by these shares."""
-        each = self.row_seconds(0, rows)
-        return np.asarray((each + each * np.outer(slowed, self._throttled[: each.shape[1]])).sum(axis=1))
-
-    def limit_felt(self, rows: Table, slowed: Table, seconds: Table) -> Table:
-        """How far the power limit had come to bind in steps of these rows of the first table, from 0 to 1.
-
-        Steps that decode follow each other until it does. Of others their slowing tells, or how long they take.
-        """
-        if limits_of(self._gpu).always:  # even reading memory is above the limit
-            return np.ones(rows.shape)
-        peak, most, free = self._limit
-        products = np.array(self._products)[self.computed_tokens(rows)]
-        heavy = np.clip((products / np.maximum(seconds, 1e-12) / peak - free) / (FULL_SHARE - free), 0.0, 1.0)
-        told = np.where(most * heavy > 0, slowed / np.maximum(most * heavy, 1e-12), 0.0)
-        alone = np.array([felt(each) for each in seconds.tolist()])
-        return np.where(rows >= self._decoding_row, 1.0, np.clip(np.maximum(told, alone), 0.0, 1.0))
-
-    def sequence_calls(self, queries: Table, keys: Table) -> list[tuple[int, Call, Quantity]]:
-        """Attention of one batch: the column of each kernel after the tables, the kernel, and seconds of one launch."""
-        calls = self._by_sequence(queries, keys)
-        return [(self._attention_names[call.name], call, self._predictor.seconds(call.op, self._gpu)) for call in calls]
-
-    def computed_tokens(self, rows: Table) -> Table:
-        """Tokens that steps computed, padding with them, by their rows of the first table."""
-        return np.asarray(rows % self._decoding_row)
-
-
 ONE = np.array([1])
 
 
@@ -199,7 +110,7 @@ NOT_PADDED = Padding()
 
 
 def padded_in(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> dict[str, Padding]:
-    """By the names of kernels (`mixed.padded`).
+    """By the names of kernels (`overlap.padded`).
 
     Attention with sinks runs another kernel on these chips (Triton's), which packs query heads in every launch.
     """
@@ -220,7 +131,7 @@ MOST_BATCHES = 32
 """Batches that are timed at once where every sequence has its say."""
 
 
-class KernelTimer(Tabled):
+class KernelTimer:
     """A step timer made of timed kernels.
 
     Kernels that depend on the number of tokens alone are timed at once for every number a run can meet, and those
@@ -262,6 +173,7 @@ class KernelTimer(Tabled):
             np.arange(max_tokens + 1), token_sizes, np.broadcast_to(products_of(by_tokens), token_sizes.shape)
         )
         self._throttled = [family in THROTTLED for _, family in self.kernels]
+        """Which kernels lose by the power limit."""
         tabled = self._time_table(by_tokens, token_sizes, max_tokens)
         longer = throttle_decoding(gpu, products, tabled.sum(axis=1)) - 1.0
         decoding = tabled * (1.0 + np.outer(longer, self._throttled[: len(by_tokens)]))
@@ -284,10 +196,10 @@ class KernelTimer(Tabled):
         self._prompting = cache(partial(self._graphs.launch, is_decode=False))
         self._products, self._limited_below = products.tolist(), longest_limited(gpu, products).tolist()
         self._limit = gpu.dense_flops("bf16"), most_lost(gpu), limits_of(gpu).free
+        """Peak of the tensor cores, the most that products lose, and the share of the peak from which on they do."""
         self._throttled_seconds = (tabled * self._throttled[: len(by_tokens)]).sum(axis=1).tolist()
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
-        """What steps in a row cost."""
         if self._surfaces is None:
             return self._time_each(shape, steps)
         prompts = shape.prompts
@@ -298,13 +210,11 @@ class KernelTimer(Tabled):
         return self._compute_prompts(prompts, num_decodes, computed, shape.num_sampled)
 
     def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
-        """The same for a decoding batch that is known by its sums."""
         if self._surfaces is None:
             return self._time_each(GroupShape(count, computed, contexts), steps)
         return self._decode(count, count, computed, steps)
 
     def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
-        """The same for such a batch with others beside it."""
         if self._surfaces is None or not beside or min(beside)[0] == 1:
             return self(GroupShape(count, computed, contexts, beside, num_first))
         return self._compute_prompts(beside, count, computed, count + num_first)
@@ -356,12 +266,62 @@ class KernelTimer(Tabled):
         more = () if self._adapter_table is None else (self._adapter_table,)
         return self._token_table, self._row_table, *more
 
+    def kernel_seconds(
+        self, rows: Sequence[Mapping[int, float]], varying: Sequence[float], slowed: Mapping[int, float]
+    ) -> Table:
+        """Seconds of each kernel over many steps: how often each row was run, and what estimates hold beside."""
+        parts = [weighted(counts, table) for counts, table in zip(rows, self._tables, strict=True)]
+        parts[0] += weighted(slowed, self._token_table) * self._throttled[: parts[0].size]
+        return np.concatenate([*parts, varying])
+
+    def step_kernels(self, rows: Sequence[Table], varying: Table, slowed: Table) -> Table:
+        """Seconds of each kernel (columns) in each of many steps (rows), from what their estimates hold."""
+        by_tokens = self._token_table[rows[0]]
+        by_tokens = by_tokens + by_tokens * np.outer(slowed, self._throttled[: by_tokens.shape[1]])
+        others = [table[row] for table, row in zip(self._tables[1:], rows[1:], strict=True)]
+        return np.concatenate([by_tokens, *others, varying], axis=1)
+
+    def row_seconds(self, table: int, rows: Table) -> Table:
+        """Seconds of each kernel (columns) in steps of some rows of a table."""
+        return np.asarray(self._tables[table][rows])
+
     def row_calls(self, table: int, rows: Table) -> list[tuple[Call, Size]]:
-        """The kernels of these rows; those of adapters are run where there are tokens of any."""
-        if table < 2:
-            return super().row_calls(table, rows)
-        calls = lora_calls(self._config, self._layout, np.maximum(rows, 1))
-        return [(call, call.count * (rows > 0)) for call in calls]
+        """The kernels of these rows, one a column, and how often a step launches each; gaps at the end are none."""
+        if table == 2:  # those of adapters run where there are tokens of any
+            calls = lora_calls(self._config, self._layout, np.maximum(rows, 1))
+            return [(call, call.count * (rows > 0)) for call in calls]
+        calls = (
+            self._by_rows(np.maximum(rows, 1)) if table else self._by_tokens(np.maximum(self.computed_tokens(rows), 1))
+        )
+        return [(call, call.count) for call in calls]
+
+    def slowed_seconds(self, rows: Table, slowed: Table) -> Table:
+        """Seconds of the kernels of the first table together, with products slowed by these shares."""
+        each = self.row_seconds(0, rows)
+        return np.asarray((each + each * np.outer(slowed, self._throttled[: each.shape[1]])).sum(axis=1))
+
+    def limit_felt(self, rows: Table, slowed: Table, seconds: Table) -> Table:
+        """How far the power limit had come to bind in steps of these rows of the first table, from 0 to 1.
+
+        Steps that decode follow each other until it does. Of others their slowing tells, or how long they take.
+        """
+        if limits_of(self._gpu).always:  # even reading memory is above the limit
+            return np.ones(rows.shape)
+        peak, most, free = self._limit
+        products = np.array(self._products)[self.computed_tokens(rows)]
+        heavy = np.clip((products / np.maximum(seconds, 1e-12) / peak - free) / (FULL_SHARE - free), 0.0, 1.0)
+        told = np.where(most * heavy > 0, slowed / np.maximum(most * heavy, 1e-12), 0.0)
+        alone = np.array([felt(each) for each in seconds.tolist()])
+        return np.where(rows >= self._decoding_row, 1.0, np.clip(np.maximum(told, alone), 0.0, 1.0))
+
+    def sequence_calls(self, queries: Table, keys: Table) -> list[tuple[int, Call, Quantity]]:
+        """Attention of one batch: the column of each kernel after the tables, the kernel, and seconds of one launch."""
+        calls = self._by_sequence(queries, keys)
+        return [(self._attention_names[call.name], call, self._predictor.seconds(call.op, self._gpu)) for call in calls]
+
+    def computed_tokens(self, rows: Table) -> Table:
+        """Tokens that steps computed, padding with them, by their rows of the first table."""
+        return np.asarray(rows % self._decoding_row)
 
     @property
     def adapted(self) -> Adapted | None:
@@ -380,15 +340,12 @@ class KernelTimer(Tabled):
         )
 
     def _by_tokens(self, tokens: Size) -> list[Call]:
-        """Kernels that depend on the tokens of a step alone."""
         return token_calls(self._config, self._layout, tokens)
 
     def _by_rows(self, rows: Size) -> list[Call]:
-        """Those that depend on the rows of the head."""
         return head_calls(self._config, self._layout, rows)
 
     def _by_sequence(self, queries: Table, keys: Table, sequences: Table | int = 1) -> list[Call]:
-        """Those that depend on its sequences."""
         return attention_calls(self._config, self._layout, queries, keys, sequences)
 
     def _look_at_decoding(self, tokens: int, sampled: int) -> tuple[int, HostCost, float]:
@@ -398,7 +355,6 @@ class KernelTimer(Tabled):
         return row, self._host.cost(launch, tokens, tokens, 0), self._token_seconds[row] + self._row_seconds[sampled]
 
     def _time_each(self, shape: StepShape, steps: int) -> StepEstimate:
-        """Steps whose attention is timed for the length of each sequence."""
         queries, keys = np.array(shape.new_tokens), np.array(shape.new_tokens) + shape.computed
         if shape.prompts:
             (attention,) = self._time_sequences(queries, keys).tolist()
@@ -416,7 +372,6 @@ class KernelTimer(Tabled):
         return self._time_calls(self._by_sequence(queries, keys, sequences), rows)
 
     def _time_calls(self, calls: list[Call], rows: int) -> Table:
-        """Seconds of attention kernels, each in its column."""
         seconds = np.zeros((rows, len(self._attention_names)))
         for call in calls:
             column = self._attention_names[call.name]
@@ -440,15 +395,12 @@ class Adapted:
         self._timer = timer
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
-        """What steps in a row cost."""
         return self._timer.with_adapters(self._timer(shape, steps))
 
     def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
-        """The same for a decoding batch that is known by its sums."""
         return self._timer.with_adapters(self._timer.decode(count, computed, contexts, steps))
 
     def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
-        """The same for such a batch with others beside it."""
         return self._timer.with_adapters(self._timer.compute(beside, num_first, count, computed, contexts))
 
 
@@ -482,7 +434,6 @@ class DraftingTimer(KernelTimer):
         self._settled = cache(self._look_at_step)
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
-        """What a step costs."""
         if not isinstance(shape, DraftShape):
             estimate = super().__call__(shape, steps)
             return estimate._replace(rows=(*estimate.rows, 0))
@@ -507,11 +458,9 @@ class DraftingTimer(KernelTimer):
         return StepEstimate([seconds], [[each] for each in attention], host, (of_tokens, shape.num_sampled, row))
 
     def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
-        """A step of sequences that are known by their sum and all have their drafts."""
         return self(self._group(count, computed, ()))
 
     def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
-        """The same with prompts beside them."""
         return self(self._group(count, computed, beside))
 
     def _group(self, count: int, computed: int, beside: Prompts) -> DraftShape:
@@ -580,7 +529,6 @@ class DraftingTimer(KernelTimer):
         return [*calls, *self._draft.combining_calls(tokens), *self._draft.pass_calls(self._draft_layout, tokens)]
 
     def _by_rows(self, rows: Size) -> list[Call]:
-        """The head and sampling, and what verifies."""
         return [*super()._by_rows(rows), Call("rejection", rejection(rows, self._config.vocabulary))]
 
     def _by_sequence(self, queries: Table, keys: Table, sequences: Table | int = 1) -> list[Call]:

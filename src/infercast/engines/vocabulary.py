@@ -130,7 +130,6 @@ def nearest_version(name: str, known: Iterable[str]) -> str | None:
 
 
 def is_same_version(name: str, release: str) -> bool:
-    """Whether a name is that of a release or of one of its patches."""
     found = VERSION.fullmatch(name.partition("@")[2])
     own = numbers(release.partition("@")[2])
     return found is not None and numbers(found[1])[: len(own)] == own

@@ -74,7 +74,6 @@ def score(
 
 
 def summarise(scored: Sequence[Scored]) -> dict[str, Any]:
-    """Nested statistics, family by family."""
     families: dict[str, Any] = {}
     by_family: dict[str, dict[str, list[Scored]]] = defaultdict(lambda: defaultdict(list))
     for part in scored:

@@ -54,6 +54,34 @@ class Rows:
         return own if self.beside is None else own + self.beside
 
 
+def rows_of(
+    part: Any,
+    family: str,
+    dtype: str,
+    op: Op,
+    group: Array | str | int,
+    kernel: str = "",
+    *,
+    engine: str = "",
+    time: tuple[str, float] = ("latency_us", 1e-6),
+    beside: Array | None = None,
+) -> Rows:
+    """Rows of a table that are one operator: ``time`` is a column and its unit, a ``group`` may be that of all rows."""
+    seconds = np.asarray(part[time[0]]) * time[1]
+    return Rows(
+        family=family,
+        gpu=np.asarray(part["gpu"])[0],
+        engine=engine or np.asarray(part["engine"])[0],
+        dtype=dtype,
+        kernel=kernel,
+        group=np.full(len(seconds), group) if isinstance(group, str | int) else group,
+        op=op,
+        seconds=seconds,
+        index=np.asarray(part["index"]),
+        beside=beside,
+    )
+
+
 LEAST = 0.05
 """Of what was timed, that the kernel itself takes at least, whatever its neighbours are estimated to take."""
 
@@ -74,13 +102,23 @@ TOO_FAST, TOO_SLOW = 30.0, 300.0
 slower (fivefold is usual): what does is in another unit."""
 
 
+def read_parquet(path: Path, columns: Iterable[str], hint: str = "") -> pandas.DataFrame:
+    """A parquet file that has these columns, with its row numbers as ``index``."""
+    try:
+        table = pandas.read_parquet(path)
+    except (OSError, ValueError, TypeError, KeyError, NotImplementedError) as problem:
+        reason = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
+        raise FileFormatError(path, f"cannot be read as parquet: {reason}") from None
+    for name in columns:
+        if name not in table:
+            raise FileFormatError(path, f"lacks the column {name!r}{hint}")
+    return table.assign(index=np.arange(len(table)))
+
+
 def read_checked(path: Path, columns: tuple[str, ...], extra_dtypes: Iterable[str] = ()) -> pandas.DataFrame:
     """A parquet file as a table whose names are known and whose numbers can be sizes and latencies."""
-    table = _read(path)
-    missing = [name for name in ("gpu", "engine", "latency_us", *columns) if name not in table]
-    if missing:
-        needed = ", ".join(("gpu", "engine", "latency_us", *columns))
-        raise FileFormatError(path, f"lacks the column {missing[0]!r}; it needs {needed}")
+    needed = ("gpu", "engine", "latency_us", *columns)
+    table = read_parquet(path, needed, f"; it needs {', '.join(needed)}")
     if table.empty:
         raise FileFormatError(path, "has no rows")
     for name in NAMES:
@@ -98,14 +136,6 @@ def read_checked(path: Path, columns: tuple[str, ...], extra_dtypes: Iterable[st
     _refuse(path, "latency_us", latency, ~(np.isfinite(latency) & (latency > 0)), "must be above 0")
     _check_known(path, table, columns, {*BYTES, *extra_dtypes})
     return table
-
-
-def _read(path: Path) -> pandas.DataFrame:
-    try:
-        return pandas.read_parquet(path)
-    except (OSError, ValueError, TypeError, KeyError, NotImplementedError) as problem:
-        reason = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
-        raise FileFormatError(path, f"cannot be read as parquet: {reason}") from None
 
 
 def _names(path: Path, column: pandas.Series, *, needed: bool) -> pandas.Series:

@@ -28,16 +28,12 @@ from infercast.predict.kernels import base_seconds
 #
 # FlashInfer's CUTLASS experts in fp8 take three to five times their physics on H100 and H200 in vLLM's tables, where
 # TensorRT-LLM's tables have the same kernels at 0.95 of it. The rule needs no names: a whole group of rows (one layout
-# of
-# experts under one routing, one pair of sizes of a product) whose median takes more than twice the physics is left out
-# of
-# models for other GPUs. A GPU's own model keeps it: there it is what was measured.
+# of experts under one routing, one pair of sizes of a product) whose median takes more than twice the physics is left
+# out of models for other GPUs. A GPU's own model keeps it: there it is what was measured.
 #
 # Where the host launched kernels one by one, a table has a floor that no kernel has: vLLM's products in fp8 by blocks
-# take 290 us on an L40S (Triton's), 80 on an H100 (DeepGEMM's), whatever their size. Rows of products that physics
-# puts
-# below it are of the host, and no model is fitted to them. Their own time must not decide that: of those that stand
-# out
+# take 290 us on an L40S (Triton's), 80 on an H100 (DeepGEMM's), whatever their size. Rows of products that physics puts
+# below it are of the host, and no model is fitted to them. Their own time must not decide that: of those that stand out
 # the host was slow.
 
 
@@ -96,12 +92,10 @@ class Sample:
     """What was timed."""
 
     def part(self, chosen: Array) -> Sample:
-        """Some of the rows."""
         return Sample(*(getattr(self, name)[chosen] for name in self.__slots__))
 
     @classmethod
     def joined(cls, parts: Sequence[Sample]) -> Sample:
-        """All rows of several samples."""
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__slots__))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas
 
-from infercast.errors import FileFormatError
-from infercast.fit.rows import Rows
+from infercast.fit.rows import Rows, read_parquet, rows_of
 from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.load import facts_of
 from infercast.models.layout import ParallelLayout, Shard, WeightFormat
@@ -66,44 +65,20 @@ CSA_TOPK = {64: 512, 128: 1024}
 """Chosen entries of DeepSeek-V4-Flash and -Pro, by their heads."""
 
 
+_rows = partial(rows_of, time=("latency_ms", 1e-3))
+NEEDED = ("gpu", "engine", "latency_ms")
+
+
 def read_sparse(path: Path, name: str) -> Iterator[Rows]:
-    """All rows of one file, operator by operator."""
-    table = read_latencies(path)
+    table = read_parquet(path, NEEDED)
     table = table[table.latency_ms > 0]  # nothing is launched where there is no choice to make
     yield from _READERS[name](table)
-
-
-def read_latencies(path: Path) -> pandas.DataFrame:
-    """A table with its row numbers; an error where it is none."""
-    try:
-        table = pandas.read_parquet(path)
-    except (OSError, ValueError) as problem:
-        raise FileFormatError(path, f"cannot be read as parquet: {problem}") from None
-    for name in ("gpu", "engine", "latency_ms"):
-        if name not in table:
-            raise FileFormatError(path, f"lacks the column {name!r}")
-    return table.assign(index=np.arange(len(table)))
 
 
 def parts(table: pandas.DataFrame, *columns: str) -> Iterator[pandas.DataFrame]:
     """Rows that share GPU, engine and the values of these columns."""
     for _, part in table.groupby(["gpu", "engine", *columns], sort=True):
         yield part
-
-
-def rows_of(part: pandas.DataFrame, family: str, dtype: str, op: Any, group: Array, kernel: str = "") -> Rows:
-    """Rows of one operator."""
-    return Rows(
-        family=family,
-        gpu=part.gpu.iloc[0],
-        engine=part.engine.iloc[0],
-        dtype=dtype,
-        kernel=kernel,
-        group=group,
-        op=op,
-        seconds=part.latency_ms.to_numpy() * 1e-3,
-        index=part["index"].to_numpy(),
-    )
 
 
 def lengths_of(part: pandas.DataFrame) -> tuple[Array, Array, Array]:
@@ -127,7 +102,7 @@ def _scores(table: pandas.DataFrame) -> Iterator[Rows]:
     """The kernel for prompts; sequences that decode run another."""
     for part in parts(table[table.isl > 1]):
         op = IndexScores(*lengths_of(part), heads=DSA_HEADS)
-        yield rows_of(part, "index_scores", "fp8", op, batch_groups(part), "fp8 prompt")
+        yield _rows(part, "index_scores", "fp8", op, batch_groups(part), "fp8 prompt")
 
 
 def _paged_scores(table: pandas.DataFrame) -> Iterator[Rows]:
@@ -135,7 +110,7 @@ def _paged_scores(table: pandas.DataFrame) -> Iterator[Rows]:
     for part in parts(table[table.isl == 1]):
         queries, keys, sequences = lengths_of(part)
         op = IndexScores(queries, keys, sequences, heads=CSA_HEADS, compress=CSA_COMPRESS)
-        yield rows_of(part, "paged_scores", "fp8", op, batch_groups(part), "fp8 decode")
+        yield _rows(part, "paged_scores", "fp8", op, batch_groups(part), "fp8 decode")
 
 
 def _choices(table: pandas.DataFrame) -> Iterator[Rows]:
@@ -150,7 +125,7 @@ def _choices(table: pandas.DataFrame) -> Iterator[Rows]:
         topk = DSA_TOPK if compress == 1 else CSA_TOPK[int(part.num_heads.iloc[0])]
         op = TopK(*lengths_of(part), topk=topk, compress=compress)
         name = "top_k" if compress == 1 else "compressed_top_k"
-        yield rows_of(part, name, "fp32", op, batch_groups(part), part.phase.iloc[0])
+        yield _rows(part, name, "fp32", op, batch_groups(part), part.phase.iloc[0])
 
 
 def _latent(table: pandas.DataFrame) -> Iterator[Rows]:
@@ -166,7 +141,7 @@ def _latent(table: pandas.DataFrame) -> Iterator[Rows]:
             kind="mla",
             kv_dtype="bf16",
         )
-        yield rows_of(part, "mla_attention", "bf16", op, batch_groups(part), "mla bf16 prompt")
+        yield _rows(part, "mla_attention", "bf16", op, batch_groups(part), "mla bf16 prompt")
 
 
 def _heavily_compressed(table: pandas.DataFrame) -> Iterator[Rows]:
@@ -174,7 +149,7 @@ def _heavily_compressed(table: pandas.DataFrame) -> Iterator[Rows]:
     for part in parts(table, "num_heads", "phase"):
         heads = int(part.num_heads.iloc[0])
         op = latent_attention(*lengths_of(part), heads=heads, selected=0, kind="hca", kv_dtype="fp8")
-        yield rows_of(part, "hca_attention", "fp8", op, batch_groups(part), f"hca fp8 {part.phase.iloc[0]} kernel")
+        yield _rows(part, "hca_attention", "fp8", op, batch_groups(part), f"hca fp8 {part.phase.iloc[0]} kernel")
 
 
 def _connections(table: pandas.DataFrame) -> Iterator[Rows]:
@@ -185,7 +160,7 @@ def _connections(table: pandas.DataFrame) -> Iterator[Rows]:
     for part in parts(table, "hidden_size", "half"):
         hidden, half = int(part.hidden_size.iloc[0]), part.half.iloc[0]
         op = HyperConnection(part.num_tokens.to_numpy(), hidden=hidden, half=half)
-        yield rows_of(part, "hyper_connection", "bf16", op, np.array([f"{n}" for n in part.num_tokens]), half)
+        yield _rows(part, "hyper_connection", "bf16", op, np.array([f"{n}" for n in part.num_tokens]), half)
 
 
 def _towers(table: pandas.DataFrame) -> Iterator[Rows]:
@@ -194,7 +169,7 @@ def _towers(table: pandas.DataFrame) -> Iterator[Rows]:
     for part in parts(table[table.engine_version == last], "num_heads", "head_dim"):
         heads, width = int(part.num_heads.iloc[0]), int(part.head_dim.iloc[0])
         op = EncoderAttention(part.batch_size.to_numpy(), part.isl.to_numpy(), heads=heads, head_dim=width)
-        yield rows_of(part, "encoder_attention", "bf16", op, np.full(len(part), f"{heads}|{width}"))
+        yield _rows(part, "encoder_attention", "bf16", op, f"{heads}|{width}")
 
 
 _READERS: dict[str, Callable[[pandas.DataFrame], Iterator[Rows]]] = {
@@ -213,8 +188,7 @@ _READERS: dict[str, Callable[[pandas.DataFrame], Iterator[Rows]]] = {
 #
 # A row times a module with its projections. Its kernels are those that a step of a model with this module runs
 # (``models.mixers``). Attention over the chosen keys is learned from what the estimates of all others leave of a row,
-# so
-# that a module comes out right as the sum of its kernels, in a table as in an engine's step; and what the sum still
+# so that a module comes out right as the sum of its kernels, in a table as in an engine's step; and what the sum still
 # misses is learned of the module as a whole. A group is one model at one number of heads a GPU: all its batches are
 # hidden together.
 
@@ -261,9 +235,8 @@ HALVED, ALONE, SHARPNESS = 0.55, 0.9, 4.0
 
 
 def read_module(path: Path, name: str) -> Iterator[Rows]:
-    """All rows of one file, layout by layout."""
     kind, phase, what = name.split("_")
-    table = read_latencies(path)
+    table = read_parquet(path, NEEDED)
     table = table[table.engine_version == table.engine.map(VERSIONS)]
     table = table[(table.isl > 1) == (phase == "prompt")]
     if kind in HEADS:
@@ -295,7 +268,7 @@ def _whole(part: pandas.DataFrame, name: str, calls: list[Call], seconds: dict[s
         narrow=first.kv_cache_dtype != "bfloat16",
         **sums,
     )
-    return rows_of(part, name, FORMATS[first.gemm_type], op, _groups(part), f"{kind} {phase}{_kernel(part)}")
+    return _rows(part, name, FORMATS[first.gemm_type], op, _group(part), f"{kind} {phase}{_kernel(part)}")
 
 
 def _left(part: pandas.DataFrame, name: str, calls: list[Call], seconds: dict[str, Array]) -> Rows:
@@ -303,10 +276,8 @@ def _left(part: pandas.DataFrame, name: str, calls: list[Call], seconds: dict[st
     first = part.iloc[0]
     attention = next(call for call in calls if isinstance(call.op, SparseAttention))
     beside = np.sum([seconds[call.name] for call in calls if call is not attention], axis=0)
-    rows = rows_of(
-        part, name, FORMATS[first.gemm_type], attention.op, _groups(part), _variant(name, attention.op) + _kernel(part)
-    )
-    return replace(rows, beside=beside)
+    kernel = _variant(name, attention.op) + _kernel(part)
+    return _rows(part, name, FORMATS[first.gemm_type], attention.op, _group(part), kernel, beside=beside)
 
 
 def _variant(name: str, op: Any) -> str:
@@ -320,9 +291,9 @@ def _kernel(part: pandas.DataFrame) -> str:
     return next((f" {name}" for word, name in KERNELS.items() if word in part.kernel_source.iloc[0]), "")
 
 
-def _groups(part: pandas.DataFrame) -> Array:
+def _group(part: pandas.DataFrame) -> str:
     """One model at one number of heads."""
-    return np.full(len(part), f"{part.model.iloc[0]}|{part.num_heads.iloc[0]}")
+    return f"{part.model.iloc[0]}|{part.num_heads.iloc[0]}"
 
 
 def module_calls(kind: str, row: Any, gpu: Gpu, lengths: tuple[Array, Array, Array]) -> list[Call]:

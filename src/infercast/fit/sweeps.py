@@ -8,6 +8,7 @@ of a memory-bound kernel.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy.typing as npt
 import pandas
 
 from infercast.errors import FileFormatError, InputError
-from infercast.fit.rows import Rows
+from infercast.fit.rows import Rows, read_parquet, rows_of
 from infercast.hardware import load_gpu
 from infercast.ops import (
     Attention,
@@ -45,6 +46,8 @@ Lengths = tuple[Array, Array, Array]
 
 BLOCK, WIDTH = 128, 128
 """Tokens of a block and the width of a head, of block-sparse attention."""
+_rows = partial(rows_of, engine=SWEEP, time=("burst_us", 1e-6))
+"""The power limit, which longer runs meet, is a matter of the whole step."""
 LATENT = {"mla": "bf16", "mla_packed": "fp8"}
 """Kernels over latents, and the format of their cache."""
 
@@ -54,8 +57,7 @@ def read_sparse_sweep(table: pandas.DataFrame) -> Iterator[Rows]:
     table = table.assign(phase=np.where(table.q_len == 1, "decode", "prompt"))
     for values, part in table.groupby(["op", "phase", "heads", "kv_heads", "topk", "kv_dtype"]):
         op, phase, heads, kv_heads, topk, kv_dtype = values
-        queries = part.q_len.to_numpy()[:, None]
-        lengths = (queries, queries + part.prefix.to_numpy()[:, None], part.batch.to_numpy()[:, None])
+        lengths = _prompts(part)
         if op.startswith("index_scores"):
             yield _sparse_rows(part, "index_scores", IndexScores(*lengths, heads=int(heads)), f"fp8 {phase}")
         elif op.startswith("top_k"):
@@ -101,18 +103,8 @@ def _blocks(
 
 def _sparse_rows(part: pandas.DataFrame, family: str, op: Any, kernel: str, beside: Array | None = None) -> Rows:
     layout = f"{part.heads.iloc[0]}|{part.kv_heads.iloc[0]}|{part.topk.iloc[0]}"
-    return Rows(
-        family=family,
-        gpu=part.gpu.iloc[0],
-        engine=SWEEP,
-        dtype=part.kv_dtype.iloc[0],
-        kernel=kernel,
-        group=np.array([f"{layout}|{batch}" for batch in part.batch]),
-        op=op,
-        seconds=part.burst_us.to_numpy() * 1e-6,  # the power limit is a matter of the whole step
-        index=part.index.to_numpy(),
-        beside=beside,
-    )
+    group = np.array([f"{layout}|{batch}" for batch in part.batch])
+    return _rows(part, family, part.kv_dtype.iloc[0], op, group, kernel, beside=beside)
 
 
 PUBLISHED: dict[str, tuple[str, ...]] = {"elementwise": ("quantise",)}
@@ -124,7 +116,6 @@ LAYOUT = ("heads", "kv_heads", "head_dim", "value_dim", "latent", "window", "kv_
 
 
 def read_sweep(folder: Path, families: Sequence[str] | None = None, *, needs_meta: bool = True) -> Iterator[Rows]:
-    """All rows of one GPU's folder."""
     if needs_meta and not (folder / "meta.toml").exists():
         raise InputError(f"{folder} is not a table of `infercast measure`: it has no meta.toml")
     for family in read_families(folder, families):
@@ -156,31 +147,12 @@ def sweep_folders(folder: Path) -> list[Path]:
 
 
 def _checked(path: Path) -> pandas.DataFrame:
-    try:
-        table = pandas.read_parquet(path)
-    except (OSError, ValueError) as problem:
-        raise FileFormatError(path, f"cannot be read as parquet: {problem}") from None
-    for name in ("gpu", "latency_us", "burst_us"):
-        if name not in table:
-            raise FileFormatError(path, f"lacks the column {name!r}")
-        if name != "gpu" and not (table[name] > 0).all():
+    table = read_parquet(path, ("gpu", "latency_us", "burst_us"))
+    for name in ("latency_us", "burst_us"):
+        if not (table[name] > 0).all():
             row = int(np.flatnonzero(~(table[name] > 0))[0])
             raise FileFormatError(path, f"row {row}: {name} must be above 0, not {table[name].iloc[row]}")
     return table
-
-
-def _rows(part: pandas.DataFrame, family: str, dtype: str, op: Any, group: Array, kernel: str = "") -> Rows:
-    return Rows(
-        family=family,
-        gpu=part.gpu.iloc[0],
-        engine=SWEEP,
-        dtype=dtype,
-        kernel=kernel,
-        group=group,
-        op=op,
-        seconds=part.burst_us.to_numpy() * 1e-6,  # the power limit is a matter of the whole step
-        index=part.index.to_numpy(),
-    )
 
 
 def _gemm(table: pandas.DataFrame) -> Iterator[Rows]:
@@ -209,7 +181,7 @@ def _attention(family: str) -> Callable[[pandas.DataFrame], Iterator[Rows]]:
                 kv_dtype=layout["kv_dtype"],
             )
             dtype = f"bf16/{layout['kv_dtype']}"
-            yield _rows(part, family, dtype, op, np.full(len(part), "|".join(map(str, values[:5]))))
+            yield _rows(part, family, dtype, op, "|".join(map(str, values[:5])))
 
     return read
 
@@ -220,20 +192,24 @@ def _prompts(part: pandas.DataFrame) -> tuple[Array, Array, Array]:
 
 
 def _decodes(part: pandas.DataFrame) -> tuple[Array, Array, Array]:
-    """One row a batch; batches shorter than the longest end in rows of no sequences."""
+    cached, sequences = _batches(part, part.kv_len)
+    return np.ones_like(cached), np.where(sequences > 0, cached + 1, 1), sequences
+
+
+def _batches(part: pandas.DataFrame, means: pandas.Series) -> tuple[Array, Array]:
+    """Uneven lengths, one row a batch; batches shorter than the longest end in rows of no sequences."""
     widest = int(part.batch.max())
-    keys, sequences = np.ones((len(part), widest), dtype=np.int64), np.zeros((len(part), widest), dtype=np.int64)
-    for row, (batch, mean, sigma) in enumerate(zip(part.batch, part.kv_len, part.sigma, strict=True)):
-        keys[row, :batch] = spread_lengths(batch, mean, sigma) + 1
-        sequences[row, :batch] = 1
-    return np.ones_like(keys), keys, sequences
+    lengths, sequences = np.ones((len(part), widest), dtype=np.int64), np.zeros((len(part), widest), dtype=np.int64)
+    for row, (batch, mean, sigma) in enumerate(zip(part.batch, means, part.sigma, strict=True)):
+        lengths[row, :batch], sequences[row, :batch] = spread_lengths(batch, mean, sigma), 1
+    return lengths, sequences
 
 
 def _experts(table: pandas.DataFrame) -> Iterator[Rows]:
     layout = ["dtype", "routing", "hidden", "inter", "experts", "topk"]
     for (dtype, routing, hidden, inter, experts, topk), part in table.groupby(layout):
         op = MoE(part.tokens.to_numpy(), hidden, inter, experts, topk, dtype=dtype, weight_dtype=dtype, routing=routing)
-        group = np.full(len(part), f"{hidden}|{inter}|{experts}|{topk}")
+        group = f"{hidden}|{inter}|{experts}|{topk}"
         yield _rows(part, "moe", f"{dtype}/{routing}", op, group, "triton")
 
 
@@ -242,15 +218,15 @@ def _memory_bound(table: pandas.DataFrame) -> Iterator[Rows]:
     for (name, width, heads), part in table.groupby(["op", "width", "heads"]):
         if name in _COMPILED:
             op = _COMPILED[name](part.rows.to_numpy(), int(width), int(heads))
-            yield _rows(part, "memory_bound", op.kind, op, np.full(len(part), f"{width}|{heads}"), op.kind)
+            yield _rows(part, "memory_bound", op.kind, op, f"{width}|{heads}", op.kind)
 
 
 def _scans(table: pandas.DataFrame) -> Iterator[Rows]:
     for (kind, *sizes), part in table.groupby(["kind", *HEADS, "chunk", "state_dtype"]):
         heads, key_heads, key_dim, value_dim, chunk, state_dtype = sizes
-        lengths, sequences = _lengths(part)
+        lengths, sequences = _batches(part, part.q_len)
         op = Scan(lengths, sequences, heads, key_heads, key_dim, value_dim, kind, chunk, "bf16", state_dtype, "triton")
-        group = np.full(len(part), "|".join(map(str, sizes[:4])))
+        group = "|".join(map(str, sizes[:4]))
         yield _rows(part, "scan", f"{kind} triton", op, group, f"{kind}/triton")
 
 
@@ -259,26 +235,17 @@ def _updates(table: pandas.DataFrame) -> Iterator[Rows]:
         heads, key_heads, key_dim, value_dim, state_dtype = sizes
         rows = part.rows.to_numpy()
         op = StateUpdate(rows, heads, key_heads, key_dim, value_dim, kind, "bf16", state_dtype)
-        yield _rows(part, "state_update", kind, op, np.full(len(part), "|".join(map(str, sizes[:4]))), kind)
+        yield _rows(part, "state_update", kind, op, "|".join(map(str, sizes[:4])), kind)
 
 
 def _convolutions(table: pandas.DataFrame) -> Iterator[Rows]:
     for (update, channels, taps), part in table.groupby(["update", "channels", "taps"]):
-        lengths, sequences = _lengths(part)
+        lengths, sequences = _batches(part, part.q_len)
         op = ShortConvolution(
             (lengths * sequences).sum(axis=-1), part.batch.to_numpy(), int(channels), int(taps), bool(update)
         )
         kernel = f"{'update' if update else 'prompts'}/triton"
-        yield _rows(part, "convolution", kernel.replace("/", " "), op, np.full(len(part), f"{channels}"), kernel)
-
-
-def _lengths(part: pandas.DataFrame) -> tuple[Array, Array]:
-    """Prompts of uneven length, one row a batch; batches shorter than the longest end in rows of no sequences."""
-    widest = int(part.batch.max())
-    lengths, sequences = np.ones((len(part), widest), dtype=np.int64), np.zeros((len(part), widest), dtype=np.int64)
-    for row, (batch, mean, sigma) in enumerate(zip(part.batch, part.q_len, part.sigma, strict=True)):
-        lengths[row, :batch], sequences[row, :batch] = spread_lengths(batch, mean, sigma), 1
-    return lengths, sequences
+        yield _rows(part, "convolution", kernel.replace("/", " "), op, f"{channels}", kernel)
 
 
 _COMPILED: dict[str, Callable[[Array, int, int], Elementwise]] = {

@@ -17,10 +17,10 @@ import numpy as np
 import pandas
 
 from infercast.errors import FileFormatError
-from infercast.fit.rows import Array, Rows, in_microseconds, read_checked
+from infercast.fit.rows import Array, Rows, in_microseconds, read_checked, read_parquet, rows_of
 from infercast.fit.sparse_tables import MODULE_FILES, SPARSE_FILES, read_module, read_sparse
 from infercast.hardware import load_gpu
-from infercast.ops import Attention, Collective, Gemm, MoE, Op, Scan, ShortConvolution, StateUpdate
+from infercast.ops import Attention, Collective, Gemm, MoE, Scan, ShortConvolution, StateUpdate
 from infercast.ops.elementwise import quantise
 from infercast.ops.recurrent import GATED_DELTA, KIMI_DELTA, MAMBA2
 from infercast.predict.families.moe import WHOLE
@@ -28,8 +28,7 @@ from infercast.predict.identity import expert_kernel_named, kernel_named, kernel
 
 # What rows of routed experts that are spread over GPUs were really a measurement of, told from the table alone.
 #
-# With half of the experts a GPU has about half of the pairs of tokens and experts to multiply. In some runs of
-# SGLang's
+# With half of the experts a GPU has about half of the pairs of tokens and experts to multiply. In some runs of SGLang's
 # collector (0.5.10, and Marlin's on B200) long batches take as long on a quarter of the experts as on all: there a GPU
 # multiplies all pairs of every token that has any of its experts.
 
@@ -109,8 +108,7 @@ def _version_order(version: object) -> list[int]:
 #
 # A *group* is one layout of heads, or one width of a convolution: all its lengths and batches are hidden together.
 #
-# Of several versions of an engine the latest is read, and of several engines vLLM's where it has the GPU. Left out
-# are:
+# Of several versions of an engine the latest is read, and of several engines vLLM's where it has the GPU. Left out are:
 # convolutions over prompts of vLLM 0.22 and of its Kimi branch, which wait for the host (0.2 to 0.8 ms for one token);
 # SGLang 0.5.14 on an H200, where another process shared the memory (twice the tokens take four times as long); SGLang
 # 0.5.9 and 0.5.10, all that there is of an A100: convolutions take the same time whatever the width, and updates move
@@ -175,11 +173,7 @@ def read_recurrent(path: Path, kind: str) -> Iterator[Rows]:
 
 
 def _read(path: Path, kind: str) -> Iterator[Rows]:
-    try:
-        table = pandas.read_parquet(path)
-    except (OSError, ValueError) as problem:
-        raise FileFormatError(path, f"cannot be read as parquet: {problem}") from None
-    table = table.rename(columns=NAMES).assign(index=np.arange(len(table)))
+    table = read_parquet(path, ()).rename(columns=NAMES)
     if "chunk" not in table:
         table["chunk"] = 64
     missing = [name for name in NEEDED if name not in table]
@@ -194,18 +188,8 @@ def _read(path: Path, kind: str) -> Iterator[Rows]:
 
 
 def _recurrent_rows(source: Source, part: pandas.DataFrame, op: Any, kernel: str, group: str) -> Rows:
-    seconds: Array = part.latency_ms.to_numpy() * 1e-3
-    return Rows(
-        family=source.family,
-        gpu=part.gpu.iloc[0],
-        engine=source.engine,
-        dtype=kernel.replace("/", " "),
-        kernel=kernel,
-        group=np.full(len(part), group),
-        op=op,
-        seconds=seconds,
-        index=part["index"].to_numpy(),
-    )
+    dtype = kernel.replace("/", " ")
+    return rows_of(part, source.family, dtype, op, group, kernel, engine=source.engine, time=("latency_ms", 1e-3))
 
 
 def _layout(part: pandas.DataFrame) -> dict[str, Any]:
@@ -279,7 +263,6 @@ COLUMNS = {
 
 
 def read_table(path: Path, family: str) -> Iterator[Rows]:
-    """All rows of one file, operator by operator."""
     if family in SPARSE_FILES:
         yield from read_sparse(path, family)
         return
@@ -312,20 +295,6 @@ def _parts(table: pandas.DataFrame, *columns: str) -> Iterator[Part]:
         yield {name: values[start:stop] for name, values in arrays.items()}
 
 
-def _rows(part: Part, family: str, dtype: str, op: Op, group: Array, kernel: str | None = None) -> Rows:
-    return Rows(
-        family=family,
-        gpu=part["gpu"][0],
-        engine=part["engine"][0],
-        dtype=dtype,
-        kernel=part["kernel"][0] if kernel is None else kernel,
-        group=group,
-        op=op,
-        seconds=part["latency_us"] * 1e-6,
-        index=part["index"],
-    )
-
-
 def _gemm(table: pandas.DataFrame) -> Iterator[Rows]:
     for part in _parts(table, "dtype", "kernel"):
         m, n, k = (part[name] for name in "mnk")
@@ -333,7 +302,7 @@ def _gemm(table: pandas.DataFrame) -> Iterator[Rows]:
         op = Gemm(m, n, k, dtype, quantiser=part["engine"][0])
         named = kernel_named("gemm", part["kernel"][0])
         kernel = named or kernel_of(op, load_gpu(part["gpu"][0]), part["engine"][0])
-        yield _rows(part, "gemm", dtype, op, n * 1_000_000 + k, kernel)
+        yield rows_of(part, "gemm", dtype, op, n * 1_000_000 + k, kernel)
 
 
 def _attention(family: str) -> Callable[[pandas.DataFrame], Iterator[Rows]]:
@@ -360,10 +329,10 @@ def _attention(family: str) -> Callable[[pandas.DataFrame], Iterator[Rows]]:
                 kv_dtype=kv_dtype,
                 kernel=kernel_named("attention", part["kernel"][0]),
             )
-            group = np.full(len(queries), "|".join(map(str, values)))
+            group = "|".join(map(str, values))
             version = str(part["engine_version"][0]) if "engine_version" in part else ""
             kernel = kernel_of(op, load_gpu(part["gpu"][0]), part["engine"][0], version)
-            yield _rows(part, family, f"{dtype}/{kv_dtype}", replace(op, kernel=kernel), group, kernel)
+            yield rows_of(part, family, f"{dtype}/{kv_dtype}", replace(op, kernel=kernel), group, kernel)
 
     return read
 
@@ -388,8 +357,8 @@ def _moe(table: pandas.DataFrame) -> Iterator[Rows]:
             gated=not _runs_without_gate(part),
             kernel=expert_kernel_named(part["kernel"][0]),
         )
-        group = np.full(len(part["tokens"]), f"{hidden}|{inter}|{experts}|{topk}")
-        yield _rows(part, "moe", f"{dtype}/{routing}", op, group)
+        group = f"{hidden}|{inter}|{experts}|{topk}"
+        yield rows_of(part, "moe", f"{dtype}/{routing}", op, group, part["kernel"][0])
 
 
 def _runs_without_gate(part: Part) -> bool:
@@ -406,14 +375,14 @@ def _runs_without_gate(part: Part) -> bool:
 def _quantise(table: pandas.DataFrame) -> Iterator[Rows]:
     for part in _parts(table, "kernel", "k"):
         width = int(part["k"][0])
-        yield _rows(part, "quantise", "bf16", quantise(part["m"], width), np.full(len(part["m"]), width))
+        yield rows_of(part, "quantise", "bf16", quantise(part["m"], width), width, part["kernel"][0])
 
 
 def _collective(table: pandas.DataFrame) -> Iterator[Rows]:
     for part in _parts(table, "kernel", "op", "gpus"):
         kind, gpus, size = part["op"][0], int(part["gpus"][0]), part["bytes"]
         op = Collective(COLLECTIVES.get(kind, kind), size, gpus, library=part["engine"][0])
-        yield _rows(part, "collective", f"{kind}/{gpus}", op, size)
+        yield rows_of(part, "collective", f"{kind}/{gpus}", op, size, part["kernel"][0])
 
 
 _READERS: dict[str, Callable[[pandas.DataFrame], Iterator[Rows]]] = {

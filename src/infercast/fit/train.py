@@ -32,10 +32,8 @@ from infercast.predict.identity import ANY, BY_KERNEL, SWEEP, any_kernel
 
 # How far a GPU that nobody measured may lie from what was learned on others.
 #
-# A model of several GPUs misses a new one in two ways: every kernel by the same factor, and each kernel by its own.
-# The
-# second is seen in thousands of rows, the first only once a GPU, and the physics had all of these GPUs in view when
-# its
+# A model of several GPUs misses a new one in two ways: every kernel by the same factor, and each kernel by its own. The
+# second is seen in thousands of rows, the first only once a GPU, and the physics had all of these GPUs in view when its
 # constants were chosen. So the variance of the common miss is the average of what was found and of what is known
 # beforehand, and its few degrees of freedom widen the interval as Student's law does.
 
@@ -85,8 +83,7 @@ def pooled_interval(family: str, misses: Sequence[Array], *, new_kernel: bool = 
 #
 # Boosting sets a tree's leaves before the next tree exists. Going round all trees a few more times, each leaf takes a
 # step towards the median of what is still missed in it. Nothing is paid for it when a kernel is estimated: sixty trees
-# of
-# depth eight miss 4.4 % of hidden products instead of 4.5 %, where four hundred of depth six miss 4.3 %.
+# of depth eight miss 4.4 % of hidden products instead of 4.5 %, where four hundred of depth six miss 4.3 %.
 
 
 STEP = 0.2
@@ -139,7 +136,6 @@ def sweep_hashes(folder: Path, families: Sequence[str] | None = None) -> dict[st
 
 
 def file_hash(path: Path) -> str:
-    """SHA-256 of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -377,8 +373,7 @@ _POOLED = {
 #
 # A kernel on a new chip misses its physics much as it does on the chips that have it, so that its model is believed
 # almost in full. What other kernels miss says little of a new one: their model is half believed, a new kernel is taken
-# to
-# be faster than the rates of the last ones, and the interval is as wide as leaving out whole kernels shows.
+# to be faster than the rates of the last ones, and the interval is as wide as leaving out whole kernels shows.
 
 
 Pool = tuple[str, str, str]

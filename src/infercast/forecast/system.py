@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from infercast.engines.base import Deployment
+from infercast.engines.base import Deployment, shared_seconds
 from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError
 from infercast.hardware.server import networks
@@ -169,7 +169,7 @@ def _pool(
             f"{instances} instances of layout {layout}, whose replicas share experts, cannot be simulated; use one "
             "instance, or instances without data parallelism"
         )
-    shared = deployment.engine.shared_seconds(deployment) if lockstep else None
+    shared = shared_seconds(deployment) if lockstep else None
     servers = count if deployment.engine.servers_by_rank else instances
     engines = Pool(same_engines(deployment.replica(timer), count), router, lockstep, shared, servers)
     return ServingPool(deployment, engines, role, instances)

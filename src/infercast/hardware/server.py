@@ -28,7 +28,6 @@ class HostCpu(NamedTuple):
 
 @cache
 def host_cpus() -> dict[str, HostCpu]:
-    """All that are known, slowest first."""
     values = read_data("hosts/cpus.toml")
     base = values[MEASURED]["rating"]
     known = [HostCpu(name, each["title"], each["rating"] / base, each["source"]) for name, each in values.items()]
@@ -36,7 +35,6 @@ def host_cpus() -> dict[str, HostCpu]:
 
 
 def host_cpu(name: str) -> HostCpu:
-    """One of them."""
     known = host_cpus()
     if name not in known:
         hint = " (or give the path of a host.json of `infercast measure --host`, or of a TOML file)"
@@ -54,7 +52,6 @@ class Network(NamedTuple):
 
 @cache
 def networks() -> dict[str, Network]:
-    """All bundled networks by name."""
     tables = read_data("networks.toml")
     return {name: Network(table["gb_per_s"] * GIGA, table["latency_us"] * MICRO) for name, table in tables.items()}
 
@@ -101,7 +98,6 @@ class Server:
 
 @cache
 def servers() -> dict[str, Server]:
-    """All kinds by name."""
     return {kind: Server(kind=kind, **table) for kind, table in read_data("server_power.toml").items()}
 
 

@@ -131,7 +131,6 @@ class Monitor:
             time.sleep(PERIOD_MS / 1e3)
 
     def stop(self) -> None:
-        """End the sampling."""
         if hasattr(self, "_process"):
             self._process.terminate()
 

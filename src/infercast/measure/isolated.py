@@ -45,7 +45,6 @@ class Journal:
         path.touch()
 
     def at(self, keys: Iterable[str], doing: str) -> None:
-        """These cases are being built or timed now."""
         self._write({"at": list(keys), "doing": doing})
 
     def skip(self, case: Case, problem: Exception) -> None:
@@ -106,7 +105,6 @@ def kind_of(case: Case) -> str:
 
 
 def measure_isolated(cases: Sequence[Case], store: Store, tally: Tally, engine: str, deadline: float) -> int:
-    """Until all is done or the time is up; returns how many rows came new."""
     before, left = len(store.done()), list(cases)
     for _ in range(MOST_CHILDREN):
         if not left or time.monotonic() + LEAST_SECONDS > deadline:
@@ -202,7 +200,6 @@ class JournalBench:
         return launch
 
     def _check(self, problem: Exception) -> None:
-        """A context that is broken stays broken."""
         try:
             require_gpu().cuda.synchronize()
         except RuntimeError:
@@ -210,25 +207,20 @@ class JournalBench:
             os._exit(BROKEN)
 
     def time(self, launches: Sequence[Launch], repeats: int) -> list[Timing]:
-        """Cold and warm."""
         self._journal.at(self._keys, "timing")
         return self._bench.time(launches, repeats)
 
     def time_sustained(self, launches: Sequence[Launch], repeats: int, heat_seconds: float) -> list[Timing]:
-        """Among each other at the power limit."""
         self._journal.at(self._keys, "timing")
         return self._bench.time_sustained(launches, repeats, heat_seconds)
 
     def repeat_for(self, launch: Launch, seconds: float, each: float) -> float:
-        """On and on for so long."""
         return self._bench.repeat_for(launch, seconds, each)
 
     def details(self, case: Case) -> dict[str, object]:
-        """What else is known of a case's kernel."""
         return self._bench.details(case)
 
     def forget(self) -> None:
-        """The batch is kept."""
         self._keys = []
 
 

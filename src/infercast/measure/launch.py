@@ -35,7 +35,6 @@ class SimpleLaunch:
             tensor.view(-1).view(torch.int16).bitwise_or_(0)
 
     def __call__(self) -> None:
-        """Launch the kernel once."""
         self.launch()
 
 
@@ -129,10 +128,8 @@ def _fill(pool: Any, block: Any) -> None:
 
 # Kernel times by the GPU's own clock: run launches under the profiler and cut its record at marker kernels.
 #
-# The record has the start, length, name and grid of every kernel, so caches can be emptied between two launches
-# without
-# being timed, and each row knows which kernels ran. The gap between kernels is not in these
-# times.
+# The record has the start, length, name and grid of every kernel, so caches can be emptied between two launches without
+# being timed, and each row knows which kernels ran. The gap between kernels is not in these times.
 
 
 PAUSE_CYCLES = 4_000_000

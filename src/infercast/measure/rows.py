@@ -40,7 +40,6 @@ class Store:
             raise InputError(f"cannot write to {folder}: {problem.strerror}") from None
 
     def append(self, rows: Sequence[Row]) -> None:
-        """Keep a batch."""
         if not rows:
             return
         number = max((int(path.stem) for path in self._parts.glob("*.jsonl")), default=-1) + 1
@@ -50,7 +49,6 @@ class Store:
         os.replace(temporary, path)
 
     def rows(self) -> Iterator[Row]:
-        """All rows of all batches so far."""
         for path in sorted(self._parts.glob("*.jsonl")):
             text = path.read_text(encoding="utf-8", errors="replace")
             yield from (_read(line, path, number) for number, line in enumerate(text.splitlines(), start=1))
@@ -266,7 +264,6 @@ class Tally:
     """Cases that this machine cannot run, by the reason."""
 
     def skip(self, case: Case, problem: Exception) -> None:
-        """Count a case that cannot be measured."""
         first_line = (str(problem).splitlines() or [""])[0][:120]
         kind = "" if isinstance(problem, NotImplementedError | ImportError) else type(problem).__name__ + " "
         reason = f"{case.family}: {kind}{first_line}"

@@ -34,8 +34,7 @@ from infercast.measure.rows import (
 
 # What a launch costs when a kernel does nothing: one replay of a graph, many kernels of a graph, launches one by one.
 #
-# A table of kernels that replays a graph of one kernel has the replay in every row; an engine's step has one replay
-# for
+# A table of kernels that replays a graph of one kernel has the replay in every row; an engine's step has one replay for
 # all of its kernels. Wall time by CUDA events, because gaps between kernels are what is asked for.
 
 
@@ -96,7 +95,6 @@ def _graph(torch: Any, work: Callable[[int], None], count: int) -> Any:
 
 
 def _alone(torch: Any, launch: Callable[[], None]) -> float:
-    """Between two events with nothing else under way, the median."""
     times = sorted(_between(torch, launch, 1) for _ in range(REPLAYS + WARM))
     return times[len(times) // 2]
 
@@ -167,7 +165,6 @@ def revision() -> dict[str, str]:
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """The facts of a folder, none where nothing was measured yet."""
     path = folder / NAME
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -187,7 +184,6 @@ def check_engine(folder: Path, engine: str) -> None:
 
 
 def write_meta(folder: Path, facts: Mapping[str, Any]) -> None:
-    """All facts at once."""
     lines = []
     for name, value in facts.items():
         text = json.dumps(value) if isinstance(value, str | bool | int | float) else json.dumps(str(value))
@@ -318,7 +314,6 @@ def run_sweep(
 
 
 def open_bench() -> Bench:
-    """The GPU at hand."""
     from infercast.measure.kernels import GpuBench  # noqa: PLC0415 - needs PyTorch
 
     return GpuBench()
@@ -350,7 +345,6 @@ def _measure(
     deadline: float,
     progress: Progress | None,
 ) -> None:
-    """Batch by batch into the store."""
     begin = time.monotonic()
     before = result.tally.tried
     for batch in batches(cases):

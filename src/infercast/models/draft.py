@@ -71,7 +71,6 @@ class Draft:
         return self.modules * each + tables / layout.tensor
 
     def with_head_of(self, target: ModelConfig) -> Draft:
-        """The same with the target's head for its own."""
         config = replace(self.config, vocabulary=target.vocabulary)
         return replace(self, config=config, own_head=False)
 
@@ -123,7 +122,6 @@ class Draft:
     def attention_calls(
         self, layout: ParallelLayout, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1
     ) -> list[Call]:
-        """Attention of one pass."""
         return _named(attention_calls(self.config, layout, queries, keys, sequences))
 
     def verify_calls(
@@ -133,7 +131,6 @@ class Draft:
         return _named(verify_calls(self.config, layout, width, keys, sequences))
 
     def head_calls(self, layout: ParallelLayout, rows: Size) -> list[Call]:
-        """The head of one pass, and the choice of a token."""
         calls = head_calls(self.config, layout, rows)
         if self.spread_over:
             value, own = bytes_of(self.config.weights.base), self.config.vocabulary
@@ -184,7 +181,6 @@ def prediction_draft(target: ModelConfig) -> Draft:
 
 
 def model_draft(draft: ModelConfig, target: ModelConfig) -> Draft:
-    """A small model of its own, which shares the target's vocabulary."""
     if draft.vocabulary != target.vocabulary:
         raise InputError(
             f"draft model {draft.name} has a vocabulary of {draft.vocabulary} and {target.name} one of "

@@ -29,7 +29,7 @@ UNPADDED: Multiples = (1, 1)
 
 
 class FeedForward(ABC):
-    """The half of a layer that treats every token by itself."""
+    """The half of a layer that treats every token by itself; a kind leaves out the methods of what it has not."""
 
     __slots__ = ()
 
@@ -55,38 +55,38 @@ class FeedForward(ABC):
         """A few words for the page of one model."""
 
     @property
-    @abstractmethod
     def modules(self) -> Mapping[str, list[tuple[str, ...]]]:
         """Linear modules in a checkpoint by part, from the layer's name on: what different families call each."""
+        return {}
 
     @property
-    @abstractmethod
     def dense_widths(self) -> tuple[int, ...]:
         """Widths of what computes every token, which the GPUs of a tensor-parallel group split."""
+        return ()
 
-    @abstractmethod
     def matrices(self, hidden: int) -> int:
         """Weights in matrices that serve every token."""
+        return 0
 
     def expert_values(self, hidden: int, *, active: bool = False) -> tuple[int, int]:
         """Weights of the routed experts, or of those that one token meets: in matrices, and in biases."""
         return 0, 0
 
-    @abstractmethod
     def vectors(self, hidden: int) -> int:
         """Routers, gates and biases, those of the experts left out: on every GPU, in the base format."""
+        return 0
 
-    @abstractmethod
     def held_bytes(self, shard: Shard, multiples: Multiples = UNPADDED) -> float:
         """Bytes that one GPU holds, vectors on every GPU left out."""
+        return 0.0
 
-    @abstractmethod
     def live_values(self, shard: Shard) -> float:
         """Values a token that are alive at once while it is computed."""
+        return 0.0
 
-    @abstractmethod
     def calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
         """Its kernels, which all follow from the number of tokens."""
+        return []
 
 
 def hottest_load(tokens: Size, topk: int, layout: ParallelLayout) -> Size:
@@ -143,7 +143,6 @@ class DenseFeedForward(FeedForward):
 
     @property
     def description(self) -> str:
-        """Its width."""
         return f"feed-forward of {self.inter:,}"
 
     @property
@@ -153,7 +152,6 @@ class DenseFeedForward(FeedForward):
 
     @property
     def dense_widths(self) -> tuple[int, ...]:
-        """Its own."""
         return (self.inter,)
 
     def matrices(self, hidden: int) -> int:
@@ -161,11 +159,9 @@ class DenseFeedForward(FeedForward):
         return (3 if self.gated else 2) * hidden * self.inter
 
     def vectors(self, hidden: int) -> int:
-        """Biases."""
         return (2 if self.gated else 1) * self.inter + hidden if self.bias else 0
 
     def held_bytes(self, shard: Shard, multiples: Multiples = UNPADDED) -> float:
-        """Split by columns and rows."""
         weights = shard.weights
         return self.matrices(shard.hidden) / shard.layout.tensor * weights.stored_bytes(weights.feed_forward)
 
@@ -174,7 +170,6 @@ class DenseFeedForward(FeedForward):
         return 3 * shard.layout.share(self.inter)
 
     def calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
-        """Up, the activation, down."""
         return dense_calls(shard, "", self.inter, self.gated, tokens, layers)
 
 
@@ -200,41 +195,7 @@ class NoFeedForward(FeedForward):
 
     inter = experts = shared_inter = 0
     is_empty = True
-
-    @property
-    def description(self) -> str:
-        """That there is none."""
-        return "no feed-forward"
-
-    @property
-    def modules(self) -> dict[str, list[tuple[str, ...]]]:
-        """None."""
-        return {}
-
-    @property
-    def dense_widths(self) -> tuple[int, ...]:
-        """None."""
-        return ()
-
-    def matrices(self, hidden: int) -> int:
-        """None."""
-        return 0
-
-    def vectors(self, hidden: int) -> int:
-        """None."""
-        return 0
-
-    def held_bytes(self, shard: Shard, multiples: Multiples = UNPADDED) -> float:
-        """None."""
-        return 0.0
-
-    def live_values(self, shard: Shard) -> float:
-        """None."""
-        return 0.0
-
-    def calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
-        """None."""
-        return []
+    description = "no feed-forward"
 
 
 SHARED = (
@@ -296,7 +257,6 @@ class ExpertFeedForward(FeedForward):
 
     @property
     def description(self) -> str:
-        """How many, how wide, and the width of shared ones."""
         shared = f" and {self.shared_inter:,} shared" if self.shared_inter else ""
         latent = f" behind {self.latent:,}" if self.latent else ""
         return f"{self.topk} of {self.experts} experts of {self.inter:,}{latent}{shared}"
@@ -362,7 +322,6 @@ class ExpertFeedForward(FeedForward):
         return (routed + hidden) * layout.sharing + beside
 
     def calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
-        """Router, experts and whatever runs beside them."""
         calls = self._routed_calls(shard, tokens, layers)
         beside = 0
         for prefix, inter in (("shared_", 0 if self.joined else self.shared_inter), ("dense_", self.dense_inter)):

@@ -82,7 +82,6 @@ class ModuleNames(NamedTuple):
 
     @classmethod
     def parse(cls, names: Iterable[str]) -> ModuleNames:
-        """The list as it stands in a checkpoint."""
         exact: set[str] = set()
         words: set[str] = set()
         starts: list[str] = []
@@ -101,7 +100,6 @@ class ModuleNames(NamedTuple):
         return cls(frozenset(exact), frozenset(words), tuple(starts), tuple(expressions))
 
     def cover(self, module: str) -> bool:
-        """Whether ``module``, a name from ``layers.`` on, is in the list."""
         pieces = module.split(".")
         if not self.words.isdisjoint(pieces) or module.startswith(self.starts):
             return True

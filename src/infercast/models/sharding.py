@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from infercast.errors import InputError
 from infercast.models.feed_forward import UNPADDED, Multiples
-from infercast.models.layout import ParallelLayout, Shard, unquantised
+from infercast.models.layout import ParallelLayout, Shard
 from infercast.models.spec import ModelConfig, Stack, common_vectors
 
 MOST_TENSOR = 64
@@ -164,7 +164,6 @@ def stage_config(config: ModelConfig, stages: int, stage: int) -> ModelConfig:
 
 
 def rank_weight_bytes(config: ModelConfig, layout: ParallelLayout, multiples: Multiples = UNPADDED) -> float:
-    """Weights of the GPU that holds most of them."""
     return max(stage_weight_bytes(config, layout, stage, multiples) for stage in range(layout.pipeline))
 
 
@@ -193,23 +192,6 @@ def stage_weight_bytes(
     return total
 
 
-def prediction_bytes(config: ModelConfig, layout: ParallelLayout, multiples: Multiples = UNPADDED) -> float:
-    """What each GPU holds of the heads that predict further tokens once speculative decoding loads them.
-
-    Layers are split as the model's are; the product that joins their two inputs is on every GPU, in the base format.
-    """
-    part = config.prediction
-    if part is None:
-        return 0.0
-    weights = config.weights if part.quantised else unquantised(config.weights.base)
-    shard = config.shard(layout)._replace(weights=weights)
-    whole = config.hidden * (2 * config.hidden + part.norms)
-    table = config.vocabulary * config.hidden / layout.tensor if part.own_table else 0.0
-    layers = sum(stack.layers * layer_bytes(shard, stack, multiples) for stack in part.stacks)
-    return part.heads * (layers + (whole + table) * config.weights.stored_bytes(config.weights.base))
-
-
 def layer_bytes(shard: Shard, stack: Stack, multiples: Multiples) -> float:
-    """One layer on one GPU."""
     vectors = common_vectors(stack, shard.hidden) * shard.weights.stored_bytes(shard.weights.base)
     return stack.mixer.held_bytes(shard) + vectors + stack.feed_forward.held_bytes(shard, multiples)

@@ -129,6 +129,10 @@ class ModelConfig(Answer):
         """Whether any layer has routed experts."""
         return any(stack.feed_forward.experts for stack in self.stacks)
 
+    def has_mixer(self, kind: type[Mixer]) -> bool:
+        """Whether any layer mixes tokens in this way."""
+        return any(isinstance(stack.mixer, kind) for stack in self.stacks)
+
     def with_experts(self, change: Callable[[ExpertFeedForward], ExpertFeedForward]) -> ModelConfig:
         """The same model with its routed experts changed."""
         halves = [(stack, stack.feed_forward) for stack in self.stacks]
@@ -166,7 +170,6 @@ class WeightBytes(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Everything together."""
         return float(sum(self))
 
 
@@ -227,7 +230,6 @@ def common_vectors(stack: Stack, hidden: int) -> int:
 
 
 def _vectors(stack: Stack, hidden: int) -> int:
-    """All of one layer that stays in the base format."""
     return common_vectors(stack, hidden) + stack.feed_forward.expert_values(hidden)[1]
 
 

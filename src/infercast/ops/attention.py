@@ -14,6 +14,12 @@ from infercast.ops.op import Quantity, Size, bytes_of
 Lengths = npt.NDArray[Any]
 
 
+def sum_batch(per_sequence: Lengths, sequences: Lengths | int) -> Quantity:
+    """Add up over the batch, the last axis, in which each row stands for so many sequences."""
+    total: Quantity = np.add.reduce(per_sequence if isinstance(sequences, int) else per_sequence * sequences, axis=-1)
+    return total * sequences if isinstance(sequences, int) else total
+
+
 @dataclass(frozen=True)
 class Attention:
     """One attention kernel over a batch of sequences of uneven lengths.
@@ -43,33 +49,33 @@ class Attention:
 
     @property
     def compute_dtype(self) -> str:
-        """The format of the two matrix products."""
         return self.dtype
 
     @cached_property
     def num_queries(self) -> Quantity:
-        """New tokens in the batch."""
-        return self._sum(self.queries)
+        return sum_batch(self.queries, self.sequences)
 
     def num_tiles(self, rows: int) -> Quantity:
         """Tiles of ``rows`` queries of one sequence each, over the batch."""
-        return self._sum(-(-self.queries // rows))
+        return sum_batch(-(-self.queries // rows), self.sequences)
 
     @cached_property
     def num_pairs(self) -> Quantity:
         """Query-key pairs that one head computes over the batch."""
         queries, cached = self.queries, self.keys - self.queries
         if not self.window:
-            return self._sum(queries * cached + queries * (queries + 1) // 2)
+            return sum_batch(queries * cached + queries * (queries + 1) // 2, self.sequences)
         # The first queries still see every key; the others see exactly ``window``.
         unlimited = np.clip(self.window - cached, 0, queries)
         limited = (queries - unlimited) * self.window
-        return self._sum(unlimited * cached + unlimited * (unlimited + 1) // 2 + limited)
+        return sum_batch(unlimited * cached + unlimited * (unlimited + 1) // 2 + limited, self.sequences)
 
     @cached_property
     def num_keys_in_reach(self) -> Quantity:
         """Keys of the batch that at least one query of their sequence looks at."""
-        return self._sum(np.minimum(self.keys, self.window + self.queries - 1) if self.window else self.keys)
+        return sum_batch(
+            np.minimum(self.keys, self.window + self.queries - 1) if self.window else self.keys, self.sequences
+        )
 
     @property
     def flops(self) -> Quantity:
@@ -97,12 +103,6 @@ class Attention:
         """The output of the new tokens."""
         return bytes_of(self.dtype) * self.heads * self.value_dim * self.num_queries
 
-    def _sum(self, per_sequence: Lengths) -> Quantity:
-        """Add up over the batch, the last axis."""
-        weighted = per_sequence if isinstance(self.sequences, int) else per_sequence * self.sequences
-        total: Quantity = np.add.reduce(weighted, axis=-1)
-        return total * self.sequences if isinstance(self.sequences, int) else total
-
 
 @dataclass(frozen=True, slots=True)
 class EncoderAttention:
@@ -118,12 +118,10 @@ class EncoderAttention:
 
     @property
     def compute_dtype(self) -> str:
-        """The format of the two matrix products."""
         return self.dtype
 
     @property
     def flops(self) -> Quantity:
-        """Scores and weighted values."""
         return 4.0 * self.heads * self.head_dim * self.images * self.tokens * self.tokens
 
     @property
@@ -133,7 +131,6 @@ class EncoderAttention:
 
     @property
     def bytes_written(self) -> Quantity:
-        """The output."""
         return bytes_of(self.dtype) * self.heads * self.head_dim * self.images * self.tokens
 
 

@@ -28,7 +28,6 @@ class Gemm:
 
     @property
     def compute_dtype(self) -> str:
-        """The format the tensor cores multiply in."""
         return self.dtype
 
     @property
@@ -77,12 +76,10 @@ class MoE:
 
     @property
     def compute_dtype(self) -> str:
-        """The format the tensor cores multiply in."""
         return self.dtype
 
     @property
     def num_local(self) -> int:
-        """Experts on this GPU."""
         return self.experts if self.local_experts is None else self.local_experts
 
     @property

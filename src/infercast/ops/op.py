@@ -85,7 +85,6 @@ TENSOR_RATE: dict[str, str] = {"fp8_block": "fp8", "nvfp4": "fp4", "mxfp4": "fp4
 
 
 def bytes_of(dtype: str) -> float:
-    """Bytes a value of ``dtype`` takes in memory."""
     try:
         return BYTES[dtype]
     except KeyError:

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from infercast.ops.attention import Lengths
+from infercast.ops.attention import Lengths, sum_batch
 from infercast.ops.op import Quantity, Size, bytes_of
 
 GATED_DELTA, KIMI_DELTA, MAMBA2 = "gdn", "kda", "mamba2"
@@ -47,18 +47,16 @@ class Scan:
 
     @property
     def compute_dtype(self) -> str:
-        """The format of the matrix products."""
         return self.dtype
 
     @cached_property
     def num_tokens(self) -> Quantity:
-        """New tokens in the batch."""
-        return self._sum(self.queries)
+        return sum_batch(self.queries, self.sequences)
 
     @cached_property
     def num_sequences(self) -> Quantity:
         """Sequences of the batch, each with a state."""
-        return self._sum((self.queries > 0) * 1)
+        return sum_batch((self.queries > 0) * 1, self.sequences)
 
     @cached_property
     def most_chunks(self) -> Quantity:
@@ -96,19 +94,12 @@ class Scan:
 
     @property
     def bytes_read(self) -> Quantity:
-        """Tokens and the states before them, each once."""
         return self.token_bytes * self.num_tokens + self.state_bytes
 
     @property
     def bytes_written(self) -> Quantity:
         """The output of each token and the states after them."""
         return bytes_of(self.dtype) * self.heads * self.value_dim * self.num_tokens + self.state_bytes
-
-    def _sum(self, per_sequence: Lengths) -> Quantity:
-        """Add up over the batch, the last axis."""
-        weighted = per_sequence if isinstance(self.sequences, int) else per_sequence * self.sequences
-        total: Quantity = np.add.reduce(weighted, axis=-1)
-        return total * self.sequences if isinstance(self.sequences, int) else total
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +115,7 @@ class StateUpdate:
     dtype: str = "bf16"
     state_dtype: str = "fp32"
     family: str = "state_update"
-
-    @property
-    def compute_dtype(self) -> str:
-        """Plain arithmetic in fp32, not on the tensor cores."""
-        return "fp32"
+    compute_dtype: str = "fp32"
 
     @property
     def flops(self) -> Quantity:
@@ -169,11 +156,7 @@ class ShortConvolution:
     kernel: str = ""
     """Whose kernel it is: ``triton`` or ``cuda``; empty: the engine's choice."""
     family: str = "convolution"
-
-    @property
-    def compute_dtype(self) -> str:
-        """Plain arithmetic in fp32, not on the tensor cores."""
-        return "fp32"
+    compute_dtype: str = "fp32"
 
     @property
     def flops(self) -> Quantity:
@@ -193,5 +176,4 @@ class ShortConvolution:
 
     @property
     def bytes_written(self) -> Quantity:
-        """Tokens and states."""
         return bytes_of(self.dtype) * self.channels * self.tokens + self.state_bytes

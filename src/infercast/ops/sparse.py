@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from infercast.ops.attention import Lengths
+from infercast.ops.attention import Lengths, sum_batch
 from infercast.ops.op import Quantity, Size, bytes_of
 
 
@@ -36,19 +36,12 @@ class Batch:
 
     @cached_property
     def num_queries(self) -> Quantity:
-        """New tokens in the batch."""
-        return self._sum(self.queries)
+        return sum_batch(self.queries, self.sequences)
 
     def _pairs(self, compress: int, most: int = 0) -> Quantity:
         """Entries that the new tokens look at, added up over them."""
         before = entries_up_to(self.keys - self.queries, compress, most)
-        return self._sum(entries_up_to(self.keys, compress, most) - before)
-
-    def _sum(self, per_sequence: Lengths) -> Quantity:
-        """Add up over the batch, the last axis."""
-        weighted = per_sequence if isinstance(self.sequences, int) else per_sequence * self.sequences
-        total: Quantity = np.add.reduce(weighted, axis=-1)
-        return total * self.sequences if isinstance(self.sequences, int) else total
+        return sum_batch(entries_up_to(self.keys, compress, most) - before, self.sequences)
 
 
 @dataclass(frozen=True)
@@ -68,7 +61,6 @@ class IndexScores(Batch):
 
     @property
     def compute_dtype(self) -> str:
-        """The format of the products."""
         return self.dtype
 
     @cached_property
@@ -78,8 +70,7 @@ class IndexScores(Batch):
 
     @cached_property
     def num_entries(self) -> Quantity:
-        """Index keys in reach."""
-        return self._sum(self.keys // self.compress)
+        return sum_batch(self.keys // self.compress, self.sequences)
 
     @property
     def flops(self) -> Quantity:
@@ -94,7 +85,6 @@ class IndexScores(Batch):
 
     @property
     def bytes_written(self) -> Quantity:
-        """The scores."""
         return 4.0 * self.num_pairs
 
 
@@ -124,12 +114,10 @@ class TopK(Batch):
 
     @property
     def bytes_read(self) -> Quantity:
-        """The scores, once."""
         return 4.0 * self.num_pairs
 
     @property
     def bytes_written(self) -> Quantity:
-        """The places of the chosen."""
         return 4.0 * self.topk * self.num_queries
 
 
@@ -159,7 +147,6 @@ class SparseAttention(Batch):
 
     @property
     def compute_dtype(self) -> str:
-        """The format of the two matrix products."""
         return self.dtype
 
     @cached_property
@@ -176,7 +163,7 @@ class SparseAttention(Batch):
         """
         entries = self.keys // self.compress
         chosen = np.minimum(entries, self.selected) if self.selected else entries
-        return self._sum(chosen + np.minimum(self.keys, self.window))
+        return sum_batch(chosen + np.minimum(self.keys, self.window), self.sequences)
 
     @property
     def flops(self) -> Quantity:
@@ -195,7 +182,6 @@ class SparseAttention(Batch):
 
     @property
     def bytes_written(self) -> Quantity:
-        """The output of the new tokens."""
         return bytes_of(self.dtype) * self.heads * self.value_dim * self.num_queries
 
 

@@ -64,8 +64,8 @@ def columns(*parts: Array | float) -> Array:
 
 # One formula for one kernel and for many: the few functions that plain floats and arrays spell differently.
 #
-# An estimate of one kernel in plain floats is twenty times as fast as in arrays of one, and as exact. ``numbers.py``
-# holds the like for matrix products, which come by the million.
+# An estimate of one kernel in plain floats is twenty times as fast as in arrays of one, and as exact. `Floats`,
+# `Doubles` and `Singles` below are the like for matrix products, which come by the million.
 
 
 __all__ = ["Arrays", "Kit", "Number", "Plain", "kit_of"]
@@ -104,12 +104,10 @@ class Arrays:
 
     @staticmethod
     def along(value: Number) -> Number:
-        """A number of each kernel, to be combined with a further axis."""
         return value[..., None]
 
     @staticmethod
     def apart(values: Array) -> list[Number]:
-        """The numbers along the last axis."""
         return [*np.moveaxis(values, -1, 0)]
 
     @staticmethod
@@ -128,7 +126,6 @@ class Arrays:
 
     @staticmethod
     def either(condition: Number, one: Callable[[], Number], other: Callable[[], Number]) -> Number:
-        """One or the other, where what is not needed is expensive."""
         return np.where(condition, one(), other())
 
     @staticmethod
@@ -171,17 +168,14 @@ class Plain:
 
     @staticmethod
     def flat(value: Number) -> Number:
-        """A float, also of an array of one."""
         return value.item() if isinstance(value, np.ndarray) else value
 
     @staticmethod
     def larger(one: Number, other: Number) -> Number:
-        """The larger of two."""
         return one if one > other else other
 
     @staticmethod
     def smaller(one: Number, other: Number) -> Number:
-        """The smaller of two."""
         return one if one < other else other
 
     @staticmethod
@@ -192,17 +186,14 @@ class Plain:
 
     @staticmethod
     def where(condition: Number, one: Number, other: Number) -> Number:
-        """One or the other."""
         return one if condition else other
 
     @staticmethod
     def like(_: Number, value: Number) -> Number:
-        """A number that is the same for all kernels."""
         return value
 
     @staticmethod
     def log2(value: Number) -> Number:
-        """Base-two logarithm that survives zeros."""
         return math.log2(value if value > 1e-12 else 1e-12)
 
     @staticmethod
@@ -214,7 +205,6 @@ class Plain:
 
     @staticmethod
     def soft_max(power: float, *parts: Number) -> Number:
-        """A smooth maximum: pipes overlap almost, but not quite, perfectly."""
         largest = max(parts)
         scaled = 0.0
         for part in parts:
@@ -223,28 +213,24 @@ class Plain:
 
     @staticmethod
     def soft_pair(power: float, one: Number, other: Number) -> Number:
-        """The same of two, of which one is the largest."""
         if one < other:
             one, other = other, one
         return one * (1.0 + (other / one) ** power) ** (1.0 / power)
 
     @staticmethod
     def miss_share(working_set: Number, cache_bytes: Number, sharpness: float = 2.0) -> Number:
-        """Share of the traffic that goes to DRAM."""
         ratio = cache_bytes / (working_set if working_set > 1.0 else 1.0)
         # What a float cannot hold is as good as all in the cache.
         return 1.0 / (1.0 + ratio**sharpness) if ratio < 1e12 else 0.0
 
     @staticmethod
     def fill(blocks: Number, sms: int) -> Number:
-        """How full the last round of thread blocks is on average."""
         rounds = blocks / sms
         whole = math.ceil(rounds)
         return rounds / whole if whole > 1 else rounds
 
     @staticmethod
     def columns(*parts: Number) -> Number:
-        """Features side by side."""
         return [*parts]
 
     @staticmethod
@@ -256,7 +242,6 @@ class Plain:
 
     @staticmethod
     def either(condition: Number, one: Callable[[], Number], other: Callable[[], Number]) -> Number:
-        """One or the other, where what is not needed is expensive."""
         return one() if condition else other()
 
     @staticmethod
@@ -283,8 +268,7 @@ def kit_of(size: Number) -> Kit:
 
 # One formula for one kernel and for millions: the few functions that floats and arrays spell differently.
 #
-# Python's own floats are ten times as fast as arrays of one. Arrays in single precision are twice as fast as in
-# double,
+# Python's own floats are ten times as fast as arrays of one. Arrays in single precision are twice as fast as in double,
 # and their powers, which numpy takes slowly, are polynomials that are right to five digits.
 
 
@@ -295,14 +279,10 @@ HARDLY_CACHED = 0.25
 
 
 class Floats:
-    """One kernel."""
+    """One product."""
 
     ceil = math.ceil
-
-    @staticmethod
-    def larger(one: float, other: float) -> float:
-        """The larger of two."""
-        return one if one > other else other
+    larger = Plain.larger
 
     @staticmethod
     def at_least_one(value: float) -> float:
@@ -317,7 +297,6 @@ class Floats:
 
     @staticmethod
     def soft_max(power: float, a: float, b: float, c: float, d: float) -> float:
-        """A smooth maximum: pipes overlap almost, but not quite, perfectly."""
         largest = max(a, b, c, d)
         scaled = (a / largest) ** power + (b / largest) ** power + (c / largest) ** power + (d / largest) ** power
         return float(largest * scaled ** (1.0 / power))
@@ -331,7 +310,6 @@ class Doubles:
 
     @classmethod
     def at_least_one(cls, values: Array) -> Array:
-        """The values, or 1 where that is more, in place."""
         return np.maximum(values, 1.0, out=values)
 
     @classmethod
@@ -345,7 +323,6 @@ class Doubles:
 
     @classmethod
     def soft_max(cls, power: float, a: Array, b: Array, c: Array, d: Array) -> Array:
-        """A smooth maximum: pipes overlap almost, but not quite, perfectly."""
         largest = np.maximum(np.maximum(a, b), np.maximum(c, d))
         each = 1.0 / largest
         scaled = cls._power(a * each, power)
@@ -371,7 +348,6 @@ class Singles(Doubles):
 
     @classmethod
     def at_least_one(cls, values: Array) -> Array:
-        """The values, or 1 where that is more, in place."""
         # numpy compares with an array three times as fast as with a number
         return np.maximum(values, cls._ones[: len(values)], out=values)
 

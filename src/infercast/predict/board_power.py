@@ -20,13 +20,10 @@ from infercast.ops.op import Quantity, tensor_rate_of
 # Of two boards that are alike in a thing, both have it in the same measure:
 #
 # - idle and active power go with silicon x clock on one side, with the TDP on the other: their geometric mean; boards
-#   with GDDR idle lower;
 # - energy of an operation goes with TDP / (tensor rate x what is left of the clock under load): boards are built so
 # that
-#   their tensor cores can just be fed;
 # - energy of a byte goes with that to the power of `BYTES_FOLLOW`, because part of it is the memory's own, which is
 # alike
-#   in all stacked memories; GDDR's pins cost `GDDR_PICOJOULES` more.
 
 
 REFERENCE = "h200-sxm"
@@ -60,7 +57,6 @@ class Board:
 
 @cache
 def energy_data() -> dict[str, Any]:
-    """All that energy.toml says."""
     return read_data("energy.toml")
 
 
@@ -76,7 +72,6 @@ def board_of(gpu: Gpu, known: str | None = None) -> Board:
 
 
 def _sibling(gpu: Gpu) -> str | None:
-    """The metered board of the same architecture, if there is one."""
     names = SIBLINGS.get(gpu.architecture, ())
     return min(names, key=lambda name: abs(log(load_gpu(name).dram_bandwidth / gpu.dram_bandwidth)), default=None)
 
@@ -144,7 +139,6 @@ class Work(NamedTuple):
 
 
 def work_of(op: Op) -> Work:
-    """Operations and bytes of a launch."""
     if isinstance(op, Collective):
         return Work(op.flops, 2.0 * op.link_bytes)
     moved = op.bytes_read + op.bytes_written
@@ -182,15 +176,10 @@ def occupied(op: Op, work: Work, sms: int) -> Quantity:
 
 # Board power while kernels run: what a board draws idle, and the energy of the work that a kernel does.
 #
-#     joules = idle watts x seconds
-#            + active watts x share of busy multiprocessors x seconds
-#            + joules per FLOP x FLOPs + joules per byte x bytes
 #
-# Energies add up over the kernels of a step. A board that would draw more than its limit lowers its clock until it
-# does
+# Energies add up over the kernels of a step. A board that would draw more than its limit lowers its clock until it does
 # not: work then takes longer at a lower voltage, so that it costs less energy. How long work takes is the timing
-# model's
-# to say; here seconds are given.
+# model's to say; here seconds are given.
 
 
 HELD = 0.987
@@ -240,7 +229,6 @@ class BoardPower:
 
     @property
     def held_watts(self) -> float:
-        """What the board draws while its limit binds."""
         return HELD * self.limit_watts
 
     def dynamic_joules(self, op: Op, seconds: Quantity, *, warm: Quantity = 0.0) -> Quantity:

@@ -52,7 +52,6 @@ class Inputs:
 
     @property
     def features_hash(self) -> str:
-        """Of all names."""
         return hashlib.sha256(json.dumps({**self.features}, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -210,7 +209,6 @@ NOT_RECORDED = "not recorded"
 
 
 def manifest_path(archive: Path) -> Path:
-    """Where an archive's manifest is."""
     return archive.with_suffix(".toml")
 
 
@@ -279,7 +277,6 @@ def stamp(archive: Path, inputs: Inputs) -> bool:
 
 
 def read_manifest(archive: Path) -> dict[str, Any]:
-    """All of it."""
     path = manifest_path(archive)
     return _parsed(path, path.read_text(encoding="utf-8"))
 
@@ -397,7 +394,6 @@ class Artifact:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """All models of this archive."""
         return tuple(entry for _, entry in self._entries.values())
 
     def entries_of(self, family: str) -> tuple[Entry, ...]:

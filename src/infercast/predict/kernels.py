@@ -69,7 +69,6 @@ def parts_of(op: Any, names: Sequence[str]) -> tuple[list[Op], Array | None]:
 
 
 def joined(parts: Sequence[Estimate]) -> Estimate:
-    """Estimates of parts as one."""
     arrays = ([np.ravel(getattr(part, name)) for part in parts] for name in ("seconds", "low", "high", "bound"))
     seconds, low, high, bound = map(np.concatenate, arrays)
     return Estimate(seconds, low, high, parts[0].source, bound)
@@ -178,15 +177,11 @@ def borrowed(gpu: Gpu, known: Gpu, entry: Entry, forest: Forest) -> Choice:
     return Choice("sibling", entry, forest, known, is_same_die(gpu, known), bounds)
 
 
-#     seconds = max(physics * exp(r) * longer + added, what the hardware allows)
 #
 # ``longer`` and ``added`` are what other kernels of an engine cost a kernel, so a kernel alone has neither. r comes
-# from
-# the best knowledge there is of the GPU. Where that is of a sibling, it answers for the same shape on itself, and
-# physics
-# says how the two chips differ. One kernel is estimated in plain floats, which takes a twentieth of the time of an
-# array
-# of one.
+# from the best knowledge there is of the GPU. Where that is of a sibling, it answers for the same shape on itself, and
+# physics says how the two chips differ. One kernel is estimated in plain floats, which takes a twentieth of the time of
+# an array of one.
 
 
 WARM_BELIEF = 6.0
@@ -261,7 +256,6 @@ class Kernels:
         return Estimate(seconds, low, high, self._source, bound)
 
     def seconds(self, op: Op, size: Any) -> Number:
-        """The same without interval and reason."""
         if are_many(size):
             parts, which = parts_of(op, self._family.step_sizes)
             whole = np.concatenate([self._seconds(part, self._family.sizes(part)) for part in parts])
@@ -339,7 +333,6 @@ def _naming(named: Callable[[Any, str], Any], by: str, make: Callable[[Any, Gpu]
 
 
 def _bound(terms: dict[str, Number]) -> Any:
-    """The largest term of each."""
     if not isinstance(next(iter(terms.values())), np.ndarray):
         return max(terms, key=terms.__getitem__)
     return np.array([*terms])[np.argmax(np.stack(np.broadcast_arrays(*terms.values())), axis=0)]
@@ -386,7 +379,6 @@ class Products(Kernels):
         return Estimate(times, times * self._low, times * self._high, self._source, np.array(SHARES).take(bounds))
 
     def seconds(self, op: Op, size: tuple[Size, Size, Size]) -> Number:
-        """The same without interval and reason."""
         if _are_numbers(*size) or np.broadcast(*size).ndim == 0:
             return self._one(op, *map(float, size))[0]
         times = np.empty(np.broadcast(*size).size)

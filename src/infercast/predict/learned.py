@@ -198,7 +198,6 @@ class Learned:
         return join(first, second[0], padded_seconds(split_batch(op)[1], gpu)) if second else first
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
-        """The same without interval and reason, for those who ask by the thousand."""
         own, lesser = self._seconds(op, gpu), self._lesser(op, gpu)
         return own if lesser is None else np.minimum(own, self._seconds(op, lesser[0]) * lesser[1])
 
@@ -268,8 +267,7 @@ class Learned:
 
 # What estimates on a GPU rest on, family by family: own rows, a kernel known from other chips, a new one, or a bound.
 #
-# The error to be expected is the one that the model in question made on rows that were hidden from it: on hidden
-# shapes
+# The error to be expected is the one that the model in question made on rows that were hidden from it: on hidden shapes
 # of the same GPU where that was measured, on whole GPUs or whole kernels left out where it was not.
 
 
@@ -419,7 +417,6 @@ PREDICTORS = ("learned", "roofline")
 
 @lru_cache
 def default_artifact() -> Artifact:
-    """The artefact that comes with infercast."""
     return load_artifact(DATA / "fitted/kernels.npz")
 
 

@@ -24,9 +24,8 @@ from infercast.predict.forest import Forest
 # Kernels repeated in a loop while a meter is read: their power by physics, and what a learner of readings may know.
 #
 # A published table repeats a launch at most `MOST_LAUNCHES` times, with the same operands. So what is small stays in
-# L2,
-# and loops of short kernels are over before the meter, which gives the mean of the last second, has seen them alone. A
-# loop that lasts longer than `METER_SECONDS` is *settled*. Rows of whole modules have several operators.
+# L2, and loops of short kernels are over before the meter, which gives the mean of the last second, has seen them
+# alone. A loop that lasts longer than `METER_SECONDS` is *settled*. Rows of whole modules have several operators.
 
 
 Array = npt.NDArray[Any]
@@ -151,12 +150,10 @@ def _flat(value: Any, rows: int) -> Array:
 # What a meter reads of kernels on boards whose readings were published: a learned factor of power by physics.
 #
 # Readings are not a kernel's power alone. Short loops are over before the meter has settled, first launches compile,
-# and
-# the operands of some tables are zeros or one number. So a factor tells what *such a meter* shows. It is the kernel's
-# own
-# only where the loop settles and operands are random numbers (`OWN`): where joules were counted on an H200, products
-# drew what physics says and not what the factor made of it (docs/energy.md). Steps and runs never use it: energies add
-# up there.
+# and the operands of some tables are zeros or one number. So a factor tells what *such a meter* shows. It is the
+# kernel's own only where the loop settles and operands are random numbers (`OWN`): where joules were counted on an
+# H200, products drew what physics says and not what the factor made of it (docs/energy.md). Steps and runs never use
+# it: energies add up there.
 
 
 POWER = Inputs(
@@ -271,5 +268,4 @@ def reader_of(family: str, gpu: str) -> Reader | None:
 
 @cache
 def power_archive() -> Artifact | None:
-    """The archive that comes with infercast; None where it was left out."""
     return load_artifact(ARCHIVE, POWER) if ARCHIVE.exists() else None

@@ -33,11 +33,10 @@ def pipes_of(op: Op, gpu: Gpu) -> Pipes:
 
 def limits_of(op: Op, gpu: Gpu) -> dict[str, Array]:
     """Seconds that each pipe needs at least, for one launch or an array of them."""
-    return families_of(op)[0].limits(op, gpu)
+    return families_of(op)[0].hard_limits(op, gpu)
 
 
 def limit_seconds(op: Op, gpu: Gpu) -> Array:
-    """The longest of them."""
     return np.asarray(reduce(np.maximum, limits_of(op, gpu).values()))
 
 
@@ -45,12 +44,10 @@ class Floor:
     """No product is faster than the tensor cores or, where what it reads is ``cold``, than reading it."""
 
     def __init__(self, op: Op, gpu: Gpu, *, cold: bool = True) -> None:
-        """For all products like ``op`` on one GPU."""
         self._work, self._peak = families_of(op)[0].work, gpu.dense_flops(tensor_rate_of(op.compute_dtype))
         self._bandwidth = gpu.dram_bandwidth if cold else inf
 
     def __call__(self, op: Op, size: Any, seconds: Number) -> Number:
-        """The seconds, or what the hardware takes where that is more."""
         if self._work is None:
             return seconds
         flops, moved = self._work(op, size)
@@ -126,16 +123,13 @@ class Roofline:
     source = "roofline"
 
     def describe(self, gpu: Gpu) -> str:
-        """For people: what its estimates on this GPU rest on."""
         return "roofline with wave quantisation: nothing learned, so times are lower bounds"
 
     def reached(self, op: Op, gpu: Gpu) -> Efficiency:
-        """What an operator reaches of it: all."""
         del gpu
         return Efficiency(high=log(families_of(op)[0].spread.get(op.family, SPREAD)))
 
     def estimate(self, op: Op, gpu: Gpu) -> Estimate:
-        """One launch of ``op``; arrays of shapes give arrays of times."""
         pipes, reached = pipes_of(op, gpu), self.reached(op, gpu)
         launch = reached.launches * launch_floor(gpu)
         demands = np.stack(np.broadcast_arrays(launch, *pipes.values()))
@@ -150,12 +144,10 @@ class Roofline:
         return Estimate(seconds, low, high, source, bound)
 
     def source_of(self, op: Op, gpu: Gpu) -> str:
-        """What an estimate rests on."""
         del op, gpu
         return self.source
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
-        """The same without interval and reason, for those who ask by the thousand."""
         reached = self.reached(op, gpu)
         return reached.launches * launch_floor(gpu) + reached.work_seconds(pipes_of(op, gpu))
 
@@ -173,12 +165,10 @@ def launch_floor(gpu: Gpu) -> float:
 # GPUs of which no kernel was measured here: the roofline, at what kernels are known to reach of it.
 #
 # Of each family some numbers are in typical.toml: how many empty launches a kernel takes, and which share of its
-# busiest
-# pipe it reaches. Best known are architectures with numbers of their own, from published rows of kernels and published
-# runs (source ``published``); then a vendor's products; the other families' kernels of other vendors are taken to be
-# as
-# good as those that were measured on NVIDIA's GPUs (source ``typical``), and the upper end of the interval holds what
-# products lose.
+# busiest pipe it reaches. Best known are architectures with numbers of their own, from published rows of kernels and
+# published runs (source ``published``); then a vendor's products; the other families' kernels of other vendors are
+# taken to be as good as those that were measured on NVIDIA's GPUs (source ``typical``), and the upper end of the
+# interval holds what products lose.
 
 
 PUBLISHED = "published"
@@ -197,7 +187,6 @@ class Typical(Roofline):
     source = "typical"
 
     def describe(self, gpu: Gpu) -> str:
-        """For people: what its estimates on this GPU rest on."""
         if is_published(gpu):
             return (
                 f"the roofline at what kernels of {_architecture(gpu)} reach of it, by published rows of products and "
@@ -222,7 +211,6 @@ class Typical(Roofline):
 
 
 def is_published(gpu: Gpu) -> bool:
-    """Whether typical.toml has numbers of its architecture's own."""
     return _architecture(gpu) in _typical()
 
 

@@ -151,7 +151,7 @@ def _of_drafts(deployment: Deployment) -> list[str]:
     if drafting is not None:
         text = f"How many drafts are accepted is {drafting.acceptance.source}, and decides the result."
         return [f"{text} It is assumed: give --acceptance." if drafting.acceptance.is_assumed else text]
-    if model.prediction is None or deployment.engine.draft_passes is None:
+    if model.prediction is None or not deployment.engine.can_draft:
         return []
     config = '{"method": "mtp", "num_speculative_tokens": 1}'
     return [

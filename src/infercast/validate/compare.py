@@ -31,14 +31,11 @@ from infercast.validate.measured import WARM_UP, MeasuredFile, MeasuredRun
 # Engines that were measured with dummy weights: what an untrained router does to experts, and an untrained indexer.
 #
 # vLLM's dummy weights are about 1e-3 in size, so all scores of a router are equal but for tiny differences. Routers
-# that
-# rank scores in single precision still tell experts apart, and tokens spread evenly. Those that choose from groups
-# rank
-# softmax scores in bf16, where nearly all are equal: ties go to the same few experts for every token (12 of 64 in
+# that rank scores in single precision still tell experts apart, and tokens spread evenly. Those that choose from groups
+# rank softmax scores in bf16, where nearly all are equal: ties go to the same few experts for every token (12 of 64 in
 # DeepSeek-V2-Lite, twice its topk). With a correction bias, the dummy bias alone decides: the same topk experts for
-# all.
-# SGLang ranks the scores of groups in single precision, too.
-# Scores of an indexer are as equal, and what searches for the best of them counts them one after the other.
+# all. SGLang ranks the scores of groups in single precision, too. Scores of an indexer are as equal, and what searches
+# for the best of them counts them one after the other.
 
 
 def with_dummy_weights(model: ModelConfig, *, ties_groups: bool = True) -> ModelConfig:
@@ -62,9 +59,8 @@ def _tied(spec: ExpertFeedForward, *, ties_groups: bool) -> ExpertFeedForward:
 # Which part of a forecast is off: runs in which one of host, kernels and queue decides.
 #
 # A request alone on an idle engine shows the host: with a short prompt the GPU waits for launches. A static batch,
-# where
-# nobody waits for anybody else's arrival, is a replay of known steps: how long all its prompts take, and how long one
-# step of decoding takes. What is left to go wrong under load is the queue.
+# where nobody waits for anybody else's arrival, is a replay of known steps: how long all its prompts take, and how long
+# one step of decoding takes. What is left to go wrong under load is the queue.
 
 
 LEAST_PROMPTS = 1024
@@ -84,7 +80,6 @@ class Comparison:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 80 % interval."""
         if self.half_width is None:
             return None
         low, high = self.middle - self.half_width, self.middle + self.half_width
@@ -92,7 +87,6 @@ class Comparison:
 
     @property
     def is_inside(self) -> bool | None:
-        """Whether the measured value is in it."""
         ends = self.interval
         return None if ends is None else ends[0] <= self.measured <= ends[1]
 
@@ -129,7 +123,6 @@ class Parts:
 
 
 def parts_of(run: MeasuredRun, record: Record) -> Parts:
-    """Everything there is to tell about one run."""
     arrivals = np.array([request.arrival for request in run.workload.requests])
     num_input = sum(request.num_input for request in run.workload.requests)
     if not is_at_once(run.workload):
@@ -289,8 +282,7 @@ def compare_joules(run: MeasuredRun, energy: Energy | None) -> Comparison | None
 
 # Errors by how much was asked of an engine, and what of them is the machine's.
 #
-# A busy engine waits for the thread that plans and launches its steps, and machines of one kind differ in how fast
-# that
+# A busy engine waits for the thread that plans and launches its steps, and machines of one kind differ in how fast that
 # thread is. So the speed that the lightest load of a file shows is also tried on its other loads: what is left then is
 # not the machine's.
 
@@ -499,7 +491,6 @@ def _file_parts(name: str, runs: list[RunComparison]) -> FileParts:
 
 
 def _median(error: str, pairs: Iterable[Comparison | None]) -> float | None:
-    """Of an error by its name, over those that are known."""
     errors = [getattr(pair, error) for pair in pairs if pair is not None]
     return float(np.median(errors)) if errors else None
 
@@ -565,7 +556,6 @@ def deployment_of(
     *,
     real_weights: bool = False,
 ) -> Deployment:
-    """The engine that a file was measured on, as we would set it up."""
     return _started(measured, model_config, gpu, predictor, host, real_weights=real_weights)[0]
 
 
@@ -578,7 +568,6 @@ def _started(
     *,
     real_weights: bool,
 ) -> tuple[Deployment, bool]:
-    """The engine of a file, and whether it was told how many KV blocks to have."""
     source: str | Path = measured.model
     if model_config is not None and (model_config / f"{measured.model}.json").is_file():
         source = model_config / f"{measured.model}.json"
@@ -615,7 +604,6 @@ def _half_widths(replica: Replica, deployment: Deployment, run: MeasuredRun, rec
 def _compare(
     measured: MeasuredFile, run: MeasuredRun, record: Record, widths: list[float], slower: float
 ) -> RunComparison:
-    """Percentiles and throughput of one run, both sides by the same definitions."""
     both = zip(measured_summary(run).tolist(), summary_of(record).tolist(), widths, strict=True)
     pairs = [Comparison(*each, middle=each[2] * slower / EIGHTY) for each in both]
     pairs[-1] = replace(pairs[-1], middle=-pairs[-1].middle)  # what is slower has a lower rate

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from infercast.engines.base import AnyEngine, Deployment
+from infercast.engines.base import Deployment, Engine
 from infercast.engines.settings import ProfiledStep
 from infercast.errors import FileFormatError
 from infercast.forecast.explain.kernels import estimate_shape
@@ -113,9 +113,7 @@ class Profile:
         return queries, keys
 
 
-def read_profiles(
-    path: Path, document: Mapping[str, Any], engine: AnyEngine, *, has_experts: bool
-) -> Iterator[Profile]:
+def read_profiles(path: Path, document: Mapping[str, Any], engine: Engine, *, has_experts: bool) -> Iterator[Profile]:
     """All profiles of a measured file; the engine knows how it names its steps."""
     for position, profile in enumerate(document.get("profiles", ())):
         where = f"profiles[{position}]"
@@ -131,7 +129,7 @@ def read_profiles(
             raise FileFormatError(path, f"{where} cannot be read: {type(problem).__name__} {problem}") from None
 
 
-def _steps(profile: Mapping[str, Any], engine: AnyEngine) -> tuple[tuple[ProfiledStep, float], ...]:
+def _steps(profile: Mapping[str, Any], engine: Engine) -> tuple[tuple[ProfiledStep, float], ...]:
     """Kinds of steps and how often each ran; a long list is cut off in the file, its total is not."""
     listed = profile["annots"]
     found = [engine.profiled_step(name) for name, category, _ in listed if category == HOST_SIDE]

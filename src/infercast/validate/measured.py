@@ -6,7 +6,7 @@ and, where it is known, itl_p50_ms, the median time between two tokens) and, for
 ``prefix_len`` and ``groups``; requests of conversations have ``session``, ``turn`` and ``n_new``. ``summary.joule`` and
 ``summary.mean_w`` are what the board's energy counter said from just before the first request to the last token. Runs
 marked ``one_off_stall`` are left out. ``config.engine`` names the engine, vLLM where it is missing; what else the
-config must have is the engine's to say (``measured.py`` of its folder).
+config must have is the engine's to say (`Engine.measured_setup`).
 """
 
 from __future__ import annotations
@@ -141,7 +141,6 @@ def shipped_runs(engine: str = FIRST_MEASURED) -> list[Path]:
 
 
 def read_measured(path: Path) -> MeasuredFile:
-    """Read and check one file."""
     document = Fields(path, load_document(path), "the file")
     config, runs = Fields(path, document.get("config", dict), "config"), document.get("runs", list)
     measured, num_stalled = [], 0
@@ -164,7 +163,6 @@ def read_measured(path: Path) -> MeasuredFile:
 
 
 def load_document(path: Path) -> dict[str, Any]:
-    """The JSON object of a measured file."""
     try:
         content = path.read_bytes()
         if content.startswith(GZIP_MAGIC):
@@ -182,7 +180,6 @@ def load_document(path: Path) -> dict[str, Any]:
 
 
 def _read_run(run: Fields) -> MeasuredRun:
-    """One run, its requests put in order of arrival."""
     path, where = run.path, run.place
     kind, rows = run.get("kind", str), run.get("requests", list)
     if not rows:

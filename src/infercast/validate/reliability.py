@@ -66,7 +66,6 @@ def promises_of(pair: Comparison, slower: float, *, is_rate: bool = False) -> Pr
 
 
 def together(promises: Iterable[Promises]) -> Promises:
-    """All of them as one."""
     every = list(promises)
     if not every:
         return Promises(np.empty(0), np.empty(0, dtype=bool))

@@ -5,14 +5,14 @@ from itertools import combinations
 
 import pytest
 
-from infercast.engines.base import AnyEngine, engine_named
+from infercast.engines.base import Engine, engine_named
 from infercast.engines.sglang.settings import SglangSettings
 
 ENGINE = engine_named("sglang")
 FLAGS = ENGINE.flags
 
 
-def places_of(engine: AnyEngine) -> list[set[str]]:
+def places_of(engine: Engine) -> list[set[str]]:
     flags, commands = engine.flags, engine.commands
     return [
         set(flags.switches), set(flags.values), set(flags.settings), set(flags.not_modelled), set(flags.other_names),

@@ -16,11 +16,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from functools import partial
 from typing import Any
 
 from infercast.bundled import read_data
-from infercast.engines.base import Deployment, Engine, Tell, Version, check_capability, shared_seconds
+from infercast.engines.base import Deployment, Engine, Tell, Version
 from infercast.engines.settings import Fields, MeasuredSetup, ProfiledStep, read_setting
 from infercast.engines.sglang.host import SglangHost, SglangHostModel
 from infercast.engines.sglang.kernels import EXPERT_LAUNCHES, choose_kernels, expert_multiples
@@ -62,7 +61,6 @@ FUSING_MODELS = frozenset({
 
 
 def fuses_norms(model: ModelConfig, gpu: Gpu) -> bool:
-    """Whether all-reduces of a tensor-parallel group carry norms by default."""
     return model.architecture in FUSING_MODELS and gpu.architecture in FUSING_GPUS
 
 
@@ -172,7 +170,6 @@ def measured_setup(config: Fields) -> MeasuredSetup:
 
 
 def profiled_step(name: str) -> ProfiledStep | None:
-    """What a step held, from its name."""
     if (decode := DECODE.match(name)) is not None:
         return ProfiledStep(0, 0, int(decode[1]))
     prompts = PROMPTS.match(name)
@@ -187,7 +184,6 @@ GROUPED = 0.3
 
 
 def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: StepTimer, warmed_up: bool) -> Replica:
-    """One replica of a deployment."""
     host, stages = deployment.host, deployment.layout.pipeline
     conservativeness = settings.schedule_conservativeness * (GROUPED if settings.groups > 1 else 1.0)
     first = min(FIRST_RATIO * conservativeness, 1.0)
@@ -274,58 +270,55 @@ TRIED = (
 BOUNDS = ("chunked_prefill_size", "max_running_requests", "context_length")
 
 
-def _describe(settings: ResolvedSglang) -> str:
-    chunk = "whole prompts" if settings.chunk is None else f"prompts in chunks of {settings.chunk:,} tokens"
-    return (
-        f"{chunk}, up to {settings.max_running_requests:,} requests; context_length {settings.context_length:,}; "
-        f"mem_fraction_static {settings.mem_fraction_static:g}; radix cache "
-        f"{'off' if settings.disable_radix_cache else 'on'}"
-        + (f"; hierarchical cache, {_tier(settings)}" if settings.enable_hierarchical_cache else "")
-    )
-
-
 def _tier(settings: ResolvedSglang) -> str:
     size, ratio = settings.hicache_size, settings.hicache_ratio
     return f"{size:,} GB of host memory a GPU" if size else f"{ratio:g} times as large in host memory"
 
 
-def _release(name: str) -> Engine[SglangSettings, ResolvedSglang]:
-    return Engine(
-        name=name,
-        title="SGLang",
-        load_balancer="round_robin",
-        names=Names(**read_data("engines/sglang/names.toml")),
-        flags=FLAGS,
-        commands=Commands(**read_data("engines/sglang/commands.toml")),
-        settings_type=SglangSettings,
-        settings_from=settings_of,
-        bounds=BOUNDS,
-        shown=(*BOUNDS, "mem_fraction_static", "disable_radix_cache"),
-        describe=_describe,
-        resolve=resolve,
-        check_gpu=partial(check_capability, "SGLang", OLDEST, "Turing, such as t4"),
-        fuses_norms=fuses_norms,
-        shares_copies=False,
-        spread=spread,
-        sizes_for=sizes_for,
-        tried=TRIED,
-        choose_kernels=choose_kernels,
-        expert_multiples=expert_multiples,
-        expert_launches=EXPERT_LAUNCHES,
-        graphs=lambda settings: SglangGraphs(settings.decode_sizes, settings.prefill_sizes),
-        plan_memory=plan_memory,
-        tokens_under_way=lambda settings, _: settings.max_num_batched_tokens,
-        host_type=SglangHost,
-        host_model=SglangHostModel,
-        replica=sglang_replica,
-        shared_seconds=shared_seconds,
-        measured_setup=measured_setup,
-        profiled_step=profiled_step,
-        ties_groups=False,
-        before=before,
-        tuned_since=TUNED_SINCE,
-        close_since=(0, 5, 16),
-    )
+class Sglang(Engine):
+    """One release of SGLang."""
+
+    title = "SGLang"
+    close_since = (0, 5, 16)
+    load_balancer = "round_robin"
+    shares_copies = False
+    names = Names(**read_data("engines/sglang/names.toml"))
+    commands = Commands(**read_data("engines/sglang/commands.toml"))
+    settings_type = SglangSettings
+    bounds = BOUNDS
+    shown = (*BOUNDS, "mem_fraction_static", "disable_radix_cache")
+    tried = TRIED
+    oldest_gpu = OLDEST, "Turing, such as t4"
+    expert_launches = EXPERT_LAUNCHES
+    ties_groups = False
+    tuned_since = TUNED_SINCE
+    host_type = SglangHost
+
+    settings_from = staticmethod(settings_of)
+    resolve = staticmethod(resolve)
+    spread = staticmethod(spread)
+    sizes_for = staticmethod(sizes_for)
+    fuses_norms = staticmethod(fuses_norms)
+    choose_kernels = staticmethod(choose_kernels)
+    expert_multiples = staticmethod(expert_multiples)
+    plan_memory = staticmethod(plan_memory)
+    host_model = staticmethod(SglangHostModel)
+    replica = staticmethod(sglang_replica)
+    measured_setup = staticmethod(measured_setup)
+    profiled_step = staticmethod(profiled_step)
+    before = staticmethod(before)
+
+    def describe(self, settings: ResolvedSglang) -> str:
+        chunk = "whole prompts" if settings.chunk is None else f"prompts in chunks of {settings.chunk:,} tokens"
+        return (
+            f"{chunk}, up to {settings.max_running_requests:,} requests; context_length {settings.context_length:,}; "
+            f"mem_fraction_static {settings.mem_fraction_static:g}; radix cache "
+            f"{'off' if settings.disable_radix_cache else 'on'}"
+            + (f"; hierarchical cache, {_tier(settings)}" if settings.enable_hierarchical_cache else "")
+        )
+
+    def graphs(self, settings: ResolvedSglang) -> SglangGraphs:
+        return SglangGraphs(settings.decode_sizes, settings.prefill_sizes)
 
 
-RELEASES = {NEWEST: _release(NEWEST)}
+RELEASES = {NEWEST: Sglang(name=NEWEST, flags=FLAGS)}

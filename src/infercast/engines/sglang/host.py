@@ -73,7 +73,6 @@ class LaunchWork(NamedTuple):
 
 @lru_cache
 def launch_work(model: ModelConfig, layout: ParallelLayout) -> LaunchWork:
-    """Count what a step of the model takes to launch."""
     calls = [*token_calls(model, layout, 2), *attention_calls(model, layout, PROMPT, PROMPT)]
     mixers = [(stack.mixer, stack.layers) for stack in model.stacks if not stack.mixer.is_empty]
     stored = sum(layers for mixer, layers in mixers if isinstance(mixer, GroupedAttention) and mixer.stores_rotated)
@@ -111,16 +110,13 @@ class SglangHostModel:
 
     @property
     def gap_seconds(self) -> float:
-        """What the GPU idles between the kernels of one step."""
         return GAP_SECONDS * self._work.kernels
 
     @property
     def waited_share(self) -> float:
-        """Nothing is known to wait for the GPU while it launches."""
         return 0.0
 
     def cost(self, launch: Launch, num_sequences: int, num_tokens: int, num_prompts: int) -> HostCost:
-        """The host's part of a step."""
         host = self._host
         plan = host.plan + host.plan_sequence * num_sequences
         process = host.process + host.process_sequence * num_sequences
@@ -139,7 +135,6 @@ class SglangHostModel:
         return borrowed / self._launching[Launch.EAGER] if borrowed else 0.0
 
     def rests_on(self) -> list[str]:
-        """A sentence for each kind of layers whose host time was seen in one model only."""
         return [
             f"The host time of {LAYERS[term]} was seen in {seen} only."
             for term, seen in SEEN_IN_ONE.items()

@@ -77,18 +77,7 @@ TRITON_BEFORE_BLACKWELL = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"
 """Those that run it on Hopper, too."""
 
 
-def is_latent(model: ModelConfig) -> bool:
-    """Whether layers keep latents in place of keys and values."""
-    return any(isinstance(stack.mixer, LatentAttention) for stack in model.stacks)
-
-
-def is_block_sparse(model: ModelConfig) -> bool:
-    """Whether layers choose whole blocks of keys (MiniMax-M3)."""
-    return any(isinstance(stack.mixer, BlockSparseAttention) for stack in model.stacks)
-
-
 def attention_backend(model: ModelConfig, gpu: Gpu, asked: str | None) -> str:
-    """The one asked for, or the engine's choice."""
     if asked is not None:
         named = RENAMED.get(asked, asked)
         if named not in PAGES:
@@ -96,9 +85,9 @@ def attention_backend(model: ModelConfig, gpu: Gpu, asked: str | None) -> str:
         return named
     if gpu.vendor.lower() != "nvidia":
         return "aiter"
-    if any(isinstance(stack.mixer, SparseLatentAttention) for stack in model.stacks):
+    if model.has_mixer(SparseLatentAttention):
         return "dsa"
-    return _for_latents(model, gpu) if is_latent(model) else _for_heads(model, gpu)
+    return _for_latents(model, gpu) if model.has_mixer(LatentAttention) else _for_heads(model, gpu)
 
 
 def _for_latents(model: ModelConfig, gpu: Gpu) -> str:
@@ -109,7 +98,7 @@ def _for_latents(model: ModelConfig, gpu: Gpu) -> str:
 
 def _for_heads(model: ModelConfig, gpu: Gpu) -> str:
     if gpu.architecture in DATACENTER_BLACKWELL:
-        if is_block_sparse(model):
+        if model.has_mixer(BlockSparseAttention):
             return "fa4"
         return "flashinfer" if model.architecture in FLASHINFER_ON_BLACKWELL else "trtllm_mha"
     if model.architecture in TRITON_BEFORE_BLACKWELL:
@@ -123,7 +112,7 @@ def page_size(model: ModelConfig, backend: str, asked: int | None) -> int:
     """Tokens of a page: what was asked for if the kernels take it, or what the engine puts in its place."""
     pages = PAGES[backend]
     if not pages:
-        return asked or (BLOCK_PAGE if is_block_sparse(model) else 1)
+        return asked or (BLOCK_PAGE if model.has_mixer(BlockSparseAttention) else 1)
     return asked if asked in pages else pages[0]
 
 
@@ -290,7 +279,6 @@ has 64, and how many times as long they take: 34.1 us for 41.2, 12.2 for 16.0 an
 
 
 def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> ModelConfig:
-    """The model with SGLang's kernels."""
     has_windows = any(isinstance(stack.mixer, GroupedAttention) and stack.mixer.window for stack in model.stacks)
     stores = model.architecture in STORING and model.cache_dtype == "bf16" and not has_windows
 
@@ -302,7 +290,7 @@ def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> Mode
 
     if gpu.architecture in DATACENTER_BLACKWELL and model.kv_dtype == "auto":
         # Sparse attention keeps its latents in fp8 there, unless it is told otherwise.
-        sparse = any(isinstance(stack.mixer, SparseLatentAttention) for stack in model.stacks)
+        sparse = model.has_mixer(SparseLatentAttention)
         model = replace(model, kv_dtype="fp8") if sparse else model
     weights = replace(
         model.weights,

@@ -133,7 +133,6 @@ def offload_of(
     layout: ParallelLayout,
     gpu: Gpu,
 ) -> Offload | None:
-    """The tier; None where it is not asked for."""
     if not settings.enable_hierarchical_cache:
         return None
     if shape.states or shape.state_blocks or any(shape.windows):

@@ -87,7 +87,6 @@ def by_memory(gpu: Gpu, tensor: int) -> tuple[int, int]:
 
 
 def graph_bytes(decode_sizes: tuple[int, ...], prefill_sizes: tuple[int, ...]) -> float:
-    """What the formula sets aside for CUDA graphs."""
     return float(MIB * (GRAPH_MIB * max(decode_sizes, default=0) + PREFILL_SIZE_MIB * len(prefill_sizes)))
 
 

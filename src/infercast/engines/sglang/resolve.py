@@ -13,14 +13,14 @@ from dataclasses import asdict
 from typing import NamedTuple
 
 from infercast.engines.host import Launch
-from infercast.engines.sglang.kernels import EAGER_BACKENDS, attention_backend, check_backend, is_latent, page_size
+from infercast.engines.sglang.kernels import EAGER_BACKENDS, attention_backend, check_backend, page_size
 from infercast.engines.sglang.kv_cache import state_pool
 from infercast.engines.sglang.memory import Reserved, budget, by_memory, tokens_that_fit
 from infercast.engines.sglang.settings import PREFILL_GRAPHS, ResolvedSglang, SglangSettings, check
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
-from infercast.models.mixers import CompressedAttention
+from infercast.models.mixers import CompressedAttention, LatentAttention
 from infercast.models.spec import ModelConfig
 
 PREFILL_STRETCHES = (
@@ -61,7 +61,6 @@ class SglangGraphs(NamedTuple):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Token counts of either."""
         return tuple(sorted({*self.decode, *self.prefill}))
 
     def launch(self, num_tokens: int, is_decode: bool) -> tuple[Launch, int]:
@@ -117,9 +116,8 @@ LATENT_GRAPH = 2048
 
 
 def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ResolvedSglang:
-    """Fill in every default."""
     check(asked, model.max_positions)
-    if any(isinstance(stack.mixer, CompressedAttention) for stack in model.stacks):
+    if model.has_mixer(CompressedAttention):
         raise InputError(
             f"SGLang's caches of {model.name}, whose keys are compressed, are not modelled; use another engine"
         )
@@ -145,7 +143,7 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
             largest_graph=max(decode),
             decode_graphs=replays,
             num_prefill_sizes=len(prefill),
-            is_latent=is_latent(model),
+            is_latent=model.has_mixer(LatentAttention),
             dp_copies=groups if asked.enable_dp_attention else 0,
             deepep=layout.all_to_all,
         )
@@ -192,7 +190,7 @@ def _prefill_sizes(
     asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu, chunk: int
 ) -> tuple[int, ...]:
     """Graphs of steps of prompts, which the engine records for plain attention without exchanges of tokens, on CUDA."""
-    latent = is_latent(model)
+    latent = model.has_mixer(LatentAttention)
     off = layout.all_to_all or asked.enable_dp_attention or asked.cuda_graph_backend_prefill != PREFILL_GRAPHS[0]
     if off or gpu.vendor != "NVIDIA" or not prompt_graphs(model, is_latent=latent, pipeline=layout.pipeline):
         return ()

@@ -124,12 +124,10 @@ class ResolvedSglang(SglangSettings):
 
     @property
     def max_num_seqs(self) -> int:
-        """Sequences of the largest step."""
         return self.max_running_requests
 
     @property
     def max_model_len(self) -> int:
-        """Tokens of the longest sequence."""
         return self.longest
 
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, fields, replace
-from functools import partial
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from infercast.bundled import read_data
-from infercast.engines.base import Deployment, Engine, Tell, check_capability, shared_seconds
-from infercast.engines.host import DraftPasses
+from infercast.engines.base import Deployment, Engine, Tell
+from infercast.engines.host import DraftPasses, Graphs, HostModel
 from infercast.engines.settings import Fields, MeasuredSetup, ProfiledStep
 from infercast.engines.speculation import Drafting
-from infercast.engines.vllm.host import VllmHost, VllmHostModel, launch_work
+from infercast.engines.vllm.host import VllmHost, VllmHostModel, VllmPasses, launch_work
 from infercast.engines.vllm.kernels import (
     EXPERT_LAUNCHES,
     choose_sparse_kernels,
@@ -33,6 +32,7 @@ from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import LatentAttention
 from infercast.models.spec import ModelConfig
+from infercast.ops import Op
 from infercast.predict.adjust.power import SETTLE_SECONDS
 from infercast.serve import FirstCome, Replica
 from infercast.serve.cache.tiers import Offload
@@ -162,7 +162,6 @@ def measured_setup(config: Fields) -> MeasuredSetup:
 
 
 def profiled_step(name: str) -> ProfiledStep | None:
-    """What a step held, from its name."""
     match = STEP.match(name)
     return None if match is None else ProfiledStep(*(int(match.group(group)) for group in (1, 2, 3, 4)))
 
@@ -188,7 +187,6 @@ def _further_settings(arguments: Fields) -> dict[str, Any]:
 
 
 def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: StepTimer, warmed_up: bool) -> Replica:
-    """One replica of a deployment."""
     host, version, stages = deployment.host, settings.version, deployment.layout.pipeline
     is_v2, drafting = runs_v2(deployment.model, version), settings.drafting
     shape = deployment.memory.kv.shape._replace(retained=max(0, settings.read_ahead - 1))
@@ -247,7 +245,6 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
 
 
 def _speculation(drafting: Drafting, version: EngineVersion) -> Speculation:
-    """Drafts as the scheduler sees them."""
     return Speculation(
         drafting.num_drafts,
         drafting.acceptance.rates,
@@ -294,14 +291,6 @@ TRIED = (
 BOUNDS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
 
 
-def _describe(settings: ResolvedSettings) -> str:
-    return (
-        f"up to {settings.max_num_batched_tokens:,} tokens, {settings.max_num_seqs:,} sequences per step; "
-        f"max_model_len {settings.max_model_len:,}; prefix caching {'on' if settings.enable_prefix_caching else 'off'}"
-        + ("" if settings.tier is None else f"; {settings.tier.num_bytes / GIB:,.4g} GiB of KV cache in host memory")
-    )
-
-
 def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ResolvedSettings:
     resolved = resolve(
         settings,
@@ -313,7 +302,7 @@ def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayou
         drafting=_drafting(settings, model, layout),
     )
     least = resolved.block_size
-    if States.of(model).kept and any(isinstance(stack.mixer, LatentAttention) for stack in model.stacks):
+    if States.of(model).kept and model.has_mixer(LatentAttention):
         least = max(least, resolved.version.latent_unit)
     size = hybrid_block_size(model, layout, least, resolved.state_blocks)
     if resolved.mamba_cache_mode == ALIGN and resolved.version.needs_whole_blocks:
@@ -346,65 +335,88 @@ def _drafting(settings: EngineSettings, model: ModelConfig, layout: ParallelLayo
     )
 
 
-def _most_tokens(given: Mapping[str, Any]) -> int:
-    if given.get("speculative_config") is None:
-        return 1
-    from infercast.engines.vllm.speculation import most_tokens  # noqa: PLC0415 - most engines do not draft
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Vllm(Engine):
+    """One release of vLLM."""
 
-    return most_tokens(given["speculative_config"])
+    rules: EngineVersion
+
+    title = "vLLM"
+    close_since = (0, 20)
+    load_balancer = "vllm"
+    servers_by_rank = True
+    names = Names(**read_data("engines/vllm/names.toml"))
+    commands = Commands(**read_data("engines/vllm/commands.toml"))
+    settings_type = EngineSettings
+    bounds = BOUNDS
+    shown = (*BOUNDS, "gpu_memory_utilization", "enable_prefix_caching")
+    tried = TRIED
+    oldest_gpu = OLDEST, "Volta, such as v100-sxm"
+    can_draft = True
+    expert_launches = EXPERT_LAUNCHES
+    host_type = VllmHost
+
+    settings_from = staticmethod(settings_of)
+    resolve = staticmethod(_resolve)
+    choose_kernels = staticmethod(choose_sparse_kernels)
+    expert_multiples = staticmethod(expert_multiples)
+    adapters = staticmethod(adapter_slots)
+    plan_memory = staticmethod(plan_memory)
+    check_memory = staticmethod(check_state_blocks)
+    replica = staticmethod(vllm_replica)
+    measured_setup = staticmethod(measured_setup)
+    profiled_step = staticmethod(profiled_step)
+    before = staticmethod(before)
+
+    def describe(self, settings: ResolvedSettings) -> str:
+        tier = settings.tier
+        return (
+            f"up to {settings.max_num_batched_tokens:,} tokens, {settings.max_num_seqs:,} sequences per step; "
+            f"max_model_len {settings.max_model_len:,}; "
+            f"prefix caching {'on' if settings.enable_prefix_caching else 'off'}"
+            + ("" if tier is None else f"; {tier.num_bytes / GIB:,.4g} GiB of KV cache in host memory")
+        )
+
+    def fuses_norms(self, model: ModelConfig, gpu: Gpu) -> bool:
+        return gpu.kernels in FUSING_KERNELS
+
+    def is_new_kernel(self, op: Op, gpu: Gpu) -> bool:
+        return is_new(self.rules, op, gpu)
+
+    def has_new_runner(self, model: ModelConfig) -> bool:
+        return runs_v2(model, self.rules) and not runs_v2(model, ENGINES[MEASURED])
+
+    def graphs(self, settings: ResolvedSettings) -> Graphs:
+        return settings.graphs
+
+    def drafts(self, asked: EngineSettings) -> bool:
+        return asked.speculative_config is not None
+
+    def most_tokens(self, given: Mapping[str, Any]) -> int:
+        if given.get("speculative_config") is None:
+            return 1
+        from infercast.engines.vllm.speculation import most_tokens  # noqa: PLC0415 - most engines do not draft
+
+        return most_tokens(given["speculative_config"])
+
+    def drafting(self, settings: ResolvedSettings) -> Drafting | None:
+        return settings.drafting
+
+    def draft_passes(self, deployment: Deployment) -> DraftPasses:
+        return VllmPasses(deployment)
+
+    def tokens_under_way(self, settings: ResolvedSettings, layout: ParallelLayout) -> int:
+        return settings.most_under_way(layout.pipeline)
+
+    def host_model(
+        self, host: VllmHost, model: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings
+    ) -> HostModel:
+        return VllmHostModel(host, launch_work(model, layout, gpu), settings.mamba_cache_mode)
 
 
-def _draft_passes(deployment: Deployment) -> DraftPasses:
-    from infercast.engines.vllm.host import VllmPasses  # noqa: PLC0415 - most engines do not draft
-
-    return VllmPasses(deployment)
-
-
-def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
-    return Engine(
-        name=name,
-        title="vLLM",
-        note="" if name == MEASURED else f"rules by its source, costs as measured on {MEASURED.partition('@')[2]}",
-        is_measured=name == MEASURED,
-        close_since=(0, 20),
-        is_new_kernel=partial(is_new, ENGINES[name]),
-        has_new_runner=lambda model: runs_v2(model, ENGINES[name]) and not runs_v2(model, ENGINES[MEASURED]),
-        load_balancer="vllm",
-        servers_by_rank=True,
-        names=Names(**read_data("engines/vllm/names.toml")),
-        flags=flags_of(name),
-        commands=Commands(**read_data("engines/vllm/commands.toml")),
-        settings_type=EngineSettings,
-        settings_from=settings_of,
-        bounds=BOUNDS,
-        shown=(*BOUNDS, "gpu_memory_utilization", "enable_prefix_caching"),
-        describe=_describe,
-        resolve=_resolve,
-        check_gpu=partial(check_capability, "vLLM", OLDEST, "Volta, such as v100-sxm"),
-        tried=TRIED,
-        before=before,
-        fuses_norms=lambda _, gpu: gpu.kernels in FUSING_KERNELS,
-        choose_kernels=choose_sparse_kernels,
-        expert_multiples=expert_multiples,
-        expert_launches=EXPERT_LAUNCHES,
-        graphs=lambda settings: settings.graphs,
-        drafts=lambda settings: settings.speculative_config is not None,
-        most_tokens=_most_tokens,
-        adapters=adapter_slots,
-        drafting=lambda settings: settings.drafting,
-        draft_passes=_draft_passes,
-        plan_memory=plan_memory,
-        check_memory=check_state_blocks,
-        tokens_under_way=lambda settings, layout: settings.most_under_way(layout.pipeline),
-        host_type=VllmHost,
-        host_model=lambda host, model, layout, gpu, settings: VllmHostModel(
-            host, launch_work(model, layout, gpu), settings.mamba_cache_mode
-        ),
-        replica=vllm_replica,
-        shared_seconds=shared_seconds,
-        measured_setup=measured_setup,
-        profiled_step=profiled_step,
-    )
+def _release(name: str) -> Vllm:
+    note = "" if name == MEASURED else f"rules by its source, costs as measured on {MEASURED.partition('@')[2]}"
+    return Vllm(name=name, note=note, is_measured=name == MEASURED, flags=flags_of(name), rules=ENGINES[name])
 
 
 RELEASES = {name: _release(name) for name in ENGINES}

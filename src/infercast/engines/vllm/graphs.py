@@ -6,7 +6,8 @@ Facts of vLLM 0.25 and 0.32: ``v1/worker/gpu/cudagraph_utils.py`` (V2 model runn
 from __future__ import annotations
 
 import bisect
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 from infercast.engines.host import Launch
 
@@ -28,28 +29,7 @@ def capture_sizes(largest: int, max_num_batched_tokens: int, beside: int | None 
     return tuple(sorted(size for size in sizes if size <= largest))
 
 
-class Graphs(NamedTuple):
-    """The graphs an engine recorded at its start; no sizes: none."""
-
-    sizes: tuple[int, ...]
-    max_num_seqs: int
-    mode: str = MODES[0]
-
-    def launch(self, num_tokens: int, is_decode: bool) -> tuple[Launch, int]:
-        """How a step of that many tokens is launched, and how many are then computed: the next recorded size."""
-        if not self.sizes or num_tokens > self.sizes[-1]:
-            return Launch.EAGER, num_tokens
-        padded = self.sizes[bisect.bisect_left(self.sizes, num_tokens)]
-        # Full graphs exist for as many sequences as can run. A batch that is padded beyond that has none.
-        if is_decode and padded <= self.max_num_seqs and self.mode != "piecewise":
-            return Launch.FULL_GRAPH, padded
-        if self.mode == "full_decode_only":
-            return Launch.EAGER, num_tokens
-        return Launch.PIECEWISE_GRAPHS, padded
-
-
 def round_up(size: int, width: int) -> int:
-    """The next multiple."""
     return -(-size // width) * width
 
 
@@ -66,20 +46,21 @@ def with_whole_sequences(sizes: tuple[int, ...], most: int, width: int) -> tuple
     return tuple(sorted({*sizes, *(size for each in counts if each <= most and (size := each * width) <= largest)}))
 
 
-class VerifyGraphs(NamedTuple):
-    """The graphs of an engine that drafts."""
+@dataclass(frozen=True)
+class Graphs:
+    """The graphs an engine recorded at its start; no sizes: none."""
 
     sizes: tuple[int, ...]
     max_num_seqs: int
     mode: str = MODES[0]
     width: int = 1
-    """Tokens of a sequence in a step that is one graph."""
-    has_holes: bool = True
+    """Tokens of a sequence in a step that is one graph: several where drafts are verified."""
+    has_holes: bool = False
     """Whether a size for any step hides a larger one for uniform steps (V2 runner up to 0.31)."""
 
-    @property
+    @cached_property
     def _full_sizes(self) -> list[int]:
-        """Token counts of full graphs."""
+        """Token counts of full graphs, which exist for as many sequences as can run."""
         if not self.sizes or self.mode == "piecewise":
             return []
         most = min(self.sizes[-1], self.max_num_seqs * self.width)
@@ -87,7 +68,6 @@ class VerifyGraphs(NamedTuple):
 
     @property
     def num_full(self) -> int:
-        """Graphs of whole steps."""
         return len(self._full_sizes)
 
     def launch(self, num_tokens: int, is_decode: bool) -> tuple[Launch, int]:
@@ -104,6 +84,5 @@ class VerifyGraphs(NamedTuple):
 
 
 def _next(sizes: list[int] | tuple[int, ...], num_tokens: int) -> int | None:
-    """The smallest that is large enough."""
     place = bisect.bisect_left(sizes, num_tokens)
     return sizes[place] if place < len(sizes) else None

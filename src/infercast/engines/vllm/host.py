@@ -35,7 +35,7 @@ PACKED_EXPERTS = ("GptOssForCausalLM",)
 RECURRENT = ("scan", "state_update", "convolution")
 """Kernels that the host's time for a recurrent layer holds."""
 SCANS = {"gdn": "gdn", "kda": "delta", "mamba2": "mamba"}
-"""What the host pays for a layer with a scan goes by its kind."""
+"""What the host pays for a layer with a scan goes by its kind; kinds that were not measured cost as Kimi's."""
 PROMPT = np.array([2])
 GAP_SECONDS = 0.15e-6
 """What a GPU idles between two kernels of a step beyond what their estimates hold, from decode steps on an H200."""
@@ -77,7 +77,6 @@ class LaunchWork(NamedTuple):
 
     @property
     def gap_seconds(self) -> float:
-        """What the GPU idles between the kernels of one step."""
         return GAP_SECONDS * (self.kernels + EXPERT_KERNELS * self.expert_layers + HEAD_KERNELS)
 
 
@@ -96,7 +95,7 @@ def _composed_layers(config: ModelConfig, layout: ParallelLayout) -> Counter[str
             caches = stack.mixer.caches(shard)
             kind = "sparse" if len(caches) > 1 else "latent"
             kind = "recurrent" if any(cache.bytes_per_sequence for cache in caches) else kind
-            counts[SCANS[scans[0]] if scans else kind] += stack.layers
+            counts[SCANS.get(scans[0], "delta") if scans else kind] += stack.layers
     return counts
 
 
@@ -107,7 +106,6 @@ def compiles_kernels(config: ModelConfig, layout: ParallelLayout) -> bool:
 
 @lru_cache
 def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> LaunchWork:
-    """Count what a step of the model takes to launch."""
     calls = [*token_calls(config, layout, 2), *attention_calls(config, layout, PROMPT, PROMPT)]
     composed = _composed_layers(config, layout)
     experts = [stack for stack in config.stacks if stack.feed_forward.experts]
@@ -266,7 +264,6 @@ class VllmHostModel:
 
     @property
     def gap_seconds(self) -> float:
-        """What the GPU idles between the kernels of one step."""
         return self._work.gap_seconds
 
     @property
@@ -277,7 +274,6 @@ class VllmHostModel:
         return RECURRENT_WAIT * self._work.mamba_layers / self._work.layers if self._mode == ALL else 0.0
 
     def cost(self, launch: Launch, num_sequences: int, num_tokens: int, num_prompts: int) -> HostCost:
-        """The host's part of a step."""
         host, work = self._host, self._work
         launching = self._launching[launch, num_prompts > 0]
         if num_prompts and work.scanned_layers:
@@ -341,11 +337,9 @@ class VllmPasses:
 
     @property
     def gap_seconds(self) -> float:
-        """What the GPU idles between the kernels of one pass."""
         return 0.0 if self._work is None else GAP_SECONDS * (self._work.kernels + DRAFT_HEAD_KERNELS)
 
     def padded(self, num_sequences: int) -> int:
-        """Sequences that a later pass computes for so many."""
         place = bisect.bisect_left(self._sizes, num_sequences)
         return self._sizes[place] if place < len(self._sizes) else num_sequences
 

@@ -59,7 +59,7 @@ DATACENTER_BLACKWELL = ("blackwell", "blackwell-ultra")
 def default_block_size(model: ModelConfig, gpu: Gpu) -> int:
     """What the engine chooses where nobody asks for a size."""
     latent = [stack.mixer for stack in model.stacks if isinstance(stack.mixer, LatentAttention)]
-    if any(isinstance(stack.mixer, CompressedAttention) for stack in model.stacks):
+    if model.has_mixer(CompressedAttention):
         return COMPRESSED
     chosen = [stack.mixer.block for stack in model.stacks if isinstance(stack.mixer, BlockSparseAttention)]
     if not latent:
@@ -87,7 +87,6 @@ FORMATS = {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}
 
 
 def rule_of_thumb(tokens: int, experts: int, dtype: str) -> Configuration:
-    """Without a tuned file."""
     if dtype == "fp8_block":
         stages = 4 if tokens <= 4 else 3
         return Configuration(
@@ -128,7 +127,6 @@ def device_name(gpu: Gpu) -> str:
 
 
 def file_name(experts: int, inter: int, dtype: str, gpu: Gpu) -> str:
-    """Where vLLM looks for a layer's configurations."""
     written = f",dtype={FORMATS[dtype]}" if FORMATS[dtype] else ""
     blocks = ",block_shape=[128,128]" if dtype == "fp8_block" else ""
     return f"E={experts},N={inter},device_name={device_name(gpu)}{written}{blocks}.json"
@@ -138,7 +136,6 @@ _tuned = cache(partial(read_data, "engines/vllm/tuned_experts.toml"))
 
 
 def has_tuned_file(experts: int, inter: int, dtype: str, gpu: Gpu) -> bool:
-    """Whether vLLM's package has a configuration tuned for this layer."""
     return inter in _tuned().get(device_name(gpu), {}).get(dtype, {}).get(str(experts), [])
 
 

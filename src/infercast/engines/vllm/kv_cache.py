@@ -95,7 +95,6 @@ class States(NamedTuple):
 
     @classmethod
     def of(cls, model: ModelConfig) -> States:
-        """Those of a model."""
         shard = model.shard(ParallelLayout())
         caches = [cache for stack in model.stacks for cache in stack.mixer.caches(shard)]
         return cls(
@@ -121,7 +120,6 @@ class States(NamedTuple):
 
 
 def runs_v2(model: ModelConfig, version: EngineVersion) -> bool:
-    """Whether a release runs a model by the V2 model runner."""
     return version.runs_v2(model.architecture, has_experts=model.has_experts, has_states=States.of(model).kept)
 
 
@@ -311,7 +309,6 @@ def _aligned(kind: Kind) -> int:
 
 
 def _layers(group: Group) -> int:
-    """Layers of the width that most have."""
     return max(Counter(size for _, size in group).values())
 
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from infercast.engines.memory import Memory
-from infercast.engines.vllm.graphs import VerifyGraphs
 from infercast.engines.vllm.host import compiles_kernels
 from infercast.engines.vllm.kernels import INDEXED, expert_multiples
 from infercast.engines.vllm.kv_cache import States, kv_layout, runs_v2
@@ -58,7 +57,7 @@ def draft_buffers(config: ModelConfig, settings: ResolvedSettings) -> float:
 def draft_graphs(layout: ParallelLayout, settings: ResolvedSettings) -> tuple[int, int]:
     """Kernels of a pass, and graphs that are recorded of passes: the first as the target's, later ones whole."""
     drafting, graphs = settings.drafting, settings.graphs
-    if drafting is None or drafting.draft is None or not isinstance(graphs, VerifyGraphs):
+    if drafting is None or drafting.draft is None:
         return 0, 0
     one = np.array([1])
     draft = drafting.draft
@@ -99,7 +98,6 @@ def adapter_slots(settings: EngineSettings, model: ModelConfig, layout: Parallel
 
 
 def slots_bytes(config: ModelConfig, layout: ParallelLayout) -> float:
-    """What adapters take of a GPU."""
     if config.adapters is None:
         return 0.0
     return adapter_bytes(token_calls(config, layout, 1), config.adapters, config.weights.base)
@@ -242,10 +240,7 @@ def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedS
         return 0.0
     one = np.array([1])
     num_kernels = sum(call.count for call in step_calls(config, layout, one, one, sampled=1))
-    graphs = settings.graphs
-    num_full = sum(size <= settings.max_num_seqs for size in sizes)
-    if isinstance(graphs, VerifyGraphs):
-        num_full = graphs.num_full
+    num_full = settings.graphs.num_full
     num_graphs = {"full_decode_only": num_full, "piecewise": len(sizes)}.get(
         settings.cudagraph_mode, len(sizes) + num_full
     )

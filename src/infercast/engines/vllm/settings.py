@@ -9,7 +9,6 @@ from infercast.engines.speculation import MTP, Drafting
 from infercast.engines.vllm.graphs import (
     MODES,
     Graphs,
-    VerifyGraphs,
     capture_sizes,
     rounded_sizes,
     with_whole_sequences,
@@ -213,7 +212,6 @@ class ResolvedSettings(EngineSettings):
 
     @property
     def version(self) -> EngineVersion:
-        """The rules of the engine."""
         return engine_version(self.engine)
 
     @property
@@ -275,16 +273,13 @@ class ResolvedSettings(EngineSettings):
 
     @property
     def width(self) -> int:
-        """Tokens of a decoding sequence in a step."""
         return 1 if self.drafting is None else self.drafting.width
 
     @property
-    def graphs(self) -> Graphs | VerifyGraphs:
-        """The graphs that it records."""
-        if self.drafting is None:
-            return Graphs(self.capture_sizes, self.max_num_seqs, self.cudagraph_mode)
-        has_holes = self.drafting.v2_runner and not self.version.captures_max_num_seqs
-        return VerifyGraphs(self.capture_sizes, self.max_num_seqs, self.cudagraph_mode, self.width, has_holes)
+    def graphs(self) -> Graphs:
+        drafts_by_v2 = self.drafting is not None and self.drafting.v2_runner
+        has_holes = drafts_by_v2 and not self.version.captures_max_num_seqs
+        return Graphs(self.capture_sizes, self.max_num_seqs, self.cudagraph_mode, self.width, has_holes)
 
     def most_under_way(self, stages: int) -> int:
         """Tokens that a request's blocks have to have room for beside its window."""

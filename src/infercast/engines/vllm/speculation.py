@@ -74,7 +74,6 @@ class Asked(NamedTuple):
 
 
 def read_config(text: str, target: ModelConfig) -> Asked:
-    """The JSON of ``--speculative-config``."""
     try:
         values = json.loads(text)
     except ValueError:

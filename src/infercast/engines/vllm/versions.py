@@ -93,7 +93,6 @@ class EngineVersion(NamedTuple):
     """Humming's kernels stand before Marlin's on Hopper."""
 
     def runs_v2(self, architecture: str, *, has_experts: bool, has_states: bool = False) -> bool:
-        """Whether a model runs the V2 model runner."""
         return self.v2_for_all or (not has_states and (not has_experts or architecture in self.v2_experts))
 
 
@@ -105,7 +104,6 @@ NEWEST = f"vllm@{_DATA['releases'][-1]}"
 
 
 def rules_of(version: str) -> EngineVersion:
-    """The rules that hold in a release."""
     rules: dict[str, Any] = {}
     for fact in sorted(_DATA["facts"], key=lambda each: numbers(each["since"])):
         if numbers(fact["since"]) <= numbers(version):
@@ -145,7 +143,6 @@ def sorts_logits(version: Version) -> bool:
 
 
 def _known(kind: str, version: Version) -> dict[str, Any]:
-    """What held in a release, by name."""
     return {fact["name"]: fact["value"] for fact in _FACTS[kind] if _holds(fact, version)}
 
 

@@ -44,23 +44,18 @@ class GpuBench:
         self.workspace = Workspace(share=share)
 
     def build(self, case: Case) -> Launch:
-        """A kernel ready to run."""
         return BUILDERS[case.family](case.shape, self.workspace)
 
     def time(self, launches: Sequence[Launch], repeats: int) -> list[Timing]:
-        """Cold and warm."""
         return time_launches(launches, self.workspace, repeats)
 
     def time_sustained(self, launches: Sequence[Launch], repeats: int, heat_seconds: float) -> list[Timing]:
-        """Among each other at the power limit."""
         return time_sustained(launches, repeats, heater(self.workspace, heat_seconds))
 
     def repeat_for(self, launch: Launch, seconds: float, each: float) -> float:
-        """On and on for so long; returns how many seconds one launch took."""
         return repeat_for(launch, seconds, each)
 
     def details(self, case: Case) -> dict[str, Any]:
-        """What else is known of a case's kernel."""
         if case.family == "tuning":
             return trial_details(case.shape)
         return launch_configuration(case.shape) if case.family == "moe" else {}

@@ -36,7 +36,6 @@ def batch_of(shape: Shape) -> tuple[list[int], list[int]]:
 
 
 def build_attention(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """One attention kernel over a batch."""
     try:
         need_vllm()
         from vllm.vllm_flash_attn import flash_attn_interface as flash  # noqa: PLC0415

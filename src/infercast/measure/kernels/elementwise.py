@@ -107,7 +107,6 @@ EXPRESSIONS: dict[str, Callable[..., Any]] = {
 
 
 def build_elementwise(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """A memory-bound kernel by the name of what it computes."""
     op, rows = shape["op"], shape["rows"]
     if op in _DIRECT:
         return _DIRECT[op](shape, workspace)

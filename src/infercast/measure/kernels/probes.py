@@ -19,8 +19,7 @@ from infercast.measure.launch import SimpleLaunch, Workspace
 
 # Nothing but tensor core instructions: how fast `mma.sync` is on this chip, and `wgmma` where it has that.
 #
-# Kernels of older generations (Marlin's, FlashAttention 2's) multiply by `mma.sync` on every chip. On Hopper it
-# reaches
+# Kernels of older generations (Marlin's, FlashAttention 2's) multiply by `mma.sync` on every chip. On Hopper it reaches
 # less than `wgmma`, which reads its operands from shared memory and is what kernels written for Hopper use. Operands
 # stay in registers or in shared memory, so nothing else can hold the instructions back. Compiled by nvcc when first
 # asked for.

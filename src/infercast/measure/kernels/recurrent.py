@@ -28,7 +28,6 @@ TUNING_MS = 5, 20
 
 
 def build_scan(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """One scan over a batch of prompts."""
     need_vllm()
     layout = tuple(shape[name] for name in ("heads", "key_heads", "key_dim", "value_dim", "chunk"))
     _tune(shape["kind"], *layout)
@@ -98,7 +97,6 @@ def _modules(kind: str) -> list[Any]:
 
 
 def integers(values: Any, workspace: Any) -> Any:
-    """Whole numbers on the GPU."""
     return torch.tensor(np.asarray(values), dtype=torch.int32, device=workspace.device)
 
 
@@ -227,8 +225,7 @@ _BUILDERS: dict[str, Callable[[Shape, list[int], Any], SimpleLaunch]] = {
 
 # What a recurrent layer runs beside its scan, as vLLM 0.25 launches it: updates of states, and short convolutions.
 #
-# States lie in blocks that an engine hands out, of which number 0 means none; they are cold, and what the kernel
-# before
+# States lie in blocks that an engine hands out, of which number 0 means none; they are cold, and what the kernel before
 # has written is not.
 
 
@@ -239,7 +236,6 @@ SCAN_INPUTS = "scan_inputs"
 
 
 def build_update(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """One new token for each of some sequences."""
     need_vllm()
     return _UPDATES[shape["kind"]](shape, workspace)
 
@@ -374,7 +370,6 @@ def build_gating(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
 
 def build_convolution(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """A short convolution over prompts, or of one new token a sequence."""
     need_vllm()
     channels, taps = shape["channels"], shape["taps"]
     sequences = shape["batch"]

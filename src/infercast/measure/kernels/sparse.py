@@ -156,7 +156,6 @@ class _RowsLaunch(SimpleLaunch):
 
 
 def build_sparse(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """One kernel of sparse attention."""
     need_vllm()
     return {**_BUILDERS, **BLOCK_SPARSE}[shape["op"]](shape, workspace)
 

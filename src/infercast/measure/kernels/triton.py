@@ -10,8 +10,7 @@ import triton.language as tl
 
 # Attention in plain Triton: one pass over the keys with a running maximum, whole heads in one piece.
 #
-# Prompts take a tile of queries a program. Sequences that decode take all query heads of a key-value head a program
-# and
+# Prompts take a tile of queries a program. Sequences that decode take all query heads of a key-value head a program and
 # cut their keys into parts, which a second kernel adds up, as engines' Triton kernels do.
 
 
@@ -134,7 +133,6 @@ class Decoder:
         self._tops = torch.empty(batch * heads, PARTS, dtype=torch.float32, device=query.device)
 
     def __call__(self) -> None:
-        """Both kernels."""
         query, key, _ = self._tensors
         (batch, heads, width), (_, kv_heads, length, _) = query.shape, key.shape
         group = heads // kv_heads

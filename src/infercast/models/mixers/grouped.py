@@ -59,12 +59,10 @@ class GroupedAttention(Mixer):
 
     @property
     def label(self) -> str:
-        """Query heads, key-value heads and their width."""
         return f"{self.heads}/{self.kv_heads} x {self.head_dim}"
 
     @property
     def description(self) -> str:
-        """The same in words, and the window."""
         window = f", window {self.window:,}" if self.window else ""
         return f"{self.heads}/{self.kv_heads} heads of {self.head_dim}{window}"
 
@@ -182,6 +180,5 @@ class GroupedAttention(Mixer):
         return wide.sequence_calls(shard, layers, np.ones_like(keys), keys, sequences)
 
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
-        """Keys and values."""
         width = shard.layout.share_kv_heads(self.kv_heads) * self._pair_dim
         return (Cache(width * bytes_of(shard.cache_dtype), window=self.window, chunked=self.chunked),)

@@ -49,12 +49,10 @@ class LatentAttention(Mixer):
 
     @property
     def label(self) -> str:
-        """Heads and the width of the latent."""
         return f"MLA {self.heads} x {self.latent_dim}"
 
     @property
     def description(self) -> str:
-        """The same in words."""
         return f"MLA, {self.heads} heads, latent {self.latent_dim}"
 
     def matrices(self, hidden: int) -> int:
@@ -71,7 +69,6 @@ class LatentAttention(Mixer):
         return queries + self.kv_lora_rank * self.expanded_dim + self.value_dim * hidden
 
     def vectors(self, hidden: int) -> int:
-        """A norm on each latent."""
         return self.q_lora_rank + self.kv_lora_rank
 
     def held_bytes(self, shard: Shard) -> float:
@@ -84,7 +81,6 @@ class LatentAttention(Mixer):
         return values * weights.stored_bytes(weights.attention) + copied
 
     def divides(self, tensor: int) -> bool:
-        """Heads must; the latent is not split."""
         return self.heads % tensor == 0
 
     @property
@@ -180,7 +176,6 @@ class LatentAttention(Mixer):
         ]
 
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
-        """The latent, whole on every GPU."""
         return (Cache(self.latent_dim * bytes_of(shard.cache_dtype)),)
 
 

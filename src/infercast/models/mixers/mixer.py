@@ -41,7 +41,6 @@ class Cache(NamedTuple):
     """Of a state: newer kernels leave it at the end of a block within a step, too."""
 
     def bytes_for(self, num_tokens: int) -> float:
-        """What a sequence of so many tokens takes."""
         return self.bytes_per_sequence + self.bytes_per_token * min(num_tokens, self.window or num_tokens)
 
 
@@ -55,7 +54,6 @@ class Form(NamedTuple):
 
     @property
     def batch(self) -> tuple[Lengths, Lengths, Lengths | int]:
-        """As operators take it."""
         return self.queries, self.keys, self.sequences
 
     def num_entries(self, tokens: int = 1) -> Size:
@@ -71,7 +69,6 @@ class Form(NamedTuple):
         return total
 
     def name(self, kernel: str) -> str:
-        """The kernel's name in this form."""
         return f"{kernel}_prompt" if self.is_prompt else kernel
 
 
@@ -86,7 +83,7 @@ def split_forms(queries: Lengths, keys: Lengths, sequences: Lengths | int) -> It
 
 
 class Mixer(ABC):
-    """The half of a layer that mixes tokens."""
+    """The half of a layer that mixes tokens; a kind without weights, kernels or caches leaves their methods out."""
 
     __slots__ = ()
 
@@ -111,32 +108,31 @@ class Mixer(ABC):
     def description(self) -> str:
         """A few words for the page of one model."""
 
-    @abstractmethod
     def matrices(self, hidden: int) -> int:
         """Weights in matrices, which quantising makes smaller."""
+        return 0
 
-    @abstractmethod
     def vectors(self, hidden: int) -> int:
         """Norms, biases and other weights that stay in the base format, on every GPU."""
+        return 0
 
-    @abstractmethod
     def held_bytes(self, shard: Shard) -> float:
         """Bytes of the matrices that one GPU holds."""
+        return 0.0
 
-    @abstractmethod
     def divides(self, tensor: int) -> bool:
         """Whether it splits evenly over so many GPUs."""
+        return True
 
     @property
-    @abstractmethod
     def split_widths(self) -> Mapping[str, int]:
         """Widths that GPUs split, by what people call them, where weights in blocks must be cut between blocks."""
+        return {}
 
-    @abstractmethod
     def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
         """Kernels that need only the number of tokens in the step: projections, norms, the write to the cache."""
+        return []
 
-    @abstractmethod
     def sequence_calls(
         self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1
     ) -> list[Call]:
@@ -145,6 +141,7 @@ class Mixer(ABC):
         The last axis runs over the batch; axes in front of it are an array of batches, in which ``sequences`` says how
         often each row stands.
         """
+        return []
 
     def verify_calls(
         self, shard: Shard, layers: int, width: int, keys: Lengths, sequences: Lengths | int = 1
@@ -156,9 +153,9 @@ class Mixer(ABC):
         single = np.ones(1, dtype=np.int64) if keys.ndim == 1 else np.ones((1, 1), dtype=np.int64)
         return self.sequence_calls(shard, layers, np.broadcast_to(single, keys.shape), keys, sequences * width)
 
-    @abstractmethod
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
         """What one layer keeps: one cache in most kinds, several where parts of it are stored apart."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,51 +164,8 @@ class NoMixer(Mixer):
 
     modules = ()
     is_empty = True
-
-    @property
-    def label(self) -> str:
-        """Nothing to say."""
-        return "none"
-
-    @property
-    def description(self) -> str:
-        """That there is none."""
-        return "no attention"
-
-    @property
-    def split_widths(self) -> Mapping[str, int]:
-        """Nothing to split."""
-        return {}
-
-    def matrices(self, hidden: int) -> int:
-        """None."""
-        return 0
-
-    def vectors(self, hidden: int) -> int:
-        """None."""
-        return 0
-
-    def held_bytes(self, shard: Shard) -> float:
-        """None."""
-        return 0.0
-
-    def divides(self, tensor: int) -> bool:
-        """Nothing stands in the way."""
-        return True
-
-    def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
-        """None."""
-        return []
-
-    def sequence_calls(
-        self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1
-    ) -> list[Call]:
-        """None."""
-        return []
-
-    def caches(self, shard: Shard) -> tuple[Cache, ...]:
-        """Nothing is kept."""
-        return ()
+    label = "none"
+    description = "no attention"
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,33 +185,26 @@ class SideBySide(Mixer):
 
     @property
     def label(self) -> str:
-        """That of the first."""
         return self.first.label
 
     @property
     def description(self) -> str:
-        """Both."""
         return " beside ".join(mixer.description for mixer in self._both)
 
     @property
     def split_widths(self) -> dict[str, int]:
-        """Those of both."""
         return {**self.first.split_widths, **self.second.split_widths}
 
     def matrices(self, hidden: int) -> int:
-        """Those of both."""
         return sum(mixer.matrices(hidden) for mixer in self._both)
 
     def vectors(self, hidden: int) -> int:
-        """Those of both."""
         return sum(mixer.vectors(hidden) for mixer in self._both)
 
     def held_bytes(self, shard: Shard) -> float:
-        """What one GPU holds of both."""
         return sum(mixer.held_bytes(shard) for mixer in self._both)
 
     def divides(self, tensor: int) -> bool:
-        """Both must."""
         return all(mixer.divides(tensor) for mixer in self._both)
 
     def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
@@ -273,13 +220,11 @@ class SideBySide(Mixer):
     def sequence_calls(
         self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1
     ) -> list[Call]:
-        """Those of both."""
         return [call for mixer in self._both for call in mixer.sequence_calls(shard, layers, queries, keys, sequences)]
 
     def verify_calls(
         self, shard: Shard, layers: int, width: int, keys: Lengths, sequences: Lengths | int = 1
     ) -> list[Call]:
-        """Those of both."""
         return [call for mixer in self._both for call in mixer.verify_calls(shard, layers, width, keys, sequences)]
 
     def caches(self, shard: Shard) -> tuple[Cache, ...]:

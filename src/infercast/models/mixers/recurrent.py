@@ -53,7 +53,6 @@ class State(NamedTuple):
 
     @property
     def values(self) -> int:
-        """Of the matrices of all heads."""
         return self.heads * self.key_dim * self.value_dim
 
     @property
@@ -94,6 +93,11 @@ class RecurrentMixer(Mixer):
     @abstractmethod
     def state(self, shard: Shard) -> State:
         """The state of a sequence on one GPU."""
+
+    def held_bytes(self, shard: Shard) -> float:
+        """Unless a kind says otherwise, all matrices are split."""
+        weights = shard.weights
+        return self.matrices(shard.hidden) / shard.layout.tensor * weights.stored_bytes(weights.recurrent)
 
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
         """The last tokens of each channel in the model's own format, and the matrices."""
@@ -206,12 +210,10 @@ class GatedDeltaNet(RecurrentMixer):
 
     @property
     def label(self) -> str:
-        """Heads of values and their width."""
         return f"GDN {self.heads} x {self.value_dim}"
 
     @property
     def description(self) -> str:
-        """The same in words."""
         return f"gated delta net, {self.heads}/{self.key_heads} heads of {self.value_dim}"
 
     @property
@@ -223,7 +225,6 @@ class GatedDeltaNet(RecurrentMixer):
         return self.heads * self.value_dim
 
     def state(self, shard: Shard) -> State:
-        """Heads are split."""
         heads, key_heads = shard.layout.share(self.heads), shard.layout.share(self.key_heads)
         channels = 2 * key_heads * self.key_dim + heads * self.value_dim
         shape = (heads, key_heads, self.key_dim, self.value_dim)
@@ -238,18 +239,11 @@ class GatedDeltaNet(RecurrentMixer):
         convolution = self.taps * (2 * self._key_width + self._value_width)
         return 2 * hidden * self.heads + convolution + 2 * self.heads + self.value_dim
 
-    def held_bytes(self, shard: Shard) -> float:
-        """Heads are split."""
-        weights = shard.weights
-        return self.matrices(shard.hidden) / shard.layout.tensor * weights.stored_bytes(weights.recurrent)
-
     def divides(self, tensor: int) -> bool:
-        """Heads of keys and of values must."""
         return self.heads % tensor == 0 and self.key_heads % tensor == 0
 
     @property
     def split_widths(self) -> dict[str, int]:
-        """The output."""
         return {"delta net output": self._value_width}
 
     def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
@@ -296,12 +290,10 @@ class KimiDeltaAttention(RecurrentMixer):
 
     @property
     def label(self) -> str:
-        """Heads and their width."""
         return f"KDA {self.heads} x {self.head_dim}"
 
     @property
     def description(self) -> str:
-        """The same in words."""
         return f"Kimi delta attention, {self.heads} heads of {self.head_dim}"
 
     @property
@@ -342,18 +334,15 @@ class KimiDeltaAttention(RecurrentMixer):
         return hidden * self.heads + (3 * self.taps + 1) * self._width + self.heads + self.head_dim
 
     def held_bytes(self, shard: Shard) -> float:
-        """Heads are split."""
         split = self._split_matrices(shard.hidden) / shard.layout.tensor
         weights = shard.weights
         return (self._whole_matrices(shard.hidden) + split) * weights.stored_bytes(weights.recurrent)
 
     def divides(self, tensor: int) -> bool:
-        """Heads must."""
         return self.heads % tensor == 0
 
     @property
     def split_widths(self) -> dict[str, int]:
-        """The output."""
         return {"delta attention output": self._width}
 
     def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
@@ -423,12 +412,10 @@ class Mamba2(RecurrentMixer):
 
     @property
     def label(self) -> str:
-        """Heads and their width."""
         return f"SSM {self.heads} x {self.head_dim}"
 
     @property
     def description(self) -> str:
-        """The same in words."""
         return f"Mamba2, {self.heads} heads of {self.head_dim}, state {self.state_size}"
 
     @property
@@ -469,7 +456,6 @@ class Mamba2(RecurrentMixer):
 
     @property
     def split_widths(self) -> dict[str, int]:
-        """The output."""
         return {"Mamba output": self._width}
 
     def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
@@ -499,12 +485,10 @@ class GatedConvolution(RecurrentMixer):
 
     @property
     def label(self) -> str:
-        """Channels and taps."""
         return f"conv {self.channels} x {self.taps}"
 
     @property
     def description(self) -> str:
-        """The same in words."""
         return f"short convolution, {self.channels:,} channels of {self.taps} taps"
 
     def state(self, shard: Shard) -> State:
@@ -519,18 +503,11 @@ class GatedConvolution(RecurrentMixer):
         """The convolution, and biases."""
         return self.taps * self.channels + (4 * self.channels + hidden if self.bias else 0)
 
-    def held_bytes(self, shard: Shard) -> float:
-        """Channels are split."""
-        weights = shard.weights
-        return self.matrices(shard.hidden) / shard.layout.tensor * weights.stored_bytes(weights.recurrent)
-
     def divides(self, tensor: int) -> bool:
-        """Channels must."""
         return self.channels % tensor == 0
 
     @property
     def split_widths(self) -> dict[str, int]:
-        """The output."""
         return {"convolution output": self.channels}
 
     def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:

@@ -97,12 +97,10 @@ class BlockSparseAttention(GroupedAttention):
 
     @property
     def label(self) -> str:
-        """Heads, and that they are sparse."""
         return f"MSA {self.heads}/{self.kv_heads} x {self.head_dim}"
 
     @property
     def description(self) -> str:
-        """The same in words."""
         chosen = f"{self.blocks} blocks of {self.block}"
         return f"{self.heads}/{self.kv_heads} heads of {self.head_dim}, {self.index_heads} index heads choose {chosen}"
 
@@ -174,7 +172,6 @@ class BlockSparseAttention(GroupedAttention):
         return calls
 
     def _key_bytes(self, shard: Shard) -> float:
-        """The index key of a token."""
         return self.index_dim * bytes_of(shard.weights.base)
 
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
@@ -303,12 +300,10 @@ class SparseLatentAttention(LatentAttention):
 
     @property
     def label(self) -> str:
-        """Heads, the width of the latent, and how many tokens a query sees."""
         return f"DSA {self.heads} x {self.latent_dim}"
 
     @property
     def description(self) -> str:
-        """The same in words."""
         chosen = f"{self.indexer.heads} index heads choose" if self.indexer else "reuses the choice of"
         return f"DSA, {self.heads} heads, latent {self.latent_dim}, {chosen} {self.topk:,} tokens"
 
@@ -317,7 +312,6 @@ class SparseLatentAttention(LatentAttention):
         return LatentAttention.matrices(self, hidden) + (self.indexer.matrices if self.indexer else 0)
 
     def vectors(self, hidden: int) -> int:
-        """The same."""
         return LatentAttention.vectors(self, hidden) + (self.indexer.vectors(hidden) if self.indexer else 0)
 
     def held_bytes(self, shard: Shard) -> float:
@@ -325,7 +319,6 @@ class SparseLatentAttention(LatentAttention):
         return LatentAttention.held_bytes(self, shard) + (self.indexer.held_bytes(shard) if self.indexer else 0.0)
 
     def entry_bytes(self, shard: Shard) -> float:
-        """What a token takes in the cache of latents."""
         return self.latent_dim * bytes_of(shard.cache_dtype)
 
     def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
@@ -436,12 +429,10 @@ class CompressedAttention(Mixer):
 
     @property
     def label(self) -> str:
-        """Its kind, heads and their width."""
         return f"{self.kind} {self.heads} x {self.head_dim}"
 
     @property
     def description(self) -> str:
-        """The same in words."""
         chosen = f", {self.indexer.topk:,} chosen" if self.indexer else ""
         every = f", one entry for {self.compressor.tokens} tokens{chosen}" if self.compressor else ""
         return f"{self.heads} heads of {self.head_dim}, window {self.window}{every}"
@@ -472,7 +463,6 @@ class CompressedAttention(Mixer):
         return values * weights.stored_bytes(weights.attention) + index
 
     def divides(self, tensor: int) -> bool:
-        """Heads and groups must."""
         return self.heads % tensor == 0 and self.o_groups % tensor == 0
 
     @property

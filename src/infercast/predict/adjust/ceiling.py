@@ -22,12 +22,9 @@ from infercast.predict.fitted import POOLED, Artifact, inputs_of, load_artifact
 from infercast.predict.roofline import Predictor, launch_floor, limit_seconds, limits_of
 
 # For each family a forest was fitted to the lowest tenth of log(measured / (hard limit + launch floor)) over all
-# measured
-# GPUs and engines. Its features say what shape a kernel has in units of the GPU (how long it must take, which pipe is
-# the
-# busiest, how full the chip is), and not which GPU it is. So a ceiling is what kernels of this shape reach somewhere,
-# as
-# a share of what the hardware allows.
+# measured GPUs and engines. Its features say what shape a kernel has in units of the GPU (how long it must take, which
+# pipe is the busiest, how full the chip is), and not which GPU it is. So a ceiling is what kernels of this shape reach
+# somewhere, as a share of what the hardware allows.
 
 
 _COMMON = ("log_launches", "log_tensor_per_dram")
@@ -47,7 +44,6 @@ class Ceilings:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """What they were learned from."""
         return {name: value for name, value in self._artifact.header.items() if name != "models"}
 
     def knows(self, op: Op) -> bool:
@@ -71,7 +67,6 @@ class Ceilings:
 
 @lru_cache
 def default_ceilings() -> Ceilings:
-    """Those that come with infercast."""
     return Ceilings(load_artifact(DATA / "fitted/ceilings.npz", CEILINGS))
 
 
@@ -112,11 +107,9 @@ class Closing:
         self.is_cheap, self.is_bound = predictor.is_cheap, predictor.is_bound
 
     def describe(self, gpu: Gpu) -> str:
-        """For people: what its estimates on this GPU rest on."""
         return f"{self._predictor.describe(gpu)}; some kernels as good as the best of their shape"
 
     def estimate(self, op: Op, gpu: Gpu) -> Estimate:
-        """One launch of ``op``; arrays of shapes give arrays of times."""
         estimate = self._predictor.estimate(op, gpu)
         if not self._closes(op):
             return estimate
@@ -124,12 +117,10 @@ class Closing:
         return estimate.scaled(ratio if np.ndim(estimate.seconds) else float(ratio[0]))
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
-        """The same without interval and reason, for those who ask by the thousand."""
         seconds = self._predictor.seconds(op, gpu)
         return np.minimum(seconds, self._ceilings.seconds(op, gpu)) if self._closes(op) else seconds
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
-        """The terms of one estimate, as the other predictor has them."""
         return self._predictor.explain(op, gpu)
 
     def _closes(self, op: Op) -> bool:

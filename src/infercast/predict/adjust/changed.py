@@ -34,11 +34,9 @@ class Changed:
         self.is_cheap, self.is_bound = predictor.is_cheap, predictor.is_bound
 
     def describe(self, gpu: Gpu) -> str:
-        """For people: what its estimates on this GPU rest on."""
         return f"{self._predictor.describe(self._real)}, times what physics says of the changes"
 
     def estimate(self, op: Op, gpu: Gpu) -> Estimate:
-        """One launch of ``op``; arrays of shapes give arrays of times."""
         known = self._predictor.estimate(op, self._real)
         if self.is_cheap or not is_modelled(gpu):
             return self._predictor.estimate(op, gpu)
@@ -51,7 +49,6 @@ class Changed:
         return replace(known, seconds=seconds, low=low, high=high, source=source, bound=bound)
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
-        """The same without interval and reason, for those who ask by the thousand."""
         if self.is_cheap or not is_modelled(gpu):
             return self._predictor.seconds(op, gpu)
         prompts, decodes = split_batch(op)
@@ -71,7 +68,6 @@ class Changed:
         return 1.0 if choice is None else trust_in(choice.entry, same_die=is_same_die(gpu, self._real))
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
-        """The terms of one estimate, on the changed chip."""
         return self._predictor.explain(op, gpu)
 
 
@@ -98,20 +94,16 @@ class HeldBack:
         self.is_cheap, self.is_bound = predictor.is_cheap, predictor.is_bound
 
     def describe(self, gpu: Gpu) -> str:
-        """For people: what its estimates on this GPU rest on."""
         return f"{self._predictor.describe(gpu)}, {self._slower:.2f} times as long under the power limit"
 
     def estimate(self, op: Op, gpu: Gpu) -> Estimate:
-        """One launch of ``op``; arrays of shapes give arrays of times."""
         found = self._predictor.estimate(op, gpu).scaled(self._slower)
         return replace(found, source=max(found.source, "sibling", key=SOURCES.index))
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
-        """The same without interval and reason."""
         return self._slower * self._predictor.seconds(op, gpu)
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
-        """The terms of one estimate, at the full clock."""
         return self._predictor.explain(op, gpu)
 
 

@@ -85,7 +85,6 @@ def at_most(own: Estimate, seconds: Quantity) -> Estimate:
 
 @lru_cache
 def ordering(name: str = "vllm") -> Ordering:
-    """What is known of an engine's kernels."""
     values = read_data(f"engines/{name}/ordering.toml")
     return Ordering(
         tuple(Bound(**each) for each in values["at_most"]), tuple(Slower(**each) for each in values["slower"])

@@ -11,10 +11,17 @@ import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.hardware.load import facts_of
-from infercast.ops import Attention, Op
+from infercast.ops import Attention
 from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
 from infercast.predict.array_api import Kit, Number, Physics, Plain
-from infercast.predict.families.attention_batch import Lengths, batch_of, keys_in_reach, pairs_of, single_of
+from infercast.predict.families.attention_batch import (
+    Lengths,
+    batch_of,
+    keys_in_reach,
+    pairs_of,
+    single_of,
+    split_phases,
+)
 from infercast.predict.families.attention_kernels import (
     SCHEDULE_FEATURES,
     KernelFamily,
@@ -483,22 +490,6 @@ def _only_decodes(batch: Attention | Lengths) -> bool:
     return bool(most == 1)
 
 
-def _split(op: Attention) -> tuple[Op, Op | None]:
-    """A batch of prompts and decoding sequences as two."""
-    if op.queries.ndim > 1:
-        return op, None
-    decoding = op.queries == 1
-    if decoding.all() or not decoding.any():
-        return op, None
-    counts = np.broadcast_to(op.sequences, op.queries.shape)
-    halves = (
-        replace(op, queries=op.queries[half], keys=op.keys[half], sequences=counts[half])
-        for half in (~decoding, decoding)
-    )
-    prompts, decodes = halves
-    return prompts, decodes
-
-
 def _build(values: Values, queries: Any, keys: Any) -> Attention:
     """A batch of equal sequences; one row an element where sizes are arrays."""
     batch = values["batch"]
@@ -580,7 +571,7 @@ PREFILL = Family(
         )
     },
     step_sizes=("sequences", "queries", "keys"),
-    split=_split,
+    split=split_phases,
     sizes=batch_of,
     size_of_one=single_of,
     kind=attrgetter("dtype", "latent_kv", "kv_dtype", "head_dim", "kernel"),

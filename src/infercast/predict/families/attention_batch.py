@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -45,7 +46,6 @@ class Batch:
         return (values * self.counts).sum(axis=-1)
 
     def longest(self, values: Number) -> Number:
-        """The largest value over the sequences of each batch."""
         return np.where(self.counts > 0, values, 0.0).max(axis=-1)
 
     def shortest(self, values: Number) -> Number:
@@ -69,15 +69,12 @@ class Single:
         self.size = counts if counts > 1.0 else 1.0
 
     def total(self, value: Number) -> Number:
-        """Sum over the sequences."""
         return value * self.counts
 
     def longest(self, value: Number) -> Number:
-        """The largest value over the sequences."""
         return value if self.counts > 0.0 else 0.0
 
     def each(self, value: Number) -> Number:
-        """The same for all."""
         return value
 
     shortest = each
@@ -87,7 +84,6 @@ Lengths = Batch | Single
 
 
 def batch_of(op: Sequences) -> Batch:
-    """The lengths of an operator as two-dimensional floats."""
     queries, keys, counts = np.broadcast_arrays(op.queries, op.keys, op.sequences)
     width = queries.shape[-1] if queries.ndim else 1
     rows = [np.asarray(part, dtype=np.float64).reshape(-1, width) for part in (queries, keys, counts)]
@@ -112,8 +108,20 @@ def single_of(op: Sequences) -> Single | None:
     return Single(float(op.queries.item()), float(op.keys.item()), float(counts))
 
 
+def split_phases(op: Any) -> tuple[Any, Any | None]:
+    """A batch of prompts and decoding sequences as two."""
+    decoding = op.queries == 1
+    if op.queries.ndim > 1 or decoding.all() or not decoding.any():
+        return op, None
+    counts = np.broadcast_to(op.sequences, op.queries.shape)
+    prompts, decodes = (
+        replace(op, queries=op.queries[half], keys=op.keys[half], sequences=counts[half])
+        for half in (~decoding, decoding)
+    )
+    return prompts, decodes
+
+
 def pairs_of(batch: Lengths, window: int) -> Number:
-    """Query-key pairs of one head in each batch."""
     queries, cached = batch.queries, batch.keys - batch.queries
     if not window:
         return batch.total(queries * cached + queries * (queries + 1.0) / 2.0)
@@ -124,7 +132,6 @@ def pairs_of(batch: Lengths, window: int) -> Number:
 
 
 def keys_in_reach(batch: Lengths, window: int) -> Number:
-    """Keys of each batch that at least one query of their sequence looks at."""
     return batch.total(batch.x.smaller(batch.keys, window + batch.queries - 1.0) if window else batch.keys)
 
 

@@ -163,31 +163,16 @@ def family_of(gpu: Gpu) -> KernelFamily:
 #
 # Tile sizes follow from the head dimension, the cache's format and the window; they were read off the names of the
 # kernels that vLLM 0.25 launches on an H200. Query heads of one KV head are packed into the rows of a tile. A
-# persistent
-# block on each SM takes work items until none is left; keys of a sequence are cut into parts so that each SM gets
-# about
-# as many key tiles as any other. Models of a sweep start from the time that this schedule takes; for other kernels its
-# numbers are one more description of a shape.
+# persistent block on each SM takes work items until none is left; keys of a sequence are cut into parts so that each SM
+# gets about as many key tiles as any other. Models of a sweep start from the time that this schedule takes; for other
+# kernels its numbers are one more description of a shape.
 
 
 SCHEDULE_FEATURES: tuple[str, ...] = (
-    "tile_rows",
-    "tile_keys",
-    "parts_allowed",
-    "most_parts",
-    "row_fill",
-    "log_items_per_sm",
-    "log_tiles_per_sm",
-    "longest_item",
-    "log_busiest",
-    "log_busiest_with_starts",
-    "imbalance",
-    "imbalance_with_starts",
-    "log_busiest_products",
-    "log_busiest_bytes",
-    "log_planned_tiles",
-    "log_scheduled_us",
-)
+    "tile_rows", "tile_keys", "parts_allowed", "most_parts", "row_fill", "log_items_per_sm", "log_tiles_per_sm",
+    "longest_item", "log_busiest", "log_busiest_with_starts", "imbalance", "imbalance_with_starts",
+    "log_busiest_products", "log_busiest_bytes", "log_planned_tiles", "log_scheduled_us",
+)  # fmt: skip
 SMALL_ROWS = 64
 """Batches whose packed rows fit in so many run a kernel with smaller tiles, where there is one."""
 GRAPH_TOKENS, GRAPH_PARTS = 512, 32

@@ -10,8 +10,6 @@ from math import log2
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from infercast.bundled import DATA
 from infercast.hardware import Gpu
 from infercast.hardware.gpu import MEASURED, is_left_open, ring_rate, servers
@@ -231,24 +229,14 @@ def _symmetric(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
 # long latency that does not; reduction inside the switch (NVLS) on eight GPUs that one joins; exchanges with all
 # peers at once.
 #
-# Between nodes a collective is two: one inside every node, and one among the nodes in which each GPU's own share of
-# the
+# Between nodes a collective is two: one inside every node, and one among the nodes in which each GPU's own share of the
 # message crosses its own network adapter. Cards that no bridge joins talk over PCIe.
 
 
 FEATURES = (
-    "transfer_share",
-    "log_message",
-    "log_chunk",
-    "gpus",
-    "log_message_over_latency",
-    "algorithm",
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "log_microseconds",
-)
+    "transfer_share", "log_message", "log_chunk", "gpus", "log_message_over_latency", "algorithm", "all_reduce",
+    "all_gather", "reduce_scatter", "all_to_all", "log_microseconds",
+)  # fmt: skip
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 # Share of a network adapter's line rate that carries payload: not measured here, NCCL's users report 0.8 to 0.95.
@@ -345,7 +333,6 @@ COLLECTIVE = Family(
     core_key=attrgetter("kind", "gpus", "library"),
     features={"collective": FEATURES},
     pipes=lambda op, gpu: {"link": op.link_bytes / gpu.link_bandwidth(op.gpus)},
-    limits=lambda op, gpu: {"link": np.ravel(op.link_bytes) / gpu.link_bandwidth(op.gpus)},
     moved=lambda op: op.link_bytes,
     bandwidth=lambda op, gpu: gpu.link_bandwidth(op.gpus),
     variants=_variants,
@@ -354,7 +341,6 @@ COLLECTIVE = Family(
     is_chip_bound=False,  # but by links, of which a board with a bridge has two kinds
     servers=lambda op, gpu: servers(gpu) if is_left_open(gpu, op.gpus) else [],
     spread={"collective": 9.4},
-    typical=lambda _: ("collective",),
     ceiling=Ceiling(
         features=("kind", "gpus", "linked"),
         shape=lambda op, gpu: [CEILING_KINDS.index(op.kind), op.gpus, gpu.is_linked(op.gpus)],

@@ -14,13 +14,13 @@ from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
 from infercast.predict.array_api import Number, Physics, Plain, kit_of
 from infercast.predict.families.attention_kernels import family_of
 from infercast.predict.families.family import (
-    Array,
     Ceiling,
     Family,
     Pipes,
     Shape,
     dram_seconds,
-    lone,
+    float_pairs,
+    lone_pair,
     product_limits,
     quantised_waves,
 )
@@ -31,22 +31,9 @@ from infercast.predict.families.family import (
 
 
 FEATURES = (
-    "log_images",
-    "log_tokens",
-    "log_heads",
-    "head_dim",
-    "log_rounds",
-    "fill",
-    "row_fill",
-    "key_fill",
-    "tensor_share",
-    "exponential_share",
-    "blocks_share",
-    "dram_share",
-    "launch_share",
-    "log_bytes_over_l2",
-    "log_microseconds",
-)
+    "log_images", "log_tokens", "log_heads", "head_dim", "log_rounds", "fill", "row_fill", "key_fill", "tensor_share",
+    "exponential_share", "blocks_share", "dram_share", "launch_share", "log_bytes_over_l2", "log_microseconds",
+)  # fmt: skip
 WIDTHS = 32
 """Heads are computed in whole multiples of so many values."""
 LAUNCH_SHARE, TAIL = 0.75, 0.5
@@ -104,16 +91,6 @@ class Encoding:
 TILE = 128
 
 
-def _sizes(op: EncoderAttention) -> tuple[Array, Array]:
-    images, tokens = np.broadcast_arrays(np.atleast_1d(op.images), np.atleast_1d(op.tokens))
-    return images.astype(np.float64), tokens.astype(np.float64)
-
-
-def _size_of_one(op: EncoderAttention) -> tuple[float, float] | None:
-    images, tokens = lone(op.images), lone(op.tokens)
-    return None if images is None or tokens is None else (images, tokens)
-
-
 def _pipes(op: EncoderAttention, gpu: Gpu) -> Pipes:
     blocks = op.heads * np.asarray(op.images) * np.ceil(np.asarray(op.tokens) / TILE)
     tensor = op.flops / gpu.dense_flops(tensor_rate_of(op.dtype)) * quantised_waves(blocks, gpu.sms)
@@ -147,8 +124,8 @@ ENCODER_ATTENTION = Family(
         )
     },
     step_sizes=("images", "tokens"),
-    sizes=_sizes,
-    size_of_one=_size_of_one,
+    sizes=lambda op: float_pairs(op.images, op.tokens),
+    size_of_one=lambda op: lone_pair(op.images, op.tokens),
     kind=lambda op: (op.dtype,),
     core=Encoding,
     core_key=attrgetter("heads", "head_dim", "dtype"),

@@ -55,7 +55,6 @@ class Tiles(NamedTuple):
 
 
 def tiles_of(configurations: Iterable[tuple[int, ...]]) -> Tiles:
-    """Configurations given one by one."""
     return Tiles(*(np.array(field) for field in zip(*configurations, strict=True)))
 
 
@@ -125,8 +124,8 @@ def excluded(tiles: Tiles, dtype: str, depths: tuple[int, ...], gpu: Gpu) -> lis
 #
 # A product is as slow as the slowest of four, softened: tensor cores of the busiest SM, the road from L2 to it, the
 # latency of its tiles one round after the other (each has to find its tokens, fill its pipeline, go through its steps
-# and
-# write), and DRAM. Constants were fitted to kernels of an H200, most under vLLM's own configurations (docs/tuning.md).
+# and write), and DRAM. Constants were fitted to kernels of an H200, most under vLLM's own configurations
+# (docs/tuning.md).
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,8 +52,19 @@ def product_limits(op: Op, gpu: Gpu, least_bytes: Quantity) -> dict[str, Array]:
 
 
 def floats(size: Size) -> Array:
-    """Sizes of many kernels."""
     return np.atleast_1d(np.asarray(size, dtype=np.float64))
+
+
+def float_pairs(first: Size, second: Size) -> tuple[Array, Array]:
+    """Two sizes of many kernels."""
+    one, other = np.broadcast_arrays(floats(first), floats(second))
+    return one, other
+
+
+def lone_pair(first: Size, second: Size) -> tuple[float, float] | None:
+    """Two sizes that are one number each."""
+    one, other = lone(first), lone(second)
+    return None if one is None or other is None else (one, other)
 
 
 def lone(size: Size) -> float | None:
@@ -158,8 +169,8 @@ class Family:
 
     pipes: Callable[[Any, Gpu], Pipes]
     """Seconds each pipe is busy if nothing else holds it up, with whole rounds of thread blocks."""
-    limits: Callable[[Any, Gpu], dict[str, Array]]
-    """Seconds that each pipe needs at least, whatever the implementation."""
+    limits: Callable[[Any, Gpu], dict[str, Array]] | None = None
+    """Seconds that each pipe needs at least, whatever the implementation; None: as long as it is busy."""
     moved: Callable[[Any], Quantity] = lambda op: op.bytes_read + op.bytes_written
     bandwidth: Callable[[Any, Gpu], float] = lambda _, gpu: gpu.dram_bandwidth
     """What it moves where it does not compute, and how fast that can be."""
@@ -195,9 +206,15 @@ class Family:
     """The same GPU in all places it may be in, where that matters and nobody says."""
     spread: Mapping[str, float] = field(default_factory=dict)
     """By what operators are called: 90th percentile of measured / roofline latency."""
-    typical: Callable[[Any], tuple[str, ...]]
+    typical: Callable[[Any], tuple[str, ...]] = lambda op: (op.family,)
     """Rows of typical.toml that say what it reaches on GPUs that nobody measured, first choice first."""
     ceiling: Ceiling
+
+    def hard_limits(self, op: Op, gpu: Gpu) -> dict[str, Array]:
+        """Seconds that each pipe needs at least, for one launch or an array of them."""
+        if self.limits is not None:
+            return self.limits(op, gpu)
+        return {name: np.ravel(seconds) for name, seconds in self.pipes(op, gpu).items()}
 
     def tables(self, op: Op, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
         """Names of the measured tables that a profile lists for an operator, first choice first."""

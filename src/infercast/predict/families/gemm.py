@@ -43,10 +43,8 @@ if TYPE_CHECKING:
 # Products in fp8 by vLLM's own CUTLASS kernels, each for a range of shapes that is known.
 #
 # Where a library chooses among many tiles, a product's tile is a guess. vLLM compiles seven fp8 kernels and picks one
-# by
-# the shape alone (read off the names of the kernels of a sweep), so the tiles of each product, and with them the work
-# of
-# the busiest SM, are certain. Models of a sweep start from what this takes.
+# by the shape alone (read off the names of the kernels of a sweep), so the tiles of each product, and with them the
+# work of the busiest SM, are certain. Models of a sweep start from what this takes.
 
 
 # fmt: off
@@ -188,12 +186,10 @@ def matrix(values: list[Number], rows: int, logarithmic: tuple[bool, ...] = LOGA
 # Dense matrix products: the best of a few tiles and split-K factors, each bound by the slowest of four pipes.
 #
 # A candidate cuts ``y`` into tiles and hands them to the SMs in rounds. Its time is a soft maximum of what the busiest
-# SM
-# multiplies, the operands re-read through L2, the latency of the loop over ``k`` and the DRAM traffic, plus storing
-# the
-# last tiles, adding up split-K partial sums and one launch.
+# SM multiplies, the operands re-read through L2, the latency of the loop over ``k`` and the DRAM traffic, plus storing
+# the last tiles, adding up split-K partial sums and one launch.
 #
-# One formula serves one product as plain floats and many as arrays: see ``numbers.py``.
+# One formula serves one product as plain floats and many as arrays: see `predict.array_api`.
 
 
 __all__ = [

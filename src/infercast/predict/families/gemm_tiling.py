@@ -33,7 +33,6 @@ Product = TypeVar("Product", Gemm, MoE)
 
 
 def as_run(op: Product, gpu: Gpu) -> Product:
-    """The product as this chip multiplies it."""
     if op.dtype in WIDE or gpu.supports(tensor_rate_of(op.dtype)):
         return op
     return replace(op, dtype="bf16", weight_dtype=op.weight_dtype or op.dtype)
@@ -59,8 +58,7 @@ def multiplying(op: MoE, gpu: Gpu) -> float:
 #
 # All constants are shared by all GPUs: they were fitted by least squares on log latency over A100, L40S, H100 and H200
 # together (SGLang rows), never on one GPU. The L2 shares are not identified by that fit; they were chosen by leaving
-# one
-# of these GPUs out.
+# one of these GPUs out.
 
 
 # Rows and columns of ``y`` a thread block owns. Small ones serve decode, where ``m`` is a few tokens.

@@ -19,16 +19,9 @@ from infercast.predict.families.family import Ceiling, Family, Shape, dram_secon
 
 
 FEATURES = (
-    "dram_share",
-    "blocks_share",
-    "launch_share",
-    "log_rows",
-    "log_hidden",
-    "log_rows_per_sm",
-    "fill",
-    "log_bytes_over_l2",
-    "log_microseconds",
-)
+    "dram_share", "blocks_share", "launch_share", "log_rows", "log_hidden", "log_rows_per_sm", "fill",
+    "log_bytes_over_l2", "log_microseconds",
+)  # fmt: skip
 
 
 class Constants(NamedTuple):
@@ -104,9 +97,7 @@ HYPER_CONNECTION = Family(
     features={"hyper_connection": FEATURES},
     shares=("dram", "blocks", "launch"),
     pipes=lambda op, gpu: {"dram": dram_seconds(op, gpu)},
-    limits=lambda op, gpu: {"dram": np.ravel(dram_seconds(op, gpu))},
     variants=lambda op, *_: (op.half,),
     spread={"hyper_connection": 8.0},
-    typical=lambda _: ("hyper_connection",),
     ceiling=Ceiling(features=("log_rounds",), shape=_ceiling_shape, variant=attrgetter("half")),
 )

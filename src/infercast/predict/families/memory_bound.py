@@ -12,16 +12,14 @@ from infercast.hardware import Gpu
 from infercast.ops import Elementwise
 from infercast.ops.elementwise import BY_HAND, FUSED_NORM, gated_activation, kv_write, norm, quantise, rope
 from infercast.predict.array_api import Kit, Number, Physics, kit_of
-from infercast.predict.families.family import Array, Ceiling, Family, Shape, dram_seconds, floats, lone
+from infercast.predict.families.family import Ceiling, Family, Shape, dram_seconds, floats, lone
 
 # Memory-bound kernels that an engine's compiler (PyTorch's) writes: norms, activations, rotations, quantising.
 #
 # A kernel that must see a row before it writes one (a *reduction*) takes it chunk by chunk, always whole chunks: a row
-# of
-# 2,304 values takes as long as one of 4,096 where memory does not decide. Rows of up to one half chunk stay in the
+# of 2,304 values takes as long as one of 4,096 where memory does not decide. Rows of up to one half chunk stay in the
 # registers of one warp. Kernels that write each value by itself do not know rows. The time is a start, with one wait
-# for
-# each chunk, and the slowest of DRAM, L2 and the multiprocessors' own work.
+# for each chunk, and the slowest of DRAM, L2 and the multiprocessors' own work.
 
 
 CHUNK = 2048
@@ -113,30 +111,17 @@ def compiled_terms(op: Elementwise, rows: Number, gpu: Gpu, x: Kit) -> tuple[Num
 
 # Memory-bound kernels: norms, activations, rotary embedding, KV writes, embedding, sampling, quantising.
 #
-# Those that an engine's compiler writes are timed in ``compiled.py``. Of the others one thread block takes one row.
-# The
-# time is that of the slowest of four pipes: DRAM for what L2 does not hold, L2 for everything, the multiprocessor's
-# own
+# Those that an engine's compiler writes are timed above. Of the others one thread block takes one row. The
+# time is that of the slowest of four pipes: DRAM for what L2 does not hold, L2 for everything, the multiprocessor's own
 # load and store rate, and starting and streaming one block after another; a launch floor comes on top. How much of the
 # traffic L2 holds depends on who wrote it: softly in a model, where a kernel reads what the last one wrote; with a
-# cliff
-# in the quantising tables, which replay one buffer.
+# cliff in the quantising tables, which replay one buffer.
 
 
 FEATURES = (
-    "dram_share",
-    "l2_share",
-    "port_share",
-    "blocks_share",
-    "launch_share",
-    "log_rows",
-    "log_row_bytes",
-    "log_rows_per_sm",
-    "fill",
-    "log_bytes_over_l2",
-    "read_share",
-    "log_microseconds",
-)
+    "dram_share", "l2_share", "port_share", "blocks_share", "launch_share", "log_rows", "log_row_bytes",
+    "log_rows_per_sm", "fill", "log_bytes_over_l2", "read_share", "log_microseconds",
+)  # fmt: skip
 
 OVERLAP = 4.0
 L2_EFFICIENCY = 0.65
@@ -240,11 +225,6 @@ NOT_STREAMED = ("sampling", "moe")
 """What is several kernels: what was measured of single ones does not hold."""
 
 
-def _limits(op: Elementwise, gpu: Gpu) -> dict[str, Array]:
-    """The arithmetic hardly ever shows."""
-    return {"fma": np.ravel(op.flops) / gpu.fma_flops, "dram": np.ravel(dram_seconds(op, gpu))}
-
-
 def _rows(make: Callable[..., Elementwise], *sizes: str, **options: Any) -> Shape:
     return Shape(
         ("rows", *sizes), {}, lambda values: make(values["rows"], *(int(values[name]) for name in sizes), **options)
@@ -269,7 +249,6 @@ MEMORY_BOUND = Family(
     core=MemoryBound,
     features={"memory_bound": FEATURES},
     pipes=lambda op, gpu: {"fma": op.flops / gpu.fma_flops, "dram": dram_seconds(op, gpu)},
-    limits=_limits,
     variants=lambda op, *_: ("",) if op.family == "quantise" and not op.kind else (op.kind or op.family,),
     # In an engine what is rotated lies apart in the projection's output, and quantising is fused with a little more.
     between_kernels={

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 # How kernels for routed experts differ: what their products are cut into, what they hide, what lies around them.
 #
 # Constants of Triton's were fitted in bf16 on A100, L40S, H100 and H200; those of tuned products to CUTLASS experts of
-# TensorRT-LLM (bf16, fp8, fp8 by blocks, mxfp4) on L40S, H100 and H200. They are not hardware facts. What is known of
-# a
+# TensorRT-LLM (bf16, fp8, fp8 by blocks, mxfp4) on L40S, H100 and H200. They are not hardware facts. What is known of a
 # kernel by its source is in data/kernels.toml.
 
 
@@ -257,8 +256,7 @@ def _heaviest(power: float, experts: int, local: int, topk: int, tokens: float) 
 
 # Routed experts: two grouped matrix products and the small kernels around them.
 #
-# The tokens that each expert receives follow from the routing; every expert pads them to whole tiles. A tile
-# multiplies
+# The tokens that each expert receives follow from the routing; every expert pads them to whole tiles. A tile multiplies
 # and waits for its operands from L2 in turn (these kernels hide little of it), the weights of the experts hit stream
 # from DRAM, and a soft maximum of the two is the time of a product. Kernels differ in their tiles and constants
 # (expert_styles.py).

@@ -14,7 +14,19 @@ from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
 from infercast.ops.recurrent import GATED_DELTA, KIMI_DELTA, MAMBA2
 from infercast.predict.array_api import Kit, Number, Physics, kit_of
 from infercast.predict.families.attention_batch import Batch, Lengths, Single
-from infercast.predict.families.family import Array, Ceiling, Family, Pipes, Shape, Values, dram_seconds, floats, lone
+from infercast.predict.families.family import (
+    Array,
+    Ceiling,
+    Family,
+    Pipes,
+    Shape,
+    Values,
+    dram_seconds,
+    float_pairs,
+    floats,
+    lone,
+    lone_pair,
+)
 
 if TYPE_CHECKING:
     from infercast.predict.identity import KernelProfile
@@ -22,10 +34,8 @@ if TYPE_CHECKING:
 
 # Scans over the prompts of recurrent layers: chunks side by side where they can be, one after another where not.
 #
-# A library does it in one of two ways. Triton's kernels prepare all chunks in parallel (inverses of triangles,
-# products
-# within a chunk) and pass the state from chunk to chunk in a kernel of its own, with everything between them in
-# memory.
+# A library does it in one of two ways. Triton's kernels prepare all chunks in parallel (inverses of triangles, products
+# within a chunk) and pass the state from chunk to chunk in a kernel of its own, with everything between them in memory.
 # FlashInfer's takes a head of a sequence in one thread block from its first chunk to its last. Either way a sequence
 # takes at least its chunks one after another, and a batch what all chunks of all heads take on the chip's
 # multiprocessors in whole rounds.
@@ -73,27 +83,10 @@ SCAN_OVERLAP = 4.0
 SCAN_UNIT = 64.0 * 128.0 * 128.0
 
 SCAN_FEATURES: tuple[str, ...] = (
-    "log_sequences",
-    "log_longest",
-    "log_mean",
-    "log_heads",
-    "log_key_heads",
-    "log_tokens_times_heads",
-    "log_seconds",
-    "launch_share",
-    "row_share",
-    "chain_share",
-    "rounds_share",
-    "parallel_share",
-    "dram_share",
-    "state_share",
-    "log_blocks_per_sm",
-    "block_fill",
-    "log_chunks_per_sm",
-    "chunk_fill",
-    "row_fill",
-    "log_bytes_over_l2",
-)
+    "log_sequences", "log_longest", "log_mean", "log_heads", "log_key_heads", "log_tokens_times_heads", "log_seconds",
+    "launch_share", "row_share", "chain_share", "rounds_share", "parallel_share", "dram_share", "state_share",
+    "log_blocks_per_sm", "block_fill", "log_chunks_per_sm", "chunk_fill", "row_fill", "log_bytes_over_l2",
+)  # fmt: skip
 
 
 def batch_of(op: Scan) -> Batch:
@@ -240,22 +233,14 @@ def _bytes_of(op: Scan, library: str) -> tuple[float, float, float, float]:
 # Short causal convolutions: every channel of a token with the same channel of the few tokens before it.
 #
 # Triton's kernels move tokens through memory or L2 and spend cycles on every value; a block goes through a few tokens
-# one
-# after another. The older CUDA kernel has a block for each channel of each sequence, which takes 512 tokens at a time.
+# one after another. The older CUDA kernel has a block for each channel of each sequence, which takes 512 tokens at a
+# time.
 
 
 CONVOLUTION_FEATURES = (
-    "log_tokens",
-    "log_sequences",
-    "log_mean",
-    "log_channels",
-    "log_bytes_over_l2",
-    "dram_share",
-    "l2_share",
-    "values_share",
-    "launch_share",
-    "log_microseconds",
-)
+    "log_tokens", "log_sequences", "log_mean", "log_channels", "log_bytes_over_l2", "dram_share", "l2_share",
+    "values_share", "launch_share", "log_microseconds",
+)  # fmt: skip
 CONVOLUTION_OVERLAP = 4.0
 CHAIN = 8.0
 """Tokens that a block of Triton's kernel takes one after another."""
@@ -336,17 +321,9 @@ class Convolving:
 
 
 UPDATE_FEATURES = (
-    "log_rows",
-    "log_heads",
-    "log_blocks_per_sm",
-    "block_fill",
-    "log_state_over_l2",
-    "dram_share",
-    "l2_share",
-    "blocks_share",
-    "launch_share",
-    "log_microseconds",
-)
+    "log_rows", "log_heads", "log_blocks_per_sm", "block_fill", "log_state_over_l2", "dram_share", "l2_share",
+    "blocks_share", "launch_share", "log_microseconds",
+)  # fmt: skip
 UPDATE_OVERLAP = 4.0
 WIDTH = 128.0
 UPDATE_UNIT = WIDTH * WIDTH
@@ -498,7 +475,6 @@ SCAN = Family(
     work=_scan_work,
     variants=_scan_variants,
     spread={"scan": 12.0},
-    typical=lambda _: ("scan",),
     ceiling=Ceiling(
         features=("log_blocks", "log_chunks", "log_mean"), shape=_scan_ceiling_shape, variant=attrgetter("kind")
     ),
@@ -511,25 +487,6 @@ SCAN = Family(
 def convolution_variant(op: ShortConvolution) -> str:
     """Kernels that are learned apart: of prompts, or of one new token a sequence, and whose."""
     return f"{'update' if op.update else 'prompts'}/{op.kernel or TRITON}"
-
-
-def _convolution_variants(op: ShortConvolution, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
-    del gpu, profile
-    return (convolution_variant(op),)
-
-
-def _convolution_sizes(op: ShortConvolution) -> tuple[Array, Array]:
-    tokens, sequences = np.broadcast_arrays(floats(op.tokens), floats(op.sequences))
-    return tokens, sequences
-
-
-def _convolution_size_of_one(op: ShortConvolution) -> tuple[float, float] | None:
-    tokens, sequences = lone(op.tokens), lone(op.sequences)
-    return None if tokens is None or sequences is None else (tokens, sequences)
-
-
-def _convolution_limits(op: ShortConvolution, gpu: Gpu) -> dict[str, Array]:
-    return {"fma": np.ravel(op.flops) / gpu.fma_flops, "dram": np.ravel(dram_seconds(op, gpu))}
 
 
 def _build_convolution(values: Values, tokens: Any, *, update: bool) -> ShortConvolution:
@@ -554,8 +511,8 @@ CONVOLUTION = Family(
         ),
     },
     step_sizes=("tokens", "sequences"),
-    sizes=_convolution_sizes,
-    size_of_one=_convolution_size_of_one,
+    sizes=lambda op: float_pairs(op.tokens, op.sequences),
+    size_of_one=lambda op: lone_pair(op.tokens, op.sequences),
     kind=attrgetter("update", "kernel", "dtype"),
     core=Convolving,
     core_key=attrgetter("channels", "taps"),
@@ -563,10 +520,8 @@ CONVOLUTION = Family(
     features={"convolution": CONVOLUTION_FEATURES},
     shares=("dram", "l2", "values", "launch"),
     pipes=lambda op, gpu: {"fma": op.flops / gpu.fma_flops, "dram": dram_seconds(op, gpu)},
-    limits=_convolution_limits,
-    variants=_convolution_variants,
+    variants=lambda op, *_: (convolution_variant(op),),
     spread={"convolution": 3.0},
-    typical=lambda _: ("convolution",),
     ceiling=Ceiling(
         features=("log_mean",),
         shape=lambda op, _: [np.log2(np.ravel(floats(op.tokens)) / np.maximum(np.ravel(floats(op.sequences)), 1.0))],
@@ -576,10 +531,6 @@ CONVOLUTION = Family(
 
 
 # One new token for each of many recurrent states.
-
-
-def _update_limits(op: StateUpdate, gpu: Gpu) -> dict[str, Array]:
-    return {"fma": np.ravel(op.flops) / gpu.fma_flops, "dram": np.ravel(dram_seconds(op, gpu))}
 
 
 def _update_work(op: StateUpdate, rows: Any) -> tuple[Quantity, Quantity]:
@@ -618,11 +569,9 @@ STATE_UPDATE = Family(
     features={"state_update": UPDATE_FEATURES},
     shares=("dram", "l2", "blocks", "launch"),
     pipes=lambda op, gpu: {"fma": op.flops / gpu.fma_flops, "dram": dram_seconds(op, gpu)},
-    limits=_update_limits,
     work=_update_work,
     variants=lambda op, *_: (op.kind,),
     spread={"state_update": 3.0},
-    typical=lambda _: ("state_update",),
     ceiling=Ceiling(
         features=("log_blocks",),
         shape=lambda op, gpu: [np.log2(np.ravel(np.asarray(op.rows, dtype=np.float64)) * op.heads / gpu.sms)],

@@ -11,7 +11,7 @@ import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.hardware.load import facts_of
-from infercast.ops import IndexScores, Op, SparseAttention, TopK
+from infercast.ops import IndexScores, SparseAttention, TopK
 from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
 from infercast.ops.sparse import Batch
 from infercast.predict.array_api import Physics, Plain, columns, fill, log2
@@ -24,6 +24,7 @@ from infercast.predict.families.attention_batch import (
     phase_of,
     single_of,
     sparse_pairs_of,
+    split_phases,
 )
 from infercast.predict.families.attention_batch import Batch as LengthArrays
 from infercast.predict.families.family import Array, Ceiling, Family, Pipes, Shape, Values, dram_seconds, product_limits
@@ -39,20 +40,9 @@ if TYPE_CHECKING:
 
 
 CHOICE_FEATURES = (
-    "log_rows",
-    "log_mean_scores",
-    "log_longest_scores",
-    "log_over_chosen",
-    "log_chosen",
-    "compress",
-    "log_rounds",
-    "fill",
-    "blocks_share",
-    "dram_share",
-    "launch_share",
-    "log_bytes_over_l2",
-    "log_microseconds",
-)
+    "log_rows", "log_mean_scores", "log_longest_scores", "log_over_chosen", "log_chosen", "compress", "log_rounds",
+    "fill", "blocks_share", "dram_share", "launch_share", "log_bytes_over_l2", "log_microseconds",
+)  # fmt: skip
 
 
 class ChoiceConstants(NamedTuple):
@@ -132,33 +122,15 @@ class Choosing:
 # A thread block takes one new token and up to 64 of its heads (or one key-value head with its group) and walks through
 # the places that were chosen for it, 64 keys at a time: what it gathers comes through L2, what it multiplies fills a
 # whole tile. Kernels that are told how many of the places are taken stop there; others walk through all of them.
-# Kernels
-# for decoding cut the walk over idle SMs and add the parts up.
+# Kernels for decoding cut the walk over idle SMs and add the parts up.
 
 
 ATTENTION_FEATURES = (
-    "log_sequences",
-    "log_queries",
-    "log_mean_queries",
-    "log_mean_keys",
-    "log_longest_keys",
-    "log_places",
-    "log_heads",
-    "log_kv_heads",
-    "log_width",
-    "bytes_per_key",
-    "compress",
-    "narrow",
-    "log_rounds",
-    "fill",
-    "tensor_share",
-    "gather_share",
-    "blocks_share",
-    "dram_share",
-    "launch_share",
-    "log_bytes_over_l2",
+    "log_sequences", "log_queries", "log_mean_queries", "log_mean_keys", "log_longest_keys", "log_places",
+    "log_heads", "log_kv_heads", "log_width", "bytes_per_key", "compress", "narrow", "log_rounds", "fill",
+    "tensor_share", "gather_share", "blocks_share", "dram_share", "launch_share", "log_bytes_over_l2",
     "log_microseconds",
-)
+)  # fmt: skip
 CUTTING, CUTTING_FEW, FEW_HEADS = "flash-3", "trtllm", 16
 """Attention kernels that cut the walk of a decoding sequence over idle multiprocessors, those that an engine takes for
 it where a GPU has few heads (vLLM 0.25, platforms/cuda.py: FlashInfer with TensorRT-LLM's), and how many that is."""
@@ -275,30 +247,16 @@ class Attending:
 # Scores of a lightning indexer: every new token against every index key of its sequence.
 #
 # Prompts run on tiles of ``heads x queries`` rows against 256 keys (DeepGEMM's persistent kernel, or Triton's for
-# scores
-# in bf16). Thread blocks of a few queries each walk through all keys in their reach, so a chunk of few queries behind
-# a
-# long prefix leaves most SMs idle. Sequences that decode read their keys from blocks; the walk is cut into equal parts
-# over all SMs, so that memory or the products of padded rows bound it.
+# scores in bf16). Thread blocks of a few queries each walk through all keys in their reach, so a chunk of few queries
+# behind a long prefix leaves most SMs idle. Sequences that decode read their keys from blocks; the walk is cut into
+# equal parts over all SMs, so that memory or the products of padded rows bound it.
 
 
 SCORE_FEATURES = (
-    "log_sequences",
-    "log_queries",
-    "log_mean_keys",
-    "log_longest_keys",
-    "log_mean_queries",
-    "log_heads",
-    "compress",
-    "log_blocks_per_sm",
-    "fill",
-    "tensor_share",
-    "longest_share",
-    "dram_share",
-    "launch_share",
-    "log_bytes_over_l2",
+    "log_sequences", "log_queries", "log_mean_keys", "log_longest_keys", "log_mean_queries", "log_heads", "compress",
+    "log_blocks_per_sm", "fill", "tensor_share", "longest_share", "dram_share", "launch_share", "log_bytes_over_l2",
     "log_microseconds",
-)
+)  # fmt: skip
 SCORE_ROWS, SCORE_KEYS = 128.0, 256.0
 """Rows (queries times heads) and keys of a tile."""
 
@@ -379,8 +337,7 @@ class Scoring:
 # Whole modules of sparse attention, projections included: what the sum of their kernels' estimates misses.
 #
 # Published tables time modules. Kernels of one module partly run side by side, and small ones follow each other faster
-# than alone, so their sum is near but not right; how near is learned by what the sum is made of. Steps of an engine
-# are
+# than alone, so their sum is near but not right; how near is learned by what the sum is made of. Steps of an engine are
 # made of kernels and do not ask this family: it says how far the sum of kernels is to be believed.
 
 
@@ -458,11 +415,6 @@ class Summing:
         return Physics(seconds, terms, features)
 
 
-def _module_limits(op: SparseModule, gpu: Gpu) -> dict[str, Array]:
-    del gpu
-    return {"products": np.ravel(op.flops)}
-
-
 SPARSE_MODULE = Family(
     name="sparse_module",
     position=14,
@@ -474,8 +426,7 @@ SPARSE_MODULE = Family(
     core=Summing,
     features={"sparse_module": MODULE_FEATURES},
     shares=PARTS,
-    pipes=lambda op, gpu: dict(_module_limits(op, gpu)),
-    limits=_module_limits,
+    pipes=lambda op, _: {"products": np.ravel(op.flops)},
     variants=lambda op, *_: (f"{op.kind} {phase_of(op)}",),
     typical=lambda _: ("sparse_attention",),
     ceiling=Ceiling(is_known=lambda _: False),
@@ -498,19 +449,6 @@ _PARTS = {
 ARCHIVE = "sparse"
 TIED, BLOCK_CHOICE = "tied", "blocks"
 """The choice of a few blocks, which is another kernel than that of many keys."""
-
-
-def _split(op: Any) -> tuple[Op, Op | None]:
-    """A batch of prompts and decoding sequences as two."""
-    decoding = op.queries == 1
-    if op.queries.ndim > 1 or decoding.all() or not decoding.any():
-        return op, None
-    counts = np.broadcast_to(op.sequences, op.queries.shape)
-    prompts, decodes = (
-        replace(op, queries=op.queries[half], keys=op.keys[half], sequences=counts[half])
-        for half in (~decoding, decoding)
-    )
-    return prompts, decodes
 
 
 def _lengths(values: Values) -> tuple[Array, Array, Array]:
@@ -642,7 +580,7 @@ INDEX_SCORES = Family(
         )
     },
     step_sizes=("sequences", "queries", "keys"),
-    split=_split,
+    split=split_phases,
     sizes=batch_of,
     size_of_one=single_of,
     kind=lambda op: (op.dtype, op.compress > 1, phase_of(op)),
@@ -656,7 +594,6 @@ INDEX_SCORES = Family(
     variants=lambda op, *_: (f"{op.dtype} {phase_of(op)}",),
     interval=(-0.35, 0.45),
     spread={"index_scores": 6.0},
-    typical=lambda op: ("index_scores",),
     ceiling=replace(_CEILING, is_known=lambda op: op.dtype == "fp8"),
 )
 TOP_K = Family(
@@ -672,7 +609,7 @@ TOP_K = Family(
         )
     },
     step_sizes=("sequences", "queries", "keys"),
-    split=_split,
+    split=split_phases,
     sizes=batch_of,
     size_of_one=single_of,
     kind=lambda op: (op.topk <= FEW, op.tied, phase_of(op)),
@@ -685,7 +622,6 @@ TOP_K = Family(
     variants=_choice_variants,
     interval=(-0.5, 0.6),
     spread={"top_k": 20.0},
-    typical=lambda _: ("top_k",),
     ceiling=replace(_CEILING, is_known=lambda op: op.topk > FEW),
 )
 SPARSE_ATTENTION = Family(
@@ -698,7 +634,7 @@ SPARSE_ATTENTION = Family(
         "msa_attention": Shape((*_SIZES, "heads", "kv_heads", "topk"), {"prefix": 0, "kv_dtype": "bf16"}, _blocks),
     },
     step_sizes=("sequences", "queries", "keys"),
-    split=_split,
+    split=split_phases,
     sizes=batch_of,
     size_of_one=single_of,
     kind=lambda op: (op.kind, op.kv_dtype, phase_of(op)),
@@ -716,6 +652,5 @@ SPARSE_ATTENTION = Family(
     variants=_attention_variants,
     interval=(-0.35, 0.45),
     spread={"sparse_attention": 10.0},
-    typical=lambda _: ("sparse_attention",),
     ceiling=replace(_CEILING, is_known=lambda op: op.kind != "msa", read_again=lambda op: np.ravel(op.kv_bytes)),
 )

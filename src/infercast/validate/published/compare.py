@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.engines.base import AnyEngine, Deployment, engine_named
-from infercast.engines.host import HostCosts, bundled_host, read_host
+from infercast.engines.base import Deployment, Engine, engine_named
+from infercast.engines.host import HostCosts, read_host
 from infercast.engines.vllm.host import VllmHost
 from infercast.engines.vllm.kv_cache import kv_layout
 from infercast.engines.vllm.settings import EngineSettings
@@ -61,11 +61,6 @@ def results_of(run: PublishedRun) -> Callable[[Served], Array]:
         return found
 
     return summed_up
-
-
-def means_of(served: Served) -> Array:
-    """Mean TTFT, TPOT and time to the last token, and output tokens a second."""
-    return _summed_up(served, np.mean)
 
 
 def _summed_up(served: Served, middle: Callable[..., Any], chosen: Array | None = None) -> Array:
@@ -176,7 +171,7 @@ def _with_cache(run: PublishedRun, deployment: Deployment) -> PublishedRun:
     return replace(run, settings={**run.settings, "num_gpu_blocks_override": blocks})
 
 
-def _ways(run: PublishedRun, engine: AnyEngine, model: ModelConfig) -> Iterator[PublishedRun]:
+def _ways(run: PublishedRun, engine: Engine, model: ModelConfig) -> Iterator[PublishedRun]:
     """The run as it is read, with a shorter context, and over all of its GPUs."""
     assert run.reading is not None
     layouts = [run] if run.layout_stated else [_smallest(run, model)]
@@ -216,16 +211,14 @@ def _smallest(run: PublishedRun, model: ModelConfig) -> PublishedRun:
     )
 
 
-def _gpu(run: PublishedRun, engine: AnyEngine) -> Gpu:
+def _gpu(run: PublishedRun, engine: Engine) -> Gpu:
     """The GPU, with the kernels that the stated release had for it."""
     gpu = load_device(run.gpu, None)
     is_older = run.version and run.version < engine.tuned_since.get(gpu.kernels, ())
     return with_older_kernels(gpu) if is_older else gpu
 
 
-def _start(
-    run: PublishedRun, engine: AnyEngine, model: ModelConfig, predictor: str, host: HostCosts | None
-) -> Deployment:
+def _start(run: PublishedRun, engine: Engine, model: ModelConfig, predictor: str, host: HostCosts | None) -> Deployment:
     assert run.reading is not None
     older_settings, older_options = engine.before(run.version, model)
     options = {"quantization": run.dtype or None, **older_options, **run.reading.options}
@@ -248,11 +241,11 @@ def _start(
         **{"enable_expert_parallel": run.expert_parallel, "expert_routing": TRAINED_ROUTING, **options},
         api_server=True,
         predictor=predictor,
-        host=_commanded_host(run, engine, host),
+        host=_host(run, engine, host),
     )
 
 
-def _commanded_host(run: PublishedRun, engine: AnyEngine, host: HostCosts | None) -> HostCosts:
+def _host(run: PublishedRun, engine: Engine, host: HostCosts | None) -> HostCosts:
     """The machine beside the GPUs; before vLLM's V1 engine the server shared its thread with the engine."""
     found = host or engine.default_host()
     if not isinstance(found, VllmHost):
@@ -310,19 +303,16 @@ FORMATS = {"bf16": "", "fp16": "", "bfloat16": "", "float16": "", "fp4": "nvfp4"
 
 
 def deployment_of(run: PublishedRun, predictor: str = "learned", host: Path | None = None) -> Deployment:
-    """The engine of a run, as we would set it up."""
     return set_up(run, predictor, host)[1]
 
 
 def set_up(run: PublishedRun, predictor: str = "learned", host: Path | None = None) -> tuple[PublishedRun, Deployment]:
     """The engine of a run, and the run with what had to be assumed for it to start."""
-    if run.reading is None:
-        return run, _worded(run, predictor, host)
     costs = None if host is None else read_host(host, engine_named(run.engine).host_type)
-    return started(run, predictor, costs)
+    return (run, _worded(run, predictor, costs)) if run.reading is None else started(run, predictor, costs)
 
 
-def _worded(run: PublishedRun, predictor: str, host: Path | None) -> Deployment:
+def _worded(run: PublishedRun, predictor: str, host: HostCosts | None) -> Deployment:
     """The engine of a run whose settings are told in words."""
     flags = run.flags
     model = _model(run)
@@ -342,16 +332,8 @@ def _worded(run: PublishedRun, predictor: str, host: Path | None) -> Deployment:
         fuse_allreduce_rms=flags.fuse_allreduce_rms,
         api_server=True,
         predictor=predictor,
-        host=_host(run, host),
+        host=_host(run, engine_named(run.engine), host),
     )
-
-
-def _host(run: PublishedRun, path: Path | None) -> VllmHost:
-    """The machine beside the GPUs; before vLLM's V1 engine the server shared its thread with the engine."""
-    host = bundled_host(VllmHost, "vllm") if path is None else read_host(path, VllmHost)
-    if not run.version or run.version >= FIRST_V1:
-        return host
-    return replace(host, process_sequence=host.process_sequence + V0_SEQUENCE_SECONDS)
 
 
 def _model(run: PublishedRun) -> ModelConfig:
@@ -446,7 +428,6 @@ def summarise(compared: Iterable[PublishedComparison], quantity: str) -> Summary
 
 
 def system_for(run: PublishedRun, deployment: Deployment) -> System:
-    """All servers of a run."""
     return system_of(deployment, instances=run.instances)
 
 

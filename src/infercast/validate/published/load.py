@@ -51,11 +51,9 @@ class RowReader:
         return self.path.parent / self.text("source") / self.text("src_id")
 
     def text(self, name: str) -> str:
-        """A field, or nothing."""
         return (self._row.get(name) or "").strip()
 
     def required(self, name: str) -> str:
-        """A field that must be there."""
         if not self.text(name):
             raise self.wrong(f"needs the column {name!r}")
         return self.text(name)
@@ -78,7 +76,6 @@ class RowReader:
         return None if re.fullmatch(r"0*(\.0*)?", self.text(name)) else self.number(name)
 
     def whole(self, name: str) -> int | None:
-        """A whole number, or None where the field is empty."""
         value = self.number(name)
         return None if value is None else round(value)
 
@@ -88,7 +85,6 @@ class RowReader:
         return None if value is None else value / 1e3
 
     def wrong(self, problem: str) -> FileFormatError:
-        """A clear sentence about this line."""
         return FileFormatError(self.path, problem, self.line)
 
 
@@ -134,7 +130,6 @@ def read_workload(row: RowReader, *, cached: bool) -> Workload:
 
 
 def _stated(row: RowReader, name: str) -> int:
-    """A whole number without which this kind of load says too little."""
     value = row.whole(name)
     if value is None:
         raise row.wrong(f"load {row.text('load')!r} needs the column {name!r}")

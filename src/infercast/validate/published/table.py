@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from infercast.engines.base import AnyEngine, engine_named, measured_engine
+from infercast.engines.base import Engine, engine_named, measured_engine
 from infercast.errors import InfercastError
 from infercast.forecast.command.flags import NOT_MODELLED, UNKNOWN, Reading, read_flags
 from infercast.forecast.estimate import read_rows
@@ -73,7 +73,7 @@ POOLS = re.compile(r"disagg|prefill workers|\bPD\b", re.IGNORECASE)
 class Server:
     """One kind of server, and how many there are."""
 
-    engine: AnyEngine
+    engine: Engine
     version: Version
     reading: Reading
     tensor: int
@@ -144,7 +144,7 @@ def noted_settings(row: RowReader, server: Server) -> dict[str, int]:
     return {name: int(match[1]) for name, match in found.items() if match and name not in server.reading.settings}
 
 
-def _reading(row: RowReader, engine: AnyEngine, model: str) -> Reading:
+def _reading(row: RowReader, engine: Engine, model: str) -> Reading:
     """The flags of the server's command; none where it is not known."""
     words = _words(row)
     if not row.text(COMMAND):
@@ -224,7 +224,7 @@ def _tensor(row: RowReader, flag: Any, others: int, spread: int) -> int | None:
     return tensor
 
 
-def _server_version(row: RowReader, engine: AnyEngine) -> Version:
+def _server_version(row: RowReader, engine: Engine) -> Version:
     """``v0.5.5.post1`` as (0, 5, 5); by the date of the run where none is stated; nothing where that is not known."""
     found = re.search(r"(?<!cuda )(?<!rocm )\bv?(\d+)\.(\d+)(?:\.(\d+))?", row.text("version"), re.IGNORECASE)
     if found and any(int(part or 0) for part in found.groups()):
@@ -431,7 +431,6 @@ def _looks_alike(published: str, listed: str) -> bool:
 
 
 def gpu_of(row: RowReader) -> str:
-    """Our name of the row's GPU."""
     listed, stated = row.text("infercast_gpu"), row.text("gpu")
     if listed:
         return GPUS.get(listed, listed)
@@ -471,12 +470,11 @@ def format_of(row: RowReader) -> str:
 # Published results as collected from many sources: one row a run, with the commands of server and benchmark.
 #
 # Columns: ``engine``, ``version``, ``date``, ``gpu``, ``num_gpus``, ``model``, ``infercast_gpu`` and
-# ``infercast_model``
-# (our names, where they match), ``precision``, ``tp``, ``pp``, ``dp``, ``ep``, ``load_kind``, ``concurrency_or_rate``,
-# ``num_requests``, ``mean_in``, ``mean_out``, ``len_dist``, ``prefix_note``, ``server_cmd``, ``bench_cmd``, ``notes``,
-# ``quality`` and what was measured: ``ttft_p50`` and ``tpot_p50`` or ``ttft_mean_ms`` and ``tpot_mean_ms``,
-# ``itl_p50``,
-# ``e2e_mean_ms``, ``output_tok_s``. What a row does not say is assumed and listed with the run.
+# ``infercast_model`` (our names, where they match), ``precision``, ``tp``, ``pp``, ``dp``, ``ep``, ``load_kind``,
+# ``concurrency_or_rate``, ``num_requests``, ``mean_in``, ``mean_out``, ``len_dist``, ``prefix_note``, ``server_cmd``,
+# ``bench_cmd``, ``notes``, ``quality`` and what was measured: ``ttft_p50`` and ``tpot_p50`` or ``ttft_mean_ms`` and
+# ``tpot_mean_ms``, ``itl_p50``, ``e2e_mean_ms``, ``output_tok_s``. What a row does not say is assumed and listed with
+# the run.
 
 
 NOBODY = Workload((Request(0.0, 1, 1),))
@@ -563,7 +561,6 @@ def read_published(path: Path) -> list[PublishedRun]:
 
 
 def _read_row(row: RowReader) -> PublishedRun:
-    """One line of the table."""
     version = _version(row.text("engine_version"))
     flags = read_server_flags(row.text("server_flags"), row.whole("concurrency"), row.whole("isl"), version)
     stated = read_arguments(row)
