@@ -74,11 +74,9 @@ class Replay:
         """What luck does to each, as a standard deviation."""
 
     def at(self, point: Point) -> Array:
-        """Logarithms of what clients would see."""
         return np.asarray(np.log(results_of(self.served(point))[self.chosen]))
 
     def served(self, point: Point) -> Served:
-        """What clients would see."""
         return self._run(point).clients
 
     def slopes(self, point: Point, values: Array) -> Array:
@@ -188,12 +186,10 @@ class Solution(NamedTuple):
 
     @property
     def spreads(self) -> Array:
-        """Standard deviations."""
         return np.asarray(np.sqrt(np.diag(self.covariance)))
 
 
 def solve(replays: Sequence[Replay], prior: Array) -> Solution:
-    """Find the point that results and what was known before agree on best."""
     weights = np.linalg.inv(prior)
     point = np.zeros(4)
     values = [replay.estimated for replay in replays]

@@ -1,20 +1,16 @@
 """Readers of result files of load generators: vLLM, SGLang, GuideLLM, AIPerf, inference-perf, and ``/metrics``.
 
-Fields as in ``aiperf/common/models/export_models.py`` of 0.13.0 and ``genai_perf/export_data`` of 0.0.16: an object for
-each metric with its unit, and the settings under ``input_config``. Inter-token latency is the mean of each request
-without its first token, which is TPOT here.
+Fields are those of these releases:
 
-Fields as in ``vllm/benchmarks/serve.py`` of 0.25.0: milliseconds in what ends in ``_ms``, seconds in the lists.
-
-Fields as in ``guidellm/benchmark/schemas`` of 0.8.1. Its inter-token latency is a mean over each request without the
-first token, which is TPOT here; its time per output token counts the first one, too, and is not read.
-
-Fields as in ``inference_perf/reportgen/base.py``; times are in seconds. A summary over several stages has no one rate:
-the reports of its stages are what can be replayed.
-
-Names as in ``vllm/v1/metrics/loggers.py`` of 0.25.0. It does not say how requests came, so that must be given.
-
-Fields as in ``sglang/benchmark/serving.py`` of 0.5.16.
+- ``vllm/benchmarks/serve.py`` of 0.25.0: milliseconds in what ends in ``_ms``, seconds in the lists.
+- ``sglang/benchmark/serving.py`` of 0.5.16.
+- ``guidellm/benchmark/schemas`` of 0.8.1. Its inter-token latency is a mean over each request without the first token,
+  which is TPOT here; its time per output token counts the first one, too, and is not read.
+- ``aiperf/common/models/export_models.py`` of 0.13.0 and ``genai_perf/export_data`` of 0.0.16: an object for each
+  metric with its unit, and the settings under ``input_config``. Inter-token latency is TPOT here, as above.
+- ``inference_perf/reportgen/base.py``; times are in seconds. A summary over several stages has no one rate: the reports
+  of its stages are what can be replayed.
+- ``vllm/v1/metrics/loggers.py`` of 0.25.0. A snapshot does not say how requests came, so that must be given.
 """
 
 from __future__ import annotations
@@ -23,7 +19,7 @@ import hashlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,6 +45,32 @@ from infercast.calibrate.result import (
 from infercast.errors import FileFormatError, InputError
 from infercast.units import MILLI
 
+Array = npt.NDArray[Any]
+
+
+def _result(
+    file: str, kind: str, load: Load, asked: Asked, seen: dict[str, float], rate: float | None, **known: Any
+) -> Result:
+    """A result whose requests can be replayed; ``rate``: output tokens a second, where the file says."""
+    made = make_workload(load, asked)
+    assumed = (*made.assumptions, *known.pop("assumptions", ()))
+    return Result(file, kind, made.workload, with_rate(seen, rate), made.means_only, assumptions=assumed, **known)
+
+
+def _number(values: Values | None, part: str, name: str) -> float | None:
+    """A number of an object within, where there is one."""
+    found = None if values is None else values.maybe(part)
+    return None if found is None else found.number(name)
+
+
+def _latencies(
+    values: Values, latencies: Mapping[str, str], called: Mapping[str, str], scale: Callable[[Values], float]
+) -> dict[str, float]:
+    """Statistics of each latency that has an object of its own."""
+    found = [(ours, metric) for ours, theirs in latencies.items() if (metric := values.maybe(theirs)) is not None]
+    return {name: value for ours, each in found for name, value in statistics(each, ours, called, scale(each)).items()}
+
+
 AIPERF_LATENCIES = {"ttft": "time_to_first_token", "tpot": "inter_token_latency", "e2e": "request_latency"}
 AIPERF_NAMES = {"mean": "avg", "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
@@ -64,20 +86,9 @@ class Stimulus(NamedTuple):
     arrival: str = "poisson"
 
 
-def is_aiperf(document: Any) -> bool:
-    """Whether it is one."""
-    return (
-        isinstance(document, dict) and isinstance(document.get("request_latency"), dict) and "input_config" in document
-    )
-
-
-def read_aiperf(path: Path, document: Any, asked: Asked) -> Result:
-    """One result."""
+def read_aiperf(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
     values = Values(path, document)
-    seen: dict[str, float] = {}
-    for ours, theirs in AIPERF_LATENCIES.items():
-        if (metric := values.maybe(theirs)) is not None:
-            seen |= statistics(metric, ours, AIPERF_NAMES, _scale(metric))
+    seen = _latencies(values, AIPERF_LATENCIES, AIPERF_NAMES, _scale)
     if not seen:
         raise FileFormatError(path, "request_latency says no latency")
     stimulus = _stimulus(values)
@@ -85,26 +96,17 @@ def read_aiperf(path: Path, document: Any, asked: Asked) -> Result:
         raise FileFormatError(
             path, "input_config says no concurrency and no request_rate; give --concurrency or --rate"
         )
-    throughput, requests = values.maybe("request_throughput"), values.maybe("request_count")
     load = Load(
-        count=_count(values, requests),
+        count=_count(values, values.maybe("request_count")),
         inputs=_aiperf_lengths(values, "input_sequence_length"),
         outputs=_aiperf_lengths(values, "output_sequence_length"),
         rate=stimulus.rate,
         arrival=stimulus.arrival,
         concurrency=stimulus.concurrency,
-        served_rate=None if throughput is None else throughput.number("avg"),
+        served_rate=_number(values, "request_throughput", "avg"),
     )
-    made = make_workload(load, asked)
-    tokens = values.maybe("output_token_throughput")
-    return Result(
-        file=path.name,
-        kind="AIPerf" if "aiperf_version" in document or "schema_version" in document else "GenAI-Perf",
-        workload=made.workload,
-        means_only=made.means_only,
-        seen=with_rate(seen, None if tokens is None else tokens.number("avg")),
-        assumptions=made.assumptions,
-    )
+    kind = "AIPerf" if "aiperf_version" in document or "schema_version" in document else "GenAI-Perf"
+    return [_result(path.name, kind, load, asked, seen, _number(values, "output_token_throughput", "avg"))]
 
 
 def _scale(metric: Values) -> float:
@@ -150,30 +152,30 @@ def _stimulus(values: Values) -> Stimulus:
     return Stimulus(None, None)
 
 
-Array = npt.NDArray[Any]
-
 BENCH_SERVE = "vllm bench serve"
 BENCH_SERVE_LATENCIES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
 """Ours, and theirs."""
-MARKS = ("total_input_tokens", "total_output_tokens", "request_throughput")
 
 
-def is_bench_serve(document: Any) -> bool:
-    """Whether it is one."""
-    return isinstance(document, dict) and all(mark in document for mark in MARKS) and "duration" in document
-
-
-def read_bench_serve(path: Path, document: Any, asked: Asked, name: str, kind: str = BENCH_SERVE) -> Result:
-    """One result."""
-    values = Values(path, document, "" if name == path.name else name.removeprefix(f"{path.name} "))
+def _completed(values: Values) -> int:
     completed = values.count("completed") or 0
     if completed < 1:
-        raise FileFormatError(path, f"{values.named('completed')} is {completed}: no request was answered")
-    detailed = read_lists(values)
+        raise FileFormatError(values.path, f"{values.named('completed')} is {completed}: no request was answered")
+    return completed
+
+
+def read_bench_serve(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
+    values = Values(path, document, "" if name == path.name else name.removeprefix(f"{path.name} "))
+    completed, detailed = _completed(values), read_lists(values)
+    inputs, outputs = (
+        (Lengths(values.needed(f"total_{each}_tokens", least=1) / completed) for each in ("input", "output"))
+        if detailed is None
+        else detailed[:2]
+    )
     load = Load(
         count=completed,
-        inputs=Lengths(values.needed("total_input_tokens", least=1) / completed) if detailed is None else detailed[0],
-        outputs=Lengths(values.needed("total_output_tokens", least=1) / completed) if detailed is None else detailed[1],
+        inputs=inputs,
+        outputs=outputs,
         rate=read_rate(values),
         arrival="poisson" if values.number("burstiness") in (None, 1.0) else "gamma",
         burstiness=values.number("burstiness", least=1e-3, most=1e6) or 1.0,
@@ -181,23 +183,22 @@ def read_bench_serve(path: Path, document: Any, asked: Asked, name: str, kind: s
         arrivals=None if detailed is None else detailed[4],
         served_rate=values.number("request_throughput"),
     )
-    made = make_workload(load, asked)
-    assumed = made.assumptions
-    if failed := values.count("failed"):
-        assumed = (*assumed, f"{failed:,} requests that failed are left out")
     if values.word("ramp_up_strategy"):
         raise FileFormatError(path, "ramp_up_strategy: a rate that grows is not replayed; give runs at one rate each")
-    seen = seen_in_lists(detailed) if detailed is not None else seen_in_fields(values, BENCH_SERVE_LATENCIES)
-    return Result(
-        file=name,
-        kind=f"{kind}{'' if detailed is None else ', detailed'}",
-        workload=made.workload,
-        means_only=made.means_only,
-        seen=with_rate(seen, values.number("output_throughput")),
-        model=values.word("model_id"),
-        acceptance_length=values.number("spec_decode_acceptance_length", least=1, most=1e3),
-        assumptions=assumed,
-    )
+    failed = values.count("failed")
+    return [
+        _result(
+            name,
+            f"{BENCH_SERVE}{'' if detailed is None else ', detailed'}",
+            load,
+            asked,
+            seen_in_fields(values, BENCH_SERVE_LATENCIES) if detailed is None else seen_in_lists(detailed),
+            values.number("output_throughput"),
+            model=values.word("model_id"),
+            acceptance_length=values.number("spec_decode_acceptance_length", least=1, most=1e3),
+            assumptions=(f"{failed:,} requests that failed are left out",) if failed else (),
+        )
+    ]
 
 
 def read_rate(values: Values) -> float | None:
@@ -209,7 +210,6 @@ def read_rate(values: Values) -> float | None:
 
 
 def seen_in_fields(values: Values, latencies: dict[str, str]) -> dict[str, float]:
-    """Means and percentiles as the file has them."""
     seen: dict[str, float] = {}
     for ours, theirs in latencies.items():
         called = {"mean": f"mean_{theirs}_ms", "p50": f"median_{theirs}_ms"}
@@ -247,7 +247,6 @@ def read_lists(values: Values) -> Lists | None:
 
 
 def _sum(values: Values, gaps: Any, place: int) -> float:
-    """Seconds from the first token to the last."""
     try:
         total = float(sum(gaps))
     except (TypeError, ValueError):
@@ -258,7 +257,6 @@ def _sum(values: Values, gaps: Any, place: int) -> float:
 
 
 def seen_in_lists(lists: Lists) -> dict[str, float]:
-    """Means and percentiles of what was listed."""
     _, outputs, first, later, _ = lists
     several = (outputs > 1) & (later > 0)
     return {
@@ -290,15 +288,10 @@ ALL_AT_ONCE = "throughput"
 STRATEGIES = ("synchronous", "concurrent", ALL_AT_ONCE, "constant", "poisson")
 
 
-def is_guidellm(document: Any) -> bool:
-    """Whether it is one."""
-    found = document.get("benchmarks") if isinstance(document, dict) else None
-    return isinstance(found, list) and bool(found) and isinstance(found[0], dict) and "metrics" in found[0]
-
-
-def read_guidellm(path: Path, document: Any, asked: Asked) -> list[Result]:
-    """A result for each benchmark."""
+def read_guidellm(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
     found = document["benchmarks"]
+    if not isinstance(found, list) or not found:
+        raise FileFormatError(path, "benchmarks must be a list with a benchmark in it")
     return [_guidellm_benchmark(Values(path, each, f"benchmarks[{place}]"), asked) for place, each in enumerate(found)]
 
 
@@ -325,16 +318,8 @@ def _guidellm_benchmark(values: Values, asked: Asked) -> Result:
         load = Load(totals, inputs_of, outputs_of, rate, kind, concurrency=concurrency)
     if not seen or load.count < 1:
         raise FileFormatError(values.path, f"{values.place} has no latency of a request that was answered")
-    made = make_workload(load, asked)
-    tokens = _successful(metrics, "output_tokens_per_second")
-    return Result(
-        file=f"{values.path.name} {values.place}",
-        kind=GUIDELLM,
-        workload=made.workload,
-        means_only=made.means_only,
-        seen=with_rate(seen, None if tokens is None else tokens.number("mean")),
-        assumptions=made.assumptions,
-    )
+    rate = _number(metrics.maybe("output_tokens_per_second"), "successful", "mean")
+    return _result(f"{values.path.name} {values.place}", GUIDELLM, load, asked, seen, rate)
 
 
 def _strategy(values: Values) -> tuple[str, float | None, int | None]:
@@ -409,11 +394,6 @@ METRICS_LATENCIES = {
 MOST_REPLAYED = 1000
 
 
-def is_metrics_text(text: str) -> bool:
-    """Whether it is one."""
-    return "vllm:" in text and ("# TYPE" in text or "# HELP" in text)
-
-
 def read_metrics_text(path: Path, text: str, asked: Asked) -> Result:
     """The sums over all engines and labels."""
     totals, edges = _sums(path, text)
@@ -431,22 +411,26 @@ def read_metrics_text(path: Path, text: str, asked: Asked) -> Result:
     if "ttft_mean" not in seen:
         raise FileFormatError(path, "vllm:time_to_first_token_seconds counts nothing")
     means = [totals.get(f"vllm:request_{kind}_tokens_sum", 0.0) / count for kind in ("prompt", "generation")]
-    load = Load(min(count, MOST_REPLAYED), Lengths(max(means[0], 1.0)), Lengths(max(means[1], 1.0)))
     asked_queries, hits = (_counter(totals, f"vllm:prefix_cache_{each}") for each in ("queries", "hits"))
     found = hits / asked_queries if asked_queries else None
     drafts, accepted = (_counter(totals, f"vllm:spec_decode_num_{each}") for each in ("drafts", "accepted_tokens"))
-    shared = Load(load.count, load.inputs, load.outputs, prefix_hit_rate=found if found and found > 0.01 else None)
-    made = make_workload(shared, asked)
-    return Result(
-        file=path.name,
-        kind=METRICS_TEXT,
-        workload=made.workload,
-        means_only=made.means_only,
-        seen={name: value for name, value in seen.items() if value > 0},
+    load = Load(
+        min(count, MOST_REPLAYED),
+        Lengths(max(means[0], 1.0)),
+        Lengths(max(means[1], 1.0)),
+        prefix_hit_rate=found if found and found > 0.01 else None,
+    )
+    return _result(
+        path.name,
+        METRICS_TEXT,
+        load,
+        asked,
+        {name: value for name, value in seen.items() if value > 0},
+        None,
         server_side=True,
         acceptance_length=1 + accepted / drafts if drafts else None,
         prefix_hit_rate=found,
-        assumptions=(*made.assumptions, "times are the engine's own, without API server and network"),
+        assumptions=("times are the engine's own, without API server and network",),
     )
 
 
@@ -509,20 +493,10 @@ INFERENCE_PERF_LATENCIES = {
 INFERENCE_PERF_NAMES = {"mean": "mean", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
 
 
-def is_inference_perf(document: Any) -> bool:
-    """Whether it is one."""
-    return isinstance(document, dict) and "load_summary" in document and "successes" in document
-
-
-def read_inference_perf(path: Path, document: Any, asked: Asked) -> Result:
-    """One stage."""
+def read_inference_perf(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
     values = Values(path, document)
     successes, sent = values.part("successes"), values.part("load_summary")
-    latency, throughput = successes.part("latency"), successes.maybe("throughput")
-    seen: dict[str, float] = {}
-    for ours, theirs in INFERENCE_PERF_LATENCIES.items():
-        if (summary := latency.maybe(theirs)) is not None:
-            seen |= statistics(summary, ours, INFERENCE_PERF_NAMES, 1.0)
+    seen = _latencies(successes.part("latency"), INFERENCE_PERF_LATENCIES, INFERENCE_PERF_NAMES, lambda summary: 1.0)
     if not seen:
         raise FileFormatError(path, "successes.latency says no latency")
     rate, concurrency = sent.number("requested_rate", least=0.0), sent.count("concurrency", least=1)
@@ -539,16 +513,8 @@ def read_inference_perf(path: Path, document: Any, asked: Asked) -> Result:
         concurrency=concurrency,
         prefix_hit_rate=_hits(successes),
     )
-    made = make_workload(load, asked)
-    return Result(
-        file=path.name,
-        kind=INFERENCE_PERF,
-        workload=made.workload,
-        means_only=made.means_only,
-        seen=with_rate(seen, None if throughput is None else throughput.number("output_tokens_per_sec")),
-        prefix_hit_rate=load.prefix_hit_rate,
-        assumptions=made.assumptions,
-    )
+    tokens = _number(successes, "throughput", "output_tokens_per_sec")
+    return [_result(path.name, INFERENCE_PERF, load, asked, seen, tokens, prefix_hit_rate=load.prefix_hit_rate)]
 
 
 def _inference_perf_lengths(successes: Values, names: tuple[str, str]) -> Lengths:
@@ -577,26 +543,19 @@ EVENLY = ("random", "random-ids")
 """Datasets whose lengths are drawn evenly from a share of the longest to the longest."""
 
 
-def is_sglang_serving(document: Any) -> bool:
-    """Whether it is one."""
-    marks = ("total_output_tokens_retokenized", "input_throughput")
-    return isinstance(document, dict) and all(mark in document for mark in marks)
-
-
-def read_sglang_serving(path: Path, document: Any, asked: Asked, name: str) -> Result:
-    """One line."""
+def read_sglang_serving(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
     values = Values(path, document, name.removeprefix(path.name).strip())
-    completed = values.count("completed") or 0
-    if completed < 1:
-        raise FileFormatError(path, f"{values.named('completed')} is {completed}: no request was answered")
+    completed = _completed(values)
     if values.holder.get("request_rate") == "trace":
         raise FileFormatError(path, "request_rate is trace: give the trace itself to `infercast simulate --trace`")
     detailed = read_lists(values)
-    inputs: Any = (
-        detailed[0] if detailed else _sglang_lengths(values, "random_input_len", "total_input_tokens", completed)
-    )
-    outputs: Any = (
-        detailed[1] if detailed else _sglang_lengths(values, "random_output_len", "total_output_tokens", completed)
+    inputs, outputs = (
+        (
+            _sglang_lengths(values, f"random_{each}_len", f"total_{each}_tokens", completed)
+            for each in ("input", "output")
+        )
+        if detailed is None
+        else detailed[:2]
     )
     report = values.maybe("cache_report")
     hits = None if report is None else report.number("cache_hit_rate_pct", most=100)
@@ -609,21 +568,21 @@ def read_sglang_serving(path: Path, document: Any, asked: Asked, name: str) -> R
         served_rate=values.number("request_throughput"),
         prefix_hit_rate=None if hits is None else hits / 100,
     )
-    made = make_workload(load, asked)
-    seen = seen_in_lists(detailed) if detailed is not None else seen_in_fields(values, SGLANG_LATENCIES)
     accepted = values.number("accept_length", most=1e3)
     server = values.maybe("server_info")
-    return Result(
-        file=name,
-        kind=f"{SGLANG_SERVING}{'' if detailed is None else ', detailed'}",
-        workload=made.workload,
-        means_only=made.means_only,
-        seen=with_rate(seen, values.number("output_throughput")),
-        model=None if server is None else server.word("model_path"),
-        acceptance_length=accepted if accepted and accepted > 1 else None,
-        prefix_hit_rate=load.prefix_hit_rate,
-        assumptions=made.assumptions,
-    )
+    return [
+        _result(
+            name,
+            f"{SGLANG_SERVING}{'' if detailed is None else ', detailed'}",
+            load,
+            asked,
+            seen_in_fields(values, SGLANG_LATENCIES) if detailed is None else seen_in_lists(detailed),
+            values.number("output_throughput"),
+            model=None if server is None else server.word("model_path"),
+            acceptance_length=accepted if accepted and accepted > 1 else None,
+            prefix_hit_rate=load.prefix_hit_rate,
+        )
+    ]
 
 
 def _sglang_lengths(values: Values, longest: str, total: str, completed: int) -> Lengths | str:
@@ -644,7 +603,6 @@ MOST_FILES = 200
 
 
 def read_results(paths: Iterable[Path], asked: Asked | None = None) -> list[Result]:
-    """All results of files and of folders of `vllm bench sweep`."""
     asked = asked or Asked()
     found = []
     for path in paths:
@@ -670,7 +628,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _read(path: Path, text: str, asked: Asked) -> list[Result]:
-    if is_metrics_text(text):
+    if "vllm:" in text and ("# TYPE" in text or "# HELP" in text):
         return [read_metrics_text(path, text, asked)]
     documents = documents_in(text) or [parse_json(path, text)]
     if len(documents) == 1 and isinstance(documents[0], list):
@@ -684,15 +642,19 @@ def _read(path: Path, text: str, asked: Asked) -> list[Result]:
     return found
 
 
+FORMATS = (
+    (("total_output_tokens_retokenized", "input_throughput"), read_sglang_serving),
+    (("total_input_tokens", "total_output_tokens", "request_throughput", "duration"), read_bench_serve),
+    (("benchmarks",), read_guidellm),
+    (("load_summary", "successes"), read_inference_perf),
+    (("request_latency", "input_config"), read_aiperf),
+)
+"""Fields that a document of a format has, and the reader of it; the first that fits is taken."""
+
+
 def _of_document(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
-    if is_sglang_serving(document):
-        return [read_sglang_serving(path, document, asked, name)]
-    if is_bench_serve(document):
-        return [read_bench_serve(path, document, asked, name)]
-    if is_guidellm(document):
-        return read_guidellm(path, document, asked)
-    if is_inference_perf(document):
-        return [read_inference_perf(path, document, asked)]
-    if is_aiperf(document):
-        return [read_aiperf(path, document, asked)]
+    if isinstance(document, dict):
+        for marks, read in FORMATS:
+            if all(mark in document for mark in marks):
+                return read(path, document, asked, name)
     raise FileFormatError(path, f"is not a result that is known: {KNOWN}")

@@ -80,7 +80,6 @@ class Lengths(NamedTuple):
     maximum: float | None = None
 
     def __str__(self) -> str:
-        """As a workload takes it."""
         mean = max(1, round(self.mean))
         if self.spread <= EVEN * self.mean:
             return str(mean)
@@ -120,7 +119,6 @@ class Made(NamedTuple):
 
 
 def make_workload(load: Load, asked: Asked) -> Made:
-    """The requests that were sent, or some like them."""
     assumed: list[str] = []
     rate, concurrency = load.rate, load.concurrency
     if asked.rate is not None or asked.concurrency is not None:
@@ -158,7 +156,6 @@ def _drawn(
     lengths: tuple[Array | Lengths | str, Array | Lengths | str],
     assumed: list[str],
 ) -> Workload:
-    """Requests like those that were sent."""
     count, rate, concurrency = kind
     inputs, outputs = (str(_summary(each) if isinstance(each, np.ndarray) else each) for each in lengths)
     for name, text, given in (("prompt", inputs, asked.input_len), ("answer", outputs, asked.output_len)):
@@ -188,7 +185,6 @@ def _summary(values: Array) -> Lengths:
 def _listed(
     load: Load, kind: tuple[int, float | None, int | None], inputs: Array, outputs: Array, assumed: list[str]
 ) -> Workload:
-    """The requests that were sent."""
     count, rate, concurrency = kind
     count = min(count, inputs.size)
     if count < 1:
@@ -228,7 +224,6 @@ MOST_TOKENS = 10**8
 
 
 def read_text(path: Path) -> str:
-    """The text of a file."""
     try:
         if path.stat().st_size > MOST_BYTES:
             raise FileFormatError(path, f"is larger than {MOST_BYTES // 2**20} MiB, which no result is")
@@ -240,7 +235,6 @@ def read_text(path: Path) -> str:
 
 
 def parse_json(path: Path, text: str, line: int | None = None) -> Any:
-    """JSON of any kind."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as problem:
@@ -256,20 +250,16 @@ class Values:
         self.path, self.holder, self.place = path, holder, place
 
     def named(self, name: str) -> str:
-        """Where a value stands."""
         return f"{self.place}.{name}" if self.place else name
 
     def part(self, name: str) -> Values:
-        """An object within."""
         return Values(self.path, self.holder.get(name), self.named(name))
 
     def maybe(self, name: str) -> Values | None:
-        """The same where there is one."""
         found = self.holder.get(name)
         return Values(self.path, found, self.named(name)) if isinstance(found, dict) else None
 
     def number(self, name: str, *, least: float = 0.0, most: float = 1e12) -> float | None:
-        """A finite number; None where it is missing."""
         value = self.holder.get(name)
         if value is None:
             return None
@@ -278,24 +268,20 @@ class Values:
         return float(value)
 
     def count(self, name: str, *, least: int = 0) -> int | None:
-        """A whole number."""
         value = self.number(name, least=least, most=1e9)
         return None if value is None else round(value)
 
     def needed(self, name: str, *, least: float = 0.0, most: float = 1e12) -> float:
-        """A number that must be there."""
         value = self.number(name, least=least, most=most)
         if value is None:
             raise self.wrong(name, "is missing")
         return value
 
     def word(self, name: str) -> str | None:
-        """Text."""
         value = self.holder.get(name)
         return value if isinstance(value, str) and value else None
 
     def numbers(self, name: str, *, least: float = 0.0, most: float = 1e12) -> Array | None:
-        """A list of numbers; None where it is missing."""
         value = self.holder.get(name)
         if value is None:
             return None
@@ -309,7 +295,6 @@ class Values:
         return array
 
     def wrong(self, name: str, problem: str) -> FileFormatError:
-        """An error that names the place."""
         return FileFormatError(self.path, f"{self.named(name)} {problem}")
 
 
@@ -334,5 +319,4 @@ def statistics(
 
 
 def with_rate(seen: dict[str, float], rate: float | None) -> dict[str, float]:
-    """What was seen, with output tokens a second where they are known."""
     return seen if not rate or not math.isfinite(rate) else {**seen, RATE: rate}

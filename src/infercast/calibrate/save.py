@@ -37,12 +37,10 @@ def result_name(forecast: Forecast) -> str:
 
 
 def result_path(asked: Path, forecast: Forecast) -> Path:
-    """The file itself, or one in a folder."""
     return asked / result_name(forecast) if asked.is_dir() else asked
 
 
 def check_result(asked: Path) -> None:
-    """Refuse what could not be written, before a long run."""
     if asked.is_dir():
         return
     if asked.suffix != ".json":
@@ -52,7 +50,6 @@ def check_result(asked: Path) -> None:
 
 
 def result_text(forecast: Forecast, version: str, *, detailed: bool = False) -> str:
-    """The JSON of a run."""
     return json.dumps(saved_result(forecast, version, detailed=detailed), allow_nan=False)
 
 
@@ -106,7 +103,6 @@ def _load(forecast: Forecast) -> dict[str, Any]:
 
 
 def _drafts(forecast: Forecast) -> dict[str, Any]:
-    """What became of drafts, where there were any."""
     found = drafts_of(forecast)
     if found is None:
         return {}

@@ -127,7 +127,6 @@ class LoadCurve:
         return low
 
     def rate_at(self, in_system: float) -> float:
-        """Requests a second that leave it."""
         return float(np.interp(in_system, self.in_system, self.rates))
 
     def percentile(self, quantity: str, name: str, in_system: float) -> float:
@@ -262,7 +261,6 @@ class ServiceTime(NamedTuple):
     per_output: float
 
     def of(self, inputs: Any, outputs: Any) -> Any:
-        """Of one request, or of each of many."""
         return self.fixed + self.per_input * inputs + self.per_output * outputs
 
 
@@ -313,12 +311,10 @@ class StartUp(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """In all."""
         return self.weights + self.graphs + self.other
 
     @property
     def sentence(self) -> str:
-        """For people."""
         return (
             f"{self.seconds:,.0f} s: weights {self.weights:,.0f} s, CUDA graphs {self.graphs:,.0f} s, "
             f"all else {self.other:,.0f} s"
@@ -364,15 +360,12 @@ class Replica:
         return float(np.interp(end, self._reached, self._numbers))
 
     def attained(self, in_system: Array) -> Array:
-        """Share of the requests within every limit, with so many in a replica."""
         return np.asarray(np.interp(in_system, self._grid, self._attained))
 
     def use_of_limits(self, in_system: Array) -> Array:
-        """The largest latency over its limit."""
         return np.asarray(np.interp(in_system, self._grid, self._use))
 
     def beyond(self, in_system: Array) -> Array:
-        """Share of the requests beyond each limit (columns)."""
         return np.stack([np.interp(in_system, self._grid, shares) for shares in self._beyond.T], axis=1)
 
 
@@ -399,7 +392,6 @@ class Replicas:
         self._by_size = [(size, Replica(curve, step)) for size, curve in sorted(curves.items())]
 
     def of(self, count: int) -> Replica:
-        """One of so many."""
         return [replica for size, replica in self._by_size if size <= count][-1]
 
     def look(self, name: str, in_system: Array, counts: Array) -> Array:
@@ -431,7 +423,6 @@ def run_fleet(replicas: Replicas, load: Array, scaler: Scaler, first: float = 0.
 
 
 def fixed(count: int) -> Scaler:
-    """Always as many."""
     return lambda step, rate, total: (count, count)
 
 
@@ -592,7 +583,6 @@ class PolicyDay:
 
     @property
     def minutes(self) -> float:
-        """Minutes with requests."""
         return float(np.count_nonzero(self.counts)) * self.window / 60.0
 
     @property
@@ -602,12 +592,10 @@ class PolicyDay:
 
     @property
     def replica_hours(self) -> float:
-        """Paid for."""
         return float(self.paid.sum()) * self.window / HOUR
 
     @property
     def gpu_hours(self) -> float:
-        """Paid for."""
         return self.replica_hours * self.gpus_per_replica
 
     @property

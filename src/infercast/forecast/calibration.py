@@ -42,7 +42,6 @@ class Learned(NamedTuple):
 
     @property
     def is_told(self) -> bool:
-        """Whether the results said anything about it."""
         return self.spread <= TOLD * self.before
 
     def ends(self, side: int, *, before: bool = False) -> float:
@@ -51,7 +50,6 @@ class Learned(NamedTuple):
 
     @property
     def factor(self) -> Factor:
-        """As a deployment takes it."""
         return Factor(self.value, self.spread)
 
 
@@ -200,7 +198,6 @@ def _less_sure(learned: Learned, share: float) -> Factor:
 
 
 def _notes(known: Fingerprint, asked: Fingerprint, *, same_steps: bool) -> list[str]:
-    """What differs, and what is therefore not used."""
     names = {
         "gpu": "GPU", "engine": "engine", "model": "model", "weights": "weights", "layout": "layout",
         "kv_cache": "KV cache", "api_server": "API server",
@@ -215,6 +212,11 @@ def _notes(known: Fingerprint, asked: Fingerprint, *, same_steps: bool) -> list[
     held = "host and GPU factors are used, less surely" if same_steps else "host factors alone are used"
     network = "" if known.api_server == asked.api_server else ", and nothing of API server and network"
     return [f"The calibration is of another deployment, with {', '.join(other)}: {held}{network}."]
+
+
+def keys_of(name: str) -> tuple[str, str, str]:
+    """What files and JSON call the value of a factor and its spreads after and before the results."""
+    return ("extra_ms", "spread_ms", "spread_before_ms") if name == "path" else ("factor", "spread", "spread_before")
 
 
 FORM = 1
@@ -237,16 +239,11 @@ def write_calibration(calibration: Calibration) -> str:
     known = calibration.deployment
     lines += [f"{each.name} = {_value(getattr(known, each.name))}" for each in fields(known)]
     for name, learned in calibration.factors.items():
-        unit = "_ms" if name == "path" else ""
         scale = 1e3 if name == "path" else 1.0
         told = "" if learned.is_told else "  # the results could not tell"
-        lines += [
-            "",
-            f"[{name}]  # {TITLES[name]}",
-            f"{'extra_ms' if unit else 'factor'} = {scale * learned.value:.6g}{told}",
-            f"spread{unit} = {scale * learned.spread:.4g}",
-            f"spread_before{unit} = {scale * learned.before:.4g}",
-        ]
+        value, spread, before = keys_of(name)
+        lines += ["", f"[{name}]  # {TITLES[name]}", f"{value} = {scale * learned.value:.6g}{told}"]
+        lines += [f"{spread} = {scale * learned.spread:.4g}", f"{before} = {scale * learned.before:.4g}"]
     seen = {name: getattr(calibration, name) for name in ("prefix_hit_rate", "acceptance_length")}
     if any(value is not None for value in seen.values()):
         lines += ["", "[seen]  # of the load that was measured"]
@@ -331,12 +328,12 @@ def _word(path: Path, table: dict[str, Any], name: str) -> Any:
 
 
 def _learned(path: Path, table: dict[str, Any], name: str) -> Learned:
-    if name == "path":
-        value = _number(path, table, f"{name}.extra_ms", -1e3 * MOST, 1e3 * MOST)
-        spreads = [_number(path, table, f"{name}.{each}_ms", 0.0, 1e3 * MOST) for each in ("spread", "spread_before")]
-        return Learned(value / 1e3, spreads[0] / 1e3, spreads[1] / 1e3)
-    value = _number(path, table, f"{name}.factor", 1 / MOST, MOST)
-    return Learned(value, *(_number(path, table, f"{name}.{each}", 0.0, MOST) for each in ("spread", "spread_before")))
+    least, most, scale = (-1e3 * MOST, 1e3 * MOST, 1e3) if name == "path" else (1 / MOST, MOST, 1.0)
+    value, *spreads = keys_of(name)
+    return Learned(
+        _number(path, table, f"{name}.{value}", least, most) / scale,
+        *(_number(path, table, f"{name}.{each}", 0.0, most) / scale for each in spreads),
+    )
 
 
 def _number(path: Path, table: dict[str, Any], place: str, least: float, most: float) -> float:
@@ -354,10 +351,7 @@ def _read_source(path: Path, table: dict[str, Any]) -> Source:
     """What a calibration was learned from; it changes nothing, so only its form is checked."""
     requests = table.get("requests", 0)
     return Source(
-        file=str(table.get("file", "")),
-        sha256=str(table.get("sha256", "")),
-        kind=str(table.get("kind", "")),
-        load=str(table.get("load", "")),
+        **{name: str(table.get(name, "")) for name in ("file", "sha256", "kind", "load")},
         requests=requests if isinstance(requests, int) else 0,
         pairs=_pairs(path, table.get("quantities", [])),
         left_out=_pairs(path, table.get("left_out", [])),

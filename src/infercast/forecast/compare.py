@@ -37,7 +37,6 @@ class Difference:
 
     @property
     def change(self) -> float:
-        """Seconds more than before."""
         return self.after - self.before
 
 
@@ -50,12 +49,10 @@ class Comparison:
 
     @property
     def before(self) -> float:
-        """All parts together."""
         return sum(each.before for each in self.differences)
 
     @property
     def after(self) -> float:
-        """All parts together."""
         return sum(each.after for each in self.differences)
 
 
@@ -146,7 +143,6 @@ class StepKind(NamedTuple):
 
     @property
     def tokens(self) -> float:
-        """In a step, on average, padding aside."""
         return self.prompt_tokens + self.decoding
 
 
@@ -208,16 +204,13 @@ class Side:
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that the KV cache of a replica holds."""
         return self.deployment.memory.num_tokens
 
     @property
     def host_bound(self) -> float:
-        """The share of step time in which the GPU waits for its host."""
         return host_bound_share(self.phases)
 
     def kind(self, name: str) -> StepKind | None:
-        """Its steps of one kind, if it has any."""
         return next((kind for kind in self.kinds if kind.name == name), None)
 
 
@@ -253,7 +246,6 @@ class SideBySide:
 
 
 def side_by_side(runs: tuple[Watched, Watched], names: tuple[str, str]) -> SideBySide:
-    """Look at the steps of two runs, each of the pool that decodes."""
     first, second = (_side(name, run) for name, run in zip(names, runs, strict=True))
     record = busiest(runs[0].forecast.pools[-1].records)
     steps = []
@@ -285,7 +277,6 @@ def _prompt_step(average: StepShape) -> StepShape:
 
 
 def _title(kind: str, shape: StepShape) -> str:
-    """A step in words."""
     if kind == "prompt":
         return f"one prompt of {shape.num_tokens:,} tokens"
     sequences = len(shape.new_tokens)
@@ -299,7 +290,6 @@ APART = 0.03
 
 
 def reasons(both: SideBySide) -> list[str]:
-    """What explains the difference; nothing where nothing does."""
     first, second = both.sides
     sentences = [
         *_stops(first, second),
@@ -316,7 +306,6 @@ def reasons(both: SideBySide) -> list[str]:
 
 
 def _stops(first: Side, second: Side) -> list[str]:
-    """Whether decoding stands still while prompts are computed."""
     sentences = []
     for side, other in ((first, second), (second, first)):
         alone, elsewhere, beside = side.kind("prefill"), other.kind("prefill"), other.kind("mixed")
@@ -334,7 +323,6 @@ def _stops(first: Side, second: Side) -> list[str]:
 
 
 def _same_step(step: SameStep, first: Side, second: Side) -> list[str]:
-    """What one step takes in both, and which kernels say why."""
     before, after = (cost.seconds for cost in step.costs)
     if abs(after / before - 1.0) < MATTERS:
         return []
@@ -365,7 +353,6 @@ def _prefixes(first: Side, second: Side) -> list[str]:
 
 
 def _not_measured(first: Side, second: Side) -> list[str]:
-    """What only intervals know."""
     return [
         f"{side.deployment.engine.name} was not measured ({side.deployment.engine.note}), so its own kernels and host "
         "times may differ by more than shows here."
@@ -385,7 +372,6 @@ def _caches(first: Side, second: Side) -> list[str]:
 
 
 def _batches(first: Side, second: Side) -> list[str]:
-    """How many sequences decode together."""
     before, after = first.kind("decode"), second.kind("decode")
     if before is None or after is None or abs(after.decoding / before.decoding - 1.0) < 5 * MATTERS:
         return []

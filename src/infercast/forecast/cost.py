@@ -53,7 +53,6 @@ class PriceList:
 
 @cache
 def bundled_lists() -> dict[str, PriceList]:
-    """Those of all providers, by name."""
     paths = sorted((DATA / "prices").glob("*.toml"))
     return {path.stem: _list_of(read_data(f"prices/{path.name}")) for path in paths}
 
@@ -65,7 +64,6 @@ def offers_of(gpu: str) -> list[tuple[str, str, Mapping[str, Any]]]:
 
 
 def provider_list(provider: str) -> PriceList:
-    """That of one provider."""
     lists = bundled_lists()
     if provider.lower() not in lists:
         raise UnknownNameError("provider", provider, lists, " (or give your own prices in a file)")
@@ -248,7 +246,6 @@ def price_of(
 
 
 def _listed(prices: PriceList, gpu: str, *, spot: bool) -> GpuPrice | None:
-    """What one list says."""
     kind, per_hour = OWNED, prices.owned_per_hour(gpu)
     if per_hour is None:
         kind = SPOT if spot else ON_DEMAND

@@ -66,7 +66,6 @@ class Check(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """For people."""
         return (
             f"{self.requests:,} requests from {clock(self.begin)} to {clock(self.end)} simulated one by one: "
             f"{100 * self.simulated:.1f} % within the SLO; the stepped day says {100 * self.stepped:.1f} %"
@@ -105,7 +104,6 @@ def check_busiest(deployment: Deployment, traffic: Traffic, slo: Slo, count: int
 
 
 def clock(seconds: float) -> str:
-    """``14:05``."""
     return f"{int(seconds // 3600):02d}:{int(seconds % 3600 // 60):02d}"
 
 
@@ -187,7 +185,6 @@ class SteppedDay:
         self._windows = (np.arange(steps.num_windows) * STEP // traffic.window).astype(np.int64)
 
     def run(self, name: str, scaler: Scaler) -> PolicyDay:
-        """The whole day."""
         done = run_fleet(self.replicas, self.load, scaler)
         return PolicyDay(
             name,
@@ -214,7 +211,6 @@ class SteppedDay:
         return 1.0 - float(self._chance_out(done.beyond, first).mean())
 
     def _chance_out(self, beyond: Array, first: int) -> Array:
-        """Of each window that these steps lie in."""
         places = self._windows[first : first + len(beyond)]
         places = places - places[0]
         counts = self._counts[first : first + len(beyond)]
@@ -324,7 +320,6 @@ def _plan(
     check: bool,
     say: Callable[[str], None],
 ) -> DayPlan:
-    """The answer to a question in which nothing is a name."""
     system = system_of(deployment)
     say("one replica at several loads")
     lone = learn_curve(system, traffic, promised)
@@ -370,8 +365,10 @@ def _beside_others(deployment: Deployment, traffic: Traffic, slo: Slo, fleet: in
 
 
 def _smallest(day: SteppedDay, goal: Goal) -> tuple[int, PolicyDay]:
-    """The smallest fixed fleet that reaches the goal, by doubling and halving."""
-    run = partial(_fixed_day, day)
+
+    def run(count: int) -> PolicyDay:
+        return day.run(FIXED, fixed(count))
+
     low, high = 0, 1
     while not (found := run(high)).keeps(goal):
         low, high = high, 2 * high
@@ -385,10 +382,6 @@ def _smallest(day: SteppedDay, goal: Goal) -> tuple[int, PolicyDay]:
         else:
             low = middle
     return high, found
-
-
-def _fixed_day(day: SteppedDay, count: int) -> PolicyDay:
-    return day.run(FIXED, fixed(count))
 
 
 def _timetable(day: SteppedDay, goal: Goal, most: int) -> tuple[int, ...]:

@@ -204,7 +204,6 @@ def deploy(
 
 
 def calibrated(deployment: Deployment, calibration: Path | str | Calibration) -> Deployment:
-    """A deployment with what measured results say of it."""
     if not isinstance(calibration, Calibration):
         calibration = read_calibration(Path(calibration))
     if calibration.acceptance_length is not None:
@@ -324,7 +323,6 @@ class Changes:
 
     @property
     def is_engine_alone(self) -> bool:
-        """Whether nothing but the engine is another one."""
         others = (self.gpu, self.router, self.properties, self.options, self.settings)
         return self.engine is not None and not any(others) and self.host_speed == 1.0
 

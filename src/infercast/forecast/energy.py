@@ -68,7 +68,6 @@ class PoolEnergy:
 
     @property
     def joules(self) -> float:
-        """All parts together."""
         return sum(self.by_part.values())
 
 
@@ -80,7 +79,6 @@ def pool_energy(
     duration: float,
     version: Version,
 ) -> PoolEnergy:
-    """What the replicas of one pool drew."""
     board, layout = board_under(deployment.gpu), deployment.layout
     phases: dict[str, list[tuple[PhaseTotals, StepsEnergy]]] = {}
     parts = {STATIC: 0.0, IDLE: 0.0}
@@ -118,7 +116,6 @@ def _by_times(deployment: Deployment, records: Sequence[Record], version: Versio
 
 
 def computed_inputs(record: Record, workload: Workload) -> int:
-    """Prompt tokens that a replica computed."""
     served = np.flatnonzero(~np.isnan(record.last_token))
     inputs = sum(workload.requests[number].num_input for number in served.tolist())
     return int(inputs - record.num_cached[served].sum())
@@ -237,7 +234,6 @@ class Wall(Shown):
 
 
 def servers_of(system: System, facility: Facility) -> list[tuple[int, Server]]:
-    """GPUs of each pool and the server that they are in."""
     return [(pool.gpus, server_around(pool.deployment.gpu, facility)) for pool in system.pools]
 
 
@@ -255,7 +251,6 @@ def wall_watts(boards: list[tuple[int, Server, float]], pue: float) -> float:
 
 
 def at_the_wall(energy: Energy, system: System, facility: Facility) -> Wall:
-    """What a run draws at the wall, by the energy of its GPU boards."""
     placed, pue = servers_of(system, facility), facility.pue or 1.0
     pools = list(zip(placed, energy.pools, strict=True))
     server = wall_watts([(count, kind, pool.mean_watts) for (count, kind), pool in pools], 1.0)
@@ -442,7 +437,6 @@ def energy_of_pools(
 
 
 def _phases(pools: Iterable[PoolEnergy]) -> Iterable[PhaseEnergy]:
-    """Steps with prompts and steps without, of all replicas of all pools."""
     found: dict[str, list[tuple[int, PhaseTotals, StepsEnergy]]] = {}
     pools = list(pools)
     limit = max((pool.board.limit_watts for pool in pools), default=0.0)

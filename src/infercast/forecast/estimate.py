@@ -264,7 +264,6 @@ _device = lru_cache(load_gpu)
 def estimate_kernel(
     predictor: Predictor, gpu: Gpu, family: str, values: dict[str, Any], condition: str = ALONE
 ) -> Estimate:
-    """One kernel, named by its sizes."""
     found = _checked(predictor, build_op(family, values), gpu, condition)
     if np.ndim(found.seconds) == 0:
         return found
@@ -283,7 +282,6 @@ def _power(gpu: Gpu, op: Op, seconds: float) -> KernelPower:
 
 
 def _checked(predictor: Predictor, op: Op, gpu: Gpu, condition: str) -> Estimate:
-    """The estimate of an operator that the GPUs can run."""
     if condition not in CONDITIONS:
         raise UnknownNameError("condition", condition, CONDITIONS)
     gpus = getattr(op, "gpus", 1)

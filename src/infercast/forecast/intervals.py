@@ -54,21 +54,17 @@ class SlowedTimer:
         self._groups = groups_of(timer)
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
-        """What steps in a row cost."""
         return self._slow(self._timer(shape, steps), self._prompts if shape.prompts else self._decodes)
 
     def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
-        """Steps in a row of a decoding batch."""
         return self._slow(self._groups.decode(count, computed, contexts, steps), self._decodes)
 
     def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
-        """A step of such a batch with others beside it."""
         estimate = self._groups.compute(beside, num_first, count, computed, contexts)
         return self._slow(estimate, self._prompts if any(new > 1 for new, _ in beside) else self._decodes)
 
     @property
     def adapted(self) -> SlowedTimer | None:
-        """The same where a sequence has a LoRA adapter."""
         adapted = getattr(self._timer, "adapted", None)
         return adapted and SlowedTimer(adapted, self._prompts, self._decodes, self._host)
 
@@ -132,7 +128,6 @@ class Widths(NamedTuple):
 
     @property
     def together(self) -> Array:
-        """What independent causes do together."""
         return np.asarray(np.sqrt(sum(np.square(each) for each in self)))
 
 

@@ -206,7 +206,6 @@ def compare_layouts(
 def count_layouts(
     model: ModelSource, gpus: Sequence[GpuSource], num_gpus: Iterable[int], network: str | None = None
 ) -> int:
-    """How many layouts `compare_layouts` will look at."""
     devices = [load_device(each, network) for each in gpus]
     return len(list(layouts_of(load_model(model), devices, num_gpus)))
 
@@ -214,7 +213,6 @@ def count_layouts(
 def layouts_of(
     config: ModelConfig, devices: Sequence[Gpu], num_gpus: Iterable[int]
 ) -> Iterator[tuple[Gpu, ParallelLayout]]:
-    """All that is to be compared."""
     counts = sorted(set(num_gpus))
     if not counts or counts[0] < 1 or counts[-1] > MOST_ENGINES:
         raise InputError(f"numbers of GPUs must be from 1 to {MOST_ENGINES:,}, not {counts}")
@@ -253,7 +251,6 @@ def _simulate(
     slo: Slo | None,
     decide: Callable[[Forecast], Forecast],
 ) -> LayoutCost:
-    """One layout: its memory, and its run."""
     try:
         deployment = start(gpu=gpu)
     except DoesNotFitError as problem:

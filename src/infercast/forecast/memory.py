@@ -84,7 +84,6 @@ def fit_memory(
 
 
 def _problem(engine: AnyEngine, config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Resolved) -> str:
-    """The engine's reason to refuse, or nothing."""
     try:
         require_fit(engine, config, layout, gpu, settings)
     except DoesNotFitError as reason:

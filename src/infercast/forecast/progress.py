@@ -45,7 +45,6 @@ def told_progress(asked: Progress | bool | None, total: int) -> Iterator[Progres
 
 @contextmanager
 def told_stages(asked: Callable[[str], None] | bool | None) -> Iterator[Callable[[str], None] | None]:
-    """What work of several parts tells of each as it begins."""
     if not isinstance(asked, bool):
         yield asked
         return
@@ -79,7 +78,6 @@ class Line:
             self._width = len(text)
 
     def clear(self) -> None:
-        """Leave nothing behind."""
         if self._handle is not None:
             self._in_notebook("")
         elif self._width:
@@ -94,7 +92,6 @@ class Line:
 
 
 def _notebook_display() -> Any:
-    """How a notebook displays something; None outside of one."""
     if "ipykernel" not in sys.modules:
         return None
     try:

@@ -45,7 +45,6 @@ class TurnRun:
 
     @property
     def name(self) -> str:
-        """For people."""
         return f"{self.first}" if self.last == self.first else f"{self.first} and later"
 
 
@@ -81,7 +80,6 @@ class ClassRun:
 
 
 def sessions_of(workload: Workload, served: Served, records: Sequence[Record]) -> SessionsRun | None:
-    """Turns and sessions, where there are any."""
     if not workload.in_turns and all(request.session is None for request in workload.requests):
         return None
     sessions = np.array([-1 if each.session is None else each.session for each in workload.requests])
@@ -127,7 +125,6 @@ def _turns(inside: Array, turn: Array, inputs: Array, cached: Array, served: Ser
 
 
 def classes_of(workload: Workload, served: Served) -> tuple[ClassRun, ...]:
-    """What each class saw, in the order in which they were given."""
     if not workload.classes:
         return ()
     names = np.array([request.slo_class for request in workload.requests])
@@ -358,12 +355,10 @@ class PoolRun(Shown):
 
     @property
     def deployment(self) -> Deployment:
-        """What was put where."""
         return self.pool.deployment
 
     @property
     def role(self) -> str:
-        """``both``, ``prefill`` or ``decode``."""
         return self.pool.role
 
 
@@ -386,7 +381,7 @@ class LinkRun(NamedTuple):
 
 def pool_run(pool: ServingPool, records: tuple[Record, ...], workload: Workload, duration: float) -> PoolRun:
     """Sum up what the replicas of a pool did in a run of ``duration`` seconds."""
-    seconds = [_step_seconds(record) for record in records]
+    seconds = [sum(phase.seconds for phase in record.phases.values()) for record in records]
     worked = [(record, busy) for record, busy in zip(records, seconds, strict=True) if busy]
 
     def together(name: str, combine: Callable[[Iterable[float]], float] = sum) -> Level:
@@ -425,15 +420,9 @@ def link_run(system: System, run: Run, workload: Workload, duration: float) -> L
     )
 
 
-def _step_seconds(record: Record) -> float:
-    """Seconds in which steps ran."""
-    return sum(phase.seconds for phase in record.phases.values())
-
-
 def _engine_loads(
     records: Sequence[Record], seconds: Sequence[float], workload: Workload, duration: float
 ) -> tuple[EngineLoad, ...]:
-    """Each replica's part of the run."""
     inputs = np.array([request.num_input for request in workload.requests])
     loads = []
     for record, busy in zip(records, seconds, strict=True):

@@ -174,7 +174,6 @@ def _within(run: Run, part: SteadyState | None) -> tuple[tuple[Record, ...], ...
 def _state(
     system: System, workload: Workload, served: Served, steady: SteadyState, capacity: Callable[[], float]
 ) -> State:
-    """How a system copes."""
     pool = system.pools[-1].engines
     first = pool.replicas[0] if system.wire is None else receiving(pool.replicas[0])
     return find_state(

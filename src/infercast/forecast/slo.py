@@ -122,7 +122,6 @@ def attainment(served: Record | Served, slo: Slo, which: Array | None = None) ->
 
 
 def keeps(served: Record | Served, slo: Slo) -> Array:
-    """Which requests keep all limits."""
     within = np.ones(served.sent_at.size, dtype=bool)
     for quantity, seconds in slo.of_a_request.items():
         values = getattr(served, QUANTITIES[quantity])
@@ -131,6 +130,17 @@ def keeps(served: Record | Served, slo: Slo) -> Array:
         else:
             within &= values < seconds
     return within
+
+
+def served_headroom(served: Any, slo: Slo) -> tuple[float, str]:
+    """The smallest limit / what requests saw, and the name of that limit; ``served`` has an array for each latency."""
+    rooms = []
+    for limit in slo.limits:
+        values: Array = getattr(served, QUANTITIES[limit.quantity])
+        if values.size:
+            value = values.mean() if limit.percentile is None else np.percentile(values, limit.percentile)
+            rooms.append((limit.seconds / max(float(value), 1e-12), limit.name))
+    return min(rooms, default=(inf, ""))
 
 
 FRACTIONS = (0.5, 0.9, 0.95, 0.99)

@@ -43,7 +43,6 @@ class DraftRun(NamedTuple):
 
 
 def drafts_of(forecast: Forecast) -> DraftRun | None:
-    """What became of drafts; None without speculative decoding."""
     pool = forecast.pools[-1]
     drafting = pool.deployment.drafting
     if drafting is None:
@@ -118,7 +117,6 @@ class BreakEven(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """The answer in words."""
         drafting, first, last = self.drafting, self.points[0], self.points[-1]
         what = (
             f"{drafting.title[:1].upper()}{drafting.title[1:]} with {drafting.num_drafts} "

@@ -103,7 +103,6 @@ class SteadyState(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """For people."""
         if self.reached:
             return f"from {self.begin:,.1f} to {self.end:,.1f} s, {self.num_requests:,} requests"
         enough = "" if self.num_needed is None else f"; about {self.num_needed:,} requests would do"
@@ -111,7 +110,6 @@ class SteadyState(NamedTuple):
 
 
 def find_steady(served: Record | Served, workload: Workload) -> SteadyState:
-    """The steady part of a run."""
     sent = served.sent_at - served.sent_at.min()
     done = served.last_token - served.sent_at.min()
     last, residence = float(sent.max()), float((done - sent).mean())
@@ -178,7 +176,6 @@ def _for_medians(batches: Batches) -> Iterator[float]:
 
 
 def _for_slo(batches: Batches, slo: Slo) -> Iterator[float]:
-    """The same for what is promised."""
     for limit in slo.limits:
         values, fraction = batches.values[limit.quantity], None if limit.percentile is None else limit.percentile / 100
         if values.size:
@@ -215,7 +212,6 @@ def _too_short(num_requests: int, end: float, in_system: float, *, filled: bool)
 
 
 def two_digits(needed: float) -> int:
-    """A number of requests, rounded up."""
     rounded: int = 10 ** max(0, len(str(ceil(needed))) - 2)
     return rounded * ceil(needed / rounded)
 
@@ -239,7 +235,6 @@ def _grows(level: Array) -> bool:
 
 
 def mean_in_system(sent: Array, done: Array, edges: Array) -> Array:
-    """Requests in the system in each stretch, on average."""
     return np.asarray(np.diff(time_since(np.sort(sent), edges) - time_since(np.sort(done), edges)) / np.diff(edges))
 
 
@@ -342,7 +337,6 @@ class Saturation(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """For people."""
         return (
             f"overloaded: {_three_digits(self.offered)} requests/s arrive but only about "
             f"{_three_digits(self.capacity)} requests/s can be served, so the queue grows without end and latencies "
@@ -375,7 +369,6 @@ class State(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """For people."""
         if (saturation := self.saturation) is not None:
             return saturation.sentence
         most = "" if self.capacity is None else f"; up to about {_three_digits(self.capacity)} requests/s can be served"
@@ -411,7 +404,7 @@ def find_state(
     """
     if workload.concurrency is not None:
         return State(STABLE)
-    to_clear = _seconds_to_clear(served)
+    to_clear = float(served.started_at.max() - served.sent_at.max())  # from the last arrival on
     if workload.rate is not None and workload.in_turns:
         # Sessions go on as fast as they are answered, and what a round of their prompts takes depends on their order.
         return State(STABLE if steady.filled else FILLING, offered=workload.rate, to_clear=to_clear)
@@ -487,11 +480,6 @@ def _has_room(replica: Replica, workload: Workload, served: Record | Served, eng
     changes = np.repeat([1, -1], sent.size)[np.argsort(times, kind="stable")]
     waiting, staying = float((started - sent).sum()), float((done - sent).sum())
     return int(np.cumsum(changes).max()) < HALF_FULL * most and waiting < 0.1 * staying
-
-
-def _seconds_to_clear(served: Record | Served) -> float:
-    """From the last arrival until the last request is started."""
-    return float(served.started_at.max() - served.sent_at.max())
 
 
 def _has_backlog(served: Record | Served, to_clear: float) -> bool:

@@ -67,11 +67,9 @@ class Axis:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The values as people write them."""
         return tuple(f"{value:g}" if isinstance(value, (int, float)) else str(value) for value in self.values)
 
     def number(self, place: int) -> float | None:
-        """A value as a number, where it is one."""
         try:
             number = float(self.values[place])
         except ValueError:
@@ -371,7 +369,6 @@ def _along_setting(
 
 
 def _price(point: Point) -> GpuPrice | None:
-    """What an hour of one GPU costs."""
     run = point.forecast
     return None if run is None else run.tariff.price(run.deployment.gpu.name, run.facility)
 
@@ -539,12 +536,10 @@ def save_energy(
 
 
 def joules_of(point: Point) -> float:
-    """Joules at the wall of an output token."""
     return drawn(point)[1].joules_per_output_token
 
 
 def drawn(point: Point) -> tuple[Energy, Wall]:
-    """What a point draws, of the GPU boards and at the wall."""
     assert point.forecast is not None
     energy, wall = point.forecast.energy, point.forecast.wall
     if energy is None or wall is None:
@@ -553,7 +548,6 @@ def drawn(point: Point) -> tuple[Energy, Wall]:
 
 
 def _own(gpu: Gpu, name: str) -> float:
-    """What a GPU does without a limit."""
     return gpu.tdp if name == POWER else gpu.top_clock / MEGA
 
 
@@ -576,7 +570,6 @@ class _Judged:
         return next(sure, None)
 
     def odds(self, point: Point) -> float | None:
-        """The probability that the SLO holds; None without one."""
         if self._slo is None or point.forecast is None:
             return None
         if point.number not in self._known:

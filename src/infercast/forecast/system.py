@@ -40,7 +40,6 @@ class ServingPool(NamedTuple):
 
     @property
     def gpus(self) -> int:
-        """GPUs of all replicas."""
         return self.instances * self.deployment.layout.gpus
 
     @property
@@ -50,13 +49,11 @@ class ServingPool(NamedTuple):
 
     @property
     def timer(self) -> KernelTimer:
-        """The step timer of the replicas."""
         timer = self.replica.timer
         assert isinstance(timer, KernelTimer)
         return timer
 
     def of(self, replica: Replica) -> ServingPool:
-        """As many of another replica."""
         replicas = same_engines(replica, len(self.engines.replicas))
         return self._replace(engines=replace(self.engines, replicas=replicas))
 
@@ -82,7 +79,6 @@ class System(NamedTuple):
 
     @property
     def gpus(self) -> int:
-        """GPUs of all pools."""
         return sum(pool.gpus for pool in self.pools)
 
     def sequence_sizes(self, workload: Workload) -> list[float]:

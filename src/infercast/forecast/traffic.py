@@ -42,22 +42,18 @@ class Traffic:
 
     @cached_property
     def num_windows(self) -> int:
-        """Windows up to the last arrival."""
         return max(1, int(self.arrivals[-1] // self.window) + 1)
 
     @cached_property
     def places(self) -> Array:
-        """The window of each request."""
         return np.asarray((self.arrivals // self.window).astype(np.int64))
 
     @cached_property
     def counts(self) -> Array:
-        """Requests in each window."""
         return np.bincount(self.places, minlength=self.num_windows)
 
     @property
     def shares_prefixes(self) -> bool:
-        """Whether any prompt has a beginning that others may have, too."""
         return self.requests is not None and any(request.prefix for request in self.requests)
 
     def load(self, weights: Array) -> Array:
@@ -79,7 +75,6 @@ class Traffic:
         return [float(values[first:last].mean()) for first, last in pairwise(edges)]
 
     def between(self, begin: float, end: float) -> Workload:
-        """The requests of a part of the day, as they arrive."""
         first, last = np.searchsorted(self.arrivals, (begin, end))
         return self.workload(np.arange(first, last), self.arrivals[first:last] - begin)
 

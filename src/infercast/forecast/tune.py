@@ -75,7 +75,6 @@ class Tuning:
 
     @property
     def launches(self) -> ExpertLaunches:
-        """How the engine launches experts."""
         return launches_of(self.engine)
 
     @property
@@ -127,12 +126,10 @@ def experts_of(model: ModelConfig, layout: ParallelLayout) -> MoE | None:
 
 
 def is_tunable(op: MoE, launches: ExpertLaunches | None) -> bool:
-    """Whether these experts are in a format that Triton's kernel is modelled in."""
     return launches is not None and op.dtype in launches.formats and (op.weight_dtype or op.dtype) == op.dtype
 
 
 def launches_of(engine: AnyEngine) -> ExpertLaunches:
-    """How an engine launches experts."""
     if engine.expert_launches is None:
         raise InputError(f"how {engine.title} launches routed experts is not modelled, so there is nothing to tune")
     return engine.expert_launches
@@ -196,7 +193,6 @@ PIPES = {
 
 
 def _slowest(estimates: Times) -> str:
-    """What the only configuration waits for."""
     return PIPES[max(PIPES, key=lambda name: float(getattr(estimates, name)[0]))]
 
 
@@ -267,12 +263,10 @@ class Trial:
 
     @property
     def default(self) -> Tried:
-        """What the engine runs."""
         return next(each for each in self.tried if each.rank == 0)
 
     @property
     def ran(self) -> list[Tried]:
-        """All that ran."""
         return [each for each in self.tried if each.measured is not None]
 
     @property
@@ -298,13 +292,11 @@ class Trial:
 
     @property
     def rank_correlation(self) -> float:
-        """Spearman's, of predicted and measured times."""
         ran = self.ran
         return spearman([each.predicted for each in ran], [each.measured or 0.0 for each in ran])
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
-    """Correlation of ranks."""
     if len(first) < 3:
         return float("nan")
     ranks = np.array([np.argsort(np.argsort(values)) for values in (first, second)], dtype=np.float64)
@@ -319,7 +311,6 @@ def drawn(shape: TunedShape, gpu: Gpu, count: int, seed: int = 0) -> list[Config
 
 
 def layer_of(shape: TunedShape) -> dict[str, Any]:
-    """The sizes that a trial measures."""
     op = shape.op
     sizes = {"tokens": shape.tokens, "hidden": op.hidden, "inter": op.inter, "experts": op.num_local, "topk": op.topk}
     return sizes | {"dtype": op.dtype, "routing": op.routing}

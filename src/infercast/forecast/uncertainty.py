@@ -179,7 +179,6 @@ def probed_host(host: float) -> float:
 
 
 def _together(*spreads: Spread) -> Spread:
-    """What independent causes do together."""
     return Spread(*(hypot(*parts) for parts in zip(*spreads, strict=True)))
 
 
@@ -453,7 +452,6 @@ class Batches:
 
     @cached_property
     def _places(self) -> Array:
-        """The batch of each request."""
         return np.arange(self.inside.size) * BATCHES // max(self.inside.size, 1)
 
     @cached_property
@@ -596,7 +594,6 @@ def luck_of(
 
 
 def _draws(workload: Workload, replica: Replica, length: int) -> list[Workload]:
-    """Workloads of other seeds."""
     seed = 0 if workload.drawn is None else workload.drawn.seed
     seeds = (seed + APART * number for number in range(1, DRAWS + 1))
     found = (redraw(workload, replica, seed=each, count=length) for each in seeds)
@@ -633,13 +630,11 @@ def _of_latency(values: list[Array], length: int, count: int) -> Array:
 
 
 def _of_tokens(served: Record | Served) -> tuple[float, ...]:
-    """Mean and percentiles of the time between tokens."""
     gaps, counts = served.gaps
     return percentiles(gaps, counts).values if gaps.size else (1.0,) * len(NAMES)
 
 
 def _rate(served: Record | Served, length: int) -> float:
-    """Tokens a second up to the end of the first requests."""
     duration = float(served.last_token[:length].max() - served.sent_at.min())
     return float(served.num_output[:length].sum()) / duration
 

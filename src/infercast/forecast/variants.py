@@ -76,7 +76,7 @@ def estimate_variants(
     for names, build, count in _kernels(batch, context):
         used = [all_sizes[name] for name in names]
         family = build(*(int(size.flat[0]) for size in used)).family
-        by_part[_PARTS.get(family, "others")] += _times(all_sizes, count) * _estimate_distinct(
+        by_part[_PARTS.get(family, "others")] += (all_sizes["layers"] if count == "layer" else 1) * _estimate_distinct(
             chosen, device, used, build
         )
     products, others, sequences = by_part.values()
@@ -107,7 +107,6 @@ Kernel = tuple[tuple[str, ...], Build, str]
 
 
 def _kernels(batch: int, context: int) -> Iterator[Kernel]:
-    """The kernels of a decode step, as an engine fuses them."""
     heads = ("heads", "kv_heads", "head_dim")
     yield ("hidden",), lambda hidden: embedding(batch, hidden), "step"
     yield ("hidden",), lambda hidden: norm(batch, hidden, residual=True), "layer"
@@ -146,10 +145,6 @@ def _estimate_distinct(predictor: Predictor, gpu: Gpu, used: list[Array], build:
     else:
         seconds = np.broadcast_to(predictor.seconds(build(*rows), gpu), rows.shape[1])
     return np.asarray(seconds[where].reshape(used[0].shape))
-
-
-def _times(sizes: Sizes, count: str) -> Array | int:
-    return sizes["layers"] if count == "layer" else 1
 
 
 def _weights(sizes: Sizes) -> Array:

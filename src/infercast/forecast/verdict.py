@@ -115,11 +115,10 @@ def limit_odds(forecast: SimulatedRun, limit: Limit, intervals: Intervals) -> fl
         return None
     value = value_of(forecast, limit)
     ends = interval_of(forecast, limit, intervals)
-    return 1.0 if ends is None else chance_below(limit.seconds, value, *ends, slower=_slower(forecast))
-
-
-def _slower(forecast: SimulatedRun) -> float:
-    return slower_by([pool.deployment for pool in forecast.pools], forecast.workload)
+    if ends is None:
+        return 1.0
+    slower = slower_by([pool.deployment for pool in forecast.pools], forecast.workload)
+    return chance_below(limit.seconds, value, *ends, slower=slower)
 
 
 def chance_below(limit: float, value: float, low: float, high: float, *, slower: float = 0.0) -> float:
@@ -145,7 +144,6 @@ def value_of(forecast: SimulatedRun, limit: Limit) -> float:
 
 
 def _values(forecast: SimulatedRun, quantity: str) -> Array:
-    """The latency of every request that counts."""
     served = forecast.clients
     inside = counted(forecast)
     values: Array = getattr(served, QUANTITIES[quantity])

@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from infercast.forecast.intervals import LEVEL
+from infercast.report.fields import Field, at, cells, record
 from infercast.report.terminal import grid, section, styled
 from infercast.units import MILLI, format_percent
 from infercast.validate.compare import Comparison, LoadErrors, RunComparison, Validation
@@ -20,7 +21,6 @@ from infercast.validate.published.compare import PublishedComparison, Summary, s
 from infercast.validate.published.run import PublishedRun
 from infercast.validate.reliability import (
     FEWEST,
-    Bucket,
     Order,
     Reliability,
     orders_of,
@@ -34,54 +34,41 @@ ORDER_TITLES = {
 
 
 def render_reliability(groups: Sequence[Reliability]) -> RenderableType:
-    """A row for each tenth of the odds, three columns for each group of promises."""
     columns = ["odds", *(name for group in groups for name in (group.about, "said", "held"))]
     rows = []
     for position, bucket in enumerate(groups[0].buckets):
-        cells = [cell for group in groups for cell in _reliability_cells(group.buckets[position])]
+        cells = []
+        for each in (group.buckets[position] for group in groups):
+            cells += [f"{each.count:,}", _percent(each.odds), _percent(each.held)]
         rows.append((f"{100 * bucket.low:.0f} to {100 * bucket.high:.0f} %", *cells))
-    worst = ("furthest off", *(cell for group in groups for cell in ("", "", _share(group.worst))))
+    worst = ("furthest off", *(cell for group in groups for cell in ("", "", _percent(group.worst))))
     return section("Promises: how often they held, by the odds that were said", grid(columns, [*rows, worst]))
 
 
-def _reliability_cells(bucket: Bucket) -> tuple[str, str, str]:
-    return f"{bucket.count:,}", _share(bucket.odds), _share(bucket.held)
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else format_percent(value)
+ORDER_FIELDS = (
+    Field("", lambda order: ORDER_TITLES[order.quantity], "ranked by"),
+    Field("of_one_load", at("of_one_load"), "engines with one load", "{:.3f}".format),
+    Field("loads", at("loads"), "loads"),
+    Field("of_all", at("of_all"), "all runs", "{:.3f}".format),
+)
 
 
 def render_orders(orders: Sequence[Order]) -> RenderableType:
-    """Rank correlations by quantity."""
-    columns = ("ranked by", "engines with one load", "loads", "all runs")
-    rows = [
-        (ORDER_TITLES[each.quantity], _number(each.of_one_load), f"{each.loads}", _number(each.of_all))
-        for each in orders
-    ]
-    return section("Order of configurations: rank correlation of measured and predicted", grid(columns, rows))
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    table = grid(*cells(ORDER_FIELDS, orders))
+    return section("Order of configurations: rank correlation of measured and predicted", table)
 
 
 def reliability_dict(group: Reliability) -> dict[str, Any]:
-    """The same as plain data; shares are fractions."""
     buckets = [{**asdict(bucket), "off": bucket.off} for bucket in group.buckets]
     return {"values": group.values, "worst": group.worst, "buckets": buckets}
 
 
 def reliability_groups(groups: Sequence[Reliability]) -> dict[str, Any]:
-    """All groups by name."""
     return {group.about.replace(" ", "_"): reliability_dict(group) for group in groups}
 
 
 def orders_dict(orders: Sequence[Order]) -> dict[str, Any]:
-    """Rank correlations by quantity."""
-    return {
-        each.quantity: {"of_one_load": each.of_one_load, "loads": each.loads, "of_all": each.of_all} for each in orders
-    }
+    return {each.quantity: record(ORDER_FIELDS, each) for each in orders}
 
 
 PANEL, MARGIN, TOP, BOTTOM = 220, 52, 34, 48
@@ -134,7 +121,6 @@ def _panel(group: Reliability, left: float) -> str:
 
 
 def _axes(left: float) -> list[str]:
-    """Lines and numbers at every fifth."""
     found = []
     for number in range(0, 101, 20):
         across, down = left + PANEL * number / 100, TOP + PANEL * (1 - number / 100)
@@ -150,12 +136,21 @@ QUANTITIES = ("ttft_p50", "ttft_p99", "tpot_p50", "output_tokens_per_second")
 TITLES = ("TTFT p50", "TTFT p99", "TPOT p50", "tokens/s")
 JOULES = "joules_per_output_token"
 ERRORS = ("median", "mean", "p90", "bias")
+
+
+def _percent(error: float | None) -> str:
+    return "-" if error is None else format_percent(error)
+
+
+def _signed_percent(error: float) -> str:
+    return f"{100 * error:+,.1f} %"
+
+
 PARTS = ("idle_ttft", "decode_step", "prompts")
 UNITS = ("TTFT p50 ms", "TTFT p99 ms", "TPOT p50 ms", "tokens/s")
 
 
 def render_validation(validation: Validation) -> list[RenderableType]:
-    """Tables for a terminal: the runs of each file, then medians over all."""
     parts = [_render_file(validation, name, blocks) for name, blocks in validation.kv_blocks]
     medians = grid(("runs", "count", *TITLES), [_median_row(validation, kind) for kind in (*validation.kinds, None)])
     left_out = f" ({validation.num_stalled} stalled runs left out)" if validation.num_stalled else ""
@@ -176,7 +171,6 @@ def render_validation(validation: Validation) -> list[RenderableType]:
 
 
 def _coverage_grid(validation: Validation) -> RenderableType:
-    """How often, by kind of run, by file and in all."""
     rows = [
         *((kind, _coverage_cells(validation, kind=kind)) for kind in validation.kinds),
         *((name, _coverage_cells(validation, file=name)) for name, _ in validation.kv_blocks),
@@ -191,30 +185,38 @@ def _coverage_cells(validation: Validation, **chosen: str) -> list[str]:
     return ["-" if share is None else f"{_percent(share)}, +-{_percent(width)}" for share, width in both]
 
 
+SCATTER_FIELDS = (
+    Field("", at("file"), "file"),
+    Field("", at("label"), "run"),
+    Field("", at("scatter.ttft_median"), "TTFT median", format_percent),
+    Field("", at("scatter.ttft_p90"), "TTFT p90", format_percent),
+    Field("", at("scatter.tpot_median"), "TPOT median", format_percent),
+    Field("", at("scatter.tpot_p90"), "TPOT p90", format_percent),
+    Field("", at("scatter.start_order"), "start order", "{:.3f}".format),
+    Field("", at("scatter.ttft_order"), "TTFT order", "{:.3f}".format),
+)
+
+
 def _scatter_grid(validation: Validation) -> RenderableType:
     """Runs with arrivals over time, where single requests differ."""
-    columns = ("file", "run", "TTFT median", "TTFT p90", "TPOT median", "TPOT p90", "start order", "TTFT order")
-    rows = [
-        (
-            run.file,
-            run.label,
-            *map(_percent, (each.ttft_median, each.ttft_p90, each.tpot_median, each.tpot_p90)),
-            *("-" if order is None else f"{order:.3f}" for order in (each.start_order, each.ttft_order)),
-        )
-        for run in validation.runs
-        if (each := run.scatter) is not None and (run.parts is None or not run.parts.is_static)
-    ]
-    return grid(columns, rows, text_columns=2, notes_at=(0,))
+    runs = [run for run in validation.runs if run.scatter is not None]
+    shown = [run for run in runs if run.parts is None or not run.parts.is_static]
+    return grid(*cells(SCATTER_FIELDS, shown), text_columns=2, notes_at=(0,))
+
+
+FILE_FIELDS = (
+    Field("file", at("file"), "file"),
+    Field("idle_ttft_error", at("idle_ttft"), "idle TTFT (host)", _signed_percent),
+    Field("decode_step_error", at("decode_step"), "decode step", _signed_percent),
+    Field("prompts_error", at("prompts"), "prompts", _signed_percent),
+    Field("loaded_ttft_p50_error", at("loaded_ttft"), "TTFT under load (queue)", _signed_percent),
+)
 
 
 def _parts_grid(validation: Validation) -> RenderableType:
     """What decides in each: host, kernels (and launches), the queue on top of them."""
-    columns = ("file", "idle TTFT (host)", "decode step", "prompts", "TTFT under load (queue)")
-    rows = [
-        (each.file, *map(_signed_percent, (each.idle_ttft, each.decode_step, each.prompts, each.loaded_ttft)))
-        for each in validation.file_parts()
-    ]
-    medians = ("all, absolute", *(_percent(validation.median_part(part)) for part in PARTS), "")
+    columns, rows = cells(FILE_FIELDS, validation.file_parts())
+    medians = ["all, absolute", *(_percent(validation.median_part(part)) for part in PARTS), ""]
     return grid(columns, [*rows, medians], notes_at=(0,))
 
 
@@ -251,16 +253,7 @@ def _error_cells(each: LoadErrors, name: str) -> list[str]:
     return [*(_percent(error) for error in errors[:-1]), _signed_percent(errors.bias)]
 
 
-def _percent(error: float | None) -> str:
-    return "-" if error is None else format_percent(error)
-
-
-def _signed_percent(error: float | None) -> str:
-    return "-" if error is None else f"{100 * error:+,.1f} %"
-
-
 def _render_file(validation: Validation, name: str, blocks: Comparison | None) -> RenderableType:
-    """One file: its KV blocks, and each run as measured and as forecast, with the error."""
     columns = ("run", *(column for title in UNITS for column in (title, "error")))
     rows = [_run_row(run) for run in validation.runs if run.file == name]
     counted = "as the engine was told"
@@ -273,7 +266,6 @@ def _render_file(validation: Validation, name: str, blocks: Comparison | None) -
 
 
 def _hit_lines(run: RunComparison) -> list[str]:
-    """Tokens that were found, of runs whose files have them."""
     pairs = (("cached", run.cached_tokens), ("from host memory", run.loaded_tokens))
     return [
         f"Tokens {what}, {run.label}: {pair.measured:,.0f} measured, {pair.predicted:,.0f} predicted, {_signed(pair)}"
@@ -283,7 +275,6 @@ def _hit_lines(run: RunComparison) -> list[str]:
 
 
 def _joule_lines(run: RunComparison) -> list[str]:
-    """Joules of an output token, of runs whose files have them."""
     pair = run.joules_per_output_token
     if pair is None:
         return []
@@ -292,7 +283,6 @@ def _joule_lines(run: RunComparison) -> list[str]:
 
 
 def _joule_medians(validation: Validation) -> list[str]:
-    """How far joules are off over all runs that tell them."""
     error, inside = validation.median_ape(JOULES), validation.coverage(JOULES)
     if error is None:
         return []
@@ -300,22 +290,12 @@ def _joule_medians(validation: Validation) -> list[str]:
 
 
 def validation_dict(validation: Validation) -> dict[str, Any]:
-    """The same as plain data; errors are fractions."""
     files, promises = validation.file_parts(), reliability_of(validation.runs)
     idle = [abs(each.idle_ttft) for each in files if each.idle_ttft is not None]
     return {
         "runs": [_run_dict(run) for run in validation.runs],
         "kv_blocks": [{"file": name, **_pair(pair, 1.0)} for name, pair in validation.kv_blocks if pair],
-        "files": [
-            {
-                "file": each.file,
-                "idle_ttft_error": each.idle_ttft,
-                "decode_step_error": each.decode_step,
-                "prompts_error": each.prompts,
-                "loaded_ttft_p50_error": each.loaded_ttft,
-            }
-            for each in files
-        ],
+        "files": [record(FILE_FIELDS, each) for each in files],
         "by_load": [asdict(each) for each in validation.by_load() if each.num_runs],
         "reliability": reliability_groups(promises),
         "rank_correlation": orders_dict(orders_of(validation.runs)),
@@ -364,11 +344,10 @@ def _digits(value: float) -> str:
 def _median_row(validation: Validation, kind: str | None) -> tuple[str, ...]:
     count = sum(kind is None or run.kind == kind for run in validation.runs)
     errors = (validation.median_ape(quantity, kind) for quantity in QUANTITIES)
-    return (kind or "all", f"{count}", *("-" if error is None else format_percent(error) for error in errors))
+    return (kind or "all", f"{count}", *map(_percent, errors))
 
 
 def _signed(pair: Comparison) -> str:
-    """How far the prediction is off, with its sign."""
     return f"{100 * (pair.predicted / pair.measured - 1):+,.1f} %"
 
 
@@ -413,7 +392,6 @@ TIMES = ("ttft", "tpot")
 
 
 def render_published(compared: Sequence[PublishedComparison]) -> list[RenderableType]:
-    """Tables for a terminal: every run, then medians by GPU, model, layout and source."""
     columns = ("run", "GPU", "model", "layout", "load", "TTFT ms", "error", "80 %", "TPOT ms", "error", "80 %")
     rows = [_published_row(each) for each in compared if not each.problem]
     parts: list[RenderableType] = [
@@ -434,7 +412,6 @@ def render_published(compared: Sequence[PublishedComparison]) -> list[Renderable
 
 
 def published_dict(compared: Sequence[PublishedComparison]) -> dict[str, Any]:
-    """The same as plain data; errors are fractions."""
     return {
         "runs": [_published_dict(each) for each in compared],
         **{
@@ -450,7 +427,6 @@ def published_dict(compared: Sequence[PublishedComparison]) -> dict[str, Any]:
 
 
 def _groups(name: str, compared: Sequence[PublishedComparison]) -> dict[str, list[PublishedComparison]]:
-    """Runs by one of their features, in order of appearance."""
     groups: dict[str, list[PublishedComparison]] = {}
     for each in compared:
         groups.setdefault(GROUPS[name](each.run), []).append(each)

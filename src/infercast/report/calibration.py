@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from infercast.forecast.calibration import TITLES, Calibration, Errors, Learned, errors_of, median_errors
+from infercast.forecast.calibration import TITLES, Calibration, Errors, Learned, errors_of, keys_of, median_errors
 from infercast.report.terminal import facts, grid, section, styled
 from infercast.units import MILLI, format_percent
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 
 def calibration_dict(calibration: Calibration) -> dict[str, Any]:
-    """As plain data."""
     known = calibration.deployment
     return {
         "deployment": {name: getattr(known, name) for name in known.__slots__},
@@ -39,14 +38,8 @@ def calibration_dict(calibration: Calibration) -> dict[str, Any]:
 
 
 def _factor_dict(name: str, learned: Learned) -> dict[str, Any]:
-    scale, value = (MILLI, "extra_ms") if name == "path" else (1.0, "factor")
-    unit = "_ms" if name == "path" else ""
-    return {
-        value: learned.value / scale,
-        f"spread{unit}": learned.spread / scale,
-        f"spread_before{unit}": learned.before / scale,
-        "told": learned.is_told,
-    }
+    scale = MILLI if name == "path" else 1.0
+    return {**{key: value / scale for key, value in zip(keys_of(name), learned, strict=True)}, "told": learned.is_told}
 
 
 def _errors_dict(errors: dict[str, Errors]) -> dict[str, Any] | None:
@@ -54,7 +47,6 @@ def _errors_dict(errors: dict[str, Errors]) -> dict[str, Any] | None:
 
 
 def render_calibration(calibration: Calibration, written: str | None = None) -> list[RenderableType]:
-    """Tables for a terminal."""
     known = calibration.deployment
     about = [
         ("deployment", f"{known.model} ({known.weights}) on {known.gpu}, {known.layout}, {known.engine}"),
@@ -106,7 +98,6 @@ def _seen(calibration: Calibration) -> list[RenderableType]:
 
 
 def _errors(calibration: Calibration) -> list[RenderableType]:
-    """How far off forecasts were and are, first on what was left out."""
     parts: list[RenderableType] = []
     for left_out, title in ((True, "Error on results that were left out, one by one"), (False, "Error on the results")):
         errors = errors_of(calibration, left_out=left_out)

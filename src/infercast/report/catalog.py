@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 
 def _flops(dtype: str) -> Callable[[Gpu], str]:
-    """Dense operations per second in one format."""
-
     def cell(gpu: Gpu) -> str:
         name = "fp16" if dtype == "bf16" and dtype not in gpu.tensor_flops else dtype
         return f"{gpu.tensor_flops[name] / TERA:,.0f}" if name in gpu.tensor_flops else "-"
@@ -42,13 +40,11 @@ COLUMNS = (
 
 
 def render_gpus(gpus: Iterable[Gpu]) -> list[RenderableType]:
-    """One line per GPU."""
     legend = "16-bit, fp8, fp4: dense TFLOP/s. GiB and TB/s: memory and its bandwidth. link: one way between GPUs."
     return [FittingTable(COLUMNS, list(gpus)), styled(legend, style="dim")]
 
 
 def render_hosts(presets: Iterable[HostCpu]) -> list[RenderableType]:
-    """One line a CPU."""
     rows = [(each.name, f"{each.single_thread_speed:.2f}", each.title) for each in presets]
     legend = (
         "speed: of one thread, beside that of the measured machines, by PassMark's single-thread ratings (sources with "
@@ -58,7 +54,6 @@ def render_hosts(presets: Iterable[HostCpu]) -> list[RenderableType]:
 
 
 def render_gpu(gpu: Gpu) -> list[RenderableType]:
-    """Everything that is known of one GPU."""
     rows = [
         *((("announced", gpu.announced),) if gpu.announced else ()),
         ("architecture", f"{gpu.architecture}, compute capability {gpu.compute_capability}"),
@@ -81,7 +76,6 @@ def render_gpu(gpu: Gpu) -> list[RenderableType]:
 
 
 def _render_kernels(gpu: Gpu) -> RenderableType:
-    """What estimates of its kernels rest on."""
     columns = ("kernels", "of", "known as", "learned from", "error, %")
     rows = [
         (each.kind, each.kernel or "-", each.words, ", ".join(each.chips) or "-", f"{100 * each.error:.0f}")
@@ -98,7 +92,6 @@ def _kernels(gpu: Gpu) -> list[Known]:
 
 
 def _render_prices(gpu: str) -> RenderableType:
-    """What providers ask for it, the cheapest on demand first."""
     from infercast.forecast.cost import (  # noqa: PLC0415 - lists of machines do without
         PRICES,
         Tariff,
@@ -117,7 +110,6 @@ def _render_prices(gpu: str) -> RenderableType:
 
 
 def gpu_dict(gpu: Gpu) -> dict[str, Any]:
-    """One GPU as plain data, in SI units."""
     return asdict(gpu)
 
 

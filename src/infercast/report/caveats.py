@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from infercast.engines.base import Deployment
@@ -33,12 +33,10 @@ BORROWED_TIMES = (
 
 
 def state_rows(state: State, steady: SteadyState) -> list[tuple[str, str]]:
-    """How the deployment copes, and when it was in a steady state."""
     return [("state", state.sentence), ("steady state", steady.sentence)]
 
 
 def state_fields(state: State, steady: SteadyState, steady_only: bool) -> dict[str, Any]:
-    """The same as plain data."""
     return {
         "state": state.word,
         "capacity_requests_per_s": state.capacity,
@@ -78,7 +76,6 @@ def _bound_by_host(phases: Sequence[Phase]) -> list[Phase]:
 
 
 def host_fields(forecast: Forecast) -> dict[str, Any]:
-    """The same as plain data."""
     pools = (pool for pool in forecast.pools if pool.deployment.layout.pipeline == 1)
     return {
         "host_bound_share": host_bound_share(forecast.phases),
@@ -140,8 +137,15 @@ def caveats_of(forecasts: Iterable[Forecast]) -> list[str]:
     return list(dict.fromkeys(each for forecast in forecasts for each in caveats(forecast)))
 
 
+def shared_first(said: Mapping[str, Sequence[str]]) -> list[str]:
+    """Caveats of several runs by their names: what is true of all, then what is true of some, with their names."""
+    sentences = list(dict.fromkeys(each for of_run in said.values() for each in of_run))
+    holders = {each: [name for name, of_run in said.items() if each in of_run] for each in sentences}
+    shared = [each for each in sentences if len(holders[each]) == len(said)]
+    return [*shared, *(f"{', '.join(holders[each])}: {each}" for each in sentences if each not in shared)]
+
+
 def caveat_section(sentences: Iterable[str]) -> RenderableType:
-    """The sentences, for a terminal."""
     return section("Caveats", styled("\n".join(sentences)))
 
 

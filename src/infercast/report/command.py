@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from infercast.forecast.command.advice import Advice, Advised, Effect
 from infercast.forecast.command.explain import Explained, Served
 from infercast.forecast.command.flags import IGNORED, NOT_MODELLED, UNKNOWN, Flag
-from infercast.report.cost import LIMIT_COLUMNS, cost_rows, limit_cells, slo_title
+from infercast.report.cost import LIMIT_FIELDS, cost_rows, slo_title
+from infercast.report.fields import cells
 from infercast.report.forecast import forecast_dict
 from infercast.report.memory import fit_dict, render_fit
 from infercast.report.terminal import facts, grid, section, styled
@@ -23,7 +24,6 @@ SHOWN_EFFECTS = 4
 
 
 def render_explained(explained: Explained) -> list[RenderableType]:
-    """Tables for a terminal."""
     parts = [section("The command", facts(_about(explained)))]
     if explained.meanings:
         rows = [(f"--{each.flag.name}", each.flag.text, each.default, each.text) for each in explained.meanings]
@@ -43,12 +43,11 @@ def render_explained(explained: Explained) -> list[RenderableType]:
 
 
 def _decisions(explained: Explained) -> list[RenderableType]:
-    """Whether the promise holds under each load, and what it costs under the last."""
     parts: list[RenderableType] = []
     for each in explained.served:
         if (verdict := each.forecast.verdict) is not None:
             name = "" if len(explained.served) == 1 else f", {each.load.name} load"
-            parts.append(section(f"{slo_title(verdict)}{name}", grid(LIMIT_COLUMNS, limit_cells(verdict))))
+            parts.append(section(f"{slo_title(verdict)}{name}", grid(*cells(LIMIT_FIELDS, verdict.limits))))
     return [*parts, section("Cost", facts(cost_rows(explained.served[-1].forecast)))]
 
 
@@ -68,7 +67,6 @@ def _about(explained: Explained) -> list[tuple[str, str]]:
 
 
 def _other_flags(flags: Iterable[Flag]) -> list[RenderableType]:
-    """Those that are not read, and why."""
     by_status: dict[str, list[Flag]] = {}
     for flag in flags:
         by_status.setdefault(flag.status, []).append(flag)
@@ -153,13 +151,11 @@ def _percent(effect: Effect) -> str:
 
 
 def _caution(answers: bool, gpus: float) -> str:
-    """What to know before a change is made."""
     parts = [f"{gpus:g} x as many GPUs"] if gpus != 1.0 else []
     return ", ".join([*parts, *(["changes the model's answers"] if answers else [])])
 
 
 def explained_dict(explained: Explained) -> dict[str, Any]:
-    """The same as plain data."""
     meanings = {id(each.flag): each for each in explained.meanings}
     advised = explained.advised
     return {

@@ -25,6 +25,7 @@ from infercast.forecast.system import BOTH
 from infercast.report.caveats import caveat_section, caveats_of
 from infercast.report.cost import price_words
 from infercast.report.deployment import deployment_facts
+from infercast.report.fields import Field, at, cells
 from infercast.report.forecast import forecast_dict, pool_facts, system_facts
 from infercast.report.kernels import breakdown_dict, render_breakdown, step_dict
 from infercast.report.quantities import COSTS, ENERGIES, LATENCIES, LOADS, PROMISES, RESULTS, Quantity, latencies_of
@@ -37,38 +38,27 @@ if TYPE_CHECKING:
 
 Names = tuple[str, str]
 TITLES = {"prefill": "prompts alone", "mixed": "prompts and decoding", "decode": "decoding alone"}
-STEP_COLUMNS = ("", "steps", "GPU time", "tokens", "decoding", "padding", "between tokens")
+STEP_FIELDS = (
+    Field("", lambda kind: TITLES[kind.name], ""),
+    Field("", at("steps"), "steps", "{:,}".format),
+    Field("", at("share"), "GPU time", format_percent),
+    Field("", at("tokens"), "tokens", "{:,.0f}".format),
+    Field("", at("decoding"), "decoding", "{:,.1f}".format),
+    Field("", at("padding"), "padding", format_percent),
+    Field("", at("of_gaps"), "between tokens", format_percent),
+)
 """Tokens and decoding sequences of a step on average; shares: of GPU time, and of the time between two tokens."""
 
 
 def step_title(side: Side) -> str:
-    """Whose steps, and how long the GPU waits in them."""
     return f"Steps of {side.name}: the GPU waits for its host in {format_percent(side.host_bound)} of their time"
 
 
-def step_rows(side: Side) -> list[tuple[str, ...]]:
-    """Each kind of step of a run."""
-    return [
-        (
-            TITLES[kind.name],
-            f"{kind.steps:,}",
-            format_percent(kind.share),
-            f"{kind.tokens:,.0f}",
-            f"{kind.decoding:,.1f}",
-            format_percent(kind.padding),
-            format_percent(kind.of_gaps),
-        )
-        for kind in side.kinds
-    ]
-
-
 def family_columns(both: SideBySide) -> tuple[str, ...]:
-    """Of the kernels of one step."""
     return ("", *(side.name for side in both.sides), "change")
 
 
 def family_rows(step: SameStep) -> list[tuple[str, ...]]:
-    """Seconds of each kernel family, and of the whole step with the way it is launched."""
     rows: list[tuple[str, ...]] = [
         (name, _seconds(one), _seconds(other), _relative_change(one, other)) for name, one, other in step.families
     ]
@@ -82,7 +72,6 @@ def family_rows(step: SameStep) -> list[tuple[str, ...]]:
 
 
 def sides_dict(both: SideBySide) -> dict[str, Any]:
-    """The same as plain data, with the sentences that explain it."""
     return {
         "reasons": reasons(both),
         "steps": [_side_dict(side) for side in both.sides],
@@ -150,7 +139,7 @@ def render_runs(
         ),
         section("Side by side", grid(("", *names, "change"), headline_rows(before, after))),
         section("Why", facts(("-", sentence) for sentence in reasons(both))),
-        *(section(step_title(side), grid(STEP_COLUMNS, step_rows(side))) for side in both.sides),
+        *(section(step_title(side), grid(*cells(STEP_FIELDS, side.kinds))) for side in both.sides),
         *(section(f"A step of {step.title}", grid(family_columns(both), family_rows(step))) for step in both.steps),
         *(
             section(f"What explains the mean {name}", _differences(comparison, names))
@@ -162,7 +151,6 @@ def render_runs(
 
 
 def _which(title: str) -> str:
-    """Which of two pools is meant."""
     return "" if title == "What was simulated" else f": {title[:1].lower()}{title[1:]}"
 
 
@@ -175,7 +163,6 @@ def _breakdowns(runs: tuple[Watched, Watched], changes: str) -> Iterator[Rendera
 def render_steps(
     before: tuple[Deployment, StepCost], after: tuple[Deployment, StepCost], changes: str, question: str
 ) -> list[RenderableType]:
-    """Tables for a terminal."""
     return [
         section("As asked for", facts([*deployment_facts(before[0]), ("step", question)])),
         section(f"With {changes}", facts(_differing(deployment_facts(before[0]), deployment_facts(after[0])))),
@@ -186,7 +173,6 @@ def render_steps(
 def runs_dict(
     runs: tuple[Watched, Watched], changes: str, *, names: Names = AS_ASKED, breakdown: bool = False
 ) -> dict[str, Any]:
-    """The same as plain data."""
     before, after = (_run_dict(run, breakdown) for run in runs)
     return {
         "what_if": changes,
@@ -202,7 +188,6 @@ def _run_dict(run: Watched, breakdown: bool) -> dict[str, Any]:
 
 
 def steps_dict(before: tuple[Deployment, StepCost], after: tuple[Deployment, StepCost], changes: str) -> dict[str, Any]:
-    """The same as plain data."""
     return {
         "what_if": changes,
         "before": step_dict(*before),
@@ -212,7 +197,6 @@ def steps_dict(before: tuple[Deployment, StepCost], after: tuple[Deployment, Ste
 
 
 def comparison_list(comparison: Comparison) -> list[dict[str, Any]]:
-    """Kernels and the host, as plain data."""
     return [
         {
             "kernel": each.name,
@@ -232,12 +216,10 @@ def _explains(each: Difference, comparison: Comparison) -> float:
 
 
 def _differing(before: list[tuple[str, str]], after: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """What is known of the second that is not known of the first."""
     return [fact for fact in after if fact not in before] or [("", "nothing that shows here")]
 
 
 def headline_rows(before: Forecast, after: Forecast) -> list[tuple[str, ...]]:
-    """Every number of both, and by how much it moves."""
     rows: list[tuple[str, ...]] = []
     others = {latency: values for latency, values, _ in latencies_of(after)}
     for latency, one, _ in latencies_of(before):

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.energy import Energy, Wall
 from infercast.forecast.result import Forecast, prices_of
-from infercast.forecast.verdict import JudgedLimit, Verdict
+from infercast.forecast.verdict import Verdict
 from infercast.hardware.server import Server
+from infercast.report.fields import Field, at, cells, per, record
 from infercast.report.quantities import COSTS, ENERGIES, PROMISES, format_interval
 from infercast.report.terminal import facts, grid, section
 from infercast.units import MILLI, format_joules, format_odds, format_percent, format_seconds, format_watts
@@ -16,48 +17,44 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-LIMIT_COLUMNS = ("limit", "forecast", "80 % interval", "headroom", "odds")
+LIMIT_FIELDS = (
+    Field("", at("limit"), "limit"),
+    Field("quantity", at("limit.quantity")),
+    Field("percentile", at("limit.percentile")),
+    Field("limit_ms", at("limit.seconds"), data=per(MILLI)),
+    Field("forecast_ms", at("value"), "forecast", format_seconds, data=per(MILLI)),
+    Field(
+        "interval_ms", at("interval"), "80 % interval", lambda ends: format_interval(*ends),
+        data=lambda ends: None if ends is None else [end / MILLI for end in ends],
+    ),
+    Field("headroom", at("headroom"), "headroom", "{:.2f} x".format),
+    Field("odds", at("odds"), "odds", format_odds),
+)  # fmt: skip
 PRICE_FIELDS = ("provider", "kind", "date", "source")
 
 
 def render_decision(forecast: Forecast) -> list[RenderableType]:
-    """Tables for a terminal: the SLO if there is one, and the cost."""
     from rich.console import Group  # noqa: PLC0415 - JSON needs none of it
 
     parts = []
     if forecast.verdict is not None:
-        limits = grid(LIMIT_COLUMNS, limit_cells(forecast.verdict))
+        limits = grid(*cells(LIMIT_FIELDS, forecast.verdict.limits))
         parts.append(section(slo_title(forecast.verdict), Group(limits, facts(promise_rows(forecast)))))
     return [*parts, section("Cost", facts(cost_rows(forecast)))]
 
 
 def render_verdict(verdict: Verdict) -> list[RenderableType]:
-    """The limits alone, for a terminal."""
-    return [section(slo_title(verdict), grid(LIMIT_COLUMNS, limit_cells(verdict)))]
+    return [section(slo_title(verdict), grid(*cells(LIMIT_FIELDS, verdict.limits)))]
 
 
 def slo_title(verdict: Verdict) -> str:
-    """Whether it holds, by the forecast's own numbers."""
     failing = [str(each.limit) for each in verdict.limits if each.headroom is not None and each.headroom <= 1.0]
     if verdict.holds:
         return "SLO: holds"
     return f"SLO: fails by {', '.join(failing)}" if failing else "SLO: fails, because more arrives than can be served"
 
 
-def limit_cells(verdict: Verdict) -> list[list[str]]:
-    """One row a limit."""
-    return [_cells(each) for each in verdict.limits]
-
-
-def _cells(each: JudgedLimit) -> list[str]:
-    if each.value is None or each.interval is None or each.headroom is None:
-        return [str(each.limit), "-", "-", "-", format_odds(each.odds)]
-    ends = format_interval(*each.interval)
-    return [str(each.limit), format_seconds(each.value), ends, f"{each.headroom:.2f} x", format_odds(each.odds)]
-
-
 def promise_rows(forecast: Forecast) -> list[tuple[str, str]]:
-    """All limits together."""
     return [row for each in PROMISES for row in each.facts(forecast)]
 
 
@@ -73,13 +70,11 @@ def cost_rows(forecast: Forecast) -> list[tuple[str, str]]:
 
 
 def price_words(forecast: Forecast) -> str:
-    """Whose prices stand behind the cost, and of when."""
     prices = [price for _, _, price in prices_of(forecast, forecast.tariff)]
     return "; ".join(dict.fromkeys("unknown" if each is None else each.whose for each in prices))
 
 
 def decision_fields(forecast: Forecast) -> dict[str, Any]:
-    """The same as plain data."""
     return {
         "slo": None if forecast.verdict is None else slo_dict(forecast.verdict),
         **{each.key: each.data(forecast) for each in (*PROMISES, *COSTS)},
@@ -96,22 +91,10 @@ def decision_fields(forecast: Forecast) -> dict[str, Any]:
 
 
 def slo_dict(verdict: Verdict) -> dict[str, Any]:
-    """An SLO and each of its limits as plain data."""
     return {
         "text": str(verdict.slo),
         "holds": verdict.holds,
-        "limits": [
-            {
-                "quantity": each.limit.quantity,
-                "percentile": each.limit.percentile,
-                "limit_ms": each.limit.seconds / MILLI,
-                "forecast_ms": None if each.value is None else each.value / MILLI,
-                "interval_ms": None if each.interval is None else [end / MILLI for end in each.interval],
-                "headroom": each.headroom,
-                "odds": each.odds,
-            }
-            for each in verdict.limits
-        ],
+        "limits": [record(LIMIT_FIELDS, each) for each in verdict.limits],
     }
 
 
@@ -128,13 +111,11 @@ BASIS = {
 
 
 def render_energy(forecast: Forecast) -> list[RenderableType]:
-    """A section for a terminal; none where the power of a GPU is not known."""
     rows = energy_rows(forecast)
     return [section("Energy", facts(rows))] if rows else []
 
 
 def energy_rows(forecast: Forecast) -> list[tuple[str, str]]:
-    """Watts, joules, what they went into, and what stands around the GPUs."""
     energy, wall = forecast.energy, forecast.wall
     if energy is None or wall is None:
         return []
@@ -150,7 +131,6 @@ def energy_rows(forecast: Forecast) -> list[tuple[str, str]]:
 
 
 def _pool_rows(forecast: Forecast, energy: Energy) -> list[tuple[str, str]]:
-    """Power of each of two pools."""
     if len(energy.pools) == 1:
         return []
     return [
@@ -169,7 +149,6 @@ def energy_interval(energy: Energy) -> str:
 
 
 def part_words(energy: Energy) -> str:
-    """The parts of the energy with their shares, the largest first."""
     shares = {name: value / energy.joules for name, value in energy.by_part.items()}
     told = {name: share for name, share in shares.items() if share >= LEAST_SHARE}
     rest = sum(shares.values()) - sum(told.values())
@@ -227,7 +206,6 @@ def _energy_dict(energy: Energy) -> dict[str, Any]:
 
 
 def wall_dict(wall: Wall) -> dict[str, Any]:
-    """What is drawn at the wall, and by which factors."""
     return {
         "gpu_watts": wall.gpu_watts,
         "server_watts": wall.server_watts,

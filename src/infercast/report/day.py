@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from infercast.forecast.autoscaling import PolicyDay
 from infercast.forecast.day import DayPlan, autoscaler_row, clock
 from infercast.report.caveats import caveat_section, caveats_of
+from infercast.report.fields import Field, at, columns, record
 from infercast.report.files import csv_lines
 from infercast.report.sweep import dollars
-from infercast.report.terminal import Chart, Column, FittingTable, Series, TextCharts, facts, section, styled
-from infercast.units import MILLI, format_percent, format_seconds
+from infercast.report.terminal import Chart, FittingTable, Series, TextCharts, facts, section, styled
+from infercast.units import MILLI, format_dollars, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -59,19 +60,26 @@ def day_dict(plan: DayPlan) -> dict[str, Any]:
 def _policy_dict(plan: DayPlan, day: PolicyDay) -> dict[str, Any]:
     return {
         "reaches_goal": day.keeps(plan.goal),
-        "replicas_min": float(day.ready.min()),
-        "replicas_mean": float(day.paid.mean()),
-        "replicas_max": float(day.paid.max()),
-        "gpu_hours": day.gpu_hours,
-        "usd_per_day": day.cost,
-        "gpu_kwh_per_day": day.gpu_kwh,
-        "wall_kwh_per_day": day.wall_kwh,
-        "usd_electricity_per_day": day.usd_electricity,
-        "minutes_out_of_slo": day.minutes_out,
-        "requests_in_slo": day.requests_in,
+        **record(POLICY_FIELDS, day),
         "replicas": day.ready.tolist(),
         "replicas_paid": day.paid.tolist(),
     }
+
+
+POLICY_FIELDS = (
+    Field("", at("policy"), "policy"),
+    Field("replicas_min", lambda day: float(day.ready.min()), "least", "{:.0f}".format, 2),
+    Field("replicas_mean", lambda day: float(day.paid.mean()), "mean", "{:.2f}".format),
+    Field("replicas_max", lambda day: float(day.paid.max()), "most", "{:.0f}".format),
+    Field("gpu_hours", at("gpu_hours"), "GPU hours", "{:,.1f}".format),
+    Field("usd_per_day", at("cost"), "cost", format_dollars),
+    Field("gpu_kwh_per_day", at("gpu_kwh")),
+    Field("wall_kwh_per_day", at("wall_kwh"), "kWh", "{:,.1f}".format, 1),
+    Field("usd_electricity_per_day", at("usd_electricity")),
+    Field("minutes_out_of_slo", at("minutes_out"), "minutes out", "{:,.0f}".format),
+    Field("requests_in_slo", at("requests_in"), "requests in SLO", format_percent),
+    Field("", lambda day: day.use_of_limits.max(), "worst minute", "{:,.2f} x limit".format, 3),
+)
 
 
 def _replica_dict(plan: DayPlan) -> dict[str, Any]:
@@ -96,7 +104,6 @@ def _replica_dict(plan: DayPlan) -> dict[str, Any]:
 
 
 def day_rows(plan: DayPlan) -> Iterator[str]:
-    """A line a window: traffic, and what each policy has and does."""
     names = ["start_s", "requests"]
     columns: list[list[Any]] = [
         [place * plan.traffic.window for place in range(plan.traffic.num_windows)],
@@ -121,10 +128,9 @@ LABELS = 8
 
 
 def render_day(plan: DayPlan) -> list[RenderableType]:
-    """The policies side by side, the day in two charts, the hours, and what it rests on."""
     return [
         styled(f"{title_of(plan)}: {plan.traffic.description}"),
-        section("Policies", FittingTable(COLUMNS, plan.policies)),
+        section("Policies", FittingTable(columns(POLICY_FIELDS), plan.policies)),
         styled(answer_of(plan)),
         TextCharts(day_charts(plan), columns=1),
         section("One replica", facts(replica_rows(plan))),
@@ -134,13 +140,11 @@ def render_day(plan: DayPlan) -> list[RenderableType]:
 
 
 def title_of(plan: DayPlan) -> str:
-    """The model and what one replica is."""
     deployment = plan.deployment
     return f"{deployment.model.name}, replicas of {deployment.layout.gpus} x {deployment.gpu.name}"
 
 
 def answer_of(plan: DayPlan) -> str:
-    """The decision in a sentence."""
     fixed = plan.policies[0]
     cost = "" if fixed.cost is None else f", {dollars(fixed.cost)} per day"
     count = plan.smallest_fleet
@@ -154,22 +158,7 @@ def answer_of(plan: DayPlan) -> str:
     return words + (f" Not reached by: {', '.join(failing)}." if failing else "")
 
 
-COLUMNS = (
-    Column("policy", lambda day: day.policy),
-    Column("least", lambda day: f"{day.ready.min():.0f}", 2),
-    Column("mean", lambda day: f"{day.paid.mean():.2f}"),
-    Column("most", lambda day: f"{day.paid.max():.0f}"),
-    Column("GPU hours", lambda day: f"{day.gpu_hours:,.1f}"),
-    Column("cost", lambda day: dollars(day.cost)),
-    Column("kWh", lambda day: "-" if day.wall_kwh is None else f"{day.wall_kwh:,.1f}", 1),
-    Column("minutes out", lambda day: f"{day.minutes_out:,.0f}"),
-    Column("requests in SLO", lambda day: format_percent(day.requests_in)),
-    Column("worst minute", lambda day: f"{day.use_of_limits.max():,.2f} x limit", 3),
-)
-
-
 def day_charts(plan: DayPlan, most: int = BINS) -> list[Chart]:
-    """Requests a second, and the replicas of each policy."""
     positions = [middle / 3600.0 for middle in plan.traffic.middles(most)]
     each = plan.traffic.num_windows * plan.traffic.window / len(positions)
     apart = max(1, round(len(positions) / LABELS))
@@ -186,7 +175,6 @@ def day_charts(plan: DayPlan, most: int = BINS) -> list[Chart]:
 
 
 def replica_rows(plan: DayPlan) -> list[tuple[str, str]]:
-    """What one replica can do, and how long it takes to start."""
     curve, service, most = plan.curve, plan.service, plan.most_kept
     each = f"{service.per_input * 1e3:.3g} ms per input token, {service.per_output * 1e3:.3g} ms per output token"
     ttft, tpot = (curve.percentile(name, "p99", most) for name in ("ttft", "tpot"))
@@ -201,7 +189,6 @@ def replica_rows(plan: DayPlan) -> list[tuple[str, str]]:
 
 
 def basis_rows(plan: DayPlan) -> list[tuple[str, str]]:
-    """How the numbers came about."""
     rules = plan.autoscaler
     unit = "requests in each replica" if rules.measure == "queue" else "of a replica's largest rate"
     limits = f"{rules.least} to {'any number of' if rules.most is None else rules.most} replicas"
@@ -218,7 +205,6 @@ def basis_rows(plan: DayPlan) -> list[tuple[str, str]]:
 
 
 def energy_rows(plan: DayPlan) -> list[tuple[str, str]]:
-    """What the kWh are of, and what the electricity of the day costs."""
     if any(day.wall_kwh is None for day in plan.policies):
         return []
     drawn = ", ".join(f"{day.policy} {day.gpu_kwh:,.1f}" for day in plan.policies)

@@ -23,7 +23,6 @@ ASSUMED = "assumed; say what you see with --acceptance"
 
 
 def drafting_words(drafting: Drafting) -> str:
-    """How an engine drafts, and how many drafts are taken to be accepted."""
     acceptance = drafting.acceptance
     own = f" by {drafting.draft.config.name}" if drafting.draft is not None else ""
     source = f" ({acceptance.source}{f'; {ASSUMED}' if acceptance.is_assumed else ''})"
@@ -31,7 +30,6 @@ def drafting_words(drafting: Drafting) -> str:
 
 
 def drafting_facts(deployment: Deployment) -> list[tuple[str, str]]:
-    """Rows about a deployment that drafts."""
     drafting = deployment.drafting
     if drafting is None:
         return []
@@ -39,7 +37,6 @@ def drafting_facts(deployment: Deployment) -> list[tuple[str, str]]:
 
 
 def drafting_dict(drafting: Drafting | None) -> dict[str, Any] | None:
-    """The same as plain data."""
     if drafting is None:
         return None
     return {
@@ -92,7 +89,6 @@ def draft_run_dict(found: DraftRun | None) -> dict[str, Any] | None:
 
 
 def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
-    """What was put where."""
     model, gpu, memory = deployment.model, deployment.gpu, deployment.memory
     shape = memory.kv.shape
     rows = [
@@ -124,7 +120,6 @@ def _is_plain(layout: ParallelLayout) -> bool:
 
 
 def _layout(deployment: Deployment) -> str:
-    """For people: what the GPUs share."""
     layout = deployment.layout
     parts = [f"{layout.tensor} GPUs share every layer"] if layout.tensor > 1 else []
     parts += [f"{layout.pipeline} stages"] if layout.pipeline > 1 else []
@@ -153,12 +148,10 @@ def workload_dict(workload: Workload) -> dict[str, Any]:
 
 
 def render_deployment(deployment: Deployment) -> list[RenderableType]:
-    """A deployment alone, for a notebook."""
     return [facts(deployment_facts(deployment))]
 
 
 def render_workload(workload: Workload) -> list[RenderableType]:
-    """A workload alone, for a notebook."""
     requests = workload.requests
     tokens = [sum(each) for each in ((one.num_input for one in requests), (one.num_output for one in requests))]
     rows = [("requests", f"{len(requests):,}"), ("tokens", "{:,} input, {:,} output".format(*tokens))]
@@ -168,7 +161,6 @@ def render_workload(workload: Workload) -> list[RenderableType]:
 
 
 def deployment_dict(deployment: Deployment) -> dict[str, Any]:
-    """What was put where, as plain data."""
     model, memory = deployment.model, deployment.memory
     return {
         "engine": deployment.engine.name,

@@ -42,7 +42,6 @@ def csv_lines(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> Iterator
 
 
 def write_in_folder(path: Path, text: str) -> None:
-    """The same in a folder that is made if need be."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as problem:

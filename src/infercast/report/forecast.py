@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.explain.kernels import Phase
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.result import Forecast
-from infercast.forecast.run import ClassRun, EngineLoad, LinkRun, PoolRun, SessionsRun, TierRun, Way
+from infercast.forecast.run import EngineLoad, LinkRun, PoolRun, SessionsRun, TierRun, Way
 from infercast.forecast.slo import NAMES, Percentiles
 from infercast.forecast.speculation import drafts_of
 from infercast.forecast.system import BOTH, DECODE
@@ -25,6 +25,7 @@ from infercast.report.caveats import (
 )
 from infercast.report.cost import decision_fields, energy_fields, render_decision, render_energy
 from infercast.report.deployment import deployment_dict, deployment_facts, draft_rows, draft_run_dict, workload_dict
+from infercast.report.fields import Field, at, cells, record
 from infercast.report.quantities import (
     LATENCIES,
     LINK_PARTS,
@@ -43,22 +44,42 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-TURN_COLUMNS = ["turn", "requests", "prompt tokens", "found in cache", "TTFT p50", "TTFT p95", "end to end p50"]
-CLASS_COLUMNS = [
-    "class",
-    "priority",
-    "requests",
-    "TTFT p50",
-    "TTFT p95",
-    "TPOT p50",
-    "end to end p95",
-    "SLO",
-    "attained",
-]
+def _limit_words(limits: Iterable[tuple[str, float]]) -> str:
+    return ", ".join(f"{name} < {format_seconds(seconds)}" for name, seconds in limits) or "-"
+
+
+TURN_FIELDS = (
+    Field("", at("name"), "turn"),
+    Field("turn", at("first")),
+    Field("and_later", lambda turn: turn.last is None),
+    Field("requests", at("requests"), "requests", "{:,}".format),
+    Field("input_tokens", at("input_tokens"), "prompt tokens", "{:,.0f}".format),
+    Field("prefix_hit_rate", at("hit_share"), "found in cache", format_percent),
+    Field("ttft_ms", at("ttft"), data=milliseconds),
+    Field("end_to_end_ms", at("end_to_end"), data=milliseconds),
+    Field("", at("ttft.p50"), "TTFT p50", format_seconds),
+    Field("", at("ttft.p95"), "TTFT p95", format_seconds),
+    Field("", at("end_to_end.p50"), "end to end p50", format_seconds),
+)
+CLASS_FIELDS = (
+    Field("class", at("name"), "class"),
+    Field("priority", at("priority"), "priority"),
+    Field("requests", at("requests"), "requests", "{:,}".format),
+    Field("limits_s", at("limits"), data=dict),
+    Field("slo_attainment", at("attainment")),
+    Field("ttft_ms", at("ttft"), data=milliseconds),
+    Field("tpot_ms", at("tpot"), data=milliseconds),
+    Field("end_to_end_ms", at("end_to_end"), data=milliseconds),
+    Field("", at("ttft.p50"), "TTFT p50", format_seconds),
+    Field("", at("ttft.p95"), "TTFT p95", format_seconds),
+    Field("", at("tpot.p50"), "TPOT p50", format_seconds),
+    Field("", at("end_to_end.p95"), "end to end p95", format_seconds),
+    Field("", at("limits"), "SLO", _limit_words),
+    Field("", at("attainment"), "attained", format_percent),
+)
 
 
 def session_rows(sessions: SessionsRun) -> list[tuple[str, str]]:
-    """Facts of all sessions."""
     time = sessions.time
     return [
         ("sessions", f"{sessions.count:,}, {sessions.turns_each:.1f} turns each on average"),
@@ -68,40 +89,6 @@ def session_rows(sessions: SessionsRun) -> list[tuple[str, str]]:
             f"{format_percent(sessions.waiting_share)} of it waiting for answers",
         ),
         ("prefix cache", f"{format_percent(sessions.hit_share)} of the sessions' prompt tokens found"),
-    ]
-
-
-def turn_cells(sessions: SessionsRun) -> list[list[str]]:
-    """A row for each turn."""
-    return [
-        [
-            each.name,
-            f"{each.requests:,}",
-            f"{each.input_tokens:,.0f}",
-            format_percent(each.hit_share),
-            format_seconds(each.ttft.p50),
-            format_seconds(each.ttft.p95),
-            format_seconds(each.end_to_end.p50),
-        ]
-        for each in sessions.turns
-    ]
-
-
-def class_cells(classes: tuple[ClassRun, ...]) -> list[list[str]]:
-    """A row for each class."""
-    return [
-        [
-            each.name,
-            f"{each.priority}",
-            f"{each.requests:,}",
-            format_seconds(each.ttft.p50),
-            format_seconds(each.ttft.p95),
-            "-" if each.tpot is None else format_seconds(each.tpot.p50),
-            format_seconds(each.end_to_end.p95),
-            ", ".join(f"{name} < {format_seconds(seconds)}" for name, seconds in each.limits) or "-",
-            "-" if each.attainment is None else format_percent(each.attainment),
-        ]
-        for each in classes
     ]
 
 
@@ -115,33 +102,10 @@ def part_fields(forecast: Forecast) -> dict[str, Any]:
             "time_ms": milliseconds(sessions.time),
             "waiting_share": sessions.waiting_share,
             "prefix_hit_rate": sessions.hit_share,
-            "turns": [
-                {
-                    "turn": each.first,
-                    "and_later": each.last is None,
-                    "requests": each.requests,
-                    "input_tokens": each.input_tokens,
-                    "prefix_hit_rate": each.hit_share,
-                    "ttft_ms": milliseconds(each.ttft),
-                    "end_to_end_ms": milliseconds(each.end_to_end),
-                }
-                for each in sessions.turns
-            ],
+            "turns": [record(TURN_FIELDS, each) for each in sessions.turns],
         }
     if classes := forecast.classes:
-        fields["classes"] = [
-            {
-                "class": each.name,
-                "priority": each.priority,
-                "requests": each.requests,
-                "limits_s": dict(each.limits),
-                "slo_attainment": each.attainment,
-                "ttft_ms": milliseconds(each.ttft),
-                "tpot_ms": milliseconds(each.tpot),
-                "end_to_end_ms": milliseconds(each.end_to_end),
-            }
-            for each in classes
-        ]
+        fields["classes"] = [record(CLASS_FIELDS, each) for each in classes]
     return fields
 
 
@@ -203,7 +167,6 @@ def _words(way: Way, done: str) -> str:
 
 
 def request_rows(forecast: Forecast) -> Iterator[str]:
-    """The lines of the table; a cell is empty where there is no such number."""
     columns = forecast.per_request()
     yield ",".join(columns) + "\n"
     for row in zip(*(column.tolist() for column in columns.values()), strict=True):
@@ -220,7 +183,6 @@ FAMILY_FIELDS = ("family", "seconds", "share", "bound", "source")
 
 
 def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> list[RenderableType]:
-    """Tables for a terminal."""
     style = "bold" if forecast.state.is_steady else "bold red"
     about: list[RenderableType] = [styled(forecast.headline, style=style)]
     about += [section(title, facts(rows)) for title, rows in system_facts(forecast)]
@@ -249,13 +211,12 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
 
 
 def _render_parts(forecast: Forecast) -> list[RenderableType]:
-    """Turns and classes, where a workload has any."""
     parts = []
     if (sessions := forecast.sessions) is not None:
         parts.append(section("Sessions", facts(session_rows(sessions))))
-        parts.append(section("Turns", grid(TURN_COLUMNS, turn_cells(sessions))))
+        parts.append(section("Turns", grid(*cells(TURN_FIELDS, sessions.turns))))
     if classes := forecast.classes:
-        parts.append(section("Classes", grid(CLASS_COLUMNS, class_cells(classes))))
+        parts.append(section("Classes", grid(*cells(CLASS_FIELDS, classes))))
     return parts
 
 
@@ -328,7 +289,6 @@ def pool_facts(pool: PoolRun) -> list[tuple[str, str]]:
 
 
 def load_rows(forecast: Forecast) -> list[tuple[str, str]]:
-    """How the system copes, what it yields and what its pools hold."""
     rows = state_rows(forecast.state, forecast.steady)
     for pool in forecast.pools:
         rows += _of_pool(pool, host_rows(pool.deployment, pool.phases))
@@ -369,14 +329,12 @@ def _ends(engines: Sequence[EngineLoad]) -> list[str]:
 
 
 def latency_cells(values: Percentiles | None) -> list[str]:
-    """Mean and percentiles of a latency, as a row of a table."""
     if values is None:
         return ["-"] * len(NAMES)
     return [format_seconds(getattr(values, name)) for name in NAMES]
 
 
 def phase_title(pool: PoolRun, phase: Phase) -> str:
-    """How many steps of which kind there were, and how long one took."""
     words = TAKING_IN if pool.role == DECODE and phase.name == "prefill" else TITLES[phase.name]
     return f"{words}: {phase.steps:,} steps, {format_seconds(phase.seconds / phase.steps)} each"
 

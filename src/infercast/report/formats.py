@@ -81,7 +81,6 @@ LEFT, RIGHT = ' style="text-align:left"', ' style="text-align:right"'
 
 
 def html(title: str, parts: Iterable[RenderableType]) -> str:
-    """One element: the title and the parts below it."""
     body = "".join(map(_written, parts))
     return f'<div class="infercast"><p><b>{escape(title)}</b></p>{body}</div>'
 
@@ -146,7 +145,6 @@ def frame_of_rows(rows: Sequence[Mapping[str, Any]], library: str | None = None)
 
 
 def frame_of_columns(columns: Mapping[str, Any], library: str | None = None) -> Any:
-    """A data frame of lists or arrays by their names."""
     return _library(library).DataFrame(dict(columns))
 
 
@@ -196,24 +194,20 @@ FACES = {
 
 
 def document_of(answer: Any) -> Any:
-    """An object as plain data."""
     return function_of(_face(answer).document)(answer)
 
 
 def frame_of(answer: Any, library: str | None) -> Any:
-    """An object as a data frame."""
     if hasattr(answer, "per_request"):
         return frame_of_columns(answer.per_request(), library)
     return frame_of_rows(rows_of(document_of(answer), _face(answer).rows), library)
 
 
 def html_of(answer: Any) -> str:
-    """An object as HTML for a notebook."""
     return html(repr(answer).strip("<>"), function_of(_face(answer).tables)(answer))
 
 
 def picture_of(answer: Any) -> Any:
-    """An object as a figure of matplotlib."""
     name = _face(answer).picture
     assert name is not None, "only objects with a picture have the method plot"
     return function_of(name)(answer)

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from infercast.engines.base import Deployment
 from infercast.forecast.estimate import KernelPower, estimate_notes
 from infercast.forecast.explain.breakdown import Breakdown, Composition, KernelPart, RequestParts
-from infercast.forecast.explain.diagnose import Diagnosis, Finding, Gap, Saving
+from infercast.forecast.explain.diagnose import Diagnosis, Finding, Saving
 from infercast.forecast.explain.kernels import KernelCost, StepCost
 from infercast.forecast.explain.step_log import KINDS
 from infercast.forecast.slo import NAMES
 from infercast.forecast.tune import experts_of, is_tunable
 from infercast.report.caveats import caveat_section, caveats
 from infercast.report.deployment import deployment_dict, deployment_facts, workload_dict
+from infercast.report.fields import Field, at, cells, per, record
 from infercast.report.forecast import latency_cells
 from infercast.report.quantities import milliseconds
 from infercast.report.terminal import facts, grid, section
@@ -42,23 +43,22 @@ def render_step(
 
 
 def render_cost(cost: StepCost, question: str = "") -> list[RenderableType]:
-    """A step and its kernels, whatever it ran on."""
     padded = f", padded to {cost.padded_tokens:,}" if cost.padded_tokens != cost.num_tokens else ""
     gpu = cost.gpu
+    seconds, low, high = (format_seconds(float(each)) for each in (gpu.seconds, gpu.low, gpu.high))
     summary = [
         *([("step", question)] if question else []),
         ("tokens", f"{cost.num_tokens:,}{padded}, launched as {cost.launch}"),
-        ("all kernels", f"{format_seconds(float(gpu.seconds))} (80 % interval {_interval(cost)}, {gpu.source})"),
+        ("all kernels", f"{seconds} (80 % interval {low} to {high}, {gpu.source})"),
         ("between them", f"{format_seconds(cost.gap_seconds)} in which the GPU idles"),
         ("host time", f"{format_seconds(cost.host_seconds)}, hidden where the GPU takes longer"),
         ("step time", format_seconds(cost.seconds)),
         ("step energy", f"{format_joules(cost.joules)} per GPU, {format_watts(cost.watts)} ({cost.board.source})"),
     ]
-    columns = ("kernel", "family", "launches", "one", "all", "share", "bound by", "reaches", "limit", "power", "energy")
-    rows = [_row(kernel, cost) for kernel in _ranked(cost)]
+    kernels = cells(_kernel_fields(cost), _ranked(cost))
     return [
         section("Step", facts(summary)),
-        section("Kernels", grid(columns, rows, text_columns=2, notes_at=(6,))),
+        section("Kernels", grid(*kernels, text_columns=2, notes_at=(6,))),
     ]
 
 
@@ -71,7 +71,6 @@ def _explained(kernel: KernelCost) -> tuple[str, str]:
 
 
 def step_dict(deployment: Deployment, cost: StepCost) -> dict[str, Any]:
-    """The same as plain data."""
     found = cost_dict(cost)
     kernels = found.pop("kernels")
     notes = estimate_notes(deployment)
@@ -79,7 +78,7 @@ def step_dict(deployment: Deployment, cost: StepCost) -> dict[str, Any]:
 
 
 def cost_dict(cost: StepCost) -> dict[str, Any]:
-    """A step as plain data, whatever it ran on."""
+    fields = _kernel_fields(cost)
     return {
         "num_tokens": cost.num_tokens,
         "padded_tokens": cost.padded_tokens,
@@ -95,7 +94,7 @@ def cost_dict(cost: StepCost) -> dict[str, Any]:
         "power_source": cost.board.source,
         "source": cost.gpu.source,
         "kind": cost.kind,
-        "kernels": [_kernel_dict(kernel, cost) for kernel in _ranked(cost)],
+        "kernels": [record(fields, kernel) for kernel in _ranked(cost)],
     }
 
 
@@ -103,49 +102,32 @@ def _ranked(cost: StepCost) -> list[KernelCost]:
     return sorted(cost.kernels, key=lambda kernel: -kernel.seconds)
 
 
-def _interval(cost: StepCost) -> str:
-    return f"{format_seconds(float(cost.gpu.low))} to {format_seconds(float(cost.gpu.high))}"
-
-
-def _row(kernel: KernelCost, cost: StepCost) -> tuple[str, ...]:
+def _kernel_fields(cost: StepCost) -> tuple[Field, ...]:
+    board, gpu_seconds, us = cost.board, float(cost.gpu.seconds), per(MICRO)
     return (
-        kernel.name,
-        kernel.family,
-        f"{kernel.count:,}",
-        format_seconds(float(kernel.estimate.seconds)),
-        format_seconds(kernel.seconds),
-        format_percent(kernel.seconds / float(cost.gpu.seconds)),
-        str(kernel.estimate.bound),
-        format_rate(kernel.achieved, kernel.unit),
-        format_rate(kernel.limit, kernel.unit),
-        format_watts(kernel.watts(cost.board)),
-        format_joules(kernel.joules(cost.board)),
+        Field("name", at("name"), "kernel"),
+        Field("family", at("family"), "family"),
+        Field("launches", at("count"), "launches", "{:,}".format),
+        Field("us", lambda kernel: float(kernel.estimate.seconds), "one", format_seconds, data=us),
+        Field("low_us", lambda kernel: float(kernel.estimate.low), data=us),
+        Field("high_us", lambda kernel: float(kernel.estimate.high), data=us),
+        Field("total_us", at("seconds"), "all", format_seconds, data=us),
+        Field("", lambda kernel: kernel.seconds / gpu_seconds, "share", format_percent),
+        Field("source", at("estimate.source")),
+        Field("bound", at("estimate.bound"), "bound by", data=str),
+        Field("achieved", at("achieved")),
+        Field("limit", at("limit")),
+        Field("unit", at("unit")),
+        Field("", lambda kernel: format_rate(kernel.achieved, kernel.unit), "reaches"),
+        Field("", lambda kernel: format_rate(kernel.limit, kernel.unit), "limit"),
+        Field("watts", lambda kernel: kernel.watts(board), "power", format_watts),
+        Field("joules", lambda kernel: kernel.joules(board) / kernel.count),
+        Field("total_joules", lambda kernel: kernel.joules(board), "energy", format_joules),
+        Field("terms", at("terms")),
     )
 
 
-def _kernel_dict(kernel: KernelCost, cost: StepCost) -> dict[str, Any]:
-    return {
-        "name": kernel.name,
-        "family": kernel.family,
-        "launches": kernel.count,
-        "us": float(kernel.estimate.seconds) / MICRO,
-        "low_us": float(kernel.estimate.low) / MICRO,
-        "high_us": float(kernel.estimate.high) / MICRO,
-        "total_us": kernel.seconds / MICRO,
-        "source": kernel.estimate.source,
-        "bound": str(kernel.estimate.bound),
-        "achieved": kernel.achieved,
-        "limit": kernel.limit,
-        "unit": kernel.unit,
-        "watts": kernel.watts(cost.board),
-        "joules": kernel.joules(cost.board) / kernel.count,
-        "total_joules": kernel.joules(cost.board),
-        "terms": kernel.terms,
-    }
-
-
 def power_facts(power: KernelPower) -> list[tuple[str, str]]:
-    """What a board draws while a kernel runs again and again."""
     limited = ", the board's limit: without a pause launches take longer" if power.is_limited else ""
     interval = f"80 % interval {format_watts(power.low)} to {format_watts(power.high)}, {power.source}"
     per_flop = power.joules_per_flop
@@ -161,21 +143,17 @@ def power_facts(power: KernelPower) -> list[tuple[str, str]]:
 
 
 def power_dict(power: KernelPower) -> dict[str, Any]:
-    """The same as plain data."""
-    return {
-        "watts": power.watts,
-        "low_watts": power.low,
-        "high_watts": power.high,
-        "joules": power.joules,
-        "joules_per_flop": power.joules_per_flop,
-        "limited": power.is_limited,
-        "source": power.source,
-        "meter_watts": power.meter_watts,
-        "meter_low_watts": power.meter_low,
-        "meter_high_watts": power.meter_high,
-    }
+    return record(POWER_FIELDS, power)
 
 
+POWER_FIELDS = tuple(
+    Field(key, at(path))
+    for key, path in {
+        "watts": "watts", "low_watts": "low", "high_watts": "high", "joules": "joules",
+        "joules_per_flop": "joules_per_flop", "limited": "is_limited", "source": "source",
+        "meter_watts": "meter_watts", "meter_low_watts": "meter_low", "meter_high_watts": "meter_high",
+    }.items()
+)  # fmt: skip
 SHOWN_REQUESTS = 5
 SHOWN_FAMILIES = 5
 SHOWN_SHARE = 0.0005
@@ -186,7 +164,6 @@ BY_PLACE = "What a token is made of, by its place in the answer"
 
 
 def render_breakdown(workload: Workload, breakdown: Breakdown) -> list[RenderableType]:
-    """Tables for a terminal."""
     several = f", on {breakdown.side_by_side:,} replicas and stages" if breakdown.side_by_side > 1 else ""
     title = f"Where every second of the {format_seconds(breakdown.duration)} goes{several}"
     parts = [
@@ -210,7 +187,6 @@ def render_parts(breakdown: Breakdown) -> list[RenderableType]:
 
 
 def by_family(breakdown: Breakdown) -> list[tuple[str, list[KernelPart]]]:
-    """Families with their kernels, both largest first."""
     ordered = sorted(breakdown.kernels, key=lambda part: part.family)
     families = [(name, list(parts)) for name, parts in groupby(ordered, key=lambda part: part.family)]
     return sorted(families, key=lambda family: -sum(part.total for part in family[1]))
@@ -273,7 +249,6 @@ def _slowest_table(workload: Workload, parts: RequestParts) -> RenderableType:
 
 
 def largest_parts(parts: dict[str, float], total: float) -> str:
-    """What most of a request's time went to, in words."""
     shares = sorted(((seconds / total, name) for name, seconds in parts.items()), reverse=True)
     return ", ".join(f"{name} {100 * share:.0f} %" for share, name in shares[:4] if share >= 0.01)
 
@@ -294,7 +269,6 @@ def composition_cells(composition: Composition) -> tuple[tuple[str, ...], list[t
 
 
 def breakdown_dict(breakdown: Breakdown) -> dict[str, Any]:
-    """The same as plain data."""
     return {
         "duration_s": breakdown.duration,
         "side_by_side": breakdown.side_by_side,
@@ -341,7 +315,6 @@ CEILING = "the latency that one in ten measured kernels of the shape beats, over
 
 
 def render_diagnosis(diagnosis: Diagnosis) -> list[RenderableType]:
-    """Sentences and tables for a terminal."""
     forecast = diagnosis.forecast
     workload = f"{forecast.workload.description}; {forecast.duration:,.1f} s simulated"
     latencies = grid(
@@ -361,7 +334,6 @@ def render_diagnosis(diagnosis: Diagnosis) -> list[RenderableType]:
 
 
 def _numbered(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """Each finding in words, then what is left: all of them together, and the host."""
     lines = [(str(number), _sentence(each)) for number, each in enumerate(diagnosis.findings[:SAID], start=1)]
     if not lines:
         lines.append(("", "Every kernel is about as good as the best of its shape."))
@@ -409,28 +381,31 @@ def _saved(saving: Saving) -> str:
     return f"{text}, for {format_percent(saving.throughput)} more tokens/s" if saving.throughput >= 0.005 else text
 
 
+def _hard_limit(seconds: float) -> str:
+    return format_seconds(seconds) if seconds >= 0.1 * MICRO else "< 0.1 us"
+
+
+GAP_FIELDS = (
+    Field("phase", at("phase"), "steps of", PLACES.__getitem__),
+    Field("tokens", at("tokens"), "tokens", "{:,}".format),
+    Field("us", at("seconds"), "forecast", format_seconds, data=per(MICRO)),
+    Field("ceiling_us", at("ceiling"), "best", format_seconds, data=per(MICRO)),
+    Field("limit_us", at("limit"), "hard limit", _hard_limit, data=per(MICRO)),
+    Field("attained", at("attained"), "reaches", format_percent),
+    Field("share_of_gpu_time", at("share"), "GPU time", format_percent),
+    Field("lost_share_of_gpu_time", at("loss"), "lost", format_percent),
+)
+
+
 def _gap_table(diagnosis: Diagnosis) -> RenderableType:
-    rows = [
-        (
-            finding.name if number == 0 else "",
-            PLACES[gap.phase],
-            f"{gap.tokens:,}",
-            format_seconds(gap.seconds),
-            format_seconds(gap.ceiling),
-            format_seconds(gap.limit) if gap.limit >= 0.1 * MICRO else "< 0.1 us",
-            format_percent(gap.attained),
-            format_percent(gap.share),
-            format_percent(gap.loss),
-        )
-        for finding in diagnosis.findings
-        for number, gap in enumerate(finding.gaps)
-    ]
-    columns = ("kernel", "steps of", "tokens", "forecast", "best", "hard limit", "reaches", "GPU time", "lost")
-    return grid(columns, rows, text_columns=2)
+    rows = []
+    for finding in diagnosis.findings:
+        _, gaps = cells(GAP_FIELDS, finding.gaps)
+        rows += [("" if number else finding.name, *gap) for number, gap in enumerate(gaps)]
+    return grid(("kernel", *cells(GAP_FIELDS, ())[0]), rows, text_columns=2)
 
 
 def diagnosis_dict(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The same as plain data."""
     forecast = diagnosis.forecast
     return {
         "deployment": deployment_dict(forecast.deployment),
@@ -445,7 +420,7 @@ def diagnosis_dict(diagnosis: Diagnosis) -> dict[str, Any]:
                 "family": finding.family,
                 "source": finding.source,
                 "saving": asdict(finding.saving),
-                "gaps": [_gap_dict(gap) for gap in finding.gaps],
+                "gaps": [record(GAP_FIELDS, gap) for gap in finding.gaps],
                 "sentence": _sentence(finding),
             }
             for finding in diagnosis.findings
@@ -454,17 +429,4 @@ def diagnosis_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "free_host": asdict(diagnosis.host),
         "not_judged": list(diagnosis.not_judged),
         "caveats": caveats(forecast),
-    }
-
-
-def _gap_dict(gap: Gap) -> dict[str, Any]:
-    return {
-        "phase": gap.phase,
-        "tokens": gap.tokens,
-        "us": gap.seconds / MICRO,
-        "ceiling_us": gap.ceiling / MICRO,
-        "limit_us": gap.limit / MICRO,
-        "attained": gap.attained,
-        "share_of_gpu_time": gap.share,
-        "lost_share_of_gpu_time": gap.loss,
     }

@@ -52,12 +52,10 @@ class StartedPool:
 
     @property
     def commands(self) -> Commands:
-        """How the engine is started."""
         return self.engine.commands
 
     @property
     def image(self) -> str:
-        """The container of the release that was forecast."""
         return f"{self.commands.image}:{self.commands.tag.format(version=self.engine.name.partition('@')[2])}"
 
     def container_words(self, model: str, port: int) -> list[str]:
@@ -67,27 +65,22 @@ class StartedPool:
 
     @property
     def port(self) -> int:
-        """Where its first replica of a machine listens."""
         return self.commands.port + PORTS[self.name]
 
     @property
     def node_gpus(self) -> int:
-        """GPUs of a machine."""
         return self.gpu.gpus_per_node
 
     @property
     def nodes(self) -> int:
-        """Machines of one replica."""
         return -(-self.candidate.layout.gpus // self.node_gpus)
 
     @property
     def gpus_a_node(self) -> int:
-        """GPUs that a replica has on each of them."""
         return -(-self.candidate.layout.gpus // self.nodes)
 
     @property
     def places(self) -> list[Place]:
-        """Every replica."""
         return [Place(self, number) for number in range(self.candidate.replicas)]
 
     def node_flags(self, rank: str, start: str, leader: str, *, first: bool) -> Iterator[str]:
@@ -114,7 +107,6 @@ class StartedPool:
 
 
 def pools_of(candidate: Candidate) -> list[StartedPool]:
-    """The one pool of a candidate, or its prefill pool and its decode pool."""
     roles = (SERVER,) if candidate.prefill is None else (PREFILL, DECODE)
     return [_started(pool, role, len(roles) > 1) for pool, role in zip(candidate.pools, roles, strict=True)]
 
@@ -155,13 +147,11 @@ WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n", ".inf", ".
 
 
 def yaml_text(*documents: Any, comment: str = "") -> str:
-    """Documents below a comment."""
     head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
     return head + "---\n".join("".join(f"{line}\n" for line in _lines(each, "")) for each in documents)
 
 
 def _lines(value: Any, indent: str) -> Iterator[str]:
-    """The lines of a collection."""
     if isinstance(value, Mapping):
         for key, each in value.items():
             yield from _entry(f"{indent}{_scalar(str(key))}:", each, indent)
@@ -213,7 +203,6 @@ LEADER="${3:-127.0.0.1}"  # address of the machine of rank 0
 
 
 def serve_script(pools: Sequence[StartedPool], model: str, title: str) -> str:
-    """``serve.sh``."""
     several = any(pool.nodes > 1 for pool in pools)
     usage = "bash serve.sh REPLICA [RANK LEADER_ADDRESS]" if several else "bash serve.sh REPLICA"
     text = HEAD.format(title=title, usage=usage, model=model) + (SEVERAL if several else "")
@@ -231,7 +220,6 @@ def serve_script(pools: Sequence[StartedPool], model: str, title: str) -> str:
 
 
 def _branch(pool: StartedPool, place: Place) -> str:
-    """The case of one replica."""
     where = f"on {place.machine}" if pool.nodes == 1 else f"on {pool.nodes} machines from {place.machine} on"
     lines = [f"{place.name})  # {where}"]
     lines.append(f"  export CUDA_VISIBLE_DEVICES={','.join(map(str, place.devices))}")
@@ -256,18 +244,18 @@ def _command(pool: StartedPool, place: Place, further: Sequence[str]) -> str:
 
 
 def command_lines(pools: Sequence[StartedPool], model: str) -> list[str]:
-    """One line a pool, as people read it."""
     return [shlex.join([*pool.commands.serve, model, *pool.flags]) for pool in pools]
 
 
 SECRET = "hf-token"
-SHARED_MEMORY = "32Gi"
+MOUNTS = [{"name": "shm", "mountPath": "/dev/shm"}]
+VOLUMES = [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "32Gi"}}]
+"""Memory that GPUs of one container share."""
 START_SECONDS, EVERY = 3600, 10
 """Large weights take long to load: so long, asked every so often."""
 
 
 def manifests(pools: Sequence[StartedPool], model: str, name: str, title: str) -> str:
-    """``kubernetes.yaml``."""
     documents: list[dict[str, Any]] = []
     for pool in pools:
         whole = f"{name}-{pool.name}"
@@ -332,29 +320,29 @@ def shell_command(pool: StartedPool, model: str, *, first: bool) -> dict[str, An
 
 def pod_spec(pool: StartedPool, command: dict[str, Any], *, answers: bool = True) -> dict[str, Any]:
     """One pod; ``answers``: whether it takes requests."""
-    gpus = str(pool.gpus_a_node)
     token = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": SECRET, "key": "HF_TOKEN", "optional": True}}}
     container = {
         "name": pool.name,
         "image": pool.image,
         **command,
         "env": [token, *side_channel(pool)],
-        "resources": {"limits": {"nvidia.com/gpu": gpus}, "requests": {"nvidia.com/gpu": gpus}},
-        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+        "resources": _resources(pool),
+        "volumeMounts": MOUNTS,
     }
     if answers:
         probe = {"httpGet": {"path": pool.commands.health, "port": pool.port}, "periodSeconds": EVERY}
         container["ports"] = [{"containerPort": pool.port, "name": "http"}]
         container["startupProbe"] = {**probe, "failureThreshold": START_SECONDS // EVERY}
         container["readinessProbe"] = probe
-    return {
-        "containers": [container],
-        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": SHARED_MEMORY}}],
-    }
+    return {"containers": [container], "volumes": VOLUMES}
+
+
+def _resources(pool: StartedPool) -> dict[str, Any]:
+    gpus = {"nvidia.com/gpu": str(pool.gpus_a_node)}
+    return {"limits": gpus, "requests": gpus}
 
 
 def side_channel(pool: StartedPool) -> list[dict[str, Any]]:
-    """Variables by which pools that hand over keys and values find each other."""
     known = pool.commands.disaggregated
     if not pool.disaggregated or "port_variable" not in known:
         return []
@@ -442,7 +430,6 @@ def _pool(pool: StartedPool, model: str) -> dict[str, Any]:
     parallelism = {"tensor": layout.tensor, "data": layout.data}
     if pool.nodes > 1:
         parallelism |= {"workers": pool.nodes}
-    gpus = {"nvidia.com/gpu": str(pool.gpus_a_node)}
     ports = [{"containerPort": SIDE_CHANNEL, "name": "side-channel"}] if pool.disaggregated else []
     container = {
         "name": pool.name,
@@ -450,16 +437,16 @@ def _pool(pool: StartedPool, model: str) -> dict[str, Any]:
         **_llm_d_command(pool, model),
         "env": side_channel(pool),
         "ports": ports,
-        "resources": {"limits": gpus, "requests": gpus},
+        "resources": _resources(pool),
         "mountModelVolume": True,
-        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+        "volumeMounts": MOUNTS,
     }
     return {
         "create": True,
         "replicas": pool.candidate.replicas,
         "parallelism": parallelism,
         "containers": [container],
-        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": SHARED_MEMORY}}],
+        "volumes": VOLUMES,
     }
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def render_fit(fit: Fit) -> list[RenderableType]:
-    """Tables for a terminal."""
     model, memory = fit.model, fit.memory
     title = f"{model.name} ({model.weights.name}) on {fit.layout.gpus} x {fit.gpu.title}"
     if fit.layout.gpus != fit.layout.tensor or fit.layout.experts:
@@ -48,7 +47,6 @@ def render_fit(fit: Fit) -> list[RenderableType]:
 
 
 def fit_dict(fit: Fit) -> dict[str, Any]:
-    """The same as plain data."""
     memory = fit.memory
     return {
         "model": fit.model.name,
@@ -90,7 +88,6 @@ def _layout(fit: Fit) -> dict[str, Any]:
 
 
 def tokens_each(shape: KvShape) -> str:
-    """Tokens in a block, of all sizes there are."""
     sizes = sorted(set(shape.sizes))
     return "1 token" if sizes == [1] else f"{' or '.join(map(str, sizes))} tokens"
 
@@ -109,7 +106,6 @@ def _token_cost(kv: KvLayout) -> str:
 
 
 def _groups(shape: KvShape) -> str:
-    """Which tokens each group of layers keeps, and in what blocks where they differ."""
     tokens, words = shape.of_tokens, []
     if shape.num_state_groups:
         words.append(f"{shape.num_state_groups} x states")
@@ -121,7 +117,6 @@ def _groups(shape: KvShape) -> str:
 
 
 def _parts(fit: Fit) -> list[tuple[str, float]]:
-    """Where the memory goes, in the order in which it is given away."""
     memory = fit.memory
     used = memory.needed + memory.kv_bytes
     return [

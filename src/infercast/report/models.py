@@ -36,13 +36,11 @@ def _short(architecture: str) -> str:
 
 
 def render_models(models: Iterable[ModelConfig]) -> list[RenderableType]:
-    """One line per model."""
     legend = "active: parameters one token uses. heads: query/key-value x width; of a latent (MLA); of a state."
     return [FittingTable(COLUMNS, list(models)), styled(legend, style="dim")]
 
 
 def render_model(model: ModelConfig) -> list[RenderableType]:
-    """Everything that is known of one model."""
     weights = weight_bytes(model)
     rows = [
         ("architecture", model.architecture),
@@ -66,7 +64,6 @@ def render_model(model: ModelConfig) -> list[RenderableType]:
 
 
 def _prediction_rows(model: ModelConfig) -> list[tuple[str, str]]:
-    """Heads that predict further tokens, where there are any."""
     part = model.prediction
     if part is None:
         return []

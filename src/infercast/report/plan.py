@@ -1,19 +1,22 @@
-"""A plan, or all parallel layouts of a model on some GPUs, as tables and as plain data."""
+"""A plan, or all parallel layouts of a model on some GPUs, as tables, plain data and CSV."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.cost import Tariff
 from infercast.forecast.intervals import LEVEL
 from infercast.forecast.layouts import LayoutCost, Layouts, comparison_notes, ranked
-from infercast.forecast.plan.candidate import Candidate, Drawn, Figures, Row, Stage
+from infercast.forecast.plan.candidate import Candidate, Row, Stage
+from infercast.forecast.plan.figures import Drawn, Figures
 from infercast.forecast.plan.question import Plan
-from infercast.forecast.slo import Percentiles
+from infercast.forecast.slo import NAMES, Percentiles
 from infercast.report.caveats import FORECASTS
+from infercast.report.fields import Field, any_has, at, cells, columns, record
+from infercast.report.files import csv_lines
 from infercast.report.quantities import (
     COSTS,
     ENERGIES,
@@ -23,7 +26,7 @@ from infercast.report.quantities import (
     interval_fields,
     milliseconds,
 )
-from infercast.report.terminal import Column, FittingTable, facts, grid, paragraph, section, styled
+from infercast.report.terminal import FittingTable, facts, grid, paragraph, section, styled
 from infercast.serve import Workload
 from infercast.units import (
     MILLI,
@@ -47,7 +50,6 @@ SHOWN = 8
 
 
 def render_plan(plan: Plan) -> list[RenderableType]:
-    """The winner, the front, why the runner-up lost, and what would change the decision."""
     question = plan.question
     title = f"{question.model}: {question.workload.description}; {question.slo}"
     parts: list[RenderableType] = [styled(title)]
@@ -58,12 +60,14 @@ def render_plan(plan: Plan) -> list[RenderableType]:
         parts.append(section(f"winner: {question.goal.says}", facts(_winner(plan.winner))))
         spent = "energy" if question.goal.rough else "cost"
         if len(plan.front) > 1:
-            parts.append(section(f"nothing beats these in {spent}, TTFT and TPOT together", _table(plan.front)))
+            parts.append(
+                section(f"nothing beats these in {spent}, TTFT and TPOT together", grid(*cells(FRONT, plan.front)))
+            )
         sentences = [plan.why, *plan.changes]
         parts.append(section("why, and what would change it", paragraph("\n".join(sentences), WIDEST)))
     others = [row for row in plan.rows if row.stage is Stage.SIMULATED and row not in plan.front][:SHOWN]
     if others:
-        parts.append(section("others that were simulated", _others(others)))
+        parts.append(section("others that were simulated", grid(*cells(OTHERS, others), notes_at=(4,))))
     parts.append(styled(_effort(plan), style="dim"))
     parts += [paragraph(note, WIDEST, style="dim") for note in (*plan.notes, FORECASTS)]
     return parts
@@ -92,7 +96,6 @@ def _winner(row: Row) -> list[tuple[str, str]]:
 
 
 def _drawn_rows(figures: Figures) -> list[tuple[str, str]]:
-    """Energy of an output token, and power."""
     drawn = figures.drawn
     if drawn is None:
         return []
@@ -106,7 +109,6 @@ def _drawn_rows(figures: Figures) -> list[tuple[str, str]]:
 
 
 def _options(candidate: Candidate) -> str:
-    """As a command line has them."""
     return " ".join(
         f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}"
         for name, value in candidate.options().items()
@@ -122,36 +124,34 @@ def _latency(figures: Figures, name: str) -> str:
     return f"p50 {format_seconds(values.p50)}, p95 {format_seconds(values.p95)}, p99 {format_seconds(values.p99)}{ends}"
 
 
-def _table(rows: tuple[Row, ...]) -> RenderableType:
-    columns = ("deployment", "GPUs", "$/h", "J/output", "TTFT p99", "80 %", "TPOT p99", "80 %", "headroom", "odds")
-    return grid(columns, [_cells(row) for row in rows])
+def _p99(name: str) -> tuple[Field, Field]:
+    """A latency's p99, and the interval of that."""
+
+    def ends(row: Row) -> str | None:
+        band = at(f"figures.intervals.{name}")(row)
+        return None if band is None else format_interval(band.low.p99, band.high.p99)
+
+    return Field("", at(f"figures.{name}.p99"), f"{name.upper()} p99", format_seconds), Field("", ends, "80 %")
 
 
-def _cells(row: Row) -> list[str]:
-    figures = row.figures
-    assert figures is not None
-    cells = [str(row.candidate), f"{row.gpus}", "-" if row.cost is None else f"{row.cost:,.2f}"]
-    cells.append("-" if figures.drawn is None else format_joules(figures.drawn.wall_joules_per_output_token))
-    for name in ("ttft", "tpot"):
-        values, band = getattr(figures, name), None if figures.intervals is None else getattr(figures.intervals, name)
-        cells.append("-" if values is None else format_seconds(values.p99))
-        cells.append("-" if band is None else format_interval(band.low.p99, band.high.p99))
-    odds = "-" if figures.odds is None else format_percent(figures.odds)
-    return [*cells, f"{figures.headroom:.2f}", odds]
-
-
-def _others(rows: list[Row]) -> RenderableType:
-    cells = [
-        [
-            str(row.candidate),
-            f"{row.gpus}",
-            "-" if row.cost is None else f"{row.cost:,.2f}",
-            "-" if row.headroom is None else f"{row.headroom:.2f}",
-            row.verdict,
-        ]
-        for row in rows
-    ]
-    return grid(("deployment", "GPUs", "$/h", "headroom", ""), cells, notes_at=(4,))
+IN_ALL_TABLES = (
+    Field("", at("candidate"), "deployment"),
+    Field("", at("gpus"), "GPUs"),
+    Field("", at("cost"), "$/h", "{:,.2f}".format),
+)
+FRONT = (
+    *IN_ALL_TABLES,
+    Field("", at("figures.drawn.wall_joules_per_output_token"), "J/output", format_joules),
+    *_p99("ttft"),
+    *_p99("tpot"),
+    Field("", at("figures.headroom"), "headroom", "{:.2f}".format),
+    Field("", at("figures.odds"), "odds", format_percent),
+)
+OTHERS = (
+    *IN_ALL_TABLES,
+    Field("", at("headroom"), "headroom", "{:.2f}".format),
+    Field("", at("verdict"), ""),
+)
 
 
 def _effort(plan: Plan) -> str:
@@ -191,7 +191,6 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
 
 
 def row_dict(row: Row) -> dict[str, Any]:
-    """One candidate and what is known of it."""
     figures = row.figures
     return {
         **_candidate_dict(row.candidate),
@@ -226,7 +225,6 @@ def _candidate_dict(candidate: Candidate) -> dict[str, Any]:
 
 
 def _drawn_dict(drawn: Drawn) -> dict[str, Any]:
-    """What a candidate draws; its interval in joules."""
     found = asdict(drawn)
     ends = [drawn.joules_per_output_token * found.pop(end) for end in ("low", "high")]
     return {**found, "joules_per_output_token_interval": ends}
@@ -255,28 +253,68 @@ def _figures_dict(figures: Figures) -> dict[str, Any]:
     }
 
 
-def _are_judged(costs: Sequence[LayoutCost]) -> bool:
-    return any(cost.verdict is not None for cost in costs)
+CANDIDATE_COLUMNS: dict[str, Callable[[Row], object]] = {
+    "stage": at("stage.value"),
+    "engine": at("candidate.engine"),
+    "gpu": at("candidate.gpu"),
+    "gpus": at("gpus"),
+    "layout": at("candidate.layout"),
+    "replicas": at("candidate.replicas"),
+    "weights": lambda row: row.candidate.quantization or "as published",
+    "kv_cache_dtype": at("candidate.kv_cache_dtype"),
+    "settings": lambda row: " ".join(f"{name}={value}" for name, value in row.candidate.settings),
+    "power_limit_w": at("candidate.power_limit"),
+    "prefill_pool": at("candidate.prefill"),
+    "dollars_per_hour": at("cost"),
+    "headroom": at("headroom"),
+    "slo_holds": at("figures.holds"),
+    "rate_within_slo": at("rate"),
+}
+DRAWN = (
+    "gpu_watts", "wall_watts", "peak_watts", "joules_per_output_token", "wall_joules_per_output_token",
+    "grams_co2_per_million_output_tokens",
+)  # fmt: skip
+FIGURE_COLUMNS = {
+    "slo_odds": at("figures.odds"),
+    "attainment": at("figures.attainment"),
+    "goodput": at("figures.goodput"),
+    "tightest": at("figures.tightest"),
+    "output_tokens_per_s": at("figures.output_tokens_per_second"),
+    "requests_per_s": at("figures.requests_per_second"),
+    "requests_per_s_at_most": at("figures.capacity"),
+    **{name: at(f"figures.{name}") for name in ("state", "busy", "kv_peak", "bottleneck", "source")},
+    **{name: at(f"figures.drawn.{name}") for name in DRAWN},
+}
+LATENCIES = ("ttft", "tpot", "end_to_end")
 
 
-def _are_priced(costs: Sequence[LayoutCost]) -> bool:
-    return any(cost.cost is not None for cost in costs)
+def candidates_csv(plan: Plan) -> Iterator[str]:
+    latencies = [f"{name}_{which}_ms" for name in LATENCIES for which in NAMES]
+    names = ["rank", "on_front", *CANDIDATE_COLUMNS, *latencies, *FIGURE_COLUMNS, "reason"]
+    yield from csv_lines(names, (_csv_row(plan, rank, row) for rank, row in enumerate(plan.rows, start=1)))
 
 
-def _of_verdict(cost: LayoutCost, name: str, write: Callable[[float], str]) -> str:
-    return "-" if cost.verdict is None else write(getattr(cost.verdict, name))
+def _csv_row(plan: Plan, rank: int, row: Row) -> list[object]:
+    found: list[object] = [rank, any(row.candidate == each.candidate for each in plan.front)]
+    found += [of(row) for of in CANDIDATE_COLUMNS.values()]
+    for name in LATENCIES:
+        values = at(f"figures.{name}.values")(row)
+        found += [None] * len(NAMES) if values is None else [each / MILLI for each in values]
+    found += [of(row) for of in FIGURE_COLUMNS.values()]
+    return [f"{cell:.6g}" if isinstance(cell, float) else cell for cell in (*found, row.reason)]
 
 
-def _are_metered(costs: Sequence[LayoutCost]) -> bool:
-    return any(cost.energy is not None for cost in costs)
+def _mean(latency: Percentiles) -> str:
+    return format_seconds(latency.mean)
 
 
-def _drawn(cost: LayoutCost, name: str, write: Callable[[float], str]) -> str:
-    return "-" if cost.energy is None else write(getattr(cost.energy, name))
+def _interval(ends: tuple[float, float]) -> str:
+    return format_interval(*ends)
 
 
-def _dollars(cost: LayoutCost, name: str) -> str:
-    return "-" if cost.cost is None else format_dollars(getattr(cost.cost, name))
+def _ends(interval: tuple[float, float] | None) -> list[float] | None:
+    """[low, high] in milliseconds, or nothing where there is nothing."""
+    return None if interval is None else [end / MILLI for end in interval]
 
 
 BASIS = {
@@ -284,27 +322,52 @@ BASIS = {
     "physics": "physics", "published": "published", "typical": "rough", "roofline": "bound",
 }  # fmt: skip
 """What the weakest estimate of a row rests on, in a word or two."""
-COLUMNS = (
-    Column("layout", lambda cost: str(cost.layout)),
-    Column("GPUs", lambda cost: f"{cost.layout.gpus}"),
-    Column("weights/GPU", lambda cost: format_bytes(cost.weights), 3),
-    Column("KV tokens", lambda cost: f"{cost.kv_tokens:,}", 2),
-    Column("running", lambda cost: f"{cost.running:,.1f}", 4),
-    Column("TTFT", lambda cost: _mean(cost.ttft)),
-    Column("80 %", lambda cost: _interval(cost.ttft_interval), 6),
-    Column("TPOT", lambda cost: _mean(cost.tpot)),
-    Column("80 %", lambda cost: _interval(cost.tpot_interval), 5),
-    Column("tokens/s", lambda cost: f"{cost.output_tokens_per_second:,.0f}"),
-    Column("80 %", lambda cost: format_rates(cost.output_tokens_per_second_interval), 1),
-    Column("per GPU", lambda cost: f"{cost.output_tokens_per_second_a_gpu:,.0f}"),
-    Column("SLO kept", lambda cost: _of_verdict(cost, "attainment", format_percent), matters=_are_judged),
-    Column("odds", lambda cost: _of_verdict(cost, "odds", format_odds), matters=_are_judged),
-    Column("$/h", lambda cost: _dollars(cost, "per_hour"), 3, _are_priced),
-    Column("$/M output", lambda cost: _dollars(cost, "per_million_output_tokens"), 2, _are_priced),
-    Column("W/GPU", lambda cost: _drawn(cost, "mean_watts", format_watts), 4, _are_metered),
-    Column("J/output", lambda cost: _drawn(cost, "joules_per_output_token", format_joules), 2, _are_metered),
-    Column("basis", lambda cost: BASIS[cost.source], 1),
-)
+IS_JUDGED, IS_PRICED, IS_METERED = any_has("verdict"), any_has("cost"), any_has("energy")
+DECISIONS = tuple(Field(each.key, each.data) for each in (*PROMISES, *COSTS, *ENERGIES))
+LAYOUT_FIELDS = (
+    Field("gpu", at("gpu.name")),
+    Field("", at("layout"), "layout"),
+    Field("gpus", at("layout.gpus"), "GPUs"),
+    Field("tensor_parallel_size", at("layout.tensor")),
+    Field("pipeline_parallel_size", at("layout.pipeline")),
+    Field("data_parallel_size", at("layout.data")),
+    Field("enable_expert_parallel", at("layout.experts")),
+    Field("fits", lambda cost: not cost.problem),
+    Field("problem", lambda cost: cost.problem or None),
+    Field("kind", lambda cost: None if cost.problem else cost.kind),
+    Field("source", lambda cost: cost.source or None),
+    Field("saturated", lambda cost: cost.saturation is not None),
+    Field("saturation_requests_per_s", at("saturation.capacity")),
+    Field("weight_bytes", lambda cost: cost.weights or None, "weights/GPU", format_bytes, 3),
+    Field("kv_tokens", lambda cost: cost.kv_tokens or None, "KV tokens", "{:,}".format, 2),
+    Field("running", lambda cost: cost.running or None, "running", "{:,.1f}".format, 4),
+    Field("interval_level", lambda cost: LEVEL),
+    Field("ttft_ms", at("ttft"), "TTFT", _mean, data=milliseconds),
+    Field("ttft_ms_mean_interval", at("ttft_interval"), "80 %", _interval, 6, data=_ends),
+    Field("tpot_ms", at("tpot"), "TPOT", _mean, data=milliseconds),
+    Field("tpot_ms_mean_interval", at("tpot_interval"), "80 %", _interval, 5, data=_ends),
+    Field("output_tokens_per_s", lambda cost: cost.output_tokens_per_second or None, "tokens/s", "{:,.0f}".format),
+    Field(
+        "output_tokens_per_s_interval",
+        lambda cost: None if cost.problem else cost.output_tokens_per_second_interval, "80 %", format_rates, 1,
+        data=lambda ends: None if ends is None else list(ends),
+    ),
+    Field(
+        "output_tokens_per_s_a_gpu", lambda cost: cost.output_tokens_per_second_a_gpu or None, "per GPU",
+        "{:,.0f}".format,
+    ),
+    Field("slo_holds", at("verdict.holds")),
+    *DECISIONS,
+    Field("", at("verdict.attainment"), "SLO kept", format_percent, matters=IS_JUDGED),
+    Field("", at("verdict.odds"), "odds", format_odds, matters=IS_JUDGED),
+    Field("", at("cost.per_hour"), "$/h", format_dollars, 3, IS_PRICED),
+    Field("", at("cost.per_million_output_tokens"), "$/M output", format_dollars, 2, IS_PRICED),
+    Field("", at("energy.mean_watts"), "W/GPU", format_watts, 4, IS_METERED),
+    Field("", at("energy.joules_per_output_token"), "J/output", format_joules, 2, IS_METERED),
+    Field("usd_per_gpu_hour", at("price.per_hour")),
+    Field("price_by", at("price.whose")),
+    Field("", lambda cost: BASIS[cost.source], "basis", rank=1),
+)  # fmt: skip
 ROUGH = {
     "published": "published: not measured here; estimates rest on published rows of kernels and published runs",
     "typical": "rough: no kernel of this vendor was measured; estimates are the roofline at typical efficiencies",
@@ -323,8 +386,11 @@ def render_layouts(
     for name in dict.fromkeys(cost.gpu.name for cost in estimates_first(costs)):
         own = ranked(cost for cost in costs if cost.gpu.name == name)
         shown = [cost for cost in own if not cost.problem and cost.saturation is None]
-        title = own[0].gpu.title + (" (lower bounds: the best case)" if _are_bounds(shown) else "")
-        parts.append(section(title, FittingTable(COLUMNS, shown) if shown else styled("nothing can serve this")))
+        has_bounds = any(cost.kind == "bound" for cost in shown)
+        title = own[0].gpu.title + (" (lower bounds: the best case)" if has_bounds else "")
+        parts.append(
+            section(title, FittingTable(columns(LAYOUT_FIELDS), shown) if shown else styled("nothing can serve this"))
+        )
         if shown:
             priced = own[0].gpu.name if shown[0].price is None else shown[0].price.description
             words = (tariff or Tariff()).unknown(priced) if shown[0].price is None else f"price: {priced}"
@@ -342,12 +408,10 @@ def render_layouts(
 
 
 def render_found(layouts: Layouts) -> list[RenderableType]:
-    """The same for a notebook."""
     return render_layouts(layouts.model, layouts.workload, layouts, layouts.tariff)
 
 
 def layouts_dict(layouts: Layouts) -> dict[str, Any]:
-    """The same as plain data of one document."""
     return {"model": layouts.model, "workload": layouts.workload.description, "layouts": layouts_list(layouts)}
 
 
@@ -357,69 +421,9 @@ def estimates_first(costs: Iterable[LayoutCost]) -> list[LayoutCost]:
 
 
 def notes(costs: Sequence[LayoutCost]) -> list[str]:
-    """What to know before comparing these rows."""
     sources = {cost.source for cost in costs if not cost.problem}
     return [*(text for source, text in ROUGH.items() if source in sources), *comparison_notes(costs)]
 
 
-def _are_bounds(costs: Sequence[LayoutCost]) -> bool:
-    return any(cost.kind == "bound" for cost in costs)
-
-
-def _mean(latency: Percentiles | None) -> str:
-    return "-" if latency is None else format_seconds(latency.mean)
-
-
-def _interval(ends: tuple[float, float] | None) -> str:
-    return "-" if ends is None else format_interval(*ends)
-
-
 def layouts_list(costs: Iterable[LayoutCost]) -> list[dict[str, Any]]:
-    """The same as plain data, in the order of the question."""
-    return [
-        {
-            "gpu": cost.gpu.name,
-            "gpus": cost.layout.gpus,
-            "tensor_parallel_size": cost.layout.tensor,
-            "pipeline_parallel_size": cost.layout.pipeline,
-            "data_parallel_size": cost.layout.data,
-            "enable_expert_parallel": cost.layout.experts,
-            "fits": not cost.problem,
-            "problem": cost.problem or None,
-            "kind": None if cost.problem else cost.kind,
-            "source": cost.source or None,
-            "saturated": cost.saturation is not None,
-            "saturation_requests_per_s": cost.saturation.capacity if cost.saturation else None,
-            "weight_bytes": cost.weights or None,
-            "kv_tokens": cost.kv_tokens or None,
-            "running": cost.running or None,
-            "interval_level": LEVEL,
-            "ttft_ms": milliseconds(cost.ttft),
-            "ttft_ms_mean_interval": _ends(cost.ttft_interval, MILLI),
-            "tpot_ms": milliseconds(cost.tpot),
-            "tpot_ms_mean_interval": _ends(cost.tpot_interval, MILLI),
-            "output_tokens_per_s": cost.output_tokens_per_second or None,
-            "output_tokens_per_s_interval": (
-                None if cost.problem else _ends(cost.output_tokens_per_second_interval, 1.0)
-            ),
-            "output_tokens_per_s_a_gpu": cost.output_tokens_per_second_a_gpu or None,
-            **_decision(cost),
-        }
-        for cost in costs
-    ]
-
-
-def _decision(cost: LayoutCost) -> dict[str, Any]:
-    """What a forecast says of an SLO, of money and of energy, under the same keys."""
-    price = cost.price
-    return {
-        "slo_holds": None if cost.verdict is None else cost.verdict.holds,
-        **{each.key: each.data(cost) for each in (*PROMISES, *COSTS, *ENERGIES)},
-        "usd_per_gpu_hour": None if price is None else price.per_hour,
-        "price_by": None if price is None else price.whose,
-    }
-
-
-def _ends(interval: tuple[float, float] | None, scale: float) -> list[float] | None:
-    """[low, high], or nothing where there is nothing."""
-    return None if interval is None else [end / scale for end in interval]
+    return [record(LAYOUT_FIELDS, cost) for cost in costs]

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from html import escape
-from io import StringIO
 from math import ceil, floor, log10
 from pathlib import Path
 from typing import NamedTuple
 
 from infercast.engines.vocabulary import Commands
 from infercast.errors import InputError
-from infercast.forecast.plan.candidate import Figures, Row
+from infercast.forecast.plan.candidate import Row
 from infercast.forecast.plan.evaluate import Check, checks_of
 from infercast.forecast.plan.question import Plan, deployed
-from infercast.forecast.slo import NAMES
 from infercast.report.files import write_whole
 from infercast.report.manifests import (
     command_lines,
@@ -32,6 +28,7 @@ from infercast.report.manifests import (
     repository_of,
     serve_script,
 )
+from infercast.report.plan import candidates_csv
 from infercast.units import MILLI, format_percent, format_seconds
 
 HEAD = """#!/usr/bin/env bash
@@ -74,7 +71,6 @@ KEYS = {"p50": "median", "p99": "p99", "mean": "mean"}
 
 
 def bench_script(checks: Sequence[Check], commands: Commands, model: str, title: str) -> str:
-    """``bench.sh``."""
     bench = shlex.join(commands.bench)
     text = HEAD.format(title=title, port=commands.port, model=model)
     for check in checks:
@@ -130,13 +126,11 @@ class Axis(NamedTuple):
     end: float
 
     def at(self, value: float) -> float:
-        """The pixel of a value."""
         share = (log10(value) - log10(self.low)) / (log10(self.high) - log10(self.low))
         return round(self.begin + share * (self.end - self.begin), 1)
 
     @property
     def ticks(self) -> list[float]:
-        """Round values on it."""
         powers = range(floor(log10(self.low)), ceil(log10(self.high)) + 1)
         digits = TICKS if self.high > 10 * self.low else range(1, 10)
         found = [digit * 10.0**power for power in powers for digit in digits]
@@ -184,7 +178,6 @@ def _legend(plan: Plan, rows: Sequence[Row]) -> str:
 def _panel(
     plan: Plan, rows: Sequence[Row], across: Callable[[Row], float], label: str, name: str, left: float
 ) -> Iterator[str]:
-    """One latency against money."""
     limits = [limit for limit in plan.question.slo.limits if limit.quantity == name]
     which = "p99" if not limits or limits[0].percentile is None else f"p{limits[0].percentile:g}"
     which = which if which in ("p50", "p90", "p95", "p99") else "p99"
@@ -222,7 +215,6 @@ def _panel(
 
 
 def _frame(wide: Axis, tall: Axis, label: str, title: str, left: float) -> Iterator[str]:
-    """Axes, their ticks and names."""
     bottom = TOP + DEEP
     for tick in tall.ticks:
         y = tall.at(tick)
@@ -238,80 +230,8 @@ def _frame(wide: Axis, tall: Axis, label: str, title: str, left: float) -> Itera
 
 
 def _around(values: Sequence[float]) -> tuple[float, float]:
-    """Ends of an axis with some room on either side."""
     low, high = min(values), max(values)
     return (low / 1.3, high * 1.3) if high > 1.5 * low else (low / 2.0, high * 2.0)
-
-
-def _drawn(name: str, figures: Figures) -> object:
-    return None if figures.drawn is None else getattr(figures.drawn, name)
-
-
-OF_CANDIDATES: dict[str, Callable[[Row], object]] = {
-    "stage": lambda row: row.stage.value,
-    "engine": lambda row: row.candidate.engine,
-    "gpu": lambda row: row.candidate.gpu,
-    "gpus": lambda row: row.gpus,
-    "layout": lambda row: str(row.candidate.layout),
-    "replicas": lambda row: row.candidate.replicas,
-    "weights": lambda row: row.candidate.quantization or "as published",
-    "kv_cache_dtype": lambda row: row.candidate.kv_cache_dtype,
-    "settings": lambda row: " ".join(f"{name}={value}" for name, value in row.candidate.settings),
-    "power_limit_w": lambda row: row.candidate.power_limit,
-    "prefill_pool": lambda row: "" if row.candidate.prefill is None else str(row.candidate.prefill),
-    "dollars_per_hour": lambda row: row.cost,
-    "headroom": lambda row: row.headroom,
-    "slo_holds": lambda row: "" if row.figures is None else row.figures.holds,
-    "rate_within_slo": lambda row: row.rate,
-}
-OF_FIGURES: dict[str, Callable[[Figures], object]] = {
-    "slo_odds": lambda figures: figures.odds,
-    "attainment": lambda figures: figures.attainment,
-    "goodput": lambda figures: figures.goodput,
-    "tightest": lambda figures: figures.tightest,
-    "output_tokens_per_s": lambda figures: figures.output_tokens_per_second,
-    "requests_per_s": lambda figures: figures.requests_per_second,
-    "requests_per_s_at_most": lambda figures: figures.capacity,
-    "state": lambda figures: figures.state,
-    "busy": lambda figures: figures.busy,
-    "kv_peak": lambda figures: figures.kv_peak,
-    "bottleneck": lambda figures: figures.bottleneck,
-    "source": lambda figures: figures.source,
-    **{
-        name: partial(_drawn, name)
-        for name in (
-            "gpu_watts",
-            "wall_watts",
-            "peak_watts",
-            "joules_per_output_token",
-            "wall_joules_per_output_token",
-            "grams_co2_per_million_output_tokens",
-        )
-    },
-}
-LATENCIES = ("ttft", "tpot", "end_to_end")
-
-
-def candidates_csv(plan: Plan) -> Iterator[str]:
-    """``candidates.csv``, best first, in pieces."""
-    latencies = [f"{name}_{which}_ms" for name in LATENCIES for which in NAMES]
-    yield _line(["rank", "on_front", *OF_CANDIDATES, *latencies, *OF_FIGURES, "reason"])
-    front = {row.candidate for row in plan.front}
-    for rank, row in enumerate(plan.rows, start=1):
-        cells: list[object] = [rank, row.candidate in front]
-        cells += [of(row) for of in OF_CANDIDATES.values()]
-        for name in LATENCIES:
-            values = None if row.figures is None else getattr(row.figures, name)
-            cells += [None] * len(NAMES) if values is None else [each / MILLI for each in values.values]
-        cells += [None if row.figures is None else of(row.figures) for of in OF_FIGURES.values()]
-        yield _line([*cells, row.reason])
-
-
-def _line(cells: list[object]) -> str:
-    text = StringIO()
-    written = [f"{cell:.6g}" if isinstance(cell, float) else "" if cell is None else str(cell) for cell in cells]
-    csv.writer(text, lineterminator="\n").writerow(written)
-    return text.getvalue()
 
 
 ABOUT = {
@@ -374,7 +294,6 @@ def plan_files(plan: Plan, command: str) -> dict[str, str | Iterable[str]]:
 
 
 def _starting(plan: Plan, winner: Row) -> tuple[list[str], Mapping[str, str | None]]:
-    """Command lines, and the files that start the winner and check it."""
     question, candidate = plan.question, winner.candidate
     pools, model = pools_of(candidate), repository_of(question.model)
     name, title = plain_name(question.model), f"{question.model}: {candidate}"

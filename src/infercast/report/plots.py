@@ -70,7 +70,6 @@ def _limits(axes: Any, slo: Slo | None, name: str) -> None:
 
 
 def sweep_figure(sweep: Sweep) -> Picture:
-    """Latencies and throughput along the axis, and the knee."""
     figure = Picture(figsize=(WIDTH, HEIGHT), layout="constrained")
     points = [point for point in sweep.simulated if point.forecast is not None]
     is_number = all(point.number is not None for point in points)
@@ -114,7 +113,6 @@ def step_figure(cost: StepCost) -> Picture:
 
 
 def memory_figure(fit: Fit) -> Picture:
-    """The memory of one GPU as a stack."""
     from infercast.report.memory import fit_dict  # noqa: PLC0415 - only this picture needs it
 
     figure = Picture(figsize=(WIDTH, 2.2), layout="constrained")
@@ -129,7 +127,6 @@ def memory_figure(fit: Fit) -> Picture:
 
 
 def day_figure(plan: DayPlan) -> Picture:
-    """The traffic of a day, and the replicas of each policy."""
     figure = Picture(figsize=(WIDTH, 2 * HEIGHT), layout="constrained")
     traffic, replicas = figure.subplots(2, 1, sharex=True)
     rates = plan.traffic.counts / plan.traffic.window

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from infercast.forecast.intervals import LEVEL, Band, Intervals
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import Level
 from infercast.forecast.slo import NAMES, Percentiles
+from infercast.report.fields import at
 from infercast.report.terminal import facts, grid, section
 from infercast.units import (
     MILLI,
@@ -46,7 +48,6 @@ class Quantity(NamedTuple):
     """A share whose change is told in percentage points."""
 
     def data(self, owner: Any) -> Any:
-        """For programs."""
         value = self.of(owner)
         return {"mean": value.mean, "peak": value.peak} if isinstance(value, Level) else value
 
@@ -62,7 +63,6 @@ class Quantity(NamedTuple):
         return [(self.label if self.row is None else self.row, words)]
 
     def written(self, value: float | None) -> str:
-        """A number for people; a dash for none."""
         return "-" if value is None else self.write(value)
 
     def compared(self, owner: Any) -> tuple[str, float | None]:
@@ -76,66 +76,58 @@ def _count(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
 
 
-def _of(part: str, name: str) -> Callable[[Any], Any]:
-    """A number of a part that a forecast may have; None where it has not."""
-
-    def find(run: Any) -> Any:
-        owner = getattr(run, part)
-        return None if owner is None else getattr(owner, name)
-
-    return find
-
-
-def _promised(run: Any) -> bool:
-    return run.verdict is not None
-
-
-def _metered(run: Any) -> bool:
-    return run.energy is not None
-
-
-def _wall_has(name: str) -> Callable[[Any], bool]:
-    return lambda run: run.wall is not None and getattr(run.wall, name) is not None
+def _of_part(
+    key: str,
+    label: str,
+    path: str,
+    write: Callable[[float], str],
+    unit: str,
+    row: str = "",
+    *,
+    needs: str,
+    **more: Any,
+) -> Quantity:
+    """A number of a part that a forecast may have; ``needs`` is the path of what it has then."""
+    needed = at(needs)
+    return Quantity(key, label, at(path), write, unit, row, lambda run: needed(run) is not None, **more)
 
 
 RESULTS = (
     Quantity(
-        "output_tokens_per_s", "output tokens/s", lambda run: run.output_tokens_per_second, "{:,.0f}".format,
+        "output_tokens_per_s", "output tokens/s", at("output_tokens_per_second"), "{:,.0f}".format,
         " output tokens/s", "throughput", interval="output_tokens_per_second",
     ),
     Quantity(
-        "output_tokens_per_s_a_gpu", "output tokens/s per GPU", lambda run: run.output_tokens_per_second_a_gpu,
+        "output_tokens_per_s_a_gpu", "output tokens/s per GPU", at("output_tokens_per_second_a_gpu"),
         "{:,.0f}".format, " output tokens/s per GPU", "", lambda run: run.gpus > 1,
     ),
     Quantity(
-        "requests_per_s", "requests/s", lambda run: run.requests_per_second, "{:,.2f}".format, " requests/s", "",
+        "requests_per_s", "requests/s", at("requests_per_second"), "{:,.2f}".format, " requests/s", "",
         interval="requests_per_second",
     ),
 )  # fmt: skip
 """Of a whole forecast."""
+_of_verdict = partial(_of_part, needs="verdict")
 PROMISES = (
-    Quantity(
-        "slo_attainment", "SLO attainment", _of("verdict", "attainment"), format_percent,
-        " of requests keep every limit", "attainment", _promised, in_points=True,
+    _of_verdict(
+        "slo_attainment", "SLO attainment", "verdict.attainment", format_percent, " of requests keep every limit",
+        "attainment", in_points=True,
     ),
-    Quantity(
-        "goodput_requests_per_s", "goodput, requests/s", _of("verdict", "goodput"), "{:,.2f}".format,
-        " requests/s that keep every limit", "goodput", _promised,
+    _of_verdict(
+        "goodput_requests_per_s", "goodput, requests/s", "verdict.goodput", "{:,.2f}".format,
+        " requests/s that keep every limit", "goodput",
     ),
-    Quantity(
-        "slo_odds", "SLO odds", _of("verdict", "odds"), format_odds, " that all limits hold", "odds", _promised,
-        in_points=True,
+    _of_verdict(
+        "slo_odds", "SLO odds", "verdict.odds", format_odds, " that all limits hold", "odds", in_points=True
     ),
-    Quantity(
-        "slo_headroom", "SLO headroom", _of("verdict", "headroom"), "{:,.2f}".format,
-        " x, the least limit / forecast", "headroom", lambda run: _promised(run) and run.verdict.headroom is not None,
+    _of_part(
+        "slo_headroom", "SLO headroom", "verdict.headroom", "{:,.2f}".format, " x, the least limit / forecast",
+        "headroom", needs="verdict.headroom",
     ),
 )  # fmt: skip
 """Of a whole forecast for which an SLO was given."""
 COSTS = tuple(
-    Quantity(
-        f"usd_{name}", label, _of("cost", name), format_dollars, f" {words}", row, lambda run: run.cost is not None
-    )
+    _of_part(f"usd_{name}", label, f"cost.{name}", format_dollars, f" {words}", row, needs="cost")
     for name, label, words, row in (
         ("per_hour", "$ per hour", "per hour", "cost"),
         ("per_request", "$ per request", "per request", ""),
@@ -145,57 +137,44 @@ COSTS = tuple(
     )
 )
 """Of a whole forecast whose GPUs have a price."""
+_watts = partial(_of_part, write=format_watts, needs="energy")
+_joules = partial(_of_part, write=format_joules, needs="energy")
+_watt_hours = partial(_of_part, write="{:,.0f}".format, unit=" Wh per million output tokens", needs="energy")
 ENERGIES = (
-    Quantity(
-        "watts_per_gpu", "watts per GPU", _of("energy", "mean_watts"), format_watts, " per GPU on average", "GPU power",
-        _metered,
+    _watts("watts_per_gpu", "watts per GPU", "energy.mean_watts", unit=" per GPU on average", row="GPU power"),
+    _watts(
+        "peak_watts_per_gpu", "peak watts per GPU", "energy.peak_watts", unit=" per GPU in the step that draws most"
     ),
-    Quantity(
-        "peak_watts_per_gpu", "peak watts per GPU", _of("energy", "peak_watts"), format_watts,
-        " per GPU in the step that draws most", "", _metered,
+    _joules(
+        "joules_per_output_token", "J/output token", "energy.joules_per_output_token", unit=" per output token",
+        row="GPU energy",
     ),
-    Quantity(
-        "joules_per_output_token", "J/output token", _of("energy", "joules_per_output_token"), format_joules,
-        " per output token", "GPU energy", _metered,
+    _joules("joules_per_token", "J/token", "energy.joules_per_token", unit=" per token, input and output alike"),
+    _joules("joules_per_request", "J/request", "energy.joules_per_request", unit=" per request"),
+    _watt_hours(
+        "watt_hours_per_million_output_tokens", "Wh/M output tokens", "energy.watt_hours_per_million_output_tokens"
     ),
-    Quantity(
-        "joules_per_token", "J/token", _of("energy", "joules_per_token"), format_joules,
-        " per token, input and output alike", "", _metered,
+    _watts("wall_watts", "watts at the wall", "wall.watts", unit=" on average", row="at the wall"),
+    _joules(
+        "wall_joules_per_output_token", "J/output token at the wall", "wall.joules_per_output_token",
+        unit=" per output token",
     ),
-    Quantity(
-        "joules_per_request", "J/request", _of("energy", "joules_per_request"), format_joules, " per request", "",
-        _metered,
-    ),
-    Quantity(
-        "watt_hours_per_million_output_tokens", "Wh/M output tokens",
-        _of("energy", "watt_hours_per_million_output_tokens"), "{:,.0f}".format, " Wh per million output tokens", "",
-        _metered,
-    ),
-    Quantity(
-        "wall_watts", "watts at the wall", _of("wall", "watts"), format_watts, " on average", "at the wall", _metered
-    ),
-    Quantity(
-        "wall_joules_per_output_token", "J/output token at the wall", _of("wall", "joules_per_output_token"),
-        format_joules, " per output token", "", _metered,
-    ),
-    Quantity(
+    _watt_hours(
         "wall_watt_hours_per_million_output_tokens", "Wh/M output tokens at the wall",
-        _of("wall", "watt_hours_per_million_output_tokens"), "{:,.0f}".format, " Wh per million output tokens", "",
-        _metered,
+        "wall.watt_hours_per_million_output_tokens",
     ),
-    Quantity(
-        "usd_electricity_per_hour", "$ electricity per hour", _of("wall", "usd_per_hour"), format_dollars, " per hour",
-        "electricity", _wall_has("usd_per_hour"),
+    _of_part(
+        "usd_electricity_per_hour", "$ electricity per hour", "wall.usd_per_hour", format_dollars, " per hour",
+        "electricity", needs="wall.usd_per_hour",
     ),
-    Quantity(
+    _of_part(
         "usd_electricity_per_million_output_tokens", "$ electricity/M output tokens",
-        _of("wall", "usd_per_million_output_tokens"), format_dollars, " per million output tokens", "",
-        _wall_has("usd_per_million_output_tokens"),
+        "wall.usd_per_million_output_tokens", format_dollars, " per million output tokens",
+        needs="wall.usd_per_million_output_tokens",
     ),
-    Quantity(
-        "grams_co2_per_million_output_tokens", "g CO2/M output tokens",
-        _of("wall", "grams_co2_per_million_output_tokens"), format_grams, " CO2 per million output tokens", "carbon",
-        _wall_has("grams_co2_per_million_output_tokens"),
+    _of_part(
+        "grams_co2_per_million_output_tokens", "g CO2/M output tokens", "wall.grams_co2_per_million_output_tokens",
+        format_grams, " CO2 per million output tokens", "carbon", needs="wall.grams_co2_per_million_output_tokens",
     ),
 )  # fmt: skip
 """Of a whole forecast whose GPUs' power is known; those of servers and buildings are at the wall."""
@@ -267,7 +246,6 @@ def latencies_of(
 
 
 def milliseconds(values: Percentiles | None) -> dict[str, float] | None:
-    """Mean and percentiles of a latency, as plain data."""
     if values is None:
         return None
     return {name: getattr(values, name) / MILLI for name in NAMES}
@@ -314,7 +292,6 @@ def _around(part: float) -> str:
 
 
 def render_alone(intervals: Intervals) -> list[RenderableType]:
-    """Intervals alone, for a notebook."""
     return [render_intervals(intervals)]
 
 

@@ -44,7 +44,7 @@ class SavedRun(NamedTuple):
     gpus: str
     workload: str
     latencies: dict[str, dict[str, float]]
-    """Milliseconds of the mean and percentiles of each latency that there is."""
+    """Seconds of the mean and percentiles of each latency that there is."""
     bands: dict[str, dict[str, Band]]
     """Their 80 % intervals, where the file has them."""
     numbers: dict[str, float | None]
@@ -60,7 +60,6 @@ class SavedRun(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What was simulated."""
         return f"{self.model} on {self.gpus}"
 
     @property
@@ -125,23 +124,19 @@ class Fields:
         self._path, self._where = path, where
 
     def refused(self, problem: str) -> FileFormatError:
-        """What is wrong with all of it."""
         return FileFormatError(self._path, f"{self._where} {problem}".strip())
 
     def wrong(self, key: str, kind: str) -> FileFormatError:
-        """What is wrong with a field."""
         where = f"{self._where}.{key}" if self._where else key
         return FileFormatError(self._path, f"{where} must be {kind}, not {_short(self.data.get(key))}")
 
     def text(self, key: str) -> str:
-        """A text."""
         value = self.data.get(key)
         if not isinstance(value, str) or len(value) > MOST_LETTERS:
             raise self.wrong(key, f"a text of at most {MOST_LETTERS:,} letters")
         return value
 
     def number(self, key: str) -> float | None:
-        """A number; None where there is none."""
         value = self.data.get(key)
         if isinstance(value, dict):
             value = value.get("peak")
@@ -152,14 +147,12 @@ class Fields:
         return float(value)
 
     def required(self, key: str) -> float:
-        """A number that must be there."""
         value = self.number(key)
         if value is None:
             raise self.wrong(key, "a number")
         return value
 
     def band(self, key: str) -> Band | None:
-        """The ends of an interval; None where there is none."""
         value = self.data.get(key)
         if value is None:
             return None
@@ -169,12 +162,10 @@ class Fields:
         return low, high
 
     def part(self, key: str) -> Fields | None:
-        """An object in this one; None where there is none."""
         value = self.data.get(key)
         return None if value is None else Fields(value, self._path, f"{self._where}.{key}".strip("."))
 
     def parts(self, key: str) -> list[Fields]:
-        """A list of objects."""
         value = self.data.get(key, [])
         if not isinstance(value, list):
             raise self.wrong(key, "a list")
@@ -183,7 +174,6 @@ class Fields:
         ]
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """A list of texts."""
         value = self.data.get(key, [])
         if not isinstance(value, list) or not all(
             isinstance(each, str) and len(each) <= MOST_LETTERS for each in value
@@ -203,9 +193,10 @@ def _run(fields: Fields, name: str) -> SavedRun:
     latencies, bands = {}, {}
     for each in LATENCIES:
         if (values := fields.part(f"{each.name}_ms")) is not None:
-            latencies[each.name] = {which: values.required(which) for which in NAMES}
+            latencies[each.name] = {which: MILLI * values.required(which) for which in NAMES}
         if (ends := fields.part(f"{each.name}_ms_interval")) is not None:
-            bands[each.name] = {which: band for which in NAMES if (band := ends.band(which)) is not None}
+            found = {which: band for which in NAMES if (band := ends.band(which)) is not None}
+            bands[each.name] = {which: (MILLI * low, MILLI * high) for which, (low, high) in found.items()}
     rates = {each.key: band for each in QUANTITIES if (band := fields.band(f"{each.key}_interval")) is not None}
     energy = fields.part("energy")
     if energy is not None and (band := energy.band("joules_per_output_token_interval")) is not None:
@@ -299,7 +290,6 @@ class Row(NamedTuple):
     """What programs see is divided by it."""
 
     def cells(self) -> list[str]:
-        """The numbers as people read them."""
         return ["-" if value is None else self.write(value) for value in self.values]
 
     def change(self, place: int) -> str:
@@ -339,12 +329,11 @@ class Row(NamedTuple):
 
 
 def rows_of(runs: Sequence[SavedRun]) -> list[Row]:
-    """Every number that any of the runs has."""
     rows = []
     for latency in LATENCIES:
         for which in SHOWN:
-            values = [_scaled(run.latencies.get(latency.name, {}).get(which)) for run in runs]
-            bands = [_scaled_band(run.bands.get(latency.name, {}).get(which)) for run in runs]
+            values = [run.latencies.get(latency.name, {}).get(which) for run in runs]
+            bands = [run.bands.get(latency.name, {}).get(which) for run in runs]
             name = f"{latency.short} {which}"
             rows.append(Row(f"{latency.name}_{which}_ms", name, values, bands, format_seconds, -1, unit=MILLI))
     rows += [_of_quantity(quantity, runs) for quantity in (*RESULTS, *PROMISES, *COSTS, *ENERGIES, *LOADS)]
@@ -367,16 +356,7 @@ def _of_quantity(quantity: Quantity, runs: Sequence[SavedRun]) -> Row:
     )
 
 
-def _scaled(value: float | None) -> float | None:
-    return None if value is None else value * MILLI
-
-
-def _scaled_band(band: Band | None) -> Band | None:
-    return None if band is None else (band[0] * MILLI, band[1] * MILLI)
-
-
 def leader_sentences(runs: Sequence[SavedRun], rows: Sequence[Row]) -> list[str]:
-    """Which run is best at what people ask for."""
     sentences = []
     for row in rows:
         best = row.best(runs) if row.key in LEADERS else []
@@ -414,7 +394,6 @@ def settings_of(runs: Sequence[SavedRun]) -> tuple[list[list[str]], list[tuple[s
 
 
 def render_several(runs: Sequence[SavedRun]) -> list[RenderableType]:
-    """Tables for a terminal."""
     rows, names = rows_of(runs), [run.name for run in runs]
     differing, _ = settings_of(runs)
     two = len(runs) == 2
@@ -427,7 +406,6 @@ def render_several(runs: Sequence[SavedRun]) -> list[RenderableType]:
 
 
 def several_dict(runs: Sequence[SavedRun]) -> dict[str, Any]:
-    """The same as plain data."""
     rows, names = rows_of(runs), [run.name for run in runs]
     return {
         "runs": [{"name": run.name, "model": run.model, "gpus": run.gpus, "workload": run.workload} for run in runs],

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import nan
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from infercast.forecast.result import Forecast
-from infercast.forecast.slo import Percentiles
-from infercast.forecast.speculation import BreakEven, LoadPoint, drafts_of
+from infercast.forecast.speculation import BreakEven, drafts_of
 from infercast.forecast.sweep import CONCURRENCY, POWER, RATE, Edge, Point, Savings, Sweep, drawn, joules_of
 from infercast.report.caveats import caveat_section, caveats_of
 from infercast.report.deployment import draft_run_dict, drafting_dict, drafting_words
-from infercast.report.files import csv_lines
-from infercast.report.quantities import ENERGIES, milliseconds
+from infercast.report.fields import Field, any_has, at, columns, csv_of_records, per, record
+from infercast.report.quantities import ENERGIES, Quantity, milliseconds
 from infercast.report.terminal import Chart, Column, FittingTable, Series, TextCharts, facts, paragraph, section, styled
 from infercast.units import (
     MILLI,
@@ -34,10 +32,10 @@ UNITS = {RATE: "requests/s", CONCURRENCY: "clients"}
 SHORT = {RATE: "rate", CONCURRENCY: "clients"}
 SHOWN = (("TTFT", "ttft"), ("TPOT", "tpot"))
 MARKS = {"p50": "o", "p95": "+", "p99": "x"}
+TPOT_MARKS = {"p50": "o", "p95": "x"}
 
 
 def render_sweep(sweep: Sweep) -> list[RenderableType]:
-    """What was swept, a row a value, charts, and where the curve bends."""
     name = UNITS.get(sweep.axis.name, sweep.axis.name)
     parts: list[RenderableType] = [styled(f"{sweep.title}: {sweep.workload}")]
     parts.append(section(f"Along {name}", FittingTable(columns_of(sweep), sweep.simulated)))
@@ -53,48 +51,57 @@ def render_sweep(sweep: Sweep) -> list[RenderableType]:
 
 
 def overload_notes(sweep: Sweep) -> list[str]:
-    """What to know of rows with a queue that grows without end."""
     if not any(point.is_overloaded for point in sweep.points):
         return []
     return ["Of overloaded rows, latencies and the share in SLO tell how long the run was: the queue grows on."]
 
 
+def point_fields(sweep: Sweep) -> list[Field]:
+    """A point of the sweep; narrow terminals leave out the percentiles between the median and p99."""
+    judged = sweep.slo is not None
+    return [
+        Field("value", lambda point: point.label if point.number is None else point.number),
+        Field("", at("label"), SHORT.get(sweep.axis.name, sweep.axis.name)),
+        Field("fits", lambda point: point.forecast is not None),
+        Field("problem", lambda point: point.problem or None),
+        Field("state", at("forecast.state.word")),
+        Field("gpus", at("forecast.gpus")),
+        *(Field(f"{name}_ms", at(f"forecast.{name}"), data=milliseconds) for name in LATENCIES),
+        *(
+            Field("", at(f"forecast.{field}.{which}"), f"{title} {which}", format_seconds, rank)
+            for title, field in SHOWN
+            for which, rank in (("p50", 0), ("p95", 5), ("p99", 0 if field == "ttft" else 4))
+        ),
+        Field("output_tokens_per_s", at("forecast.output_tokens_per_second"), "tokens/s", "{:,.0f}".format),
+        Field(
+            "requests_per_s", at("forecast.requests_per_second"), "requests/s", "{:,.2f}".format, 6,
+            lambda points: sweep.axis.name != RATE,
+        ),
+        Field("goodput_requests_per_s", at("goodput"), "goodput", "{:,.2f}".format, matters=lambda points: judged),
+        Field("slo_attainment", at("attainment"), "in SLO", format_percent, 1, lambda points: judged),
+        Field("slo_holds", at("holds")),
+        Field("slo_headroom", at("headroom")),
+        Field("usd_per_hour", at("per_hour")),
+        Field(
+            "usd_per_million_output_tokens", at("per_million_output_tokens"), "$/M out", format_dollars, 3,
+            any_has("per_hour"),
+        ),
+        *(_of_run(each) for each in ENERGIES),
+        Field("", at("forecast.energy.mean_watts"), "W/GPU", format_watts, 7, any_has("forecast.energy")),
+        Field("", at("forecast.energy.joules_per_output_token"), "J/out", format_joules, 3, any_has("forecast.energy")),
+        Field("", at("forecast.state.word"), "state", rank=2),
+    ]  # fmt: skip
+
+
+def _of_run(quantity: Quantity) -> Field:
+    return Field(quantity.key, lambda point: None if point.forecast is None else quantity.data(point.forecast))
+
+
 def columns_of(sweep: Sweep) -> list[Column]:
-    """Wide terminals have all; narrow ones leave out the percentiles between the median and p99."""
-    columns = [Column(SHORT.get(sweep.axis.name, sweep.axis.name), lambda point: point.label)]
-    for title, field in SHOWN:
-        ranks = {"p50": 0, "p95": 5, "p99": 0 if field == "ttft" else 4}
-        columns += [Column(f"{title} {which}", _latency(field, which), rank) for which, rank in ranks.items()]
-    columns.append(Column("tokens/s", lambda point: f"{point.forecast.output_tokens_per_second:,.0f}"))
-    if sweep.axis.name != RATE:
-        columns.append(Column("requests/s", lambda point: f"{point.forecast.requests_per_second:,.2f}", 6))
-    if sweep.slo is not None:
-        columns.append(Column("goodput", lambda point: f"{point.goodput:,.2f}"))
-        columns.append(Column("in SLO", lambda point: format_percent(point.attainment), 1))
-    if any(point.per_hour is not None for point in sweep.simulated):
-        columns.append(Column("$/M out", lambda point: dollars(point.per_million_output_tokens), 3))
-    if any(point.forecast.energy is not None for point in sweep.simulated if point.forecast is not None):
-        columns.append(Column("W/GPU", lambda point: _drawn(point, "mean_watts", format_watts), 7))
-        columns.append(Column("J/out", lambda point: _drawn(point, "joules_per_output_token", format_joules), 3))
-    columns.append(Column("state", lambda point: point.forecast.state.word, 2))
-    return columns
-
-
-def _latency(field: str, name: str) -> Callable[[Point], str]:
-    def cell(point: Point) -> str:
-        values: Percentiles | None = getattr(point.forecast, field)
-        return "-" if values is None else format_seconds(getattr(values, name))
-
-    return cell
-
-
-def _drawn(point: Point, name: str, write: Callable[[float], str]) -> str:
-    energy = None if point.forecast is None else point.forecast.energy
-    return "-" if energy is None else write(getattr(energy, name))
+    return [each for each in columns(point_fields(sweep)) if each.matters(sweep.simulated)]
 
 
 def dollars(amount: float | None) -> str:
-    """An amount, or that none is known."""
     return "-" if amount is None else format_dollars(amount)
 
 
@@ -110,7 +117,7 @@ def charts_of(sweep: Sweep) -> list[Chart]:
 
     charts = []
     for title, field in SHOWN:
-        lines = [Series(name, mark, _values(sweep, field, name)) for name, mark in MARKS.items()]
+        lines = [Series(name, mark, _numbers(points, f"forecast.{field}.{name}")) for name, mark in MARKS.items()]
         charts.append(chart(title, format_seconds, *lines, **_limit(sweep, field)))
     served = [point.forecast.requests_per_second for point in points if point.forecast is not None]
     rates = [Series("served", "o", served)]
@@ -126,13 +133,12 @@ def charts_of(sweep: Sweep) -> list[Chart]:
     return charts
 
 
-def _values(sweep: Sweep, field: str, name: str) -> list[float]:
-    found = [getattr(point.forecast, field) for point in sweep.simulated]
-    return [nan if values is None else float(getattr(values, name)) for values in found]
+def _numbers(points: Iterable[Any], path: str) -> list[float]:
+    """What is at a path of each point; not a number where there is nothing."""
+    return [nan if (value := at(path)(point)) is None else float(value) for point in points]
 
 
 def _limit(sweep: Sweep, field: str) -> dict[str, Any]:
-    """The tightest limit on a latency, and its name."""
     limits = [] if sweep.slo is None else [each for each in sweep.slo.limits if each.quantity == field]
     if not limits:
         return {}
@@ -145,7 +151,6 @@ def _short_number(value: float) -> str:
 
 
 def summary_rows(sweep: Sweep) -> list[tuple[str, str]]:
-    """The knee, the promise and saturation; or which value is best at what."""
     rows = _bends(sweep) if sweep.axis.is_load else _best(sweep)
     if sweep.slo is not None:
         rows.append(("SLO", str(sweep.slo)))
@@ -173,7 +178,6 @@ def _edge(edge: Edge, unit: str) -> str:
 
 
 def _best(sweep: Sweep) -> list[tuple[str, str]]:
-    """The value with the least of each latency, and with the most goodput or output tokens."""
     points = [point for point in sweep.simulated if not point.is_overloaded]
     if not points:
         return [("none", "requests come faster than any of these can serve")]
@@ -200,7 +204,7 @@ LATENCIES = ("ttft", "tpot", "inter_token", "end_to_end")
 
 
 def sweep_dict(sweep: Sweep) -> dict[str, Any]:
-    """The same as plain data."""
+    fields = point_fields(sweep)
     return {
         "title": sweep.title,
         "workload": sweep.workload,
@@ -212,7 +216,7 @@ def sweep_dict(sweep: Sweep) -> dict[str, Any]:
         "slo_holds_up_to": _edge_dict(sweep.promise),
         "saturation_requests_per_s": sweep.capacity,
         "caveats": caveats_of(point.forecast for point in sweep.simulated if point.forecast is not None),
-        "points": [_point_dict(point) for point in sweep.points],
+        "points": [record(fields, point) for point in sweep.points],
     }
 
 
@@ -220,60 +224,26 @@ def _edge_dict(edge: Edge | None) -> dict[str, Any] | None:
     return None if edge is None else {"value": edge.value, "reached": edge.reached}
 
 
-def _point_dict(point: Point) -> dict[str, Any]:
-    run = point.forecast
-    found: dict[str, Any] = {"value": point.label if point.number is None else point.number}
-    found |= {"fits": run is not None, "problem": point.problem or None}
-    found |= {"state": None if run is None else run.state.word, "gpus": None if run is None else run.gpus}
-    for field in LATENCIES:
-        found[f"{field}_ms"] = None if run is None else milliseconds(getattr(run, field))
-    return found | {
-        "output_tokens_per_s": None if run is None else run.output_tokens_per_second,
-        "requests_per_s": None if run is None else run.requests_per_second,
-        "goodput_requests_per_s": point.goodput,
-        "slo_attainment": point.attainment,
-        "slo_holds": point.holds,
-        "slo_headroom": point.headroom,
-        "usd_per_hour": point.per_hour,
-        "usd_per_million_output_tokens": point.per_million_output_tokens,
-        **{each.key: None if run is None else each.data(run) for each in ENERGIES},
-    }
-
-
 def sweep_rows(sweep: Sweep) -> Iterator[str]:
-    """The same as CSV: a line a value, latencies in milliseconds."""
-    flat = [_flat(_point_dict(point)) for point in sweep.points]
-    columns = {"value": sweep.axis.name, **{name: name for name in max(flat, key=len) if name != "value"}}
-    yield from csv_lines(columns.values(), ([row.get(name) for name in columns] for row in flat))
-
-
-def _flat(found: dict[str, Any]) -> dict[str, Any]:
-    rows: dict[str, Any] = {}
-    for name, value in found.items():
-        if isinstance(value, dict):
-            rows |= {f"{name.removesuffix('_ms')}_{which}_ms": each for which, each in value.items()}
-        elif not (value is None and name.endswith("_ms")):
-            rows[name] = value
-    return rows
+    fields = point_fields(sweep)
+    yield from csv_of_records([record(fields, point) for point in sweep.points], {"value": sweep.axis.name})
 
 
 NARROW = 78
 WORTH = 0.01
 """A saving below this share is not worth a setting."""
-SAVINGS_LATENCIES = (("TTFT p99", "ttft", "p99"), ("TPOT p95", "tpot", "p95"))
+SAVINGS_LATENCIES = {"TTFT p99": "forecast.ttft.p99", "TPOT p95": "forecast.tpot.p95"}
 
 
 def unit_of(found: Savings) -> str:
-    """Of the values that were tried."""
     return "W" if found.name == POWER else "MHz"
 
 
 def render_savings(found: Savings) -> list[RenderableType]:
-    """The values side by side, two charts, and the answer."""
     what = "power limits" if found.name == POWER else "clocks"
     return [
         styled(f"{found.title}: {found.workload}"),
-        section(f"Energy under {what}", FittingTable(_columns(found), found.points)),
+        section(f"Energy under {what}", FittingTable(columns(saving_fields(found)), found.points)),
         TextCharts(_charts(found)),
         section("Answer", styled(fill(sentence_of(found), NARROW))),
         *([] if found.slo is None else [section("Held against", facts(_promise_rows(found)))]),
@@ -286,7 +256,6 @@ def _promise_rows(found: Savings) -> list[tuple[str, str]]:
 
 
 def sentence_of(found: Savings) -> str:
-    """Which value saves most, how much, and what users see of it."""
     best, free, unit = found.best, found.free, unit_of(found)
     limit = "power limit" if found.name == POWER else "clock"
     if best is None:
@@ -300,8 +269,8 @@ def sentence_of(found: Savings) -> str:
         )
     moved = [
         f"{name} goes from {format_seconds(before)} to {format_seconds(after)}"
-        for name, field, which in SAVINGS_LATENCIES
-        if (before := _savings_latency(free, field, which)) and (after := _savings_latency(best, field, which))
+        for name, path in SAVINGS_LATENCIES.items()
+        if (before := at(path)(free)) and (after := at(path)(best))
     ]
     promise = "" if found.slo is None else f", within the SLO (odds {format_odds(found.odds)})"
     return (
@@ -319,42 +288,38 @@ def _label(point: Point) -> str:
     return f"{point.number:g}"
 
 
-def _savings_latency(point: Point, field: str, which: str) -> float:
-    """Seconds; not a number where there are none."""
-    values = getattr(point.forecast, field)
-    return nan if values is None else float(getattr(values, which))
-
-
-def _columns(found: Savings) -> list[Column]:
-    columns = [
-        Column(unit_of(found), _label),
-        Column("W/GPU", lambda point: format_watts(drawn(point)[0].mean_watts)),
-        *(Column(name, _cell(field, which), 0 if field == "tpot" else 1) for name, field, which in SAVINGS_LATENCIES),
-        Column("tokens/s", lambda point: f"{point.forecast.output_tokens_per_second:,.0f}", 2),
-        Column("J/output", lambda point: format_joules(drawn(point)[0].joules_per_output_token)),
-        Column("at the wall", lambda point: format_joules(joules_of(point))),
-        Column("saved", lambda point: format_percent(1.0 - joules_of(point) / joules_of(found.free))),
+def saving_fields(found: Savings) -> list[Field]:
+    judged = found.slo is not None
+    return [
+        Field("value", at("number"), unit_of(found), "{:g}".format),
+        Field("state", at("forecast.state.word")),
+        Field("", at("forecast.energy.mean_watts"), "W/GPU", format_watts),
+        Field("ttft_ms", at("forecast.ttft"), data=milliseconds),
+        Field("tpot_ms", at("forecast.tpot"), data=milliseconds),
+        *(
+            Field("", at(path), title, format_seconds, 0 if "tpot" in path else 1)
+            for title, path in SAVINGS_LATENCIES.items()
+        ),
+        Field("output_tokens_per_s", at("forecast.output_tokens_per_second"), "tokens/s", "{:,.0f}".format, 2),
+        Field("", at("forecast.energy.joules_per_output_token"), "J/output", format_joules),
+        Field("", joules_of, "at the wall", format_joules),
+        Field("", lambda point: 1.0 - joules_of(point) / joules_of(found.free), "saved", format_percent),
+        Field("slo_attainment", at("attainment"), "in SLO", format_percent, 1, lambda points: judged),
+        Field("slo_holds", at("holds"), "holds", lambda holds: "yes" if holds else "no", 0, lambda points: judged),
+        Field("slo_headroom", at("headroom")),
+        Field("saved_share", lambda point: 1.0 - joules_of(point) / joules_of(found.free)),
+        *(_of_run(each) for each in ENERGIES),
+        Field("", lambda point: "best" if point is found.best else "", ""),
     ]
-    if found.slo is not None:
-        columns.append(Column("in SLO", lambda point: format_percent(point.attainment), 1))
-        columns.append(Column("holds", lambda point: "yes" if point.holds else "no"))
-    columns.append(Column("", lambda point: "best" if point is found.best else ""))
-    return columns
-
-
-def _cell(field: str, which: str) -> Callable[[Point], str]:
-    return lambda point: format_seconds(_savings_latency(point, field, which))
 
 
 def _charts(found: Savings) -> list[Chart]:
-    """Energy of an output token, and the latency that grows."""
     positions = [float(point.number or 0.0) for point in found.points]
     labels = [_label(point) for point in found.points]
     boards = [drawn(point)[0].joules_per_output_token for point in found.points]
     wall = [joules_of(point) for point in found.points]
     energy = [Series("at the wall", "x", wall), Series("GPU boards", "o", boards)]
-    tpot = [Series(name, mark, [_savings_latency(point, "tpot", name) for point in found.points])
-            for name, mark in (("p50", "o"), ("p95", "x"))]  # fmt: skip
+    tpot = [Series(name, mark, _numbers(found.points, f"forecast.tpot.{name}")) for name, mark in TPOT_MARKS.items()]
     limits = [] if found.slo is None else [each for each in found.slo.limits if each.quantity == "tpot"]
     limit = min((each.seconds for each in limits), default=None)
     return [
@@ -364,8 +329,7 @@ def _charts(found: Savings) -> list[Chart]:
 
 
 def savings_dict(found: Savings) -> dict[str, Any]:
-    """The same as plain data."""
-    best = found.best
+    best, fields = found.best, saving_fields(found)
     return {
         "title": found.title,
         "workload": found.workload,
@@ -376,47 +340,16 @@ def savings_dict(found: Savings) -> dict[str, Any]:
         "best_slo_odds": found.odds,
         "saved_share": found.saved,
         "answer": sentence_of(found),
-        "points": [_savings_point_dict(found, point) for point in found.points],
-    }
-
-
-def _savings_point_dict(found: Savings, point: Point) -> dict[str, Any]:
-    run = point.forecast
-    assert run is not None
-    return {
-        "value": point.number,
-        "state": run.state.word,
-        "ttft_ms": milliseconds(run.ttft),
-        "tpot_ms": milliseconds(run.tpot),
-        "output_tokens_per_s": run.output_tokens_per_second,
-        "slo_attainment": point.attainment,
-        "slo_holds": point.holds,
-        "slo_headroom": point.headroom,
-        "saved_share": 1.0 - joules_of(point) / joules_of(found.free),
-        **{each.key: each.data(run) for each in ENERGIES},
+        "points": [record(fields, point) for point in found.points],
     }
 
 
 def savings_rows(found: Savings) -> Iterator[str]:
-    """The same as CSV: a line a value, latencies in milliseconds."""
-    rows = [_flat_savings_point(_savings_point_dict(found, point)) for point in found.points]
-    columns = max((list(row) for row in rows), key=len)
-    yield from csv_lines([found.name, *columns[1:]], ([row.get(name) for name in columns] for row in rows))
-
-
-def _flat_savings_point(fields: dict[str, Any]) -> dict[str, Any]:
-    """Percentiles of latencies as fields of their own."""
-    rows: dict[str, Any] = {}
-    for name, value in fields.items():
-        if isinstance(value, dict):
-            rows |= {f"{name.removesuffix('_ms')}_{which}_ms": each for which, each in value.items()}
-        else:
-            rows[name] = value
-    return rows
+    fields = saving_fields(found)
+    yield from csv_of_records([record(fields, point) for point in found.points], {"value": found.name})
 
 
 def render_break_even(found: BreakEven) -> list[RenderableType]:
-    """A row a load, two charts, and the answer."""
     return [
         styled(f"{found.title}: {found.workload}"),
         styled(drafting_words(found.drafting)),
@@ -431,37 +364,35 @@ def _caveats(found: BreakEven) -> list[str]:
     return caveats_of(run for point in found.points for run in (point.drafted, point.plain))
 
 
-def _tpot(forecast: Forecast) -> str:
-    return "-" if forecast.tpot is None else format_seconds(forecast.tpot.p50)
-
-
-def _length(point: LoadPoint) -> str:
-    found = drafts_of(point.drafted)
-    return "-" if found is None else f"{found.counts.acceptance_length:.2f}"
-
-
-SPECULATION_COLUMNS = [
-    Column("clients", lambda point: f"{point.clients:,}"),
-    Column("tokens/s without", lambda point: f"{point.plain.output_tokens_per_second:,.0f}"),
-    Column("with", lambda point: f"{point.drafted.output_tokens_per_second:,.0f}"),
-    Column("times", lambda point: f"{point.speed_up:.2f}"),
-    Column("TPOT p50 without", lambda point: _tpot(point.plain)),
-    Column("with", lambda point: _tpot(point.drafted)),
-    Column("TTFT p50 without", lambda point: format_seconds(point.plain.ttft.p50), 2),
-    Column("with", lambda point: format_seconds(point.drafted.ttft.p50), 2),
-    Column("accepted length", _length, 3),
-]
+SPECULATION_COLUMNS = columns(
+    [
+        Field("", at("clients"), "clients", "{:,}".format),
+        Field("", at("plain.output_tokens_per_second"), "tokens/s without", "{:,.0f}".format),
+        Field("", at("drafted.output_tokens_per_second"), "with", "{:,.0f}".format),
+        Field("", at("speed_up"), "times", "{:.2f}".format),
+        Field("", at("plain.tpot.p50"), "TPOT p50 without", format_seconds),
+        Field("", at("drafted.tpot.p50"), "with", format_seconds),
+        Field("", at("plain.ttft.p50"), "TTFT p50 without", format_seconds, 2),
+        Field("", at("drafted.ttft.p50"), "with", format_seconds, 2),
+        Field(
+            "", lambda point: at("counts.acceptance_length")(drafts_of(point.drafted)), "accepted length",
+            "{:.2f}".format, 3,
+        ),
+    ]
+)  # fmt: skip
+RUN_FIELDS = (
+    Field("output_tokens_per_s", at("output_tokens_per_second")),
+    Field("requests_per_s", at("requests_per_second")),
+    Field("tpot_p50_ms", at("tpot.p50"), data=per(MILLI)),
+    Field("ttft_p50_ms", at("ttft.p50"), data=per(MILLI)),
+)
+"""Of each of the two runs of a load."""
 
 
 def _break_even_charts(found: BreakEven) -> list[Chart]:
-    """How many times as much is served, and TPOT of both."""
     positions = range(len(found.points))
     labels = [f"{point.clients:,}" for point in found.points]
-    nothing = float("nan")
-    tpot = [
-        [nothing if run.tpot is None else run.tpot.p50 for run in runs]
-        for runs in ([point.plain for point in found.points], [point.drafted for point in found.points])
-    ]
+    tpot = [_numbers(found.points, f"{run}.tpot.p50") for run in ("plain", "drafted")]
     return [
         Chart(
             "tokens/s with drafts / without, by clients", positions, labels,
@@ -476,7 +407,6 @@ def _break_even_charts(found: BreakEven) -> list[Chart]:
 
 
 def break_even_dict(found: BreakEven) -> dict[str, Any]:
-    """The same as plain data."""
     return {
         "title": found.title,
         "workload": found.workload,
@@ -489,15 +419,8 @@ def break_even_dict(found: BreakEven) -> dict[str, Any]:
                 "clients": point.clients,
                 "speed_up": point.speed_up,
                 "tpot_ratio": point.tpot_ratio,
-                **{
-                    name: {
-                        "output_tokens_per_s": run.output_tokens_per_second,
-                        "requests_per_s": run.requests_per_second,
-                        "tpot_p50_ms": None if run.tpot is None else run.tpot.p50 / MILLI,
-                        "ttft_p50_ms": run.ttft.p50 / MILLI,
-                    }
-                    for name, run in (("without", point.plain), ("with", point.drafted))
-                },
+                "without": record(RUN_FIELDS, point.plain),
+                "with": record(RUN_FIELDS, point.drafted),
                 "drafts": draft_run_dict(drafts_of(point.drafted)),
             }
             for point in found.points

@@ -32,7 +32,6 @@ class Facts:
         self.rows = list(rows)
 
     def __rich__(self) -> Table:
-        """Called by rich to print it."""
         from rich.table import Table  # noqa: PLC0415 - as said above
 
         table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
@@ -55,7 +54,6 @@ class Grid:
         """Columns that align to the left."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Called by rich when the width is known."""
         blocks = self._blocks(options.max_width)
         for number, block in enumerate(blocks):
             if number:
@@ -68,7 +66,6 @@ class Grid:
                 yield Facts(zip(self.columns, row, strict=True))
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """Called by rich for what is put around it."""
         from rich.measure import Measurement  # noqa: PLC0415 - as said above
 
         natural = sum(map(self._natural, range(len(self.columns)))) + BETWEEN * (len(self.columns) - 1)
@@ -104,7 +101,6 @@ class Grid:
         return max(cell_len(cell) for cell in (self.columns[column], *(row[column] for row in self.rows)))
 
     def _table(self, columns: Sequence[int]) -> Table:
-        """Some of the columns; only notes are ever broken into lines."""
         from rich import box  # noqa: PLC0415 - as said above
         from rich.table import Table  # noqa: PLC0415 - as said above
 
@@ -130,7 +126,6 @@ class Paragraph:
         self.text, self.width, self.style = text, width, style
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Called by rich when the width is known."""
         width = min(options.max_width, self.width)
         yield styled("\n".join(fill(line, width) for line in self.text.splitlines()), style=self.style)
 
@@ -142,7 +137,6 @@ class Section:
         self.title, self.body = title, body
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Called by rich when the width is known."""
         from rich.padding import Padding  # noqa: PLC0415 - as said above
 
         yield styled(self.title, style="bold cyan")
@@ -150,7 +144,6 @@ class Section:
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> RenderableType:
-    """Name and value side by side."""
     return Facts(rows)
 
 
@@ -162,7 +155,6 @@ def grid(
 
 
 def section(title: str, body: RenderableType) -> RenderableType:
-    """A heading with something below it."""
     return Section(title, body)
 
 
@@ -172,7 +164,6 @@ def paragraph(text: str, width: int = 78, style: str = "") -> RenderableType:
 
 
 def styled(text: str, style: str = "") -> Text:
-    """Plain text, in one style."""
     from rich.text import Text  # noqa: PLC0415 - as said above
 
     return Text(text, style=style)
@@ -243,7 +234,6 @@ class TextCharts:
         self._charts, self._columns = charts, columns
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Called by rich when the width is known."""
         from rich.text import Text  # noqa: PLC0415 - loaded already
 
         width = max(NARROWEST, min(options.max_width, WIDEST))
@@ -261,7 +251,6 @@ class TextCharts:
                 yield joined
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """Called by rich for what is put around it."""
         from rich.measure import Measurement  # noqa: PLC0415 - loaded already
 
         return Measurement(NARROWEST, WIDEST)
@@ -303,7 +292,6 @@ def draw_chart(chart: Chart, width: int) -> list[Text]:
 
 
 def _heading(chart: Chart, width: int) -> Text:
-    """The title and what each mark is."""
     from rich.text import Text  # noqa: PLC0415 - loaded already
 
     heading = Text(chart.title, style="bold")
@@ -316,7 +304,6 @@ def _heading(chart: Chart, width: int) -> Text:
 
 
 def _range(chart: Chart) -> tuple[float, float, bool]:
-    """The least and the largest value, and whether the axis is logarithmic."""
     values = [value for series in chart.series for value in series.values if isfinite(value)]
     if not values:
         return 0.0, 1.0, False
@@ -356,7 +343,6 @@ def _put(
     style: str,
     joined: bool,
 ) -> None:
-    """Draw one line."""
     points = [(column, row) for column, row in zip(columns, rows, strict=True) if row >= 0]
     for (left, below), (right, above) in pairwise(points) if joined else ():
         for column in range(left + 1, right):
@@ -405,14 +391,12 @@ class FittingTable:
         self._columns, self._rows = [each for each in columns if each.matters(rows)], rows
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Called by rich when the width is known."""
         shown = self._fitting(console, options)
         yield self._table(shown)
         if left_out := [self._name(each) for each in self._columns if each not in shown]:
             yield styled(f"not shown at this width: {', '.join(left_out)}; --format csv has all", style="dim")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """Called by rich for what is put around it."""
         return console.measure(self._table(self._fitting(console, options)), options=options)
 
     def _name(self, column: Column) -> str:
@@ -425,11 +409,9 @@ class FittingTable:
 
     @property
     def whole(self) -> Grid:
-        """The table with all its columns."""
         return self._table(self._columns)
 
     def _fitting(self, console: Console, options: ConsoleOptions) -> Sequence[Column]:
-        """As many columns as there is room for."""
         unbounded = options.update(max_width=UNBOUNDED)
         for most in range(max(column.rank for column in self._columns), 0, -1):
             columns = [column for column in self._columns if column.rank <= most]
@@ -448,7 +430,6 @@ WIDTH = 76
 
 
 def markdown(parts: Iterable[RenderableType]) -> str:
-    """The parts one below the other, with an empty line between them."""
     return "\n\n".join(filter(None, map(_written, parts))) + "\n"
 
 
@@ -497,7 +478,6 @@ def _line(text: str) -> str:
 
 
 def drawn(part: RenderableType) -> str:
-    """Whatever else there is, as a pipe would get it."""
     from rich.console import Console  # noqa: PLC0415 - charts alone need it
 
     console = Console(width=WIDTH, highlight=False, emoji=False, color_system=None)

@@ -19,7 +19,6 @@ Event = dict[str, Any]
 
 
 def trace_pieces(lanes: Lanes, about: dict[str, str]) -> Iterator[str]:
-    """The text of the trace, piece by piece."""
     other = {**about, "window_s": f"{lanes.begin:g} to {lanes.end:g}", "made_by": "infercast"}
     yield f'{{"displayTimeUnit":"ms","otherData":{json.dumps(other)},"traceEvents":[\n'
     separator = ""
@@ -36,7 +35,6 @@ def _events(lanes: Lanes) -> Iterator[Event]:
 
 
 def _link_events(lanes: Lanes) -> Iterator[Event]:
-    """What was on the link between two pools, in lanes in which no two transfers are at the same time."""
     process, ends = len(PROCESSES) * len(lanes.engines) + 1, list[float]()
     if lanes.transfers:
         yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": "link"}}
@@ -67,7 +65,6 @@ def _engine_events(engine: EngineLanes, before: int) -> Iterator[Event]:
 
 
 def _names(engine: EngineLanes, before: int) -> Iterator[Event]:
-    """What lanes are called, in the order in which they are shown."""
     for process, name in PROCESSES.items():
         about = {"name": engine.name.replace("engine", name)}
         yield {"ph": "M", "name": "process_name", "pid": before + process, "args": about}

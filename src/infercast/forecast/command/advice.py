@@ -22,7 +22,7 @@ from infercast.engines.base import Deployment
 from infercast.errors import InfercastError
 from infercast.forecast.command.flags import Point, Timers
 from infercast.forecast.memory import Fit
-from infercast.forecast.slo import QUANTITIES, Slo
+from infercast.forecast.slo import Slo, served_headroom
 from infercast.forecast.system import System, busiest
 from infercast.forecast.uncertainty import APART, Uncertainty, chance_of, kernel_widths, redraw
 from infercast.serve import Replica, Workload
@@ -64,7 +64,6 @@ class Change(NamedTuple):
 
 
 def changes_around(point: Point, fit: Fit) -> Iterator[Change]:
-    """Every change to try; some of them the engine will refuse."""
     settings = fit.settings
     tokens, sequences, _ = point.engine.bounds
     yield from _sizes(tokens, settings.max_num_batched_tokens, STEPS)
@@ -83,8 +82,6 @@ def _sizes(name: str, now: int, limits: tuple[int, int]) -> Iterator[Change]:
 
 
 def _scheduling(point: Point, fit: Fit) -> Iterator[Change]:
-    """Switches and limits that change when steps run and what is in them."""
-
     def now(name: str) -> Any:
         return getattr(fit.settings, name, None)
 
@@ -107,8 +104,6 @@ def _scheduling(point: Point, fit: Fit) -> Iterator[Change]:
 
 
 def _switches(fit: Fit) -> Iterator[Change]:
-    """Those of the engine that may be better the other way round."""
-
     def switch(name: str, value: bool) -> Change:
         return Change(name, {name: value}, f"{name} {'on' if value else 'off'}", kernels=name in WITHOUT_GRAPHS)
 
@@ -134,7 +129,6 @@ def _formats(point: Point, fit: Fit) -> Iterator[Change]:
 
 
 def _layouts(point: Point, fit: Fit) -> Iterator[Change]:
-    """Other layouts on the same GPUs, then half and twice as many."""
     layout = fit.layout
     tensor, data, pipeline = layout.tensor, layout.data, layout.pipeline
     t, d, p = "tensor_parallel_size", "data_parallel_size", "pipeline_parallel_size"
@@ -188,13 +182,11 @@ class Seen(NamedTuple):
 
     @staticmethod
     def of(served: Served) -> Seen:
-        """One draw."""
         duration = float(served.last_token.max() - served.sent_at.min())
         return Seen(served.ttft, served.tpot, served.end_to_end, float(served.num_output.sum()) / duration)
 
     @staticmethod
     def together(draws: Sequence[Seen]) -> Seen:
-        """Several draws as one."""
         ttft, tpot, whole = (np.concatenate(values) for values in zip(*(each[:3] for each in draws), strict=True))
         return Seen(ttft, tpot, whole, sum(each.rate for each in draws) / len(draws))
 
@@ -217,7 +209,7 @@ class Load(NamedTuple):
         if self.workload.concurrency is not None:
             found[THROUGHPUT] = seen.rate
         if self.slo is not None:
-            found[HEADROOM] = _headroom(seen, self.slo)
+            found[HEADROOM], _ = served_headroom(seen, self.slo)
         return found
 
     def draws(self, replica: Replica) -> list[Workload]:
@@ -228,17 +220,6 @@ class Load(NamedTuple):
         found = [redraw(self.workload, replica, seed=each, count=count) for each in seeds]
         given = replace(self.workload, requests=self.workload.requests[: DRAWS * REQUESTS])
         return [each for each in found if each is not None] or [given]
-
-
-def _headroom(seen: Seen, slo: Slo) -> float:
-    """The smallest limit / what requests saw."""
-    rooms = []
-    for limit in slo.limits:
-        values: Array = getattr(seen, QUANTITIES[limit.quantity])
-        if values.size:
-            value = values.mean() if limit.percentile is None else np.percentile(values, limit.percentile)
-            rooms.append(limit.seconds / max(float(value), 1e-12))
-    return min(rooms, default=inf)
 
 
 class Effect(NamedTuple):
@@ -287,7 +268,6 @@ def try_point(deployment: Deployment, draws: Sequence[Sequence[Workload]], timer
 
 
 def try_further(trial: Trial, draws: Sequence[Sequence[Workload]]) -> None:
-    """Serve the other draws, too."""
     for of_load, seen in zip(draws, trial.seen, strict=True):
         seen += [Seen.of(trial.system.serve(each).clients) for each in of_load[len(seen) :]]
 
@@ -314,7 +294,6 @@ def effects(before: Trial, after: Trial, loads: Sequence[Load], *, kernels: bool
 
 
 def differs(before: Trial, after: Trial, loads: Sequence[Load]) -> bool:
-    """Whether the first draws show anything at all."""
     pairs = zip(loads, before.seen, after.seen, strict=True)
     return any(
         abs(change) > LEAST / 2
@@ -324,7 +303,6 @@ def differs(before: Trial, after: Trial, loads: Sequence[Load]) -> bool:
 
 
 def _ratios(load: Load, before: Sequence[Seen], after: Sequence[Seen]) -> dict[str, float]:
-    """Logarithms of the ratios of what two points are compared by."""
     first, second = (load.numbers(Seen.together(each)) for each in (before, after))
     return {name: log(second[name] / first[name]) for name in first if 0 < first[name] < inf}
 
@@ -336,7 +314,6 @@ def _luck_of_ranks(name: str, seen: Seen) -> float:
 
 
 def _estimates(trial: Trial, name: str) -> float:
-    """How far the kernels behind a number may be off."""
     prompts, decodes = trial.uncertainty.prompts, trial.uncertainty.decodes
     return prompts if name.startswith("TTFT") else max(prompts, decodes) if name == HEADROOM else decodes
 
@@ -357,7 +334,6 @@ class Advice:
 
     @property
     def real(self) -> list[Effect]:
-        """What is more than noise, the largest first."""
         return sorted((each for each in self.effects if each.is_real), key=lambda each: -abs(each.change))
 
     @property
@@ -398,7 +374,6 @@ class Advised:
 def advise(
     point: Point, fit: Fit, loads: Sequence[Load], timers: Timers, tell: Callable[[str], None] = lambda _: None
 ) -> Advised:
-    """Try every change around a point that fits."""
     deployment = point.deploy()
     draws = [load.draws(timers.system(deployment).pools[0].replica) for load in loads]
     base = try_point(deployment, draws, timers, most=DRAWS)

@@ -91,7 +91,6 @@ class Around(NamedTuple):
 
 
 def explain_flags(point: Point, reading: Reading, fit: Fit, deployment: Deployment | None) -> list[Meaning]:
-    """Every flag that is read, in the order of the command."""
     found = []
     for flag in reading.flags:
         if flag.status == READ:
@@ -106,7 +105,6 @@ def explain_flags(point: Point, reading: Reading, fit: Fit, deployment: Deployme
 
 
 def _default(field: str, usual: Fit | None) -> str:
-    """What the engine would have without it."""
     if usual is None:
         return "needed"
     special: dict[str, Callable[[Fit], str]] = {
@@ -434,7 +432,6 @@ def explain_command(
 
 
 def usual_requests() -> Workload:
-    """Requests as they are by default, whose rate is not said."""
     inputs, outputs = USUAL_LENGTHS
     return synthetic_workload(rate=1.0, input_lengths=inputs, output_lengths=outputs)
 
@@ -446,7 +443,6 @@ def mean_context(workload: Workload) -> int:
 
 
 def light_and_heavy(like: Workload, capacity: float, slo: Slo | None = None) -> list[Load]:
-    """Random requests at shares of what can be served."""
     if like.drawn is None:
         raise InputError("the requests of a light and a heavy load must be drawn; give a workload to have it served")
     rates = {name: float(f"{share * capacity:.2g}") for name, share in LOADS.items()}
@@ -455,7 +451,6 @@ def light_and_heavy(like: Workload, capacity: float, slo: Slo | None = None) -> 
 
 
 def command_line(reading: Reading, engine: AnyEngine, changes: dict[str, Any] | None = None) -> str:
-    """The command that starts the engine, with other values of some flags."""
     left = dict(changes or {})
     negates = engine.commands.negates
     words = [*engine.commands.serve, reading.model]
@@ -480,7 +475,6 @@ def _words(field: str, value: Any, *, negates: bool) -> list[str]:
 
 
 def _notes(pasted: Pasted, fit: Fit, engine: AnyEngine) -> list[str]:
-    """What the text says beside the flags."""
     found = []
     own = [name for name in pasted.environment if name.startswith(engine.commands.environment)]
     if own:

@@ -71,12 +71,10 @@ class Reading:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the engine is told."""
         return {flag.field: flag.value for flag in self.flags if flag.field and flag.field not in OF_DEPLOY}
 
 
 def read_flags(words: Sequence[str], engine: AnyEngine) -> Reading:
-    """Sort the words of a command that follow the program."""
     flags: list[Flag] = []
     models: list[str] = []
     rest = deque(words)
@@ -108,7 +106,6 @@ def _next(rest: deque[str]) -> str:
 
 
 def _flag(name: str, given: str | None, rest: deque[str], engine: AnyEngine) -> Flag:
-    """One flag, with the words behind it that belong to it."""
     flags, types = engine.flags, _types(engine)
     field, negated = _field(name, engine), False
     if field.startswith("no_") and types.get(field[3:]) is bool:
@@ -143,7 +140,6 @@ def _whole(name: str, engine: AnyEngine) -> str:
 
 
 def _field(name: str, engine: AnyEngine) -> str:
-    """The option or the setting that a flag is, under our name."""
     flags = engine.flags
     other = flags.other_names.get(name, name).replace("-", "_")
     return flags.settings.get(name, other if other in OF_DEPLOY else name.replace("-", "_"))
@@ -228,11 +224,9 @@ class Point:
 
     @staticmethod
     def of(reading: Reading, gpu: Gpu, engine: AnyEngine, given: Mapping[str, Any]) -> Point:
-        """The point that flags describe."""
         return Point(reading.model, gpu, engine, reading.options, reading.settings, given)
 
     def changed(self, values: Mapping[str, Any]) -> Point:
-        """With other values of some flags; one of None is left out."""
         options, settings = dict(self.options), dict(self.settings)
         for name, value in values.items():
             part = options if name in OF_DEPLOY else settings
@@ -242,11 +236,9 @@ class Point:
         return replace(self, options=options, settings=settings)
 
     def deploy(self) -> Deployment:
-        """The deployment, or why there is none."""
         return deploy(self.model, self.gpu, self.engine.settings(self.settings), **{**self.given, **self.options})
 
     def fit(self, context: int) -> Fit:
-        """What its memory holds, whether it fits or not."""
         wanted = {**self.given, **self.options}
         kept = {name: value for name, value in wanted.items() if name not in NOT_OF_MEMORY}
         return fit_memory(self.model, self.gpu, self.engine.settings(self.settings), context=context, **kept)

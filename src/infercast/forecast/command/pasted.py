@@ -145,7 +145,6 @@ class Pasted:
 
 
 def find_commands(text: str, commands: Commands) -> list[Pasted]:
-    """Every command in a text that starts the engine's server."""
     if _is_yaml(text):
         found = [each for tree in read_documents(text) for each in _containers(tree, commands)]
     else:
@@ -319,8 +318,6 @@ def _gpus(tree: Tree) -> int | None:
 
 
 def _replaced(word: str, known: Mapping[str, str]) -> str:
-    """A word with the variables that the text itself gives a value to."""
-
     def value(found: re.Match[str]) -> str:
         name = found[1] or found[2] or found[3]
         return known.get(name) or found[0]

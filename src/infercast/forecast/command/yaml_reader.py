@@ -22,7 +22,6 @@ DEEPEST = 60
 
 
 def unquoted(text: str) -> str:
-    """A scalar without its quotes."""
     text = text.strip()
     if text[:1] == text[-1:] == "'" and len(text) > 1:
         return text[1:-1].replace("''", "'")
@@ -46,7 +45,6 @@ class Flow:
 
     @property
     def is_closed_later(self) -> bool:
-        """Whether it began with a quote or a bracket."""
         return self._opens in ("[", "{", '"', "'")
 
     @property
@@ -57,7 +55,6 @@ class Flow:
         return self._opens in ("[", "{") and _open_brackets(self._text) <= 0
 
     def value(self) -> Tree:
-        """What was written."""
         if self._opens in ('"', "'"):
             whole = QUOTED.match(self._text)
             if whole is None:
@@ -150,7 +147,6 @@ class Line(NamedTuple):
 
 
 def read_documents(text: str, source: str = "YAML") -> list[Tree]:
-    """Every document of a file."""
     documents: list[list[tuple[int, str]]] = [[]]
     for number, line in enumerate(text.splitlines(), start=1):
         if line.startswith("---"):
@@ -171,7 +167,6 @@ class Reader:
         self._anchors: dict[str, Tree] = {}
 
     def document(self) -> Tree:
-        """The whole of it; None where it is empty."""
         line = self._peek()
         if line is None:
             return None
@@ -184,7 +179,6 @@ class Reader:
         return FileFormatError(self._source, f"{sentence}", number)
 
     def _peek(self) -> Line | None:
-        """The next line that is no comment."""
         while self._at < len(self._raw):
             number, raw = self._raw[self._at]
             text = raw.strip()
@@ -282,7 +276,6 @@ class Reader:
         return flow.value()
 
     def _block(self, indent: int, *, folded: bool, chomp: str) -> str:
-        """The lines of a block scalar, with their breaks or without."""
         lines: list[str] = []
         inner = 0
         while self._at < len(self._raw):

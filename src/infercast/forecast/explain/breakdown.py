@@ -262,7 +262,6 @@ class KernelPart:
 
     @property
     def total(self) -> float:
-        """In all steps."""
         return sum(self.seconds.values())
 
 
@@ -321,7 +320,6 @@ def explain_run(
 
 
 def break_down(run: Watched) -> Breakdown:
-    """What the logs of a run say."""
     forecast, engines = run.forecast, run.engines
     stages = [pool.deployment.layout.pipeline for pool in forecast.pools]
     start = min(float(np.nanmin(engine.record.sent_at)) for engine in engines)
@@ -352,7 +350,6 @@ def break_down(run: Watched) -> Breakdown:
 
 
 def _first_tokens(run: Watched) -> RequestParts:
-    """Where the time to first token went, through all pools."""
     workload, link = run.forecast.workload, run.forecast.link
     parts = joined([first_token_parts(engine, workload) for engine in run.engines if engine.pool.role != DECODE])
     if link is None:

@@ -66,7 +66,6 @@ class Gap:
 
     @property
     def attained(self) -> float:
-        """The share of what the best reach."""
         return self.ceiling / self.seconds
 
     @property
@@ -158,7 +157,6 @@ def diagnose(
 
 
 def _kernels(deployment: Deployment) -> dict[tuple[str, ...], set[Signature]]:
-    """Kernels of the model by name; those that cannot be told apart are one."""
     found: list[tuple[list[str], set[Signature]]] = []
     for call in step_calls(deployment, EVERY_KERNEL).all:
         signature = signature_of(call.op)
@@ -173,7 +171,6 @@ def _kernels(deployment: Deployment) -> dict[tuple[str, ...], set[Signature]]:
 
 
 def _gaps(base: Forecast, names: tuple[str, ...], ceilings: Ceilings) -> tuple[Gap, ...]:
-    """The kernel in an average step of each kind."""
     deployment, gpu = base.deployment, base.deployment.gpu
     gaps: list[tuple[float, Gap]] = []
     for phase in base.phases:

@@ -44,12 +44,10 @@ class StepCalls(NamedTuple):
 
     @property
     def all(self) -> list[Call]:
-        """One group after the other."""
         return [*self.by_tokens, *self.by_sequences, *self.by_rows]
 
 
 def draft_step_calls(deployment: Deployment, shape: DraftShape) -> StepCalls:
-    """The operators of a step that verifies drafts and makes the next ones."""
     model, layout, drafting = deployment.model, deployment.layout, deployment.drafting
     assert drafting is not None
     launch, padded = deployment.graphs.launch(shape.num_tokens, shape.is_decode)
@@ -76,7 +74,6 @@ def draft_step_calls(deployment: Deployment, shape: DraftShape) -> StepCalls:
 
 
 def _times(count: int, calls: list[Call]) -> list[Call]:
-    """Calls of so many passes."""
     return [replace(call, count=count * call.count) for call in calls]
 
 
@@ -126,11 +123,9 @@ class KernelCost:
 
     @property
     def seconds(self) -> float:
-        """All launches together."""
         return self.count * float(self.estimate.seconds)
 
     def watts(self, board: BoardPower) -> float:
-        """Board power while it runs, within the board's limit."""
         return min(board.static_watts + self.dynamic_joules / float(self.estimate.seconds), board.held_watts)
 
     def joules(self, board: BoardPower) -> float:
@@ -263,7 +258,6 @@ def verify_shape(batch: int, context: int, drafting: Drafting) -> DraftShape:
 
 
 def _check_shape(deployment: Deployment, shape: StepShape) -> None:
-    """Refuse steps that the engine's scheduler could never plan."""
     settings = deployment.settings
     if not shape.new_tokens or len(shape.new_tokens) != len(shape.computed):
         raise InputError(
@@ -286,7 +280,6 @@ def _check_shape(deployment: Deployment, shape: StepShape) -> None:
 
 
 def _check_cache(deployment: Deployment, shape: StepShape) -> None:
-    """Refuse a step whose sequences do not fit in the KV cache together."""
     memory = deployment.memory
     pairs = Counter(zip(shape.new_tokens, shape.computed, strict=True))
     needed = sum(memory.kv.shape.most_blocks(new + old, new) * count for (new, old), count in pairs.items())
@@ -376,13 +369,11 @@ def summarise_phases(
 
 
 def host_bound_share(phases: Sequence[Phase]) -> float:
-    """The share of step time in which the GPU waits for its host."""
     seconds = sum(phase.seconds for phase in phases)
     return sum(phase.host_bound_seconds for phase in phases) / seconds if seconds else 0.0
 
 
 def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: KernelTimer, takes_in: bool) -> Phase:
-    """One phase."""
     shape = average_shape(totals, deployment.drafting)
     reasons = _reasons_of_step(taken_in(shape) if takes_in else shape, deployment)
     members: dict[str, dict[str, float]] = {}
@@ -412,7 +403,6 @@ def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: Ke
 
 
 def _reasons_of_step(shape: StepShape, deployment: Deployment) -> dict[str, tuple[str, str]]:
-    """Bound and source of each kernel in a step of average size."""
     kernels = estimate_shape(deployment, shape).kernels
     reasons = {kernel.name: (str(kernel.estimate.bound), kernel.estimate.source) for kernel in kernels}
     return {**reasons, GAPS[0]: ("launch", "physics"), DRAFT_GAPS[0]: ("launch", "physics")}

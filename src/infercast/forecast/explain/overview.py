@@ -205,7 +205,6 @@ class Overview:
 
 
 def look_over(run: Watched, intervals: Intervals | None = None) -> Overview:
-    """Everything that is worth showing of a run."""
     forecast, served = run.forecast, run.forecast.clients
     breakdown = break_down(run)
     return Overview(

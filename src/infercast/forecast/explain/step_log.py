@@ -53,7 +53,6 @@ class StepLog:
         self._slowed: dict[int, float] = {}
 
     def step(self, plan: Plan, shape: StepShape, estimate: StepEstimate, span: Span, held: Sequence[int]) -> None:
-        """One step."""
         if estimate.slowed:
             self._slowed[len(self._ends)] = estimate.slowed
         self.stretch(shape, estimate, [span.end], held)
@@ -68,7 +67,6 @@ class StepLog:
                 self.prompt_end[index] = span.end
 
     def stretch(self, shape: StepShape, estimate: StepEstimate, ends: Sequence[float], held: Sequence[int]) -> None:
-        """Steps in a row that are alike."""
         steps = len(ends)
         self._ends.extend(ends)
         self._held.extend(held)
@@ -87,12 +85,10 @@ class StepLog:
 
     @property
     def num_steps(self) -> int:
-        """Steps so far."""
         return len(self._ends)
 
     @cached_property
     def steps(self) -> Steps:
-        """The steps as arrays, once the run is over."""
         return Steps(**self._columns())
 
     def _columns(self) -> dict[str, Any]:
@@ -124,14 +120,12 @@ class StagedLog(StepLog):
         """Of each step."""
 
     def step(self, plan: Plan, shape: StepShape, estimate: StepEstimate, span: Span, held: Sequence[int]) -> None:
-        """One step."""
         super().step(plan, shape, estimate, span, held)
         assert isinstance(span, StagedSpan)
         self.spans.append(span)
 
     @cached_property
     def steps(self) -> Steps:
-        """The steps as arrays, with when they were on each stage."""
         return StagedSteps(**self._columns(), stages=np.array([span.stages for span in self.spans]))
 
 
@@ -154,7 +148,6 @@ class EngineRun:
 
 
 def new_log(pool: ServingPool, num_requests: int) -> StepLog:
-    """A watcher for one replica of a pool."""
     log = StepLog if pool.deployment.layout.pipeline == 1 else StagedLog
     return log(num_requests, takes_in=pool.role == DECODE)
 
@@ -229,7 +222,6 @@ class StagedSteps(Steps):
 
     @property
     def by_stage(self) -> Array:
-        """When each step was on each stage."""
         return self.stages
 
     def until(self, times: Array, seconds: Array) -> Array:
@@ -266,7 +258,6 @@ class Watched:
 
     @property
     def engines(self) -> tuple[EngineRun, ...]:
-        """Every replica of the run; those that served nobody have nothing to show."""
         return tuple(
             EngineRun(record, replica, run.pool.timer, log, run.pool)
             for run, logs in zip(self.forecast.pools, self.logs, strict=True)

@@ -171,13 +171,11 @@ def _transfers(run: Watched, start: float, begin: float, end: float) -> tuple[Sl
 
 
 def _chosen(engine: EngineRun, start: float, begin: float, end: float) -> Array:
-    """Numbers of the steps in a window."""
     ends, begins = _moments(engine, start)
     return np.flatnonzero((ends > begin) & (begins < end))
 
 
 def _moments(engine: EngineRun, start: float) -> tuple[Array, Array]:
-    """When each step ended and began."""
     steps, log = engine.log.steps, engine.log
     if isinstance(log, StagedLog):
         return steps.ends - start, np.array([span.start for span in log.spans]) - start
@@ -206,7 +204,6 @@ def _engine(engine: EngineRun, name: str, workload: Workload, start: float, begi
 
 
 def _steps(engine: EngineRun, start: float, chosen: Array) -> list[StepSlice]:
-    """Steps with their kernels, those of the head last."""
     steps, timer = engine.log.steps, engine.timer
     order = sorted(range(len(timer.kernels)), key=lambda column: timer.kernels[column][1] in LAST)
     order.append(len(timer.kernels))  # waiting for other replicas comes last
@@ -239,7 +236,6 @@ def _step(engine: EngineRun, index: int, stage: int, ends: tuple[float, float], 
 
 
 def _stages(engine: EngineRun, log: StagedLog, start: float, chosen: Array) -> list[StepSlice]:
-    """Steps on each stage of a pipeline."""
     return [
         _step(engine, index, stage, (begin - start, end - start), [])
         for index in chosen.tolist()

@@ -7,8 +7,7 @@ from enum import Enum
 from typing import Any
 
 from infercast.engines.base import DEFAULT_ENGINE, engine_named
-from infercast.forecast.intervals import Intervals
-from infercast.forecast.slo import Percentiles
+from infercast.forecast.plan.figures import Figures
 from infercast.models.layout import ParallelLayout
 from infercast.shown import Shown
 
@@ -48,7 +47,6 @@ class Candidate:
 
     @property
     def gpus(self) -> int:
-        """GPUs of all pools."""
         return sum(pool.replicas * pool.layout.gpus for pool in self.pools)
 
     @property
@@ -59,7 +57,6 @@ class Candidate:
 
     @property
     def unit(self) -> Candidate:
-        """One replica of each pool."""
         prefill = None if self.prefill is None else self.prefill.unit
         return replace(self, replicas=1, prefill=prefill)
 
@@ -114,31 +111,6 @@ def _word(value: Any) -> str:
     return ("off", "on")[value] if isinstance(value, bool) else str(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """What all GPUs of a candidate draw."""
-
-    gpu_watts: float
-    """Of the boards, on average."""
-    wall_watts: float
-    """With servers and building, on average."""
-    peak_watts: float
-    """Of the servers at the wall, without the building, while every GPU is in its step that draws most."""
-    joules_per_output_token: float
-    """Of the boards ..."""
-    wall_joules_per_output_token: float
-    """... and with servers and building."""
-    usd_per_hour: float | None
-    """Of electricity; None without a price."""
-    grams_co2_per_million_output_tokens: float | None
-    """None without a factor of the grid."""
-    low: float
-    """The ends of the 80 % interval of the boards' joules, as factors."""
-    high: float
-    source: str
-    """What the power of the GPUs is known from."""
-
-
 class Stage(Enum):
     """How far a candidate came."""
 
@@ -152,54 +124,6 @@ class Stage(Enum):
     """A short simulation placed it behind others."""
     SIMULATED = "simulated"
     """The whole workload was simulated."""
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """What users of a candidate would see; times in seconds, rates a second."""
-
-    ttft: Percentiles
-    tpot: Percentiles | None
-    end_to_end: Percentiles
-    output_tokens_per_second: float
-    requests_per_second: float
-    attainment: float
-    """The share of requests that keep every limit of the SLO."""
-    goodput: float
-    """Requests a second that do."""
-    headroom: float
-    """The smallest limit / forecast; above 1 the SLO holds."""
-    tightest: str
-    """The limit that it is the headroom of, such as ``ttft_p99``."""
-    state: str
-    """``stable``, ``backlogged`` or ``overloaded``."""
-    capacity: float | None
-    """Requests a second that can be served, where it is known."""
-    busy: float
-    """Share of the time in which the busiest replica computes."""
-    kv_peak: float
-    """Most of the KV cache that was in use at a time."""
-    bottleneck: str
-    """What limits it, in words."""
-    source: str
-    """What the weakest of the estimates that count rests on."""
-    intervals: Intervals | None = None
-    """80 % intervals of latencies and rates; None where nobody asked."""
-    odds: float | None = None
-    """The probability that the SLO holds; None where there are no intervals."""
-    asked_odds: float = 0.0
-    """What that has to be at least."""
-    drawn: Drawn | None = None
-    """What all its GPUs draw; None where their power is not known."""
-    beyond: str = ""
-    """Which budget it breaks, in words; empty if none."""
-
-    @property
-    def holds(self) -> bool:
-        """Whether the SLO does, by the forecast's own numbers, as surely as it is asked for, and within the budgets."""
-        is_steady = self.state not in ("overloaded", "filling")
-        kept = is_steady and self.headroom > 1.0 and (self.odds or 0.0) >= self.asked_odds
-        return kept and not self.beyond
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -224,7 +148,6 @@ class Row(Shown):
 
     @property
     def gpus(self) -> int:
-        """GPUs of all pools."""
         return self.candidate.gpus
 
     @property
@@ -248,5 +171,4 @@ class Row(Shown):
 
 
 def format_share(share: float) -> str:
-    """A share in a sentence."""
     return f"{100.0 * share:.0f} %" if share >= 0.005 else "less than 1 %"

@@ -14,35 +14,25 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from math import inf
-from typing import Any, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import NamedTuple
 
 from infercast.engines.timer import KernelTimer
 from infercast.errors import InfercastError
-from infercast.forecast.explain.kernels import Phase, host_bound_share
 from infercast.forecast.intervals import Intervals, forecast_intervals
-from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage
+from infercast.forecast.plan.candidate import Candidate, Row, Stage
 from infercast.forecast.plan.executors import Executor
-from infercast.forecast.plan.question import Question, beyond_budget, deployed, drawn_of, own_timer
+from infercast.forecast.plan.figures import figures_of
+from infercast.forecast.plan.question import Question, beyond_budget, deployed, own_timer
 from infercast.forecast.plan.screening import HOPELESS, Option
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
-from infercast.forecast.slo import QUANTITIES, Slo, attainment
+from infercast.forecast.slo import served_headroom
 from infercast.forecast.system import System, system_of, two_pools
-from infercast.forecast.verdict import counted, odds, value_of
-from infercast.serve.record import Served
 from infercast.serve.workload.redraw import dealt_out
 from infercast.serve.workload.synthetic import synthetic_workload
-from infercast.units import format_percent
-
-Array = npt.NDArray[Any]
 
 CLEARLY = 0.75
 """A run that is to decide its own length is of no interest where its first requests keep so little of a limit."""
-FULL = 0.95
-"""Share of the KV cache from which on it is what limits."""
 
 
 def evaluate(candidate: Candidate, question: Question, *, medians: bool = True) -> Row:
@@ -51,7 +41,6 @@ def evaluate(candidate: Candidate, question: Question, *, medians: bool = True) 
 
 
 def evaluate_closely(candidate: Candidate, question: Question) -> Row:
-    """The same with intervals and the odds that follow from them."""
     return _row(candidate, question, intervals=True)
 
 
@@ -106,65 +95,6 @@ def short_headroom(question: Question, candidate: Candidate, timers: Sequence[Ke
     return served_headroom(served, question.slo)[0]
 
 
-def served_headroom(served: Served, slo: Slo) -> tuple[float, str]:
-    """The smallest limit / what requests saw, and the name of that limit."""
-    rooms = []
-    for limit in slo.limits:
-        values: Array = getattr(served, QUANTITIES[limit.quantity])
-        if values.size:
-            value = values.mean() if limit.percentile is None else np.percentile(values, limit.percentile)
-            rooms.append((limit.seconds / max(float(value), 1e-12), limit.name))
-    return min(rooms, default=(inf, ""))
-
-
-def figures_of(forecast: Forecast, slo: Slo, times: int = 1, *, intervals: bool = False) -> Figures:
-    """What a plan says of a forecast, of which there are so ``many`` side by side."""
-    rooms = {limit.name: limit.seconds / max(value_of(forecast, limit), 1e-12) for limit in slo.limits}
-    tightest = min(rooms, key=lambda name: rooms[name])
-    bands = forecast_intervals(forecast) if intervals else None
-    capacity, share = forecast.state.capacity, attainment(forecast.clients, slo, counted(forecast))
-    return Figures(
-        ttft=forecast.ttft,
-        tpot=forecast.tpot,
-        end_to_end=forecast.end_to_end,
-        output_tokens_per_second=times * forecast.output_tokens_per_second,
-        requests_per_second=times * forecast.requests_per_second,
-        attainment=share,
-        goodput=times * share * forecast.requests_per_second,
-        headroom=rooms[tightest],
-        tightest=tightest,
-        state=forecast.state.word,
-        capacity=None if capacity is None else times * capacity,
-        busy=max(load.busy for load in forecast.engines),
-        kv_peak=forecast.kv_usage.peak,
-        bottleneck=bottleneck(forecast),
-        source=forecast.source,
-        intervals=bands,
-        odds=None if bands is None else odds(forecast, slo, bands),
-        drawn=drawn_of(forecast, times),
-    )
-
-
-def bottleneck(forecast: Forecast) -> str:
-    """What limits a run, in a few words."""
-    if forecast.saturation is not None:
-        return f"more arrives than can be served: {forecast.saturation.capacity:.3g} requests/s"
-    if forecast.kv_usage.peak >= FULL and forecast.waiting.peak > 0:
-        return f"the KV cache: {format_percent(forecast.kv_usage.peak)} in use at most"
-    share = host_bound_share(forecast.phases)
-    if share > 0.5:
-        return f"the host: GPUs wait for it in {format_percent(share)} of the time of steps"
-    longest = max(forecast.phases, key=lambda phase: phase.whole)
-    return _largest(longest)
-
-
-def _largest(phase: Phase) -> str:
-    family = max(phase.families, key=lambda each: each.seconds)
-    steps = "steps with prompts" if phase.name == "prefill" else "steps that decode"
-    held = f", bound by {family.bound}" if family.bound else ""
-    return f"{family.family} in {steps}: {format_percent(family.share)} of their GPU time{held}"
-
-
 SHORT = 200
 """Requests of a short simulation."""
 PROMISING = 0.9
@@ -203,7 +133,6 @@ class Rounds:
         return [option for _, option in sorted(kept, key=lambda pair: -pair[0])]
 
     def simulate(self, candidates: Iterable[Candidate]) -> list[Row]:
-        """The whole workload on each of them."""
         asked = list(candidates)
         new = [each for each in dict.fromkeys(asked) if not self._is_done(each)]
         if new:
@@ -231,19 +160,16 @@ class Rounds:
 
 
 def closely(asked: tuple[Candidate, float | None], question: Question) -> Row:
-    """A candidate with intervals, at a rate of its own if there is one."""
     candidate, rate = asked
     return evaluate_closely(candidate, question if rate is None else question.at_rate(rate / question.rate))
 
 
 def at_rate(asked: tuple[Candidate, float], question: Question) -> Row:
-    """A candidate whose requests come so many times as fast."""
     candidate, factor = asked
     return evaluate(candidate, question.at_rate(factor), medians=False)
 
 
 def short(option: Option, question: Question) -> float:
-    """The headroom of a short simulation."""
     candidate = option.candidate
     try:
         timers = [own_timer(question.site, pool.unit) for pool in candidate.pools]
@@ -268,7 +194,7 @@ def climb(
         promising = rounds.screen([each[0] for each in kinds.values()])
         if _first_that_holds(rounds, promising):
             return level
-        close = [option.candidate for option in promising if _room(rounds, option) >= CLOSE]
+        close = [option.candidate for option in promising if (rounds.rows[option.candidate].headroom or 0.0) >= CLOSE]
         others = [option for each in close[:MOST_CLOSE] for option in kinds[each.stem][1:]]
         if _first_that_holds(rounds, rounds.screen(others)):
             return level
@@ -276,16 +202,11 @@ def climb(
 
 
 def _first_that_holds(rounds: Rounds, options: Sequence[Option]) -> bool:
-    """Simulate one pair after the other until one of them keeps the SLO."""
     for first in range(0, len(options), PAIR):
         found = rounds.simulate(option.candidate for option in options[first : first + PAIR])
         if any(row.holds for row in found):
             return True
     return False
-
-
-def _room(rounds: Rounds, option: Option) -> float:
-    return rounds.rows[option.candidate].headroom or 0.0
 
 
 def halve(rounds: Rounds, options: Sequence[Option], value: Callable[[Option], float], most: int) -> None:

@@ -53,7 +53,6 @@ class WorkerError(InfercastError):
 
 
 def processors() -> int:
-    """How many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -72,7 +71,6 @@ class Processes:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def map(self, function: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
-        """What the function makes of each item, in the order of the items."""
         every, done = list(items), 0
         while done < len(every) and self._is_here(len(every) - done):
             start = time.perf_counter()
@@ -157,7 +155,6 @@ class Processes:
         return self._pool
 
     def _kill(self) -> None:
-        """End all workers now, in the middle of their work."""
         pool, self._pool = self._pool, None
         if pool is None:
             return
@@ -167,7 +164,6 @@ class Processes:
             worker.terminate()
 
     def close(self) -> None:
-        """End all workers."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
@@ -217,7 +213,6 @@ class Serial:
     width = 1
 
     def map(self, function: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
-        """What the function makes of each item."""
         return map(function, items)
 
 
@@ -256,7 +251,6 @@ def _others(value: Any) -> dict[str, Any]:
 
 
 def _field_names(value: Any) -> tuple[str, ...] | None:
-    """Of a dataclass or a named tuple."""
     if is_dataclass(value) and not isinstance(value, type):
         return tuple(each.name for each in fields(value))
     return getattr(value, "_fields", None) if isinstance(value, tuple) else None
@@ -318,7 +312,6 @@ class RayCluster:
         self.width = max(1, int(ray.cluster_resources().get("CPU", 1)))
 
     def map(self, function: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
-        """What the function makes of each item, in the order of the items."""
         every, ray = list(items), self._ray
         work = ray.remote(_work_on_ray).options(max_retries=TRIES - 1, retry_exceptions=[OSError, MemoryError])
         shared = ray.put(function)
@@ -351,7 +344,6 @@ class RayCluster:
         return answers
 
     def close(self) -> None:
-        """Leave the cluster."""
         self._ray.shutdown()
 
 
@@ -386,11 +378,9 @@ class Resumed:
 
     @property
     def width(self) -> int:
-        """Of those who do the work."""
         return self._executor.width
 
     def map(self, function: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
-        """What the function makes of each item, in the order of the items."""
         every = list(items)
         asked = _digest([_package(), to_plain(function)])
         keys = [_digest([asked, to_plain(item)]) for item in every]

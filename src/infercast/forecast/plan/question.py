@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from infercast.engines.base import Deployment, engine_named
 from infercast.engines.settings import changed
@@ -28,7 +28,8 @@ from infercast.forecast.calibration import Calibration
 from infercast.forecast.deploy import deploy, layout_arguments, load_device, load_model
 from infercast.forecast.energy import Facility, server_around, wall_watts
 from infercast.forecast.layouts import valid_layouts
-from infercast.forecast.plan.candidate import Candidate, Drawn, Row, Settings, Stage
+from infercast.forecast.plan.candidate import Candidate, Row, Settings, Stage
+from infercast.forecast.plan.figures import Drawn
 from infercast.forecast.slo import Slo
 from infercast.forecast.system import DEFAULT_LINK
 from infercast.hardware import Gpu
@@ -45,18 +46,22 @@ from infercast.serve.workload.redraw import redrawn_with
 from infercast.shown import Answer
 from infercast.units import format_watts
 
-if TYPE_CHECKING:
-    from infercast.forecast.result import Forecast
-
 
 class Axis(NamedTuple):
     """One thing to choose."""
 
     name: str
-    values: Callable[[Question, Candidate], Iterable[Any]]
-    """What there is to choose from for a candidate."""
-    put: Callable[[Candidate, Any], Candidate]
-    """The candidate with the choice made."""
+    """Of the field of a candidate that has the choice, where there is one."""
+    values: Callable[[Question, Candidate], Iterable[Any]] | tuple[Any, ...] | str
+    """What there is to choose from: for a candidate, the same for all, or the name of a field of the question."""
+    put: Callable[[Candidate, Any], Candidate] | None = None
+    """The candidate with the choice made; None: with the value in its field. Questions are pickled, so no lambda."""
+
+    def choices(self, question: Question, candidate: Candidate) -> Iterator[Candidate]:
+        """The candidate with each of the values."""
+        given = getattr(question, self.values) if isinstance(self.values, str) else self.values
+        for value in given(question, candidate) if callable(given) else given:
+            yield replace(candidate, **{self.name: value}) if self.put is None else self.put(candidate, value)
 
 
 @lru_cache(maxsize=64)
@@ -72,12 +77,10 @@ def model_of(model: str, quantization: str | None, kv_cache_dtype: str, engine: 
 
 @lru_cache(maxsize=64)
 def device_of(gpu: str, network: str | None) -> Gpu:
-    """The GPU with its network."""
     return load_device(gpu, network)
 
 
 def config_of(question: Question, candidate: Candidate) -> ModelConfig | None:
-    """The model as the candidate would load it."""
     return model_of(question.model, candidate.quantization, candidate.kv_cache_dtype, candidate.engine)
 
 
@@ -115,35 +118,11 @@ def _settings(question: Question, candidate: Candidate) -> Iterable[tuple[tuple[
 
 def setting_axis(name: str, values: tuple[Any, ...]) -> Axis:
     """One more setting of the engine, by its own name, combined with all others."""
-    return Axis(name, _Fixed(values), _Setting(name))
+    return Axis(name, values, partial(_put_setting, name))
 
 
-@dataclass(frozen=True, slots=True)
-class _Fixed:
-    """The same values for every candidate; a class, so that it can be pickled."""
-
-    among: tuple[Any, ...]
-
-    def __call__(self, question: Question, candidate: Candidate) -> Iterable[Any]:
-        return self.among
-
-
-@dataclass(frozen=True, slots=True)
-class _Setting:
-    """Sets one setting."""
-
-    name: str
-
-    def __call__(self, candidate: Candidate, value: Any) -> Candidate:
-        return candidate.with_settings(**{self.name: value})
-
-
-def _engines(question: Question, candidate: Candidate) -> Iterable[str]:
-    return question.engines
-
-
-def _gpus(question: Question, candidate: Candidate) -> Iterable[str]:
-    return question.gpus
+def _put_setting(name: str, candidate: Candidate, value: Any) -> Candidate:
+    return candidate.with_settings(**{name: value})
 
 
 def _power_limits(question: Question, candidate: Candidate) -> Iterable[float | None]:
@@ -165,24 +144,8 @@ def check_power_limits(limits: Iterable[float | None], gpus: Iterable[str], netw
             raise InputError(f"a power limit of {limit:g} W is lower than these GPUs take: {known} on")
 
 
-def _put_engine(candidate: Candidate, value: str) -> Candidate:
-    return replace(candidate, engine=value)
-
-
-def _put_gpu(candidate: Candidate, value: str) -> Candidate:
-    return replace(candidate, gpu=value)
-
-
-def _put_power_limit(candidate: Candidate, value: float | None) -> Candidate:
-    return replace(candidate, power_limit=value)
-
-
 def _put_formats(candidate: Candidate, value: tuple[str | None, str]) -> Candidate:
     return replace(candidate, quantization=value[0], kv_cache_dtype=value[1])
-
-
-def _put_layout(candidate: Candidate, value: ParallelLayout) -> Candidate:
-    return replace(candidate, layout=value)
 
 
 def _put_settings(candidate: Candidate, value: tuple[tuple[str, Any], ...]) -> Candidate:
@@ -190,11 +153,11 @@ def _put_settings(candidate: Candidate, value: tuple[tuple[str, Any], ...]) -> C
 
 
 AXES = (
-    Axis("engine", _engines, _put_engine),
-    Axis("gpu", _gpus, _put_gpu),
-    Axis("power_limit", _power_limits, _put_power_limit),
+    Axis("engine", "engines"),
+    Axis("gpu", "gpus"),
+    Axis("power_limit", _power_limits),
     Axis("formats", _formats, _put_formats),
-    Axis("layout", _layouts, _put_layout),
+    Axis("layout", _layouts),
     Axis("settings", _settings, _put_settings),
 )
 
@@ -258,25 +221,6 @@ BUSY = 0.6
 """Share of its limit that a board draws on average while it serves, roughly: for an order before anything is timed."""
 
 
-def drawn_of(forecast: Forecast, times: int = 1) -> Drawn | None:
-    """What a forecast draws, of which there are so many side by side; None where the power of a GPU is not known."""
-    energy, wall = forecast.energy, forecast.wall
-    if energy is None or wall is None:
-        return None
-    return Drawn(
-        gpu_watts=times * wall.gpu_watts,
-        wall_watts=times * wall.watts,
-        peak_watts=times * wall.peak_watts / wall.pue,
-        joules_per_output_token=energy.joules_per_output_token,
-        wall_joules_per_output_token=wall.joules_per_output_token,
-        usd_per_hour=None if wall.usd_per_hour is None else times * wall.usd_per_hour,
-        grams_co2_per_million_output_tokens=wall.grams_co2_per_million_output_tokens,
-        low=energy.low / energy.joules,
-        high=energy.high / energy.joules,
-        source=energy.source,
-    )
-
-
 def least_watts(question: Question, candidate: Candidate) -> float:
     """What its servers draw at the wall at least, before anything is timed: GPUs that idle."""
     return wall_watts([(*_placed(question, pool), _idle(question, pool)) for pool in candidate.pools], 1.0)
@@ -327,25 +271,13 @@ class Objective(NamedTuple):
     """Whether what is known before anything is timed is no more than an order."""
 
 
-def _cost(question: Question, candidate: Candidate) -> float:
-    cost = question.cost(candidate)
-    return inf if cost is None else cost
+def _or_worst(value: float | None) -> float:
+    """What is not known is worse than all that is."""
+    return inf if value is None else value
 
 
-def _num_gpus(question: Question, candidate: Candidate) -> float:
-    return float(candidate.gpus)
-
-
-def _cost_of(row: Row) -> float:
-    return inf if row.cost is None else row.cost
-
-
-def _gpus_of(row: Row) -> float:
-    return float(row.gpus)
-
-
-def _joules(question: Question, candidate: Candidate) -> float:
-    return rough_joules(question, candidate)
+def _rate_of(row: Row) -> float:
+    return 0.0 if row.rate is None else -row.rate
 
 
 def _joules_of(row: Row) -> float:
@@ -353,21 +285,22 @@ def _joules_of(row: Row) -> float:
     return inf if drawn is None else drawn.wall_joules_per_output_token
 
 
-def _latency_of(row: Row) -> float:
-    return inf if row.figures is None else row.figures.end_to_end.mean
-
-
-def _rate_of(row: Row) -> float:
-    return 0.0 if row.rate is None else -row.rate
-
-
 OBJECTIVES = {
     each.name: each
     for each in (
-        Objective("cost", "costs least", _cost, _cost_of),
-        Objective("gpus", "needs fewest GPUs", _num_gpus, _gpus_of),
-        Objective("energy", "takes least energy at the wall for each output token", _joules, _joules_of, rough=True),
-        Objective("latency", "answers soonest", None, _latency_of),
+        Objective(
+            "cost",
+            "costs least",
+            lambda question, candidate: _or_worst(question.cost(candidate)),
+            lambda row: _or_worst(row.cost),
+        ),
+        Objective("gpus", "needs fewest GPUs", lambda _, candidate: float(candidate.gpus), lambda row: float(row.gpus)),
+        Objective(
+            "energy", "takes least energy at the wall for each output token", rough_joules, _joules_of, rough=True
+        ),
+        Objective(
+            "latency", "answers soonest", None, lambda row: inf if row.figures is None else row.figures.end_to_end.mean
+        ),
         Objective("throughput", "serves most requests per second", None, _rate_of, finds_rate=True),
     )
 }
@@ -454,22 +387,18 @@ class Question:
 
     @property
     def all_prices(self) -> tuple[float | None, ...]:
-        """One for each kind of GPU."""
         return self.prices or (None,) * len(self.gpus)
 
     @cached_property
     def price_of(self) -> dict[str, float | None]:
-        """Money an hour by GPU."""
         return dict(zip(self.gpus, self.all_prices, strict=True))
 
     @property
     def goal(self) -> Objective:
-        """What is best."""
         return OBJECTIVES[self.objective]
 
     @cached_property
     def longest(self) -> int:
-        """Tokens of the longest request."""
         return max(request.num_input + request.num_output for request in self.workload.requests)
 
     @cached_property
@@ -529,7 +458,7 @@ class Question:
         """One replica of every kind, all axes combined, those that share step times next to each other."""
         found = [Candidate(engine="", gpu="")]
         for axis in self.axes:
-            found = [axis.put(each, value) for each in found for value in axis.values(self, each)]
+            found = [choice for each in found for choice in axis.choices(self, each)]
         for each in found:
             yield each.with_settings(**{engine_named(each.engine).bounds[2]: self.model_len, **dict(each.settings)})
 

@@ -53,7 +53,6 @@ from infercast.forecast.slo import Limit, Slo
 from infercast.forecast.system import link_between
 from infercast.models.spec import ModelConfig
 from infercast.ops.op import tensor_rate_of
-from infercast.serve.fleet.two_pools import Link
 from infercast.serve.step import StepEstimate
 from infercast.units import format_gpus, format_seconds, format_watts
 
@@ -97,7 +96,6 @@ class Bounds(NamedTuple):
 
 @lru_cache(maxsize=256)
 def work_of(config: ModelConfig) -> Work:
-    """What one token asks of it."""
     weights, hidden = config.weights, config.hidden
 
     def bare(dtype: str) -> float:
@@ -121,14 +119,12 @@ def work_of(config: ModelConfig) -> Work:
 
 
 def lengths_of(question: Question) -> Lengths:
-    """What the requests of a question ask for."""
     requests = question.workload.requests
     new = [max(1, each.num_input - sum(part.num_tokens for part in each.prefix)) for each in requests]
     return Lengths(np.array(new, dtype=float), np.array([each.num_output for each in requests], dtype=float))
 
 
 def bounds_of(question: Question, unit: Candidate, lengths: Lengths) -> Bounds:
-    """What one replica cannot beat."""
     config, gpu, layout = config_of(question, unit), device_of(unit.gpu, question.network), unit.layout
     assert config is not None
     work = work_of(config)
@@ -173,7 +169,6 @@ def most_headroom(question: Question, lengths: Lengths, prompts: Bounds, decodes
 
 
 def least_replicas(question: Question, bounds: Bounds) -> int:
-    """So many are needed at least."""
     return max(1, ceil(question.rate / bounds.rate)) if bounds.rate < inf else 1
 
 
@@ -226,7 +221,6 @@ class Load(NamedTuple):
 
     @property
     def tpot(self) -> float:
-        """Mean time between tokens."""
         return self.step / self.tokens / max(1.0 - self.busy, CLOSE)
 
 
@@ -239,7 +233,6 @@ class Steps:
         self.mixed = cache(self._mixed)
 
     def _decode(self, count: int) -> float:
-        """Seconds of a step of so many decoding sequences."""
         context = int(self.mix.context)
         return _seconds(self._timer.decode(count, count * context, lambda: [context] * count, 1))
 
@@ -312,7 +305,6 @@ class Engine:
         return found
 
     def ttft(self, load: Load, percentile: float | None) -> float:
-        """Seconds to the first token."""
         mean = self._path + load.step / 2
         own = self.added(self._mix.prompt(percentile), load.batch) + load.step
         work = load.added + load.step / self._stages
@@ -326,7 +318,6 @@ class Engine:
         return mean + max(own, typical + tail * work / max(1.0 - load.busy, CLOSE), own + queue)
 
     def tpot(self, load: Load, percentile: float | None) -> float:
-        """Seconds between tokens."""
         if percentile is None or load.batch <= 0:
             return load.tpot
         off = NormalDist().inv_cdf(min(max(percentile / 100, 1e-3), 0.999))
@@ -404,7 +395,6 @@ class Stem(NamedTuple):
     """The least that each unit needs."""
 
     def least(self, question: Question) -> Candidate:
-        """The smallest deployment that might do."""
         replicas, unit = min(zip(self.replicas, self.units, strict=True), key=lambda pair: pair[0])
         return unit.times(replicas)
 
@@ -594,7 +584,7 @@ def _pairs(question: Question, first: Half, second: Half, mix: Mix) -> list[Opti
     except InfercastError:
         return []
     config = deployed(question.site, second.unit).model
-    moved = _transfer_seconds(wire, config.sequence_bytes(round(mix.inputs)))
+    moved = wire.latency + config.sequence_bytes(round(mix.inputs)) / wire.sending
     made: dict[tuple[int, int], Guess] = {}
 
     def ask(prefills: int, decodes: int) -> Guess:
@@ -614,7 +604,3 @@ def _pairs(question: Question, first: Half, second: Half, mix: Mix) -> list[Opti
             if question.allows(pair):
                 options.append(Option(pair, question.cost(pair), ask(prefills, enough)))
     return options
-
-
-def _transfer_seconds(wire: Link, size: float) -> float:
-    return wire.latency + size / wire.sending

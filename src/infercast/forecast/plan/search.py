@@ -11,9 +11,10 @@ from typing import TypeVar
 
 from infercast.engines.base import engine_named
 from infercast.errors import InfercastError
-from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage, format_share
+from infercast.forecast.plan.candidate import Candidate, Row, Stage, format_share
 from infercast.forecast.plan.evaluate import Rounds, at_rate, climb, halve
 from infercast.forecast.plan.executors import Executor, Serial
+from infercast.forecast.plan.figures import Figures
 from infercast.forecast.plan.question import Nearest, Plan, Question, deployed
 from infercast.forecast.plan.screening import HOPELESS, Option, Stem, lengths_of, look_at, pool_options, stems_of
 from infercast.forecast.slo import QUANTITIES, Limit, Slo
@@ -27,17 +28,14 @@ SURE_ODDS = 0.9
 
 
 def named(row: Row) -> str:
-    """A candidate as part of a sentence."""
     return str(row.candidate)
 
 
 def money(cost: float | None) -> str:
-    """An hour of it."""
     return "an unknown price" if cost is None else f"${cost:,.2f} per hour"
 
 
 def why_lost(question: Question, best: Row, other: Row | None) -> str:
-    """Why the runner-up is not the winner."""
     if other is None:
         return "Nothing else keeps the SLO within these limits."
     goal, figures, theirs = question.goal, best.figures, other.figures
@@ -62,7 +60,6 @@ def why_lost(question: Question, best: Row, other: Row | None) -> str:
 
 
 def changes_of(question: Question, best: Row, held: Sequence[Row], most: float | None) -> tuple[str, ...]:
-    """What would change the decision."""
     found = []
     if most is not None and not question.goal.finds_rate:
         capacity = None if best.figures is None else best.figures.capacity
@@ -108,7 +105,6 @@ def _surer(best: Row, held: Sequence[Row]) -> list[str]:
 
 
 def why_none(question: Question, rows: Sequence[Row]) -> str:
-    """Which constraint fails where nothing keeps the SLO."""
     tried = [row for row in rows if row.stage is not Stage.REFUSED]
     if not tried:
         reason = rows[0].reason if rows else "no layout is allowed"
@@ -136,7 +132,6 @@ def why_none(question: Question, rows: Sequence[Row]) -> str:
 
 
 def notes_of(question: Question, rows: Sequence[Row]) -> tuple[str, ...]:
-    """What to know before acting on it."""
     name = engine_named(question.engines[0]).bounds[2]
     notes = [f"{name} is {question.model_len:,}; the longest request has {question.longest:,} tokens"]
     if len(question.quantizations) > 1 or question.quantizations[0] is not None:
@@ -304,7 +299,6 @@ def _with_looser_limits(rounds: Rounds) -> list[Option]:
 
 
 def _what_fits(question: Question) -> tuple[Nearest, ...]:
-    """The smallest number of GPUs on which the model fits at all."""
     for times in LARGER:
         larger = replace(question, max_gpus=times * question.max_gpus)
         for unit in larger.units():
@@ -354,12 +348,13 @@ def plan(question: Question, workers: Executor | None = None, tell: Callable[[st
     if best is not None and not question.goal.finds_rate:
         _rivals(rounds, options, best)
         rounds.simulate(_as_good(question, options, best))
-        rounds.simulate([*_like(best.candidate, options), *likely_front(options, REACH * _price(best))])
+        dearest = REACH * (inf if best.cost is None else best.cost)
+        rounds.simulate([*_like(best.candidate, options), *likely_front(options, dearest)])
         best = _best(rounds)
     held = [row for row in rounds.rows.values() if row.holds]
     spent = question.goal.value if question.goal.rough else None
     front, runner_up = front_of(held, best, spent), _runner_up(rounds, best)
-    closely = dict.fromkeys(row.candidate for row in (*([best] if best else []), *front, *_some(runner_up)))
+    closely = dict.fromkeys(row.candidate for row in (best, *front, runner_up) if row is not None)
     rounds.look_closely(closely)
     best, runner_up = _again(rounds, best), _again(rounds, runner_up)
     most = None if best is None else _most_rate(rounds, best)
@@ -403,7 +398,6 @@ def _look(rounds: Rounds, stems: list[Stem]) -> tuple[list[Option], list[Row], l
 
 
 def _simulate(rounds: Rounds, options: list[Option]) -> None:
-    """Simulate what may be best."""
     goal, question = rounds.question.goal, rounds.question
     if goal.known is not None:
         climb(rounds, options, partial(goal.known, question))
@@ -517,14 +511,6 @@ def _again(rounds: Rounds, row: Row | None) -> Row | None:
     return None if row is None else rounds.rows[row.candidate]
 
 
-def _some(row: Row | None) -> list[Row]:
-    return [] if row is None else [row]
-
-
-def _price(row: Row) -> float:
-    return inf if row.cost is None else row.cost
-
-
 def _unlooked(question: Question, stems: Sequence[Stem]) -> list[Row]:
     """Stems that cost too much however well they do."""
     rows = []
@@ -539,7 +525,6 @@ def _unlooked(question: Question, stems: Sequence[Stem]) -> list[Row]:
 def _ranked(
     question: Question, rounds: Rounds, options: Sequence[Option], others: Sequence[Row], best: Row | None
 ) -> tuple[Row, ...]:
-    """Every row, best first."""
     rows = dict(rounds.rows)
     for option in options:
         if option.candidate not in rows:
@@ -556,7 +541,6 @@ def _ranked(
 
 
 def _said(question: Question, option: Option, best: Row | None) -> str:
-    """Why a candidate that was only estimated was not simulated."""
     room, known = option.guess.headroom, question.goal.known
     if best is not None and known is not None and known(question, option.candidate) > question.goal.value(best):
         return f"takes more than the best; a quick estimate has a headroom of {room:.2f}"

@@ -37,19 +37,16 @@ class Tips:
         self._texts: list[str] = []
 
     def put(self, artist: Artist, text: str) -> None:
-        """Say something about a part."""
         artist.set_gid(f"tip-{len(self._texts)}")
         self._texts.append(text)
 
     def write(self, svg: str) -> str:
-        """Put the texts where their parts are."""
         return re.sub(
             r'<g id="tip-(\d+)">', lambda found: f"<g><title>{escape(self._texts[int(found[1])])}</title>", svg
         )
 
 
 def inline_svg(figure: Figure, name: str, description: str, tips: Tips) -> str:
-    """A figure as an element of a page; the same figure gives the same text."""
     import matplotlib as mpl  # noqa: PLC0415 - only those who draw need it
 
     text = StringIO()
@@ -100,7 +97,6 @@ def drawn(name: str, description: str, size: tuple[float, float], paint: Paint) 
 
 
 def is_narrow(figure: Any) -> bool:
-    """Whether a figure is for a phone."""
     return bool(figure.get_figwidth() < HALF)
 
 
@@ -124,7 +120,6 @@ def wrapped(figure: Any, text: str, beside: float = 0.0) -> str:
 
 
 def inches(axes: Any) -> float:
-    """The width of a panel."""
     return float(axes.get_position().width * axes.figure.get_figwidth())
 
 
@@ -169,16 +164,13 @@ class Box(NamedTuple):
 
     @property
     def middle(self) -> tuple[float, float]:
-        """Across and up."""
         return (self.left + self.right) / 2, (self.bottom + self.top) / 2
 
     def meets(self, other: Box) -> bool:
-        """Whether both have a part in common."""
         across = self.left < other.right and other.left < self.right
         return across and self.bottom < other.top and other.bottom < self.top
 
     def is_in(self, other: Box) -> bool:
-        """Whether nothing of it is outside another."""
         across = other.left <= self.left and self.right <= other.right
         return across and other.bottom <= self.bottom and self.top <= other.top
 
@@ -266,22 +258,18 @@ class Stack(NamedTuple):
 
     @property
     def shown(self) -> list[Part]:
-        """Parts that are wide enough to be seen."""
         whole = sum(sum(part.widths) for part in self.parts)
         return [part for part in self.parts if sum(part.widths) >= 1e-3 * whole]
 
     def legend_columns(self, width: float) -> int:
-        """As many as have room in a figure of some width."""
         widest = max((len(part.name) for part in self.shown), default=1)
         return max(1, min(5, int(width / (HANDLE + LEGEND_LETTER * widest))))
 
     def height(self, width: float) -> float:
-        """Inches of the whole figure."""
         rows = -(-len(self.shown) // self.legend_columns(width))
         return 0.1 + len(self.labels) * self.spacing(width) + AXIS + 0.1 + LEGEND_ROW * rows
 
     def above(self, width: float) -> bool:
-        """Whether labels stand above their bars."""
         return width <= PHONE and self.left > 1.0
 
     def spacing(self, width: float) -> float:
@@ -289,11 +277,9 @@ class Stack(NamedTuple):
         return self.bar + (0.12 if self.above(width) else 0.0)
 
     def chart(self, name: str, description: str) -> str:
-        """The chart at both widths."""
         return draw(name, description, self.height(WIDTH), self.paint, phone_height=self.height(PHONE))
 
     def paint(self, figure: Any, tips: Tips) -> None:
-        """Bars, labels, and a legend below."""
         width = figure.get_figwidth()
         columns = self.legend_columns(width)
         below = AXIS + 0.1 + LEGEND_ROW * -(-len(self.shown) // columns)

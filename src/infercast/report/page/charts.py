@@ -60,7 +60,6 @@ PART_COLOURS = (
 
 
 def load_chart(overview: Overview) -> str:
-    """Requests in the system, tokens and KV cache over time."""
     load = overview.load
 
     def paint(figure: Any, tips: Tips) -> None:
@@ -112,7 +111,6 @@ def _count(number: int, noun: str) -> str:
 
 
 def slowest_chart(slowest: Sequence[SlowRequest]) -> str:
-    """Where the slowest first tokens spent their time."""
     parts = [
         Part(name, PART_COLOURS[number % len(PART_COLOURS)], [max(0.0, each.parts[name]) / MILLI for each in slowest])
         for number, name in enumerate(slowest[0].parts)
@@ -263,7 +261,6 @@ def _memory_name(axes: Axes, roofline: StepRoofline, words: str) -> Box:
 
 
 def _mark_size(point: RooflinePoint) -> float:
-    """Points across: area by share."""
     return 5 + 22 * sqrt(point.share)
 
 
@@ -312,7 +309,6 @@ def _panel(figure: Any, left: float) -> float:
 
 
 def _numbers(axes: Any, row: Row, runs: Sequence[SavedRun], tips: Tips) -> None:
-    """One number of every run."""
     scale = MILLI if row.unit == MILLI else 1.0
     labels = []
     for place, (run, value, band, cell) in enumerate(zip(runs, row.values, row.bands, row.cells(), strict=True)):
@@ -377,5 +373,4 @@ def steps_chart(runs: Sequence[SavedRun], kind: str) -> str:
 
 
 def _each(phase: SavedPhase, name: str) -> float:
-    """Milliseconds of a family in one step."""
     return phase.seconds.get(name, 0.0) / phase.steps / MILLI

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from infercast.forecast.result import Forecast
 from infercast.glossary import Term, glossary, spellings
-from infercast.report.forecast import CLASS_COLUMNS, TURN_COLUMNS, class_cells, session_rows, turn_cells
+from infercast.report.fields import cells
+from infercast.report.forecast import CLASS_FIELDS, TURN_FIELDS, session_rows
 
 FITS_PHONE, LONG, FIRST, SHORT, WRAPPED = 50, 15, 12, 10, 10
 """Letters of a row of a table that a phone has room for; of a cell that needs the width of a card, of a first cell that
@@ -31,12 +32,10 @@ class Section(NamedTuple):
 
     @property
     def html(self) -> str:
-        """The part as an element."""
         return f'<section id="{self.name}"><h2>{escape(self.title)}</h2>\n{self.body}</section>'
 
     @property
     def link(self) -> str:
-        """A link to it."""
         return f'<a href="#{self.name}">{escape(self.short or self.title)}</a>'
 
 
@@ -49,14 +48,12 @@ class Card(NamedTuple):
 
     @property
     def html(self) -> str:
-        """The card as an element."""
         note = f'<div class="interval">{escape(self.note)}</div>' if self.note else ""
         name, value = escape(self.name), escape(self.value)
         return f'<div class="card"><div class="name">{name}</div><div class="value">{value}</div>{note}</div>'
 
 
 def cards(shown: Iterable[Card], note: str) -> str:
-    """Several cards, and what holds for all of them."""
     return f'<div class="cards">{"".join(card.html for card in shown)}</div><p class="note">{escape(note)}</p>'
 
 
@@ -83,7 +80,6 @@ def facts_list(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]], words: tuple[int, ...] = (0,)) -> str:
-    """A table of plain text."""
     return table([escape(column) for column in columns], [[escape(cell) for cell in row] for row in rows], words)
 
 
@@ -148,13 +144,12 @@ def _text(cell: str) -> str:
 
 
 def part_sections(forecast: Forecast) -> list[Section]:
-    """Turns and classes, where a workload has any."""
     sections = []
     if (sessions := forecast.sessions) is not None:
-        turns = plain_table(TURN_COLUMNS, turn_cells(sessions))
+        turns = plain_table(*cells(TURN_FIELDS, sessions.turns))
         sections.append(Section("sessions", "Sessions", facts_list(session_rows(sessions)) + turns))
     if classes := forecast.classes:
-        sections.append(Section("classes", "Classes", plain_table(CLASS_COLUMNS, class_cells(classes), (0, 7))))
+        sections.append(Section("classes", "Classes", plain_table(*cells(CLASS_FIELDS, classes), (0, 7))))
     return sections
 
 
@@ -200,12 +195,10 @@ def explain_words(html: str) -> tuple[str, list[Term]]:
 
 
 def _plain(text: str) -> str:
-    """A spelling as the glossary has it."""
     return text.lower().replace("&amp;", "&")
 
 
 def glossary_list(terms: list[Term]) -> str:
-    """Terms and what they mean."""
     rows = [f'<dt>{escape(each.title)}</dt><dd id="term-{each.key}">{escape(each.meaning)}</dd>' for each in terms]
     return f'<dl class="glossary">{"".join(rows)}</dl>'
 
@@ -227,7 +220,6 @@ class Made(NamedTuple):
 
     @property
     def line(self) -> str:
-        """For the top of a page, as HTML."""
         parts = ["A forecast, not a measurement", f"infercast {self.version}", *self._day]
         return " \u00b7 ".join(f"<span>{escape(part)}</span>" for part in parts)
 
@@ -240,12 +232,10 @@ class Made(NamedTuple):
 
     @property
     def footer(self) -> str:
-        """The last line."""
         return f"A forecast by infercast {self.version}; nothing on this page was measured."
 
     @property
     def section(self) -> Section:
-        """For the end of a page."""
         rows = [("version", f"infercast {self.version}"), *(("date", each) for each in self._day)]
         command = f"<p>Command:</p><pre><code>{escape(self.command)}</code></pre>" if self.command else ""
         return Section("made", "How this page was made", command + facts_list(rows), "Command")
@@ -263,7 +253,6 @@ class Content(NamedTuple):
 
 
 def style_sheet() -> str:
-    """The style of all pages."""
     return resources.files("infercast").joinpath("report/page.css").read_text(encoding="utf-8")
 
 

@@ -15,18 +15,18 @@ from infercast.forecast.day import DayPlan, clock
 from infercast.forecast.explain.step_log import Watched
 from infercast.forecast.speculation import BreakEven
 from infercast.forecast.sweep import Sweep
-from infercast.report.caveats import caveats, caveats_of
+from infercast.report.caveats import caveats, caveats_of, shared_first
 from infercast.report.comparison import (
-    STEP_COLUMNS,
+    STEP_FIELDS,
     Names,
     family_columns,
     family_rows,
     headline_rows,
-    step_rows,
     step_title,
 )
-from infercast.report.day import COLUMNS, answer_of, basis_rows, day_caveats, replica_rows, title_of
+from infercast.report.day import POLICY_FIELDS, answer_of, basis_rows, day_caveats, replica_rows, title_of
 from infercast.report.deployment import drafting_words
+from infercast.report.fields import cells
 from infercast.report.forecast import system_facts
 from infercast.report.page.canvas import (
     INK,
@@ -84,7 +84,6 @@ class Plot(NamedTuple):
     """HTML below the title of a page."""
 
     def chart(self) -> str:
-        """An element of a page."""
         return draw(self.name, self.title, self.height, self.paint, phone_height=self.phone_height)
 
     def svg(self) -> str:
@@ -139,7 +138,6 @@ def _coloured(value: Any, colours: dict[str, str]) -> Any:
 
 
 def _recolour(artist: Any, colours: dict[str, str]) -> None:
-    """Give a part of a figure the colours that its placeholders stand for."""
     from matplotlib.colors import to_hex, to_rgba  # noqa: PLC0415 - loaded already
 
     def translated(colour: Any) -> Any:
@@ -167,7 +165,6 @@ APART = 0.2
 
 
 def sweep_plot(sweep: Sweep, version: str) -> Plot:
-    """The picture, and the table below it on a page."""
     name = UNITS.get(sweep.axis.name, sweep.axis.name)
     columns = columns_of(sweep)
     rows = [[column.cell(point) for column in columns] for point in sweep.simulated]
@@ -206,7 +203,6 @@ def _escaped(rows: list[list[str]]) -> list[list[str]]:
 
 
 def _panel(axes: Any, chart: Chart, tips: Tips, name: str) -> None:
-    """One chart with its lines, and what was promised."""
     scale = MILLI if chart.title in LATENCIES else 1.0
     for place, series in enumerate(chart.series):
         values = [value / scale for value in series.values]
@@ -258,7 +254,6 @@ def _bends(axes: Any, sweep: Sweep) -> None:
 
 
 def _across(axes: Any, value: float) -> float:
-    """Where a value stands, as a share of the width of a chart."""
     begin, end = axes.get_xlim()
     return float((value - begin) / (end - begin))
 
@@ -269,9 +264,6 @@ POLICY_LINES = {"fixed": "-", "scheduled": "--", "autoscaled": "-"}
 
 
 def day_plot(plan: DayPlan, version: str) -> Plot:
-    """The picture, and the tables below it on a page."""
-    rows = [[column.cell(day) for column in COLUMNS] for day in plan.policies]
-
     def paint(figure: Any, tips: Tips) -> None:
         panels = figure.subplots(3, 1, sharex=True, gridspec_kw=room(figure, left=0.55, right=0.25, hspace=0.4))
         _paint(plan, panels, tips)
@@ -285,7 +277,7 @@ def day_plot(plan: DayPlan, version: str) -> Plot:
         paint=paint,
         sections=(
             Section("curves", "The day", "", "Curves"),
-            Section("policies", "Policies", plain_table([column.title for column in COLUMNS], rows)),
+            Section("policies", "Policies", plain_table(*cells(POLICY_FIELDS, plan.policies))),
             Section("replica", "One replica", facts_list(replica_rows(plan))),
             Section("basis", "Method", facts_list(basis_rows(plan))),
         ),
@@ -331,7 +323,6 @@ MEASURES = ("", "", "tokens/s ", "", "", "TPOT p50 ", "", "TTFT p50 ", "")
 
 
 def break_even_plot(found: BreakEven, version: str) -> Plot:
-    """The picture, and the table below it on a page."""
     rows = [[escape(column.cell(point)) for column in SPECULATION_COLUMNS] for point in found.points]
     titles = [f"{measure}{escape(column.title)}" for measure, column in zip(MEASURES, SPECULATION_COLUMNS, strict=True)]
     answer = f'<p class="answer">{escape(found.sentence)}</p>'
@@ -390,7 +381,7 @@ IDLE = ("GPU waits for host", "gaps between kernels")
 def comparison_plot(runs: tuple[Watched, Watched], names: Names, version: str) -> Plot:
     """The picture of the kernels of one step in both, and all that stands below it."""
     both, (before, after) = side_by_side(runs, names), (run.forecast for run in runs)
-    height = _height(both)
+    height = 1.0 + 0.95 * max(1, len(both.steps))
     return Plot(
         "side-by-side",
         f"{names[0]} and {names[1]}: {before.deployment.model.name} on {before.deployment.gpu.title}",
@@ -399,7 +390,7 @@ def comparison_plot(runs: tuple[Watched, Watched], names: Names, version: str) -
         phone_height=height + 0.4 + 0.2 * len(both.steps),
         paint=lambda figure, tips: _paint_comparison(figure, tips, both),
         sections=_sections(runs, both, names),
-        caveats=tuple(_caveats(names, (caveats(before), caveats(after)))),
+        caveats=tuple(shared_first(dict(zip(names, (caveats(before), caveats(after)), strict=True)))),
         version=version,
         top=f"<h2>Why</h2>{items(reasons(both))}",
     )
@@ -407,7 +398,9 @@ def comparison_plot(runs: tuple[Watched, Watched], names: Names, version: str) -
 
 def _sections(runs: tuple[Watched, Watched], both: SideBySide, names: Names) -> tuple[Section, ...]:
     headline = headline_rows(*(run.forecast for run in runs))
-    steps = [f"<h3>{escape(step_title(side))}</h3>" + plain_table(STEP_COLUMNS, step_rows(side)) for side in both.sides]
+    steps = [
+        f"<h3>{escape(step_title(side))}</h3>" + plain_table(*cells(STEP_FIELDS, side.kinds)) for side in both.sides
+    ]
     note = (
         '<p class="note">Tokens and decoding sequences of a step are means. Between tokens: the share of the time '
         "between two tokens of a request that goes by in such steps.</p>"
@@ -429,20 +422,7 @@ def _sections(runs: tuple[Watched, Watched], both: SideBySide, names: Names) -> 
     )
 
 
-def _caveats(names: Names, said: tuple[list[str], list[str]]) -> list[str]:
-    """What is true of one run alone says of which."""
-    both = [sentence for sentence in said[0] if sentence in said[1]]
-    alone = [f"{name}: {each}" for name, each_said in zip(names, said, strict=True) for each in each_said]
-    return [*both, *(each for each in alone if each.partition(": ")[2] not in both)]
-
-
-def _height(both: SideBySide) -> float:
-    """Inches of the picture."""
-    return 1.0 + 0.95 * max(1, len(both.steps))
-
-
 def _paint_comparison(figure: Any, tips: Tips, both: SideBySide) -> None:
-    """Two bars for each step: what its kernels take in either engine."""
     narrow = is_narrow(figure)
     left = 0.2 + LETTER * max(len(side.name) for side in both.sides)
     around = room(figure, left=left, bottom=0.35, top=1.05 if narrow else 0.65, hspace=1.1)

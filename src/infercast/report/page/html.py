@@ -11,17 +11,17 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.run import PoolRun
 from infercast.forecast.slo import NAMES
 from infercast.forecast.steady import OVERLOADED
-from infercast.report.caveats import TITLES, caveats
+from infercast.report.caveats import TITLES, caveats, shared_first
 from infercast.report.cost import (
-    LIMIT_COLUMNS,
+    LIMIT_FIELDS,
     cost_rows,
     energy_interval,
     energy_rows,
-    limit_cells,
     price_words,
     promise_rows,
     slo_title,
 )
+from infercast.report.fields import cells
 from infercast.report.forecast import (
     PHASE_COLUMNS,
     engine_cells,
@@ -97,7 +97,6 @@ def _warning(overview: Overview) -> str:
 
 
 def _cards(overview: Overview) -> str:
-    """The numbers that most people came for."""
     forecast, intervals = overview.forecast, overview.intervals
     shown = [
         Card("TTFT p50", format_seconds(forecast.ttft.p50), _ends(intervals.ttft, "p50")),
@@ -124,7 +123,6 @@ def _cards(overview: Overview) -> str:
 
 
 def _drawn(key: str, forecast: Forecast) -> str:
-    """What stands below a number of energy."""
     energy = forecast.energy
     return energy_interval(energy) if energy is not None and key == "joules_per_output_token" else ""
 
@@ -145,10 +143,9 @@ def _latency(overview: Overview) -> str:
 
 
 def _decision(overview: Overview) -> list[Section]:
-    """The promise, if there is one, the cost, and the energy."""
     forecast, sections = overview.forecast, []
     if forecast.verdict is not None:
-        limits = plain_table(LIMIT_COLUMNS, limit_cells(forecast.verdict)) + facts_list(promise_rows(forecast))
+        limits = plain_table(*cells(LIMIT_FIELDS, forecast.verdict.limits)) + facts_list(promise_rows(forecast))
         sections.append(Section("slo", slo_title(forecast.verdict), limits, "SLO"))
     sections.append(Section("cost", "Cost", facts_list(cost_rows(forecast))))
     drawn = energy_rows(forecast)
@@ -216,7 +213,6 @@ def _rooflines(overview: Overview) -> str:
 
 
 def _step_words(roofline: StepRoofline) -> str:
-    """What is in a step."""
     prompts = "prompt" if roofline.num_prompts == 1 else "prompts"
     decodes = "sequence" if roofline.num_decodes == 1 else "sequences"
     parts = []
@@ -265,7 +261,7 @@ def several_page(runs: Sequence[SavedRun], version: str, command: str = "", date
             *_steps(runs),
             *_settings(runs),
         ],
-        caveats=_caveats(runs),
+        caveats=shared_first({run.name: run.caveats for run in runs}),
         top="".join(top),
     )
     return whole_page(content, Made(version, command, date))
@@ -307,11 +303,3 @@ def _settings(runs: Sequence[SavedRun]) -> list[Section]:
         Section("differs", "What differs", simulated + body),
         *([Section("same", "The same in all runs", facts_list(same), "The same")] if same else []),
     ]
-
-
-def _caveats(runs: Sequence[SavedRun]) -> list[str]:
-    """What is true of all runs, then what is true of some, with their names."""
-    sentences = list(dict.fromkeys(sentence for run in runs for sentence in run.caveats))
-    holders = {sentence: [run.name for run in runs if sentence in run.caveats] for sentence in sentences}
-    shared = [sentence for sentence in sentences if len(holders[sentence]) == len(runs)]
-    return [*shared, *(f"{', '.join(holders[each])}: {each}" for each in sentences if each not in shared)]
