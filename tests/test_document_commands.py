@@ -10,8 +10,8 @@ import pytest
 from typer.main import get_command
 
 from infercast.cli.app import make_app
-from infercast.cli.options.deployment import translated
-from infercast.cli.registry import COMMANDS, WITH_ENGINE
+from infercast.cli.engine_flags import translated
+from infercast.cli.registry import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
@@ -43,7 +43,7 @@ def test_options_of_a_shown_command_are_known(page: str, line: str) -> None:
     words = shlex.split(line, comments=True)
     words = words[: words.index("--")] if "--" in words else words
     assert words[0] in COMMANDS
-    if words[0] in WITH_ENGINE:
+    if COMMANDS[words[0]].engine_flags:
         words, _ = translated([word for word in words if word != "..."])
     asked = {word.split("=")[0] for word in words if re.match(r"--?[a-z]", word)}
     assert asked <= options_of(words[0]), f"{page} shows an option that {words[0]} does not have: {line}"

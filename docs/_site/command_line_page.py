@@ -19,7 +19,7 @@ site is built. What all commands have in common is in [the command line](command
 
 def page() -> str:
     """The whole page: a table of commands, then a section for each."""
-    rows = [f"| [`infercast {name}`](#{name}) | {sentence} |" for name, sentence in COMMANDS.items()]
+    rows = [f"| [`infercast {name}`](#{name}) | {command.help} |" for name, command in COMMANDS.items()]
     parts = [INTRODUCTION, "| command | answers |", "| --- | --- |", *rows, ""]
     for name in COMMANDS:
         parts += section(name)

@@ -6,8 +6,9 @@ import pytest
 import typer
 
 from infercast.cli.app import make_app
-from infercast.cli.options.deployment import human_readable_int, translated
-from infercast.cli.registry import WITH_ENGINE
+from infercast.cli.engine_flags import translated
+from infercast.cli.options import human_readable_int
+from infercast.cli.registry import COMMANDS
 from infercast.engines.base import engines
 from infercast.errors import InputError
 
@@ -91,7 +92,7 @@ def test_vllms_names_of_formats(infercast: Any, name: str, ours: str) -> None:
     assert infercast(*words, name).json == infercast(*words, ours).json
 
 
-@pytest.mark.parametrize("name", WITH_ENGINE)
+@pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if command.engine_flags])
 def test_no_option_of_ours_is_taken_for_one_of_an_engine(name: str) -> None:
     options = typer.main.get_command(make_app(name)).commands[name].params  # type: ignore[attr-defined]
     named = {word for option in options for word in (*option.opts, *option.secondary_opts)}

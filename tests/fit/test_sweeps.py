@@ -6,7 +6,7 @@ import numpy as np
 import pandas
 import pytest
 
-from infercast.cli.options.deployment import choose_predictor
+from infercast.cli.options import choose_predictor
 from infercast.errors import FileFormatError, InputError
 from infercast.fit.samples import key_of, sample_of, sweep_samples
 from infercast.fit.sweeps import read_sweep, sweep_folders

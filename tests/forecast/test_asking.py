@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import infercast
-from infercast.forecast.options import DeployOptions
+from infercast.forecast.deploy import DeployOptions
 from infercast.forecast.progress import told_progress, told_stages
 
 QUICK: dict[str, Any] = {"gpu": "l4", "predictor": "roofline"}

@@ -10,7 +10,18 @@ import pytest
 from infercast.web import answers
 from infercast.web import workers as module
 from infercast.web.worker import line_of, reply_to
-from infercast.web.workers import CANCELLED, DONE, QUEUED, BusyError, Desk, Jobs, Reply, TooLongError, Worker, Workers
+from infercast.web.workers import (
+    CANCELLED,
+    DONE,
+    QUEUED,
+    BusyError,
+    Jobs,
+    Reply,
+    RequestCoalescer,
+    TooLongError,
+    Worker,
+    Workers,
+)
 
 
 class Slow(Worker):
@@ -123,7 +134,7 @@ def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_equal_questions_are_asked_once_and_answers_are_kept() -> None:
     async def test() -> None:
-        desk = Desk(Workers(1))
+        desk = RequestCoalescer(Workers(1))
         asked = [asyncio.create_task(desk.ask("memory", {"who": "x"})) for _ in range(5)]
         await settle()
         Slow.gate.set()
@@ -137,7 +148,7 @@ def test_equal_questions_are_asked_once_and_answers_are_kept() -> None:
 
 def test_nothing_of_a_dropped_config_is_shared_or_kept() -> None:
     async def test() -> None:
-        desk = Desk(Workers(1))
+        desk = RequestCoalescer(Workers(1))
         Slow.gate.set()
         for document in ({"config": {"a": 1}}, {"state": {"config": {"a": 1}}}):
             await asyncio.gather(*(desk.ask("memory", document) for _ in range(3)))
@@ -151,7 +162,7 @@ def test_nothing_of_a_dropped_config_is_shared_or_kept() -> None:
 
 def test_what_nobody_wants_any_more_is_not_asked() -> None:
     async def test() -> None:
-        desk = Desk(Workers(1))
+        desk = RequestCoalescer(Workers(1))
         running = asyncio.create_task(desk.ask("memory", {"who": "running"}))
         await settle()
         left, shared, stays = (
@@ -177,7 +188,7 @@ def test_what_nobody_wants_any_more_is_not_asked() -> None:
 
 def test_nobody_joins_a_question_that_is_given_up() -> None:
     async def test() -> None:
-        desk = Desk(Workers(1))
+        desk = RequestCoalescer(Workers(1))
         running = asyncio.create_task(desk.ask("memory", {"who": "running"}))
         await settle()
         left = asyncio.create_task(desk.ask("memory", {"who": "x"}))

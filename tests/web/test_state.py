@@ -12,8 +12,8 @@ from typer.main import get_command
 
 from infercast.cli.app import make_app
 from infercast.cli.main import run
-from infercast.cli.options.groups import Deployed, Served
 from infercast.errors import InputError
+from infercast.forecast.option_table import OPTIONS
 from infercast.web.answers import answer, catalogue
 from infercast.web.state import (
     BY_NAME,
@@ -74,11 +74,10 @@ def test_no_rate_where_something_else_says_how_requests_arrive() -> None:
 
 
 def test_defaults_are_those_of_the_command_line() -> None:
-    for group in (Served, Deployed):
-        for name, field in BY_NAME.items():
-            if name in vars(group) and name not in ("rate", "num_requests", "gpu_memory_utilization"):
-                ours, theirs = field.default, getattr(group, name)
-                assert ours == theirs or ours is None, name  # nothing is said, and the command line has the same
+    for name, field in BY_NAME.items():
+        if name in OPTIONS and name not in ("model", "gpu", "rate", "gpu_memory_utilization"):
+            ours, theirs = field.default, OPTIONS[name].default
+            assert ours == theirs or ours is None, name  # nothing is said, and the command line has the same
 
 
 def test_every_field_is_explained_and_its_lists_exist() -> None:

@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from infercast import __version__
 from infercast.cli.outputs import with_formats
-from infercast.cli.registry import COMMANDS, TOGETHER
+from infercast.cli.registry import COMMANDS
 from infercast.errors import InputError
 
 
@@ -89,14 +89,14 @@ def make_app(asked: str | None, *, completing: bool = False) -> typer.Typer:
     if asked is not None:
         app.command(asked, cls=WholeNames)(load_command(asked))
         return app
-    for name, sentence in COMMANDS.items():
-        app.command(name, help=sentence)(_only_listed)
+    for name, command in COMMANDS.items():
+        app.command(name, help=command.help)(_only_listed)
     return app
 
 
 def load_command(name: str) -> Callable[..., Any]:
     """The function behind a command."""
-    home, _, function = TOGETHER.get(name, f"{name.replace('-', '_')}:command").partition(":")
+    home, _, function = COMMANDS[name].home.partition(":")
     command: Callable[..., Any] = getattr(importlib.import_module(f"infercast.cli.commands.{home}"), function)
     return with_formats(command)
 

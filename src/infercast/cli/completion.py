@@ -1,4 +1,4 @@
-"""What a shell is offered when somebody presses the tab key."""
+"""What a shell is offered when the tab key is pressed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def is_completing(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def command_to_complete(environment: Mapping[str, str] = os.environ) -> str:
-    """The command whose options are asked for; empty while its name is still being typed."""
+    """The command to complete options of; empty while its name is still being typed."""
     if "COMP_WORDS" in environment:  # bash
         words, place = environment["COMP_WORDS"].split(), int(environment.get("COMP_CWORD", "1"))
         return words[1] if place > 1 and len(words) > 1 else ""
@@ -70,4 +70,12 @@ def _routers() -> Iterable[str]:
     return POLICIES
 
 
-models, gpus, engines, hosts, networks, routers = map(_offer, (_models, _gpus, _engines, _hosts, _networks, _routers))
+OFFERED = {
+    "models": _offer(_models),
+    "gpus": _offer(_gpus),
+    "engines": _offer(_engines),
+    "hosts": _offer(_hosts),
+    "networks": _offer(_networks),
+    "routers": _offer(_routers),
+}
+"""Names by the list of the catalogue that they are in."""

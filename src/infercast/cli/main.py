@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from infercast import __version__
 from infercast.cli.completion import command_to_complete, is_completing
-from infercast.cli.registry import COMMANDS, OLD_NAMES, WITH_ENGINE
+from infercast.cli.registry import COMMANDS, OLD_NAMES
 from infercast.errors import InfercastError
 
 
@@ -64,8 +64,8 @@ def _answer(arguments: list[str]) -> None:
         print(f"infercast: the command {first} is {new} now; 1.0 drops the old name", file=sys.stderr)
         arguments = [new if word == first else word for word in arguments]
         first = new
-    if first in WITH_ENGINE:
-        from infercast.cli.options.deployment import translated  # noqa: PLC0415 - other commands need no engine
+    if first in COMMANDS and COMMANDS[first].engine_flags:
+        from infercast.cli.engine_flags import translated  # noqa: PLC0415 - other commands need no engine
 
         arguments, left_out = translated(arguments)
         if left_out:

@@ -8,10 +8,9 @@ import math
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -31,31 +30,9 @@ if TYPE_CHECKING:
     from infercast.report.page.figures import Plot as Picture
 
 
-of_file = partial(typer.Option, rich_help_panel="Files")
+FILES_PANEL = "Files"
 WINDOW = "0:60"
 FILES = ("--report", "--trace-out", "--requests-out", "--save-result")
-
-Report = Annotated[
-    Path | None, of_file("--report", metavar="FILE", help="Also write the run as one HTML page; needs matplotlib.")
-]
-TraceOut = Annotated[
-    Path | None, of_file("--trace-out", metavar="FILE", help="Also write a timeline (.json) for ui.perfetto.dev.")
-]
-TraceWindow = Annotated[
-    str, of_file("--trace-window", metavar="A:B", help="The seconds of the run that the timeline holds.")
-]
-RequestsOut = Annotated[
-    Path | None, of_file("--requests-out", metavar="FILE", help="Also write a row per request (.csv).")
-]
-SaveResult = Annotated[
-    Path | None,
-    of_file(
-        "--save-result", metavar="FILE", help="Also write it as `vllm bench serve --save-result` does; a folder, too."
-    ),
-]
-SaveDetailed = Annotated[
-    bool, of_file("--save-detailed", metavar="", help="With every request, as its --save-detailed does.")
-]
 
 
 class Outputs(NamedTuple):
@@ -136,21 +113,14 @@ def command_line(*files: str) -> str:
     return shlex.join(kept)
 
 
-def outputs_of(
-    report: Path | None,
-    trace: Path | None,
-    window: str,
-    requests: Path | None,
-    result: Path | None = None,
-    *,
-    detailed: bool = False,
-) -> Outputs:
-    """Check what was asked for, before a run that may take long."""
+def outputs_of(given: Mapping[str, Any]) -> Outputs:
+    """Check what the options of a command ask for, before a run that may take long."""
+    report, trace, window = given["report"], given["trace_out"], given["trace_window"]
+    requests, result, detailed = given["requests_out"], given["save_result"], given["save_detailed"]
     if report is not None:
         check_writable(report, "--report", (".html", ".htm"))
         today()  # a date that is none is refused now, too
-        if find_spec("matplotlib") is None:
-            raise InputError("--report needs matplotlib: pip install 'infercast[report]'")
+        need_matplotlib("--report")
     if requests is not None:
         check_writable(requests, "--requests-out", (".csv",))
     if trace is not None:
@@ -164,6 +134,12 @@ def outputs_of(
     elif detailed:
         raise InputError("--save-detailed needs --save-result FILE")
     return Outputs(report, trace, _window(window), requests, result, detailed)
+
+
+def need_matplotlib(option: str) -> None:
+    """Say what to install for an option that draws."""
+    if find_spec("matplotlib") is None:
+        raise InputError(f"{option} needs matplotlib: pip install 'infercast[report]'")
 
 
 def _window(text: str) -> tuple[float, float]:
@@ -200,26 +176,29 @@ Format = Annotated[
         help="Print the answer as table (the default), json, csv or md (Markdown).",
     ),
 ]
-FORM, FORMAT, AS_JSON = "form", "format", "as_json"
+FORMAT, AS_JSON = "format", "as_json"
 
 
 def with_formats(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command whose ``form`` is what --format and --json say together; one that has no answer is left alone."""
-    own = inspect.signature(command, eval_str=True).parameters
-    if FORM not in own:
-        return command
+    """A command whose ``form`` is what --format and --json say together."""
 
     def called(**given: Any) -> Any:
         form = form_of(given.pop(FORMAT), given.pop(AS_JSON))
-        return command(**given, **{FORM: form})
+        return command(**given, form=form)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [each.replace(kind=keyword) for name, each in own.items() if name != FORM]
-    parameters += [
-        inspect.Parameter(FORMAT, keyword, default=None, annotation=Format),
-        inspect.Parameter(AS_JSON, keyword, default=False, annotation=Json),
-    ]
-    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    if hasattr(command, "parameters"):  # options of the table
+        own = command.parameters()
+    else:
+        signature = inspect.signature(command, eval_str=True)
+        own = [each.replace(kind=keyword) for each in signature.parameters.values() if each.name != "form"]
+    called.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            *own,
+            inspect.Parameter(FORMAT, keyword, default=None, annotation=Format),
+            inspect.Parameter(AS_JSON, keyword, default=False, annotation=Json),
+        ]
+    )
     called.__doc__, called.__name__ = command.__doc__, command.__name__
     return called
 
@@ -229,6 +208,11 @@ def form_of(format_: Form | None, as_json: bool) -> Form:
     if as_json and format_ not in (None, Form.JSON):
         raise InputError(f"--json and --format {format_} ask for two forms; give one of them")
     return Form.JSON if as_json else format_ or Form.TABLE
+
+
+def note(sentence: str) -> None:
+    """What a user should know beyond the answer, on standard error."""
+    typer.echo(f"infercast: {sentence}", err=True)
 
 
 def print_json(data: Any) -> None:
@@ -324,7 +308,7 @@ def stages_bar() -> Iterator[Callable[[str], None] | None]:
 def with_counts(
     tell: Callable[[str], None] | None,
 ) -> tuple[Callable[[str], None] | None, Callable[[int, int], None] | None]:
-    """What to tell of each part of the work as it begins, and of how much of it is done; None if nobody listens."""
+    """What to tell of each part of the work as it begins, and of how much of it is done; None if piped."""
     if tell is None:
         return None, None
     doing = [""]
@@ -336,21 +320,14 @@ def with_counts(
     return say, lambda done, total: tell(f"{doing[0]}: {done} of {total} done")
 
 
-of_axis = partial(typer.Option, rich_help_panel="What changes")
 SUFFIXES = (".png", ".svg", ".html", ".htm")
-
-Plot = Annotated[
-    Path | None, of_file("--plot", metavar="FILE", help="Also draw it: .png, .svg or a page (.html); needs matplotlib.")
-]
-Csv = Annotated[Path | None, of_file("--csv", metavar="FILE", help="Also write the rows as a table (.csv).")]
 
 
 def check_files(plot: Path | None, *tables: tuple[str, Path | None]) -> None:
     """Refuse files that could not be written, before a long run and not after it; ``tables``: options with theirs."""
     if plot is not None:
         check_writable(plot, "--plot", SUFFIXES)
-        if find_spec("matplotlib") is None:
-            raise InputError("--plot needs matplotlib: pip install 'infercast[report]'")
+        need_matplotlib("--plot")
     for option, path in tables:
         if path is not None:
             check_writable(path, option, (".csv",))

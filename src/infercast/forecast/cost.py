@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 from infercast.bundled import DATA, read_data
 from infercast.errors import FileFormatError, InputError, UnknownNameError
 from infercast.forecast.energy import Facility
+from infercast.forecast.slo import Slo, parse_slo
 from infercast.hardware import gpu_names, load_gpu
 from infercast.hardware.load import NOT_NEGATIVE, POSITIVE, TEXT, Rule, check_table, read_table
 from infercast.units import format_dollars
@@ -306,3 +307,21 @@ def cost_at(per_hour: float, requests_per_second: float, input_tokens: float, ou
         per_million_output_tokens=MILLION * second / output_tokens,
         per_million_tokens=MILLION * second / (input_tokens + output_tokens),
     )
+
+
+def slo_of(given: Mapping[str, Any]) -> Slo | None:
+    """The SLO that these options ask for, if any."""
+    return None if given["slo"] is None else parse_slo(given["slo"])
+
+
+def tariff_of(given: Mapping[str, Any]) -> Tariff:
+    """The prices that they ask for; a file or a provider that cannot be read is an error before anything is run."""
+    tariff = Tariff(given["provider"], given["spot"], given.get("prices"), given["price_per_gpu_hour"])
+    if tariff.provider is not None or tariff.file is not None:
+        tariff.price("")
+    return tariff
+
+
+def facility_of(given: Mapping[str, Any]) -> Facility:
+    """What stands around the GPUs by these options."""
+    return Facility(**{each.name: given[each.name] for each in fields(Facility) if each.name in given})

@@ -27,11 +27,12 @@ from infercast.engines.host import HostCosts, read_host
 from infercast.engines.settings import Settings, changed, read_setting
 from infercast.errors import FileFormatError, InputError, UnknownNameError
 from infercast.forecast.calibration import Calibration, Fingerprint, carried, read_calibration, with_acceptance
+from infercast.forecast.option_table import OPTIONS, ROUTINGS, SAMPLINGS
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.gpu import PROPERTIES, changed_gpu, factor_of, limited_gpu, with_topology
 from infercast.models.layout import ParallelLayout, with_base
 from infercast.models.read import read_model, read_overrides, with_states
-from infercast.models.spec import GREEDY, SORTED, ModelConfig
+from infercast.models.spec import ModelConfig
 from infercast.predict.adjust.changed import Changed, held_back
 from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Predictor
@@ -40,16 +41,9 @@ from infercast.serve import Request, Workload, simulate
 ModelSource = str | Path | Mapping[str, Any] | ModelConfig
 GpuSource = str | Path | Gpu
 
-# How tokens spread over experts: each as likely as any other, equal counts, or as uneven as measured tables have it.
-ROUTINGS = ("uniform", "balanced", "power_law_1.01", "power_law_1.2")
-
-
-# How tokens are picked: the most likely one, or by top-p from logits that are sorted, as vLLM 0.11.1 to 0.16 did.
-SAMPLINGS = (GREEDY, SORTED)
-
 
 class ModelOptions(TypedDict, total=False):
-    """What `load_model` takes beside a model and an engine, for those who pass it on."""
+    """What `load_model` takes in addition to a model and an engine."""
 
     quantization: str | None
     dtype: str
@@ -62,6 +56,27 @@ class ModelOptions(TypedDict, total=False):
     mamba_cache_dtype: str
     mamba_ssm_cache_dtype: str
     gdn_prefill_backend: str
+
+
+class DeployOptions(ModelOptions, total=False):
+    """What `deploy` takes in addition to a model and a GPU."""
+
+    settings: Settings | None
+    tensor_parallel_size: int
+    pipeline_parallel_size: int
+    data_parallel_size: int
+    enable_expert_parallel: bool
+    fuse_allreduce_rms: bool | None
+    all2all_backend: str | None
+    network: str | None
+    pcie_topology: str | None
+    power_limit_w: float | None
+    gpu_clock_mhz: float | None
+    api_server: bool
+    predictor: str | Predictor
+    host: Path | HostCosts | str | None
+    engine: str | None
+    calibration: Path | str | Calibration | None
 
 
 def load_model(
@@ -213,7 +228,7 @@ def calibrated(deployment: Deployment, calibration: Path | str | Calibration) ->
 
 
 def layout_arguments(engine: AnyEngine, layout: ParallelLayout) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What an engine is told to have a layout: arguments of `deploy`, and settings."""
+    """What gives an engine a layout: arguments of `deploy`, and settings."""
     told = engine.sizes_for(layout)
     settings = {name: value for name, value in told.items() if name in engine.flags.options}
     return {name: value for name, value in told.items() if name not in settings}, settings
@@ -298,12 +313,8 @@ def _read(path: Path) -> dict[str, Any]:
     return document
 
 
-OPTIONS: dict[str, type] = {
-    "quantization": str, "dtype": str, "kv_cache_dtype": str, "tensor_parallel_size": int,
-    "pipeline_parallel_size": int, "data_parallel_size": int, "enable_expert_parallel": bool, "all2all_backend": str,
-    "moe_backend": str, "expert_routing": str, "network": str, "pcie_topology": str, "api_server": bool,
-    "power_limit_w": float, "gpu_clock_mhz": float,
-}  # fmt: skip
+CHANGEABLE = {option.name: option.type for option in OPTIONS.values() if option.what_if}
+"""Options of `deploy` that a what-if may change, with their types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,12 +364,12 @@ def parse_changes(text: str) -> Changes:
             host_speed = factor_of(name, value, 1.0)
         elif name in PROPERTIES:
             properties[name] = value
-        elif name in OPTIONS:
-            options[name] = read_setting(OPTIONS, name, value, "what-if")
+        elif name in CHANGEABLE:
+            options[name] = read_setting(CHANGEABLE, name, value, "what-if")
         elif name in known:
             settings[name] = read_setting(known, name, value, "what-if")
         else:
-            every = ("gpu", "engine", *PROPERTIES, "host_speed", "router", *OPTIONS, *known)
+            every = ("gpu", "engine", *PROPERTIES, "host_speed", "router", *CHANGEABLE, *known)
             raise UnknownNameError("what-if", name, dict.fromkeys(every))
     if not (gpu or router or engine or properties or options or settings or host_speed != 1.0):
         raise InputError("what-if changes nothing; say for example dram_bandwidth=1.5x,sms=160 or gpu=b200-sxm")

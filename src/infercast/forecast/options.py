@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypedDict
 
 from infercast.engines.base import Deployment
-from infercast.engines.host import HostCosts
-from infercast.engines.settings import Settings
 from infercast.errors import InputError, UnknownNameError
-from infercast.forecast.calibration import Calibration
-from infercast.forecast.deploy import GpuSource, ModelOptions, ModelSource, deploy
+from infercast.forecast.deploy import DeployOptions, GpuSource, ModelOptions, ModelSource, deploy
+from infercast.forecast.option_table import OPTIONS, THINK, TOOL_TIME, TURN_LEN
 from infercast.models.spec import ModelConfig
-from infercast.predict.roofline import Predictor
 from infercast.serve import Workload
 from infercast.serve.workload.distributions import INPUT_LEN, OUTPUT_LEN, LengthDistribution, parse_lengths
 from infercast.serve.workload.request import without_too_long
 from infercast.serve.workload.synthetic import CLIPPED, ended, synthetic_workload
 
-TURN_LEN, THINK, TOOL_TIME = "lognormal:120:0.8:4:4000", "exponential:10", "lognormal:2:1"
-"""Of later turns of a session, of the time between two, and of tools."""
-
 
 def random_requests(given: Mapping[str, Any], longest: int, default_count: int | None = None) -> Workload:
-    """Requests by options of these names, none longer than a model allows as far as nobody chose how long they are.
+    """Requests by options of these names, with default lengths clipped to what the model allows.
 
     Without ``num_requests`` there are ``default_count``, or the first ones of as many as a steady result takes.
     """
@@ -74,6 +68,12 @@ def _sessions(given: Mapping[str, Any], common: dict[str, Any]) -> Workload:
     )
 
 
+def taken_by(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of these options, those that a function takes as keywords, but for the engine, which its settings name."""
+    known = {*(function.__kwdefaults__ or ()), *ModelOptions.__annotations__} - {"engine"}
+    return {name: value for name, value in given.items() if name in known}
+
+
 def lengths_within(input_len: str, output_len: str, room: int) -> tuple[LengthDistribution, LengthDistribution, bool]:
     """Lengths of prompts and answers, and whether the default ones were clipped to what the model allows."""
     inputs, outputs = parse_lengths(input_len, "--input-len"), parse_lengths(output_len, "--output-len")
@@ -117,41 +117,12 @@ class Load(TypedDict, total=False):
     seed: int
 
 
-class DeployOptions(ModelOptions, total=False):
-    """What `deploy` takes beside a model and a GPU."""
-
-    settings: Settings | None
-    tensor_parallel_size: int
-    pipeline_parallel_size: int
-    data_parallel_size: int
-    enable_expert_parallel: bool
-    fuse_allreduce_rms: bool | None
-    all2all_backend: str | None
-    network: str | None
-    pcie_topology: str | None
-    power_limit_w: float | None
-    gpu_clock_mhz: float | None
-    api_server: bool
-    predictor: str | Predictor
-    host: Path | HostCosts | str | None
-    engine: str | None
-    calibration: Path | str | Calibration | None
-
-
 class Asked(Load, DeployOptions, total=False):
     """Both."""
 
 
-ON_THE_COMMAND_LINE = {
-    "num_requests": "count",
-    "input_len": "input_lengths",
-    "output_len": "output_lengths",
-    "prefix_len": "prefix_length",
-    "declared_output_len": "declared_length",
-    "power_limit": "power_limit_w",
-    "gpu_clock": "gpu_clock_mhz",
-}
-"""What options of the command line are called here, where names differ."""
+PYTHON_NAMES = {option.spelled[2:].replace("-", "_"): option.python or option.name for option in OPTIONS.values()}
+"""Keywords by what the command line calls them."""
 OF_TRACES = {"rate", "count", "declared_length", "ignore_eos"}
 """What can be changed of a trace."""
 
@@ -192,9 +163,9 @@ def _check_options(options: Mapping[str, Any], known: Collection[str]) -> None:
     for name in options:
         if name in known:
             continue
-        here = ON_THE_COMMAND_LINE.get(name)
+        here = PYTHON_NAMES.get(name, "")
         hint = "; an engine's own settings go into settings=infercast.EngineSettings(...)"
-        raise UnknownNameError("option", name, known, hint, near=None if here is None else [here])
+        raise UnknownNameError("option", name, known, hint, near=[here] if here in known else None)
 
 
 def asked_workload(workload: Servable, load: Mapping[str, Any], longest: int) -> Workload:

@@ -1,7 +1,7 @@
 """Answers to the questions of page and HTTP API as plain data; server workers and browser call the same.
 
-``answer(name, document)`` takes what a request holds (``state`` or ``query``, ``config``, and what a question takes
-beside them) and returns what it is answered with. Everything that is wrong with it is an `InfercastError`.
+``answer(name, document)`` takes what a request holds (``state`` or ``query``, ``config``, and what else a question
+takes) and returns what it is answered with. Everything that is wrong with it is an `InfercastError`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from infercast.forecast.explain.overview import StepRoofline, load_curves, look_
 from infercast.forecast.explain.step_log import Watched, watch_run
 from infercast.forecast.intervals import Intervals, forecast_intervals, jumps_over
 from infercast.forecast.memory import fit_memory
-from infercast.forecast.options import lengths_within
+from infercast.forecast.option_table import PAGE_GROUPS
+from infercast.forecast.options import lengths_within, taken_by
 from infercast.forecast.plan.question import OBJECTIVES
 from infercast.forecast.plan.request import question_of
 from infercast.forecast.plan.search import plan
@@ -62,8 +63,6 @@ from infercast.web.state import (
     CURVE,
     ENERGY,
     FIELDS,
-    GROUPS,
-    LAYOUT,
     MEMORY,
     PLAN,
     SIMULATE,
@@ -89,8 +88,7 @@ from infercast.web.strict import finite
 def memory_of(asked: Asked) -> dict[str, Any]:
     """How the memory of one GPU is divided, also where the answer is that the model does not fit."""
     state = asked.state
-    names = ("quantization", "kv_cache_dtype", "network", "context", *LAYOUT)
-    fit = fit_memory(asked.model, known_gpu(state["gpu"]), settings_of(asked), **{name: state[name] for name in names})
+    fit = fit_memory(asked.model, known_gpu(state["gpu"]), settings_of(asked), **taken_by(fit_memory, state))
     found = fit_dict(fit)
     parts = [{"key": name, "title": name.replace("_", " "), "bytes": size} for name, size in found["bytes"].items()]
     needed = sum(part["bytes"] for part in parts if part["key"] not in ("KV_cache", "left_free"))
@@ -105,6 +103,10 @@ def memory_of(asked: Asked) -> dict[str, Any]:
 
 
 Tell = Callable[[str], None]
+
+
+PLANNED = ("max_gpus", "budget", "max_model_len", "disaggregate", "objective", "pcie_topology", "api_server")
+"""Fields that a plan's question has by the same name."""
 
 
 def plan_of(asked: Asked, tell: Tell) -> dict[str, Any]:
@@ -128,15 +130,9 @@ def plan_of(asked: Asked, tell: Tell) -> dict[str, Any]:
         facility=asked.facility,
         quantizations=state["quantizations"],
         drafts=drafts,
-        max_gpus=state["max_gpus"],
-        budget=state["budget"],
         power_budget=None if state["power_budget"] is None else 1000.0 * state["power_budget"],
-        max_model_len=state["max_model_len"],
-        disaggregate=state["disaggregate"],
-        objective=state["objective"],
         least_odds=state["odds"],
-        pcie_topology=state["pcie_topology"],
-        api_server=state["api_server"],
+        **{name: state[name] for name in PLANNED},
     )
     return plan_dict(plan(question, tell=tell))
 
@@ -314,7 +310,7 @@ def _short(values: Any) -> list[float]:
 
 
 SHARES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1)
-"""Of the rate at which a deployment is saturated, where nobody says which rates."""
+"""Of the rate at which a deployment is saturated, where none are given."""
 
 
 def curve_of(asked: Asked, tell: Callable[[str], None]) -> tuple[Asked, dict[str, Any]]:
@@ -346,7 +342,7 @@ def catalogue() -> dict[str, Any]:
     """Everything that the page needs before its first question."""
     return {
         "version": __version__,
-        "groups": list(GROUPS),
+        "groups": list(PAGE_GROUPS),
         "fields": [_field(each) for each in FIELDS],
         "models": [_model(name, config) for name, config in configs().items()],
         "gpus": [_gpu(load_gpu(name)) for name in gpu_names()],
@@ -431,11 +427,12 @@ def _preset(key: str, values: dict[str, Any]) -> dict[str, Any]:
 
 
 Answer = dict[str, Any]
+Handler = Callable[[Mapping[str, Any], Tell], Answer]
 QUICK_REQUESTS = 150
 """Of an answer that must come soon, where a simulation goes step by step."""
 MOST_COMPARED = 4
 KEPT_RUNS = 4
-"""Runs whose intervals, files or details may be asked for next."""
+"""Runs that are kept, since their intervals, files or details may be asked for next."""
 OF_RUNS = ("model", "hardware", "layout", "engine", "traffic", "sessions")
 """Groups of fields that a run depends on."""
 _runs: dict[str | None, Watched] = {}
@@ -466,34 +463,10 @@ def simulate(document: Mapping[str, Any], _: Tell) -> Answer:
     }
 
 
-def memory(document: Mapping[str, Any], _: Tell) -> Answer:
-    """What fits, and how the memory of one GPU is divided; also where the answer is no."""
-    asked = read_asked(document)
-    return {**about(asked, MEMORY), "memory": memory_of(asked)}
-
-
 def curve(document: Mapping[str, Any], tell: Tell) -> Answer:
     """Latencies and throughput along request rates, the knee, and up to where the SLO holds."""
     asked, found = curve_of(read_asked(document), tell)
     return {**about(asked, CURVE), "curve": found}
-
-
-def answer_plan(document: Mapping[str, Any], tell: Tell) -> Answer:
-    """The deployment that keeps the SLO at the least cost."""
-    asked = read_asked(document)
-    return {**about(asked, PLAN), "plan": plan_of(asked, tell)}
-
-
-def capacity(document: Mapping[str, Any], tell: Tell) -> Answer:
-    """Replicas over a day of traffic."""
-    asked = read_asked(document)
-    return {**about(asked, CAPACITY), "capacity": capacity_of(asked, tell)}
-
-
-def energy(document: Mapping[str, Any], tell: Tell) -> Answer:
-    """The power limit that saves most energy while the SLO holds."""
-    asked = read_asked(document)
-    return {**about(asked, ENERGY), "energy": energy_of(asked, tell)}
 
 
 def export(document: Mapping[str, Any], _: Tell) -> Answer:
@@ -517,32 +490,27 @@ def _whole(asked: Asked) -> tuple[Watched, Intervals]:
     return decided(asked, run, intervals), intervals
 
 
-def openapi(_: Mapping[str, Any], __: Tell) -> Answer:
-    """The API as an OpenAPI document."""
-    return openapi_document()
+def _alone(question: str, work: Callable[[Asked, Tell], dict[str, Any]]) -> Handler:
+    """A question with one result, which goes by its name."""
+
+    def answered(document: Mapping[str, Any], tell: Tell) -> Answer:
+        asked = read_asked(document)
+        return {**about(asked, question), question: work(asked, tell)}
+
+    return answered
 
 
-def api_html(_: Mapping[str, Any], __: Tell) -> Answer:
-    """The API as a page."""
-    return {"html": api_page(openapi_document())}
-
-
-def catalog(_: Mapping[str, Any], __: Tell) -> Answer:
-    """All that can be chosen from."""
-    return catalogue()
-
-
-QUESTIONS: dict[str, Callable[[Mapping[str, Any], Tell], Answer]] = {
-    "catalog": catalog,
+QUESTIONS: dict[str, Handler] = {
+    "catalog": lambda *_: catalogue(),
     SIMULATE: simulate,
-    MEMORY: memory,
+    MEMORY: _alone(MEMORY, lambda asked, _: memory_of(asked)),
     CURVE: curve,
-    PLAN: answer_plan,
-    CAPACITY: capacity,
-    ENERGY: energy,
+    PLAN: _alone(PLAN, plan_of),
+    CAPACITY: _alone(CAPACITY, capacity_of),
+    ENERGY: _alone(ENERGY, energy_of),
     "export": export,
-    "openapi": openapi,
-    "api_page": api_html,
+    "openapi": lambda *_: openapi_document(),
+    "api_page": lambda *_: {"html": api_page(openapi_document())},
 }
 
 

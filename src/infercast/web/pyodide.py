@@ -37,7 +37,7 @@ def count_in_64_bits() -> None:
 
 
 def prepare(fetch: Callable[[str], Any]) -> None:
-    """Once, before the first question: ``fetch`` gives the bytes of a file beside the page."""
+    """Once, before the first question: ``fetch`` gives the bytes of a file next to the page."""
     count_in_64_bits()
     from infercast.predict import fitted as artifact  # noqa: PLC0415 - after the line above
     from infercast.web.pieced_archive import PiecedArchive  # noqa: PLC0415

@@ -23,7 +23,18 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from infercast.errors import InputError
 from infercast.web.files import read_files
 from infercast.web.limits import ANY_ADDRESS, LOCAL_HOSTS, Guard, Problem, Rates, client_of, read_document
-from infercast.web.workers import FIXED, KINDS, SECONDS, BusyError, Desk, Job, Jobs, Reply, TooLongError, Workers
+from infercast.web.workers import (
+    FIXED,
+    KINDS,
+    SECONDS,
+    BusyError,
+    Job,
+    Jobs,
+    Reply,
+    RequestCoalescer,
+    TooLongError,
+    Workers,
+)
 
 API = "/api/v1"
 STYLE = Path(__file__).parent / "api.css"
@@ -40,7 +51,7 @@ class Site:
 
     def __init__(self, workers: int, jobs: int) -> None:
         self.workers = Workers(workers)
-        self.desk = Desk(self.workers)
+        self.coalescer = RequestCoalescer(self.workers)
         self.num_jobs = jobs
         self.jobs: Jobs | None = None
         self.files = read_files()
@@ -51,7 +62,7 @@ class Site:
         await self.workers.start()
         self.jobs = Jobs(self.workers.folder.name, self.num_jobs)
         for name in FIXED:
-            reply = await self.desk.ask(name, {})
+            reply = await self.coalescer.ask(name, {})
             if not reply.ok:
                 raise RuntimeError(f"workers do not answer: {reply.body.decode()}")
         warm = asyncio.create_task(self._warm())
@@ -60,12 +71,12 @@ class Site:
         finally:
             warm.cancel()
             await self.jobs.close()
-            await self.desk.close()
+            await self.coalescer.close()
             await self.workers.close()
 
     async def _warm(self) -> None:
         with contextlib.suppress(BusyError, TooLongError):
-            await self.desk.ask("simulate", WARM)
+            await self.coalescer.ask("simulate", WARM)
 
     async def file(self, request: Request) -> Response:
         """A file of the page."""
@@ -144,8 +155,8 @@ class Site:
         return await read_document(request.receive, request.headers)
 
     async def _ask(self, request: Request, name: str, document: Mapping[str, Any]) -> Reply:
-        """The reply to a question; who leaves gives up his place in the queue."""
-        asked = asyncio.ensure_future(self.desk.ask(name, document, client_of(request.scope)))
+        """The reply to a question; a client that disconnects leaves the queue."""
+        asked = asyncio.ensure_future(self.coalescer.ask(name, document, client_of(request.scope)))
         left = asyncio.ensure_future(_left(request))
         try:
             await asyncio.wait((asked, left), return_when=asyncio.FIRST_COMPLETED)
@@ -214,11 +225,11 @@ def make_app(
 
 MOST_CONNECTIONS = 1024
 HEAD_SECONDS = 5.0
-"""In which the head of a request must have come; who is silent for as long is disconnected."""
+"""In which the head of a request must have come; a connection silent for as long is closed."""
 LARGEST_HEAD = 32 * 1024
 
 
-class PatientForAWhile(H11Protocol):
+class HeadTimeoutProtocol(H11Protocol):
     """HTTP as uvicorn speaks it, less connections over which no whole request comes."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -242,7 +253,7 @@ def serve(host: str, port: int, *, workers: int, allowed: tuple[str, ...] = (), 
     listening = _listen(host, port)
     config = uvicorn.Config(
         make_app(workers, jobs=workers, hosts=hosts),
-        http=PatientForAWhile,
+        http=HeadTimeoutProtocol,
         ws="none",
         lifespan="on",
         log_level="warning",

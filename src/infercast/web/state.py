@@ -1,6 +1,6 @@
 """The state of the page: its fields, JSON, URL and command line, and the simulation it describes.
 
-A state is a plain dictionary with every field of `infercast.web.fields`, so that it travels as JSON. What is equal to
+A state is a plain dictionary with every field of the option table, so that it travels as JSON. What is equal to
 its default is left out of URLs and commands.
 """
 
@@ -16,33 +16,29 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
-from infercast.bundled import read_data
-from infercast.engines.base import DEFAULT_ENGINE, AnyEngine, Deployment, engine_named
+from infercast.engines.base import AnyEngine, Deployment, engine_named
 from infercast.engines.settings import Settings, read_setting
 from infercast.errors import InputError, UnknownNameError
-from infercast.forecast.cost import Tariff
+from infercast.forecast.cost import Tariff, facility_of, slo_of, tariff_of
 from infercast.forecast.deploy import deploy, load_model
 from infercast.forecast.energy import Facility
-from infercast.forecast.options import random_requests
+from infercast.forecast.option_table import GROUPS as OPTION_GROUPS
+from infercast.forecast.option_table import PAGE_GROUPS, Option, Page
+from infercast.forecast.options import random_requests, taken_by
 from infercast.forecast.simulate import most_requests_per_second
-from infercast.forecast.slo import Slo, parse_slo
+from infercast.forecast.slo import Slo
 from infercast.forecast.system import System, system_of
 from infercast.hardware import gpu_names, load_gpu
 from infercast.models.library import bundled_config, bundled_name
 from infercast.serve import Workload
-from infercast.serve.workload.distributions import INPUT_LEN, OUTPUT_LEN
 from infercast.serve.workload.request import refuse_too_long
+from infercast.units import whole_number
 
 TEXT, WHOLE, NUMBER, SWITCH, NAMES = "text", "whole", "number", "switch", "names"
 """Kinds of values: a string, an integer, a float, true or false, and several strings."""
 SIMULATE, MEMORY, CURVE, PLAN, CAPACITY, ENERGY = "simulate", "memory", "curve", "plan", "capacity", "energy"
 """The questions that a state can be asked."""
-DEFAULTS = {
-    "engine": DEFAULT_ENGINE,
-    "input_len": INPUT_LEN,
-    "output_len": OUTPUT_LEN,
-}
-"""Those that the command line has, too."""
+KINDS = {str: TEXT, int: WHOLE, whole_number: WHOLE, float: NUMBER, bool: SWITCH, list: NAMES}
 
 
 class Field(NamedTuple):
@@ -57,7 +53,7 @@ class Field(NamedTuple):
     help: str
     """One sentence."""
     questions: tuple[str, ...]
-    """Those whose answer depends on it."""
+    """Those with an answer that depends on it."""
     option: str = ""
     """Of the command line; of a switch that can be turned off, both words with a slash between them."""
     default: Any = None
@@ -69,18 +65,42 @@ class Field(NamedTuple):
     setting: bool = False
     """Whether it is a setting of the default engine; other engines have other names for some of them."""
 
+    @staticmethod
+    def of(option: Option, page: Page) -> Field:
+        """An option as a field."""
+        setting = option.name in engine_named().flags.options - {"engine"}
+        default = option.default if page.default is ... else page.default
+        low, high = page.bounds
+        return Field(
+            name=page.name or option.name,
+            kind=KINDS[option.type],
+            label=page.label,
+            group=page.group,
+            help=page.help or option.help,
+            questions=tuple(page.questions.split()),
+            option="" if option.argument else option.spelled,
+            default=None if setting else default,
+            low=low,
+            high=high,
+            unit=page.unit,
+            catalogue=option.catalogue,
+            setting=setting,
+        )
+
 
 FIELDS = tuple(
-    Field(name, **{"default": DEFAULTS.get(name), **values}) for name, values in read_data("web/fields.toml").items()
+    sorted(
+        (Field.of(option, option.page) for group in OPTION_GROUPS for option in group if option.page is not None),
+        key=lambda field: PAGE_GROUPS.index(field.group),
+    )
 )
 BY_NAME = {field.name: field for field in FIELDS}
-GROUPS = tuple(dict.fromkeys(field.group for field in FIELDS))
 
 
 State = dict[str, Any]
 
 COMMANDS = {CURVE: "sweep"}
-"""Questions whose command has another name."""
+"""Commands of questions, where their names differ."""
 MOST_NAMES = 32
 LONGEST_TEXT = 400
 LONGEST_QUERY = 8000
@@ -94,7 +114,7 @@ OTHER_LOADS = ("concurrency", "session_rate")
 
 
 def default_of(field: Field, given: Mapping[str, Any]) -> Any:
-    """What a field is where nobody says; there is no rate where something else says how requests arrive."""
+    """What a field is where it is not given; there is no rate where something else says how requests arrive."""
     if field.name == "rate" and (given.get("arrival") == "burst" or any(given.get(name) for name in OTHER_LOADS)):
         return None
     return list(field.default) if field.kind == NAMES else field.default
@@ -266,14 +286,12 @@ def _wrong(field: Field, value: Any) -> InputError:
 
 LARGEST_CONFIG = 256 * 1024
 """Characters of a dropped config.json."""
-LAYOUT = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "enable_expert_parallel")
-HELD_BACK = ("power_limit_w", "gpu_clock_mhz")
 OF_SYSTEMS = ("model", "hardware", "layout", "engine")
 """Groups of fields that say what serves requests."""
 KEPT_SYSTEMS, KEPT_CAPACITIES = 8, 256
 """Deployments with their step times that are kept for the next question about them, and what they serve at most."""
 PUBLISHED = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-"""The id of a model that somebody published."""
+"""The id of a published model."""
 
 
 _capacities: dict[str, float] = {}
@@ -297,23 +315,19 @@ class Asked(NamedTuple):
 
     @property
     def engine(self) -> AnyEngine:
-        """The engine that is asked for."""
         return engine_named(self.state["engine"])
 
     @property
     def slo(self) -> Slo | None:
-        """What users are promised."""
-        return None if self.state["slo"] is None else parse_slo(self.state["slo"])
+        return slo_of(self.state)
 
     @property
     def tariff(self) -> Tariff:
-        """Whose prices count."""
-        return Tariff(self.state["provider"], self.state["spot"], None, self.state["price_per_gpu_hour"])
+        return tariff_of(self.state)
 
     @property
     def facility(self) -> Facility:
-        """What stands around the GPUs."""
-        return Facility(**{name: self.state[name] for name in ("pue", "server", "grid_carbon", "electricity_price")})
+        return facility_of(self.state)
 
 
 def read_asked(document: Mapping[str, Any]) -> Asked:
@@ -345,7 +359,7 @@ def known_gpu(name: str) -> str:
 
 
 def settings_of(asked: Asked) -> Settings:
-    """The settings of the engine; those that nobody gave are its own choice."""
+    """The settings of the engine; those that are not given are its own choice."""
     state, engine = asked.state, asked.engine
     given = {
         own_name(field.name, state["engine"]): state[field.name]
@@ -381,10 +395,7 @@ def check_draft(text: str) -> None:
 def deployment_of(asked: Asked) -> partial[Deployment]:
     """What `deploy` is to be called with."""
     state = asked.state
-    names = ("quantization", "kv_cache_dtype", "network", "pcie_topology", "host", "api_server", *HELD_BACK, *LAYOUT)
-    return partial(
-        deploy, asked.model, known_gpu(state["gpu"]), settings_of(asked), **{name: state[name] for name in names}
-    )
+    return partial(deploy, asked.model, known_gpu(state["gpu"]), settings_of(asked), **taken_by(deploy, state))
 
 
 def system_asked(asked: Asked) -> System:
@@ -434,7 +445,7 @@ def longest_of(asked: Asked) -> int:
 
 
 def workload_of(asked: Asked, longest: int | None = None, **others: Any) -> Workload:
-    """What users send, of at most so many tokens; ``others`` stand in place of fields."""
+    """What users send, of at most ``longest`` tokens; ``others`` stand in place of fields."""
     longest = longest or longest_of(asked)
     workload = random_requests({**asked.state, **others}, longest)
     refuse_too_long(workload, longest)

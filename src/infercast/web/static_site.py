@@ -140,7 +140,7 @@ def zipped(files: dict[str, bytes]) -> bytes:
 
 
 PIECE = 65_536
-"""Large archives of forests come in pieces of so many bytes, of which a question needs a few."""
+"""Bytes of the pieces that large archives of forests come in; a question needs a few of them."""
 LARGE = 200_000
 LEFT_OUT = ("measure", "fit", "validate", "calibrate", "cli", "data/runs", "web/static/", "web/static_site.py")
 """Parts of the package that answer nothing on the page."""
@@ -173,7 +173,7 @@ def build_twin(folder: Path, tell: Tell) -> int:
 
 
 def _page_files() -> dict[str, bytes]:
-    """The page, which is told to ask a worker of the browser instead of a server."""
+    """The page, set up to ask a worker of the browser instead of a server."""
     files = {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in _plain_files(STATIC)}
     page = files["index.html"].decode()
     assert TRANSPORT in page, "the page does not say where its answers come from"

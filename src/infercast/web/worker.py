@@ -1,6 +1,6 @@
 """A process that answers one question after the other: lines of JSON in, lines of JSON out.
 
-It is started by `infercast.web.workers`, which kills it when an answer takes too long or nobody wants it any more.
+It is started by `infercast.web.workers`, which kills it when an answer takes too long or is no longer wanted.
 The first character of a line out says what it is: an answer, an error, or what a long question is at.
 """
 
@@ -83,7 +83,7 @@ def _listen(source: BinaryIO, asked: queue.Queue[bytes]) -> None:
 
 
 def main() -> None:
-    """Answer until nobody asks."""
+    """Answer until standard input ends."""
     limit_memory()
     gc.disable()  # what is loaded now stays
     from infercast.web import answers  # noqa: PLC0415, F401 - before the first question comes

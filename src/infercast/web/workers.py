@@ -21,7 +21,7 @@ LONGEST_LINE = 64 * 2**20
 MOST_WAITING = 256
 """Questions that wait for a worker; further ones are refused at once."""
 MOST_ANSWERS = 1000
-"""After so many a worker is replaced by a fresh one."""
+"""Questions after which a worker is replaced by a fresh one."""
 OUT_OF_MEMORY = b'{"error":{"type":"MemoryError"'
 """How the reply of a worker begins that has no memory left."""
 PATIENCE = 60.0
@@ -66,7 +66,7 @@ class Worker:
     async def ask(
         self, name: str, document: Mapping[str, Any], seconds: float, tell: Callable[[str], None] | None = None
     ) -> Reply:
-        """The reply to a question; a worker that takes longer than it may, or whose asker is gone, is dead after it."""
+        """The reply to a question; a worker that exceeds its time, or is no longer waited for, is killed."""
         stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -104,7 +104,7 @@ class Worker:
 
 
 class Workers:
-    """A fixed number of processes, and those who wait for one: each client in turn, first come first served within."""
+    """A fixed number of processes and the queue for them: clients in turn, first come first served within each."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -166,7 +166,7 @@ class Workers:
             raise
 
     def _give(self, worker: Worker | None) -> None:
-        """Let the first of the next client have it; who had a turn stands behind all other clients."""
+        """Hand it to the next client's first question; a client that had a turn goes behind all others."""
         while self._waiting:
             client = next(iter(self._waiting))
             queue = self._waiting.pop(client)
@@ -200,7 +200,7 @@ SECONDS = {**dict.fromkeys(FIXED, 60.0), "memory": 10.0, "simulate": 30.0, "curv
 KEPT_ANSWERS, KEPT_BYTES = 256, 32 * 2**20
 
 
-class Flight:
+class InFlight:
     """A question under way, and how many wait for its answer."""
 
     def __init__(self) -> None:
@@ -212,14 +212,14 @@ class Flight:
         self.has_begun = True
 
 
-class Desk:
-    """Takes questions to the workers."""
+class RequestCoalescer:
+    """Takes questions to the workers: equal ones under way share one answer, and answers are kept."""
 
     def __init__(self, workers: Workers) -> None:
         self.workers = workers
         self._kept: OrderedDict[str, Reply] = OrderedDict()
         self._fixed: dict[str, Reply] = {}
-        self._under_way: dict[str, tuple[Flight, asyncio.Task[Reply]]] = {}
+        self._under_way: dict[str, tuple[InFlight, asyncio.Task[Reply]]] = {}
         self._tasks: set[asyncio.Task[Reply]] = set()
 
     async def ask(self, name: str, document: Mapping[str, Any], client: str = "") -> Reply:
@@ -242,15 +242,15 @@ class Desk:
             task.add_done_callback(lambda done: self._land(key, flight, done))
         return await self._wait(*self._under_way[key], key)
 
-    def _start(self, name: str, document: Mapping[str, Any], client: str) -> tuple[Flight, asyncio.Task[Reply]]:
-        flight = Flight()
+    def _start(self, name: str, document: Mapping[str, Any], client: str) -> tuple[InFlight, asyncio.Task[Reply]]:
+        flight = InFlight()
         task = asyncio.create_task(self.workers.ask(name, document, SECONDS[name], client, flight.begin))
         self._tasks.add(task)
         task.add_done_callback(self._forget)
         return flight, task
 
-    async def _wait(self, flight: Flight, task: asyncio.Task[Reply], key: str | None = None) -> Reply:
-        """Wait for an answer. Who leaves before a worker is at it takes the question away, if he was the last."""
+    async def _wait(self, flight: InFlight, task: asyncio.Task[Reply], key: str | None = None) -> Reply:
+        """Wait for an answer. A question that no worker has begun is cancelled when the last waiter leaves."""
         flight.waiting += 1
         try:
             return await asyncio.shield(task)
@@ -259,10 +259,10 @@ class Desk:
             if flight.waiting == 0 and not flight.has_begun:
                 task.cancel()
                 if key is not None and self._under_way.get(key, (None,))[0] is flight:
-                    del self._under_way[key]  # nobody joins a question that is given up
+                    del self._under_way[key]  # no one joins a cancelled question
 
-    def _land(self, key: str, flight: Flight, task: asyncio.Task[Reply]) -> None:
-        """An answer has come, whether somebody still waits for it or not."""
+    def _land(self, key: str, flight: InFlight, task: asyncio.Task[Reply]) -> None:
+        """An answer has come, waited for or not."""
         if self._under_way.get(key, (None,))[0] is flight:
             del self._under_way[key]
         if not task.cancelled() and task.exception() is None:
@@ -341,7 +341,7 @@ class Job:
 
 
 class Jobs:
-    """All of them; so many run at a time."""
+    """All jobs; a fixed number run at a time."""
 
     def __init__(self, folder: str, number: int) -> None:
         self.folder = folder

@@ -18,7 +18,7 @@ def gpus(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]", autocompletion=completion.gpus, help="One GPU in full, or your own TOML file."
+            metavar="[NAME]", autocompletion=completion.OFFERED["gpus"], help="One GPU in full, or your own TOML file."
         ),
     ] = None,
     form: Form = Form.TABLE,
@@ -42,7 +42,7 @@ def models(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            autocompletion=completion.models,
+            autocompletion=completion.OFFERED["models"],
             help="One model in full: a bundled name or a config.json.",
         ),
     ] = None,

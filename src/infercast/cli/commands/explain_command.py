@@ -4,47 +4,37 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from infercast.cli.options import deployment as options
-from infercast.cli.options import workload as served
-from infercast.cli.options.cost import Decided, facility_of, slo_of, tariff_of
-from infercast.cli.options.deployment import is_given
-from infercast.cli.options.groups import Deployed, Served, asked_calibration, takes
+from infercast.cli.options import calibration_of, host_of, is_given, with_options, workload_of
 from infercast.cli.outputs import Form, print_result, runs_bar
 from infercast.engines.base import engine_named
 from infercast.errors import InputError
 from infercast.forecast.command.explain import explain_command
 from infercast.forecast.command.flags import read_flags
 from infercast.forecast.command.pasted import started_engine, text_of, the_command
+from infercast.forecast.cost import facility_of, slo_of, tariff_of
+from infercast.forecast.deploy import deploy
+from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, WORKLOAD, Option
+from infercast.forecast.options import taken_by
 from infercast.report.command import explained_dict, render_explained
 
-OF_COMMAND = ("network", "pcie_topology", "api_server", "expert_routing", "predictor", "engine", "host", "calibration")
-"""What no flag of the engine says."""
 SERVES = ("rate", "concurrency", "trace", "session_rate")
 USUAL_TRIALS = 24
 """For the bar: about as many settings are tried."""
 
 
-@takes(Served, Decided, Deployed, only=OF_COMMAND)
-def command(
-    context: typer.Context,
-    words: Annotated[
-        list[str],
-        typer.Argument(metavar="COMMAND", help="A command line in quotes, a file, or - for standard input."),
-    ],
-    gpu: options.GpuName,
-    service: Annotated[
-        str | None, typer.Option("--service", metavar="NAME", help="Which of several commands in a file.")
-    ] = None,
-    advice: Annotated[
-        bool, typer.Option("--advice/--no-advice", metavar="", help="Try settings around the command, or do not.")
-    ] = True,
-    form: Form = Form.TABLE,
-    **given: Any,
-) -> None:
+SERVICE = Option("service", str, None, "NAME", "Which of several commands in a file.")
+PASTED = Option(
+    *("words", list, ..., "COMMAND", "A command line in quotes, a file, or - for standard input."), argument=True
+)
+ADVICE = Option("advice", bool, True, "", "Try settings around the command, or do not.", off=True)
+
+
+@with_options([PASTED], "gpu", [SERVICE, ADVICE], WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT, command="explain-command")
+def command(ctx: typer.Context, *, words: list[str], gpu: str, form: Form, **given: Any) -> None:
     """Explain a command that starts an engine: every flag, what fits, a forecast, and advice by simulated gain.
 
     Also read are docker run, compose files and Kubernetes manifests; nothing is ever executed.
@@ -63,19 +53,15 @@ def command(
     if not text.strip():
         raise InputError("there is no command to explain; give one in quotes, a file, or - for standard input")
     slo, tariff = slo_of(given), tariff_of(given)
-    engine = engine_named(given["engine"]) if is_given(context, "engine") else started_engine(text)
-    given["engine"] = context.params["engine"] = engine.name
-    reading = read_flags(the_command(text, engine.commands, service).words, engine)
-    context.params |= {"model": reading.model, "max_model_len": reading.settings.get(engine.bounds[2])}
-    said = any(given[name] is not None for name in SERVES) or is_given(context, "arrival")
+    engine = engine_named(given["engine"]) if is_given(ctx, "engine") else started_engine(text)
+    given["engine"] = ctx.params["engine"] = engine.name
+    reading = read_flags(the_command(text, engine.commands, given["service"]).words, engine)
+    ctx.params |= {"model": reading.model, "max_model_len": reading.settings.get(engine.bounds[2])}
+    said = any(given[name] is not None for name in SERVES) or is_given(ctx, "arrival")
     if not said:
-        context.params["rate"] = 1.0  # of requests whose rate is chosen later
-    workload = served.workload_of(context)
-    host = given.pop("host")
-    if host is not None:
-        from infercast.forecast.deploy import host_from  # noqa: PLC0415 - most runs name no host
-
-        host = host_from(host, gpu, given["engine"])
+        ctx.params["rate"] = 1.0  # of requests whose rate is chosen later
+    workload = workload_of(ctx)
+    deployed = {**taken_by(deploy, given), "host": host_of(ctx, gpu), "calibration": calibration_of(given)}
     with runs_bar("settings", USUAL_TRIALS) as tell:
         explained = explain_command(
             text,
@@ -85,11 +71,10 @@ def command(
             slo=slo,
             tariff=tariff,
             facility=facility_of(given),
-            service=service,
-            advice=advice,
-            host=host,
-            calibration=asked_calibration(given),
+            service=given["service"],
+            engine=engine.name,
+            advice=given["advice"],
             tell=tell or (lambda _: None),
-            **{name: given[name] for name in OF_COMMAND if name not in ("host", "calibration")},
+            **deployed,
         )
     print_result(form, explained_dict, render_explained, explained, rows="flags")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from infercast.cli.options import deployment as options
+from infercast.cli.options import known_names, need_packages
 from infercast.cli.outputs import Form, print_result
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import load_gpu
@@ -77,7 +77,7 @@ def fit(
 
       infercast fit ./tables --out kernels.npz --gpus a100-sxm,l40s,h200-sxm
     """
-    options.need_packages("fitting and scoring")
+    need_packages("fitting and scoring")
     from infercast.fit.samples import read_samples, sweep_samples  # noqa: PLC0415 - only this command needs it
     from infercast.fit.tables import FILES  # noqa: PLC0415 - only this command needs it
     from infercast.fit.train import (  # noqa: PLC0415 - only this command needs it
@@ -91,7 +91,7 @@ def fit(
 
     _need_folder(data, "DATA")
     _need_folder(out.parent, "--out")
-    chosen = options.known_names("family", families or "", FAMILIES) or tuple(
+    chosen = known_names("family", families or "", FAMILIES) or tuple(
         each for each in FAMILIES if (data / FILES[each]).exists()
     )
     with _progress("reading") as tell:
@@ -140,7 +140,7 @@ def evaluate(
 
       infercast evaluate ./tables --artifact kernels.npz --gpus b200-sxm --tier unseen
     """
-    options.need_packages("fitting and scoring")
+    need_packages("fitting and scoring")
     from infercast.fit.evaluate import score  # noqa: PLC0415 - only this command needs it
     from infercast.predict.fitted import load_artifact  # noqa: PLC0415 - only this command needs it
     from infercast.predict.identity import kernel_profile  # noqa: PLC0415 - only this command needs it
@@ -156,7 +156,7 @@ def evaluate(
             data,
             load_artifact(artifact) if artifact is not None else default_artifact(),
             kernel_profile(),
-            families=options.known_names("family", families or "", FAMILIES) or FAMILIES,
+            families=known_names("family", families or "", FAMILIES) or FAMILIES,
             gpus=_gpus(gpus),
             tier=tier,
             in_sample=in_sample,
@@ -172,7 +172,7 @@ def _need_folder(path: Path, what: str) -> None:
 
 def _gpus(text: str | None) -> list[str] | None:
     """Names as the tables have them."""
-    return None if text is None else [load_gpu(name).name for name in options.known_names("GPU", text)]
+    return None if text is None else [load_gpu(name).name for name in known_names("GPU", text)]
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from infercast.cli.options import deployment as options
+from infercast.cli.options import known_names
 from infercast.cli.outputs import Form, print_result
 from infercast.errors import InputError, UnknownNameError
 from infercast.measure.cases import DEFAULT as ANCHORS
@@ -100,7 +100,7 @@ def command(
 def _families(text: str | None) -> tuple[str, ...] | None:
     if text is None:
         return None
-    names = options.known_names("kernel family", text, NAMES)
+    names = known_names("kernel family", text, NAMES)
     if not names:
         raise InputError(f"--families names none of {', '.join(NAMES)}")
     return names

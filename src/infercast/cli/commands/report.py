@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from infercast import __version__
-from infercast.cli.outputs import Form, command_line, of_file, print_result
+from infercast.cli.outputs import FILES_PANEL, Form, command_line, need_matplotlib, print_result
 from infercast.errors import InputError
 from infercast.report.files import check_writable, today, write_whole
 from infercast.report.saved_runs import read_runs, render_several, several_dict
@@ -21,7 +20,10 @@ def command(
         typer.Argument(metavar="RUN.json ...", help="Runs saved with --json; the others are compared with the first."),
     ],
     out: Annotated[
-        Path | None, of_file("--out", metavar="FILE", help="Also write the comparison as one HTML page.")
+        Path | None,
+        typer.Option(
+            "--out", metavar="FILE", rich_help_panel=FILES_PANEL, help="Also write the comparison as one HTML page."
+        ),
     ] = None,
     form: Form = Form.TABLE,
 ) -> None:
@@ -38,8 +40,7 @@ def command(
     if out is not None:
         check_writable(out, "--out", (".html", ".htm"))
         today()  # a date that is none is refused now, too
-        if find_spec("matplotlib") is None:
-            raise InputError("--out needs matplotlib: pip install 'infercast[report]'")
+        need_matplotlib("--out")
     found = read_runs(runs)
     if len(found) < 2:
         raise InputError(f"{runs[0]} holds one run; give two files or more to compare")

@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import typer
 
 from infercast import Deployment, Workload
-from infercast.cli import completion, outputs
-from infercast.cli.options import deployment as options
-from infercast.cli.options import workload as served
-from infercast.cli.options.cost import Decided, facility_of, slo_of, tariff_of
-from infercast.cli.options.deployment import compare_engines
-from infercast.cli.options.groups import Deployed, Served, Shown, asked_deployment, takes
-from infercast.cli.outputs import Form, print_result, simulation_bar
+from infercast.cli.options import deployment_of, refuse_idle_router, with_options, workload_of
+from infercast.cli.outputs import Form, Outputs, outputs_of, print_result, simulation_bar
 from infercast.errors import InputError, SaturatedError
-from infercast.forecast.cost import Tariff
+from infercast.forecast.cost import Tariff, facility_of, slo_of, tariff_of
 from infercast.forecast.energy import Facility
 from infercast.forecast.intervals import Intervals, forecast_intervals
+from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, LAYOUT, OUTPUT, PLACE, WORKLOAD, Option
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Slo
@@ -36,7 +32,7 @@ class Question(NamedTuple):
     """What is to be served, and what is to be said of it."""
 
     workload: Workload
-    files: outputs.Outputs
+    files: Outputs
     what_if: str | None
     breakdown: bool
     steady: bool
@@ -49,14 +45,7 @@ class Question(NamedTuple):
     @staticmethod
     def of(given: dict[str, Any], workload: Workload) -> Question:
         """The options of a command by their names."""
-        files = outputs.outputs_of(
-            given["report"],
-            given["trace_out"],
-            given["trace_window"],
-            given["requests_out"],
-            given["save_result"],
-            detailed=given["save_detailed"],
-        )
+        files = outputs_of(given)
         if given["what_if"] is not None and any((files.trace, files.requests, files.result)):
             named = "--trace-out, --requests-out or --save-result"
             raise InputError(f"--what-if and two engines show two runs side by side; ask for {named} of one")
@@ -102,7 +91,7 @@ def answer(question: Question, asked: Sequence[partial[Deployment]], build: Buil
 
 
 def _compare(question: Question, asked: Sequence[partial[Deployment]], build: Build) -> None:
-    """The run as asked for beside the run with the changes."""
+    """The run as asked for and the run with the changes, side by side."""
     from infercast.forecast.deploy import (  # noqa: PLC0415
         deploy_changed,
         parse_changes,
@@ -154,17 +143,8 @@ def _explain(question: Question, system: System) -> None:
     print_result(question.form, document, tables)
 
 
-@takes(Served, Deployed, Decided, Shown)
-def command(
-    context: typer.Context,
-    model: options.Model,
-    gpu: options.GpuName,
-    tensor_parallel_size: options.TensorParallel = 1,
-    pipeline_parallel_size: options.PipelineParallel = 1,
-    data_parallel_size: options.DataParallel = 1,
-    router: options.RouterName = None,
-    **given: Any,
-) -> None:
+@with_options(PLACE, LAYOUT, WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT)
+def command(ctx: typer.Context, **given: Any) -> None:
     """Simulate a served workload: TTFT, TPOT, throughput, load, and where GPU time goes.
 
     For example:
@@ -181,55 +161,48 @@ def command(
 
       infercast simulate llama-3.1-8b --gpu h200-sxm --rate 12 --engine vllm,sglang --report engines.html
     """
-    compare_engines(context, given)
-    question = Question.of(given, served.workload_of(context))
-    asked = asked_deployment(
-        context,
-        gpu,
-        tensor_parallel_size=tensor_parallel_size,
-        pipeline_parallel_size=pipeline_parallel_size,
-        data_parallel_size=data_parallel_size,
-    )
-    if router is not None and data_parallel_size == 1 and question.what_if is None:
+    compare_engines(ctx, given)
+    question = Question.of(given, workload_of(ctx))
+    asked = deployment_of(ctx)
+    if given["router"] is not None and given["data_parallel_size"] == 1 and question.what_if is None:
         asked()  # what is wrong with the deployment comes first
-        raise InputError("--router has no meaning for one replica; add --data-parallel-size N")
+        refuse_idle_router(ctx)
 
     def build(deployments: Sequence[Deployment], other_router: str | None) -> System:
         (deployment,) = deployments
-        return system_of(deployment, (other_router or router) if deployment.layout.data > 1 else None)
+        return system_of(deployment, (other_router or given["router"]) if deployment.layout.data > 1 else None)
 
     answer(question, [asked], build)
 
 
-of_pools = partial(typer.Option, rich_help_panel="Pools")
-of_gpu = partial(of_pools, metavar="GPU", autocompletion=completion.gpus)
+def compare_engines(ctx: typer.Context, given: dict[str, Any]) -> None:
+    """Two engines with a comma between them: the second is a change of the first."""
+    first, *others = [name.strip() for name in given["engine"].split(",")]
+    if len(others) > 1:
+        raise InputError(f"--engine takes two engines to compare, not {1 + len(others)}: {given['engine']}")
+    if others:
+        change = f"engine={others[0]}"
+        given["what_if"] = change if given["what_if"] is None else f"{change},{given['what_if']}"
+    given["engine"] = ctx.params["engine"] = first
 
 
-def _size(option: str, what: str) -> Any:
-    """An option that is the size of something in a pool."""
-    return of_pools(option, metavar="N", help=what)
+pools = partial(Option, panel="Pools")
+ROLES = ("prefill", "decode")
+SIZES = {
+    "engines": "Engines of the {} pool, each for itself.",
+    "tp": "Tensor parallel size of each.",
+    "pp": "Pipeline parallel size of each.",
+    "dp": "Data parallel size of each; replicas may share experts.",
+}
+POOLS = (
+    *(pools(f"{role}_gpu", str, ..., "GPU", f"GPUs of the {role} pool.", catalogue="gpus") for role in ROLES),
+    *(pools(f"{role}_{size}", int, 1, "N", what.format(role)) for role in ROLES for size, what in SIZES.items()),
+    pools("link", str, DEFAULT_LINK, "NAME", "Between the pools: nvlink or a network."),
+)
 
 
-@takes(Served, Deployed, Decided, Shown)
-def disaggregate_command(
-    context: typer.Context,
-    model: options.Model,
-    prefill_gpu: Annotated[str, of_gpu("--prefill-gpu", help="GPUs of the prefill pool.")],
-    decode_gpu: Annotated[str, of_gpu("--decode-gpu", help="GPUs of the decode pool.")],
-    prefill_engines: Annotated[int, _size("--prefill-engines", "Engines of the prefill pool, each for itself.")] = 1,
-    prefill_tp: Annotated[int, _size("--prefill-tp", "Tensor parallel size of each.")] = 1,
-    prefill_pp: Annotated[int, _size("--prefill-pp", "Pipeline parallel size of each.")] = 1,
-    prefill_dp: Annotated[int, _size("--prefill-dp", "Data parallel size of each; replicas may share experts.")] = 1,
-    decode_engines: Annotated[int, _size("--decode-engines", "Engines of the decode pool, each for itself.")] = 1,
-    decode_tp: Annotated[int, _size("--decode-tp", "Tensor parallel size of each.")] = 1,
-    decode_pp: Annotated[int, _size("--decode-pp", "Pipeline parallel size of each.")] = 1,
-    decode_dp: Annotated[int, _size("--decode-dp", "Data parallel size of each; replicas may share experts.")] = 1,
-    link: Annotated[
-        str, of_pools("--link", metavar="NAME", help="Between the pools: nvlink or a network.")
-    ] = DEFAULT_LINK,
-    router: options.RouterName = None,
-    **given: Any,
-) -> None:
+@with_options("model", POOLS, "router", WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT)
+def disaggregate_command(ctx: typer.Context, **given: Any) -> None:
     """Simulate disaggregated serving: TTFT by its parts, TPOT, throughput, and what each pool and the link did.
 
     For example:
@@ -242,31 +215,29 @@ def disaggregate_command(
       infercast disaggregate qwen3-235b-a22b-fp8 --prefill-gpu h200-sxm --prefill-tp 4 --decode-gpu h200-sxm
       --decode-dp 8 --enable-expert-parallel --rate 10
     """
-    pools = {
-        "prefill": (prefill_gpu, prefill_engines, prefill_tp, prefill_pp, prefill_dp),
-        "decode": (decode_gpu, decode_engines, decode_tp, decode_pp, decode_dp),
-    }
-    for name, (_, *sizes) in pools.items():
-        for option, value in zip(("engines", "tp", "pp", "dp"), sizes, strict=True):
+    for role in ROLES:
+        for size in SIZES:
+            value = given[f"{role}_{size}"]
             if not 1 <= value <= MOST_ENGINES:
                 bound = "at least 1" if value < 1 else f"at most {MOST_ENGINES:,}"
-                raise InputError(f"--{name}-{option} must be {bound}, not {value}")
-    question = Question.of(given, served.workload_of(context))
+                raise InputError(f"--{role}-{size} must be {bound}, not {value}")
+    question = Question.of(given, workload_of(ctx))
     asked = [
-        asked_deployment(
-            context,
-            gpu,
+        deployment_of(
+            ctx,
+            given[f"{role}_gpu"],
             # An exchange between replicas has no meaning for a pool of one.
-            all2all_backend=given["all2all_backend"] if data > 1 else None,
-            tensor_parallel_size=tensor,
-            pipeline_parallel_size=pipeline,
-            data_parallel_size=data,
+            all2all_backend=given["all2all_backend"] if given[f"{role}_dp"] > 1 else None,
+            tensor_parallel_size=given[f"{role}_tp"],
+            pipeline_parallel_size=given[f"{role}_pp"],
+            data_parallel_size=given[f"{role}_dp"],
         )
-        for gpu, _, tensor, pipeline, data in pools.values()
+        for role in ROLES
     ]
 
     def build(deployments: Sequence[Deployment], other_router: str | None) -> System:
-        instances = prefill_engines, decode_engines
-        return two_pools(*deployments, instances=instances, link=link, router=other_router or router or PROXY_ROUTER)
+        instances = given["prefill_engines"], given["decode_engines"]
+        router = other_router or given["router"] or PROXY_ROUTER
+        return two_pools(*deployments, instances=instances, link=given["link"], router=router)
 
     answer(question, asked, build)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from infercast.cli.options import deployment as options
+from infercast.cli.options import typer_option
 from infercast.cli.outputs import Form, print_result
 from infercast.engines.base import DEFAULT_ENGINE, engine_named
 from infercast.errors import InputError
@@ -152,7 +152,7 @@ def _ranked_dict(ranked: Ranked) -> dict[str, Any]:
 
 
 def render_trials(tuning: Tuning, trials: Sequence[Trial]) -> list[RenderableType]:
-    """Predicted beside measured, shape by shape, and what there was no time for."""
+    """Predicted and measured times, shape by shape, and what there was no time for."""
     parts: list[RenderableType] = []
     for trial in trials:
         base = trial.default
@@ -203,16 +203,16 @@ MOST_TOKENS = 1 << 20
 
 
 def command(
-    model: options.Model,
-    gpu: options.GpuName,
+    model: Annotated[str, typer_option("model")],
+    gpu: Annotated[str, typer_option("gpu")],
     tokens: Annotated[
         str, typer.Option("--tokens", metavar="N,N", help="Tokens of a step, with commas between them.")
     ] = ",".join(map(str, TOKENS)),
     top: Annotated[int, typer.Option("--top", metavar="N", help="Configurations to show, or to try.")] = 5,
-    quantization: options.Quantization = None,
-    tensor_parallel_size: options.TensorParallel = 1,
-    enable_expert_parallel: options.ExpertParallel = False,
-    engine: options.EngineName = DEFAULT_ENGINE,
+    quantization: Annotated[str | None, typer_option("quantization")] = None,
+    tensor_parallel_size: Annotated[int, typer_option("tensor_parallel_size")] = 1,
+    enable_expert_parallel: Annotated[bool, typer_option("enable_expert_parallel")] = False,
+    engine: Annotated[str, typer_option("engine")] = DEFAULT_ENGINE,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", help="Write the file that the engine reads."),

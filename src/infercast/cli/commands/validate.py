@@ -10,7 +10,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from infercast.cli.options import deployment as options
+from infercast.cli.options import typer_option
 from infercast.cli.outputs import Form, print_result, runs_bar
 from infercast.engines.base import FAMILIES
 from infercast.errors import InputError
@@ -107,7 +107,7 @@ def command(
         typer.Option("--model-config", metavar="DIR", help="Folder of <model name>.json; bundled models otherwise."),
     ] = None,
     gpu: Annotated[str | None, typer.Option("--gpu", help="In place of the GPU that the file names.")] = None,
-    predictor: options.PredictorName = "learned",
+    predictor: Annotated[str, typer_option("predictor")] = "learned",
     host: Annotated[
         Path | None, typer.Option("--host", metavar="FILE", help="Host costs (.toml) in place of the bundled ones.")
     ] = None,
@@ -161,24 +161,15 @@ def command(
         validate_published(tables, predictor=predictor, host=host, plot=plot, form=form)
         return
     measured = [read_measured(path) for path in files]
+    common: dict[str, Any] = {"model_config": model_config, "gpu": gpu, "predictor": predictor}
+    common["real_weights"] = real_weights
     with runs_bar("re-running", sum(len(each.runs) for each in measured)) as progress:
-        validation = validate(
-            measured,
-            model_config=model_config,
-            gpu=gpu,
-            predictor=predictor,
-            host=host,
-            warmed_up=warmed_up,
-            real_weights=real_weights,
-            progress=progress,
-        )
+        validation = validate(measured, **common, host=host, warmed_up=warmed_up, progress=progress)
     if plot is not None:
         write_whole(plot, [reliability_svg(reliability_of(validation.runs))])
     document, parts = validation_dict(validation), render_validation(validation)
     if kernels:
-        profiles = compare_profiles(
-            measured, model_config=model_config, gpu=gpu, predictor=predictor, real_weights=real_weights
-        )
+        profiles = compare_profiles(measured, **common)
         document["profiles"] = profiles_list(profiles)
         document["summary"] |= summarise(profiles)
         parts += render_profiles(profiles)

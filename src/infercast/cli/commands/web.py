@@ -10,8 +10,7 @@ from typing import Annotated
 
 import typer
 
-from infercast.cli.options.deployment import note
-from infercast.cli.outputs import Form, print_json
+from infercast.cli.outputs import Form, note, print_json
 from infercast.errors import InputError
 
 NEEDED = ("starlette", "uvicorn")

@@ -12,8 +12,9 @@ from infercast.engines.base import AnyEngine, Deployment
 from infercast.engines.settings import TRUTHS
 from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError, near_names
-from infercast.forecast.deploy import OPTIONS, deploy
+from infercast.forecast.deploy import DeployOptions, deploy
 from infercast.forecast.memory import Fit, fit_memory
+from infercast.forecast.option_table import OPTIONS
 from infercast.forecast.system import System, system_of
 from infercast.hardware import Gpu
 from infercast.units import whole_number
@@ -21,16 +22,11 @@ from infercast.units import whole_number
 READ, IGNORED, NOT_MODELLED, UNKNOWN = "read", "ignored", "not modelled", "unknown"
 OURS_ALONE = {
     "network", "pcie_topology", "api_server", "expert_routing", "sampling", "engine", "prompts_first", "cudagraph_mode",
-    "acceptance", "dummy_weights",
+    "acceptance", "dummy_weights", "host", "predictor", "calibration",
 }  # fmt: skip
 """Options of ours that are no flags of an engine."""
-OF_DEPLOY: dict[str, type] = {
-    **{name: kind for name, kind in OPTIONS.items() if name not in OURS_ALONE},
-    "language_model_only": bool,
-    "hf_overrides": str,
-    "mamba_cache_dtype": str,
-    "mamba_ssm_cache_dtype": str,
-    "gdn_prefill_backend": str,
+OF_DEPLOY = {
+    name: OPTIONS[name].type for name in DeployOptions.__annotations__ if name in OPTIONS and name not in OURS_ALONE
 }
 """Flags that say which model and layout, by the names of `deploy`."""
 NUMBER = re.compile(r"-?\d+(\.\d+)?")

@@ -1,0 +1,313 @@
+"""Options of commands, made from the table of options, and what the given ones mean: settings, deployment, workload."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from infercast import Deployment, Workload
+from infercast.cli import completion
+from infercast.cli.outputs import note
+from infercast.engines.base import DEFAULT_ENGINE, engine_named
+from infercast.engines.settings import Settings, read_setting
+from infercast.errors import InputError, UnknownNameError
+from infercast.forecast.calibration import Calibration, read_calibration
+from infercast.forecast.deploy import deploy, load_model
+from infercast.forecast.option_table import OPTIONS, Option
+from infercast.forecast.options import random_requests, taken_by
+from infercast.hardware import load_gpu
+from infercast.predict.fitted import load_artifact
+from infercast.predict.identity import kernel_profile
+from infercast.predict.learned import Learned, default_artifact
+from infercast.predict.roofline import Predictor
+from infercast.serve.workload.redraw import begun_anew, scaled
+from infercast.serve.workload.request import Adapters, check_too_long, refuse_too_long, truncated, without_too_long
+from infercast.serve.workload.synthetic import ended
+from infercast.units import whole_number
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def human_readable_int(text: str | int) -> int:
+    """A whole number as vLLM reads it: ``32k`` is 32,000, ``32K`` is 32,768, ``1.5m`` is 1,500,000."""
+    try:
+        return whole_number(str(text))
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem)) from None
+
+
+def with_options(*groups: Sequence[Option] | str, command: str = "") -> Callable[[Command], Command]:
+    """Give a command the options of these groups, or of these names, in this order; it gets them as keywords.
+
+    Of a group in which some are for this ``command`` alone (`Option.also`), it takes those.
+    """
+
+    def parameters() -> list[inspect.Parameter]:
+        taken: dict[str, Option] = {}
+        for group in groups:
+            options = [OPTIONS[name] for name in group.split()] if isinstance(group, str) else group
+            for option in [each for each in options if command in each.also.split()] or options:
+                taken.setdefault(option.name, option)
+        return [
+            inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
+            *map(_parameter, taken.values()),
+        ]
+
+    def extend(function: Command) -> Command:
+        function.parameters = parameters  # type: ignore[attr-defined] # made for the command that is run
+        return function
+
+    return extend
+
+
+def _parameter(option: Option) -> inspect.Parameter:
+    kind: Any = {whole_number: int, list: list[str]}.get(option.type, option.type)
+    default = list(option.default) if isinstance(option.default, tuple) else option.default
+    return inspect.Parameter(
+        option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if default is ... else default,
+        annotation=Annotated[kind | None if default is None else kind, typer_option(option)],
+    )
+
+
+def typer_option(asked: Option | str) -> Any:
+    """An option, or that of a name, as typer declares it."""
+    option = OPTIONS[asked] if isinstance(asked, str) else asked
+    common: dict[str, Any] = {
+        "metavar": option.metavar,
+        "help": option.help,
+        "rich_help_panel": option.panel,
+        "show_default": option.shows_default,
+        "autocompletion": completion.OFFERED.get(option.catalogue),
+    }
+    if option.argument:
+        return typer.Argument(**common)
+    parser = human_readable_int if option.type is whole_number else None
+    return typer.Option(option.spelled, *filter(None, [option.short]), parser=parser, **common)
+
+
+def is_given(ctx: typer.Context, name: str) -> bool:
+    """Whether an option stands on the command line."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def known_names(kind: str, text: str, known: Collection[str] | None = None) -> tuple[str, ...]:
+    """Names with commas between them, all of which must be known; any is where nothing is said of that."""
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    for name in names:
+        if known is not None and name not in known:
+            raise UnknownNameError(kind, name, known)
+    return names
+
+
+def comma_list(option: str, given: Sequence[str]) -> list[str]:
+    """Names with commas between them, or one an option, or both; each counts once."""
+    names = [part.strip() for text in given for part in text.split(",")]
+    if not names or not all(names):
+        raise InputError(f"{option} must be names with commas between them, not {','.join(given)!r}")
+    return list(dict.fromkeys(names))
+
+
+def choose_predictor(
+    name: str, anchors: Path | None, gpu: str, measurements: Path | None = None, engine: str = DEFAULT_ENGINE
+) -> str | Predictor:
+    """The predictor of a command, with a user's own tables, and corrected by anchors where there are any."""
+    if anchors is None and measurements is None:
+        return name
+    if name == "roofline":
+        given = "--anchors" if measurements is None else "--measurements"
+        raise InputError(f"{given} improve learned estimates; leave out --predictor roofline")
+    if anchors is not None and not anchors.is_dir():
+        raise InputError(f"--anchors {anchors} is not a folder")
+    need_packages("measured kernels")
+    profile = kernel_profile(engine_named(engine).family)
+    artifact = default_artifact() if name == "learned" else load_artifact(Path(name))
+    if measurements is not None:
+        from infercast.fit.train import fit_sweeps  # noqa: PLC0415 - needs the packages of infercast[fit]
+
+        artifact = artifact.with_models(fit_sweeps(measurements))
+    if anchors is None:
+        return Learned(artifact, profile)
+    from infercast.fit.anchoring import read_corrections  # noqa: PLC0415 - as above
+
+    corrections = read_corrections(anchors, load_gpu(gpu), artifact, profile)
+    return Learned(artifact, profile, corrections=corrections)
+
+
+def need_packages(what: str) -> None:
+    """Say what to install where the packages of infercast[fit] are missing."""
+    for package in ("pandas", "pyarrow", "catboost"):
+        if find_spec(package) is None:
+            raise InputError(f"{what} need {package}: pip install 'infercast[fit]'")
+
+
+def settings_of(ctx: typer.Context, **fixed: Any) -> Settings:
+    """The settings of an engine that the options of a command ask for; what is not given is the engine's choice.
+
+    ``fixed`` are values that the command itself has for some.
+    """
+    engine = engine_named(ctx.params.get("engine", DEFAULT_ENGINE))
+    # Options of ours go by the names of the default engine.
+    known = (engine.flags.options | engine_named().flags.options) - {"engine"}
+    given = {name: ctx.params[name] for name in known & {*ctx.params} if is_given(ctx, name)}
+    if strange := sorted({*given} - engine.flags.options):
+        flag = strange[0].replace("_", "-")
+        own = engine.flags.called.get(flag)
+        raise InputError(f"--{flag} is no option of {engine.title}; {f'use --{own}' if own else 'leave it out'}")
+    given |= dict(_settings_by_name(ctx))
+    settings: Settings = engine.settings(given | fixed, note)
+    return settings
+
+
+def _settings_by_name(ctx: typer.Context) -> Iterator[tuple[str, Any]]:
+    """What ``--setting NAME=VALUE`` says."""
+    for text in ctx.params.get("setting") or ():
+        name, _, value = text.partition("=")
+        yield name, read_setting(engine_named(ctx.params["engine"]).setting_types, name, value)
+
+
+def longest_asked(ctx: typer.Context) -> int | None:
+    """Tokens of the longest sequence that the engine is to serve, under whatever name it has for that."""
+    for name, value in _settings_by_name(ctx):
+        if name == engine_named(ctx.params["engine"]).bounds[2]:
+            return int(value)
+    asked: int | None = ctx.params.get("max_model_len")
+    return asked
+
+
+def deployment_of(
+    ctx: typer.Context, gpu: str | None = None, room: Mapping[str, Any] | None = None, **others: Any
+) -> partial[Deployment]:
+    """What `deploy` is to be called with: options of the command that it takes, and settings of its engine.
+
+    ``room``: settings that the command has itself; ``others`` stand in place of options.
+    """
+    given = ctx.params
+    gpu = gpu or given["gpu"]
+    # What a context holds are words, not paths yet.
+    anchors, measurements = (None if given[name] is None else Path(given[name]) for name in ("anchors", "measurements"))
+    found = {
+        **taken_by(deploy, given),
+        "predictor": choose_predictor(given["predictor"], anchors, gpu, measurements, given["engine"]),
+        "host": host_of(ctx, gpu),
+        "calibration": calibration_of(given),
+        **others,
+    }
+    return partial(deploy, given["model"], gpu, settings_of(ctx, **room or {}), **found)
+
+
+def host_of(ctx: typer.Context, gpu: str, engine: str | None = None) -> Any:
+    """What ``--host`` says of the CPU."""
+    host = ctx.params.get("host")
+    if host is None:
+        return None
+    from infercast.forecast.deploy import host_from  # noqa: PLC0415 - most runs name no host
+
+    return host_from(host, gpu, engine or ctx.params["engine"])
+
+
+def calibration_of(given: Mapping[str, Any]) -> Calibration | None:
+    """The calibration that a command is given, read once."""
+    return None if given.get("calibration") is None else read_calibration(Path(given["calibration"]))
+
+
+def refuse_idle_router(ctx: typer.Context) -> None:
+    """A load balancer before one replica has no meaning."""
+    if ctx.params["router"] is not None and ctx.params["data_parallel_size"] == 1:
+        raise InputError("--router has no meaning for one replica; add --data-parallel-size N")
+
+
+OF_SESSIONS = ("turn_len", "think", "tool_share", "tool_time", "tool_len")
+"""Options that need --turns."""
+SYNTHETIC = ("arrival", "burstiness", "input_len", "output_len", "prefix_len", "prefix_groups", "turns")
+"""What a trace brings along."""
+BRINGS = "it brings its own arrivals and lengths; only --rate, --rate-scale and --num-requests change it"
+
+
+def workload_of(ctx: typer.Context, default_count: int | None = None, *, longest: int | None = None) -> Workload:
+    """The workload that the options of a command ask for, of at most ``longest`` tokens.
+
+    All requests are within the model's length; what was clipped, cut or left out for it is in the description.
+    """
+    given = ctx.params
+    num_requests, trace, too_long = given["num_requests"], given["trace"], given["too_long"]
+    if num_requests is not None and num_requests < 1:
+        raise InputError(f"--num-requests must be at least 1, not {num_requests}")
+    check_too_long(too_long)
+    refuse_idle_options(ctx, _idle(given), trace is not None)
+    if given.get("turns") is None and (idle := [name for name in OF_SESSIONS if is_given(ctx, name)]):
+        raise InputError(f"--{idle[0].replace('_', '-')} needs --turns, how many turns a session has")
+    asked = longest_asked(ctx)
+    if asked is not None and asked < 1:
+        raise InputError(f"max_model_len must be at least 1, not {asked}")
+    longest = longest or asked or load_model(given["model"]).max_positions
+    replays = trace is not None
+    workload = replayed(Path(trace), given, longest) if replays else random_requests(given, longest, default_count)
+    if too_long == "truncate":
+        workload = truncated(workload, longest)
+    else:
+        refuse_too_long(workload, longest)
+    workload = labelled(workload, given)
+    return ended(workload, given.get("declared_output_len"), given.get("ignore_eos"))
+
+
+def _idle(given: dict[str, Any]) -> tuple[str, ...]:
+    """Options that change nothing, as far as that can be known before a trace is read."""
+    if given["trace"] is None:
+        return "rate_scale", "follow_sessions"
+    by_chance = any(given.get(name) for name in ("class_", "adapters", "session_rate"))
+    return SYNTHETIC if by_chance else (*SYNTHETIC, "seed")
+
+
+def replayed(path: Path, given: dict[str, Any], longest: int) -> Workload:
+    """The requests of a trace as the options of a command ask for them."""
+    from infercast.serve.workload.traces import read_trace  # noqa: PLC0415 - most runs replay none
+
+    workload = read_trace(path, follow=given.get("follow_sessions", False))
+    if given["too_long"] == "skip":
+        workload = without_too_long(workload, longest)
+    if given.get("concurrency") is not None or given.get("session_rate") is not None:
+        workload = scaled(workload, limit=given["num_requests"])
+        rate = given.get("session_rate")
+        option = "--concurrency" if rate is None else "--session-rate"
+        if not workload.in_turns:
+            raise InputError(f"{option} has no meaning with --trace: {BRINGS}, or --follow-sessions")
+        if given["rate"] is not None or given["rate_scale"] != 1.0:
+            raise InputError(f"{option} says how sessions begin; leave out --rate and --rate-scale")
+        return begun_anew(workload, session_rate=rate, concurrency=given.get("concurrency"), seed=given["seed"])
+    return scaled(workload, rate_scale=given["rate_scale"], rate=given["rate"], limit=given["num_requests"])
+
+
+def labelled(workload: Workload, given: Mapping[str, Any]) -> Workload:
+    """The same requests in the classes and with the adapters that the options ask for."""
+    texts = given.get("class_") or []
+    if texts or any(request.slo_class for request in workload.requests):
+        from infercast.serve.workload.classes import parse_class, with_classes  # noqa: PLC0415 - few runs have any
+
+        workload = with_classes(workload, [parse_class(text) for text in texts], seed=given["seed"])
+    if given.get("adapters") is not None:
+        from infercast.serve.workload.classes import with_adapters  # noqa: PLC0415 - few runs have any
+
+        mix = Adapters(given["adapters"], given["adapter_skew"], given["adapter_share"])
+        return with_adapters(workload, mix, seed=given["seed"])
+    if given.get("adapter_skew", 1.0) != 1.0 or given.get("adapter_share", 1.0) != 1.0:
+        raise InputError("--adapter-skew and --adapter-share need --adapters, the number of adapters")
+    return workload
+
+
+def refuse_idle_options(ctx: typer.Context, names: tuple[str, ...], replays: bool) -> None:
+    """An option that would change nothing is refused, never ignored."""
+    for name in names:
+        if is_given(ctx, name):
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(
+                f"{option} has no meaning with --trace: {BRINGS}" if replays else f"{option} needs --trace"
+            )
