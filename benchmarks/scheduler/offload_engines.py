@@ -15,7 +15,7 @@ from scheduling_cases import Case
 from infercast.engines.vllm.kv_cache import tier_rules
 from infercast.engines.vllm.versions import engine_version
 from infercast.serve.cache.tiers import LinkSpeed, Offload
-from infercast.serve.scheduler.offloading import Move, OffloadingScheduler
+from infercast.serve.scheduler.offloading import HostOffload, Move
 
 PAGE = 4096
 """Bytes of the host's memory that what is kept together is rounded up to, since 0.32."""
@@ -52,21 +52,24 @@ class OursOffloading(Ours):
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
+        self.worker = Worker(case)
+
+    def offload_of(self, case: Case) -> HostOffload:
+        """The case's tier, whose blocks have an order."""
         speed = LinkSpeed(1e9)
         offload = Offload(
             case.tier_blocks, 1, 1, speed, speed, case.tier_factor, case.prompts_only, case.store_threshold,
             **tier_rules(engine_version(f"vllm@{case.version}")),
         )  # fmt: skip
-        self.offloading = OffloadingScheduler(
-            self.scheduler.policy, self.cache, case.steps_under_way, offload, in_order=True
-        )
-        self.scheduler = self.offloading
-        self.worker = Worker(case)
+        drops_last = bool(case.speculation and case.speculation["drops_block"])
+        steps = case.steps_under_way
+        self.moves = HostOffload(offload, case.shape, steps, drops_last=drops_last, in_order=True)
+        return self.moves
 
     def schedule(self) -> tuple[list[Any], Any]:
         """What the next step does and copies, and what `complete` needs to end it."""
         decision, plan = super().schedule()
-        moves = self.offloading.moves
+        moves = self.moves
         loads = [(move.sequence.index, move) for move in moves.loads]
         stores = [(move.sequence.index, move) for move in moves.stores]
         flushed = {move.sequence.index for move in moves.flushed} & {*decision[1]}
@@ -79,11 +82,11 @@ class OursOffloading(Ours):
         """The step's results arrive, and with them the ends of copies."""
         plan, ended = handle
         super().complete(plan)
-        self.offloading.end_moves(ended)
+        self.scheduler.end_moves(ended)
 
     def is_busy(self) -> bool:
         """Whether it has requests or copies."""
-        return super().is_busy() or self.offloading.has_moves or self.offloading.has_ended
+        return super().is_busy() or self.moves.has_moves or self.moves.has_ended
 
 
 class Ordered(dict[Any, None]):

@@ -5,12 +5,12 @@ from typing import Any, cast
 
 from sglang_cases import Case
 
-from infercast.serve.cache.radix_cache import RadixCache, TieredCache
+from infercast.serve.cache.radix_cache import HostPages, RadixCache
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.scheduler.admission import DeclaredSequence, DecodeBatch
 from infercast.serve.scheduler.base import Plan
 from infercast.serve.scheduler.policy import PrefillFirst
-from infercast.serve.scheduler.prefill_scheduler import PrefillRing, PrefillScheduler, TieredScheduler
+from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.workload.request import Request, Segment
 
 FIRST_RATIO, LEAST_SHARE, DECAY_STEPS = 0.7, 0.14, 600
@@ -34,17 +34,11 @@ class Ours:
             ignores_end=case.ignore_eos,
         )
         self.case, self.policy = case, policy
-        self.cache = RadixCache(case.num_tokens // case.page_size, KvShape(case.page_size), caching=case.caching)
-        self.scheduler: Any = PrefillScheduler(policy, self.cache, 2 if case.overlap else 1, case.max_model_len)
-        if case.host_tokens:
-            tiers = TieredCache(
-                case.num_tokens // case.page_size,
-                KvShape(case.page_size),
-                case.host_tokens // case.page_size,
-                case.copied_at,
-            )
-            self.cache = tiers
-            self.scheduler = TieredScheduler(policy, tiers, 2 if case.overlap else 1, case.max_model_len)
+        host = HostPages(case.host_tokens // case.page_size, case.copied_at) if case.host_tokens else None
+        pages, shape = case.num_tokens // case.page_size, KvShape(case.page_size)
+        self.cache = RadixCache(pages, shape, caching=case.caching or host is not None, host=host)
+        steps, batches = 2 if case.overlap else 1, max(1, case.pipeline)
+        self.scheduler = PrefillScheduler(policy, self.cache, steps, case.max_model_len, num_batches=batches)
         self.under_way: deque[Plan] = deque()
         self.was_idle = True
 
@@ -91,7 +85,6 @@ class OursPipeline(Ours):
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
-        self.scheduler = PrefillRing(self.policy, self.cache, case.pipeline, case.max_model_len)
         self.planned: list[Plan | None] = [None] * case.pipeline
         self.slot = 0
 

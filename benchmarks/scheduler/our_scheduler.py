@@ -9,10 +9,9 @@ from scheduling_cases import Case
 
 from infercast.engines.vllm.versions import engine_version
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.scheduler.adapters import adapter_scheduler
-from infercast.serve.scheduler.draft_scheduler import DraftScheduler
+from infercast.serve.scheduler.drafts import Drafts
+from infercast.serve.scheduler.offloading import HostOffload
 from infercast.serve.scheduler.policy import FirstCome
-from infercast.serve.scheduler.priority import ByPriority, PriorityScheduler
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.workload.classes import asking_for
 from infercast.serve.workload.request import Request, Segment
@@ -50,9 +49,7 @@ class Ours:
             retained_every=case.retention or 0,
             drops_last=bool(case.speculation and case.speculation["drops_block"]),
         )
-        kind = ByPriority if case.by_priority else FirstCome
-        rules = {"steps_over": version.steps_over} if case.by_priority else {}
-        limits = kind(
+        limits = FirstCome(
             case.max_num_batched_tokens,
             case.max_num_seqs,
             case.threshold,
@@ -66,21 +63,27 @@ class Ours:
             passed_apart=version.passed_apart,
             watermark=case.watermark,
             reserves_prompts=case.reserves_prompts,
-            **rules,
+            by_priority=case.by_priority,
+            steps_over=version.steps_over,
         )
-        self.scheduler: Any
+        drafts = None
         if case.speculation is not None:
-            drafts, draws = drafts_of(case)
-            self.scheduler = DraftScheduler(limits, self.cache, drafts, draws, case.steps_under_way, case.max_model_len)
-        elif case.max_adapters is not None:
-            self.scheduler = adapter_scheduler(
-                limits, self.cache, case.steps_under_way, case.max_adapters, case.max_model_len, decode_together=True
-            )
-        else:
-            scheduler = PriorityScheduler if case.by_priority else Scheduler
-            self.scheduler = scheduler(
-                limits, self.cache, case.steps_under_way, case.max_model_len, decode_together=case.pipeline == 1
-            )
+            speculation, draws = drafts_of(case)
+            drafts = Drafts(speculation, limits, self.cache, case.max_model_len, draws)
+        self.scheduler = Scheduler(
+            limits,
+            self.cache,
+            case.steps_under_way,
+            case.max_model_len,
+            decode_together=case.pipeline == 1,
+            max_adapters=case.max_adapters,
+            drafts=drafts,
+            offload=self.offload_of(case),
+        )
+
+    def offload_of(self, case: Case) -> HostOffload | None:
+        """The case's tier in the host's memory, if it has one."""
+        return None
 
     def add(self, index: int) -> None:
         """A client sends a request."""

@@ -143,7 +143,7 @@ class Case:
         return asdict(self)
 
 
-def draw(version: str, mode: str, seed: int) -> Case:  # noqa: PLR0912, PLR0915 - a branch for each mode
+def draw(version: str, mode: str, seed: int) -> Case:  # noqa: PLR0912 - a branch for each mode
     """The case of a seed."""
     rng = random.Random(f"{mode}:{seed}")
     size, seqs = rng.choice([4, 16]), rng.choice([2, 4, 8, 64])
@@ -190,18 +190,23 @@ def draw(version: str, mode: str, seed: int) -> Case:  # noqa: PLR0912, PLR0915 
     case.requests = make(rng, size)
     if mode.startswith("stops"):
         with_stops(case, rng)
-    _label(case, rng)
+    label(case, rng)
     most = max(most_blocks(case, request["input"] + request["output"]) for request in case.requests)
     case.num_blocks = 1 + most + rng.choice([1, rng.randint(0, most), rng.randint(0, 6 * most), 5000])
     if mode == "storms":
         case.num_blocks = 1 + most + rng.choice([0, 1, 3, most // 2])
     if "offload" in mode:
         case.is_async, case.prompts_only = mode != "sync-offload", mode != "offload-answers"
-        case.tier_factor, case.store_threshold = rng.choice([1, 1, 1, 3]), rng.choice([0, 0, 0, 2])
-        case.tier_blocks = rng.choice([most, 3 * most, 2000])
-        case.slowest_copy = rng.choice([0, 3, 20])
-        case.num_blocks = 1 + most + rng.randint(0, 2 * most)
+        offload(case, rng, most)
     return case
+
+
+def offload(case: Case, rng: random.Random, most: int) -> None:
+    """A tier in the host's memory, and a cache that the longest request nearly fills with its ``most`` blocks."""
+    case.tier_factor, case.store_threshold = rng.choice([1, 1, 1, 3]), rng.choice([0, 0, 0, 2])
+    case.tier_blocks = rng.choice([most, 3 * most, 2000])
+    case.slowest_copy = rng.choice([0, 3, 20])
+    case.num_blocks = 1 + most + rng.randint(0, 2 * most)
 
 
 def _in_any_order(case: Case, rng: random.Random) -> None:
@@ -232,7 +237,7 @@ def _in_any_order(case: Case, rng: random.Random) -> None:
         case.v2_runner = rules_of(case.version).v2_for_all or rng.random() < 0.5
 
 
-def _label(case: Case, rng: random.Random) -> None:
+def label(case: Case, rng: random.Random) -> None:
     """Priorities and adapters of requests."""
     if case.by_priority:
         classes = rng.choice([2, 3, 10])

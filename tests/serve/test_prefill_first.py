@@ -164,7 +164,7 @@ def test_the_share_becomes_less_with_every_step_of_decoding_and_anew_when_idle()
 def test_no_prompt_is_tried_again_before_somebody_has_left() -> None:
     engine = Engine(ask(40, 3), ask(40, 30), ask(30, 9), num_pages=100, first_ratio=1.0)
     assert engine.step() == ({0: 40}, [])
-    assert engine.scheduler.is_full
+    assert engine.scheduler.batch.is_full
     assert engine.steps(3) == [({}, [0]), ({}, [0]), ({}, [0])]
     assert engine.steps(2) == [None, ({1: 40}, [])]  # that it has left is seen when decoding is planned
     at_once = Engine(ask(40, 3), ask(40, 30), late=False, num_pages=100, first_ratio=1.0)

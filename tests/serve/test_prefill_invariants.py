@@ -35,7 +35,7 @@ def own_pages(scheduler: PrefillScheduler) -> int:
     cohort, page = scheduler.cohort, scheduler.cache.page
     lengths = zip(cohort.members, cohort.contexts(), strict=True)
     own = sum(-(-length // page) - member.lease.node.end for member, length in lengths)
-    apart = [] if scheduler._joining is None else [*scheduler._joining.sampled]
+    apart = [] if scheduler.batch.joining is None else [*scheduler.batch.joining.sampled]
     apart += [] if scheduler.cut is None else [scheduler.cut]
     return own + sum(each.lease.num_pages - each.lease.node.end for each in apart)
 

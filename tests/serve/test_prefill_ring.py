@@ -14,12 +14,12 @@ from infercast.serve.cache.radix_cache import RadixCache
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.scheduler.base import Plan
 from infercast.serve.scheduler.policy import PrefillFirst
-from infercast.serve.scheduler.prefill_scheduler import PrefillRing
+from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.simulation import simulate
 from infercast.serve.workload.request import Request
 
 
-def steps(ring: PrefillRing, num_batches: int, count: int) -> list[Any]:
+def steps(ring: PrefillScheduler, num_batches: int, count: int) -> list[Any]:
     """Turns of a loop with as many steps under way as batches: tokens of prompts, and who decodes."""
     under_way: deque[Plan | None] = deque()
     found: list[Any] = []
@@ -37,9 +37,9 @@ def steps(ring: PrefillRing, num_batches: int, count: int) -> list[Any]:
     return found
 
 
-def ring_of(*lengths: tuple[int, int], num_batches: int = 2, most: int = 8) -> PrefillRing:
+def ring_of(*lengths: tuple[int, int], num_batches: int = 2, most: int = 8) -> PrefillScheduler:
     policy = PrefillFirst(most, chunked_prefill_size=100, first_ratio=0.0, least_ratio=0.0)
-    ring = PrefillRing(policy, RadixCache(1000, KvShape(1)), num_batches)
+    ring = PrefillScheduler(policy, RadixCache(1000, KvShape(1)), num_batches=num_batches)
     for index, (num_input, num_output) in enumerate(lengths):
         ring.add(index, Request(0.0, num_input, num_output))
     return ring

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.scheduler.policy import FirstCome
-from infercast.serve.scheduler.priority import ByPriority
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import StepTimer
 from infercast.serve.workload.request import Request, Workload
 
 
 def replica_of(timer: StepTimer, **changes: Any) -> Replica:
-    arguments: dict[str, Any] = {"policy": ByPriority(64, 1), "num_blocks": 1000, "kv_shape": KvShape(4), **changes}
+    policy = FirstCome(64, 1, by_priority=True)
+    arguments: dict[str, Any] = {"policy": policy, "num_blocks": 1000, "kv_shape": KvShape(4), **changes}
     return Replica(timer, **arguments)
 
 
@@ -27,7 +27,7 @@ def test_the_smallest_number_starts_first_and_equals_in_order_of_arrival(timer: 
 
 def test_the_least_important_runner_gives_way(timer: StepTimer) -> None:
     requests = tuple(Request(0.0, 8, 60, priority=priority) for priority in (9, 0, 0, 0))
-    record = simulate(replica_of(timer, policy=ByPriority(64, 8), num_blocks=40), Workload(requests))
+    record = simulate(replica_of(timer, policy=FirstCome(64, 8, by_priority=True), num_blocks=40), Workload(requests))
     assert record.num_preemptions > 0
     assert record.last_token[0] == record.last_token.max()
     by_arrival = simulate(replica_of(timer, policy=FirstCome(64, 8), num_blocks=40), Workload(requests))
@@ -37,8 +37,7 @@ def test_the_least_important_runner_gives_way(timer: StepTimer) -> None:
 def test_equal_priorities_are_served_in_order_of_arrival(scenario: Any, facts: Any) -> None:
     def run(seed: int, *, ranked: bool) -> Any:
         replica, workload = scenario("crowd", seed)
-        rules = asdict(replica.policy)
-        policy = ByPriority(**rules) if ranked else FirstCome(**rules)
+        policy = replace(replica.policy, by_priority=ranked)
         workload = replace(workload, concurrency=None)
         return facts(simulate(replace(replica, policy=policy, num_blocks=10 * replica.num_blocks), workload))
 
@@ -54,7 +53,7 @@ def test_stretches_of_decoding_are_jumped_over_with_priorities_too(scenario: Any
             replica, workload = scenario(("small", "tree", "crowd", "talk", "states")[seed % 5], seed)
             rng = Random(f"priority {seed}")
             ranked = tuple(replace(each, priority=rng.randint(0, 2)) for each in workload.requests)
-            replica = replace(replica, policy=ByPriority(**asdict(replica.policy)))
+            replica = replace(replica, policy=replace(replica.policy, by_priority=True))
             record = simulate(replica, replace(workload, requests=ranked), jump=jump)
             served.append(facts(record))
             preempting += record.num_preemptions > 0

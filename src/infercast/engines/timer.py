@@ -336,7 +336,7 @@ class KernelTimer:
         return estimate._replace(
             gpu_seconds=[seconds + more for seconds in estimate.gpu_seconds],
             host=estimate.host.waiting(self._host.waited_share * more) if has_prompts else estimate.host,
-            rows=(*estimate.rows[:2], padded),
+            rows=(*estimate.rows[:2], padded, *estimate.rows[3:]),
         )
 
     def _by_tokens(self, tokens: Size) -> list[Call]:
@@ -455,7 +455,8 @@ class DraftingTimer(KernelTimer):
             return whole._replace(gpu_seconds=[whole.gpu_seconds[0] + drafts], host=host, rows=(*whole.rows, row))
         of_tokens, host, dense = self._settled(shape.num_tokens, shape.num_sampled, number, shape.is_decode, passes)
         seconds = dense + sum(attention) + drafts
-        return StepEstimate([seconds], [[each] for each in attention], host, (of_tokens, shape.num_sampled, row))
+        rows = (of_tokens, shape.num_sampled, *self._no_adapters, row)
+        return StepEstimate([seconds], [[each] for each in attention], host, rows)
 
     def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
         return self(self._group(count, computed, ()))
@@ -574,8 +575,8 @@ class DraftingTimer(KernelTimer):
         return (*named, DRAFT_GAPS), np.vstack(rows)
 
     def row_calls(self, table: int, rows: Table) -> list[tuple[Call, Size]]:
-        """The kernels of these rows; those of the third table are run once for each pass, or each later one."""
-        if table < 2:
+        """The kernels of these rows; those of the last table are run once for each pass, or each later one."""
+        if table < len(super()._tables):
             return super().row_calls(table, rows)
         if self._draft is None:
             return []

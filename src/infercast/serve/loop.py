@@ -6,20 +6,16 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-import numpy as np
-
-from infercast.errors import InputError
-from infercast.serve.cache.tiers import Link, LinkTotals, Offload, TierTotals
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import Plan, Planner
-from infercast.serve.scheduler.draft_scheduler import DraftPlan
-from infercast.serve.scheduler.offloading import Move, OffloadingScheduler
-from infercast.serve.scheduler.prefill_scheduler import TieredScheduler
+from infercast.serve.scheduler.drafts import DraftPlan
+from infercast.serve.scheduler.offloading import Move
+from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.step import StepEstimate, StepShape, StepTimer, groups_of
 from infercast.serve.timeline import NOTHING_NEW, Conditions, FirstUses, Repetitions, Span, Timeline
+from infercast.serve.transfers import BlockTransfers, Transfers
 from infercast.serve.workload.clients import Source
 
 # How often an engine looks for new requests: after every step, or after so many steps of decoding.
@@ -97,14 +93,22 @@ MOST_STEPS = 512
 class Step:
     """A step that is handed to the GPU, perhaps several times in a row: what it computes, and what that takes."""
 
-    __slots__ = ("end", "estimate", "numbers", "plan", "shape")
+    __slots__ = ("end", "ended", "estimate", "has_prompts", "numbers", "plan", "shape")
 
     def __init__(self, plan: Plan, numbers: Numbers, estimate: StepEstimate, shape: StepShape | None) -> None:
         self.plan, self.numbers, self.estimate = plan, numbers, estimate
+        self.has_prompts = False
+        """Whether it computes more than the next token of each sequence, and its drafts."""
         self.shape = shape
         """The same as the numbers, where somebody asks for it."""
         self.end = 0.0
         """When the GPU is done with it, or with the last of them."""
+        self.ended: list[Move] = []
+        """Copies between GPU and host whose end is seen with it."""
+
+
+NO_STEP, NO_NUMBERS, NO_TIME = Plan(), (0, 0, 0, 0, 0), StepEstimate([], [])
+"""Of a turn in which nothing is computed."""
 
 
 class Loop:
@@ -125,23 +129,29 @@ class Loop:
         jump: bool = True,
         keeps_pace: bool = False,
         looks_every: int = 1,
+        transfers: Transfers | None = None,
         observe: Observer | None = None,
         progress: Progress | None = None,
         watch: Watcher | None = None,
     ) -> None:
         """``keeps_pace``: where requests wait but none can be computed, an empty step takes its place (pipelines).
-        ``looks_every``: steps of decoding between two looks for requests.
+        ``looks_every``: steps of decoding between two looks for requests. ``transfers``: copies to host
+        memory and back.
         """
         self.scheduler, self.clients, self.record = scheduler, clients, record
         self.timer, self.steps_under_way = groups_of(timer), steps_under_way
-        self.time_step = timer
-        self.adapted = groups_of(getattr(timer, "adapted", None) or timer)
+        adapted = getattr(timer, "adapted", None) or timer
+        self.adapted = groups_of(adapted)
         """The same for steps in which a sequence has a LoRA adapter, where that makes a difference."""
+        self.time_drafts: tuple[StepTimer, StepTimer] = timer, adapted
+        """For steps with drafts: without adapters, and with."""
+        self._has_drafts = isinstance(scheduler, Scheduler) and scheduler.drafts is not None
+        self.transfers = transfers
         self.timeline, self.conditions = timeline or Timeline(), conditions or Conditions()
         self.first_uses, self.wake_up_seconds = first_uses, wake_up_seconds
         self.jump, self.keeps_pace, self.looks = jump, keeps_pace, Looks(looks_every)
         self.observe, self.progress, self.watch = observe, progress, watch
-        self.under_way: deque[Step | None] = deque()
+        self.under_way: deque[Step] = deque()
         self.is_ahead = False
         """Whether the clock told last is one that steps would get to if no request came before."""
         self._step_seconds = 1e-6
@@ -175,6 +185,8 @@ class Loop:
                 self._repeat(step, ahead)
             elif self._is_idle(arrival):
                 self.record.close(scheduler.num_preemptions)
+                if self.transfers is not None:
+                    self.record.tier = self.transfers.totals(len(self.record.sent_at))
                 return
 
     def _take_in_requests(self) -> float | None:
@@ -192,8 +204,14 @@ class Loop:
     def _is_idle(self, arrival: float | None) -> bool:
         """Nothing can be computed: wait for a result or a request. True if none is to come."""
         scheduler, has_work = self.scheduler, bool(self.under_way)
+        if self.transfers is not None:
+            if self.transfers.is_busy:
+                self._turn_without_step(self.transfers)
+                return False
+            if arrival is None and scheduler.waiting and not (has_work or scheduler.running):
+                self.transfers.check_progress()
         if self.keeps_pace and (scheduler.running or scheduler.waiting):
-            self.under_way.append(None)
+            self.under_way.append(Step(NO_STEP, NO_NUMBERS, NO_TIME, None))
             if len(self.under_way) == self.steps_under_way:
                 self._finish()
         elif has_work:
@@ -207,14 +225,30 @@ class Loop:
             self.timeline.sleep_until(arrival + self.wake_up_seconds)
         return False
 
+    def _turn_without_step(self, transfers: Transfers) -> None:
+        """Copies are under way, and nothing can be computed before some of them have ended."""
+        assert isinstance(transfers, BlockTransfers)
+        turn = Step(NO_STEP, NO_NUMBERS, NO_TIME, None)
+        turn.ended = transfers.empty_turn(self.timeline)
+        self.under_way.append(turn)
+        if len(self.under_way) == self.steps_under_way:
+            self._finish()
+        self.timeline.clock += transfers.offload.empty_step_seconds
+
     def _most_steps(self, plan: Plan, arrival: float | None) -> int:
         """How often in a row it is worth to time a step: until the batch changes or, about, a request comes."""
         under_way = self.under_way
         if not self.jump or len(under_way) != self.steps_under_way - 1 or self.timeline.slept:
             return 1
         before = under_way[0] if under_way else None
+        if self.transfers is not None and (not self.transfers.may_repeat or (before and before.plan is NO_STEP)):
+            return 1
         # Where a request ends with the step before, another one may start.
-        if before and before.plan.ending and (self.scheduler.waiting or self.clients.sends_at_once):
+        if (
+            before
+            and (before.plan is NO_STEP or before.plan.ending)
+            and (self.scheduler.waiting or self.clients.sends_at_once)
+        ):
             return 1
         steps = self.scheduler.most_steps(plan)
         if not self.looks.is_always:
@@ -237,6 +271,8 @@ class Loop:
 
     def _time_beside(self, plan: Plan) -> Step:
         """What a step takes in which others are computed beside those that decode together."""
+        if self._has_drafts:
+            return self._time_drafts(cast("DraftPlan", plan))
         decodes, context, sampled = plan.decodes, plan.decode_context, len(plan.sampled) + plan.num_cut
         tokens, total = decodes + sum(plan.new_tokens), context + sum(plan.computed)
         numbers = (decodes + len(plan.sequences), len(self.scheduler.waiting), tokens, total, decodes + sampled)
@@ -245,11 +281,27 @@ class Loop:
         if tokens > numbers[0]:
             estimate = self.conditions.meet(estimate, self.timeline.clock, self.timeline.gpu_free)
         shape = plan.shape if self.watch is not None or self.first_uses is not None else None
-        return Step(plan, numbers, estimate, shape)
+        step = Step(plan, numbers, estimate, shape)
+        step.has_prompts = tokens > numbers[0]
+        return step
+
+    def _time_drafts(self, plan: DraftPlan) -> Step:
+        """What a step with drafts takes."""
+        shape, count = plan.shape, len(plan.sequences)
+        numbers = (count, len(self.scheduler.waiting), shape.num_tokens, shape.total_computed, shape.num_sampled)
+        estimate = self.time_drafts[plan.has_adapters](shape)
+        if plan.num_prompts:
+            estimate = self.conditions.meet(estimate, self.timeline.clock, self.timeline.gpu_free)
+        step = Step(plan, numbers, estimate, shape)
+        step.has_prompts = plan.num_prompts > 0
+        return step
 
     def _launch(self, step: Step) -> None:
         """Hand a step to the GPU, and take in the oldest result if as many are under way as may be."""
-        plan, estimate, shape = step.plan, step.estimate, step.shape
+        plan, shape = step.plan, step.shape
+        if self.transfers is not None:
+            step.estimate, step.ended = self.transfers.launch(plan, step.estimate, self.timeline)
+        estimate = step.estimate
         held = self.scheduler.start(plan)
         news = NOTHING_NEW if self.first_uses is None or shape is None else self.first_uses.meet(shape)
         span = self.timeline.launch(estimate.host, estimate.gpu_seconds[0], news, plan)
@@ -257,7 +309,7 @@ class Loop:
         self.under_way.append(step)
         if plan.started:
             self.record.start(plan.started, span.start)
-        if self._has_prompts(step):
+        if step.has_prompts:
             phase = self.record.prefilling
             self.looks.hurry()
         else:
@@ -270,10 +322,6 @@ class Loop:
             self.observe(self.scheduler, plan)
         if len(self.under_way) == self.steps_under_way:
             self._finish()
-
-    def _has_prompts(self, step: Step) -> bool:
-        """Whether it computes more than the next token of each sequence."""
-        return step.numbers[2] > step.numbers[0]
 
     def _look_ahead(self, step: Step) -> Repetitions:
         """The same step again and again, as far as there are blocks for it.
@@ -331,9 +379,12 @@ class Loop:
 
     def _finish(self) -> None:
         """Wait for the oldest step under way and take its result in."""
-        step = self.under_way.popleft()
-        if step is not None:
-            self._take_in(step, self.timeline.take_in(step.end, step.estimate.host.process))
+        step, transfers = self.under_way.popleft(), self.transfers
+        if step.plan is not NO_STEP:
+            end = step.end if transfers is None else transfers.result_at(step.end)
+            self._take_in(step, self.timeline.take_in(end, step.estimate.host.process))
+        elif transfers is not None:
+            transfers.end(step.ended)
 
     def _take_in(self, step: Step, time: float) -> None:
         """The result of a step is there: tokens leave, and sequences that have all of theirs end."""
@@ -345,268 +396,5 @@ class Loop:
         self.record.tokens(time, plan.num_yielded, others, done, plan.left, apart=plan.is_apart)
         for sequence in done:
             self.clients.answer(self.record.last_end, sequence.index)
-
-
-# The loop of an engine that drafts: steps are timed and taken in one by one, for nobody knows what they will yield.
-
-
-class DraftLoop(Loop):
-    """One engine while it runs; its timer is asked with a `DraftShape`."""
-
-    def _time_beside(self, plan: Plan) -> Step:
-        """What a step takes."""
-        assert isinstance(plan, DraftPlan)
-        shape, count = plan.shape, len(plan.sequences)
-        numbers = (count, len(self.scheduler.waiting), shape.num_tokens, shape.total_computed, shape.num_sampled)
-        estimate = self.time_step(shape)
-        if plan.num_prompts:
-            estimate = self.conditions.meet(estimate, self.timeline.clock, self.timeline.gpu_free)
-        return Step(plan, numbers, estimate, shape)
-
-    def _has_prompts(self, step: Step) -> bool:
-        """Whether it computes more than a token and its drafts of each sequence."""
-        assert isinstance(step.plan, DraftPlan)
-        return step.plan.num_prompts > 0
-
-    def _take_in(self, step: Step, time: float) -> None:
-        """The result of a step is there: all tokens of a sequence leave together."""
-        plan = step.plan
-        assert isinstance(plan, DraftPlan)
-        done = self.scheduler.complete(plan)
-        self.record.tokens(time, len(plan.received), plan.received, done)
-        for sequence in done:
-            self.clients.answer(self.record.last_end, sequence.index)
-
-
-# The loop of an engine that copies KV blocks to the host's memory and back beside its steps.
-#
-# A copy from the host starts when the step is launched that was planned with it. A copy to the host is handed over at
-# the
-# start of the step after the one that computes the blocks, and starts when that one is done; tokens of a step that
-# ends
-# meanwhile reach the host after it, for they travel the same way. The engine looks for copies that have ended after it
-# has launched a step, and hears of them with that step's result. While nothing can be computed and copies are under
-# way
-# it takes turns without a step.
-
-
-class StepWithMoves(Step):
-    """A step, and the copies whose end is seen with it."""
-
-    __slots__ = ("ended",)
-
-    def __init__(
-        self, plan: Plan, numbers: Numbers, estimate: StepEstimate, shape: StepShape | None, ended: list[Move]
-    ) -> None:
-        super().__init__(plan, numbers, estimate, shape)
-        self.ended = ended
-
-
-@dataclass(slots=True)
-class EmptyTurn:
-    """A turn in which nothing is computed."""
-
-    end: float
-    ended: list[Move]
-
-
-class OffloadingLoop(Loop):
-    """One engine with a tier of its KV cache in the host's memory."""
-
-    def __init__(self, scheduler: OffloadingScheduler, *args: Any, offload: Offload, **options: Any) -> None:
-        super().__init__(scheduler, *args, **options)
-        self.offload, self.planner = offload, scheduler
-        self.load, self.store = Link(offload.load), Link(offload.store)
-        self.waited = 0.0
-        """Seconds in which steps waited for copies to the host, because their blocks were wanted."""
-        self._began: dict[int, float] = {}
-        """When the first copy of each request that had one was handed over."""
-        self._stored: deque[tuple[float, float]] = deque()
-        """When copies to the host began and end."""
-        self._handed_over: list[Move] = []
-        self._unsubmitted: list[Move] = []
-
-    def turns(self) -> Iterator[float]:
-        """As of any engine; at the end, the record is told of the tier."""
-        yield from super().turns()
-        self.record.tier = self._totals()
-
-    def _totals(self) -> TierTotals:
-        moves, loaded = self.planner.moves, self.planner.loaded
-        num_loaded = np.zeros(len(self.record.sent_at), dtype=np.int64)
-        num_loaded[[*loaded.keys()]] = [*loaded.values()]
-        load_began = np.full(len(num_loaded), np.nan)
-        load_began[[*self._began.keys()]] = [*self._began.values()]
-        return TierTotals(
-            num_blocks=moves.tier.num_blocks,
-            peak_blocks=moves.tier.peak,
-            num_refused=moves.tier.num_refused,
-            num_queried=moves.num_queried,
-            num_hit=moves.num_hit,
-            load=LinkTotals(self.load.num_copies, self.load.num_bytes, self.load.seconds),
-            store=LinkTotals(self.store.num_copies, self.store.num_bytes, self.store.seconds),
-            waited=self.waited,
-            num_loaded=num_loaded,
-            load_began=load_began,
-        )
-
-    def _most_steps(self, plan: Plan, arrival: float | None) -> int:
-        """No jumps while copies are under way, or where every step may hand some over."""
-        if (
-            self.planner.has_moves
-            or not self.offload.prompts_only
-            or (self.under_way and isinstance(self.under_way[0], EmptyTurn))
-        ):
-            return 1
-        return super()._most_steps(plan, arrival)
-
-    def _launch(self, step: Step) -> None:
-        """Hand copies over before the step's first kernel, and look for those that have ended after its last."""
-        if not self.planner.has_moves:
-            super()._launch(step)
-            return
-        host, timeline = step.estimate.host, self.timeline
-        before = timeline.clock + host.plan + host.prepare
-        after = self._hand_over(before, timeline.gpu_free)
-        host = host._replace(prepare=host.prepare + (after - before))
-        polled = after + host.launch + (host.wake if timeline.slept else 0.0)
-        estimate = step.estimate._replace(host=host)
-        super()._launch(StepWithMoves(step.plan, step.numbers, estimate, step.shape, self._ended_by(polled)))
-
-    def _hand_over(self, now: float, gpu_free: float) -> float:
-        """Copies begin, stores after what the GPU has to do; returns when the host is done with that."""
-        moves = self.planner.moves
-        for move in self._unsubmitted:
-            begun = max(now, gpu_free, self.store.free_at)
-            now, move.end = self.store.copy(now, move.num_bytes, move.num_pieces, after=gpu_free)
-            self._stored.append((begun, move.end))
-        self._handed_over += self._unsubmitted
-        if moves.flushed:
-            waited = max([now, *(move.end for move in moves.flushed if move.end)])
-            self.waited += waited - now
-            now, moves.flushed = waited, []
-        for move in moves.loads:
-            if not move.sequence.num_preemptions:
-                self._began[move.sequence.index] = now
-            now, move.end = self.load.copy(now, move.num_bytes, move.num_pieces)
-        self._handed_over += moves.loads
-        self._unsubmitted, moves.stores, moves.loads = moves.stores, [], []
-        return now
-
-    def _ended_by(self, time: float) -> list[Move]:
-        """Copies that have ended, and were not seen before."""
-        ended = [move for move in self._handed_over if move.end <= time]
-        if ended:
-            self._handed_over = [move for move in self._handed_over if move.end > time]
-        return ended
-
-    def _is_idle(self, arrival: float | None) -> bool:
-        """Turns without a step as long as copies are under way."""
-        if not self.planner.has_moves:
-            if arrival is None and self.planner.waiting and not (self.under_way or self.planner.running):
-                raise InputError(
-                    f"the engine would wait for ever: {len(self.planner.waiting):,} requests wait, the first for KV "
-                    "blocks that others hold which wait behind it and were loaded from host memory; give the GPU's "
-                    "cache more blocks, or ask for a newer engine"
-                )
-            return super()._is_idle(arrival)
-        timeline = self.timeline
-        timeline.clock = self._hand_over(timeline.clock, timeline.gpu_free)
-        turn = EmptyTurn(timeline.clock, self._ended_by(timeline.clock))
-        self.under_way.append(cast("Step", turn))
-        if len(self.under_way) == self.steps_under_way:
-            self._finish()
-        timeline.clock += self.offload.empty_step_seconds
-        return False
-
-    def _finish(self) -> None:
-        """Wait for the oldest step under way, and take in its result and what has ended."""
-        step = self.under_way[0]
-        if isinstance(step, EmptyTurn):
-            self.under_way.popleft()
-            self.planner.end_moves(step.ended)
-            return
-        if step is not None and self._stored:
-            step.end = self._result_at(step.end)
-        super()._finish()
-
-    def _result_at(self, end: float) -> float:
-        """When the host has the tokens of a step: they travel behind what is being stored when it ends."""
-        stored = self._stored
-        while stored and stored[0][1] <= end:
-            stored.popleft()
-        for begun, until in stored:
-            if begun >= end:
-                break
-            end = max(end, until)
-        return end
-
-    def _take_in(self, step: Step, time: float) -> None:
-        super()._take_in(step, time)
-        if isinstance(step, StepWithMoves) and step.ended:
-            self.planner.end_moves(step.ended)
-
-
-# The loop of an engine that brings KV pages back from the host's memory while it computes the prompts that need them.
-#
-# Layers are loaded one after the other and computed as they arrive, so a step lasts at least as long as its copy, and
-# the
-# last layer comes after. Copies to the host begin when results are taken in; nothing waits for them.
-
-
-class TieredLoop(Loop):
-    """One engine with a tier of its KV cache in the host's memory."""
-
-    def __init__(self, scheduler: TieredScheduler, *args: Any, offload: Offload, **options: Any) -> None:
-        super().__init__(scheduler, *args, **options)
-        self.offload, self.planner = offload, scheduler
-        self.load, self.store = Link(offload.load), Link(offload.store)
-        self.waited = 0.0
-        """Seconds in which steps waited for what they load."""
-        self._began: dict[int, float] = {}
-
-    def turns(self) -> Iterator[float]:
-        """As of any engine; at the end, the record is told of the tier."""
-        yield from super().turns()
-        self.record.tier = self._totals()
-
-    def _launch(self, step: Step) -> None:
-        """A step that loads something lasts until its last layer is there and computed."""
-        loaded, stored = self.planner.tiers.loaded, self.planner.tiers.stored
-        if stored:
-            for count in stored:
-                self.store.copy(self.timeline.clock, count * self.offload.block_bytes)
-            stored.clear()
-        if loaded and step.plan.sequences:
-            host, timeline = step.estimate.host, self.timeline
-            planned = timeline.clock + host.plan
-            _, end = self.load.copy(planned, sum(loaded) * self.offload.block_bytes)
-            loaded.clear()
-            start = max(planned + host.prepare, timeline.gpu_free)
-            seconds = step.estimate.gpu_seconds[0]
-            longer = max(seconds, end - start + seconds / self.offload.block_pieces) - seconds
-            self.waited += longer
-            self._began |= dict.fromkeys(self.planner.new_loads, planned)
-            step.estimate = step.estimate._replace(
-                gpu_seconds=[seconds + longer], host=host.waiting(max(0.0, longer - host.launch))
-            )
-        super()._launch(step)
-
-    def _totals(self) -> TierTotals:
-        planner, tiers, loaded = self.planner, self.planner.tiers, self.planner.loaded
-        num_loaded = np.zeros(len(self.record.sent_at), dtype=np.int64)
-        num_loaded[[*loaded.keys()]] = [*loaded.values()]
-        load_began = np.full(len(num_loaded), np.nan)
-        load_began[[*self._began.keys()]] = [*self._began.values()]
-        return TierTotals(
-            num_blocks=tiers.host_blocks,
-            peak_blocks=tiers.host_peak,
-            num_refused=tiers.num_refused,
-            num_queried=planner.num_queried,
-            num_hit=planner.num_hit,
-            load=LinkTotals(self.load.num_copies, self.load.num_bytes, self.load.seconds),
-            store=LinkTotals(self.store.num_copies, self.store.num_bytes, self.store.seconds),
-            waited=self.waited,
-            num_loaded=num_loaded,
-            load_began=load_began,
-        )
+        if step.ended and self.transfers is not None:
+            self.transfers.end(step.ended)

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from operator import add
-from typing import Any, cast
+from typing import cast
 
 from infercast.errors import InputError
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.cache.radix_cache import RadixCache, TieredCache
+from infercast.serve.cache.radix_cache import HostPages, RadixCache
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.cache.tiers import Offload
-from infercast.serve.loop import DraftLoop, Loop, Observer, OffloadingLoop, Progress, TieredLoop, Watcher
+from infercast.serve.loop import Loop, Observer, Progress, Watcher
 from infercast.serve.record import Record
-from infercast.serve.scheduler.adapters import adapter_scheduler
 from infercast.serve.scheduler.base import Planner
-from infercast.serve.scheduler.draft_scheduler import DraftScheduler
-from infercast.serve.scheduler.offloading import OffloadingScheduler
+from infercast.serve.scheduler.drafts import Drafts
+from infercast.serve.scheduler.offloading import HostOffload
 from infercast.serve.scheduler.policy import MixingPolicy, Policy, PrefillFirst
-from infercast.serve.scheduler.prefill_scheduler import PrefillRing, PrefillScheduler, TieredScheduler
-from infercast.serve.scheduler.priority import ByPriority, PriorityScheduler
+from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.scheduler.scheduler import Scheduler
-from infercast.serve.speculation import Draws, Speculation
+from infercast.serve.speculation import Speculation
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import Conditions, FirstUses, StagedTimeline, Timeline
+from infercast.serve.transfers import BlockTransfers, LayerTransfers, Transfers
 from infercast.serve.workload.clients import Clients, Source
 from infercast.serve.workload.request import Workload
 
@@ -50,64 +48,35 @@ def scheduler_of(
     max_adapters: int | None = None,
 ) -> Planner:
     """Whoever plans steps by these rules, with an empty cache."""
-    _refuse_together(policy, speculation, offload, max_adapters, decode_together=decode_together)
     if isinstance(policy, PrefillFirst):
-        if offload is not None:
-            tiers = TieredCache(num_blocks, shape, offload.num_blocks, max(1, offload.store_threshold))
-            return TieredScheduler(policy, tiers, steps_under_way, max_model_len)
-        cache = RadixCache(num_blocks, shape, caching=caching)
-        kind = PrefillScheduler if decode_together else PrefillRing
-        return kind(policy, cache, steps_under_way, max_model_len)
+        if speculation is not None:
+            raise InputError("speculative decoding is modelled for engines whose steps mix prompts and decoding")
+        host = None if offload is None else HostPages(offload.num_blocks, max(1, offload.store_threshold))
+        cache = RadixCache(num_blocks, shape, caching=caching or host is not None, host=host)
+        num_batches = 1 if decode_together else steps_under_way
+        return PrefillScheduler(policy, cache, steps_under_way, max_model_len, num_batches=num_batches)
+    if speculation is not None and not decode_together:
+        raise InputError("speculative decoding is not modelled in a pipeline; set pipeline_parallel_size to 1")
+    drops_last = speculation is not None and speculation.drops_block
     blocks = KvCache(
         num_blocks,
         shape,
         caching=caching,
         sparse_windows=sparse_windows,
         retained_every=retained_every,
-        drops_last=speculation is not None and speculation.drops_block,
+        drops_last=drops_last,
     )
     mixing = cast("MixingPolicy", policy)
-    if speculation is not None:
-        return DraftScheduler(mixing, blocks, speculation, Draws(speculation), steps_under_way, max_model_len)
-    if max_adapters is not None:
-        return adapter_scheduler(
-            mixing, blocks, steps_under_way, max_adapters, max_model_len, decode_together=decode_together
-        )
-    if offload is not None:
-        return OffloadingScheduler(
-            mixing, blocks, steps_under_way, offload, max_model_len, decode_together=decode_together
-        )
-    ranked = PriorityScheduler if isinstance(policy, ByPriority) else Scheduler
-    return ranked(cast("Any", policy), blocks, steps_under_way, max_model_len, decode_together=decode_together)
-
-
-def _refuse_together(
-    policy: Policy,
-    speculation: Speculation | None,
-    offload: Offload | None,
-    max_adapters: int | None,
-    *,
-    decode_together: bool,
-) -> None:
-    """What is modelled by itself, but not beside another of them."""
-    if max_adapters is not None and (speculation is not None or offload is not None):
-        raise InputError("LoRA adapters are not modelled beside speculative decoding or a KV cache in host memory")
-    if offload is not None:
-        if speculation is not None:
-            raise InputError("a KV cache in the host's memory and speculative decoding are not modelled together")
-        if isinstance(policy, ByPriority):
-            raise InputError(
-                "a KV cache in the host's memory is not modelled beside priorities; set scheduling_policy to fcfs"
-            )
-        if isinstance(policy, PrefillFirst) and not decode_together:
-            raise InputError("a KV cache in the host's memory is not modelled in a pipeline")
-    if speculation is not None:
-        if isinstance(policy, PrefillFirst):
-            raise InputError("speculative decoding is modelled for engines whose steps mix prompts and decoding")
-        if isinstance(policy, ByPriority):
-            raise InputError("speculative decoding is not modelled beside priorities; set scheduling_policy to fcfs")
-        if not decode_together:
-            raise InputError("speculative decoding is not modelled in a pipeline; set pipeline_parallel_size to 1")
+    return Scheduler(
+        mixing,
+        blocks,
+        steps_under_way,
+        max_model_len,
+        decode_together=decode_together,
+        max_adapters=max_adapters,
+        drafts=None if speculation is None else Drafts(speculation, mixing, blocks, max_model_len),
+        offload=None if offload is None else HostOffload(offload, shape, steps_under_way, drops_last=drops_last),
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -221,13 +190,15 @@ def loop_of(
         speculation=replica.speculation,
         offload=replica.offload,
     )
-    if isinstance(scheduler, DraftScheduler):
-        record.drafts = scheduler.counts
-    build: Callable[..., Loop] = Loop if replica.speculation is None else DraftLoop
-    if replica.offload is not None:
-        build = OffloadingLoop if isinstance(scheduler, OffloadingScheduler) else TieredLoop
-        build = partial(build, offload=replica.offload)
-    return build(
+    transfers: Transfers | None = None
+    if isinstance(scheduler, Scheduler):
+        if scheduler.drafts is not None:
+            record.drafts = scheduler.drafts.counts
+        if replica.offload is not None:
+            transfers = BlockTransfers(replica.offload, scheduler)
+    elif isinstance(scheduler, PrefillScheduler) and replica.offload is not None:
+        transfers = LayerTransfers(replica.offload, scheduler)
+    return Loop(
         scheduler,
         clients,
         record,
@@ -240,6 +211,7 @@ def loop_of(
         jump=jump,
         keeps_pace=is_pipeline,
         looks_every=replica.looks_every,
+        transfers=transfers,
         observe=observe,
         progress=progress,
         watch=watch,

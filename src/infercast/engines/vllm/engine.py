@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -36,7 +36,6 @@ from infercast.ops import Op
 from infercast.predict.adjust.power import SETTLE_SECONDS
 from infercast.serve import FirstCome, Replica
 from infercast.serve.cache.tiers import Offload
-from infercast.serve.scheduler.priority import ByPriority
 from infercast.serve.speculation import Speculation
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import LAUNCH_SPREAD, FirstUses
@@ -213,9 +212,9 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         passed_apart=version.passed_apart,
         watermark=settings.watermark,
         reserves_prompts=settings.scheduler_reserve_full_isl,
+        by_priority=settings.scheduling_policy == "priority",
+        steps_over=version.steps_over,
     )
-    if settings.scheduling_policy == "priority":
-        policy = ByPriority(**asdict(policy), steps_over=version.steps_over)
     return Replica(
         timer=timer,
         policy=policy,

@@ -18,7 +18,7 @@ from infercast.forecast.system import DECODE, ServingPool, System
 from infercast.serve import Record, Replica, Workload
 from infercast.serve.loop import Progress
 from infercast.serve.scheduler.base import Plan
-from infercast.serve.scheduler.draft_scheduler import DraftSequence
+from infercast.serve.scheduler.drafts import DraftSequence
 from infercast.serve.step import DraftShape, HostCost, StepEstimate, StepShape
 from infercast.serve.timeline import Span, StagedSpan
 

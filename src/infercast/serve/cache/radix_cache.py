@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from typing import cast
 
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.workload.request import Request
@@ -96,7 +95,10 @@ def mark_of(content: Content, number: int, position: int, page: int) -> Mark:
 class Node:
     """Pages ``start`` to ``end`` of a content, after those of the parent."""
 
-    __slots__ = ("children", "content", "end", "is_queued", "locks", "parent", "piece", "start", "time")
+    __slots__ = (
+        "children", "content", "end", "hits", "is_queued", "is_queued_there", "locks", "on_gpu", "on_host", "parent",
+        "piece", "start", "time",
+    )  # fmt: skip
 
     def __init__(self, parent: Node | None, content: Content, piece: int, start: int, end: int) -> None:
         self.parent = parent
@@ -110,6 +112,16 @@ class Node:
         """When it was met last."""
         self.is_queued = False
         """Whether it stands in the queue of those to be forgotten."""
+        self.on_gpu, self.on_host = True, False
+        """Nodes on the GPU come before all others on every path, and so do those with a copy in host memory."""
+        self.hits = 0
+        """With host pages, how often a request left something there or after it."""
+        self.is_queued_there = False
+        """Whether it stands in host memory's queue of those to be forgotten."""
+
+    @property
+    def has_children_on_gpu(self) -> bool:
+        return bool(self.children) and any(child.on_gpu for child in self.children.values())
 
 
 Met = tuple[Node, int]
@@ -120,12 +132,11 @@ first token after it lies in."""
 class RadixTree:
     """Nodes for pages of a fixed number of tokens."""
 
-    kind = Node
-
     def __init__(self, page: int) -> None:
         self.page = page
-        self.root = self.kind(None, (), 0, 0, 0)
+        self.root = Node(None, (), 0, 0, 0)
         self.root.locks = 1
+        self.root.on_host = True
         self.clock = 0
 
     def walk(self, content: Content, end: int, node: Node | None = None, piece: int = 0) -> Met:
@@ -163,7 +174,7 @@ class RadixTree:
     def add(self, met: Met, content: Content, end: int) -> Node:
         """Pages that follow where a walk has ended."""
         before, piece = met
-        node = self.kind(before, content, piece, before.end, end)
+        node = Node(before, content, piece, before.end, end)
         node.time = self.clock + 1
         before.children[self._mark(node)] = node
         return node
@@ -186,13 +197,109 @@ class RadixTree:
     def _cut(self, node: Node, position: int, time: int) -> Node:
         """Two nodes of one; returns the first, which is new."""
         assert node.parent is not None
-        first = self.kind(node.parent, node.content, node.piece, node.start, position)
+        first = Node(node.parent, node.content, node.piece, node.start, position)
         first.locks, first.time = node.locks, time
+        first.on_gpu, first.on_host, first.hits = node.on_gpu, node.on_host, node.hits
         node.parent.children[self._mark(node)] = first
         node.piece = piece_at(node.content, node.piece, position * self.page)
         node.start, node.parent = position, first
         first.children[self._mark(node)] = node
         return first
+
+
+# Pages in host memory, a second tier of the cache.
+#
+# What the tree takes in is copied to the host once it was met often enough, parents before their children. Pages that
+# are there are not forgotten when the GPU needs room: the node stays, and comes back when a request begins with it. The
+# host forgets leaves that are not on the GPU, the one that was met least recently first. Rules as in SGLang 0.5.16
+# (mem_cache/hiradix_cache.py, write_through); a copy to the host counts as done when it begins.
+
+
+LEAST_LOADED = 10
+"""Tokens: fewer are not worth a copy."""
+
+
+class HostPages:
+    """``num_blocks`` pages in host memory; pages are copied there once they were met ``copied_at`` times."""
+
+    def __init__(self, num_blocks: int, copied_at: int = 1) -> None:
+        self.num_blocks = self.num_free = num_blocks
+        self.peak = 0
+        """The most pages that were used at the same time."""
+        self.num_refused = 0
+        """Times when there was no room for a copy."""
+        self.loaded: list[int] = []
+        """Pages of each copy to the GPU since the last step ..."""
+        self.stored: list[int] = []
+        """... and of each copy to the host."""
+        self.found: dict[int, int] = {}
+        """Of each request that found some of its tokens here when it first started, how many."""
+        self.new_loads: list[int] = []
+        """Requests of the step just planned some of whose pages are brought back."""
+        self.num_queried = self.num_hit = 0
+        """Tokens that the GPU did not have, of prompts that started, and those of them that were found here."""
+        self._copied_at = copied_at
+        self._queue: list[tuple[int, int, Node]] = []
+        self._num_queued = 0
+
+    def note_start(self, index: int, missing: int, found: int, *, is_first: bool) -> None:
+        """A request starts with tokens that were found here, and others that are ``missing``."""
+        self.num_queried += missing + found
+        self.num_hit += found
+        if found and is_first:
+            self.found[index] = found
+            self.new_loads.append(index)
+
+    def meet(self, node: Node, tree: RadixTree) -> None:
+        """A request has left something there: pages that were met often enough are copied, parents first."""
+        path: list[Node] = []
+        while node.parent is not None:
+            path.append(node)
+            node = node.parent
+        before = node
+        for each in reversed(path):
+            each.hits += 1
+            if not each.on_host and each.hits >= self._copied_at and before.on_host:
+                self._copy(each, tree)
+            before = each
+
+    def _copy(self, node: Node, tree: RadixTree) -> None:
+        count = node.end - node.start
+        if self.num_free < count:
+            self._forget(count, tree)
+        if self.num_free < count:
+            self.num_refused += 1
+            return
+        self.num_free -= count
+        self.peak = max(self.peak, self.num_blocks - self.num_free)
+        node.on_host = True
+        self.stored.append(count)
+
+    def enqueue(self, node: Node) -> None:
+        """The host may forget a node when its turn comes."""
+        if not (node.is_queued_there or node.children):
+            node.is_queued_there = True
+            self._num_queued += 1
+            heapq.heappush(self._queue, (node.time, self._num_queued, node))
+
+    def _forget(self, count: int, tree: RadixTree) -> None:
+        """Make room: leaves that are not on the GPU may be forgotten."""
+        queue = self._queue
+        while count > 0 and queue:
+            time, _, node = heapq.heappop(queue)
+            node.is_queued_there = False
+            if node.locks or node.children or node.on_gpu:
+                continue
+            if node.time != time:
+                self.enqueue(node)
+                continue
+            self.num_free += node.end - node.start
+            count -= node.end - node.start
+            tree.remove(node)
+            parent = node.parent
+            assert parent is not None
+            if parent.parent is not None and not parent.on_gpu and not parent.locks:
+                self.enqueue(parent)
 
 
 # What a sequence computes is its own until the tree takes it in: a prompt when its result is there, a piece of a
@@ -219,10 +326,10 @@ class Lease:
 
 
 class RadixCache:
-    """``num_blocks`` pages; without ``caching`` nothing is found again."""
+    """``num_blocks`` pages on the GPU; without ``caching`` nothing is found again."""
 
-    def __init__(self, num_blocks: int, shape: KvShape, *, caching: bool = True) -> None:
-        self.num_blocks, self.shape, self.caching = num_blocks, shape, caching
+    def __init__(self, num_blocks: int, shape: KvShape, *, caching: bool = True, host: HostPages | None = None) -> None:
+        self.num_blocks, self.shape, self.caching, self.host = num_blocks, shape, caching, host
         self.page = shape.block_size
         self.num_groups = 1
         self.num_blank = num_blocks
@@ -232,6 +339,8 @@ class RadixCache:
         self.tree = RadixTree(self.page)
         self._queue: list[tuple[int, int, Node]] = []
         self._num_queued = 0
+        self._arriving: list[Node] = []
+        """What is being brought back from host memory."""
 
     @property
     def num_free(self) -> int:
@@ -253,7 +362,44 @@ class RadixCache:
         if not (self.caching and lease.alone_from):
             return 0
         lease.node, lease.piece = self.tree.walk(lease.content, num_tokens // self.page)
+        if self.host is not None and 0 < self.num_to_load(lease) * self.page < LEAST_LOADED:
+            lease.node = self._on_gpu(lease.node)
+            lease.piece = piece_at(lease.content, 0, lease.node.end * self.page)
         return lease.node.end * self.page
+
+    def _on_gpu(self, node: Node) -> Node:
+        """The last node up to this one whose pages are on the GPU."""
+        while not node.on_gpu:
+            assert node.parent is not None
+            node = node.parent
+        return node
+
+    def num_to_load(self, lease: Lease) -> int:
+        """Pages of what was found that are in host memory alone."""
+        return lease.node.end - self._on_gpu(lease.node).end
+
+    def load(self, lease: Lease) -> None:
+        """Bring what a sequence begins with back to the GPU, for which it is held already."""
+        assert self.host is not None
+        count, node = self.num_to_load(lease), lease.node
+        if self.num_blank < count:
+            self._forget(count * self.page)
+        self.take(count)
+        while not node.on_gpu:
+            node.on_gpu = True
+            assert node.parent is not None
+            node = node.parent
+        self._lock(lease.node, self.tree.root)
+        self._arriving.append(lease.node)
+        self.host.loaded.append(count)
+
+    def settle(self) -> None:
+        """What was loaded has arrived: it stays for those alone that hold it."""
+        assert self.host is not None
+        self.host.new_loads = []
+        for node in self._arriving:
+            self._unlock(node)
+        self._arriving.clear()
 
     def hold(self, lease: Lease) -> None:
         """A sequence starts with what was found for it."""
@@ -277,13 +423,18 @@ class RadixCache:
                 self.make_room(num_sequences * self.page)
         self.num_blank -= count
 
-    def keep(self, lease: Lease, num_tokens: int) -> None:
-        """Take what a running sequence has computed into the tree; where that is there already, it uses that."""
+    def keep(self, lease: Lease, num_tokens: int, *, is_part: bool = False) -> None:
+        """Take what a running sequence has computed into the tree; where that is there already, it uses that.
+
+        Part of a prompt is not copied to host memory yet.
+        """
         if not self.caching:
             return
         before = lease.node
         self._insert(lease, num_tokens // self.page)
         self._lock(lease.node, before)
+        if self.host is not None and not is_part:
+            self.host.meet(lease.node, self.tree)
 
     def finish(self, lease: Lease, num_tokens: int) -> None:
         """A sequence with all its tokens, so many of which are computed, leaves them behind."""
@@ -293,7 +444,9 @@ class RadixCache:
         before = lease.node
         self._insert(lease, num_tokens // self.page)
         self.num_blank += lease.num_pages - lease.node.end
-        if lease.node is not before and not lease.node.children:
+        if self.host is not None:
+            self.host.meet(lease.node, self.tree)
+        if lease.node is not before and not lease.node.has_children_on_gpu:
             self._enqueue(lease.node)
         self._unlock(before)
         lease.node, lease.num_pages = self.tree.root, 0
@@ -314,6 +467,8 @@ class RadixCache:
             self.tree.touch(lease.node)
         found = met[0].end
         self.num_blank += found - first
+        if self.host is not None:
+            self._compute_again(met[0], first)
         if found < last:
             self.num_evictable += last - found
             lease.node = self.tree.add(met, lease.content, last)
@@ -321,10 +476,20 @@ class RadixCache:
         else:
             lease.node, lease.piece = met
 
+    def _compute_again(self, node: Node, first: int) -> None:
+        """A sequence has computed pages from the first on that host memory alone had: they are on the GPU, too."""
+        while node.end > first:
+            if not node.on_gpu:
+                node.on_gpu = True
+                self.num_blank -= node.end - node.start
+                self.num_evictable += node.end - node.start
+            assert node.parent is not None
+            node = node.parent
+
     def _lock(self, node: Node, above: Node) -> None:
         """One sequence more runs along the nodes from one up to another above it, which is not counted."""
         while node is not above:
-            if node.locks == 0:
+            if node.locks == 0 and node.on_gpu:
                 self.num_evictable -= node.end - node.start
             node.locks += 1
             assert node.parent is not None
@@ -335,9 +500,12 @@ class RadixCache:
         while node.parent is not None:
             node.locks -= 1
             if node.locks == 0:
-                self.num_evictable += node.end - node.start
-                if not node.children:
-                    self._enqueue(node)
+                if node.on_gpu:
+                    self.num_evictable += node.end - node.start
+                    if not node.has_children_on_gpu:
+                        self._enqueue(node)
+                elif self.host is not None:
+                    self.host.enqueue(node)
             node = node.parent
 
     def _enqueue(self, node: Node) -> None:
@@ -348,237 +516,10 @@ class RadixCache:
             heapq.heappush(self._queue, (node.time, self._num_queued, node))
 
     def _forget(self, num_tokens: int) -> None:
-        """Forget nodes that nothing follows, those that were met least recently first."""
+        """Forget nodes that nothing on the GPU follows, those that were met least recently first."""
         queue, missing = self._queue, -(-num_tokens // self.page)
         while missing > 0 and queue:
             time, _, node = heapq.heappop(queue)
-            node.is_queued = False
-            if node.locks or node.children:
-                continue
-            if node.time != time:
-                self._enqueue(node)
-                continue
-            count = node.end - node.start
-            missing -= count
-            self.num_blank += count
-            self.num_evictable -= count
-            self.tree.remove(node)
-            parent = node.parent
-            assert parent is not None
-            if parent.locks == 0 and not parent.children:
-                self._enqueue(parent)
-
-
-# A tree of what requests have computed whose nodes are on the GPU, in the host's memory, or both.
-
-
-class TieredNode(Node):
-    """A node, and where its pages are. Those on the GPU come before all others on every path, and so do copies."""
-
-    __slots__ = ("hits", "is_queued_there", "on_gpu", "on_host")
-
-    def __init__(self, parent: Node | None, content: Content, piece: int, start: int, end: int) -> None:
-        super().__init__(parent, content, piece, start, end)
-        self.on_gpu, self.on_host = True, False
-        self.hits = 0
-        """How often a request left something there or after it."""
-        self.is_queued_there = False
-        """Whether it stands in the host's queue of those to be forgotten."""
-
-    @property
-    def before(self) -> TieredNode:
-        """The node whose pages come before."""
-        return cast("TieredNode", self.parent)
-
-    @property
-    def has_children_on_gpu(self) -> bool:
-        """Whether pages on the GPU follow."""
-        return any(cast("TieredNode", child).on_gpu for child in self.children.values())
-
-
-class TieredTree(RadixTree):
-    """Nodes for pages of a fixed number of tokens."""
-
-    kind = TieredNode
-
-    def __init__(self, page: int) -> None:
-        super().__init__(page)
-        cast("TieredNode", self.root).on_host = True
-
-    def add(self, met: Met, content: Content, end: int) -> TieredNode:
-        """Pages that follow where a walk has ended."""
-        return cast("TieredNode", super().add(met, content, end))
-
-    def _cut(self, node: Node, position: int, time: int) -> Node:
-        first = super()._cut(node, position, time)
-        both, new = cast("TieredNode", node), cast("TieredNode", first)
-        new.on_gpu, new.on_host, new.hits = both.on_gpu, both.on_host, both.hits
-        return first
-
-
-# A KV cache that is a tree, with a second tier in the host's memory.
-#
-# What the tree takes in is copied to the host once it was met often enough, parents before their children. Pages that
-# are
-# there are not forgotten when the GPU needs room: the node stays, and comes back when a request begins with it. The
-# host
-# forgets leaves that are not on the GPU, the one that was met least recently first. Rules as in SGLang 0.5.16
-# (mem_cache/hiradix_cache.py, write_through); a copy to the host counts as done when it begins.
-
-
-LEAST_LOADED = 10
-"""Tokens: fewer are not worth a copy."""
-
-
-class TieredCache(RadixCache):
-    """``num_blocks`` pages on the GPU and ``host_blocks`` in the host's memory."""
-
-    def __init__(self, num_blocks: int, shape: KvShape, host_blocks: int, copied_at: int) -> None:
-        """``copied_at``: how often pages must have been met before they are copied."""
-        super().__init__(num_blocks, shape)
-        self.tree = TieredTree(self.page)
-        self.host_blocks, self.host_free, self._copied_at = host_blocks, host_blocks, copied_at
-        self._host_queue: list[tuple[int, int, TieredNode]] = []
-        self._arriving: list[Node] = []
-        self.loaded: list[int] = []
-        """Pages of each copy to the GPU since somebody looked."""
-        self.stored: list[int] = []
-        """Pages of each copy to the host since somebody looked."""
-        self.num_refused = 0
-        """Times when there was no room for a copy."""
-        self.host_peak = 0
-        self.takes_parts = False
-        """Whether what it is given are parts of prompts."""
-
-    def match(self, lease: Lease, num_tokens: int) -> int:
-        """Tokens that either tier has; too few of the host's are left there."""
-        found = super().match(lease, num_tokens)
-        if found and 0 < self.num_to_load(lease) * self.page < LEAST_LOADED:
-            while not cast("TieredNode", lease.node).on_gpu:
-                lease.node = cast("TieredNode", lease.node).before
-            found = lease.node.end * self.page
-            lease.piece = piece_at(lease.content, 0, found)
-        return found
-
-    def num_to_load(self, lease: Lease) -> int:
-        """Pages of what was found that are in the host's memory alone."""
-        node = cast("TieredNode", lease.node)
-        while not node.on_gpu:
-            node = node.before
-        return lease.node.end - node.end
-
-    def load(self, lease: Lease) -> int:
-        """Bring what a sequence begins with back to the GPU, for which it is held already; returns the pages."""
-        count = self.num_to_load(lease)
-        if count:
-            if self.num_blank < count:
-                self._forget(count * self.page)
-            self.take(count)
-            node = cast("TieredNode", lease.node)
-            while not node.on_gpu:
-                node.on_gpu = True
-                node = node.before
-            self._lock(lease.node, self.tree.root)
-            self._arriving.append(lease.node)
-            self.loaded.append(count)
-        return count
-
-    def settle(self) -> None:
-        """What was loaded has arrived: it stays for those alone who hold it."""
-        for node in self._arriving:
-            self._unlock(node)
-        self._arriving.clear()
-
-    def keep(self, lease: Lease, num_tokens: int) -> None:
-        """Take what a running sequence has computed into the tree; a part of a prompt is not copied yet."""
-        super().keep(lease, num_tokens)
-        if not self.takes_parts:
-            self._meet(lease.node)
-
-    def finish(self, lease: Lease, num_tokens: int) -> None:
-        """A sequence with all its tokens, so many of which are computed, leaves them behind."""
-        before = lease.node
-        self._insert(lease, num_tokens // self.page)
-        self.num_blank += lease.num_pages - lease.node.end
-        self._meet(lease.node)
-        if lease.node is not before and not cast("TieredNode", lease.node).has_children_on_gpu:
-            self._enqueue(lease.node)
-        self._unlock(before)
-        lease.node, lease.num_pages = self.tree.root, 0
-
-    def _insert(self, lease: Lease, last: int) -> None:
-        """Let the tree have a sequence's pages up to the last; those that it has on the GPU already become blank."""
-        first, met = lease.node.end, (lease.node, lease.piece)
-        if first < lease.alone_from:
-            met = self.tree.walk(lease.content, last, *met)
-        else:
-            self.tree.touch(lease.node)
-        node = cast("TieredNode", met[0])
-        while node.end > first:
-            count = node.end - node.start
-            if node.on_gpu:
-                self.num_blank += count
-            else:  # nobody held it, and the sequence has computed it again
-                node.on_gpu = True
-                self.num_evictable += count
-            node = node.before
-        lease.node, lease.piece = met
-        if lease.node.end < last:
-            self.num_evictable += last - lease.node.end
-            lease.node = self.tree.add(met, lease.content, last)
-            lease.piece = self.tree.piece_after(lease.node)
-
-    def _meet(self, node: Node) -> None:
-        """A request has left something there: pages that were met often enough are copied, parents first."""
-        path: list[TieredNode] = []
-        each = cast("TieredNode", node)
-        while each.parent is not None:
-            path.append(each)
-            each = each.before
-        for each in reversed(path):
-            each.hits += 1
-            if not each.on_host and each.hits >= self._copied_at and each.before.on_host:
-                self._copy(each)
-
-    def _copy(self, node: TieredNode) -> None:
-        count = node.end - node.start
-        if self.host_free < count:
-            self._forget_there(count)
-        if self.host_free < count:
-            self.num_refused += 1
-            return
-        self.host_free -= count
-        self.host_peak = max(self.host_peak, self.host_blocks - self.host_free)
-        node.on_host = True
-        self.stored.append(count)
-
-    def _lock(self, node: Node, above: Node) -> None:
-        """One sequence more runs along the nodes; pages that are not on the GPU were not evictable."""
-        while node is not above:
-            if node.locks == 0 and cast("TieredNode", node).on_gpu:
-                self.num_evictable -= node.end - node.start
-            node.locks += 1
-            assert node.parent is not None
-            node = node.parent
-
-    def _unlock(self, node: Node) -> None:
-        while node.parent is not None:
-            node.locks -= 1
-            if node.locks == 0:
-                if cast("TieredNode", node).on_gpu:
-                    self.num_evictable += node.end - node.start
-                    if not cast("TieredNode", node).has_children_on_gpu:
-                        self._enqueue(node)
-                else:
-                    self._enqueue_there(cast("TieredNode", node))
-            node = node.parent
-
-    def _forget(self, num_tokens: int) -> None:
-        """Make room on the GPU: nodes that no others there follow, those that were met least recently first."""
-        queue, missing = self._queue, -(-num_tokens // self.page)
-        while missing > 0 and queue:
-            time, _, each = heapq.heappop(queue)
-            node = cast("TieredNode", each)
             node.is_queued = False
             if node.locks or not node.on_gpu or node.has_children_on_gpu:
                 continue
@@ -590,35 +531,11 @@ class TieredCache(RadixCache):
             self.num_blank += count
             self.num_evictable -= count
             node.on_gpu = False
-            if node.on_host:
-                self._enqueue_there(node)
+            if self.host is not None and node.on_host:
+                self.host.enqueue(node)
             else:
                 self.tree.remove(node)
-            parent = node.before
+            parent = node.parent
+            assert parent is not None
             if parent.locks == 0 and not parent.has_children_on_gpu:
                 self._enqueue(parent)
-
-    def _enqueue_there(self, node: TieredNode) -> None:
-        """The host may forget a node when its turn comes."""
-        if not (node.is_queued_there or node.children):
-            node.is_queued_there = True
-            self._num_queued += 1
-            heapq.heappush(self._host_queue, (node.time, self._num_queued, node))
-
-    def _forget_there(self, count: int) -> None:
-        """Make room in the host's memory, where leaves that are not on the GPU may be forgotten."""
-        queue = self._host_queue
-        while count > 0 and queue:
-            time, _, node = heapq.heappop(queue)
-            node.is_queued_there = False
-            if node.locks or node.children or node.on_gpu:
-                continue
-            if node.time != time:
-                self._enqueue_there(node)
-                continue
-            self.host_free += node.end - node.start
-            count -= node.end - node.start
-            self.tree.remove(node)
-            parent = node.before
-            if parent.parent is not None and not parent.on_gpu and not parent.locks:
-                self._enqueue_there(parent)

@@ -287,6 +287,8 @@ class Admission:
         self._charges: list[int] = []
         self._taken = decoding
         self._timetable = timetable
+        self.loaded: dict[DeclaredSequence, int] = {}
+        """Pages that come from host memory, of each prompt that has some."""
 
     def go_on(self, sequence: DeclaredSequence) -> None:
         """The next part of the prompt that was cut, which cannot wait."""
@@ -321,24 +323,29 @@ class Admission:
 
     def _of_others(self, sequence: DeclaredSequence, missing: int) -> Answer:
         """By what all who run are promised."""
-        page, left = self._page, sequence.num_declared - sequence.num_produced
-        needed = missing + min(left, self._policy.longest_promise) + page
+        cache, page, lease = self._cache, self._page, sequence.lease
+        # What host memory has of it is loaded even if the step turns out to be full.
+        to_load = cache.num_to_load(lease) * page if sequence.num_computed and cache.host is not None else 0
+        left = min(sequence.num_declared - sequence.num_produced, self._policy.longest_promise)
+        needed, in_pages = missing + to_load + left + page, self._in_pages(missing)
         if self._lacks(needed):
             return Answer.NO_ROOM
-        in_pages = self._in_pages(missing)
         if self._of_chunk is None and self.sequences and in_pages >= self._of_step:
             return Answer.STOP
         if sequence.num_computed:
-            self._cache.hold(sequence.lease)  # what it found is not evictable any more
+            cache.hold(lease)  # what it found is not evictable any more
             if self._lacks(needed):
                 return Answer.NO_ROOM
+            if to_load:
+                cache.load(lease)
         if self._of_chunk is None or in_pages <= self._of_chunk:
             self._add(sequence, missing, missing)
-            return Answer.NEXT
-        part = self._of_chunk // page * page
-        if part <= 0:
+        elif (part := self._of_chunk // page * page) > 0:
+            self._add(sequence, part, missing)
+        else:
             return Answer.STOP
-        self._add(sequence, part, missing)
+        if to_load:
+            self.loaded[sequence] = to_load // page
         return Answer.NEXT
 
     def _of_timetable(self, sequence: DeclaredSequence, missing: int) -> Answer:

@@ -67,12 +67,14 @@ class Plan:
     """What one step computes: a token each of ``decodes`` sequences that decode together, and others beside them."""
 
     __slots__ = (
-        "computed", "contexts", "decode_context", "decodes", "early", "ending", "fresh", "has_adapters", "held",
-        "is_apart", "left", "new_tokens", "num_cut", "num_preempted", "sampled", "sequences", "started",
+        "budget", "computed", "contexts", "decode_context", "decodes", "early", "ending", "fresh", "has_adapters",
+        "held", "is_apart", "left", "new_tokens", "num_cut", "num_preempted", "sampled", "sequences", "started",
         "thrown_away", "wasted", "yielded",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, budget: int = 0) -> None:
+        self.budget = budget
+        """Tokens that may still be added."""
         self.decodes = 0
         self.decode_context = 0
         """Tokens that these have computed before, together ..."""
@@ -128,6 +130,14 @@ class Plan:
             self.wasted += 1
             self.fresh = [each for each in self.fresh if each is not sequence]
             self.ending = [each for each in self.ending if each is not sequence]
+
+    def take_back(self, sequence: Sequence) -> int:
+        """It is not in the step after all; returns its tokens, which others may take."""
+        place = self.sequences.index(sequence)
+        del self.sequences[place], self.computed[place]
+        new_tokens = self.new_tokens.pop(place)
+        self.budget += new_tokens
+        return new_tokens
 
     @property
     def num_sequences(self) -> int:

@@ -1,21 +1,17 @@
-"""The scheduler of a KV cache with a host-memory tier, and the copies between the two."""
+"""A KV cache with a tier in host memory, as a scheduler sees it: what is there, and what is copied with which step.
+
+A request's blocks are looked up after those that the GPU has. One whose beginning is in the tier holds blocks for it
+and waits for the copy; others may start before it meanwhile, as they may before one that waits for the copy of another.
+Blocks are handed over to be stored with the step that computes them. Rules as in vLLM 0.25 and 0.32
+(kv_connector/v1/offloading/scheduler.py, v1/core/sched/scheduler.py).
+"""
 
 from __future__ import annotations
 
-from enum import Enum
-
-from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.cache.tiers import HostTier, Offload
 from infercast.serve.scheduler.base import Plan, Sequence
-from infercast.serve.scheduler.policy import FirstCome, MixingPolicy
-from infercast.serve.scheduler.scheduler import Scheduler
-
-# Copies between the KV cache and its tier in the host's memory: which blocks a request has there, and what goes where.
-#
-# A request's blocks are looked up after those that the GPU has. Blocks are handed over to be stored with the step that
-# computes them. Rules as in vLLM 0.25 and 0.32 (kv_connector/v1/offloading/scheduler.py).
-
+from infercast.serve.scheduler.cohort import Cohort
 
 PLACES = 32
 """Bits of a block's number that tell its place in a prompt; the others tell what the prompt is."""
@@ -46,10 +42,19 @@ class _Books:
         self.moves: list[Move] = []
 
 
-class Moves:
+class HostOffload:
     """What a scheduler asks of the tier, and what it has to copy."""
 
-    def __init__(self, offload: Offload, shape: KvShape, *, in_order: bool = False) -> None:
+    def __init__(
+        self,
+        offload: Offload,
+        shape: KvShape,
+        steps_under_way: int = 2,
+        *,
+        drops_last: bool = False,
+        in_order: bool = False,
+    ) -> None:
+        """``drops_last``: drafts may still change the last block of a request, which is not stored or loaded then."""
         groups = len(shape.windows)
         self.offload = offload
         self.tier = HostTier(
@@ -74,6 +79,48 @@ class Moves:
         self._being_loaded: set[int] = set()
         self._outlived: dict[Move, None] = {}
         """Stores of requests that have ended, whose blocks others may be given."""
+        self.loading: dict[Sequence, bool] = {}
+        """Waiting requests that hold blocks, and whether all of them are there."""
+        self._unstored: dict[Sequence, None] = {}
+        """Running requests for whose blocks there was no room in the tier."""
+        self._leaving: dict[Sequence, Plan] = {}
+        """Requests that were preempted or have ended, and keep blocks until the last step has ended that was under way
+        then."""
+        self._ended: list[Sequence] = []
+        """Requests that have ended since the last step was planned, where the tier hears of that with the next one."""
+        self._unknown, self._drops_last = steps_under_way - 1, drops_last
+        self.loaded: dict[int, int] = {}
+        """Of each request that found some of its tokens in the tier when it first started, how many."""
+
+    @property
+    def holders_first(self) -> bool:
+        return self.offload.holders_first
+
+    @property
+    def spares_under_way(self) -> bool:
+        return self.offload.spares_under_way
+
+    @property
+    def has_moves(self) -> bool:
+        """Whether copies are under way or about to be handed over."""
+        return self.num_under_way > 0
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether requests have ended of which the tier hears with the next step."""
+        return bool(self._ended)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether asking again changes nothing."""
+        return not self.has_moves and not self.tier.counts_lookups
+
+    # Requests that start.
+
+    @property
+    def arrived(self) -> list[Sequence]:
+        """Waiting requests whose blocks are all there."""
+        return [each for each, has_arrived in self.loading.items() if has_arrived]
 
     def look_up(self, sequence: Sequence, computed: int, known: int) -> int | None:
         """Tokens after the ``computed`` ones that the tier has; None: ask again in the next step."""
@@ -95,6 +142,7 @@ class Moves:
         count = self.tier.look_up(keys[start:])
         if count is None:
             return None
+        count -= bool(count) and self._drops_last
         found = min(most, size * (start + count)) - computed
         if not count or found < size:
             return 0
@@ -113,20 +161,70 @@ class Moves:
         in_windows = sum([min(count, -(-window // self._shape.block_size)) for window in self._windows])
         move = self._move(sequence, keys, self._full * count + in_windows, is_store=False)
         self.loads.append(move)
+        self.loading[sequence] = False
         books.stored = end
 
-    def begin_store(self, sequence: Sequence, num_tokens: int) -> bool:
+    def note_start(self, sequence: Sequence, known: int, local: int, found: int) -> None:
+        """What a request that starts has found, and where."""
+        if local:
+            self._reuse(sequence, local)
+        self.num_queried += known - local
+        self.num_hit += found
+        if not sequence.num_preemptions:
+            sequence.num_cached = local + found
+            if found:
+                self.loaded[sequence.index] = found
+
+    def _reuse(self, sequence: Sequence, num_tokens: int) -> None:
+        """A request begins with blocks that another one left, which may still be being stored."""
+        if self._outlived:
+            books = self._books[sequence]
+            mine = set(books.keys[: num_tokens // self._size])
+            self.flushed += [move for move in self._outlived if not mine.isdisjoint(move.keys)]
+
+    # Blocks that are stored.
+
+    def store(self, plan: Plan, cohort: Cohort) -> None:
+        """Blocks that the planned step fills, and what was not stored yet of requests that have ended."""
+        prompts_only = self.offload.prompts_only
+        if plan.decodes and prompts_only:
+            for sequence in [each for each in self._unstored if each.joined >= 0]:
+                self._store(sequence, sequence.num_input)
+        elif plan.decodes:
+            for member in cohort.members:
+                self._store(member, member.num_computed + cohort.steps - member.joined + 1 - self._unknown)
+        for sequence, new_tokens, computed in zip(plan.sequences, plan.new_tokens, plan.computed, strict=True):
+            reached = min(computed + new_tokens, sequence.num_input + sequence.num_produced)
+            self._store(sequence, min(reached, sequence.num_input) if prompts_only else reached)
+        for sequence in self._ended:
+            reached = sequence.num_input + max(sequence.num_output - 1, 0)  # nothing was computed on the last token
+            self._begin_store(sequence, sequence.num_input if prompts_only else reached, has_ended=True)
+        for sequence in self._ended:
+            self._forget(sequence)
+        self._ended.clear()
+
+    def _store(self, sequence: Sequence, num_tokens: int) -> None:
+        if self._begin_store(sequence, num_tokens):
+            self._unstored.pop(sequence, None)
+        else:
+            self._unstored[sequence] = None
+
+    def _begin_store(self, sequence: Sequence, num_tokens: int, *, has_ended: bool = False) -> bool:
         """Hand over blocks up to so many tokens; False: there is no room, and it has to be tried again."""
         books = self._books.get(sequence)
         if books is None:
             return True
         keys = self._keys_of(sequence, books, num_tokens)
-        end = num_tokens // self._size
-        if end <= books.stored:
+        end = last = num_tokens // self._size
+        if self._drops_last and not self.offload.stores_ends:
+            last = max(0, end - 1)  # which is not tried again
+        elif self._drops_last and num_tokens > sequence.num_input and not has_ended:
+            end = last = max(0, end - 1)
+        if last <= books.stored:
             if not self.offload.stores_ends:
-                books.stored = end  # who gave way begins again, and what follows is handed over again
+                books.stored = end  # a preempted request begins again, and what follows is handed over again
             return True
-        new = self.tier.begin_store(keys[books.stored : end], books.met)
+        new = self.tier.begin_store(keys[books.stored : last], books.met)
         if new is None:
             return False
         books.stored = end
@@ -137,21 +235,46 @@ class Moves:
             self.stores.append(self._move(sequence, new, count, is_store=True))
         return True
 
-    def flush(self, sequence: Sequence) -> None:
-        """Who gives way lets go of blocks that are being stored: that has to end first."""
+    # Requests that leave, and copies that end.
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Its stores have to end before its blocks are used again."""
         books = self._books.get(sequence)
         if books is not None:
             self.flushed += books.moves
+        self._unstored.pop(sequence, None)
 
-    def reuse(self, sequence: Sequence, num_tokens: int) -> None:
-        """A request begins with blocks that another one left, which may still be being stored."""
-        if self._outlived:
-            books = self._books[sequence]
-            mine = set(books.keys[: num_tokens // self._size])
-            self.flushed += [move for move in self._outlived if not mine.isdisjoint(move.keys)]
+    def leave(self, sequence: Sequence, last: Plan) -> None:
+        """It keeps its blocks until the ``last`` step under way has ended."""
+        self._leaving[sequence] = last
 
-    def end(self, move: Move) -> None:
-        """The scheduler hears that a copy has ended."""
+    def is_leaving(self, sequence: Sequence) -> bool:
+        return sequence in self._leaving
+
+    def leave_after(self, plan: Plan) -> list[Sequence]:
+        """Sequences that kept their blocks for the step which has just ended."""
+        gone = [each for each, last in self._leaving.items() if last is plan]
+        for sequence in gone:
+            del self._leaving[sequence]
+        return gone
+
+    def end(self, done: list[Sequence]) -> None:
+        """Requests have all their tokens; their stores may go on."""
+        for sequence in done:
+            self._unstored.pop(sequence, None)
+            if not self.offload.stores_ends:
+                self._forget(sequence)
+        if self.offload.stores_ends:
+            self._ended += done
+
+    def end_moves(self, moves: list[Move]) -> None:
+        """Copies have ended."""
+        for move in moves:
+            self._end_move(move)
+            if not move.is_store:
+                self.loading[move.sequence] = True
+
+    def _end_move(self, move: Move) -> None:
         self.num_under_way -= 1
         if move.is_store:
             self.tier.end_store(move.keys)
@@ -163,8 +286,7 @@ class Moves:
         if books is not None:
             books.moves.remove(move)
 
-    def forget(self, sequence: Sequence) -> None:
-        """A request has ended; its stores may go on."""
+    def _forget(self, sequence: Sequence) -> None:
         books = self._books.pop(sequence, None)
         if books is not None:
             self._outlived.update(dict.fromkeys(books.moves))
@@ -189,269 +311,3 @@ class Moves:
                 low += (factor - 1 - low) % factor
                 keys += [(edge << PLACES) + place for place in range(low, high, factor)]
         return keys
-
-
-# A waiting request whose beginning is there holds blocks for it and waits for the copy; others may pass it meanwhile,
-# and
-# it is looked at first in every later step. Who has to wait for a copy of somebody else is passed in the same way.
-# Rules
-# as in vLLM 0.25 and 0.32 (v1/core/sched/scheduler.py).
-
-
-class Outcome(Enum):
-    """What became of a request that was looked at."""
-
-    PASSED = 0
-    NO_ROOM = 1
-
-
-class OffloadingScheduler(Scheduler):
-    """Decides what each step computes and copies."""
-
-    def __init__(
-        self,
-        policy: MixingPolicy,
-        cache: KvCache,
-        steps_under_way: int,
-        offload: Offload,
-        max_model_len: int | None = None,
-        *,
-        decode_together: bool = True,
-        in_order: bool = False,
-    ) -> None:
-        super().__init__(policy, cache, steps_under_way, max_model_len, decode_together=decode_together)
-        self.moves = Moves(offload, cache.shape, in_order=in_order)
-        self._loading: dict[Sequence, bool] = {}
-        """Waiting requests that hold blocks, and whether all of them are there."""
-        self._num_passed = 0
-        """Requests at the head of the queue that others may pass."""
-        self._unstored: dict[Sequence, None] = {}
-        """Running requests for whose blocks there was no room in the tier."""
-        self._leaving: dict[Sequence, Plan] = {}
-        """Who gave way, and keeps blocks until the last step has ended that was under way then."""
-        self._prompts_only, self._unknown = offload.prompts_only, steps_under_way - 1
-        self._holders_first, self._spares, self._stores_ends = (
-            offload.holders_first,
-            offload.spares_under_way,
-            offload.stores_ends,
-        )
-        self._passed_apart = isinstance(policy, FirstCome) and policy.passed_apart
-        self._ended: list[Sequence] = []
-        """Who has ended since the last step was planned, where the tier hears of that with the next one."""
-        self.loaded: dict[int, int] = {}
-        """Of each request that found some of its tokens in the tier when it first started, how many."""
-
-    @property
-    def has_moves(self) -> bool:
-        """Whether copies are under way or about to be handed over."""
-        return self.moves.num_under_way > 0
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether requests have ended of which the tier hears with the next step."""
-        return bool(self._ended)
-
-    def plan(self) -> Plan | None:
-        """Plan the next step, and what is copied with it."""
-        plan = super().plan()
-        if plan is not None:
-            if plan.decodes:
-                self._store_of_cohort()
-            for sequence, new_tokens, computed in zip(plan.sequences, plan.new_tokens, plan.computed, strict=True):
-                known = sequence.num_input + sequence.num_produced
-                reached = min(computed + new_tokens, known)
-                self._store(sequence, min(reached, sequence.num_input) if self._prompts_only else reached)
-        if self._ended:
-            self._store_of_ended()
-        return plan
-
-    def _store_of_ended(self) -> None:
-        """What was not stored yet of those who have ended: nothing was computed on their last tokens."""
-        for sequence in self._ended:
-            reached = sequence.num_input + max(sequence.num_output - 1, 0)
-            self.moves.begin_store(sequence, sequence.num_input if self._prompts_only else reached)
-        for sequence in self._ended:
-            self.moves.forget(sequence)
-        self._ended.clear()
-
-    def _store_of_cohort(self) -> None:
-        """Blocks of those who decode: what there was no room for before, and answers."""
-        if self._prompts_only:
-            for sequence in [each for each in self._unstored if each.joined >= 0]:
-                self._store(sequence, sequence.num_input)
-            return
-        for member in self.cohort.members:
-            computed = member.num_computed + self.cohort.steps - member.joined
-            self._store(member, computed + 1 - self._unknown)
-
-    def _store(self, sequence: Sequence, num_tokens: int) -> None:
-        if self.moves.begin_store(sequence, num_tokens):
-            self._unstored.pop(sequence, None)
-        else:
-            self._unstored[sequence] = None
-
-    def end_moves(self, moves: list[Move]) -> None:
-        """Copies have ended."""
-        for move in moves:
-            self.moves.end(move)
-            if not move.is_store:
-                self._loading[move.sequence] = True
-        self._is_blocked = False
-
-    def complete(self, plan: Plan) -> list[Sequence]:
-        """Take in the tokens that a finished step yields; who gave way while it ran lets go now."""
-        if self._leaving:
-            for sequence in [each for each, last in self._leaving.items() if last is plan]:
-                del self._leaving[sequence]
-                self.policy.give_up(self.cache, sequence)
-        return super().complete(plan)
-
-    def _end(self, done: list[Sequence]) -> None:
-        if self._stores_ends:
-            self._ended += done
-        for sequence in done:
-            if not self._stores_ends:
-                self.moves.forget(sequence)
-            self._unstored.pop(sequence, None)
-            if sequence not in self.running and sequence in self.waiting:  # it gave way in its last step
-                self._num_passed -= self.waiting.index(sequence) < self._num_passed
-        super()._end(done)
-
-    def _preempt(self, plan: Plan) -> Sequence:
-        """Somebody gives way, and may come back behind those who were passed."""
-        victim = super()._preempt(plan)
-        if self._passed_apart:
-            self.waiting.popleft()
-            self.waiting.insert(self._num_passed, victim)
-        return victim
-
-    def _plan_cohort(self, plan: Plan) -> bool:
-        """Where blocks run out it matters who is where, if not all may give way."""
-        cohort, cache = self.cohort, self.cache
-        needed = cohort.blocks[(cohort.steps + 1) % cohort.period]
-        if self._spares and not self._is_windowed and cache.num_held + needed > cache.num_blocks:
-            return False
-        return super()._plan_cohort(plan)
-
-    def _may_preempt(self) -> bool:
-        return not (self._spares and self._is_under_way(self.policy.victim(reversed(self.running))))
-
-    def _is_under_way(self, sequence: Sequence) -> bool:
-        """Whether a step under way computes it, as one that is planned by itself."""
-        return any(sequence in group for step in self._under_way for group in (step.sequences, step.left, step.ending))
-
-    def _give_up(self, victim: Sequence) -> None:
-        """Blocks that a step under way uses are free when that has ended."""
-        if self._is_under_way(victim):
-            self._leaving[victim] = self._under_way[-1]
-        else:
-            super()._give_up(victim)
-        self.moves.flush(victim)
-        self._unstored.pop(victim, None)
-
-    def _plan_waiting(self, plan: Plan) -> None:
-        """Those who wait, in order, until one does not fit; who waits for a copy is passed."""
-        if self._holders_first and not self._plan_holders(plan):
-            return
-        position, waiting, most, is_full = 0, self.waiting, self.policy.max_num_seqs, False
-        while position < len(waiting) and self._budget > 0 and len(self.running) < most:
-            sequence = waiting[position]
-            if (self._settles and sequence.num_under_way) or sequence in self._leaving:
-                position += 1
-                continue
-            answer = self._look_at(sequence)
-            if answer is Outcome.PASSED:
-                position += 1
-                continue
-            if answer is Outcome.NO_ROOM:
-                is_full = True
-                break
-            self._begin(plan, position, sequence, answer)
-        self._num_passed = max(position, self._num_passed)
-        self._is_blocked = is_full and not self.has_moves and not self.moves.tier.counts_lookups
-
-    def _plan_holders(self, plan: Plan) -> bool:
-        """Those whose blocks have arrived; False if there is no room for one of them."""
-        for sequence in [each for each, has_arrived in self._loading.items() if has_arrived]:
-            if self._budget <= 0 or len(self.running) >= self.policy.max_num_seqs:
-                return False
-            answer = self._look_at(sequence)
-            if answer is Outcome.NO_ROOM:
-                self._is_blocked = not self.has_moves
-                return False
-            assert isinstance(answer, int)
-            self._begin(plan, self.waiting.index(sequence), sequence, answer)
-        return True
-
-    def _begin(self, plan: Plan, position: int, sequence: Sequence, new_tokens: int) -> None:
-        """A request leaves the queue for this step."""
-        del self.waiting[position]
-        self._num_passed -= position < self._num_passed
-        self._num_started += 1
-        sequence.place = self._num_started
-        self.running[sequence] = None
-        self._apart.append(sequence)
-        plan.started.append(sequence)
-        self._put(plan, sequence, new_tokens)
-
-    def _look_at(self, sequence: Sequence) -> int | Outcome:
-        """Start a request or begin to load what the tier has of it; returns the tokens that it computes."""
-        known = sequence.num_input + sequence.num_produced
-        has_arrived = self._loading.get(sequence)
-        if has_arrived is not None:
-            return self._go_on(sequence, known) if has_arrived else Outcome.PASSED
-        cache, promised = self.cache, self.policy.promised_tokens(sequence, known)
-        local = cache.longest_prefix(sequence, known)
-        found = self.moves.look_up(sequence, local, known)
-        if found is None:
-            return Outcome.PASSED
-        if found:
-            if not self._admit(sequence, local, found, promised, self._reserved()):
-                return Outcome.NO_ROOM
-            self.moves.begin_load(sequence, local, found)
-            self._loading[sequence] = False
-            sequence.num_computed = local + found
-            self._note(sequence, known, local, found)
-            return Outcome.PASSED
-        new_tokens = self.policy.first_chunk(known - local, self._budget, alone=self._is_alone())
-        if not new_tokens or not self._admit(sequence, local, new_tokens, promised):
-            return Outcome.NO_ROOM
-        sequence.num_computed = local
-        self._note(sequence, known, local, 0)
-        return new_tokens
-
-    def _note(self, sequence: Sequence, known: int, local: int, found: int) -> None:
-        """What a request that starts has found, and where."""
-        if local:
-            self.moves.reuse(sequence, local)
-        self.moves.num_queried += known - local
-        self.moves.num_hit += found
-        if not sequence.num_preemptions:
-            sequence.num_cached = local + found
-            if found:
-                self.loaded[sequence.index] = found
-
-    def _go_on(self, sequence: Sequence, known: int) -> int | Outcome:
-        """A request whose blocks have arrived: others may find them, and the rest of it is computed."""
-        cache, computed = self.cache, sequence.num_computed
-        if sequence.named * self._block_size < computed:
-            cache.name(sequence, computed)
-        if computed == known:
-            computed = sequence.num_computed = known - 1
-        new_tokens = self.policy.first_chunk(known - computed, self._budget, alone=self._is_alone())
-        missing = cache.shape.blocks_for(self.policy.promised_tokens(sequence, known)) - sequence.length
-        if not new_tokens or missing * self._num_groups > cache.num_free:
-            return Outcome.NO_ROOM
-        if not cache.grow(sequence, computed + new_tokens):
-            return Outcome.NO_ROOM
-        del self._loading[sequence]
-        return new_tokens
-
-    def _reserved(self) -> int:
-        """Blocks that prompts which are under way, and requests that are being loaded, still need."""
-        started = [each for each in self._apart if each.num_computed < each.num_input + each.num_produced]
-        size = self._block_size
-        missing = [
-            -(-(each.num_input + each.num_produced) // size) - each.length for each in (*started, *self._loading)
-        ]
-        return sum(missing) * self._num_groups

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import insort
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Literal, NamedTuple, Protocol
 
 from infercast.serve.cache.kv_cache import KvCache
@@ -73,6 +76,7 @@ def opened_blocks(prompt: Prompt, new_tokens: int, ends: Ends, most: int, *, las
 # A scheduler keeps the books; whatever one engine decides differently from another is asked here.
 
 
+RANK = attrgetter("rank")
 WHOLE_PROMPT = 1 << 40
 """Tokens that an engine may take in at once where it does not compute them."""
 
@@ -128,6 +132,18 @@ class MixingPolicy(Policy, Protocol):
     def decode_tokens(self) -> tuple[int, int]:
         """Tokens that a decoding sequence computes in a step, and how many it yields: as many, but for drafts."""
 
+    @property
+    def by_priority(self) -> bool:
+        """Waiting requests are in order of priority, and the least important of those that run is preempted."""
+
+    @property
+    def steps_over(self) -> bool:
+        """By priority: the sequence after a victim that came before it and had nothing to compute loses its turn."""
+
+    @property
+    def passed_apart(self) -> bool:
+        """Skipped requests are in a queue of their own, before preempted ones."""
+
     def chunk(self, missing: int, budget: int, *, alone: bool) -> int:
         """Tokens of a running prompt that a step computes; ``alone``: no other request is in the engine."""
 
@@ -176,6 +192,13 @@ class FirstCome:
     """The share of all blocks that is left free where a request starts beside others."""
     reserves_prompts: bool = True
     """A request starts only if all of its prompt has room, not just the first chunk."""
+    by_priority: bool = False
+    """The smallest priority goes first, and of equals the first that came. A request that waits never takes the place
+    of one that runs; where a running one needs a block and there is none, the last of all that run is preempted,
+    although the step may have taken it in already (``--scheduling-policy priority``)."""
+    steps_over: bool = False
+    """The index into the list of those that run is not moved back for a victim before it that had nothing to compute,
+    so the one after it loses its turn (vLLM 0.25)."""
 
     @property
     def repeats(self) -> bool:
@@ -223,12 +246,26 @@ class FirstCome:
         return replace(self, max_num_batched_tokens=WHOLE_PROMPT, long_prefill_token_threshold=0)
 
     def victim(self, running: Iterable[Sequence]) -> Sequence:
-        """Whoever started last."""
-        return next(iter(running))
+        """The one that started last, or the last by priority."""
+        return max(running, key=RANK) if self.by_priority else next(iter(running))
 
     def give_up(self, cache: KvCache, victim: Sequence) -> None:
         """They are freed; what nobody overwrites can be found again."""
         cache.free(victim, done=False)
+
+
+class RankedQueue(deque[Sequence]):
+    """Waiting requests in order of rank, however they come."""
+
+    def append(self, sequence: Sequence) -> None:
+        if not self or self[-1].rank < sequence.rank:
+            super().append(sequence)
+        else:
+            insort(self, sequence, key=RANK)
+
+    def appendleft(self, sequence: Sequence) -> None:
+        """A preempted sequence comes back to its place."""
+        self.append(sequence)
 
 
 # The rules of an engine whose steps are prompts or decoding: what bounds them, and how many tokens a start promises.

@@ -1,0 +1,298 @@
+"""Speculative decoding in a scheduler: decoding sequences verify drafts together with their next token.
+
+What was computed runs ahead of what is known: with asynchronous scheduling a step is planned as if all drafts of the
+one before it were right, and the counts go back when its result shows how many were. A sequence that might have its
+last token in the step under way is planned once more, and that step is wasted if it has.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from infercast.serve.cache.allocation import Path
+from infercast.serve.cache.kv_cache import KvCache
+from infercast.serve.scheduler.base import Plan, Sequence
+from infercast.serve.scheduler.policy import MixingPolicy
+from infercast.serve.speculation import DraftCounts, Draws, Speculation
+from infercast.serve.step import DraftShape
+from infercast.serve.workload.request import NEVER, Request
+
+# A sequence with drafts, and the step that a scheduler plans for some of them.
+
+
+class DraftSequence(Sequence):
+    """A request inside an engine that drafts.
+
+    ``num_tokens`` are those that are known, ``num_computed`` those that will be if all drafts under way are right. One
+    that decodes has computed all but its last known token when nothing of it is under way; so whatever is computed
+    beyond that says how many tokens it waits for.
+    """
+
+    __slots__ = ("accepted", "drafted", "full_at", "in_prompt", "is_padded", "num_drafts", "num_last", "room")
+
+    def __init__(self, index: int, request: Request, path: Path = (), num_groups: int = 1) -> None:
+        super().__init__(index, request, path, num_groups)
+        self.num_drafts = 0
+        """Drafts that it has for its next step."""
+        self.num_last = request.num_input + request.num_output
+        """Tokens that it has when it is done."""
+        self.room = 0
+        """Tokens that it has slots for, those looked ahead among them."""
+        self.full_at = 0
+        """Known tokens at which the next of its blocks can be found."""
+        self.in_prompt = False
+        """Whether the step planned last left some of its known tokens."""
+        self.is_padded = False
+        """Whether its drafts under way are dummies."""
+        self.accepted = b""
+        """By the number of tokens produced: how many drafts are right ..."""
+        self.drafted = b""
+        """... and, where that differs, how many there are."""
+
+
+class DraftPlan(Plan):
+    """What one step computes; every sequence is named."""
+
+    __slots__ = ("has_prompts", "num_next", "num_prompts", "num_running", "num_unsampled", "slots", "verified", "width")
+
+    sequences: list[DraftSequence]  # type: ignore[assignment]
+
+    def __init__(self, width: int, slots: int, budget: int) -> None:
+        super().__init__()
+        self.budget = budget
+        self.verified: list[int] = []
+        """Drafts of each sequence; -1: it is in the middle of its prompt, and not sampled for."""
+        self.num_prompts = 0
+        """Sequences of which more is computed than a token and its drafts ..."""
+        self.num_unsampled = 0
+        """... and those that are not sampled for."""
+        self.num_next = 0
+        """Drafts that are made for each of the others at its end."""
+        self.width = width
+        """Tokens of a sequence with all the drafts there may be."""
+        self.slots = slots
+        """What each sequence takes of the budget beyond its tokens."""
+        self.num_running = 0
+        """Sequences in it that ran before ..."""
+        self.has_prompts = False
+        """... and whether one of these was in the middle of its prompt."""
+
+    @property
+    def num_sampled(self) -> int:
+        """Sequences that are sampled for."""
+        return len(self.sequences) - self.num_unsampled
+
+    def take_back(self, sequence: Sequence) -> int:
+        """It is not in the step after all; returns its tokens, which others may take."""
+        place = self.sequences.index(cast("DraftSequence", sequence))
+        new_tokens, drafts = super().take_back(sequence), self.verified.pop(place)
+        self.budget += self.slots
+        self.num_prompts -= new_tokens > 1 + max(drafts, 0)
+        self.num_unsampled -= drafts < 0
+        return new_tokens
+
+    @property
+    def shape(self) -> DraftShape:
+        """What a step timer needs to know; those that verify first, then prompts."""
+        new_tokens, computed, verified = self.new_tokens, self.computed, self.verified
+        count, num_prompts, num_sampled = len(new_tokens), self.num_prompts, self.num_sampled
+        if 0 < num_prompts < count:
+            ordered = sorted(zip(new_tokens, computed, verified, strict=True), key=lambda row: row[0] > 1 + row[2])
+            new_tokens, computed = [row[0] for row in ordered], [row[1] for row in ordered]
+        num_drafts = sum(verified) + self.num_unsampled
+        shape = DraftShape(
+            new_tokens, computed, num_drafts + num_sampled, count - num_prompts, num_drafts, self.width, num_sampled,
+            self.num_next,
+        )  # fmt: skip
+        # What is asked in every step, told at once.
+        shape.num_sequences, shape.total_computed = count, sum(computed)
+        shape.num_tokens = sum(new_tokens) if num_prompts else num_drafts + count
+        if not num_prompts:
+            shape.prompts, shape.is_decode = [], num_drafts == count * (self.width - 1)
+        return shape
+
+
+class Drafts:
+    """How many tokens a sequence computes and keeps, by the rules of a policy and of how drafts are made."""
+
+    def __init__(
+        self,
+        speculation: Speculation,
+        policy: MixingPolicy,
+        cache: KvCache,
+        max_model_len: int | None = None,
+        draws: Draws | None = None,
+    ) -> None:
+        self.width = 1 + speculation.num_drafts
+        """Tokens of a sequence with all its drafts."""
+        self._lookahead = speculation.lookahead
+        self._budget = speculation.budget(policy.max_num_batched_tokens, policy.max_num_seqs)
+        self.counts = DraftCounts(by_accepted=[0] * self.width)
+        self._speculation, self._draws, self._cache = speculation, draws or Draws(speculation), cache
+        self._block_size, self._longest = cache.shape.block_size, max_model_len or NEVER
+        self._is_async = not policy.waits_for_tokens
+        self._varies = speculation.match < 1.0
+        self._unsettled = max(0, speculation.read_ahead - 1)
+        self._slots = speculation.slots_taken if speculation.slots_by_step else 0
+        # A step that is never cut: its drafts fit any threshold.
+        self._uncut = policy.chunk(self.width, NEVER, alone=False) == self.width and not (
+            any(cache.shape.windows) or cache.shape.states or self._slots
+        )
+        self._next_drafts = speculation.num_drafts if self._is_async else 0
+        """Places for drafts that are not known when a step is planned."""
+
+    def new_plan(self) -> DraftPlan:
+        return DraftPlan(self.width, self._slots, self._budget)
+
+    def plan_uncut(self, plan: Plan, order: list[Sequence], position: int) -> int:
+        """Running sequences from a position on that decode with all their drafts and have blocks for them, as most do;
+        returns the position of the first that needs a closer look.
+        """
+        assert isinstance(plan, DraftPlan)
+        if not self._uncut:
+            return position
+        sequences, lookahead, longest, budget = plan.sequences, self._lookahead, self._longest, plan.budget
+        while position < len(order) and budget > 0:
+            sequence = cast("DraftSequence", order[position])
+            computed, known, drafts = sequence.num_computed, sequence.num_tokens, sequence.num_drafts
+            if computed < known or known + 1 < sequence.num_input + sequence.num_most:  # or no more is ever needed
+                new_tokens = 1 + drafts
+                slots = computed + new_tokens + lookahead
+                if sequence.in_prompt or new_tokens > budget or slots >= longest:
+                    break
+                if slots > sequence.room and not self._grow(sequence, slots):
+                    break
+                if known >= sequence.full_at:
+                    self._name(sequence, known)
+                sequence.num_computed = computed + new_tokens
+                sequences.append(sequence)
+                plan.new_tokens.append(new_tokens)
+                plan.computed.append(computed)
+                plan.verified.append(drafts)
+                budget -= new_tokens
+            position += 1
+        plan.budget = budget
+        return position
+
+    def _grow(self, sequence: DraftSequence, slots: int) -> bool:
+        """Blocks for so many tokens, if there are any."""
+        has_room = self._cache.grow(sequence, slots)
+        sequence.room = sequence.length * self._block_size
+        return has_room
+
+    def tokens_wanted(self, sequence: Sequence) -> int:
+        """Tokens and drafts of a running sequence, if nothing else bounds them; 0: it is done even without drafts."""
+        assert isinstance(sequence, DraftSequence)
+        computed, known = sequence.num_computed, sequence.num_tokens
+        if computed >= known and known + 1 >= sequence.num_input + sequence.num_most:
+            return 0
+        return max(0, min(max(1, known - computed) + sequence.num_drafts, self._longest - computed - 1))
+
+    def slots(self, reached: int) -> int:
+        """Tokens for which a sequence that computes up to there needs blocks, those looked ahead among them."""
+        return min(reached + self._lookahead, self._longest)
+
+    def readable(self, sequence: Sequence, computed: int, new_tokens: int) -> int:
+        """Fewer tokens of a prompt, if the next step has to have as many as the draft model reads ahead."""
+        left, ahead = sequence.num_tokens - computed - new_tokens, self._speculation.read_ahead
+        return max(0, new_tokens - (ahead - left)) if 0 < left < ahead else new_tokens
+
+    def padding(self, plan: DraftPlan, num_cached: int) -> int:
+        """Dummy drafts of a start with one token, which would keep the others from a graph without them."""
+        speculation = self._speculation
+        if not speculation.pads_new or speculation.by_batch or plan.has_prompts:
+            return 0
+        drafts, is_first = speculation.num_drafts, not plan.num_running
+        if not speculation.pads_first:
+            return 0 if is_first else drafts
+        has_room = num_cached + 1 + drafts + 1 <= self._longest
+        return drafts if has_room and (num_cached or not is_first) else 0
+
+    def start(self, sequence: Sequence, new_tokens: int) -> None:
+        """A request starts, with dummy drafts if it computes more tokens than it has."""
+        assert isinstance(sequence, DraftSequence)
+        if not sequence.accepted:
+            sequence.accepted = self._draws.accepted(sequence.index, sequence.num_output)
+            if self._varies:
+                sequence.drafted = self._draws.drafted(sequence.index, sequence.num_output)
+        sequence.is_padded = sequence.num_computed + new_tokens > sequence.num_tokens
+
+    def schedule(self, plan: DraftPlan, sequence: DraftSequence, new_tokens: int) -> None:
+        """Count the tokens of a sequence in the plan as computed, as if all its drafts were right."""
+        known = sequence.num_tokens
+        reached = sequence.num_computed = sequence.num_computed + new_tokens
+        drafts = reached - max(known, reached - new_tokens + 1)  # below 0: so much is left
+        plan.verified.append(max(drafts, -1))
+        plan.num_prompts += new_tokens > 1 + max(drafts, 0)
+        plan.num_unsampled += drafts < 0
+        plan.budget -= plan.slots
+        self._name(sequence, min(reached, known))
+        if self._cache.renews:
+            self._cache.renew(sequence, min(reached, known))
+        sequence.room = sequence.length * self._block_size
+        sequence.in_prompt = drafts < 0
+        sequence.num_drafts = self._next_drafts if drafts >= 0 else 0
+
+    def close(self, plan: Plan) -> None:
+        """A step is planned: how many drafts are made at its end."""
+        assert isinstance(plan, DraftPlan)
+        plan.num_next = num_next = self._speculation.drafts_for(len(plan.sequences))
+        if self._is_async and self._speculation.by_batch:
+            for sequence, drafts in zip(plan.sequences, plan.verified, strict=True):
+                if drafts >= 0:
+                    sequence.num_drafts = num_next
+
+    def complete(self, plan: DraftPlan) -> list[Sequence]:
+        """Keep the drafts of a finished step that are right, and take back what was computed for the others.
+
+        Returns the sequences that are done.
+        """
+        done: list[Sequence] = []
+        received, counts, is_async, most = plan.sampled, self.counts.by_accepted, self._is_async, self.width - 1
+        may_hurry, num_drafts = not self._varies, 0
+        for sequence, drafts in zip(plan.sequences, plan.verified, strict=True):
+            known, last = sequence.num_tokens, sequence.num_last
+            if drafts < 0 or known == last:  # in the second case the step was one too many
+                continue
+            received.append(sequence)
+            accepted = 0
+            if drafts:
+                if drafts == most and may_hurry and not sequence.is_padded:
+                    accepted = sequence.accepted[known - sequence.num_input]
+                else:
+                    accepted = self._num_accepted(sequence, drafts)
+                counts[accepted] += 1
+                num_drafts += drafts
+                if sequence.num_computed:  # or it was preempted meanwhile
+                    sequence.num_computed -= drafts - accepted
+            known += 1 + accepted
+            sequence.num_tokens = known = known if known < last else last
+            sequence.num_produced = known - sequence.num_input
+            if is_async:
+                if known > sequence.full_at and sequence.length:
+                    self._name(sequence, known - 1)
+            elif known < last:
+                sequence.num_drafts = sequence.drafted[known - sequence.num_input] if self._varies else plan.num_next
+            if known == last:
+                done.append(sequence)
+        self.counts.num_draft_tokens += num_drafts
+        return done
+
+    def _num_accepted(self, sequence: DraftSequence, drafts: int) -> int:
+        """How many drafts are right where some were cut, or are dummies, or there may be none in their places."""
+        if sequence.is_padded:
+            sequence.is_padded = False
+            return 0
+        place = sequence.num_tokens - sequence.num_input
+        if self._varies and self._is_async:
+            # Nothing was found for some of the places, which are not counted as drafts.
+            found = min(drafts, sequence.drafted[place])
+            self.counts.num_draft_tokens -= drafts - found
+            drafts = found
+        return min(sequence.accepted[place], drafts)
+
+    def _name(self, sequence: DraftSequence, num_tokens: int) -> None:
+        """Let others find what so many tokens fill; nothing more is full before there are tokens for another block."""
+        final, size = max(0, num_tokens - self._unsettled), self._block_size
+        self._cache.name(sequence, final)
+        sequence.full_at = (final // size + 1) * size + self._unsettled
