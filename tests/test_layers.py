@@ -16,7 +16,7 @@ BASE = {"bundled", "errors", "shown", "units"}
 UNDER_FORECAST = BASE | {"hardware", "ops", "models", "predict", "engines", "serve"}
 
 MAY_IMPORT: dict[str, set[str]] = {
-    "": set(),
+    "": {"shown"},
     "bundled": set(),
     "errors": set(),
     "glossary": BASE,

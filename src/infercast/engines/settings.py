@@ -5,7 +5,7 @@ Each engine has a frozen dataclass of its own for either, under its own names. W
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
@@ -68,6 +68,20 @@ def read_setting(known: Mapping[str, type], name: str, text: str, what: str = "s
         return _read(known[name], text)
     except (KeyError, ValueError):
         raise InputError(f"{what} {name}={text}: must be {WANTED[known[name]]}") from None
+
+
+def check_counts(settings: Settings, names: Iterable[str]) -> None:
+    """Refuse settings below 1; None is the engine's choice."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and value < 1:
+            raise InputError(f"{name} must be at least 1, not {value}")
+
+
+def check_sizes(name: str, sizes: Sequence[int] | None) -> None:
+    """Refuse an empty list of sizes of CUDA graphs, or sizes below 1."""
+    if sizes is not None and not (sizes and all(size >= 1 for size in sizes)):
+        raise InputError(f"{name} must be one or more numbers of at least 1, not {list(sizes)}")
 
 
 @dataclass(frozen=True, slots=True)

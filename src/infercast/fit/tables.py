@@ -263,15 +263,10 @@ COLUMNS = {
 
 
 def read_table(path: Path, family: str) -> Iterator[Rows]:
-    if family in SPARSE_FILES:
-        yield from read_sparse(path, family)
-        return
-    if family in RECURRENT_FILES:
-        yield from read_recurrent(path, family)
-        return
-    if family in MODULE_FILES:
-        yield from read_module(path, family)
-        return
+    for files, read in ((SPARSE_FILES, read_sparse), (RECURRENT_FILES, read_recurrent), (MODULE_FILES, read_module)):
+        if family in files:
+            yield from read(path, family)
+            return
     table = read_checked(path, COLUMNS[family], MOE_FORMATS if family == "moe" else ())
     if "kernel" not in table:
         table["kernel"] = ""

@@ -234,25 +234,19 @@ def summary_of(record: Record) -> npt.NDArray[Any]:
 
     TPOT is not a number where nobody has a second token.
     """
-    tpot, duration = record.tpot, float(record.last_token.max() - record.sent_at.min())
-    return np.array(
-        [
-            *(quantile(record.ttft, fraction) for fraction in TTFT_FRACTIONS),
-            *(quantile(tpot, fraction) if tpot.size else np.nan for fraction in TPOT_FRACTIONS),
-            record.num_output.sum() / duration,
-        ]
-    )
+    duration = float(record.last_token.max() - record.sent_at.min())
+    return _summary(record.ttft, record.tpot, record.num_output.sum() / duration)
 
 
 def measured_summary(run: MeasuredRun) -> npt.NDArray[Any]:
     """The same as it was measured."""
-    return np.array(
-        [
-            *(quantile(run.ttft, fraction) for fraction in TTFT_FRACTIONS),
-            *(quantile(run.tpot, fraction) if run.tpot.size else np.nan for fraction in TPOT_FRACTIONS),
-            run.output_tokens_per_second,
-        ]
-    )
+    return _summary(run.ttft, run.tpot, run.output_tokens_per_second)
+
+
+def _summary(ttft: npt.NDArray[Any], tpot: npt.NDArray[Any], rate: float) -> npt.NDArray[Any]:
+    first = [quantile(ttft, fraction) for fraction in TTFT_FRACTIONS]
+    later = [quantile(tpot, fraction) if tpot.size else np.nan for fraction in TPOT_FRACTIONS]
+    return np.array([*first, *later, rate])
 
 
 # Joules of a measured run held against those of its forecast.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from infercast.engines.settings import check_counts, check_sizes
 from infercast.errors import InputError, UnknownNameError
 from infercast.shown import Chosen
 
@@ -149,10 +150,7 @@ NAMES = {
 
 def check(settings: SglangSettings, max_positions: int) -> None:
     """Refuse what no GPU and no model could change."""
-    for name in COUNTS:
-        value = getattr(settings, name)
-        if value is not None and value < 1:
-            raise InputError(f"{name} must be at least 1, not {value}")
+    check_counts(settings, COUNTS)
     if settings.schedule_policy in OTHER_ORDERS:
         raise InputError(f"schedule_policy {settings.schedule_policy} is not modelled; use {' or '.join(ORDERS)}")
     for name, known in NAMES.items():
@@ -198,7 +196,6 @@ def _check_shares(settings: SglangSettings) -> None:
 
 def _check_graphs(settings: SglangSettings) -> None:
     sizes = settings.cuda_graph_bs
-    if sizes is not None and not (sizes and all(size >= 1 for size in sizes)):
-        raise InputError(f"cuda_graph_bs must be one or more numbers of at least 1, not {list(sizes)}")
+    check_sizes("cuda_graph_bs", sizes)
     if max(settings.cuda_graph_max_bs or 1, *(sizes or (1,))) > LARGEST_GRAPH:
         raise InputError(f"cuda_graph_max_bs must be at most {LARGEST_GRAPH:,}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from infercast.engines.settings import check_counts, check_sizes
 from infercast.engines.speculation import MTP, Drafting
 from infercast.engines.vllm.graphs import (
     MODES,
@@ -42,18 +43,14 @@ COUNTS = (
 
 def check_settings(settings: EngineSettings, max_positions: int) -> None:
     """One clear sentence for each knob that is out of range."""
-    for name in COUNTS:
-        value = getattr(settings, name)
-        if value is not None and value < 1:
-            raise InputError(f"{name} must be at least 1, not {value}")
+    check_counts(settings, COUNTS)
     if settings.block_size is not None:
         check_block_size(settings.block_size)
     largest = settings.max_cudagraph_capture_size
     if largest is not None and largest > LARGEST_CAPTURE:
         raise InputError(f"max_cudagraph_capture_size must be at most {LARGEST_CAPTURE:,}, not {largest:,}")
     sizes = settings.cudagraph_capture_sizes
-    if sizes is not None and not (sizes and all(size >= 1 for size in sizes)):
-        raise InputError(f"cudagraph_capture_sizes must be one or more numbers of at least 1, not {list(sizes)}")
+    check_sizes("cudagraph_capture_sizes", sizes)
     if sizes and largest not in (None, max(sizes)):
         raise InputError(
             f"max_cudagraph_capture_size {largest} is not the largest of "

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from infercast.models.layout import Shard
-from infercast.models.mixers.mixer import Cache, Mixer
+from infercast.models.mixers.mixer import Cache, Mixer, split_forms
 from infercast.ops import Attention, Call, Gemm
 from infercast.ops.attention import Lengths
 from infercast.ops.elementwise import kv_write, norm, output_gate, rope
@@ -118,16 +118,13 @@ class LatentAttention(Mixer):
         self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1
     ) -> list[Call]:
         """Prompts in one form, single new tokens in the other."""
-        decoding = queries == 1
-        if decoding.all():
-            return self._decode_calls(shard, layers, queries, keys, sequences)
-        if not decoding.any():
-            return self._prompt_calls(shard, layers, queries, keys, sequences)
-        # An array of batches is of one form throughout; a single batch may hold both.
-        return [
-            *self._prompt_calls(shard, layers, queries[~decoding], keys[~decoding], sequences),
-            *self._decode_calls(shard, layers, queries[decoding], keys[decoding], sequences),
-        ]
+        calls: list[Call] = []
+        for form in split_forms(queries, keys, sequences):
+            if form.is_prompt:
+                calls += self._prompt_calls(shard, layers, *form.batch)
+            else:
+                calls += self._decode_calls(shard, layers, *form.batch)
+        return calls
 
     def _prompt_calls(
         self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int
