@@ -125,7 +125,18 @@ def test_both_engines_in_one_plan(infercast: Any) -> None:
 
 def test_layouts_of_groups(infercast: Any) -> None:
     run = infercast(
-        "layouts", "qwen3-30b-a3b", "--gpu", "h100-sxm", "--gpus", 2, *SGLANG, "--predictor", "roofline", "--json"
+        "layouts",
+        "qwen3-30b-a3b",
+        "--gpu",
+        "h100-sxm",
+        "--gpus",
+        2,
+        *SGLANG,
+        "--predictor",
+        "roofline",
+        "-n",
+        128,
+        "--json",
     )
     groups = [row for row in run.json if row["data_parallel_size"] == 2]
     assert len(groups) == 2

@@ -73,6 +73,9 @@ CLEAR, RATE_PRECISION = 2.5, 0.007
 MOST_REQUESTS, MOST_FOR_PRECISION, MOST_STRETCHES = 50_000, 20_000, 400_000
 """A run is cut at so many requests, at fewer where it is steady and only chance is left, or at so many batches that
 were planned."""
+MOST_IN_LOOP, ROUNDS = 4_000, 50
+"""Clients of a closed loop that send requests of one length come in waves that no length evens out: it is cut at this
+many requests, or requests per client."""
 NEARLY, LEAST_TIMES, MOST_TIMES = 1.2, 1.5, 6.0
 """A run that should be so many times as long is left as it is; the next one is so many times as long at least, and at
 most."""
@@ -162,7 +165,8 @@ def further_requests(
     else:
         times = (steady.num_needed or 2 * count) / count
     wanted = count * min(max(1.15 * times, LEAST_TIMES), MOST_TIMES)
-    requests = MOST_FOR_PRECISION if steady.reached else MOST_REQUESTS
+    precise = MOST_FOR_PRECISION if workload.concurrency is None else max(MOST_IN_LOOP, ROUNDS * workload.concurrency)
+    requests = min(precise, MOST_FOR_PRECISION) if steady.reached else MOST_REQUESTS
     most = min(float(requests), count * MOST_STRETCHES / max(stretches, 1))
     return (None, CUT) if most < 1.1 * count else (two_digits(min(wanted, most)), "")
 
@@ -321,7 +325,7 @@ LONG, SEATS, OUTGROWN = 6_000, 4, 0.02
 is worked out to be served: not if so large a share of what came in its second half is left ..."""
 LONGER, FAR_OUTGROWN = 20_000, 0.05
 """... and one so long whether it keeps up with less."""
-FAR_BEYOND, MOSTLY_LEFT = 1.25, 0.1
+FAR_BEYOND, MOSTLY_LEFT = 1.15, 0.1
 """A shorter one of which more is left, at so many times what can be served, need not go on."""
 FAR_ABOVE = 3.0
 """A queue by chance has a length of three times its mean one time in twenty."""
@@ -414,7 +418,8 @@ def find_state(
         return State(STABLE, offered=workload.rate)
     most = engines * full_rate(replica, workload) if capacity is None else capacity()
     rate, left, finished = workload.rate, *_second_half(served)
-    is_long = served.sent_at.size >= max(LONG, SEATS * engines * num_seats(replica, workload.requests))
+    seats = engines * num_seats(replica, workload.requests)
+    is_long = served.sent_at.size >= max(LONG, min(SEATS * seats, LONGER))
     if is_long and rate > most:
         is_overloaded = left > OUTGROWN
         most = most if is_overloaded else rate

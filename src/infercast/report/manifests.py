@@ -191,9 +191,7 @@ def _scalar(value: Any) -> str:
 
 
 HEAD = """#!/usr/bin/env bash
-# {title}
-# Usage: {usage}
-# MODEL may name another checkpoint of the same model.
+# {title} Usage: {usage} MODEL may name another checkpoint of the same model.
 set -euo pipefail
 MODEL="${{MODEL:-{model}}}"
 """

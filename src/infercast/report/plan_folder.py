@@ -32,11 +32,10 @@ from infercast.report.plan import candidates_csv
 from infercast.units import MILLI, format_percent, format_seconds
 
 HEAD = """#!/usr/bin/env bash
-# {title}
-# Measures a running deployment at several rates, and prints the forecast beside what it measured.
-# Usage: bash bench.sh [BASE_URL]   (default http://localhost:{port})
-# Prompts and answers are as long as those of the plan's question are on average, and so is the forecast.
-# BASE_URL is that of the load balancer before the replicas, or of the one server.
+# {title} Measures a running deployment at several rates, and prints the forecast beside what it measured. Usage: bash
+# bench.sh [BASE_URL]   (default http://localhost:{port}) Prompts and answers are as long as those of the plan's
+# question are on average, and so is the forecast. BASE_URL is that of the load balancer before the replicas, or of
+# the one server.
 set -euo pipefail
 MODEL="${{MODEL:-{model}}}"
 BASE_URL="${{1:-http://localhost:{port}}}"

@@ -19,8 +19,7 @@ from infercast.serve.step import StepEstimate
 # Sums over steps.
 #
 # Steps are noted down as they come, one by one or in stretches, and added up in portions of a fixed number. So a
-# stretch
-# adds up to the same bits as its steps one by one, and a long run needs no more memory than a short one.
+# stretch adds up to the same bits as its steps one by one, and a long run needs no more memory than a short one.
 
 
 Array = npt.NDArray[Any]

@@ -127,8 +127,7 @@ class PrefixPaths:
 # What one sequence holds of the KV cache, and the spans of blocks that others can find.
 #
 # Blocks come and go in spans: those that one sequence filled, lie on one edge of the tree of prompts and are held by
-# the
-# same sequences. A span is cut where that stops to be true of all its blocks.
+# the same sequences. A span is cut where that stops to be true of all its blocks.
 
 
 class Span:

@@ -88,8 +88,7 @@ def mark_of(content: Content, number: int, position: int, page: int) -> Mark:
 #
 # A node stands for pages of tokens that follow those of its parent. It is cut where a request parts from it. Nodes on
 # the path of a request that runs are locked; of the others, those without children are forgotten as a whole, the one
-# that
-# was met least recently first.
+# that was met least recently first.
 
 
 class Node:
@@ -303,10 +302,8 @@ class HostPages:
 
 
 # What a sequence computes is its own until the tree takes it in: a prompt when its result is there, a piece of a
-# prompt
-# when the next one is planned, an answer when it is complete. Pages of the tree that no running sequence needs stay
-# until
-# others ask for room. They are forgotten node by node, so usually more of them than were asked for.
+# prompt when the next one is planned, an answer when it is complete. Pages of the tree that no running sequence needs
+# stay until others ask for room. They are forgotten node by node, so usually more of them than were asked for.
 
 
 class Lease:

@@ -64,9 +64,8 @@ class Link:
 # Which blocks the tier in the host's memory has, and which it gives up first.
 #
 # A block is known by a number that stands for its content. It is *idle*, or copies to or from it are under way; only
-# idle
-# blocks can give way to others, the least recently used first. Rules as in vLLM 0.25 and 0.32 (v1/kv_offload/cpu/
-# manager.py and policies/lru.py).
+# idle blocks can give way to others, the least recently used first. Rules as in vLLM 0.25 and 0.32
+# (v1/kv_offload/cpu/ manager.py and policies/lru.py).
 
 
 ARRIVING = -1

@@ -18,8 +18,8 @@ from infercast.serve.workload.request import Request, Segment
 # What a load balancer believes each engine has in its prefix cache: the prompts that it was sent, newest first.
 #
 # Prompts are chains of named segments, so what is kept is a tree of them, with the engines that were sent each. Of
-# every
-# engine only as many tokens are kept as its cache holds, and the end of a prompt is given up before its beginning.
+# every engine only as many tokens are kept as its cache holds, and the end of a prompt is given up before its
+# beginning.
 
 
 class _Node:
@@ -119,11 +119,9 @@ class PrefixIndex:
 # The load balancers of vLLM's API servers before several data-parallel engines.
 #
 # `vllm serve` starts as many API servers as engines, and each has a balancer of its own. Engines tell a coordinator
-# how
-# many requests run and wait on each, and the coordinator passes that on to all of them every 100 ms. In between, a
-# balancer counts what it has sent as waiting, once for each of the servers. So its picture is old, but never without
-# its
-# own decisions.
+# how many requests run and wait on each, and the coordinator passes that on to all of them every 100 ms. In between,
+# a balancer counts what it has sent as waiting, once for each of the servers. So its picture is old, but never
+# without its own decisions.
 
 
 PUBLISH_SECONDS = 0.1

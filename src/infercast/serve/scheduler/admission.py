@@ -17,8 +17,7 @@ from infercast.serve.workload.request import Request
 # Sequences that decode in steps of their own, of which an engine learns late that they have ended.
 #
 # A member whose last token is made in a step is in the next one too, if that was planned before the result was known:
-# it
-# leaves when the result is taken in. What members may still ask for is kept as a sum.
+# it leaves when the result is taken in. What members may still ask for is kept as a sum.
 
 
 PLACE = attrgetter("place")
@@ -153,8 +152,7 @@ class DecodeBatch(Group[DeclaredSequence]):
 # Room by the time at which others end, where every request produces all that it declares and nothing is cached.
 #
 # Whoever has the fewest tokens left ends first and gives back what it holds. At each of these moments there must be
-# some
-# room left for those who go on.
+# some room left for those who go on.
 
 
 RESERVE = 1
@@ -211,8 +209,7 @@ def state_of(sequence: DeclaredSequence, num_produced: int, ratio: float) -> Sta
 # The order in which requests that wait are looked at: those of whose beginning the cache has most come first.
 #
 # Of several that begin alike, none of which the cache knows, one goes first and the others wait until they find what
-# it
-# has left.
+# it has left.
 
 
 MOST_SORTED = 128

@@ -158,8 +158,7 @@ class Plan:
 # Sequences that compute a token each in the same steps, so that one count of steps serves all of them.
 #
 # What differs between two of them stays the same from step to step: how far apart their lengths are, in which steps
-# they
-# need another block, in which step they will have all their tokens. A step therefore costs the same however many
+# they need another block, in which step they will have all their tokens. A step therefore costs the same however many
 # sequences are in it, and so do many steps in a row.
 
 

@@ -16,10 +16,9 @@ from infercast.serve.scheduler.base import Sequence
 # Where a step of a prompt ends, so that the states of recurrent layers can be found again.
 #
 # A state stands for all tokens before it, so only one that was left where a block of tokens ends can serve another
-# one.
-# Steps of prompts are cut there: after the last whole block, and where the prompt parts from another one whose tokens
-# are
-# cached and whose state is not. Some kernels leave a state before the end of a step, too, which then need not be cut.
+# one. Steps of prompts are cut there: after the last whole block, and where the prompt parts from another one whose
+# tokens are cached and whose state is not. Some kernels leave a state before the end of a step, too, which then need
+# not be cut.
 
 
 class Prompt(NamedTuple):
@@ -272,8 +271,7 @@ class RankedQueue(deque[Sequence]):
 #
 # SGLang schedules so. Steps of prompts go first as long as one can be formed, and decoding stands still meanwhile. A
 # request starts only if there is room for its prompt and for a share of the answers that all who run have declared;
-# the
-# share becomes smaller with every step of decoding, and is set anew when the cache overflows after all.
+# the share becomes smaller with every step of decoding, and is set anew when the cache overflows after all.
 
 
 Order = Literal["arrival", "longest_match"]

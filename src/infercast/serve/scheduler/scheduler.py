@@ -646,7 +646,8 @@ class Scheduler:
             elif sequence in self.waiting:  # it was preempted in its last step
                 self._num_skipped -= self.waiting.index(sequence) < self._num_skipped
                 self.waiting.remove(sequence)
-            if self.offload is not None and self._is_under_way(sequence):  # a step too many still writes its blocks
+            # With drafts, a step too many may still write its blocks.
+            if self.offload is not None and self.drafts is not None and self._is_under_way(sequence):
                 self.offload.leave(sequence, self._under_way[-1])
             else:
                 self.cache.free(sequence)

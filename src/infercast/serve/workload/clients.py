@@ -13,10 +13,9 @@ from infercast.serve.workload.request import Request, Workload
 # One thread that takes requests in before the engine sees them: a server's event loop.
 #
 # What needs no waiting (parse, check, render the chat template) it does for all requests that have come when it
-# begins,
-# one after the other; only then it goes on with each of them (tokens, and the way to the engine). So requests that
-# come
-# together reach the engine together, after the work on all of them, and who comes meanwhile waits for the next round.
+# begins, one after the other; only then it goes on with each of them (tokens, and the way to the engine). So requests
+# that come together reach the engine together, after the work on all of them, and who comes meanwhile waits for the
+# next round.
 
 
 class Round(NamedTuple):
@@ -103,10 +102,8 @@ class Inbox:
 
 
 # A workload is ``in_turns`` where its requests carry a ``session``: those of one session follow each other in the
-# order
-# of the workload, and each waits for the answer before it, then for its ``think`` seconds (a person who reads and
-# writes,
-# or an agent's tool that runs). Requests without a session follow the clock, or a client who is free.
+# order of the workload, and each waits for the answer before it, then for its ``think`` seconds (a person who reads
+# and writes, or an agent's tool that runs). Requests without a session follow the clock, or a client who is free.
 
 
 NOBODY = -1

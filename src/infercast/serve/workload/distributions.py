@@ -248,12 +248,11 @@ def _pause_number(text: str, field: str, number: str) -> float:
 
 # When requests arrive: four arrival processes as arrays of seconds.
 #
-# =========  ==========================================================================
-# poisson    independent users: exponential gaps, coefficient of variation 1
-# gamma      gaps of a chosen burstiness: coefficient of variation 1 / sqrt(burstiness)
-# constant   a metronome: the first request at 0, then one every 1 / rate seconds
-# burst      everything at once, at 0; it has no rate
-# =========  ==========================================================================
+# =========  ========================================================================== poisson    independent users:
+# exponential gaps, coefficient of variation 1 gamma      gaps of a chosen burstiness: coefficient of variation 1 /
+# sqrt(burstiness) constant   a metronome: the first request at 0, then one every 1 / rate seconds burst
+# everything at once, at 0; it has no rate =========
+# ==========================================================================
 
 
 ARRIVAL_KINDS = ("poisson", "gamma", "constant", "burst")
