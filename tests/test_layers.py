@@ -229,6 +229,28 @@ def test_what_an_engine_does_is_known_in_its_folder_alone(engine: str) -> None:
     assert all(file.startswith(allowed) for file in importing), importing
 
 
+def by_name(node: ast.AST) -> list[str]:
+    """A module that ``import_module("...")`` imports."""
+    if not isinstance(node, ast.Call) or not node.args or not isinstance(node.args[0], ast.Constant):
+        return []
+    function = getattr(node.func, "id", getattr(node.func, "attr", ""))
+    return [str(node.args[0].value)] if function in ("import_module", "__import__") else []
+
+
+def test_no_circles_between_modules() -> None:
+    """Imports for types, inside functions and by name count; a package imports its own modules."""
+    files = {".".join(path.relative_to(SOURCE.parent).with_suffix("").parts): path for path in SOURCE.rglob("*.py")}
+    names = {name.removesuffix(".__init__"): path for name, path in files.items()}
+    graph: dict[str, set[str]] = {}
+    for name, path in names.items():
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        found = {target for node in nodes for target in (*targets(node), *by_name(node)) if target in names}
+        packages = {target for target in found if names[target].name == "__init__.py" and name.startswith(f"{target}.")}
+        graph[name] = found - packages - {name}
+    del graph["infercast"]  # its imports are for types alone, and all modules are below it
+    TopologicalSorter({name: found - {"infercast"} for name, found in graph.items()}).prepare()
+
+
 def test_no_circles_between_packages() -> None:
     graph: dict[str, set[str]] = {}
     for each in OWN:

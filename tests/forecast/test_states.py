@@ -47,6 +47,19 @@ def test_the_word_is_what_theory_says(kind: str, utilisation: float, count: int,
     assert word(workload(kind, utilisation, count)) == expected
 
 
+@pytest.mark.parametrize(
+    ("utilisation", "estimate", "expected"),
+    [(0.9, 0.85, "stable"), (0.9, 1.0, "stable"), (1.1, 1.05, "overloaded"), (1.1, 1.2, "overloaded")],
+)
+def test_a_long_run_corrects_an_estimate_of_what_can_be_served(
+    utilisation: float, estimate: float, expected: str
+) -> None:
+    load = workload("constant", utilisation, 21_000)
+    record = simulate(SERVER, load)
+    state = find_state(SERVER, load, record, find_steady(record, load), capacity=lambda: estimate / SERVICE)
+    assert state.word == expected
+
+
 def test_a_rush_at_the_end_is_a_backlog() -> None:
     calm = workload("constant", 0.5, 300)
     last = calm.requests[-1].arrival
@@ -71,6 +84,22 @@ def test_ramp_up_and_drain_are_left_out() -> None:
     assert 7 < steady.begin < 20
     assert steady.end == 389.0  # requests come for as long after it as one stays
     assert steady.num_requests == sum(steady.begin <= moment <= 389.0 for moment in sent)
+
+
+def test_a_busy_engine_is_given_time_to_settle() -> None:
+    """Requests that take four times as long as one alone approach their number in four times the time they stay."""
+    load = workload("constant", 0.5, 400)
+    sent, stays = [float(number) for number in range(400)], [1.0] * 5 + [4.0] * 395
+    record = record_of(sent, stays)
+    record.num_output[:] = 11
+    record.first_token[:] = record.sent_at
+    steady = find_steady(record, load)
+    assert steady.reached
+    assert 3 * (16 - 4) * 0.85 < steady.begin < 3 * 16
+    short = record_of(sent[:100], stays[:100])
+    short.num_output[:] = 11
+    short.first_token[:] = short.sent_at
+    assert not find_steady(short, workload("constant", 0.5, 100)).reached
 
 
 def test_too_short_a_run_says_how_many_requests_would_do() -> None:
