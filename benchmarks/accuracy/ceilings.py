@@ -23,7 +23,7 @@ from infercast.fit.tables import FILES, read_table
 from infercast.fit.train import HELD_OUT_SHARE, Settings, boost
 from infercast.hardware import Gpu, load_gpu
 from infercast.ops.op import tensor_rate_of
-from infercast.predict.adjust.ceiling import CEILINGS, features_of, variant_of
+from infercast.predict.ceilings import CEILINGS, features_of, variant_of
 from infercast.predict.families import FAMILIES, families_of, family_of
 from infercast.predict.fitted import POOLED, Entry, path_beside, save_artifact
 from infercast.predict.identity import SWEEP

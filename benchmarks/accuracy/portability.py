@@ -24,7 +24,7 @@ from infercast.fit.samples import Sample, key_of, sample_of
 from infercast.fit.train import Source, pool, pooled_recipe
 from infercast.hardware import load_gpu
 from infercast.ops.op import tensor_rate_of
-from infercast.predict.adjust.ceiling import features_of, variant_of
+from infercast.predict.ceilings import features_of, variant_of
 from infercast.predict.families import families_of, family_of
 from infercast.predict.fitted import POOLED
 from infercast.predict.identity import SWEEP

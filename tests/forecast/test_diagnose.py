@@ -6,7 +6,7 @@ import pytest
 
 import infercast
 from infercast.forecast.explain.diagnose import diagnose
-from infercast.predict.adjust.ceiling import Closing, default_ceilings
+from infercast.predict.ceilings import Closing, default_ceilings
 
 WORKLOAD = infercast.synthetic_workload(concurrency=8, count=40, input_lengths=600, output_lengths=60)
 

@@ -7,7 +7,7 @@ import pytest
 from infercast.errors import InputError
 from infercast.hardware import gpu_names, load_gpu
 from infercast.hardware.gpu import LEAST_POWER, limited_gpu
-from infercast.predict.adjust.power import FREE_SHARE, READING, READING_SHARE, board_under, limits_of, most_lost
+from infercast.predict.board_power import FREE_SHARE, READING, READING_SHARE, board_under, limits_of, most_lost
 
 GPU = load_gpu("h200-sxm")
 

@@ -13,16 +13,15 @@ from rich.console import Console
 from infercast import deploy, fit_memory, simulate, synthetic_workload
 from infercast.engines.vllm.kv_cache import kv_layout
 from infercast.models.families import FAMILIES, Family, Layer
-from infercast.models.families.layers import dense_feed_forward, grouped_attention
+from infercast.models.families.fields import dense_feed_forward, grouped_attention
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, token_calls
 from infercast.models.mixers import Cache, Mixer
 from infercast.models.mixers.recurrent import RecurrentMixer, State
 from infercast.models.read import read_model
-from infercast.models.sharding import rank_weight_bytes
-from infercast.models.spec import parameter_count
+from infercast.models.spec import parameter_count, rank_weight_bytes
 from infercast.ops import Call
-from infercast.ops.elementwise import Elementwise
+from infercast.ops.op import Elementwise
 from infercast.predict.families.recurrent import LIBRARIES, UPDATE_KERNELS
 from infercast.report.models import render_model
 from infercast.serve.step import StepShape

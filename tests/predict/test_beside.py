@@ -9,7 +9,7 @@ from infercast.models.library import bundled_config
 from infercast.models.lower import merge
 from infercast.models.read import read_model
 from infercast.ops import Call, Gemm
-from infercast.predict.adjust.overlap import HIDDEN_SECONDS, felt_seconds
+from infercast.predict.estimate import HIDDEN_SECONDS, felt_seconds
 
 OP = Gemm(16, 64, 4096)
 

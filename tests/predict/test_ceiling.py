@@ -6,8 +6,8 @@ import pytest
 from infercast.errors import InputError
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE, Op
-from infercast.ops.elementwise import norm
-from infercast.predict.adjust.ceiling import CEILINGS, Closing, default_ceilings, features_of, signature_of
+from infercast.ops.op import norm
+from infercast.predict.ceilings import CEILINGS, Closing, default_ceilings, features_of, signature_of
 from infercast.predict.families import family_of
 from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import limit_seconds

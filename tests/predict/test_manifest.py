@@ -10,7 +10,7 @@ import pytest
 
 from infercast.bundled import DATA
 from infercast.errors import FileFormatError
-from infercast.predict.adjust.ceiling import CEILINGS
+from infercast.predict.ceilings import CEILINGS
 from infercast.predict.fitted import (
     KERNELS,
     POOLED,

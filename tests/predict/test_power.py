@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from infercast.hardware import load_gpu
-from infercast.predict.adjust.power import longest_limited, most_lost, throttle, throttle_decoding, weight_of
+from infercast.predict.board_power import longest_limited, most_lost, throttle, throttle_decoding, weight_of
 
 GPU = load_gpu("h200-sxm")
 PEAK = GPU.dense_flops("bf16")

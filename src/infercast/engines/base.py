@@ -36,12 +36,17 @@ from infercast.hardware import Gpu
 from infercast.hardware.server import networks
 from infercast.models.feed_forward import Multiples
 from infercast.models.layout import ParallelLayout
-from infercast.models.lora import AdapterSlots
 from infercast.models.lower import head_calls, step_calls, token_calls
-from infercast.models.sharding import check_layout, copies_sharing_experts, stage_layers, talking_gpus
-from infercast.models.spec import ModelConfig
+from infercast.models.spec import (
+    AdapterSlots,
+    ModelConfig,
+    check_layout,
+    copies_sharing_experts,
+    stage_layers,
+    talking_gpus,
+)
 from infercast.ops import Call, Op
-from infercast.predict.adjust.overlap import felt_seconds
+from infercast.predict.estimate import felt_seconds
 from infercast.predict.roofline import Predictor
 from infercast.serve import Replica
 from infercast.serve.step import DraftShape, HostCost, StepShape, StepTimer

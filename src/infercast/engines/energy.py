@@ -13,8 +13,8 @@ import numpy as np
 
 from infercast.engines.tables import Table
 from infercast.engines.timer import KernelTimer
-from infercast.predict.adjust.overlap import felt_seconds
 from infercast.predict.board_power import BoardPower
+from infercast.predict.estimate import felt_seconds
 from infercast.serve.record import PhaseTotals
 
 Batch = tuple[Table, Table]

@@ -35,10 +35,8 @@ from infercast.models.lower import DRAFT_PREFIX, attention_calls, head_calls, lo
 from infercast.models.mixers import GroupedAttention
 from infercast.models.spec import ModelConfig
 from infercast.ops import Attention, Call
-from infercast.ops.elementwise import rejection
-from infercast.ops.op import Quantity, Size
-from infercast.predict.adjust.overlap import felt_seconds, padded
-from infercast.predict.adjust.power import (
+from infercast.ops.op import Quantity, Size, rejection
+from infercast.predict.board_power import (
     FULL_SHARE,
     THROTTLED,
     felt,
@@ -48,6 +46,7 @@ from infercast.predict.adjust.power import (
     most_lost,
     throttle_decoding,
 )
+from infercast.predict.estimate import felt_seconds, padded
 from infercast.predict.roofline import Predictor
 from infercast.serve.step import Contexts, DraftShape, GroupShape, HostCost, Prompts, StepEstimate, StepShape
 

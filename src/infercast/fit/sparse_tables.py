@@ -21,8 +21,8 @@ from infercast.models.read import read_model
 from infercast.ops import Call, EncoderAttention, Gemm, HyperConnection, IndexScores, SparseAttention, TopK
 from infercast.ops.op import PACKED_LATENT, bytes_of
 from infercast.ops.sparse import Batch
-from infercast.predict.adjust.overlap import felt_seconds
 from infercast.predict.array_api import miss_share
+from infercast.predict.estimate import felt_seconds
 from infercast.predict.families import family_of
 from infercast.predict.families.sparse import PARTS, SPARSE_ATTENTION, SparseModule, latent_attention, part_of
 from infercast.predict.identity import kernel_profile

@@ -32,7 +32,7 @@ from infercast.ops import (
     TopK,
 )
 from infercast.ops.attention import spread_lengths
-from infercast.ops.elementwise import gated_activation, norm, quantise, rope
+from infercast.ops.op import gated_activation, norm, quantise, rope
 from infercast.predict.families.sparse import BLOCK_CHOICE, TOP_K, latent_attention
 from infercast.predict.identity import SWEEP
 

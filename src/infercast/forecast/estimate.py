@@ -20,14 +20,12 @@ from infercast.hardware.load import is_modelled
 from infercast.hardware.server import networks
 from infercast.ops import Op
 from infercast.ops.op import BYTES
-from infercast.predict.adjust.ordering import ordering
-from infercast.predict.adjust.power import SUSTAINED_SPREAD, board_under, sustained
-from infercast.predict.board_power import BoardPower
+from infercast.predict.board_power import SUSTAINED_SPREAD, BoardPower, board_under, sustained
 from infercast.predict.estimate import Estimate
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.family import Values
 from infercast.predict.identity import kernel_profile
-from infercast.predict.learned import Known, Learned, default_artifact, known_kernels, make_predictor
+from infercast.predict.learned import Known, Learned, default_artifact, known_kernels, make_predictor, ordering
 from infercast.predict.metered import Reading, meter_reading
 from infercast.predict.roofline import Predictor, Typical
 

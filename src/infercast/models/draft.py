@@ -20,12 +20,10 @@ from infercast.models.layout import ParallelLayout, unquantised, with_base
 from infercast.models.lower import DRAFT_PREFIX, attention_calls, head_calls, token_calls, verify_calls
 from infercast.models.mixers import GroupedAttention
 from infercast.models.read import config_of, read_model
-from infercast.models.sharding import layer_bytes
-from infercast.models.spec import ModelConfig, Stack
+from infercast.models.spec import ModelConfig, Stack, layer_bytes
 from infercast.ops import Call, Gemm
 from infercast.ops.attention import Lengths
-from infercast.ops.elementwise import copy, likeliest, norm
-from infercast.ops.op import Op, Size, bytes_of
+from infercast.ops.op import Op, Size, bytes_of, copy, likeliest, norm
 
 CHOICE_SAVED = 18e-6
 """Seconds that the choice of a draft takes less than sampling of so many bytes: one kernel, and not several. Seen are

@@ -11,7 +11,10 @@ import numpy as np
 
 from infercast.models.layout import ParallelLayout, Shard
 from infercast.ops import Call, Collective, Gemm, MoE
-from infercast.ops.elementwise import (
+from infercast.ops.op import (
+    Quantity,
+    Size,
+    bytes_of,
     copy,
     gated_activation,
     norm,
@@ -21,7 +24,6 @@ from infercast.ops.elementwise import (
     routing,
     weighted_sum,
 )
-from infercast.ops.op import Quantity, Size, bytes_of
 
 Multiples = tuple[int, int]
 """What kernels pad the hidden size and the width of experts to."""

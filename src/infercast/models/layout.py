@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from infercast.ops import Call, Gemm
-from infercast.ops.collective import DEFAULT_LIBRARY
-from infercast.ops.elementwise import quantise
-from infercast.ops.op import Quantity, Size, bytes_of
+from infercast.ops.op import DEFAULT_LIBRARY, Quantity, Size, bytes_of, quantise
 
 
 @dataclass(frozen=True, slots=True)

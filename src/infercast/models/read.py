@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from infercast.errors import FileFormatError, InputError, UnknownNameError, UnsupportedModelError
 from infercast.models.families import FAMILIES, VISION, Fields, architecture_of, gather
-from infercast.models.families.layers import PREDICTION, read_prediction
+from infercast.models.families.fields import PREDICTION, read_prediction
 from infercast.models.families.vision import read_vision
 from infercast.models.library import (
     bundled_config,

@@ -36,7 +36,7 @@ from infercast.predict.identity import ANY, SWEEP
 from infercast.predict.roofline import Floor
 
 if TYPE_CHECKING:
-    from infercast.predict.adjust.anchors import Correction
+    from infercast.predict.anchors import Correction
 
 
 # Arrays of very many shapes: equal ones are estimated once, and parts are small enough for the processor's cache.

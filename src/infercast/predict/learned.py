@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import expm1
@@ -11,16 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from infercast.bundled import DATA
+from infercast.bundled import DATA, read_data
 from infercast.errors import UnknownNameError
 from infercast.hardware import Gpu, load_gpu
+from infercast.hardware.gpu import has_at_least
 from infercast.hardware.load import by_kernels, is_modelled
 from infercast.ops import Attention, Gemm, MoE, Op
 from infercast.ops.op import Quantity, tensor_rate_of
-from infercast.predict.adjust.ordering import at_most, ordering
-from infercast.predict.adjust.overlap import join, padded_seconds, split_batch, together
-from infercast.predict.estimate import Estimate
-from infercast.predict.families import families_of, family_of
+from infercast.predict.board_power import limits_of
+from infercast.predict.estimate import SOURCES, Estimate, join, padded_seconds, together
+from infercast.predict.families import families_of, family_of, split_batch
 from infercast.predict.families.family import Family
 from infercast.predict.fitted import POOLED, Artifact, load_artifact
 from infercast.predict.identity import (
@@ -33,11 +34,99 @@ from infercast.predict.identity import (
     kernel_of,
     kernel_profile,
 )
-from infercast.predict.kernels import SIBLING_WIDENING, Choice, Kernels, Products, borrowed
-from infercast.predict.roofline import PUBLISHED, Predictor, Roofline, Typical
+from infercast.predict.kernels import SIBLING_WIDENING, Choice, Kernels, Products, borrowed, is_same_die, trust_in
+from infercast.predict.roofline import PUBLISHED, Floor, Predictor, Roofline, Typical
 
 if TYPE_CHECKING:
-    from infercast.predict.adjust.anchors import Correction
+    from infercast.predict.anchors import Correction
+
+
+class Bound(NamedTuple):
+    """Kernels of an architecture that take at most a share of what they take on a GPU with less of everything."""
+
+    kernels: str
+    of: tuple[str, ...]
+    """Families, or family/format."""
+    gpu: str
+    share: float
+    why: str
+
+
+class Slower(NamedTuple):
+    """Families that are slower on a newer architecture than on an older one, as measured."""
+
+    kernels: tuple[str, ...]
+    than: tuple[str, ...]
+    families: tuple[str, ...]
+    up_to: float
+    why: str
+
+    def speaks_of(self, gpu: Gpu, other: Gpu, family: str) -> bool:
+        """Whether it says why the first is slower than the second."""
+        return gpu.kernels in self.kernels and other.kernels in self.than and family in self.families
+
+
+class Ordering(NamedTuple):
+    """All that is known of it."""
+
+    bounds: tuple[Bound, ...]
+    slower: tuple[Slower, ...]
+
+    def lesser(self, op: Op, gpu: Gpu) -> tuple[Gpu, float] | None:
+        """The GPU of whose time a share is an upper bound of this operator's on ``gpu``, if there is one."""
+        for bound in self.bounds:
+            if bound.kernels == gpu.kernels:
+                family, other = family_of(op).name, load_gpu(bound.gpu)
+                if not {family, f"{family}/{op.compute_dtype}"}.isdisjoint(bound.of) and has_at_least(gpu, other):
+                    return other, bound.share
+        return None
+
+    def notes(self, gpus: Sequence[Gpu]) -> Iterator[str]:
+        """For people who compare these GPUs: what is known to be out of order, and what was put in order."""
+        for bound in self.bounds:
+            names = [gpu.name for gpu in gpus if gpu.kernels == bound.kernels]
+            if names:
+                most = f"estimated at most at {bound.share:g} of {bound.gpu}"
+                yield f"{_listed(bound.of)} on {', '.join(names)} are {most}: {bound.why}."
+        for each in self.slower:
+            pairs = [(a, b) for a in gpus for b in gpus if any(each.speaks_of(a, b, name) for name in each.families)]
+            pairs = [(a, b) for a, b in pairs if a is not b and has_at_least(a, b)]
+            if pairs:
+                newer, older = (dict.fromkeys(gpu.name for gpu in side) for side in zip(*pairs, strict=True))
+                compared = f"{', '.join(newer)} than on {', '.join(older)}"
+                yield f"{_listed(each.families)} may be slower on {compared}: {each.why}."
+
+
+def at_most(own: Estimate, seconds: Quantity) -> Estimate:
+    """The same, brought down to ``seconds`` where that is less. Its interval moves along, but still holds the first."""
+    ratio = np.minimum(1.0, seconds / own.seconds)
+    if np.ndim(own.seconds) == 0:
+        ratio = float(ratio)
+    high: Any = np.where(ratio < 1.0, np.maximum(own.high * ratio, own.seconds), own.high)
+    return replace(own.scaled(ratio), high=high if np.ndim(high) else float(high))
+
+
+@lru_cache
+def ordering(name: str = "vllm") -> Ordering:
+    values = read_data(f"engines/{name}/ordering.toml")
+    return Ordering(
+        tuple(Bound(**each) for each in values["at_most"]), tuple(Slower(**each) for each in values["slower"])
+    )
+
+
+WORDS = {
+    "gemm/fp8": "fp8 products",
+    "gemm/fp8_block": "block-scaled products",
+    "gemm/nvfp4": "nvfp4 products",
+    "moe": "experts",
+    "collective": "collectives",
+    "attention_prefill": "attention over short prompts",
+}
+
+
+def _listed(names: Sequence[str]) -> str:
+    words = [WORDS.get(name, name) for name in names]
+    return ", ".join(words).capitalize()
 
 
 # Which model estimates a kind of operator on a GPU: one protocol of measuring at a time, the best tier within it.
@@ -429,3 +518,99 @@ def make_predictor(name: str = "learned", engine: str = DEFAULT_ENGINE) -> Predi
     if name.endswith(".npz"):
         return Learned(load_artifact(Path(name)), kernel_profile(engine))
     raise UnknownNameError("predictor", name, PREDICTORS, hint=", or the path of an artefact (.npz)")
+
+
+RATES = (
+    "sms", "boost_clock", "fma_flops", "special_rate", "dram_bandwidth", "l2_bandwidth",
+    "nvlink_bandwidth", "pcie_bandwidth", "network_bandwidth",
+)  # fmt: skip
+
+
+class Changed:
+    """As a sibling is estimated, with the unchanged chip as the sibling: its kernels and efficiency, other physics."""
+
+    def __init__(self, predictor: Predictor, real: Gpu) -> None:
+        """``real`` is the chip that the predictor knows."""
+        self._predictor, self._real = predictor, real
+        self.is_cheap, self.is_bound = predictor.is_cheap, predictor.is_bound
+
+    def describe(self, gpu: Gpu) -> str:
+        return f"{self._predictor.describe(self._real)}, times what physics says of the changes"
+
+    def estimate(self, op: Op, gpu: Gpu) -> Estimate:
+        known = self._predictor.estimate(op, self._real)
+        if self.is_cheap or not is_modelled(gpu):
+            return self._predictor.estimate(op, gpu)
+        seconds: Any = self.seconds(op, gpu)
+        if np.ndim(known.seconds) == 0:
+            seconds = float(np.ravel(seconds)[0])
+        low, high = (seconds * (end / known.seconds) ** SIBLING_WIDENING for end in (known.low, known.high))
+        source = max(known.source, "sibling", key=SOURCES.index)
+        bound = self._predictor.estimate(op, gpu).bound
+        return replace(known, seconds=seconds, low=low, high=high, source=source, bound=bound)
+
+    def seconds(self, op: Op, gpu: Gpu) -> Quantity:
+        if self.is_cheap or not is_modelled(gpu):
+            return self._predictor.seconds(op, gpu)
+        prompts, decodes = split_batch(op)
+        if decodes is not None:
+            return np.asarray(
+                together(self.seconds(prompts, gpu), self.seconds(decodes, gpu), padded=padded_seconds(decodes, gpu))
+            )
+        family = family_of(op)
+        here, there = (family.physics(op, chip, engine=True).seconds for chip in (gpu, self._real))
+        ratio = np.clip((here / there) ** self._trust(op, gpu), *_bounds(gpu, self._real))
+        seconds = np.ravel(self._predictor.seconds(op, self._real)) * ratio
+        return np.asarray(Floor(op, gpu)(op, family.sizes(op), seconds))
+
+    def _trust(self, op: Op, gpu: Gpu) -> float:
+        """How far physics is believed, by what the real chip's estimate rests on."""
+        choice = self._predictor.choose(op, self._real) if isinstance(self._predictor, Learned) else None
+        return 1.0 if choice is None else trust_in(choice.entry, same_die=is_same_die(gpu, self._real))
+
+    def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
+        return self._predictor.explain(op, gpu)
+
+
+def _bounds(gpu: Gpu, real: Gpu) -> tuple[float, float]:
+    """No kernel gains more than the resource that grew most, or loses more than by the one that shrank most.
+
+    The physics may choose other tiles and overshoot. A larger cache can do more than its size says.
+    """
+    if gpu.l2_bytes != real.l2_bytes:
+        return 0.0, np.inf
+    rates = [getattr(gpu, name) / getattr(real, name) for name in RATES if getattr(real, name) > 0]
+    rates.append(gpu.dense_flops("bf16") / real.dense_flops("bf16"))
+    return 1.0 / max(1.0, *rates), 1.0 / min(1.0, *rates)
+
+
+# Estimates under a power limit or a locked clock: the chip's own, times what physics says of either.
+
+
+class HeldBack:
+    """All kernels longer by one factor: a board whose limit is below what reading memory draws."""
+
+    def __init__(self, predictor: Predictor, slower: float) -> None:
+        self._predictor, self._slower = predictor, slower
+        self.is_cheap, self.is_bound = predictor.is_cheap, predictor.is_bound
+
+    def describe(self, gpu: Gpu) -> str:
+        return f"{self._predictor.describe(gpu)}, {self._slower:.2f} times as long under the power limit"
+
+    def estimate(self, op: Op, gpu: Gpu) -> Estimate:
+        found = self._predictor.estimate(op, gpu).scaled(self._slower)
+        return replace(found, source=max(found.source, "sibling", key=SOURCES.index))
+
+    def seconds(self, op: Op, gpu: Gpu) -> Quantity:
+        return self._slower * self._predictor.seconds(op, gpu)
+
+    def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
+        return self._predictor.explain(op, gpu)
+
+
+def held_back(predictor: Predictor, gpu: Gpu) -> Predictor:
+    """The same predictor for a GPU that an operator holds back (`hardware.limited`), itself for one that runs free."""
+    if gpu.clock_limit and gpu.unlimited is not None:
+        predictor = Changed(predictor, gpu.unlimited)
+    slower = limits_of(gpu).always
+    return HeldBack(predictor, 1.0 + slower) if slower else predictor

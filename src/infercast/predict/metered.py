@@ -14,8 +14,7 @@ import numpy.typing as npt
 from infercast.bundled import DATA
 from infercast.hardware import Gpu
 from infercast.ops import Gemm, Op
-from infercast.ops.elementwise import quantise
-from infercast.ops.op import BYTES, tensor_rate_of
+from infercast.ops.op import BYTES, quantise, tensor_rate_of
 from infercast.predict.array_api import miss_share
 from infercast.predict.board_power import BoardPower, board_power, work_of
 from infercast.predict.fitted import Artifact, Inputs, load_artifact

@@ -5,7 +5,7 @@ import pytest
 
 from infercast.hardware import gpu_names, load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE
-from infercast.ops.elementwise import norm
+from infercast.ops.op import norm
 from infercast.predict.board_power import BURST, HELD, board_power, occupied, work_of
 from infercast.predict.estimate import SOURCES
 

@@ -25,7 +25,7 @@ from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, token_calls
 from infercast.models.spec import ModelConfig
 from infercast.ops import Call, Scan
-from infercast.ops.elementwise import FUSED_NORM
+from infercast.ops.op import FUSED_NORM
 from infercast.serve.step import HostCost
 
 EXPERT_KERNELS, HEAD_KERNELS = 7, 8

@@ -20,7 +20,7 @@ from infercast.forecast.options import Asked, Deployable, Servable, asked_run
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import Outcome, outcome_of
 from infercast.forecast.simulate import simulate
-from infercast.predict.adjust.ceiling import Ceilings, Closing, Signature, default_ceilings, signature_of
+from infercast.predict.ceilings import Ceilings, Closing, Signature, default_ceilings, signature_of
 from infercast.predict.roofline import limit_seconds
 from infercast.serve import simulate as simulate_replica
 from infercast.serve.record import PhaseTotals

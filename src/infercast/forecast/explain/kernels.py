@@ -18,12 +18,9 @@ from infercast.forecast.deploy import DeployOptions, GpuSource
 from infercast.forecast.options import Deployable, asked_deployment
 from infercast.models.lower import attention_calls, head_calls, token_calls, verify_calls
 from infercast.ops import Call
-from infercast.ops.elementwise import rejection
-from infercast.ops.op import tensor_rate_of
-from infercast.predict.adjust.overlap import felt_seconds
-from infercast.predict.adjust.power import THROTTLED, board_under, throttle, throttle_decoding, weight_of
-from infercast.predict.board_power import BoardPower
-from infercast.predict.estimate import SOURCES, Estimate, kind_of, total
+from infercast.ops.op import rejection, tensor_rate_of
+from infercast.predict.board_power import THROTTLED, BoardPower, board_under, throttle, throttle_decoding, weight_of
+from infercast.predict.estimate import SOURCES, Estimate, felt_seconds, kind_of, total
 from infercast.predict.families import families_of
 from infercast.serve import Record
 from infercast.serve.fleet.two_pools import taken_in

@@ -23,7 +23,18 @@ from infercast.models.families.attention import (
     step_head,
     upper_layers,
 )
-from infercast.models.families.fields import Fields
+from infercast.models.families.fields import (
+    Fields,
+    HeadLayers,
+    Layer,
+    after_dense_layers,
+    ernie_experts,
+    experts_everywhere,
+    gather,
+    last_layer,
+    qwen2_experts,
+    qwen_experts,
+)
 from infercast.models.families.hybrid import (
     last_attention,
     nemotron_head,
@@ -36,17 +47,6 @@ from infercast.models.families.hybrid import (
     read_lfm2_moe,
     read_nemotron_h,
     read_qwen_hybrid,
-)
-from infercast.models.families.layers import (
-    HeadLayers,
-    Layer,
-    after_dense_layers,
-    ernie_experts,
-    experts_everywhere,
-    gather,
-    last_layer,
-    qwen2_experts,
-    qwen_experts,
 )
 from infercast.models.families.sparse import DEFAULTS as MINIMAX_M3
 from infercast.models.families.sparse import indexed_head, read_compressed, read_indexed, read_minimax_m3, windowed_head

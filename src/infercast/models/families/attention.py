@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import TypedDict
 
 from infercast.errors import UnsupportedModelError
-from infercast.models.families.fields import Answer, Fields
-from infercast.models.families.layers import (
+from infercast.models.families.fields import (
+    Answer,
+    Fields,
     Layer,
     after_dense_layers,
     checked_kv_heads,

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from infercast.errors import FileFormatError, UnsupportedModelError
 from infercast.models.families.attention import plain_networks
-from infercast.models.families.fields import MOST_LAYERS, Fields
-from infercast.models.families.layers import (
+from infercast.models.families.fields import (
+    MOST_LAYERS,
+    Fields,
     Layer,
     checked_kv_heads,
     dense_feed_forward,

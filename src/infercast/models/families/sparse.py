@@ -8,8 +8,8 @@ from typing import Any
 
 from infercast.errors import FileFormatError
 from infercast.models.families.attention import latent_sizes
-from infercast.models.families.fields import Fields
-from infercast.models.families.layers import (
+from infercast.models.families.fields import (
+    Fields,
     Layer,
     after_dense_layers,
     deepseek_experts,

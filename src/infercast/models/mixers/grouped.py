@@ -10,8 +10,7 @@ from infercast.models.layout import Shard
 from infercast.models.mixers.mixer import Cache, Mixer
 from infercast.ops import Attention, Call, Collective
 from infercast.ops.attention import Lengths
-from infercast.ops.elementwise import head_norm, kv_write, output_gate, rope, strided_copy
-from infercast.ops.op import Size, bytes_of
+from infercast.ops.op import Size, bytes_of, head_norm, kv_write, output_gate, rope, strided_copy
 
 SQUARES_BYTES = 2 * 4
 """The mean squares of a token's queries and keys, in fp32."""

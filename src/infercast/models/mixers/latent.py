@@ -13,8 +13,7 @@ from infercast.models.layout import Shard
 from infercast.models.mixers.mixer import Cache, Mixer, split_forms
 from infercast.ops import Attention, Call, Gemm
 from infercast.ops.attention import Lengths
-from infercast.ops.elementwise import kv_write, norm, output_gate, rope
-from infercast.ops.op import Size, bytes_of
+from infercast.ops.op import Size, bytes_of, kv_write, norm, output_gate, rope
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ import numpy as np
 from infercast.models.layout import Shard
 from infercast.ops import Call, Collective
 from infercast.ops.attention import Lengths
-from infercast.ops.elementwise import weighted_sum
-from infercast.ops.op import Size, bytes_of
+from infercast.ops.op import Size, bytes_of, weighted_sum
 
 
 class Cache(NamedTuple):

@@ -29,8 +29,7 @@ from infercast.models.layout import Shard
 from infercast.models.mixers.mixer import Cache, Mixer
 from infercast.ops import Call, Collective, Gemm, Scan, ShortConvolution, StateUpdate
 from infercast.ops.attention import Lengths
-from infercast.ops.elementwise import copy, gated_activation, gated_norm, scan_inputs
-from infercast.ops.op import Size, bytes_of
+from infercast.ops.op import Size, bytes_of, copy, gated_activation, gated_norm, scan_inputs
 from infercast.ops.recurrent import GATED_DELTA, KIMI_DELTA, MAMBA2
 
 NORM_KERNELS = 2

@@ -30,8 +30,7 @@ from infercast.models.mixers.latent import LatentAttention
 from infercast.models.mixers.mixer import Cache, Form, Mixer, split_forms
 from infercast.ops import Call, Gemm
 from infercast.ops.attention import Lengths
-from infercast.ops.elementwise import Elementwise, copy, norm, rope, small_blocks
-from infercast.ops.op import PACKED_LATENT, Size, bytes_of
+from infercast.ops.op import PACKED_LATENT, Elementwise, Size, bytes_of, copy, norm, rope, small_blocks
 from infercast.ops.sparse import IndexScores, SparseAttention, TopK
 
 OVERLAPPING = 4

@@ -39,3 +39,8 @@ def family_of(op: Op, size: Any = None) -> Family:
     """The family that an operator is learned with; faster where its ``size`` is known."""
     families = families_of(op)
     return families[0] if len(families) == 1 else next(each for each in families if each.accepts(size or op))
+
+
+def split_batch(op: Op) -> tuple[Op, Op | None]:
+    """A batch of prompts and decoding sequences as two, where they are estimated separately."""
+    return families_of(op)[0].split(op)

@@ -10,7 +10,7 @@ import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.ops import Elementwise
-from infercast.ops.elementwise import BY_HAND, FUSED_NORM, gated_activation, kv_write, norm, quantise, rope
+from infercast.ops.op import BY_HAND, FUSED_NORM, gated_activation, kv_write, norm, quantise, rope
 from infercast.predict.array_api import Kit, Number, Physics, kit_of
 from infercast.predict.families.family import Ceiling, Family, Shape, dram_seconds, floats, lone
 

@@ -28,7 +28,7 @@ from infercast.predict.families.family import (
     lone,
     product_limits,
 )
-from infercast.predict.families.gemm_tiling import as_run, is_widened, multiplying
+from infercast.predict.families.gemm import as_run, is_widened, multiplying
 from infercast.predict.identity import ANY
 
 if TYPE_CHECKING:

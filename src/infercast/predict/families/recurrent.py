@@ -13,7 +13,7 @@ from infercast.ops import Scan, ShortConvolution, StateUpdate
 from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
 from infercast.ops.recurrent import GATED_DELTA, KIMI_DELTA, MAMBA2
 from infercast.predict.array_api import Kit, Number, Physics, kit_of
-from infercast.predict.families.attention_batch import Batch, Lengths, Single
+from infercast.predict.families.attention_kernels import Batch, Lengths, Single
 from infercast.predict.families.family import (
     Array,
     Ceiling,

@@ -11,11 +11,11 @@ import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.hardware.load import facts_of
-from infercast.ops import IndexScores, SparseAttention, TopK
+from infercast.ops import HyperConnection, IndexScores, SparseAttention, TopK
 from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
 from infercast.ops.sparse import Batch
-from infercast.predict.array_api import Physics, Plain, columns, fill, log2
-from infercast.predict.families.attention_batch import (
+from infercast.predict.array_api import Number, Physics, Plain, columns, fill, kit_of, log2
+from infercast.predict.families.attention_kernels import (
     DECODE,
     Lengths,
     batch_of,
@@ -26,8 +26,19 @@ from infercast.predict.families.attention_batch import (
     sparse_pairs_of,
     split_phases,
 )
-from infercast.predict.families.attention_batch import Batch as LengthArrays
-from infercast.predict.families.family import Array, Ceiling, Family, Pipes, Shape, Values, dram_seconds, product_limits
+from infercast.predict.families.attention_kernels import Batch as LengthArrays
+from infercast.predict.families.family import (
+    Array,
+    Ceiling,
+    Family,
+    Pipes,
+    Shape,
+    Values,
+    dram_seconds,
+    floats,
+    lone,
+    product_limits,
+)
 
 if TYPE_CHECKING:
     from infercast.predict.identity import KernelProfile
@@ -653,4 +664,95 @@ SPARSE_ATTENTION = Family(
     interval=(-0.35, 0.45),
     spread={"sparse_attention": 10.0},
     ceiling=replace(_CEILING, is_known=lambda op: op.kind != "msa", read_again=lambda op: np.ravel(op.kv_bytes)),
+)
+
+
+# Halves of a manifold-constrained hyper-connection: streams of a token are read once and written once.
+#
+# ``pre`` is a thin product over all streams (cut along its depth where rows are few), the balancing of the mixing
+# weights, and the weighted sum: two kernels. ``post`` is one kernel that only moves bytes.
+
+
+HYPER_FEATURES = (
+    "dram_share", "blocks_share", "launch_share", "log_rows", "log_hidden", "log_rows_per_sm", "fill",
+    "log_bytes_over_l2", "log_microseconds",
+)  # fmt: skip
+
+
+class HyperConstants(NamedTuple):
+    """Fitted on H100, H200 and L40S and rounded."""
+
+    launch: float
+    dram: float
+    row_clocks: float
+    """Clocks of an SM for a row, whatever its length."""
+    cache: float = 0.6
+
+
+HYPER_KERNELS = {"pre": HyperConstants(8.0e-6, 0.85, 600.0), "post": HyperConstants(2.6e-6, 0.90, 200.0)}
+
+
+class HyperConnectionPhysics:
+    """One half on one GPU."""
+
+    def __init__(self, op: HyperConnection, gpu: Gpu) -> None:
+        self.op, self.gpu, self.kernel = op, gpu, HYPER_KERNELS[op.half]
+        width = op.streams * op.hidden
+        # ``pre`` reads the streams once for the product and once for the sum; ``post`` reads and writes them.
+        self.row_bytes = 2.0 * (2.0 * width + op.hidden)
+        self.shared = 4.0 * op.weights * width if op.half == "pre" else 0.0
+
+    def physics(self, rows: Number, *, engine: bool = False) -> Physics:
+        """So many tokens; in an ``engine`` they take as long as in a table."""
+        del engine
+        x, gpu, kernel = kit_of(rows), self.gpu, self.kernel
+        moved = rows * self.row_bytes + self.shared
+        cold = x.miss_share(moved, gpu.l2_bytes * kernel.cache, 2.0)
+        terms = {
+            "dram": moved * (cold / (gpu.dram_bandwidth * kernel.dram) + (1.0 - cold) / (gpu.l2_bandwidth * 0.4)),
+            "blocks": rows / gpu.sms * kernel.row_clocks / gpu.boost_clock,
+            "launch": x.like(moved, kernel.launch),
+        }
+        seconds = terms["launch"] + x.soft_max(3.0, terms["dram"], terms["blocks"] + 1e-12)
+        features = x.columns(
+            *[terms[name] / seconds for name in ("dram", "blocks", "launch")],
+            x.log2(rows),
+            Plain.log2(self.op.hidden),
+            x.log2(rows / gpu.sms),
+            x.fill(rows, gpu.sms),
+            *x.logs(moved / gpu.l2_bytes, seconds * 1e6),
+        )
+        return Physics(seconds, terms, features)
+
+
+def _hyper_ceiling(op: HyperConnection, gpu: Gpu) -> list[Any]:
+    return [np.log2(np.maximum(np.ravel(np.asarray(op.rows)), 1) / gpu.sms)]
+
+
+def _hyper_shape(half: str) -> Shape:
+    return Shape(
+        ("rows", "hidden"),
+        {},
+        lambda values: HyperConnection(values["rows"], hidden=int(values["hidden"]), half=half),
+    )
+
+
+HYPER_CONNECTION = Family(
+    name="hyper_connection",
+    position=13,
+    archive="sparse",
+    op=HyperConnection,
+    shapes={f"hyper_connection_{half}": _hyper_shape(half) for half in ("pre", "post")},
+    step_sizes=("rows",),
+    sizes=lambda op: floats(op.rows),
+    size_of_one=lambda op: lone(op.rows),
+    kind=lambda op: (op.half,),
+    core=HyperConnectionPhysics,
+    core_key=attrgetter("hidden", "streams", "half"),
+    features={"hyper_connection": HYPER_FEATURES},
+    shares=("dram", "blocks", "launch"),
+    pipes=lambda op, gpu: {"dram": dram_seconds(op, gpu)},
+    variants=lambda op, *_: (op.half,),
+    spread={"hyper_connection": 8.0},
+    ceiling=Ceiling(features=("log_rounds",), shape=_hyper_ceiling, variant=attrgetter("half")),
 )

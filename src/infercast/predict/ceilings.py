@@ -14,9 +14,8 @@ from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.ops import Op
 from infercast.ops.op import Quantity
-from infercast.predict.adjust.overlap import split_batch, together
-from infercast.predict.estimate import Estimate
-from infercast.predict.families import families_of, family_of
+from infercast.predict.estimate import Estimate, together
+from infercast.predict.families import families_of, family_of, split_batch
 from infercast.predict.families.family import Array
 from infercast.predict.fitted import POOLED, Artifact, inputs_of, load_artifact
 from infercast.predict.roofline import Predictor, launch_floor, limit_seconds, limits_of
@@ -32,7 +31,7 @@ CEILINGS = inputs_of(
     "ceilings",
     lambda family: {family.name: (*_COMMON, *family.ceiling.features)},
     lambda family, *_: family,
-    ("predict/adjust/ceiling.py", "predict/roofline.py", "predict/families/*.py"),
+    ("predict/ceilings.py", "predict/roofline.py", "predict/families/*.py"),
 )
 
 
