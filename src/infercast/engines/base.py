@@ -46,7 +46,7 @@ from infercast.models.spec import (
     talking_gpus,
 )
 from infercast.ops import Call, Op
-from infercast.predict.estimate import felt_seconds
+from infercast.predict.estimate import exposed_seconds
 from infercast.predict.roofline import Predictor
 from infercast.serve import Replica
 from infercast.serve.step import DraftShape, HostCost, StepShape, StepTimer
@@ -252,7 +252,7 @@ def stage_shares(model: ModelConfig, layout: ParallelLayout, gpu: Gpu, predictor
     keys = ones * TYPICAL_CONTEXT
 
     def seconds(calls: list[Call]) -> float:
-        return sum(float(np.ravel(felt_seconds(call, predictor.seconds(call.op, gpu)))[0]) for call in calls)
+        return sum(float(np.ravel(exposed_seconds(call, predictor.seconds(call.op, gpu)))[0]) for call in calls)
 
     whole = seconds(step_calls(model, layout, ones, keys, sampled=TYPICAL_BATCH))
     head = seconds(head_calls(model, layout, TYPICAL_BATCH)) / whole
@@ -549,7 +549,7 @@ def shared_seconds(deployment: Deployment) -> Callable[[float], float]:
     seconds = np.zeros(sizes.size)
     for call in token_calls(deployment.model, deployment.layout, sizes):
         if call.name in TOGETHER:
-            seconds += np.asarray(felt_seconds(call, deployment.predictor.seconds(call.op, deployment.gpu)))
+            seconds += np.asarray(exposed_seconds(call, deployment.predictor.seconds(call.op, deployment.gpu)))
 
     @lru_cache(maxsize=4096)
     def shared(tokens: float) -> float:

@@ -22,7 +22,7 @@ from infercast.ops import Call, EncoderAttention, Gemm, HyperConnection, IndexSc
 from infercast.ops.op import PACKED_LATENT, bytes_of
 from infercast.ops.sparse import Batch
 from infercast.predict.array_api import miss_share
-from infercast.predict.estimate import felt_seconds
+from infercast.predict.estimate import exposed_seconds
 from infercast.predict.families import family_of
 from infercast.predict.families.sparse import PARTS, SPARSE_ATTENTION, SparseModule, latent_attention, part_of
 from infercast.predict.identity import kernel_profile
@@ -375,4 +375,4 @@ def _seconds(call: Call, gpu: Gpu, hit: float) -> Any:
     if isinstance(call.op, Gemm):
         saved = call.op.weight_bytes * (1.0 / (0.85 * gpu.dram_bandwidth) - 1.0 / (0.5 * gpu.l2_bandwidth))
         seconds = np.maximum(seconds - hit * np.maximum(saved, 0.0), 0.4 * seconds)
-    return felt_seconds(call, seconds)
+    return exposed_seconds(call, seconds)

@@ -68,7 +68,7 @@ class KernelPower:
 def kernel_power(board: BoardPower, op: Op, seconds: float, reading: Reading | None = None) -> KernelPower:
     """What a kernel of so many seconds draws; where a meter's ``reading`` is the kernel's own, power follows it."""
     dynamic = float(np.ravel(board.dynamic_joules(op, seconds))[0])
-    wanted = board.static_watts + dynamic / seconds
+    wanted = board.idle_watts + dynamic / seconds
     low, high = -EIGHTY * board.spread, EIGHTY * board.spread
     held = board.held_watts
     if reading is not None and reading.own > 0.0:

@@ -170,7 +170,7 @@ LEAST_LEFT = 0.5
 """No launch saves more than the rest of a kernel."""
 
 
-def felt_seconds(call: Call, each: Quantity) -> Quantity:
+def exposed_seconds(call: Call, each: Quantity) -> Quantity:
     """What all launches of a kernel cost a step where one takes so long."""
     if call.beside:
         each = np.maximum(np.asarray(each) - HIDDEN_SECONDS, 0.0)

@@ -587,7 +587,7 @@ def _bounds(gpu: Gpu, real: Gpu) -> tuple[float, float]:
 # Estimates under a power limit or a locked clock: the chip's own, times what physics says of either.
 
 
-class HeldBack:
+class PowerLimited:
     """All kernels longer by one factor: a board whose limit is below what reading memory draws."""
 
     def __init__(self, predictor: Predictor, slower: float) -> None:
@@ -608,9 +608,9 @@ class HeldBack:
         return self._predictor.explain(op, gpu)
 
 
-def held_back(predictor: Predictor, gpu: Gpu) -> Predictor:
+def power_limited(predictor: Predictor, gpu: Gpu) -> Predictor:
     """The same predictor for a GPU that an operator holds back (`hardware.limited`), itself for one that runs free."""
     if gpu.clock_limit and gpu.unlimited is not None:
         predictor = Changed(predictor, gpu.unlimited)
     slower = limits_of(gpu).always
-    return HeldBack(predictor, 1.0 + slower) if slower else predictor
+    return PowerLimited(predictor, 1.0 + slower) if slower else predictor

@@ -71,7 +71,7 @@ class Loops:
     def raw_watts(self, board: BoardPower) -> Array:
         """Power by a board's numbers, if no limit bound."""
         numbers = np.array([getattr(board, name) for name in PARTS])
-        return np.asarray(board.static_watts + self.parts @ numbers / self.seconds)
+        return np.asarray(board.idle_watts + self.parts @ numbers / self.seconds)
 
     def power(self, board: BoardPower) -> Array:
         """The same within the board's limit."""

@@ -249,53 +249,38 @@ class KernelFamily:
     """Prefill: whether tables time the kernel that writes keys and values with it; an engine's step has its own."""
 
 
-# FlashAttention 2 packs query heads only without a window, splits only what it packs, and merges the parts in a second
-# launch. Rates from A100 and L40S.
-FLASH_2 = KernelFamily(
-    name="flash-2",
-    packs_window=False,
-    splits_alone=False,
-    window_parts=1,
-    combine_cycles=8000.0,
-    block_seconds=3.5e-6,
-    block_seconds_per_dim=2.0e-9,
-    block_seconds_per_head=41.0e-9,
-    lone_bytes_per_cycle=18.0,
-    sm_bytes_per_cycle=27.0,
-    packs_prompt=False,
-    tile_rows=128,
-    tile_keys=64,
-    prompt_launch_cycles=14500.0,
-    tile_seconds=1.6e-6,
-    tile_seconds_per_dim=0.3e-9,
-    tensor_share=1.1,
-    exponential_share=0.4,
-    softmax_overlap=1.0,
+# Structure first, then rates. FlashAttention 2 packs query heads only without a window, splits only what it packs, and
+# merges the parts in a second launch; its rates are from A100 and L40S. FlashAttention 3 always packs and splits, and
+# starts the merging kernel early (programmatic launch); its rates are from an H200.
+# fmt: off
+_SWEPT: dict[str, tuple[Any, Any]] = {
+    #                          flash-2   flash-3
+    "packs_window":           (False,    True),
+    "splits_alone":           (False,    True),
+    "window_parts":           (1,        2),
+    "combine_cycles":         (8000.0,   2500.0),
+    "block_seconds":          (3.5e-6,   1.6e-6),
+    "block_seconds_per_dim":  (2.0e-9,   17.0e-9),
+    "block_seconds_per_head": (41.0e-9,  17.0e-9),
+    "lone_bytes_per_cycle":   (18.0,     60.0),
+    "sm_bytes_per_cycle":     (27.0,     100.0),
+    "packs_prompt":           (False,    True),
+    "tile_rows":              (128,      128),
+    "tile_keys":              (64,       128),
+    "prompt_launch_cycles":   (14500.0,  18500.0),
+    "tile_seconds":           (1.6e-6,   1.4e-6),
+    "tile_seconds_per_dim":   (0.3e-9,   3.0e-9),
+    "tensor_share":           (1.1,      0.95),
+    "exponential_share":      (0.4,      0.6),
+    "softmax_overlap":        (1.0,      8.0),
+}
+# fmt: on
+FLASH_2, FLASH_3 = (
+    KernelFamily(name, **{field: values[column] for field, values in _SWEPT.items()})
+    for column, name in enumerate(("flash-2", "flash-3"))
 )
 # Its tiles are smaller on the chips with about 100 KiB of shared memory an SM.
 FLASH_2_SMALL = replace(FLASH_2, name="flash-2-small", tile_rows=64)
-# FlashAttention 3 always packs and splits, and starts the merging kernel early (programmatic launch). Rates from H200.
-FLASH_3 = KernelFamily(
-    name="flash-3",
-    packs_window=True,
-    splits_alone=True,
-    window_parts=2,
-    combine_cycles=2500.0,
-    block_seconds=1.6e-6,
-    block_seconds_per_dim=17.0e-9,
-    block_seconds_per_head=17.0e-9,
-    lone_bytes_per_cycle=60.0,
-    sm_bytes_per_cycle=100.0,
-    packs_prompt=True,
-    tile_rows=128,
-    tile_keys=128,
-    prompt_launch_cycles=18500.0,
-    tile_seconds=1.4e-6,
-    tile_seconds_per_dim=3.0e-9,
-    tensor_share=0.95,
-    exponential_share=0.6,
-    softmax_overlap=8.0,
-)
 # TensorRT-LLM's kernels merge the parts inside the kernel, and work on two 128-row tiles at once in prefill. Rates are
 # those of FlashAttention 3: none is fitted on such a chip. But in decode they swap the operands for up to 16 query
 # heads a KV head, so that the keys fill the rows of the matrix unit and the query heads its columns, 8 or 16 of them
@@ -474,120 +459,54 @@ def _menu(op: Attention) -> tuple[tuple[float, float], tuple[float, float] | Non
 # formula; none belongs to a GPU. Those of TensorRT-LLM's kernels are FlashAttention 3's but for its traits.
 
 
-SMALL_TILES = "flash-2-small"
-"""What chips with about 100 KiB of shared memory an SM run."""
-
-FA2 = replace(
-    FLASH_2,
-    name="fa2",
-    launch_cycles=12200.0,
-    sequence_cycles=750.0,
-    combine_cycles=8800.0,
-    block_seconds=4.1e-6,
-    block_seconds_per_dim=0.25e-9,
-    block_seconds_per_head=18.0e-9,
-    lone_bytes_per_cycle=17.0,
-    sm_bytes_per_cycle=226.0,
-    narrow_bytes_per_cycle=27.0,
-    decode_dram_share=0.71,
-    decode_l2_share=0.32,
-    decode_tensor_share=0.22,
-    prompt_launch_cycles=9000.0,
-    tile_seconds=1.7e-6,
-    tile_seconds_per_dim=0.23e-9,
-    tensor_share=0.92,
-    exponential_share=0.43,
-    softmax_overlap=1.1,
-    dram_share=1.24,
-    l2_share=0.98,
-    tail=0.85,
-    narrow_chain=1.5,
-    writes=True,
-)
-FA3 = replace(
-    FLASH_3,
-    name="fa3",
-    launch_cycles=15300.0,
-    narrow_launch=1.29,
-    sequence_cycles=3600.0,
-    combine_cycles=3900.0,
-    block_seconds=1.2e-6,
-    block_seconds_per_dim=13.4e-9,
-    block_seconds_per_head=5.2e-9,
-    lone_bytes_per_cycle=63.0,
-    sm_bytes_per_cycle=122.0,
-    narrow_bytes_per_cycle=14.8,
-    decode_dram_share=0.88,
-    decode_l2_share=1.0,
-    decode_tensor_share=0.57,
-    prompt_launch_cycles=16300.0,
-    tile_seconds=2.0e-6,
-    tile_seconds_per_dim=5.7e-9,
-    tensor_share=0.94,
-    exponential_share=0.81,
-    softmax_overlap=2.6,
-    dram_share=1.24,
-    l2_share=0.98,
-    tail=0.85,
-    narrow_chain=1.4,
-    narrow_tensor=0.79,
-    writes=True,
-)
-# FlashInfer packs the query heads of a KV head, with a window too, and splits the keys of any block. Rates from L40S.
-FLASHINFER = replace(
-    FA2,
-    name="flashinfer",
-    packs_window=True,
-    splits_alone=True,
-    packs_prompt=True,
-    launch_cycles=8400.0,
-    narrow_launch=2.67,
-    sequence_cycles=280.0,
-    combine_cycles=4800.0,
-    block_seconds=1.3e-6,
-    block_seconds_per_dim=9.7e-9,
-    block_seconds_per_head=25.0e-9,
-    lone_bytes_per_cycle=17.5,
-    sm_bytes_per_cycle=126.0,
-    narrow_bytes_per_cycle=17.2,
-    decode_dram_share=0.82,
-    decode_l2_share=0.68,
-    decode_tensor_share=0.28,
-    prompt_launch_cycles=16500.0,
-    tile_seconds=0.13e-6,
-    tile_seconds_per_dim=0.25e-9,
-    tensor_share=0.825,
-    exponential_share=0.405,
-    softmax_overlap=3.0,
-    narrow_chain=1.6,
-    narrow_tensor=0.85,
-)
-# Triton's kernels of both engines; vLLM's takes 16 rows of packed heads at a time. Rates from L40S, H100 and H200.
-TRITON = replace(
-    FA2,
-    name="triton",
-    packs_window=True,
-    splits_alone=True,
-    tile_rows=64,
-    launch_cycles=13200.0,
-    narrow_launch=1.3,
-    sequence_cycles=270.0,
-    combine_cycles=7100.0,
-    block_seconds=0.5e-6,
-    block_seconds_per_dim=5.5e-9,
-    block_seconds_per_head=91.0e-9,
-    lone_bytes_per_cycle=220.0,
-    sm_bytes_per_cycle=17.3,
-    narrow_bytes_per_cycle=7.7,
-    decode_dram_share=0.84,
-    decode_l2_share=0.45,
-    decode_tensor_share=0.14,
-    prompt_launch_cycles=4000.0,
-    tile_seconds=0.1e-6,
-    tile_seconds_per_dim=0.2e-9,
-    tensor_share=0.6,
-    exponential_share=0.1,
-    softmax_overlap=4.0,
+# FlashInfer packs the query heads of a KV head, with a window too, and splits the keys of any block: rates from L40S.
+# Triton's are the kernels of both engines, of which vLLM's takes 16 rows of packed heads at a time: rates from L40S,
+# H100 and H200.
+# fmt: off
+_TABLED: dict[str, tuple[float, float, float, float]] = {
+    #                          fa2        fa3        flashinfer  triton
+    "launch_cycles":          (12200.0,   15300.0,   8400.0,     13200.0),
+    "narrow_launch":          (1.0,       1.29,      2.67,       1.3),
+    "sequence_cycles":        (750.0,     3600.0,    280.0,      270.0),
+    "combine_cycles":         (8800.0,    3900.0,    4800.0,     7100.0),
+    "block_seconds":          (4.1e-6,    1.2e-6,    1.3e-6,     0.5e-6),
+    "block_seconds_per_dim":  (0.25e-9,   13.4e-9,   9.7e-9,     5.5e-9),
+    "block_seconds_per_head": (18.0e-9,   5.2e-9,    25.0e-9,    91.0e-9),
+    "lone_bytes_per_cycle":   (17.0,      63.0,      17.5,       220.0),
+    "sm_bytes_per_cycle":     (226.0,     122.0,     126.0,      17.3),
+    "narrow_bytes_per_cycle": (27.0,      14.8,      17.2,       7.7),
+    "decode_dram_share":      (0.71,      0.88,      0.82,       0.84),
+    "decode_l2_share":        (0.32,      1.0,       0.68,       0.45),
+    "decode_tensor_share":    (0.22,      0.57,      0.28,       0.14),
+    "prompt_launch_cycles":   (9000.0,    16300.0,   16500.0,    4000.0),
+    "tile_seconds":           (1.7e-6,    2.0e-6,    0.13e-6,    0.1e-6),
+    "tile_seconds_per_dim":   (0.23e-9,   5.7e-9,    0.25e-9,    0.2e-9),
+    "tensor_share":           (0.92,      0.94,      0.825,      0.6),
+    "exponential_share":      (0.43,      0.81,      0.405,      0.1),
+    "softmax_overlap":        (1.1,       2.6,       3.0,        4.0),
+    "narrow_chain":           (1.5,       1.4,       1.6,        1.5),
+    "narrow_tensor":          (1.0,       0.79,      0.85,       1.0),
+}
+# fmt: on
+_PACKED = replace(FLASH_2, packs_window=True, splits_alone=True)
+FA2, FA3, FLASHINFER, TRITON = (
+    replace(
+        structure,
+        name=name,
+        dram_share=1.24,
+        l2_share=0.98,
+        tail=0.85,
+        writes=True,
+        **{field: values[column] for field, values in _TABLED.items()},
+    )
+    for column, (name, structure) in enumerate(
+        {
+            "fa2": FLASH_2,
+            "fa3": FLASH_3,
+            "flashinfer": replace(_PACKED, packs_prompt=True),
+            "triton": replace(_PACKED, tile_rows=64),
+        }.items()
+    )
 )
 # An fp8 cache is read as fast as a 16-bit one, and nothing plans the batch beforehand.
 TRTLLM_GEN = replace(
@@ -611,5 +530,5 @@ def tabled_kernel(op: Attention, gpu: Gpu) -> KernelFamily:
     kernel = KERNELS.get(kernel_of(op, gpu, DEFAULT_ENGINE))
     if kernel is None or op.latent_kv:
         return family_of(gpu)
-    small = kernel is FA2 and facts_of(gpu).attention == SMALL_TILES
+    small = kernel is FA2 and facts_of(gpu).attention == FLASH_2_SMALL.name
     return replace(kernel, tile_rows=64) if small else kernel
