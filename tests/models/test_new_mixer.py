@@ -78,17 +78,17 @@ class Recurrence(Mixer):
     def state_bytes(self, shard):
         return 4.0 * shard.layout.share(self.heads) * self.dim**2
 
-    def token_calls(self, shard, tokens, layers):
-        formats, width = shard.weights.of_attention, shard.layout.share(self.heads) * self.dim
+    def token_calls(self, shard, tokens):
+        width = shard.layout.share(self.heads) * self.dim
         return [
-            *shard.linear("in_proj", tokens, 3 * width, shard.hidden, formats, layers),
-            *shard.linear("out_proj", tokens, shard.hidden, width, formats, layers),
+            *shard.linear("in_proj", tokens, 3 * width, shard.hidden, "attention"),
+            *shard.linear("out_proj", tokens, shard.hidden, width, "attention"),
         ]
 
-    def sequence_calls(self, shard, layers, queries, keys, sequences=1):
+    def sequence_calls(self, shard, batch):
         size = self.state_bytes(shard)
-        chunks = (-(-queries // CHUNK) * sequences).sum(axis=-1)
-        return [Call("recurrence", Elementwise("activation", chunks, size, size), layers)]
+        chunks = (-(-batch.queries // CHUNK) * batch.sequences).sum(axis=-1)
+        return [Call("recurrence", Elementwise("activation", chunks, size, size))]
 
     def caches(self, shard):
         return (Cache(bytes_per_sequence=self.state_bytes(shard)),)

@@ -16,7 +16,13 @@ from infercast.fit.rows import Rows, read_parquet, rows_of
 from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.load import facts_of
 from infercast.models.layout import ParallelLayout, Shard, WeightFormat
-from infercast.models.mixers import BlockSparseAttention, CompressedAttention, Mixer, SparseLatentAttention
+from infercast.models.mixers import (
+    BlockSparseAttention,
+    CompressedAttention,
+    Mixer,
+    SequenceBatch,
+    SparseLatentAttention,
+)
 from infercast.models.read import read_model
 from infercast.ops import Call, EncoderAttention, Gemm, HyperConnection, IndexScores, SparseAttention, TopK
 from infercast.ops.op import PACKED_LATENT, bytes_of
@@ -304,8 +310,8 @@ def module_calls(kind: str, row: Any, gpu: Gpu, lengths: tuple[Array, Array, Arr
     shard = Shard(hidden, "", weights, cache, ParallelLayout())
     queries, _, sequences = lengths
     return [
-        *mixer.token_calls(shard, (queries * sequences).sum(axis=-1), 1),
-        *mixer.sequence_calls(shard, 1, *lengths),
+        *mixer.token_calls(shard, (queries * sequences).sum(axis=-1)),
+        *mixer.sequence_calls(shard, SequenceBatch(*lengths)),
     ]
 
 

@@ -112,20 +112,9 @@ class WeightFormat:
     """Of fp8 products with more than so many rows and up to so many: how many times as long as in measured tables they
     take, where the engine has another kernel for them."""
 
-    @property
-    def of_attention(self) -> tuple[str, str]:
-        """Weights and inputs of the products in token mixers."""
-        return self.attention, self.activation_attention
-
-    @property
-    def of_recurrent(self) -> tuple[str, str]:
-        """Weights and inputs of the products in recurrent token mixers."""
-        return self.recurrent, self.activation_recurrent
-
-    @property
-    def of_feed_forward(self) -> tuple[str, str]:
-        """Weights and inputs of the products in dense feed-forwards and shared experts."""
-        return self.feed_forward, self.activation_feed_forward
+    def of(self, part: str) -> tuple[str, str]:
+        """Weights and inputs of the products in a part of the model."""
+        return getattr(self, part), getattr(self, f"activation_{part}")
 
     def stored_bytes(self, dtype: str) -> float:
         """Bytes that a weight takes in memory in one of these formats, its share of the scales included."""
@@ -155,28 +144,21 @@ class Shard(NamedTuple):
     layout: ParallelLayout
 
     def linear(
-        self,
-        name: str,
-        tokens: Size,
-        outputs: int,
-        inputs: int,
-        formats: tuple[str, str],
-        layers: int,
-        *,
-        quantised: bool = False,
+        self, name: str, tokens: Size, outputs: int, inputs: int, part: str, *, quantised: bool = False, count: int = 1
     ) -> list[Call]:
         """A linear module as kernels: the product, and the quantising of its input where the format asks for it.
 
-        ``formats`` are those of weights and inputs; inputs arrive and outputs leave in the base format. ``quantised``
-        inputs arrive in their own: the norm or activation before has quantised them, where the engine fuses that.
+        ``part`` of the model has the formats of weights and inputs; inputs arrive and outputs leave in the base format.
+        ``quantised`` inputs arrive in their own, where the engine fuses that with the norm or activation before.
         """
-        base, apart, (weight, activation) = self.weights.base, self.weights.quantised_apart, formats
+        base, apart = self.weights.base, self.weights.quantised_apart
+        weight, activation = self.weights.of(part)
         calls = []
         if activation != base and (apart or not quantised):
             op = quantise(tokens, inputs, base, activation, compiled=not apart, apart=apart)
-            calls.append(Call(f"{name}_quantise", op, layers))
+            calls.append(Call(f"{name}_quantise", op, count))
         product = Gemm(tokens, outputs, inputs, activation, weight, base)
-        calls.append(Call(name, product, layers, slower=self._slower(tokens, activation, weight)))
+        calls.append(Call(name, product, count, slower=self._slower(tokens, activation, weight)))
         return calls
 
     def _slower(self, tokens: Size, activation: str, weight: str) -> Quantity:

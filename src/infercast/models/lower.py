@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from infercast.models.layout import ParallelLayout, Shard
-from infercast.models.mixers import Mixer
+from infercast.models.mixers import Mixer, SequenceBatch
 from infercast.models.spec import SORTED, AdapterSlots, ModelConfig, Stack
 from infercast.ops import Call, Collective, Elementwise, Gemm, HyperConnection
 from infercast.ops.attention import Lengths
@@ -72,8 +72,8 @@ def token_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> li
     message = tokens * int(config.hidden * bytes_of(base))
     for stack in config.stacks:
         calls += _norms(shard, stack, tokens)
-        calls += stack.mixer.token_calls(shard, tokens, stack.layers)
-        calls += stack.feed_forward.calls(shard, tokens, stack.layers)
+        calls += in_layers(stack.mixer.token_calls(shard, tokens), stack.layers)
+        calls += in_layers(stack.feed_forward.calls(shard, tokens), stack.layers)
         if layout.tensor > 1:
             # Where copies share spread experts, what scatters their results takes the place of the second all-reduce.
             scattered = layout.experts and layout.sharing > 1 and stack.feed_forward.experts
@@ -107,11 +107,11 @@ def attention_calls(
 
     In arrays of batches of equal sequences, ``sequences`` says how many.
     """
-    shard = config.shard(layout)
+    shard, batch = config.shard(layout), SequenceBatch(queries, keys, sequences)
     return [
         call
         for mixer, layers in mixer_layers(config).items()
-        for call in mixer.sequence_calls(shard, layers, queries, keys, sequences)
+        for call in in_layers(mixer.sequence_calls(shard, batch), layers)
     ]
 
 
@@ -119,12 +119,17 @@ def verify_calls(
     config: ModelConfig, layout: ParallelLayout, width: int, keys: Lengths, sequences: Lengths | int = 1
 ) -> list[Call]:
     """Attention of sequences that verify drafts, ``width`` new tokens each, in a batch or an array of batches."""
-    shard = config.shard(layout)
+    shard, batch = config.shard(layout), SequenceBatch(np.ones_like(keys), keys, sequences)
     return [
         call
         for mixer, layers in mixer_layers(config).items()
-        for call in mixer.verify_calls(shard, layers, width, keys, sequences)
+        for call in in_layers(mixer.verify_calls(shard, width, batch), layers)
     ]
+
+
+def in_layers(calls: list[Call], layers: int) -> list[Call]:
+    """What one layer launches, in each of several."""
+    return [replace(call, count=layers * call.count) for call in calls]
 
 
 def mixer_layers(config: ModelConfig) -> dict[Mixer, int]:

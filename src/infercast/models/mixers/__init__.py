@@ -2,7 +2,7 @@
 
 from infercast.models.mixers.grouped import GroupedAttention
 from infercast.models.mixers.latent import KimiLatentAttention, LatentAttention
-from infercast.models.mixers.mixer import Cache, Mixer, NoMixer, SideBySide
+from infercast.models.mixers.mixer import Cache, Mixer, NoMixer, SequenceBatch, SideBySide
 from infercast.models.mixers.recurrent import (
     GatedConvolution,
     GatedDeltaNet,
@@ -34,6 +34,7 @@ __all__ = [
     "Mixer",
     "NoMixer",
     "RecurrentMixer",
+    "SequenceBatch",
     "SideBySide",
     "SparseLatentAttention",
 ]

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from infercast.models.layout import Shard
-from infercast.models.mixers.mixer import Cache, Mixer
+from infercast.models.mixers.mixer import Cache, Mixer, SequenceBatch
 from infercast.ops import Attention, Call, Collective
-from infercast.ops.attention import Lengths
 from infercast.ops.op import Size, bytes_of, head_norm, kv_write, output_gate, rope, strided_copy
 
 SQUARES_BYTES = 2 * 4
@@ -102,7 +99,7 @@ class GroupedAttention(Mixer):
         """The output alone: the joined product before it may be cut inside a block."""
         return {"attention output": self.heads * self.value_dim}
 
-    def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+    def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """One product for queries, keys and values together, what is done to each head, and the output."""
         weights, layout = shard.weights, shard.layout
         heads, kv_heads = layout.share(self.heads), layout.share_kv_heads(self.kv_heads)
@@ -110,24 +107,24 @@ class GroupedAttention(Mixer):
         projected = heads * self.head_dim + key_width + (0 if self.shared_key_value else value_width)
         projected += heads * self.gate_width if self.gate_width > 1 else 0
         # The norm before quantises what it writes: the engine's compiler fuses it into it.
-        calls = shard.linear("qkv_proj", tokens, projected, shard.hidden, weights.of_attention, layers, quantised=True)
+        calls = shard.linear("qkv_proj", tokens, projected, shard.hidden, "attention", quantised=True)
         if self.qk_norm:
             op = head_norm(tokens, heads + kv_heads, self.head_dim, weights.base, by_hand=self.by_hand)
-            calls.append(Call("qk_norm", op, layers))
+            calls.append(Call("qk_norm", op))
             if self.norm_across and layout.tensor > 1:
                 squares = Collective("all_reduce", tokens * SQUARES_BYTES, layout.tensor, layout.library)
-                calls.append(Call("qk_norm_reduce", squares, layers))
-        calls += self._placed(shard, tokens, layers)
-        calls += self._gate_calls(shard, heads, tokens, layers)
-        calls += shard.linear("o_proj", tokens, shard.hidden, heads * self.value_dim, weights.of_attention, layers)
+                calls.append(Call("qk_norm_reduce", squares))
+        calls += self._placed(shard, tokens)
+        calls += self._gate_calls(shard, heads, tokens)
+        calls += shard.linear("o_proj", tokens, shard.hidden, heads * self.value_dim, "attention")
         return calls
 
-    def _placed(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+    def _placed(self, shard: Shard, tokens: Size) -> list[Call]:
         """Queries and keys are rotated, keys and values go into the cache."""
         base, layout = shard.weights.base, shard.layout
         heads, kv_heads = layout.share(self.heads), layout.share_kv_heads(self.kv_heads)
         stored = kv_write(tokens, kv_heads * self._pair_dim, base, shard.cache_dtype, by_hand=self.by_hand)
-        calls = [Call("kv_write", stored, layers)]
+        calls = [Call("kv_write", stored)]
         if self.rotary_dim:
             normed = self.qk_norm and not self.by_hand
             op = rope(tokens, heads + kv_heads, self.rotary_dim, base, normed=normed, by_hand=self.by_hand)
@@ -136,47 +133,42 @@ class GroupedAttention(Mixer):
                 read = op.read_per_row + kv_heads * self.value_dim * bytes_of(base)
                 op = replace(op, read_per_row=read, written_per_row=op.written_per_row + stored.written_per_row)
                 calls = []
-            calls.insert(0, Call("rope", op, layers))
+            calls.insert(0, Call("rope", op))
         if self.by_hand:
-            calls.append(Call("query_copy", strided_copy(tokens, heads * self.head_dim * bytes_of(base)), layers))
+            calls.append(Call("query_copy", strided_copy(tokens, heads * self.head_dim * bytes_of(base))))
         return calls
 
-    def _gate_calls(self, shard: Shard, heads: int, tokens: Size, layers: int) -> list[Call]:
+    def _gate_calls(self, shard: Shard, heads: int, tokens: Size) -> list[Call]:
         """The gate of the output, and the product that gives it where there is one for each head."""
         if not self.gate_width:
             return []
-        formats, base = shard.weights.of_attention, shard.weights.base
-        calls = shard.linear("gate_proj", tokens, heads, shard.hidden, formats, layers) if self.gate_width == 1 else []
+        formats, base = "attention", shard.weights.base
+        calls = shard.linear("gate_proj", tokens, heads, shard.hidden, formats) if self.gate_width == 1 else []
         gated = output_gate(tokens, heads * self.value_dim, heads * self.gate_width, base)
-        return [*calls, Call("output_gate", gated, layers)]
+        return [*calls, Call("output_gate", gated)]
 
-    def sequence_calls(
-        self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1
-    ) -> list[Call]:
+    def sequence_calls(self, shard: Shard, batch: SequenceBatch) -> list[Call]:
         """One kernel for prompts and decoding sequences together."""
         op = Attention(
-            queries,
-            keys,
+            batch.queries,
+            batch.keys,
             heads=shard.layout.share(self.heads),
             kv_heads=shard.layout.share_kv_heads(self.kv_heads),
             head_dim=self.head_dim,
             value_dim=self.value_dim,
-            sequences=sequences,
+            sequences=batch.sequences,
             window=self.window,
             dtype=shard.weights.base,
             kv_dtype=shard.cache_dtype,
         )
         name = "attention_window" if self.window else "attention"
-        if np.all(np.asarray(queries) == 1):
-            return [Call(name, op, layers, saved=self.decode_saved)]
-        return [Call(name, op, layers, slower=self.prompts_slower)]
+        if batch.is_prompt:
+            return [Call(name, op, slower=self.prompts_slower)]
+        return [Call(name, op, saved=self.decode_saved)]
 
-    def verify_calls(
-        self, shard: Shard, layers: int, width: int, keys: Lengths, sequences: Lengths | int = 1
-    ) -> list[Call]:
-        """Keys and values are read once: the new tokens of a sequence are as so many more heads of one token."""
-        wide = replace(self, heads=self.heads * width)
-        return wide.sequence_calls(shard, layers, np.ones_like(keys), keys, sequences)
+    def verify_calls(self, shard: Shard, width: int, batch: SequenceBatch) -> list[Call]:
+        """Keys and values are read once: the new tokens of a sequence count as that many more heads of one token."""
+        return replace(self, heads=self.heads * width).sequence_calls(shard, batch)
 
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
         width = shard.layout.share_kv_heads(self.kv_heads) * self._pair_dim

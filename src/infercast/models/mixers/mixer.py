@@ -43,20 +43,34 @@ class Cache(NamedTuple):
         return self.bytes_per_sequence + self.bytes_per_token * min(num_tokens, self.window or num_tokens)
 
 
-class Form(NamedTuple):
-    """The part of a batch that one form of kernels computes: prompts, or single new tokens."""
+class SequenceBatch(NamedTuple):
+    """Sequences with ``queries`` new tokens of ``keys`` in all, each; ``sequences`` says how often each row stands.
 
-    is_prompt: bool
+    The last axis runs over the batch; axes in front of it are an array of batches.
+    """
+
     queries: Lengths
     keys: Lengths
-    sequences: Lengths | int
+    sequences: Lengths | int = 1
 
     @property
-    def batch(self) -> tuple[Lengths, Lengths, Lengths | int]:
-        return self.queries, self.keys, self.sequences
+    def is_prompt(self) -> bool:
+        return bool(np.any(self.queries != 1))
+
+    @property
+    def size(self) -> Size:
+        """Sequences."""
+        each = self.sequences
+        size: Size = self.queries.shape[-1] * each if isinstance(each, int) else np.add.reduce(each, axis=-1)
+        return size
+
+    @property
+    def tokens(self) -> Size:
+        """New tokens."""
+        return self._sum(self.queries)
 
     def num_entries(self, tokens: int = 1) -> Size:
-        """Entries of all sequences, one for so many tokens; one that has begun counts."""
+        """Entries of all sequences, one for each group of ``tokens``; an incomplete group counts."""
         return self._sum(-(-self.keys // tokens))
 
     def num_recent(self, window: int) -> Size:
@@ -67,18 +81,18 @@ class Form(NamedTuple):
         total: Size = np.add.reduce(each * self.sequences, axis=-1)
         return total
 
+    def forms(self) -> Iterator[SequenceBatch]:
+        """Prompts, then single new tokens. An array of batches is of one form throughout."""
+        decoding = self.queries == 1
+        if decoding.all() or not decoding.any():
+            yield self
+            return
+        for chosen in (~decoding, decoding):
+            sequences = self.sequences if isinstance(self.sequences, int) else self.sequences[chosen]
+            yield SequenceBatch(self.queries[chosen], self.keys[chosen], sequences)
+
     def name(self, kernel: str) -> str:
         return f"{kernel}_prompt" if self.is_prompt else kernel
-
-
-def split_forms(queries: Lengths, keys: Lengths, sequences: Lengths | int) -> Iterator[Form]:
-    """Prompts, then single new tokens. An array of batches is of one form throughout; a single batch may hold both."""
-    decoding = queries == 1
-    if decoding.all() or not decoding.any():
-        yield Form(not decoding.any(), queries, keys, sequences)
-        return
-    for is_prompt, chosen in ((True, ~decoding), (False, decoding)):
-        yield Form(is_prompt, queries[chosen], keys[chosen], sequences)
 
 
 class Mixer(ABC):
@@ -128,29 +142,20 @@ class Mixer(ABC):
         """Widths that GPUs split, by what people call them, where weights in blocks must be cut between blocks."""
         return {}
 
-    def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+    def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """Kernels that need only the number of tokens in the step: projections, norms, the write to the cache."""
         return []
 
-    def sequence_calls(
-        self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1
-    ) -> list[Call]:
-        """Kernels that need the sequences of the batch: ``queries`` new tokens of ``keys`` in all, each.
-
-        The last axis runs over the batch; axes in front of it are an array of batches, in which ``sequences`` says how
-        often each row stands.
-        """
+    def sequence_calls(self, shard: Shard, batch: SequenceBatch) -> list[Call]:
+        """Kernels that need the sequences of the batch."""
         return []
 
-    def verify_calls(
-        self, shard: Shard, layers: int, width: int, keys: Lengths, sequences: Lengths | int = 1
-    ) -> list[Call]:
-        """Those of sequences that verify drafts: ``width`` new tokens each, of ``keys`` in all.
+    def verify_calls(self, shard: Shard, width: int, batch: SequenceBatch) -> list[Call]:
+        """Those of sequences that verify drafts, ``width`` new tokens each; ``batch`` has one query a sequence.
 
-        Unless a kind says otherwise, as many single tokens: each chooses what it looks at, or writes a state.
+        Unless a kind overrides it, as many single tokens: each chooses what it looks at, or writes a state.
         """
-        single = np.ones(1, dtype=np.int64) if keys.ndim == 1 else np.ones((1, 1), dtype=np.int64)
-        return self.sequence_calls(shard, layers, np.broadcast_to(single, keys.shape), keys, sequences * width)
+        return self.sequence_calls(shard, batch._replace(sequences=batch.sequences * width))
 
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
         """What one layer keeps: one cache in most kinds, several where parts of it are stored apart."""
@@ -206,25 +211,21 @@ class SideBySide(Mixer):
     def divides(self, tensor: int) -> bool:
         return all(mixer.divides(tensor) for mixer in self._both)
 
-    def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+    def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """Those of both, the sum of their outputs, and the all-reduce that one mixer more takes."""
         layout, base = shard.layout, shard.weights.base
-        calls = [call for mixer in self._both for call in mixer.token_calls(shard, tokens, layers)]
-        calls.append(Call("mixer_sum", weighted_sum(tokens, shard.hidden, terms=2, dtype=base), layers))
+        calls = [call for mixer in self._both for call in mixer.token_calls(shard, tokens)]
+        calls.append(Call("mixer_sum", weighted_sum(tokens, shard.hidden, terms=2, dtype=base)))
         if layout.tensor > 1:
             message = tokens * int(shard.hidden * bytes_of(base))
-            calls.append(Call("all_reduce", Collective("all_reduce", message, layout.tensor, layout.library), layers))
+            calls.append(Call("all_reduce", Collective("all_reduce", message, layout.tensor, layout.library)))
         return calls
 
-    def sequence_calls(
-        self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1
-    ) -> list[Call]:
-        return [call for mixer in self._both for call in mixer.sequence_calls(shard, layers, queries, keys, sequences)]
+    def sequence_calls(self, shard: Shard, batch: SequenceBatch) -> list[Call]:
+        return [call for mixer in self._both for call in mixer.sequence_calls(shard, batch)]
 
-    def verify_calls(
-        self, shard: Shard, layers: int, width: int, keys: Lengths, sequences: Lengths | int = 1
-    ) -> list[Call]:
-        return [call for mixer in self._both for call in mixer.verify_calls(shard, layers, width, keys, sequences)]
+    def verify_calls(self, shard: Shard, width: int, batch: SequenceBatch) -> list[Call]:
+        return [call for mixer in self._both for call in mixer.verify_calls(shard, width, batch)]
 
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
         """Keys and values of the one, the state of the other."""

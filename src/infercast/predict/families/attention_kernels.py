@@ -463,7 +463,7 @@ def _menu(op: Attention) -> tuple[tuple[float, float], tuple[float, float] | Non
 # Triton's are the kernels of both engines, of which vLLM's takes 16 rows of packed heads at a time: rates from L40S,
 # H100 and H200.
 # fmt: off
-_TABLED: dict[str, tuple[float, float, float, float]] = {
+_TABLED: dict[str, tuple[Any, Any, Any, Any]] = {
     #                          fa2        fa3        flashinfer  triton
     "launch_cycles":          (12200.0,   15300.0,   8400.0,     13200.0),
     "narrow_launch":          (1.0,       1.29,      2.67,       1.3),
