@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.ops.op import Quantity, Size, bytes_of
+from infercast.ops.op import ComputedInDtype, Quantity, Size, bytes_of
 
 Lengths = npt.NDArray[Any]
 
@@ -21,7 +21,7 @@ def sum_batch(per_sequence: Lengths, sequences: Lengths | int) -> Quantity:
 
 
 @dataclass(frozen=True)
-class Attention:
+class Attention(ComputedInDtype):
     """One attention kernel over a batch of sequences of uneven lengths.
 
     The batch is a histogram: ``sequences[i]`` sequences each have ``queries[i]`` new tokens and ``keys[i]`` tokens
@@ -46,10 +46,6 @@ class Attention:
     family: str = "attention"
     kernel: str = ""
     """Which kernel (data/kernels.toml), where it is not the engine's own choice."""
-
-    @property
-    def compute_dtype(self) -> str:
-        return self.dtype
 
     @cached_property
     def num_queries(self) -> Quantity:
@@ -95,17 +91,15 @@ class Attention:
 
     @property
     def bytes_read(self) -> Quantity:
-        """Queries, keys and values, each once."""
         return bytes_of(self.dtype) * self.heads * self.head_dim * self.num_queries + self.kv_bytes
 
     @property
     def bytes_written(self) -> Quantity:
-        """The output of the new tokens."""
         return bytes_of(self.dtype) * self.heads * self.value_dim * self.num_queries
 
 
 @dataclass(frozen=True, slots=True)
-class EncoderAttention:
+class EncoderAttention(ComputedInDtype):
     """Attention of every token of an image with all others of it, in a vision tower: no cache, nothing is masked."""
 
     images: Size
@@ -117,16 +111,11 @@ class EncoderAttention:
     family: str = "encoder_attention"
 
     @property
-    def compute_dtype(self) -> str:
-        return self.dtype
-
-    @property
     def flops(self) -> Quantity:
         return 4.0 * self.heads * self.head_dim * self.images * self.tokens * self.tokens
 
     @property
     def bytes_read(self) -> Quantity:
-        """Queries, keys and values."""
         return 3.0 * bytes_of(self.dtype) * self.heads * self.head_dim * self.images * self.tokens
 
     @property

@@ -44,6 +44,17 @@ class Op(Protocol):
         """Distinct bytes the kernel must write."""
 
 
+class ComputedInDtype:
+    """An operator whose arithmetic runs in the format of its inputs."""
+
+    __slots__ = ()
+    dtype: str
+
+    @property
+    def compute_dtype(self) -> str:
+        return self.dtype
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """A named operator that a step launches ``count`` times, once for each layer that holds it."""
@@ -97,7 +108,7 @@ def tensor_rate_of(dtype: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Gemm:
+class Gemm(ComputedInDtype):
     """``y[m, n] = x[m, k] w[k, n]``, ``batch`` times over with different weights.
 
     ``dtype`` is the format of ``x`` and of the arithmetic, ``weight_dtype`` the stored format of ``w`` (the same
@@ -116,32 +127,24 @@ class Gemm:
     """Whose kernel quantises ``x`` where a table times it with the product; for kernel models only."""
 
     @property
-    def compute_dtype(self) -> str:
-        return self.dtype
-
-    @property
     def flops(self) -> Quantity:
-        """One multiply-add for each (m, n, k)."""
         return 2.0 * self.batch * self.m * self.n * self.k
 
     @property
     def weight_bytes(self) -> Quantity:
-        """Bytes of ``w`` as stored."""
         return self.batch * bytes_of(self.weight_dtype or self.dtype) * self.n * self.k
 
     @property
     def bytes_read(self) -> Quantity:
-        """``x`` and ``w``, each once."""
         return self.batch * bytes_of(self.dtype) * self.m * self.k + self.weight_bytes
 
     @property
     def bytes_written(self) -> Quantity:
-        """``y``, once."""
         return self.batch * bytes_of(self.out_dtype) * self.m * self.n
 
 
 @dataclass(frozen=True, slots=True)
-class MoE:
+class MoE(ComputedInDtype):
     """``topk`` of ``experts`` gated feed-forward networks for each token, from router output to summed result.
 
     ``local_experts`` of them live on this GPU (all, unless experts are spread over GPUs). Routing is taken as
@@ -162,10 +165,6 @@ class MoE:
     """How tokens spread over experts: ``uniform``, ``balanced`` (equal counts) or ``power_law_`` and its exponent."""
     kernel: str = ""
     """Whose kernel, where it is not the engine's own choice."""
-
-    @property
-    def compute_dtype(self) -> str:
-        return self.dtype
 
     @property
     def num_local(self) -> int:
@@ -189,12 +188,10 @@ class MoE:
 
     @property
     def flops(self) -> Quantity:
-        """The products of every token-expert pair."""
         return 2.0 * self.matrices * self.hidden * self.inter * self.routed_rows
 
     @property
     def weight_bytes(self) -> Quantity:
-        """Weights of the experts that are hit."""
         per_expert = self.matrices * self.hidden * self.inter * bytes_of(self.weight_dtype or self.dtype)
         return per_expert * self.experts_hit
 
@@ -250,12 +247,10 @@ class Collective:
 
     @property
     def bytes_read(self) -> Quantity:
-        """Each GPU reads its message once."""
         return 1.0 * self.message_bytes
 
     @property
     def bytes_written(self) -> Quantity:
-        """Each GPU writes its result once."""
         return 1.0 * self.message_bytes
 
 
@@ -287,17 +282,14 @@ class Elementwise:
 
     @property
     def flops(self) -> Quantity:
-        """Plain arithmetic, not on the tensor cores."""
         return self.flops_per_row * self.rows
 
     @property
     def bytes_read(self) -> Quantity:
-        """What every row reads, and what they share."""
         return self.read_per_row * self.rows + self.shared_read
 
     @property
     def bytes_written(self) -> Quantity:
-        """What every row writes."""
         return self.written_per_row * self.rows
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from infercast.ops.attention import Lengths, sum_batch
-from infercast.ops.op import Quantity, Size, bytes_of
+from infercast.ops.op import ComputedInDtype, Quantity, Size, bytes_of
 
 
 def entries_up_to(tokens: Lengths, compress: int, most: int = 0) -> Lengths:
@@ -45,7 +45,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class IndexScores(Batch):
+class IndexScores(ComputedInDtype, Batch):
     """Scores of every new token with every index key in reach, summed over the index heads: one fp32 number each.
 
     ``compress``: one index key for so many tokens. ``entry_bytes``: what a key takes in its cache, scales included.
@@ -59,13 +59,8 @@ class IndexScores(Batch):
     dtype: str = "fp8"
     family: str = "index_scores"
 
-    @property
-    def compute_dtype(self) -> str:
-        return self.dtype
-
     @cached_property
     def num_pairs(self) -> Quantity:
-        """Scores over the batch."""
         return self._pairs(self.compress)
 
     @cached_property
@@ -104,12 +99,10 @@ class TopK(Batch):
 
     @cached_property
     def num_pairs(self) -> Quantity:
-        """Scores to choose from, over the batch."""
         return self._pairs(self.compress)
 
     @property
     def flops(self) -> Quantity:
-        """A comparison for each score."""
         return 1.0 * self.num_pairs
 
     @property
@@ -122,7 +115,7 @@ class TopK(Batch):
 
 
 @dataclass(frozen=True)
-class SparseAttention(Batch):
+class SparseAttention(ComputedInDtype, Batch):
     """Attention of every new token over the keys that were chosen for it and the last ``window`` ones.
 
     ``selected`` is the most keys that are chosen for a query (compressed ones where ``compress`` > 1; 0: all of them),
@@ -144,10 +137,6 @@ class SparseAttention(Batch):
     dtype: str = "bf16"
     kv_dtype: str = "bf16"
     family: str = "sparse_attention"
-
-    @property
-    def compute_dtype(self) -> str:
-        return self.dtype
 
     @cached_property
     def num_pairs(self) -> Quantity:
@@ -177,7 +166,6 @@ class SparseAttention(Batch):
 
     @property
     def bytes_read(self) -> Quantity:
-        """Queries, keys and values, each once."""
         return bytes_of(self.dtype) * self.heads * self.head_dim * self.num_queries + self.kv_bytes
 
     @property
@@ -215,7 +203,6 @@ class HyperConnection:
 
     @property
     def bytes_read(self) -> Quantity:
-        """All streams, and what ``post`` adds or ``pre`` projects with."""
         width = self.streams * self.hidden
         if self.half == "pre":
             return 2.0 * width * self.rows + 4.0 * self.weights * width
@@ -223,5 +210,4 @@ class HyperConnection:
 
     @property
     def bytes_written(self) -> Quantity:
-        """The layer's input, or all streams."""
         return 2.0 * (self.hidden if self.half == "pre" else self.streams * self.hidden) * self.rows

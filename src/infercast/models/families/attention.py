@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypedDict
+from typing import Any
 
 from infercast.errors import UnsupportedModelError
 from infercast.models.families.fields import (
@@ -147,27 +147,12 @@ def read_deepseek(fields: Fields) -> list[Layer]:
     return [Layer(attention, network) for network in networks]
 
 
-class LatentSizes(TypedDict):
-    """The sizes of latent attention, by the names of its mixer."""
-
-    heads: int
-    kv_lora_rank: int
-    q_lora_rank: int
-    nope_dim: int
-    rope_dim: int
-    value_dim: int
-
-
-def latent_sizes(fields: Fields) -> LatentSizes:
-    """The sizes from the keys that DeepSeek gave them."""
-    return {
-        "heads": fields.positive("num_attention_heads"),
-        "kv_lora_rank": fields.positive("kv_lora_rank"),
-        "q_lora_rank": fields.count("q_lora_rank"),
-        "nope_dim": fields.positive("qk_nope_head_dim"),
-        "rope_dim": fields.positive("qk_rope_head_dim"),
-        "value_dim": fields.positive("v_head_dim"),
-    }
+def latent_sizes(fields: Fields) -> dict[str, Any]:
+    """The sizes of latent attention, from the keys that DeepSeek gave them."""
+    keys = {"kv_lora_rank": "kv_lora_rank", "nope_dim": "qk_nope_head_dim", "rope_dim": "qk_rope_head_dim"}
+    keys |= {"heads": "num_attention_heads", "value_dim": "v_head_dim"}
+    sizes = {name: fields.positive(key) for name, key in keys.items()}
+    return {**sizes, "q_lora_rank": fields.count("q_lora_rank")}
 
 
 def read_gemma4(fields: Fields) -> list[Layer]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from infercast.errors import FileFormatError, UnsupportedModelError
@@ -126,6 +126,13 @@ class Fields(NamedTuple):
             raise FileFormatError(self.where, f"{key} has {len(items)} items for {self.layers} layers")
         return items[: self.layers]
 
+    def known_kinds(self, kinds: list[str], known: Iterable[str]) -> list[str]:
+        """Kinds of layers, or an error that names the first one that is not modelled."""
+        if unknown := sorted({*kinds} - {*known}):
+            listed = ", ".join(known)
+            raise UnsupportedModelError(f"{self.where}: {unknown[0]} layers are not modelled; known: {listed}")
+        return kinds
+
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
@@ -203,15 +210,8 @@ LAYER_TYPES = {"full_attention": False, "sliding_attention": True, "chunked_atte
 
 def listed_windows(fields: Fields) -> list[bool] | None:
     """Whether each layer is windowed, as ``layer_types`` says; None without that list."""
-    names = fields.words("layer_types")
-    if not names:
-        return None
-    unknown = sorted(set(names) - set(LAYER_TYPES))
-    if unknown:
-        raise UnsupportedModelError(
-            f"{fields.where}: {unknown[0]} layers are not modelled yet; known layer_types: {', '.join(LAYER_TYPES)}"
-        )
-    return [LAYER_TYPES[name] for name in fields.a_layer("layer_types", names)]
+    names = fields.known_kinds(fields.words("layer_types"), LAYER_TYPES)
+    return [LAYER_TYPES[name] for name in fields.a_layer("layer_types", names)] if names else None
 
 
 def dense_feed_forward(fields: Fields, bias: bool = False) -> DenseFeedForward:
@@ -282,9 +282,9 @@ def deepseek_experts(fields: Fields) -> ExpertFeedForward:
     return routed_experts(fields, *keys, shared_inter=shared, router_bias=bias, wide_router=wide)
 
 
-def after_dense_layers(fields: Fields) -> list[FeedForward]:
-    """DeepSeek and GLM: the first layers dense, then experts in every ``moe_layer_freq``-th layer."""
-    dense, sparse = dense_feed_forward(fields), deepseek_experts(fields)
+def after_dense_layers(fields: Fields, experts: ExpertFeedForward | None = None) -> list[FeedForward]:
+    """DeepSeek, GLM and Kimi: the first layers dense, then experts in every ``moe_layer_freq``-th layer."""
+    dense, sparse = dense_feed_forward(fields), experts or deepseek_experts(fields)
     first, frequency = fields.count("first_k_dense_replace"), fields.positive("moe_layer_freq", default=1)
     return [sparse if index >= first and index % frequency == 0 else dense for index in range(fields.layers)]
 

@@ -164,7 +164,7 @@ VISION = {
 
 def read_vision(architecture: str, fields: Fields, text_hidden: int) -> VisionPart | None:
     """The encoder of a model, from the ``vision_config`` in its file; None where there is none."""
-    if architecture not in VISION or fields.raw("vision_config") is None:
+    if fields.raw("vision_config") is None:
         return None
     inner = fields.section("vision_config")
     # What the projector needs may stand outside.
