@@ -25,7 +25,7 @@ from infercast.predict.estimate import Estimate
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.family import Values
 from infercast.predict.identity import kernel_profile
-from infercast.predict.learned import Known, Learned, default_artifact, known_kernels, make_predictor, ordering
+from infercast.predict.learned import KnownKernel, Learned, default_artifact, known_kernels, make_predictor, ordering
 from infercast.predict.metered import Reading, meter_reading
 from infercast.predict.roofline import Predictor, Typical
 
@@ -161,10 +161,10 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     return rows
 
 
-__all__ = ["Known", "kernel_basis"]
+__all__ = ["KnownKernel", "kernel_basis"]
 
 
-def kernel_basis(gpu: Gpu) -> list[Known]:
+def kernel_basis(gpu: Gpu) -> list[KnownKernel]:
     """Kind by kind, with the artefact that comes with infercast and the usual engine's kernels."""
     return known_kernels(gpu, default_artifact(), kernel_profile())
 

@@ -422,6 +422,3 @@ def _padded(shard: Shard, hidden: int, inter: int) -> Multiples:
 
 def _rounded(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
-
-
-__all__ = ["UNPADDED", "DenseFeedForward", "ExpertFeedForward", "FeedForward", "Multiples", "NoFeedForward"]

@@ -45,6 +45,11 @@ class Scan(ComputedInDtype):
     """Whose kernel it is, such as ``triton`` or ``flashinfer``; empty: the engine's choice."""
     family: str = "scan"
 
+    @property
+    def keys(self) -> Lengths:
+        """A state stands for all tokens before, so that the new ones are all that count."""
+        return self.queries
+
     @cached_property
     def num_tokens(self) -> Quantity:
         return sum_batch(self.queries, self.sequences)

@@ -68,9 +68,6 @@ def columns(*parts: Array | float) -> Array:
 # `Doubles` and `Singles` below are the like for matrix products, which come by the million.
 
 
-__all__ = ["Arrays", "Kit", "Number", "Plain", "kit_of"]
-
-
 class Arrays:
     """Many kernels."""
 

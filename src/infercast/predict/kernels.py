@@ -134,7 +134,7 @@ def between_kernels(family: Family, variant: str) -> tuple[float, float]:
     return _by_variant(family.between_kernels, variant, (1.0, 0.0))
 
 
-class Choice(NamedTuple):
+class ModelChoice(NamedTuple):
     """The model that estimates a kind of operator, and by which tier it was found."""
 
     tier: str
@@ -171,10 +171,10 @@ class Choice(NamedTuple):
         return trust_in(self.entry, same_die=self.is_same_die)
 
 
-def borrowed(gpu: Gpu, known: Gpu, entry: Entry, forest: Forest) -> Choice:
+def borrowed(gpu: Gpu, known: Gpu, entry: Entry, forest: Forest) -> ModelChoice:
     """A sibling's model for this GPU."""
     bounds = ratio_bounds(gpu, known) if FAMILIES[entry.family].is_chip_bound else (0.0, inf)
-    return Choice("sibling", entry, forest, known, is_same_die(gpu, known), bounds)
+    return ModelChoice("sibling", entry, forest, known, is_same_die(gpu, known), bounds)
 
 
 #
@@ -188,7 +188,7 @@ WARM_BELIEF = 6.0
 """Power of the share of an engine's time that a table's physics takes, by which its residual is believed."""
 
 
-class Kernels:
+class KernelModel:
     """What all of them share is worked out once."""
 
     def __init__(
@@ -196,7 +196,7 @@ class Kernels:
         family: Family,
         op: Op,
         gpu: Gpu,
-        choice: Choice | None,
+        choice: ModelChoice | None,
         *,
         engine: bool,
         alone: bool = False,
@@ -345,10 +345,10 @@ MANY_PRODUCTS = 4096
 """Products from which on single precision is used."""
 
 
-class Products(Kernels):
+class GemmModel(KernelModel):
     """As other kernels, but features are never put side by side, and chunks of them stay in the processor's cache."""
 
-    def __init__(self, family: Family, op: Any, gpu: Gpu, choice: Choice | None, **conditions: Any) -> None:
+    def __init__(self, family: Family, op: Any, gpu: Gpu, choice: ModelChoice | None, **conditions: Any) -> None:
         super().__init__(family, op, gpu, choice, **conditions)
         if choice is not None and family.timed_by is not None:
             op = family.timed_by(op, choice.entry.engine)

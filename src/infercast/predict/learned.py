@@ -34,8 +34,16 @@ from infercast.predict.identity import (
     kernel_of,
     kernel_profile,
 )
-from infercast.predict.kernels import SIBLING_WIDENING, Choice, Kernels, Products, borrowed, is_same_die, trust_in
-from infercast.predict.roofline import PUBLISHED, Floor, Predictor, Roofline, Typical
+from infercast.predict.kernels import (
+    SIBLING_WIDENING,
+    GemmModel,
+    KernelModel,
+    ModelChoice,
+    borrowed,
+    is_same_die,
+    trust_in,
+)
+from infercast.predict.roofline import PUBLISHED, Adjusted, Floor, Predictor, Roofline, Typical
 
 if TYPE_CHECKING:
     from infercast.predict.anchors import Correction
@@ -132,15 +140,15 @@ def _listed(names: Sequence[str]) -> str:
 # Which model estimates a kind of operator on a GPU: one protocol of measuring at a time, the best tier within it.
 
 
-class Chooser:
+class ModelSelector:
     """Models of an artefact for an engine's kernels."""
 
     def __init__(self, artifact: Artifact, profile: KernelProfile, *, tier: str | None, as_tabled: bool) -> None:
         """``tier`` keeps better ones from being used; ``as_tabled`` leaves out what no table has."""
         self._artifact, self._profile, self._tier, self._as_tabled = artifact, profile, tier, as_tabled
-        self._choices: dict[tuple[str, str, tuple[str, ...], tuple[str, ...]], Choice | None] = {}
+        self._choices: dict[tuple[str, str, tuple[str, ...], tuple[str, ...]], ModelChoice | None] = {}
 
-    def choose(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Choice | None:
+    def choose(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> ModelChoice | None:
         """The best model for this kind of operator on this GPU; None where no measured kernel is like it."""
         family = family_of(op)
         if not family.is_measured(op, gpu):
@@ -154,7 +162,7 @@ class Chooser:
 
     def _candidates(
         self, family: str, gpu: Gpu, variants: tuple[str, ...], engines: tuple[str, ...]
-    ) -> Iterator[Choice]:
+    ) -> Iterator[ModelChoice]:
         """Models that could serve, best first."""
         others = tuple(dict.fromkeys(filter(None, (any_kernel(family, each) for each in variants if each))))
         known = {entry.variant for entry in self._artifact.entries_of(family) if entry.family == family}
@@ -173,11 +181,11 @@ class Chooser:
                     found = self._artifact.find(family, name, engine, variant)
                     if found is None:
                         continue
-                    yield borrowed(gpu, load_gpu(name), *found) if tier == "sibling" else Choice(tier, *found)
+                    yield borrowed(gpu, load_gpu(name), *found) if tier == "sibling" else ModelChoice(tier, *found)
         for engine, variant in product((each for each in engines if each != SWEEP), others):
             # What was learned of other kernels is half believed, within a wider interval.
             if found := self._artifact.find(family, POOLED, engine, variant):
-                yield Choice("unseen", *found)
+                yield ModelChoice("unseen", *found)
 
     def _is_borrowed(self, family: str, engine: str, asked: str, variant: str) -> bool:
         """Whether a model is of the kernel that is asked for; each engine writes its own for Triton."""
@@ -207,7 +215,7 @@ class Chooser:
 # so.
 
 
-ESTIMATORS: dict[str, type[Kernels]] = {"gemm": Products}
+ESTIMATORS: dict[str, type[KernelModel]] = {"gemm": GemmModel}
 """Families that are asked for so often that they have an estimator of their own."""
 
 
@@ -239,9 +247,9 @@ class Learned:
         self._corrections = corrections or {}
         self._profile = profile
         self._fallback = Typical()
-        self._chooser = Chooser(artifact, profile, tier=tier, as_tabled=as_tabled)
+        self._chooser = ModelSelector(artifact, profile, tier=tier, as_tabled=as_tabled)
         self.choose = self._chooser.choose
-        self._kinds: dict[object, Kernels] = {}
+        self._kinds: dict[object, KernelModel] = {}
         self._ordering = ordering()
         self._bounded = {bound.kernels for bound in self._ordering.bounds}
         self._lessers: dict[object, tuple[Gpu, tuple[Gpu, float] | None]] = {}
@@ -319,7 +327,7 @@ class Learned:
         if not is_modelled(gpu):
             return self._fallback.explain(op, gpu)
         family = family_of(op)
-        return self._made(Kernels, family, op, gpu, None).explain(op, family.sizes(op))
+        return self._made(KernelModel, family, op, gpu, None).explain(op, family.sizes(op))
 
     def _sized(self, op: Op) -> list[tuple[Op, Any]]:
         """An operator or its two halves, each with what a step decides of it: in plain floats if it is one kernel."""
@@ -330,13 +338,13 @@ class Learned:
         prompts, decodes = family.split(op)
         return [(op, family.sizes(op))] if decodes is None else [*self._sized(prompts), *self._sized(decodes)]
 
-    def _kernels(self, op: Op, gpu: Gpu, size: Any, variants: tuple[str, ...] | None = None) -> Kernels:
+    def _kernels(self, op: Op, gpu: Gpu, size: Any, variants: tuple[str, ...] | None = None) -> KernelModel:
         """What estimates kernels of this kind on this GPU."""
         family = family_of(op, size)
         key = (id(gpu), family.name, *family.kind(op), variants)
         kernels = self._kinds.get(key)
         if kernels is None:
-            make = Kernels if self._corrections else ESTIMATORS.get(family.name, Kernels)
+            make = KernelModel if self._corrections else ESTIMATORS.get(family.name, KernelModel)
             kernels = self._made(make, family, op, gpu, variants)
             self._kinds[key] = kernels  # it holds the GPU, so that no other one takes its id
         return kernels
@@ -346,7 +354,9 @@ class Learned:
         named = variants or family.variants(op, gpu, self._profile)
         return next((found for each in named if (found := self._corrections.get((family.name, each)))), None)
 
-    def _made(self, make: type[Kernels], family: Family, op: Op, gpu: Gpu, variants: tuple[str, ...] | None) -> Kernels:
+    def _made(
+        self, make: type[KernelModel], family: Family, op: Op, gpu: Gpu, variants: tuple[str, ...] | None
+    ) -> KernelModel:
         choice = self.choose(op, gpu, variants)
         correction = self._correction(family, op, gpu, variants) if self._corrections else None
         first = (variants or family.variants(op, gpu, self._profile) or ("",))[0]
@@ -382,7 +392,7 @@ STATUSES = {
 }
 
 
-class Known(NamedTuple):
+class KnownKernel(NamedTuple):
     """One kind of kernel on a GPU."""
 
     kind: str
@@ -402,7 +412,7 @@ class Known(NamedTuple):
         return STATUSES[self.status]
 
 
-def known_kernels(gpu: Gpu, artifact: Artifact, profile: KernelProfile) -> list[Known]:
+def known_kernels(gpu: Gpu, artifact: Artifact, profile: KernelProfile) -> list[KnownKernel]:
     """All kinds that language models are made of, in formats that the GPU computes in."""
     predictor = Learned(artifact, profile)
     return [_known(kind, op, gpu, predictor, artifact, profile) for kind, op in _kinds(gpu)]
@@ -418,75 +428,62 @@ def _kinds(gpu: Gpu) -> Iterator[tuple[str, Op]]:
         yield f"attention over prompts, {kv_dtype} cache", Attention(long, long, 32, 8, 128, 128, kv_dtype=kv_dtype)
     for kv_dtype in stored:
         yield f"decoding, {kv_dtype} cache", Attention(one, long, 32, 8, 128, 128, kv_dtype=kv_dtype)
-    for dtype, weight in (
-        ("bf16", "bf16"),
-        ("fp8", "fp8"),
-        ("fp8_block", "fp8_block"),
-        ("bf16", "int4"),
-        ("nvfp4", "nvfp4"),
-    ):
+    narrow = (("bf16", "int4"), ("nvfp4", "nvfp4"))
+    for dtype, weight in (*((each, each) for each in ("bf16", "fp8", "fp8_block")), *narrow):
         if gpu.supports(tensor_rate_of(dtype)):
             yield f"experts, {weight}", MoE(256, 2048, 768, 128, 8, dtype=dtype, weight_dtype=weight)
 
 
-def _known(kind: str, op: Op, gpu: Gpu, predictor: Learned, artifact: Artifact, profile: KernelProfile) -> Known:
+def _known(kind: str, op: Op, gpu: Gpu, predictor: Learned, artifact: Artifact, profile: KernelProfile) -> KnownKernel:
     family = family_of(op)
     kernel = kernel_of(op, gpu, profile.engine) or family.variants(op, gpu, profile)[0].partition("/")[2]
-    if not is_modelled(gpu):
-        return _of_others(Known(kind, kernel, Typical().source_of(op, gpu), (), TYPICAL_ERROR), op, gpu)
-    known = _of_chosen(Known(kind, kernel, "", (), 0.0), op, gpu, predictor, artifact)
-    return known._replace(status="announced", error=ANNOUNCED) if gpu.announced else known
+    known = KnownKernel(kind, kernel, "physics", (), _mean_miss(family.interval))
+    if is_modelled(gpu):
+        known = _of_chosen(known, predictor.choose(op, gpu), gpu, artifact)
+        return known._replace(status="announced", error=ANNOUNCED) if gpu.announced else known
+    # Physics does not know its kernels: what published rows and runs leave, if there are any.
+    typical = Typical()
+    source, reached = typical.source_of(op, gpu), typical.reached(op, gpu)
+    return known._replace(
+        status=source, error=_mean_miss((reached.low, reached.high)) if source == PUBLISHED else TYPICAL_ERROR
+    )
 
 
-def _of_others(known: Known, op: Op, gpu: Gpu) -> Known:
-    """Of a GPU whose kernels physics does not know: by the interval that published rows and runs leave, if any."""
-    if known.status != PUBLISHED:
-        return known
-    reached = Typical().reached(op, gpu)
-    return known._replace(error=0.8 * expm1((reached.high - reached.low) / 2.0 / WITHIN))
+def _mean_miss(interval: tuple[float, float]) -> float:
+    """Mean error of estimates with this 80 % interval of logarithms."""
+    low, high = interval
+    return 0.8 * expm1((high - low) / 2.0 / WITHIN)
 
 
-def _of_chosen(known: Known, op: Op, gpu: Gpu, predictor: Learned, artifact: Artifact) -> Known:
+def _of_chosen(known: KnownKernel, choice: ModelChoice | None, gpu: Gpu, artifact: Artifact) -> KnownKernel:
     """By the model that estimates it."""
-    kind, kernel, choice = known.kind, known.kernel, predictor.choose(op, gpu)
     if choice is None:
-        low, high = family_of(op).interval
-        return Known(kind, kernel, "physics", (), 0.8 * expm1((high - low) / 2.0 / WITHIN))
+        return known
     error = choice.entry.held_out_error
     if choice.tier == "measured":
-        return Known(kind, kernel, "measured", (gpu.name,), error)
-    stands_for_another = choice.entry.variant.endswith("/triton") and kernel not in ("triton", "")
+        return known._replace(status="measured", chips=(gpu.name,), error=error)
+    stands_for_another = choice.entry.variant.endswith("/triton") and known.kernel not in ("triton", "")
+    chips = _chips(choice, artifact) if choice.known is None else (choice.known.name,)
     if choice.known is not None and not stands_for_another:
         error = SIBLING_WIDENING * error
-        return Known(
-            kind,
-            kernel,
-            "sibling",
-            (choice.known.name,),
-            error if choice.known.kernels == gpu.kernels else max(error, LEFT_OUT),
-        )
-    chips = _chips(choice, artifact) if choice.known is None else (choice.known.name,)
+        error = error if choice.known.kernels == gpu.kernels else max(error, LEFT_OUT)
+        return known._replace(status="sibling", chips=chips, error=error)
     if choice.is_new_kernel or stands_for_another:
-        return Known(kind, kernel, "new", chips, max(error, NEW))
-    return Known(kind, kernel, "known", chips, error if len(chips) > 1 else max(error, LEFT_OUT))
+        return known._replace(status="new", chips=chips, error=max(error, NEW))
+    return known._replace(status="known", chips=chips, error=error if len(chips) > 1 else max(error, LEFT_OUT))
 
 
-def _chips(choice: Choice, artifact: Artifact) -> tuple[str, ...]:
+def _chips(choice: ModelChoice, artifact: Artifact) -> tuple[str, ...]:
     """GPUs whose rows a pooled model was learned from."""
-    entry = choice.entry
+    entry, is_new = choice.entry, choice.is_new_kernel
     prefix = entry.variant.rpartition("/")[0]
-    own = (
-        each for each in artifact.entries_of(entry.family) if (each.family, each.engine) == (entry.family, entry.engine)
-    )
-    same = (
-        each
-        for each in own
-        if each.variant == entry.variant or (choice.is_new_kernel and each.variant.startswith(prefix))
-    )
+    entries = artifact.entries_of(entry.family)
+    own = (each for each in entries if (each.family, each.engine) == (entry.family, entry.engine))
+    same = (each for each in own if each.variant == entry.variant or (is_new and each.variant.startswith(prefix)))
     return tuple(sorted({each.gpu for each in same} - {POOLED}))
 
 
-def in_short(kernels: list[Known]) -> str:
+def in_short(kernels: list[KnownKernel]) -> str:
     """One sentence of how many are known how well; empty where all were measured on the GPU itself."""
     parts = []
     for words in dict.fromkeys(STATUSES.values()):
@@ -526,13 +523,13 @@ RATES = (
 )  # fmt: skip
 
 
-class Changed:
+class Changed(Adjusted):
     """As a sibling is estimated, with the unchanged chip as the sibling: its kernels and efficiency, other physics."""
 
     def __init__(self, predictor: Predictor, real: Gpu) -> None:
         """``real`` is the chip that the predictor knows."""
-        self._predictor, self._real = predictor, real
-        self.is_cheap, self.is_bound = predictor.is_cheap, predictor.is_bound
+        super().__init__(predictor)
+        self._real = real
 
     def describe(self, gpu: Gpu) -> str:
         return f"{self._predictor.describe(self._real)}, times what physics says of the changes"
@@ -568,9 +565,6 @@ class Changed:
         choice = self._predictor.choose(op, self._real) if isinstance(self._predictor, Learned) else None
         return 1.0 if choice is None else trust_in(choice.entry, same_die=is_same_die(gpu, self._real))
 
-    def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
-        return self._predictor.explain(op, gpu)
-
 
 def _bounds(gpu: Gpu, real: Gpu) -> tuple[float, float]:
     """No kernel gains more than the resource that grew most, or loses more than by the one that shrank most.
@@ -587,12 +581,12 @@ def _bounds(gpu: Gpu, real: Gpu) -> tuple[float, float]:
 # Estimates under a power limit or a locked clock: the chip's own, times what physics says of either.
 
 
-class PowerLimited:
+class PowerLimited(Adjusted):
     """All kernels longer by one factor: a board whose limit is below what reading memory draws."""
 
     def __init__(self, predictor: Predictor, slower: float) -> None:
-        self._predictor, self._slower = predictor, slower
-        self.is_cheap, self.is_bound = predictor.is_cheap, predictor.is_bound
+        super().__init__(predictor)
+        self._slower = slower
 
     def describe(self, gpu: Gpu) -> str:
         return f"{self._predictor.describe(gpu)}, {self._slower:.2f} times as long under the power limit"
@@ -603,9 +597,6 @@ class PowerLimited:
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
         return self._slower * self._predictor.seconds(op, gpu)
-
-    def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
-        return self._predictor.explain(op, gpu)
 
 
 def power_limited(predictor: Predictor, gpu: Gpu) -> Predictor:

@@ -91,6 +91,20 @@ class Predictor(Protocol):
         """The terms of one estimate: seconds of each pipe, and what their sum is multiplied by (``efficiency``)."""
 
 
+class Adjusted:
+    """Another predictor with changed estimates; a kind overrides what differs."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self._predictor = predictor
+        self.is_cheap, self.is_bound = predictor.is_cheap, predictor.is_bound
+
+    def describe(self, gpu: Gpu) -> str:
+        return self._predictor.describe(gpu)
+
+    def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
+        return self._predictor.explain(op, gpu)
+
+
 class Efficiency(NamedTuple):
     """What kernels reach of the roofline."""
 

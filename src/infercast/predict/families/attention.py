@@ -68,42 +68,15 @@ MMA_ROWS = 16
 MAX_SPLITS = 64
 
 DECODE_FEATURES: tuple[str, ...] = (
-    "log_sequences",
-    "log_longest_keys",
-    "log_longest_reach",
-    "log_mean_reach",
-    "log_heads",
-    "log_kv_heads",
-    "log_group",
-    "log_head_dim",
-    "kv_bytes",
-    "windowed",
-    "sliding",
-    "log_seconds",
-    "dram_share",
-    "stream_share",
-    "blocks_share",
-    "tensor_share",
-    "combine_share",
-    "launch_share",
-    "log_splits",
-    "log_rounds",
-    "round_fill",
-    "kv_head_fill",
-    "head_fill",
-    "log_kv_rounds",
-    "log_head_rounds",
-    "log_bytes",
-    "log_bytes_over_l2",
-    "tiles_longest",
-    "group_tile",
-    "group_fill",
-    "log_split_keys",
-    *SCHEDULE_FEATURES,
-)
+    "log_sequences", "log_longest_keys", "log_longest_reach", "log_mean_reach", "log_heads", "log_kv_heads",
+    "log_group", "log_head_dim", "kv_bytes", "windowed", "sliding", "log_seconds", "dram_share", "stream_share",
+    "blocks_share", "tensor_share", "combine_share", "launch_share", "log_splits", "log_rounds", "round_fill",
+    "kv_head_fill", "head_fill", "log_kv_rounds", "log_head_rounds", "log_bytes", "log_bytes_over_l2", "tiles_longest",
+    "group_tile", "group_fill", "log_split_keys", *SCHEDULE_FEATURES,
+)  # fmt: skip
 
 
-class Decode:
+class DecodePhysics:
     """What decode batches of one head layout on one GPU share."""
 
     def __init__(self, op: Attention, gpu: Gpu, family: KernelFamily | None = None) -> None:
@@ -187,13 +160,13 @@ class Decode:
         return Physics(seconds, terms, features)
 
 
-def swept_decode(op: Attention, gpu: Gpu) -> Decode:
+def swept_decode(op: Attention, gpu: Gpu) -> DecodePhysics:
     """As models of a sweep know it: what an engine runs on this chip."""
-    return Decode(op, gpu, family_of(gpu))
+    return DecodePhysics(op, gpu, family_of(gpu))
 
 
 def _grid(
-    a: Decode, size: Number, tiles: Number, longest_tiles: Number, sliding: Number, x: Kit
+    a: DecodePhysics, size: Number, tiles: Number, longest_tiles: Number, sliding: Number, x: Kit
 ) -> tuple[Number, Number]:
     """Parts that the longest sequence is cut into, and thread blocks.
 
@@ -211,7 +184,7 @@ def _grid(
 
 
 def _decode_terms(
-    a: Decode, splits: Number, blocks: Number, head_bytes: Number, part_bytes: Number, size: Number, x: Kit
+    a: DecodePhysics, splits: Number, blocks: Number, head_bytes: Number, part_bytes: Number, size: Number, x: Kit
 ) -> dict[str, Number]:
     """Seconds of each pipe. ``head_bytes`` are one KV head's; ``part_bytes`` are those of the longest block."""
     op, sms = a.op, a.gpu.sms
@@ -262,41 +235,12 @@ PREFILL_CONSTANTS = PrefillConstants()
 HALF_ROWS = 128
 
 PREFILL_FEATURES: tuple[str, ...] = (
-    "log_sequences",
-    "log_longest_queries",
-    "log_mean_queries",
-    "log_longest_keys",
-    "prefix_share",
-    "log_heads",
-    "log_kv_heads",
-    "log_group",
-    "log_head_dim",
-    "kv_bytes",
-    "query_bytes",
-    "log_window",
-    "log_mean_keys",
-    "log_seconds",
-    "tensor_share",
-    "exponential_share",
-    "blocks_share",
-    "longest_share",
-    "dram_share",
-    "l2_share",
-    "launch_share",
-    "log_rounds",
-    "round_fill",
-    "fill_64",
-    "fill_192",
-    "packed_fill",
-    "log_packed_rounds",
-    "row_fill",
-    "log_bytes",
-    "log_bytes_over_l2",
-    "log_flops",
-    "log_tokens_times_heads",
-    "useful_pairs",
-    *SCHEDULE_FEATURES,
-)
+    "log_sequences", "log_longest_queries", "log_mean_queries", "log_longest_keys", "prefix_share", "log_heads",
+    "log_kv_heads", "log_group", "log_head_dim", "kv_bytes", "query_bytes", "log_window", "log_mean_keys",
+    "log_seconds", "tensor_share", "exponential_share", "blocks_share", "longest_share", "dram_share", "l2_share",
+    "launch_share", "log_rounds", "round_fill", "fill_64", "fill_192", "packed_fill", "log_packed_rounds", "row_fill",
+    "log_bytes", "log_bytes_over_l2", "log_flops", "log_tokens_times_heads", "useful_pairs", *SCHEDULE_FEATURES,
+)  # fmt: skip
 
 
 class Tiles(NamedTuple):
@@ -309,7 +253,7 @@ class Tiles(NamedTuple):
     """Keys of the longest block."""
 
 
-class Prefill:
+class PrefillPhysics:
     """What batches of one head layout on one GPU share."""
 
     def __init__(self, op: Attention, gpu: Gpu, family: KernelFamily | None = None) -> None:
@@ -382,7 +326,7 @@ def _keys_of_tiles(op: Attention, batch: Lengths, rows: float, unit: int, x: Kit
     return tiles, ends - starts + rounding, longest
 
 
-def _tiles(a: Prefill, batch: Lengths, x: Kit) -> Tiles:
+def _tiles(a: PrefillPhysics, batch: Lengths, x: Kit) -> Tiles:
     """Cut a batch, with the query heads of a KV head in one tile where the kernel does so and it makes fewer tiles."""
     op, family, group = a.op, a.family, a.group
     plain = _cut(op, batch, op.heads, family.tile_rows, family.tile_keys, x)
@@ -406,7 +350,7 @@ def _cut(op: Attention, batch: Lengths, heads: int, rows: float, unit: int, x: K
     return Tiles(batch.total(tiles) * heads, batch.total(keys) * heads, batch.longest(longest))
 
 
-def _prefill_terms(a: Prefill, batch: Lengths, tiles: Tiles, x: Kit) -> tuple[dict[str, Number], Number, Number]:
+def _prefill_terms(a: PrefillPhysics, batch: Lengths, tiles: Tiles, x: Kit) -> tuple[dict[str, Number], Number, Number]:
     """Seconds of each pipe; the bytes of keys and values, and all that must move at least once."""
     op, family, sms, flops = a.op, a.family, a.gpu.sms, 2.0 * a.width
     blocks = x.larger(tiles.blocks, 1.0)
@@ -432,12 +376,12 @@ def _prefill_terms(a: Prefill, batch: Lengths, tiles: Tiles, x: Kit) -> tuple[di
     return terms, kv_bytes, io_bytes
 
 
-def swept_prefill(op: Attention, gpu: Gpu) -> Prefill:
+def swept_prefill(op: Attention, gpu: Gpu) -> PrefillPhysics:
     """As models of a sweep know it: what an engine runs on this chip, without the kernel that writes the cache."""
-    return Prefill(op, gpu, family_of(gpu))
+    return PrefillPhysics(op, gpu, family_of(gpu))
 
 
-def _write_seconds(a: Prefill, batch: Lengths, x: Kit) -> Number:
+def _write_seconds(a: PrefillPhysics, batch: Lengths, x: Kit) -> Number:
     """The kernel that writes the keys and values of all new tokens, which are in L2 where they fit."""
     op, gpu, fitted, tokens = a.op, a.gpu, PREFILL_CONSTANTS, batch.total(batch.queries)
     moved = tokens * op.kv_heads * a.stored * (a.query_bytes + a.value_bytes)
@@ -449,7 +393,7 @@ def _write_seconds(a: Prefill, batch: Lengths, x: Kit) -> Number:
 
 
 def _features(
-    a: Prefill,
+    a: PrefillPhysics,
     batch: Lengths,
     tiles: Tiles,
     terms: dict[str, Number],
@@ -575,7 +519,7 @@ PREFILL = Family(
     sizes=batch_of,
     size_of_one=single_of,
     kind=attrgetter("dtype", "latent_kv", "kv_dtype", "head_dim", "kernel"),
-    core=Prefill,
+    core=PrefillPhysics,
     swept_core=swept_prefill,
     named=_named,
     core_key=attrgetter("heads", "kv_heads", "head_dim", "value_dim", "window", "dtype", "kv_dtype", "kernel"),
@@ -608,7 +552,7 @@ DECODE = replace(
     shapes={
         "decode": Shape(("batch", "kv_len", *_HEADS), _OPTIONS, lambda values: _build(values, 1, values["kv_len"] + 1))
     },
-    core=Decode,
+    core=DecodePhysics,
     swept_core=swept_decode,
     features={"attention_decode": DECODE_FEATURES},
     shares=("dram", "stream", "blocks", "tensor", "combine", "launch"),

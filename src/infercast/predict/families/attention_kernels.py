@@ -5,35 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.hardware.load import facts_of
 from infercast.ops import Attention
-from infercast.ops.attention import Lengths as Counts
 from infercast.ops.op import bytes_of
 from infercast.predict.array_api import Array, Arrays, Kit, Number, Plain
 from infercast.predict.identity import DEFAULT_ENGINE, kernel_of
 
 # Batches of sequences as attention sees them: many side by side as arrays, or one in plain floats.
-
-
-class Sequences(Protocol):
-    """What operators over batches of sequences have in common."""
-
-    @property
-    def queries(self) -> Counts:
-        """New tokens of each."""
-
-    @property
-    def keys(self) -> Counts:
-        """Tokens of each in all."""
-
-    @property
-    def sequences(self) -> Counts | int:
-        """How many there are of each."""
 
 
 class Batch:
@@ -90,14 +73,14 @@ class Single:
 Lengths = Batch | Single
 
 
-def batch_of(op: Sequences) -> Batch:
+def batch_of(op: Any) -> Batch:
     queries, keys, counts = np.broadcast_arrays(op.queries, op.keys, op.sequences)
     width = queries.shape[-1] if queries.ndim else 1
     rows = [np.asarray(part, dtype=np.float64).reshape(-1, width) for part in (queries, keys, counts)]
     return Batch(*rows)
 
 
-def single_of(op: Sequences) -> Single | None:
+def single_of(op: Any) -> Single | None:
     """The batch of an operator, if it is one of equal sequences."""
     counts = op.sequences
     if op.queries.size != 1 or op.keys.size != 1:

@@ -272,7 +272,7 @@ def _between_nodes(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
     return Timed(inner.seconds + seconds, inner.latency + latency, inner.transfer + transfer, inner.algorithm)
 
 
-class Exchange:
+class CollectivePhysics:
     """Collectives of one kind over so many GPUs: of one node, or of several that a network joins."""
 
     def __init__(self, op: Collective, gpu: Gpu) -> None:
@@ -329,7 +329,7 @@ COLLECTIVE = Family(
     sizes=lambda op: floats(op.message_bytes),
     size_of_one=lambda op: lone(op.message_bytes),
     kind=attrgetter("kind", "gpus"),
-    core=Exchange,
+    core=CollectivePhysics,
     core_key=attrgetter("kind", "gpus", "library"),
     features={"collective": FEATURES},
     pipes=lambda op, gpu: {"link": op.link_bytes / gpu.link_bandwidth(op.gpus)},

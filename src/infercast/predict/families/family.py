@@ -45,6 +45,16 @@ def dram_seconds(op: Op, gpu: Gpu) -> Quantity:
     return seconds
 
 
+def tensor_and_dram(op: Op, gpu: Gpu) -> Pipes:
+    """Pipes of products: the tensor cores at their peak, and every byte once."""
+    return {"tensor": op.flops / gpu.dense_flops(tensor_rate_of(op.compute_dtype)), "dram": dram_seconds(op, gpu)}
+
+
+def fma_and_dram(op: Op, gpu: Gpu) -> Pipes:
+    """Pipes of kernels that hardly compute."""
+    return {"fma": op.flops / gpu.fma_flops, "dram": dram_seconds(op, gpu)}
+
+
 def product_limits(op: Op, gpu: Gpu, least_bytes: Quantity) -> dict[str, Array]:
     """Of a product: what must move, and the tensor cores at their peak."""
     tensor = np.ravel(op.flops) / gpu.dense_flops(tensor_rate_of(op.compute_dtype))

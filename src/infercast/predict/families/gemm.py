@@ -615,18 +615,6 @@ def matrix(values: list[Number], rows: int, logarithmic: tuple[bool, ...] = LOGA
 # One formula serves one product as plain floats and many as arrays: see `predict.array_api`.
 
 
-__all__ = [
-    "FEATURES",
-    "PRODUCTS",
-    "SHARES",
-    "Machine",
-    "Products",
-    "products_of_sweep",
-    "sizes_of",
-    "swept_products",
-    "time_products",
-]
-
 QUANTISE = SHARES.index("quantise")
 
 
@@ -694,7 +682,7 @@ def _finish(s: Shapes, a: Machine, x: GemmKit, plan: Plan, traffic: Traffic, *, 
     return seconds, (tensor, l2, latency, dram, store, reduce, launch, quantising)
 
 
-class Products:
+class GemmPhysics:
     """Products of one format on one GPU, as arrays."""
 
     def __init__(self, op: Gemm, gpu: Gpu, by: tuple[Compute, tuple[bool, ...]] = PRODUCTS) -> None:
@@ -708,9 +696,9 @@ class Products:
         return Physics(seconds, named, matrix(values, m.size, self._logarithmic))
 
 
-def swept_products(op: Gemm, gpu: Gpu) -> Products:
+def swept_products(op: Gemm, gpu: Gpu) -> GemmPhysics:
     """The same by the kernels that a sweep would have measured."""
-    return Products(op, gpu, products_of_sweep(op, gpu))
+    return GemmPhysics(op, gpu, products_of_sweep(op, gpu))
 
 
 def sizes_of(op: Gemm) -> Sizes:
@@ -804,7 +792,7 @@ GEMM = Family(
     sizes=sizes_of,
     size_of_one=lambda op: (op.m, op.n, op.k),
     kind=attrgetter("dtype", "weight_dtype", "out_dtype", "batch", "quantiser"),
-    core=Products,
+    core=GemmPhysics,
     swept_core=swept_products,
     timed_by=lambda op, engine: op if op.quantiser else replace(op, quantiser=engine),
     features={"gemm": FEATURES, CUTLASS_FP8: FP8_FEATURES},

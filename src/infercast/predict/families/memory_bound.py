@@ -12,7 +12,7 @@ from infercast.hardware import Gpu
 from infercast.ops import Elementwise
 from infercast.ops.op import BY_HAND, FUSED_NORM, gated_activation, kv_write, norm, quantise, rope
 from infercast.predict.array_api import Kit, Number, Physics, kit_of
-from infercast.predict.families.family import Ceiling, Family, Shape, dram_seconds, floats, lone
+from infercast.predict.families.family import Ceiling, Family, Shape, floats, fma_and_dram, lone
 
 # Memory-bound kernels that an engine's compiler (PyTorch's) writes: norms, activations, rotations, quantising.
 #
@@ -174,7 +174,7 @@ KERNELS = {
 }
 
 
-class MemoryBound:
+class MemoryBoundPhysics:
     """Kernels of one kind on one GPU that only move bytes."""
 
     def __init__(self, op: Elementwise, gpu: Gpu) -> None:
@@ -246,9 +246,9 @@ MEMORY_BOUND = Family(
     sizes=lambda op: floats(op.rows),
     size_of_one=lambda op: None if isinstance(op.read_per_row + op.written_per_row, np.ndarray) else lone(op.rows),
     kind=attrgetter("family", "kind"),
-    core=MemoryBound,
+    core=MemoryBoundPhysics,
     features={"memory_bound": FEATURES},
-    pipes=lambda op, gpu: {"fma": op.flops / gpu.fma_flops, "dram": dram_seconds(op, gpu)},
+    pipes=fma_and_dram,
     variants=lambda op, *_: ("",) if op.family == "quantise" and not op.kind else (op.kind or op.family,),
     # In an engine what is rotated lies apart in the projection's output, and quantising is fused with a little more.
     between_kernels={

@@ -148,7 +148,7 @@ WHOLE = "/whole"
 """After a routing's name: a GPU multiplies all pairs of every token that has one of its experts, not only its own."""
 
 
-class Routed(NamedTuple):
+class RoutedTokens(NamedTuple):
     """Where the tokens of each kernel went."""
 
     rows: Number
@@ -168,7 +168,7 @@ def standard_deviations() -> Array:
     return np.array([NormalDist().inv_cdf(rank) for rank in _RANK])
 
 
-def route(op: MoE, tokens: Number, heights: Array, x: Kit) -> Routed:
+def route(op: MoE, tokens: Number, heights: Array, x: Kit) -> RoutedTokens:
     """Spread tokens over the experts of this GPU, and cut each expert's into blocks of these heights."""
     loads, chance, chances = _loads(op, tokens, x)
     of_class = op.num_local / CLASSES
@@ -181,7 +181,7 @@ def route(op: MoE, tokens: Number, heights: Array, x: Kit) -> Routed:
     tiles = np.maximum(np.ceil(loads[..., None] / heights - 1e-9), 1.0)
     tiles *= x.along(chance * x.along(hit / expected))
     blocks = [x.larger(each * of_class, 1.0) for each in x.apart(np.add.reduce(tiles, axis=-2))]
-    return Routed(rows, hit, blocks, x.last(loads))  # classes are in rising order
+    return RoutedTokens(rows, hit, blocks, x.last(loads))  # classes are in rising order
 
 
 def _of_tokens_seen(op: MoE, tokens: Number, rows: Number, x: Kit) -> Number:
@@ -295,7 +295,7 @@ class _Cut(NamedTuple):
     """Rows with the padding of the last tiles."""
 
 
-class Experts:
+class ExpertPhysics:
     """The routed experts of a layer on one GPU, however many tokens there are."""
 
     def __init__(self, op: MoE, gpu: Gpu) -> None:
@@ -513,7 +513,7 @@ EXPERTS = Family(
     sizes=lambda op: floats(op.tokens),
     size_of_one=lambda op: lone(op.tokens) if op.routing == "uniform" else None,
     kind=lambda op: (op.kernel, op.dtype, op.weight_dtype, op.num_local < op.experts),
-    core=Experts,
+    core=ExpertPhysics,
     named=_named,
     core_key=attrgetter("hidden", "inter", "experts", "topk", "num_local", "matrices", "routing", "kernel"),
     features={"moe": FEATURES},

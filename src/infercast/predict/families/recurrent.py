@@ -13,19 +13,20 @@ from infercast.ops import Scan, ShortConvolution, StateUpdate
 from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
 from infercast.ops.recurrent import GATED_DELTA, KIMI_DELTA, MAMBA2
 from infercast.predict.array_api import Kit, Number, Physics, kit_of
-from infercast.predict.families.attention_kernels import Batch, Lengths, Single
+from infercast.predict.families.attention_kernels import Lengths, batch_of, single_of
 from infercast.predict.families.family import (
     Array,
     Ceiling,
     Family,
-    Pipes,
     Shape,
     Values,
     dram_seconds,
     float_pairs,
     floats,
+    fma_and_dram,
     lone,
     lone_pair,
+    tensor_and_dram,
 )
 
 if TYPE_CHECKING:
@@ -89,24 +90,7 @@ SCAN_FEATURES: tuple[str, ...] = (
 )  # fmt: skip
 
 
-def batch_of(op: Scan) -> Batch:
-    """The lengths of an operator as two-dimensional floats."""
-    queries, counts = np.broadcast_arrays(op.queries, op.sequences)
-    width = queries.shape[-1] if queries.ndim else 1
-    lengths, counts = (np.asarray(part, dtype=np.float64).reshape(-1, width) for part in (queries, counts))
-    return Batch(lengths, lengths, counts)
-
-
-def single_of(op: Scan) -> Single | None:
-    """The batch of an operator, if it is one of equal sequences."""
-    if op.queries.size != 1 or (not isinstance(op.sequences, int) and op.sequences.size != 1):
-        return None
-    counts = op.sequences if isinstance(op.sequences, int) else op.sequences.item()
-    length = float(op.queries.item())
-    return Single(length, length, float(counts))
-
-
-class Scanning:
+class ScanPhysics:
     """What batches of one layout of heads on one GPU share."""
 
     def __init__(self, op: Scan, gpu: Gpu) -> None:
@@ -152,7 +136,7 @@ class _ScanSizes(NamedTuple):
     """Between kernels with all chunks side by side, and in the pass over chunks."""
 
 
-def _scan_sizes(a: Scanning, batch: Lengths) -> _ScanSizes:
+def _scan_sizes(a: ScanPhysics, batch: Lengths) -> _ScanSizes:
     x, queries, chunk = batch.x, batch.queries, a.op.chunk
     cut = x.ceil(queries / chunk)
     tokens, chunks = batch.total(queries), batch.total(cut)
@@ -169,7 +153,7 @@ def _scan_sizes(a: Scanning, batch: Lengths) -> _ScanSizes:
     )
 
 
-def _scan_terms(a: Scanning, of: _ScanSizes, slower: float, x: Kit) -> tuple[Number, dict[str, Number]]:
+def _scan_terms(a: ScanPhysics, of: _ScanSizes, slower: float, x: Kit) -> tuple[Number, dict[str, Number]]:
     """Seconds in all, and of each part; independent chunks take so many times longer than in a table."""
     library, unit, rounds = a.library, a.cycle * a.scale, x.ceil(of.blocks / a.gpu.sms)
     independent = of.chunks * library.chunk * a.scale + of.tokens * library.token
@@ -189,7 +173,7 @@ def _scan_terms(a: Scanning, of: _ScanSizes, slower: float, x: Kit) -> tuple[Num
 
 
 def _scan_features(
-    a: Scanning, batch: Lengths, of: _ScanSizes, terms: dict[str, Number], seconds: Number
+    a: ScanPhysics, batch: Lengths, of: _ScanSizes, terms: dict[str, Number], seconds: Number
 ) -> list[Number]:
     """The columns of ``SCAN_FEATURES``."""
     x, op, sms = batch.x, a.op, a.gpu.sms
@@ -280,7 +264,7 @@ CONVOLUTION_KERNELS = {
 }
 
 
-class Convolving:
+class ConvolutionPhysics:
     """Convolutions of one width on one GPU."""
 
     def __init__(self, op: ShortConvolution, gpu: Gpu) -> None:
@@ -363,7 +347,7 @@ UPDATE_KERNELS = {
 }
 
 
-class Updating:
+class StateUpdatePhysics:
     """States of one kind on one GPU."""
 
     def __init__(self, op: StateUpdate, gpu: Gpu) -> None:
@@ -372,7 +356,7 @@ class Updating:
     def physics(self, rows: Number, *, engine: bool = False) -> Physics:
         """So many sequences; in an ``engine`` their states are cold."""
         op, gpu, kernel, x = self.op, self.gpu, self.kernel, kit_of(rows)
-        one = StateUpdate(1, op.heads, op.key_heads, op.key_dim, op.value_dim, op.kind, op.dtype, op.state_dtype)
+        one = replace(op, rows=1)
         states, moved = rows * one.state_bytes, rows * (one.bytes_read + one.bytes_written)
         blocks = rows * (op.heads * op.key_dim * op.value_dim / UPDATE_UNIT * (op.key_dim / WIDTH) ** kernel.wide)
         if kernel.tuned and op.value_dim != kernel.tuned:
@@ -405,19 +389,14 @@ class Updating:
 # Scans over the prompts of recurrent layers.
 
 
+def _named(op: Any, variant: str) -> Any:
+    """The same with the kernel that a model is of."""
+    return op if op.kernel else replace(op, kernel=variant.partition("/")[2])
+
+
 def scan_kernel(op: Scan, gpu: Gpu, profile: KernelProfile) -> str:
     """Whose kernel scans these prompts on this GPU."""
     return op.kernel or profile.scans.get(gpu.kernels, {}).get(op.kind, TRITON)
-
-
-def _scan_variants(op: Scan, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
-    """Nothing measured of another library stands for it: they take a batch apart in different ways."""
-    return (f"{op.kind}/{scan_kernel(op, gpu, profile)}",)
-
-
-def _scan_pipes(op: Scan, gpu: Gpu) -> Pipes:
-    """Products of chunks with themselves and with states, and tokens and states moved once."""
-    return {"tensor": op.flops / gpu.dense_flops(tensor_rate_of(op.dtype)), "dram": dram_seconds(op, gpu)}
 
 
 def _scan_limits(op: Scan, gpu: Gpu) -> dict[str, Array]:
@@ -465,15 +444,16 @@ SCAN = Family(
     sizes=batch_of,
     size_of_one=single_of,
     kind=attrgetter("kind", "kernel", "dtype"),
-    core=Scanning,
+    core=ScanPhysics,
     core_key=attrgetter("heads", "key_heads", "key_dim", "value_dim", "chunk", "state_dtype"),
-    named=lambda op, variant: op if op.kernel else replace(op, kernel=variant.partition("/")[2]),
+    named=_named,
     features={"scan": SCAN_FEATURES},
     shares=("launch", "row", "chain", "rounds", "parallel", "dram", "state"),
-    pipes=_scan_pipes,
+    pipes=tensor_and_dram,
     limits=_scan_limits,
     work=_scan_work,
-    variants=_scan_variants,
+    # Nothing measured of another library stands for it: they take a batch apart in different ways.
+    variants=lambda op, gpu, profile: (f"{op.kind}/{scan_kernel(op, gpu, profile)}",),
     spread={"scan": 12.0},
     ceiling=Ceiling(
         features=("log_blocks", "log_chunks", "log_mean"), shape=_scan_ceiling_shape, variant=attrgetter("kind")
@@ -482,11 +462,6 @@ SCAN = Family(
 
 
 # Short causal convolutions of recurrent layers.
-
-
-def convolution_variant(op: ShortConvolution) -> str:
-    """Kernels that are learned apart: of prompts, or of one new token a sequence, and whose."""
-    return f"{'update' if op.update else 'prompts'}/{op.kernel or TRITON}"
 
 
 def _build_convolution(values: Values, tokens: Any, *, update: bool) -> ShortConvolution:
@@ -514,13 +489,13 @@ CONVOLUTION = Family(
     sizes=lambda op: float_pairs(op.tokens, op.sequences),
     size_of_one=lambda op: lone_pair(op.tokens, op.sequences),
     kind=attrgetter("update", "kernel", "dtype"),
-    core=Convolving,
+    core=ConvolutionPhysics,
     core_key=attrgetter("channels", "taps"),
-    named=lambda op, variant: op if op.kernel else replace(op, kernel=variant.partition("/")[2]),
+    named=_named,
     features={"convolution": CONVOLUTION_FEATURES},
     shares=("dram", "l2", "values", "launch"),
-    pipes=lambda op, gpu: {"fma": op.flops / gpu.fma_flops, "dram": dram_seconds(op, gpu)},
-    variants=lambda op, *_: (convolution_variant(op),),
+    pipes=fma_and_dram,
+    variants=lambda op, *_: (f"{'update' if op.update else 'prompts'}/{op.kernel or TRITON}",),
     spread={"convolution": 3.0},
     ceiling=Ceiling(
         features=("log_mean",),
@@ -535,7 +510,7 @@ CONVOLUTION = Family(
 
 def _update_work(op: StateUpdate, rows: Any) -> tuple[Quantity, Quantity]:
     """States, which are read from memory and go back to it; nothing for the tensor cores."""
-    one = StateUpdate(1, op.heads, op.key_heads, op.key_dim, op.value_dim, op.kind, op.dtype, op.state_dtype)
+    one = replace(op, rows=1)
     return 0.0 * rows, 2.0 * one.state_bytes * rows
 
 
@@ -564,11 +539,11 @@ STATE_UPDATE = Family(
     sizes=lambda op: floats(op.rows),
     size_of_one=lambda op: lone(op.rows),
     kind=attrgetter("kind", "dtype", "state_dtype"),
-    core=Updating,
+    core=StateUpdatePhysics,
     core_key=attrgetter("heads", "key_heads", "key_dim", "value_dim"),
     features={"state_update": UPDATE_FEATURES},
     shares=("dram", "l2", "blocks", "launch"),
-    pipes=lambda op, gpu: {"fma": op.flops / gpu.fma_flops, "dram": dram_seconds(op, gpu)},
+    pipes=fma_and_dram,
     work=_update_work,
     variants=lambda op, *_: (op.kind,),
     spread={"state_update": 3.0},

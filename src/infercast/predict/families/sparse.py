@@ -31,13 +31,13 @@ from infercast.predict.families.family import (
     Array,
     Ceiling,
     Family,
-    Pipes,
     Shape,
     Values,
     dram_seconds,
     floats,
     lone,
     product_limits,
+    tensor_and_dram,
 )
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ FEW = 64
 """Chosen ones that are few."""
 
 
-class Choosing:
+class TopKPhysics:
     """Top-k of one indexer on one GPU."""
 
     def __init__(self, op: TopK, gpu: Gpu) -> None:
@@ -180,7 +180,7 @@ ATTENTION_KERNELS = {
 }
 
 
-class Attending:
+class SparseAttentionPhysics:
     """Sparse attention of one layout of heads on one GPU."""
 
     def __init__(self, op: SparseAttention, gpu: Gpu) -> None:
@@ -296,7 +296,7 @@ SCORE_KERNELS = {
 }
 
 
-class Scoring:
+class IndexScorePhysics:
     """Scores of one indexer on one GPU, of prompts or of sequences that decode."""
 
     def __init__(self, op: IndexScores, gpu: Gpu) -> None:
@@ -354,19 +354,9 @@ class Scoring:
 
 PARTS = ("products", "small", "scores", "choice", "attention")
 MODULE_FEATURES = (
-    "log_sequences",
-    "log_tokens",
-    "log_mean_queries",
-    "log_mean_keys",
-    "log_heads",
-    "width",
-    "narrow",
-    "fill",
-    *(f"{name}_share" for name in PARTS),
-    "log_products",
-    "log_attention",
-    "log_seconds",
-)
+    "log_sequences", "log_tokens", "log_mean_queries", "log_mean_keys", "log_heads", "width", "narrow", "fill",
+    *(f"{name}_share" for name in PARTS), "log_products", "log_attention", "log_seconds",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -397,7 +387,7 @@ class SparseModule(Batch):
     bytes_read = bytes_written = flops
 
 
-class Summing:
+class SparseModulePhysics:
     """The sum of a module's kernels on one GPU."""
 
     def __init__(self, op: SparseModule, gpu: Gpu) -> None:
@@ -434,7 +424,7 @@ SPARSE_MODULE = Family(
     step_sizes=("sequences", "queries", "keys"),
     sizes=batch_of,
     kind=lambda op: (op.kind, phase_of(op)),
-    core=Summing,
+    core=SparseModulePhysics,
     features={"sparse_module": MODULE_FEATURES},
     shares=PARTS,
     pipes=lambda op, _: {"products": np.ravel(op.flops)},
@@ -467,10 +457,6 @@ def _lengths(values: Values) -> tuple[Array, Array, Array]:
     queries, keys = values["q_len"], values["q_len"] + values["prefix"]
     queries, keys, batch = (each.reshape(-1, 1) for each in np.broadcast_arrays(queries, keys, values["batch"]))
     return queries, keys, batch
-
-
-def _products(op: Any, gpu: Gpu) -> Pipes:
-    return {"tensor": op.flops / gpu.dense_flops(tensor_rate_of(op.compute_dtype)), "dram": dram_seconds(op, gpu)}
 
 
 def _scores_work(op: IndexScores, batch: Lengths) -> tuple[Quantity, Quantity]:
@@ -595,11 +581,11 @@ INDEX_SCORES = Family(
     sizes=batch_of,
     size_of_one=single_of,
     kind=lambda op: (op.dtype, op.compress > 1, phase_of(op)),
-    core=Scoring,
+    core=IndexScorePhysics,
     core_key=lambda op: (op.heads, op.head_dim, op.compress, op.entry_bytes, op.dtype, phase_of(op)),
     features={"index_scores": SCORE_FEATURES},
     shares=("tensor", "longest", "dram", "launch"),
-    pipes=_products,
+    pipes=tensor_and_dram,
     limits=lambda op, gpu: product_limits(op, gpu, op.entry_bytes * op.num_entries),
     work=_scores_work,
     variants=lambda op, *_: (f"{op.dtype} {phase_of(op)}",),
@@ -624,7 +610,7 @@ TOP_K = Family(
     sizes=batch_of,
     size_of_one=single_of,
     kind=lambda op: (op.topk <= FEW, op.tied, phase_of(op)),
-    core=Choosing,
+    core=TopKPhysics,
     core_key=lambda op: (op.topk, op.compress, op.tied, phase_of(op)),
     features={"top_k": CHOICE_FEATURES},
     shares=("blocks", "dram", "launch"),
@@ -649,7 +635,7 @@ SPARSE_ATTENTION = Family(
     sizes=batch_of,
     size_of_one=single_of,
     kind=lambda op: (op.kind, op.kv_dtype, phase_of(op)),
-    core=Attending,
+    core=SparseAttentionPhysics,
     core_key=lambda op: (
         *attrgetter("heads", "kv_heads", "head_dim", "value_dim", "selected", "window", "compress")(op),
         *attrgetter("bytes_per_key", "kind", "dtype", "kv_dtype")(op),
@@ -657,7 +643,7 @@ SPARSE_ATTENTION = Family(
     ),
     features={"sparse_attention": ATTENTION_FEATURES},
     shares=("tensor", "gather", "blocks", "dram", "launch"),
-    pipes=_products,
+    pipes=tensor_and_dram,
     limits=lambda op, gpu: product_limits(op, gpu, op.kv_bytes),
     work=_attention_work,
     variants=_attention_variants,
