@@ -10,7 +10,7 @@ from infercast.hardware.load import facts_of
 from infercast.ops import Gemm
 from infercast.ops.op import bytes_of, tensor_rate_of
 from infercast.predict.array_api import Doubles, Floats, Singles, columns, fill, log2, miss_share, soft_max
-from infercast.predict.families import gemm_tiling as constants
+from infercast.predict.families import gemm as constants
 from infercast.predict.families.gemm import (
     FILL_TILES,
     GEMM,
