@@ -308,7 +308,6 @@ def _canonical(name: str) -> str | None:
 
 @cache
 def _aliases() -> dict[str, str]:
-    """Bundled name by alias."""
     return {_normal(alias): name for name in gpu_names() for alias in _bundled_table(name).get("aliases", ())}
 
 
@@ -364,9 +363,9 @@ class KernelFacts(NamedTuple):
     wide_multiply: bool
     """Whether Triton's kernels use a multiply instruction of four warps, which reads shared memory itself."""
     fp8_products: str
-    """The library whose fp8 products are known kernel by kernel; empty: none."""
+    """The library with fp8 products that are known kernel by kernel; empty: none."""
     misaligned_experts: float
-    """How many times longer loads of experts' rows take whose length is no multiple of 16."""
+    """How many times longer loads of experts' rows take if their length is no multiple of 16."""
     switch_share: float
     """What switches that reduce make of the links, against those that it was fitted on; 0: none reduces."""
     flag_delay: float

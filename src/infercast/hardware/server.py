@@ -92,7 +92,7 @@ class Server:
     """GPUs that are found in it whatever joins them."""
 
     def base_of(self, gpus: int) -> float:
-        """The base watts that so many GPUs answer for: their share of a server, or whole ones."""
+        """The base watts of these GPUs: their share of a server, or whole ones."""
         return self.base_watts * (ceil(gpus / self.gpus) if self.whole else gpus / self.gpus)
 
 

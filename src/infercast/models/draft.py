@@ -26,7 +26,7 @@ from infercast.ops.attention import Lengths
 from infercast.ops.op import Op, Size, bytes_of, copy, likeliest, norm
 
 CHOICE_SAVED = 18e-6
-"""Seconds that the choice of a draft takes less than sampling of so many bytes: one kernel, and not several. Seen are
+"""Seconds that the choice of a draft takes less than sampling of as many bytes: one kernel, and not several. Seen are
 16 to 28 us for 32 rows of a whole vocabulary (EAGLE-3, prediction heads and a draft model on an H200)."""
 JOINED = ("qkv_proj", "qkv_a_proj", "q_proj", "kv_a_proj")
 """Products that take embedding and hidden state side by side."""
@@ -44,7 +44,7 @@ class Draft:
     side_by_side: bool = False
     """... or the first layer's attention takes both."""
     norms: int = 0
-    """Norms over the hidden size of a pass beside those of its layers and the last."""
+    """Norms over the hidden size of a pass, those of its layers and the last left out."""
     own_embedding: int = 0
     """Rows of an embedding of its own; 0: it uses the target's."""
     own_head: bool = True
@@ -148,7 +148,7 @@ def _twice_as_deep(op: Op) -> Op:
 
 EAGLE, EAGLE_3 = "eagle", "eagle3"
 AUX_STATES = 3
-"""Layers of the target whose hidden states an EAGLE-3 head is fed with, unless its config says otherwise."""
+"""Layers of the target that feed an EAGLE-3 head with hidden states, unless its config says otherwise."""
 DRAFT_VOCABULARY = 32_000
 """Rows of the head of most published EAGLE-3 heads."""
 HEAD_DIM = 128
@@ -188,7 +188,6 @@ def model_draft(draft: ModelConfig, target: ModelConfig) -> Draft:
 
 
 def eagle_draft(method: str, source: str | os.PathLike[str] | Mapping[str, Any], target: ModelConfig) -> Draft:
-    """A head that a config.json describes."""
     values, name, where = config_of(source)
     fields = Fields(values, where)
     layer = fields.raw(NESTED)

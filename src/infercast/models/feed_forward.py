@@ -40,7 +40,7 @@ class FeedForward(ABC):
     experts: int
     """Routed experts; 0: none."""
     shared_inter: int
-    """Width of all experts together that serve every token beside the routed ones; 0: none."""
+    """Width of all shared experts together, which serve every token; 0: none."""
     is_empty: ClassVar[bool] = False
     """Whether the layer has no feed-forward at all: no kernels, no norm before it, no all-reduce after it."""
     takes_quantised: ClassVar[bool] = False
@@ -157,7 +157,6 @@ class DenseFeedForward(FeedForward):
         return (self.inter,)
 
     def matrices(self, hidden: int) -> int:
-        """Gate, up and down."""
         return (3 if self.gated else 2) * hidden * self.inter
 
     def vectors(self, hidden: int) -> int:
@@ -206,7 +205,7 @@ SHARED = (
 )  # fmt: skip
 ROUTED = ("mlp.experts", "block_sparse_moe.experts", "feed_forward.experts", "mixer.experts", "ffn.experts")
 BESIDE_DENSE = ("experts", "moe.experts")
-"""Beside a dense feed-forward called mlp, the experts have a place of their own (Gemma 4)."""
+"""Where a dense feed-forward is called mlp, the experts have a place of their own (Gemma 4)."""
 WHOLE_SHARED_EXPERTS = (
     "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration", "Llama4ForCausalLM",
     "Llama4ForConditionalGeneration", "NemotronHForCausalLM", "Qwen3NextForCausalLM", "Qwen3_5MoeForCausalLM",
@@ -220,7 +219,7 @@ WEIGHED_ROWS = 128
 
 @dataclass(frozen=True, slots=True)
 class ExpertFeedForward(FeedForward):
-    """Routed experts, with shared ones beside them where the model has them."""
+    """Routed experts, with shared ones where the model has them."""
 
     experts: int
     topk: int
@@ -233,7 +232,7 @@ class ExpertFeedForward(FeedForward):
     dense_inter: int = 0
     """Width of a dense feed-forward that runs in parallel with the experts (Gemma 4); 0: none."""
     gated: bool = True
-    """Whether experts, shared ones too, have a gate beside their first matrix (not in Nemotron 3)."""
+    """Whether experts, shared ones too, have a gate (not in Nemotron 3)."""
     latent: int = 0
     """The width that tokens are projected down to before the routed experts, and up from after them; 0: they are not
     (Nemotron 3 Super and Ultra, Kimi-K3)."""
@@ -274,16 +273,15 @@ class ExpertFeedForward(FeedForward):
 
     @property
     def dense_widths(self) -> tuple[int, ...]:
-        """What runs beside the routed experts: shared ones, and a dense network."""
+        """What runs in parallel with the routed experts: shared ones, and a dense network."""
         return self.shared_inter, self.dense_inter
 
     @property
     def _products(self) -> int:
-        """Matrices of an expert: gate, up and down, or the last two."""
         return 3 if self.gated else 2
 
     def matrices(self, hidden: int) -> int:
-        """What runs beside the routed experts, and before and after them."""
+        """What runs in parallel with the routed experts, and before and after them."""
         return hidden * (self._products * sum(self.dense_widths) + 2 * self.latent)
 
     def expert_values(self, hidden: int, *, active: bool = False) -> tuple[int, int]:
@@ -314,7 +312,6 @@ class ExpertFeedForward(FeedForward):
         )
 
     def live_values(self, shard: Shard) -> float:
-        """Those of the routed experts and of what runs beside them."""
         layout, hidden = shard.layout, self.latent or shard.hidden
         inter = layout.share_expert_width(self.inter)
         # The fused experts keep one buffer for both products' outputs and one for the activation between them.

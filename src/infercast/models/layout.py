@@ -29,7 +29,7 @@ class ParallelLayout:
     fused_norms: bool = False
     """All-reduces carry the norm that follows them in one kernel (``fuse_allreduce_rms``)."""
     library: str = DEFAULT_LIBRARY
-    """Whose kernels all-reduces run, as in `Collective`."""
+    """The library of all-reduces, as in `Collective`."""
     apart: bool = False
     """Each copy has all experts to itself, so that copies share nothing."""
 
@@ -99,9 +99,9 @@ class WeightFormat:
     """Recurrent token mixers, which checkpoints often quantise otherwise than attention."""
     activation_recurrent: str = "bf16"
     experts_kernel: str = ""
-    """Whose kernels multiply the experts, where it is not the engine's own choice: ``marlin``, ``triton``, ..."""
+    """The kernels of experts, where it is not the engine's own choice: ``marlin``, ``triton``, ..."""
     scans_kernel: str = ""
-    """Whose kernels scan prompts of gated delta nets, where it is not the engine's own choice."""
+    """The library that scans prompts of gated delta nets, where it is not the engine's own choice."""
     name: str = "bf16"
     """What people call it: ``bf16``, ``fp8``, ``int4``, ``nvfp4``, ..."""
     int4_scale_bytes: float = 2 / 128
@@ -109,8 +109,8 @@ class WeightFormat:
     quantised_apart: bool = False
     """Inputs are quantised by kernels of their own, not by the norm or activation before: the engine fuses neither."""
     quicker_rows: tuple[int, int, float] = (0, 0, 1.0)
-    """Of fp8 products with more than so many rows and up to so many: how many times as long as in measured tables they
-    take, where the engine has another kernel for them."""
+    """Of fp8 products with more rows than the first number and up to the second: how many times as long as in measured
+    tables they take, where the engine has another kernel for them."""
 
     def of(self, part: str) -> tuple[str, str]:
         """Weights and inputs of the products in a part of the model."""
@@ -122,7 +122,6 @@ class WeightFormat:
 
 
 def unquantised(base: str) -> WeightFormat:
-    """Everything in one format."""
     return WeightFormat(*(base,) * 10, name=base)
 
 
@@ -162,7 +161,6 @@ class Shard(NamedTuple):
         return calls
 
     def _slower(self, tokens: Size, activation: str, weight: str) -> Quantity:
-        """As `WeightFormat.quicker_rows` has it."""
         above, most, factor = self.weights.quicker_rows
         if not most or (activation, weight) != ("fp8", "fp8"):
             return 1.0

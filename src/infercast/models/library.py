@@ -24,7 +24,7 @@ SIZE_IN_NAME = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)b(?![a-z0-9])")
 
 
 def nearest_shape(values: Mapping[str, Any], bundled: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """The model of most alike depth, widths and experts, of those ``bundled``; None where a file tells no sizes."""
+    """The ``bundled`` model of most similar depth, widths and experts; None where a file has no sizes."""
     wanted = _shape(values)
     if wanted is None:
         return None
@@ -33,7 +33,7 @@ def nearest_shape(values: Mapping[str, Any], bundled: Mapping[str, Mapping[str, 
 
 
 def nearest_size(name: str, parameters: Mapping[str, int]) -> str | None:
-    """The model whose number of ``parameters`` is most like the one that a name says; None where it says none."""
+    """The model with the number of ``parameters`` nearest to the one in a name; None where there is none."""
     found = SIZE_IN_NAME.search(name.lower())
     if found is None or not float(found[1]):
         return None
@@ -67,7 +67,7 @@ def refused() -> dict[str, str]:
 
 @cache
 def refused_names() -> dict[str, str]:
-    """How the names of published models begin whose config.json names such an architecture."""
+    """Prefixes of the names of published models with such an architecture in their config.json."""
     return dict(read_data("refused_models.toml")["names"])
 
 

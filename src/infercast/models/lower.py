@@ -30,7 +30,7 @@ BUFFER_BYTES = 4
 
 
 def adapter_calls(calls: list[Call], slots: AdapterSlots, tokens: Size, dtype: str) -> list[Call]:
-    """The kernels that adapters add to those of a step, all of whose slots are taken as far as there are tokens."""
+    """The kernels that adapters add to those of a step, with all slots taken as far as there are tokens."""
     active: Any = np.minimum(tokens, slots.count)
     value, found = bytes_of(dtype), []
     for call in calls:
@@ -66,7 +66,7 @@ DRAFT_PREFIX = "draft_"
 
 
 def token_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> list[Call]:
-    """Kernels whose shapes follow from the number of tokens in the step."""
+    """Kernels with shapes that follow from the number of tokens in the step."""
     base, shard = config.weights.base, config.shard(layout)
     calls = [Call("embedding", embedding(tokens, config.hidden, base))]
     message = tokens * int(config.hidden * bytes_of(base))

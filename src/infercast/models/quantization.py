@@ -115,7 +115,6 @@ class ModuleNames(NamedTuple):
         return 2 * covered > len(modules)
 
     def cover_head(self) -> bool:
-        """Whether ``lm_head`` is named outright."""
         return any(word.split(".")[-1] == "lm_head" for word in self.words)
 
 
@@ -139,7 +138,6 @@ NARROW = ("int4",)
 
 
 def quark_scheme(settings: Fields) -> Scheme:
-    """How weights are stored and multiplied."""
     whole = settings.section("global_quant_config")
     inputs = whole.section("input_tensors").word("dtype") if whole.raw("input_tensors") is not None else ""
     stored, multiplied = (_format(settings, name) for name in (whole.section("weight").word("dtype"), inputs))
@@ -231,7 +229,6 @@ def override_format(name: str, weights: WeightFormat, layers: Sequence[Layer]) -
 
 
 def _uniform(base: str, layers: Sequence[Layer], scheme: Scheme) -> WeightFormat:
-    """One scheme for every linear layer it applies to."""
     has_experts = any(layer.feed_forward.experts for layer in layers)
     if scheme.experts_only and not has_experts:
         raise UnsupportedModelError(f"quantization {scheme.weights!r} applies to experts, and this model has none")
@@ -265,7 +262,6 @@ def _settings(fields: Fields) -> Fields | None:
 
 
 def _ignored(settings: Fields) -> ModuleNames:
-    """Modules that stay as they are."""
     return ModuleNames.parse(name for key in IGNORE_KEYS for name in _name_list(settings.raw(key)))
 
 

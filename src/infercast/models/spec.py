@@ -44,7 +44,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class VisionPart:
-    """The encoder of images beside a language model: what it takes in memory. Its time is not modelled."""
+    """The image encoder of a language model: what it takes in memory. Its time is not modelled."""
 
     split: int
     """Parameters that the GPUs of a tensor-parallel group share."""
@@ -55,13 +55,12 @@ class VisionPart:
 
     @property
     def parameters(self) -> int:
-        """All of them, each counted once."""
         return self.split + self.whole
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionPart:
-    """Heads beside a model that predict further tokens (multi-token prediction), which draft for speculative decoding.
+    """Heads that predict further tokens (multi-token prediction), which draft for speculative decoding.
 
     A head joins the hidden state of a token and the embedding of the next one in a product of twice the hidden size,
     runs layers of its own and asks the model's head. Engines load it for speculative decoding alone.
@@ -72,7 +71,7 @@ class PredictionPart:
     stacks: tuple[Stack, ...]
     """The layers of one head."""
     norms: int = 3
-    """Norms over the hidden size beside those of its layers: of both inputs, and of its output."""
+    """Norms over the hidden size outside its layers: of both inputs, and of its output."""
     own_table: bool = False
     """Whether each head has a table of the vocabulary to itself (Step-3.5) and does not ask the model's."""
     quantised: bool = True
@@ -257,7 +256,7 @@ BLOCKED, BLOCK = "fp8_block", 128
 
 
 def copies_sharing_experts(config: ModelConfig, layout: ParallelLayout) -> int:
-    """Copies whose tokens meet in each layer of experts, so that they step together: all, if the model has experts."""
+    """Copies that exchange tokens in each layer of experts, and so step together: all, if the model has experts."""
     return layout.sharing if config.has_experts else 1
 
 
@@ -387,7 +386,6 @@ def stage_range(layers: int, stages: int, stage: int) -> range:
 
 
 def stage_config(config: ModelConfig, stages: int, stage: int) -> ModelConfig:
-    """The model with the layers of one stage alone."""
     if stages == 1:
         return config
     order = config.layer_stacks

@@ -15,7 +15,7 @@ Lengths = npt.NDArray[Any]
 
 
 def sum_batch(per_sequence: Lengths, sequences: Lengths | int) -> Quantity:
-    """Add up over the batch, the last axis, in which each row stands for so many sequences."""
+    """Sum over the batch, the last axis, in which each row stands for a number of ``sequences``."""
     total: Quantity = np.add.reduce(per_sequence if isinstance(sequences, int) else per_sequence * sequences, axis=-1)
     return total * sequences if isinstance(sequences, int) else total
 
@@ -85,7 +85,6 @@ class Attention(ComputedInDtype):
 
     @property
     def kv_bytes(self) -> Quantity:
-        """Bytes of the keys and values in reach, each once."""
         width = self.head_dim if self.latent_kv else self.head_dim + self.value_dim
         return bytes_of(self.kv_dtype) * self.kv_heads * width * self.num_keys_in_reach
 

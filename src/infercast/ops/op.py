@@ -45,7 +45,7 @@ class Op(Protocol):
 
 
 class ComputedInDtype:
-    """An operator whose arithmetic runs in the format of its inputs."""
+    """An operator with arithmetic in the format of its inputs."""
 
     __slots__ = ()
     dtype: str
@@ -63,7 +63,7 @@ class Call:
     op: Op
     count: int = 1
     beside: bool = False
-    """Runs on a stream of its own beside the kernels around it."""
+    """Runs on a stream of its own, in parallel with the kernels around it."""
     slower: Quantity = 1.0
     """How many times as long it takes as such a kernel does, because of how the engine launches it, ..."""
     saved: float = 0.0
@@ -124,7 +124,7 @@ class Gemm(ComputedInDtype):
     batch: int = 1
     family: str = "gemm"
     quantiser: str = ""
-    """Whose kernel quantises ``x`` where a table times it with the product; for kernel models only."""
+    """The engine that quantises ``x`` where a table times it with the product; for kernel models only."""
 
     @property
     def flops(self) -> Quantity:
@@ -164,7 +164,7 @@ class MoE(ComputedInDtype):
     routing: str = "uniform"
     """How tokens spread over experts: ``uniform``, ``balanced`` (equal counts) or ``power_law_`` and its exponent."""
     kernel: str = ""
-    """Whose kernel, where it is not the engine's own choice."""
+    """The kernel, where it is not the engine's own choice."""
 
     @property
     def num_local(self) -> int:
@@ -215,7 +215,6 @@ class MoE(ComputedInDtype):
 _PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 """How often a ring carries each other GPU's share of the message."""
 DEFAULT_LIBRARY = "vllm"
-"""Whose kernels where nobody says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +225,7 @@ class Collective:
     message_bytes: Size
     gpus: int
     library: str = DEFAULT_LIBRARY
-    """Whose kernels: an engine's, which has an all-reduce of its own for short messages, or ``nccl``."""
+    """The library: an engine's, with an all-reduce of its own for short messages, or ``nccl``."""
     family: str = "collective"
     compute_dtype: str = "fp32"
 
@@ -354,7 +353,7 @@ def rope(
 ) -> Elementwise:
     """Rotary position embedding of ``heads`` query and key heads; ``normed`` ones are scaled on the way.
 
-    ``copied`` elements of a row lie beside what is rotated, and are copied with it, as in latent attention.
+    ``copied`` elements of a row are copied along with what is rotated, as in latent attention.
     """
     width = heads * rotary_dim
     value = bytes_of(dtype)
@@ -432,7 +431,7 @@ def routing(rows: Size, experts: int, topk: int, dtype: str = "bf16") -> Element
 
 
 def copy(rows: Size, read: float, written: float | None = None) -> Elementwise:
-    """Move so many bytes of each row, or clear some of what is written."""
+    """Move the bytes of each row, or clear some of what is written."""
     return Elementwise("activation", rows, read, read if written is None else written)
 
 

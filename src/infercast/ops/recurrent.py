@@ -42,7 +42,7 @@ class Scan(ComputedInDtype):
     dtype: str = "bf16"
     state_dtype: str = "fp32"
     kernel: str = ""
-    """Whose kernel it is, such as ``triton`` or ``flashinfer``; empty: the engine's choice."""
+    """The library, such as ``triton`` or ``flashinfer``; empty: the engine's choice."""
     family: str = "scan"
 
     @property
@@ -151,7 +151,7 @@ class ShortConvolution:
     update: bool = False
     dtype: str = "bf16"
     kernel: str = ""
-    """Whose kernel it is: ``triton`` or ``cuda``; empty: the engine's choice."""
+    """The library: ``triton`` or ``cuda``; empty: the engine's choice."""
     family: str = "convolution"
     compute_dtype: str = "fp32"
 

@@ -48,7 +48,7 @@ class Batch:
 class IndexScores(ComputedInDtype, Batch):
     """Scores of every new token with every index key in reach, summed over the index heads: one fp32 number each.
 
-    ``compress``: one index key for so many tokens. ``entry_bytes``: what a key takes in its cache, scales included.
+    ``compress``: tokens that share one index key. ``entry_bytes``: what a key takes in its cache, scales included.
     """
 
     _: KW_ONLY

@@ -65,7 +65,7 @@ class Space:
 
     @classmethod
     def of(cls, family: str, reference: Array, learner: Forest | None) -> Space:
-        """``reference`` rows tell how far features usually spread; a constant one tells nothing."""
+        """``reference`` rows show how far features usually spread; a constant feature carries no information."""
         names = FAMILIES[family].features[family]
         spread = reference.std(axis=0)
         # Tiles of one chip's kernels say nothing of how near two kernels are on another.
@@ -75,9 +75,8 @@ class Space:
         return cls(reference.mean(axis=0), np.where(spread > 1e-6, spread, np.inf), columns, learner)
 
     def place(self, features: Array) -> Place:
-        """Some kernels by their features."""
         shares = features[:, self.terms]
-        # Some cores tell a share as its base-two logarithm, which is never positive.
+        # Some cores give a share as its base-two logarithm, which is never positive.
         shares = np.where(shares < 0.0, np.exp2(np.minimum(shares, 0.0)), np.minimum(shares, 1.0))
         shares = shares / np.maximum(shares.sum(axis=1, keepdims=True), 1.0)
         said = np.zeros(len(features)) if self.learner is None else self.learner.predict(features)
@@ -133,7 +132,7 @@ class Correction:
 
 
 def learn(family: str, features: Array, misses: Array, reference: Array, learner: Forest | None = None) -> Correction:
-    """From anchors' features and misses, log(measured / predicted); ``learner`` is the one whose misses they are."""
+    """From anchors' features and misses, log(measured / predicted) of the ``learner``."""
     space = Space.of(family, reference, learner)
     anchors = space.place(features)
     rest, terms = _rest(anchors, anchors), Terms(np.zeros(anchors.shares.shape[1]))
@@ -162,7 +161,7 @@ def _precision(smooth: Array, misses: Array) -> Array:
 def choose(family: str, features: Array, count: int, learner: Forest | None = None) -> Array:
     """Numbers of ``count`` rows to measure: each next one takes away most of the variance of all kernels.
 
-    What a row tells of itself alone counts for little, so that no far outlier is taken for being far.
+    Information of a row about itself alone counts for little, so that outliers are not chosen for being far away.
     """
     generator = np.random.default_rng(0)
     eligible = FAMILIES[family].worth_measuring(features)

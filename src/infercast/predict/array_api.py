@@ -24,13 +24,13 @@ class Physics(NamedTuple):
     seconds: Number
     """One launch of each kernel."""
     terms: dict[str, Number]
-    """Seconds of each pipe, for people: ``tensor``, ``dram``, ``l2``, ..., ``launch``."""
+    """Seconds of each pipe: ``tensor``, ``dram``, ``l2``, ..., ``launch``."""
     features: Number
     """One row a kernel, or a list for one kernel; columns as in the core's ``FEATURES``. Mostly ratios and logarithms,
     which have no unit."""
     warm: Number | None = None
     """Of a kernel in an engine, its time in a table as a share of that: less than 1 where what it reads stays in L2
-    there. None: not told."""
+    there. None: unknown."""
 
 
 def soft_max(power: float, *parts: Array) -> Array:
@@ -114,9 +114,9 @@ class Arrays:
 
     @staticmethod
     def spread(count: Number, most: int, height: Number, group: float) -> tuple[Number, Number, Kit]:
-        """Of ``count`` tiles so many at most, evenly chosen, along a further axis: where each begins and ends.
+        """Start and end of at most ``most`` of ``count`` tiles, evenly chosen along a further axis.
 
-        A tile has so many rows, of which a ``group`` belongs to one query. The kit is the one for them.
+        A tile has ``height`` rows, of which a ``group`` belongs to one query. The kit is the one for the tiles.
         """
         samples = int(min(most, count.max(initial=1)))
         return *_spread(count[..., None], samples, height[..., None], group), Arrays
@@ -232,7 +232,7 @@ class Plain:
 
     @staticmethod
     def spread(count: Number, most: int, height: Number, group: float) -> tuple[Number, Number, Kit]:
-        """Of ``count`` tiles so many at most, evenly chosen: where each begins and ends, and the kit for them."""
+        """As for arrays."""
         if count <= 1:
             return 0, math.ceil(height / group), Plain
         return *_spread_of_one(count, min(most, count), height, group), Samples

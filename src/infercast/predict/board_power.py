@@ -251,7 +251,7 @@ LOST = 0.60
 NARROW = 0.65
 """What an operation of a narrow format draws, as a share of a 16-bit one."""
 READING, MULTIPLYING = Gemm(1, 16384, 16384), Gemm(8192, 8192, 8192)
-"""A product that only reads weights, and one that only multiplies: two loads whose power tells what a limit does."""
+"""A product that only reads weights, and one that only multiplies: the two loads that a limit is derived from."""
 READING_SHARE, MULTIPLYING_SHARE = 0.85, 0.8
 """Shares of the bandwidth and of the tensor cores' peak at which they do at the full clock."""
 SLOWER_READING, FEW_CLOCKS, SLOWER_CACHES = 0.1, 0.55, 0.45

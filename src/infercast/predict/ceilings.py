@@ -36,8 +36,6 @@ CEILINGS = inputs_of(
 
 
 class Ceilings:
-    """Ceilings of kernels on any GPU."""
-
     def __init__(self, artifact: Artifact) -> None:
         self._artifact = artifact
 
@@ -101,7 +99,7 @@ class AtCeiling(Adjusted):
     """Another predictor's estimates, with those of chosen kernels brought down to their ceilings."""
 
     def __init__(self, predictor: Predictor, ceilings: Ceilings, chosen: Collection[Signature] | None = None) -> None:
-        """``chosen``: which kernels, by `signature_of`; None: all whose ceilings are known."""
+        """``chosen``: which kernels, by `signature_of`; None: all with a known ceiling."""
         super().__init__(predictor)
         self._ceilings, self._chosen = ceilings, chosen
 

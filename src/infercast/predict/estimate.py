@@ -19,13 +19,11 @@ from infercast.units import format_seconds
 # From the most to the least trusted; a sum is only as good as its weakest part.
 SOURCES = ("measured", "few-shot", "sibling", "unseen", "physics", "published", "typical", "roofline")
 BOUND = "roofline"
-"""The source whose numbers are the least that hardware allows, not what is expected."""
+"""The source of lower bounds: what hardware allows, not what is expected."""
 
 
 def kind_of(source: str) -> str:
-    """What a number is that comes from there: an ``estimate``, or a lower ``bound`` of times that is not to be ranked
-    beside one.
-    """
+    """An ``estimate``, or a lower ``bound`` that is not to be ranked among estimates."""
     return "bound" if source == BOUND else "estimate"
 
 
@@ -72,7 +70,6 @@ class Estimate(Shown):
         return Estimate(seconds, low, high, self.source, bound)
 
     def scaled(self, factor: Quantity) -> Estimate:
-        """The same, so many times longer."""
         return replace(self, seconds=self.seconds * factor, low=self.low * factor, high=self.high * factor)
 
 
@@ -133,7 +130,7 @@ def padded_seconds(op: Op | None, gpu: Gpu) -> Any:
 
 
 def together(prompts: Any, decodes: Any, launches: Any = 1, padded: Any = 0.0) -> Any:
-    """Seconds of both halves in ``launches`` launches; ``padded``: the least that the second takes beside the first."""
+    """Seconds of both halves in ``launches`` launches; ``padded``: the least that decoding takes in the same launch."""
     if np.any(padded):
         return prompts + np.maximum(decodes, padded)
     prompts = prompts * slowed_by(prompts, decodes, launches)
@@ -142,7 +139,7 @@ def together(prompts: Any, decodes: Any, launches: Any = 1, padded: Any = 0.0) -
 
 
 def slowed_by(prompts: Any, decodes: Any, launches: Any) -> Any:
-    """How many times longer prompts take beside sequences that decode."""
+    """How many times longer prompts take in one launch with decoding sequences."""
     long = prompts / (prompts + SLOWED_SECONDS * launches)
     return 1.0 + SLOWED_SHARE * long * (decodes / (decodes + BESIDE_SECONDS * launches))
 
@@ -159,7 +156,7 @@ def join(prompts: Estimate, decodes: Estimate, padded: Any = 0.0) -> Estimate:
     )
 
 
-# Kernels that run beside others, on a stream of their own: short ones cost a step nothing.
+# Kernels on a second stream: short ones cost a step nothing.
 
 
 HIDDEN_SECONDS = 8e-6
@@ -171,7 +168,7 @@ LEAST_LEFT = 0.5
 
 
 def exposed_seconds(call: Call, each: Quantity) -> Quantity:
-    """What all launches of a kernel cost a step where one takes so long."""
+    """Seconds that all launches of a kernel add to a step, given the seconds of one."""
     if call.beside:
         each = np.maximum(np.asarray(each) - HIDDEN_SECONDS, 0.0)
     if call.saved:

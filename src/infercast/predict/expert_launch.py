@@ -46,7 +46,6 @@ class Tiles(NamedTuple):
     stages: Array
 
     def take(self, which: Array) -> Tiles:
-        """Some of them."""
         return Tiles(*(field[which] for field in self))
 
     def one(self, number: int) -> tuple[int, ...]:
@@ -59,7 +58,6 @@ def tiles_of(configurations: Iterable[tuple[int, ...]]) -> Tiles:
 
 
 def all_tiles() -> Tiles:
-    """Every configuration that is worth a look."""
     return tiles_of(product(ROWS, COLUMNS, DEPTHS, GROUPS, WARPS, STAGES))
 
 
@@ -281,7 +279,6 @@ def _product(op: MoE, gpu: Gpu, tiles: Tiles, spread: Blocks, shape: tuple[int, 
 
 
 def _tensor_rate(op: MoE, gpu: Gpu, tiles: Tiles, wide: Array, constants: Constants) -> Array:
-    """Operations a second of one SM's tensor cores."""
     peak = gpu.dense_flops(tensor_rate_of(op.compute_dtype)) / gpu.sms
     peak *= constants.scaled if op.dtype == "fp8_block" else 1.0
     rate = peak * np.where(wide, constants.wide_rate, constants.plain_rate)
@@ -293,7 +290,7 @@ def _tensor_rate(op: MoE, gpu: Gpu, tiles: Tiles, wide: Array, constants: Consta
 
 
 def _one_by_one(values: Array, warps: Array, constants: Constants) -> Array:
-    """Seconds of an SM to load so many values one at a time, through registers, which spill if there are too many."""
+    """Seconds of an SM to load values one at a time, through registers, which spill if there are too many."""
     held = values / (LANES * warps)
     return np.asarray(values * constants.value * (1.0 + (held / constants.spill) ** SPILLING))
 

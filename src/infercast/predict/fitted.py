@@ -44,7 +44,7 @@ class Inputs:
     sources: tuple[str, ...]
     """Files of the package that compute them, or that say what they are computed from."""
     beside: Mapping[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
-    """Sets of features of the archives beside the main one, by their names."""
+    """Sets of features of the other archives, by their names."""
 
     def of(self, archive: str) -> Inputs:
         """What the models of an archive are fed with; an empty name is the main one's."""
@@ -197,7 +197,7 @@ class Archive:
         raise KeyError(f"{name.decode()} is not a file in the archive")
 
 
-# What an artefact was fitted on, in a file beside it that people can read: ``kernels.toml`` for ``kernels.npz``.
+# What an artefact was fitted on, in a readable file next to it: ``kernels.toml`` for ``kernels.npz``.
 #
 # Loading compares it with the archive and with the code, and refuses what does not fit together: a forest that is fed
 # with other numbers than it learned from answers all the same, and is wrong.
@@ -226,7 +226,7 @@ def check_manifest(archive: Path, listed: bytes, inputs: Inputs) -> None:
         raise FileFormatError(archive, f"has no manifest {path.name} beside it; copy it along, or {AGAIN}") from None
     except (OSError, UnicodeDecodeError) as problem:
         raise FileFormatError(path, f"cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
-    # What is compared comes first; the rest is for people, and takes long to read.
+    # What is compared comes first; the rest takes long to read.
     head = _parsed(path, text.partition("\n[")[0])
     if head["kind"] != inputs.kind:
         raise FileFormatError(archive, f"holds {head['kind']}, where {inputs.kind} are needed")
@@ -301,7 +301,7 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
 
 
 def _difference(fitted: Any, computed: Mapping[str, Sequence[str]]) -> str:
-    """The first name that differs, for people."""
+    """The first name that differs, for a message."""
     for name, features in fitted.items():
         now = computed.get(name, ())
         for place in range(max(len(features), len(now))):
@@ -368,13 +368,10 @@ class Entry(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What a predictor looks a model up by."""
         return self.family, self.gpu, self.engine, self.variant
 
 
 class Artifact:
-    """Models by key, and the provenance of the whole."""
-
     def __init__(
         self,
         path: Path,
@@ -402,7 +399,7 @@ class Artifact:
         return self.entries if beside is None else (*self.entries, *beside.entries)
 
     def _holding(self, family: str) -> Artifact | None:
-        """The archive beside this one that holds a family's models, opened when it is first asked for."""
+        """The other archive that holds a family's models, opened on first use."""
         archive = FAMILIES[family].archive if family in FAMILIES else ""
         if archive and archive not in self._beside:
             self._beside[archive] = self._open_beside(archive)
@@ -501,7 +498,7 @@ def save_artifact(
 ) -> None:
     """Write an artefact under a temporary name and move it into place, then its manifest with its ``origin``.
 
-    ``groups`` are the hashes of all groups of rows that were fitted on, so that nobody scores it on them unawares.
+    ``groups`` are the hashes of all groups of rows that were fitted on, which scores leave out.
     """
     header = {"schema": SCHEMA, **provenance, "models": [entry._asdict() for entry, _ in models]}
     arrays: dict[str, Any] = {"header": np.frombuffer(json.dumps(header, sort_keys=True).encode(), dtype=np.uint8)}

@@ -61,7 +61,7 @@ class Forest:
         return total
 
     def predict_columns(self, columns: Sequence[Array | float], rows: int, dtype: type = np.float64) -> Array:
-        """The same for a chunk of rows whose features are columns, or one number where all rows agree."""
+        """The same for a chunk of rows, given the columns of features, or one number where all rows agree."""
         values = [np.asarray(column, dtype=np.float32) for column in columns]
         return self._look_up(values, rows) if rows < MANY else self._ask(values, rows, dtype)
 
@@ -85,7 +85,6 @@ class Forest:
         return index[:, : len(self.leaves)]
 
     def _look_up(self, columns: Sequence[Array], rows: int) -> Array:
-        """For a few rows."""
         trees, leaves = self.leaves.shape
         places = self._leaf_numbers(columns, rows) + np.arange(0, trees * leaves, leaves, dtype=np.intp)
         return np.asarray(self.bias + self.leaves.take(places).sum(axis=1, dtype=np.float64))
@@ -175,7 +174,7 @@ class Forest:
 
 @cache
 def _asking(pattern: int) -> tuple[list[int], Array]:
-    """The levels whose bits are set in a number, highest first, and what their answers add to a leaf's number."""
+    """The levels of the bits set in a number, highest first, and what their answers add to a leaf's number."""
     levels = [level for level in range(7, -1, -1) if pattern >> level & 1]
     offsets = np.zeros(1, dtype=np.intp)
     for level in levels:

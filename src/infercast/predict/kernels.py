@@ -49,7 +49,6 @@ PART = 16_384
 
 
 def are_many(size: Any) -> bool:
-    """Whether sizes are of so many shapes."""
     lengths = getattr(size, "keys", size)
     return isinstance(lengths, np.ndarray) and lengths.size >= MANY and len(lengths) > 1
 
@@ -149,7 +148,7 @@ class ModelChoice(NamedTuple):
 
     @property
     def is_new_kernel(self) -> bool:
-        """Whether nobody measured this kernel on any chip, so that others stand for it."""
+        """Whether this kernel was measured on no chip, so that others stand for it."""
         return self.entry.variant.rpartition("/")[2] == ANY
 
     @property
@@ -308,7 +307,7 @@ class KernelModel:
         return low, high
 
     def _physics(self, op: Op, gpu: Gpu, size: Any) -> Physics:
-        """Those who ask for one kernel after the other mostly change what a step decides: the last core is kept."""
+        """Successive kernels mostly differ in what a step decides, so the last core is kept."""
         key = self._family.core_key(op)
         known, core = self._cores.get(gpu.name, (None, None))
         if core is None or core.gpu is not gpu or key is None or known != key:
@@ -361,7 +360,6 @@ class GemmModel(KernelModel):
             self._forest = choice.forest.without_logarithms(logarithmic)
 
     def estimate(self, op: Op, size: tuple[Size, Size, Size]) -> Estimate:
-        """One launch of each; ``size`` is m, n and k."""
         if not _are_numbers(*size):
             if np.broadcast(*size).size != 1:
                 return self._estimate_many(op, *size)

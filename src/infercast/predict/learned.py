@@ -75,13 +75,11 @@ class Slower(NamedTuple):
 
 
 class Ordering(NamedTuple):
-    """All that is known of it."""
-
     bounds: tuple[Bound, ...]
     slower: tuple[Slower, ...]
 
     def lesser(self, op: Op, gpu: Gpu) -> tuple[Gpu, float] | None:
-        """The GPU of whose time a share is an upper bound of this operator's on ``gpu``, if there is one."""
+        """A GPU and a share of its time that bounds this operator's on ``gpu`` from above, if there is one."""
         for bound in self.bounds:
             if bound.kernels == gpu.kernels:
                 family, other = family_of(op).name, load_gpu(bound.gpu)
@@ -90,7 +88,7 @@ class Ordering(NamedTuple):
         return None
 
     def notes(self, gpus: Sequence[Gpu]) -> Iterator[str]:
-        """For people who compare these GPUs: what is known to be out of order, and what was put in order."""
+        """For a comparison of these GPUs: what is known to be out of order, and what was put in order."""
         for bound in self.bounds:
             names = [gpu.name for gpu in gpus if gpu.kernels == bound.kernels]
             if names:
@@ -211,7 +209,7 @@ class ModelSelector:
 
 
 # Tiers, best first: *measured* (the GPU's own rows), *sibling* (a GPU of the same architecture), *unseen* (a model of
-# several GPUs, for one that nobody measured). A kernel without any model is estimated by its physics alone and says
+# several GPUs, for an unmeasured one). A kernel without any model is estimated by its physics alone and says
 # so.
 
 
@@ -255,7 +253,7 @@ class Learned:
         self._lessers: dict[object, tuple[Gpu, tuple[Gpu, float] | None]] = {}
 
     def describe(self, gpu: Gpu) -> str:
-        """For people: what its estimates on this GPU rest on."""
+        """What its estimates on this GPU rest on, in words."""
         if not is_modelled(gpu):
             return self._fallback.describe(gpu)
         measured = {entry.gpu for entry in self._artifact.entries}
@@ -308,7 +306,7 @@ class Learned:
         return seconds
 
     def _lesser(self, op: Op, gpu: Gpu) -> tuple[Gpu, float] | None:
-        """The GPU of whose time a share bounds this one's; None for most, and for what a sweep of its own tells."""
+        """A GPU and a share of its time that bounds this one's; None for most, and where it has a sweep of its own."""
         if gpu.kernels not in self._bounded or self._as_tabled:
             return None
         key = (id(gpu), op.family, getattr(op, "dtype", ""))
@@ -371,15 +369,15 @@ class Learned:
 
 
 TYPICAL_ERROR = 0.5
-"""Of GPUs whose kernels nobody measured: about what the roofline at typical efficiencies misses other vendors' by."""
+"""Of GPUs without measured kernels: about what the roofline at typical efficiencies misses other vendors' by."""
 LEFT_OUT, NEW = 0.11, 0.17
 """What a kernel that one other chip has, and a new one, are taken to be off by at least: the upper end of what
 attention on A100, L40S and H200 showed when each was left out (known 9 to 12 %, new 12 to 17 %; docs/predict.md). One
-chip's rows alone cannot tell."""
+chip's rows alone do not show it."""
 WITHIN = 1.2816
 """Standard deviations from the middle to either end of an 80 % interval; the mean miss is 0.8 of one."""
 ANNOUNCED = 0.3
-"""Of a GPU that is announced only, whose engines will run other kernels than the ones that stand for them: a guess."""
+"""Of a GPU that is announced only and will run other kernels than those that stand for them: a guess."""
 STATUSES = {
     "measured": "measured",
     "sibling": "known kernel",
@@ -396,19 +394,18 @@ class KnownKernel(NamedTuple):
     """One kind of kernel on a GPU."""
 
     kind: str
-    """For people: what it computes, in which format."""
+    """What it computes, in which format."""
     kernel: str
     """Its name where it has one, else empty."""
     status: str
     """A key of ``STATUSES``."""
     chips: tuple[str, ...]
-    """GPUs whose rows the estimate rests on."""
+    """GPUs with the rows that the estimate rests on."""
     error: float
     """Mean absolute error of latency to be expected, as a share."""
 
     @property
     def words(self) -> str:
-        """For people: how it is known."""
         return STATUSES[self.status]
 
 
@@ -456,7 +453,6 @@ def _mean_miss(interval: tuple[float, float]) -> float:
 
 
 def _of_chosen(known: KnownKernel, choice: ModelChoice | None, gpu: Gpu, artifact: Artifact) -> KnownKernel:
-    """By the model that estimates it."""
     if choice is None:
         return known
     error = choice.entry.held_out_error
@@ -474,7 +470,7 @@ def _of_chosen(known: KnownKernel, choice: ModelChoice | None, gpu: Gpu, artifac
 
 
 def _chips(choice: ModelChoice, artifact: Artifact) -> tuple[str, ...]:
-    """GPUs whose rows a pooled model was learned from."""
+    """GPUs that a pooled model was learned from."""
     entry, is_new = choice.entry, choice.is_new_kernel
     prefix = entry.variant.rpartition("/")[0]
     entries = artifact.entries_of(entry.family)
@@ -495,7 +491,7 @@ def in_short(kernels: list[KnownKernel]) -> str:
     return "; ".join(parts)
 
 
-# The predictor that every command uses unless it is told otherwise.
+# The default predictor.
 
 
 PREDICTORS = ("learned", "roofline")
@@ -582,7 +578,7 @@ def _bounds(gpu: Gpu, real: Gpu) -> tuple[float, float]:
 
 
 class PowerLimited(Adjusted):
-    """All kernels longer by one factor: a board whose limit is below what reading memory draws."""
+    """All kernels longer by one factor: the board's limit is below what reading memory draws."""
 
     def __init__(self, predictor: Predictor, slower: float) -> None:
         super().__init__(predictor)

@@ -43,7 +43,7 @@ SIZES = (
     *("m", "n", "k", "tokens", "hidden", "inter", "experts", "topk", "local_experts", "heads", "kv_heads", "head_dim"),
     *("window", "images", "rows", "read_per_row", "chunk", "channels", "queries", "keys", "sequences"),
 )
-"""What operators are told apart by."""
+"""Sizes that distinguish operators."""
 FEATURES = (
     *("log_loop", "raw_share", *(f"{name}_share" for name in PARTS), *(f"log2_{name}" for name in SIZES)),
     *("rate_bits", "weight_bits", "kv_bits", "operators", "updates", "kernel"),
@@ -61,7 +61,7 @@ class Loops:
     lasts: Array
     """Seconds that a loop lasts at most."""
     shape: Array
-    """What a kernel is told apart by."""
+    """Sizes and formats of the kernel."""
 
     @property
     def is_settled(self) -> Array:
@@ -74,7 +74,6 @@ class Loops:
         return np.asarray(board.idle_watts + self.parts @ numbers / self.seconds)
 
     def power(self, board: BoardPower) -> Array:
-        """The same within the board's limit."""
         return np.minimum(board.held_watts, self.raw_watts(board))
 
     def features(self, board: BoardPower) -> Array:
@@ -88,7 +87,7 @@ class Loops:
 def loops_of(
     family: str, calls: Sequence[tuple[Op, int]], gpu: Gpu, seconds: Any, *, copies: int = 1, kernel: float = 0.0
 ) -> Loops:
-    """Loops of operators with their launches, whose sizes may be arrays; ``seconds``: of all of them once.
+    """Loops of operators with their launches; sizes may be arrays. ``seconds``: of all of them once.
 
     ``copies``: sets of operands that the loop goes round. ``kernel``: which of a family's kernels it is, by the number
     that a fit has given it; 0 is the default engine's.
@@ -146,10 +145,10 @@ def _flat(value: Any, rows: int) -> Array:
     return np.asarray(np.broadcast_to(np.ravel(np.asarray(value, dtype=float)), rows))
 
 
-# What a meter reads of kernels on boards whose readings were published: a learned factor of power by physics.
+# What a meter reads of kernels on boards with published readings: a learned factor of power by physics.
 #
 # Readings are not a kernel's power alone. Short loops are over before the meter has settled, first launches compile,
-# and the operands of some tables are zeros or one number. So a factor tells what *such a meter* shows. It is the
+# and the operands of some tables are zeros or one number. So a factor is what *such a meter* shows. It is the
 # kernel's own only where the loop settles and operands are random numbers (`OWN`): where joules were counted on an
 # H200, products drew what physics says and not what the factor made of it (docs/energy.md). Steps and runs never use
 # it: energies add up there.
@@ -164,7 +163,7 @@ POWER = Inputs(
 ARCHIVE = DATA / "fitted" / "power.npz"
 ENGINE = "*"
 OWN = frozenset(("encoder_attention", "recurrent", "attention_decode"))
-"""Families whose settled loops read the kernel's own power: operands are random numbers, nothing compiles within the
+"""Families with settled loops that read the kernel's own power: operands are random, nothing compiles within the
 loop, and no counted joules say otherwise."""
 RECURRENT = frozenset(("scan", "state_update", "convolution"))
 SIMPLE = frozenset(("gemm", "encoder_attention", "moe", "quantise"))
@@ -221,9 +220,9 @@ def family_of_reading(op: Op) -> str | None:
 
 
 def meter_reading(op: Op, gpu: Gpu, seconds: float) -> Reading | None:
-    """What a meter shows while one kernel of so many seconds is repeated as in published tables.
+    """What a meter shows while one kernel is repeated as in published tables.
 
-    None where nobody published readings: on other GPUs, of other kernels, under a power limit or at a locked clock.
+    None without published readings: on other GPUs, of other kernels, under a power limit or at a locked clock.
     """
     family = family_of_reading(op)
     if getattr(op, "dtype", "") == "fp16":  # tables have 16 bits as bf16; kernels and operands are as large

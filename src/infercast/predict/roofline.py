@@ -57,7 +57,7 @@ class Floor:
         return max(seconds, flops / self._peak, moved / self._bandwidth)
 
 
-# The shortest kernels of a replayed CUDA graph take about this long on an H200 whose clock is 1.83 GHz; the part
+# The shortest kernels of a replayed CUDA graph take about this long on an H200 at 1.83 GHz; the part
 # that is instructions scales with the clock, the part that is wires and memory latency does not.
 LAUNCH_FLOOR = 2.0e-6
 REFERENCE_CLOCK = 1.83e9
@@ -71,21 +71,19 @@ MOVING = ("dram", "link")
 
 
 class Predictor(Protocol):
-    """Estimates operators on a GPU."""
-
     is_cheap: bool
-    """Whether a single estimate takes so little that nobody needs to keep it."""
+    """Whether a single estimate is too cheap to be worth caching."""
     is_bound: bool
     """Whether its estimates are the least that hardware allows, not what is expected."""
 
     def describe(self, gpu: Gpu) -> str:
-        """For people: what its estimates on this GPU rest on."""
+        """What its estimates on this GPU rest on, in words."""
 
     def estimate(self, op: Op, gpu: Gpu) -> Estimate:
         """One launch of ``op``; arrays of shapes give arrays of times."""
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
-        """The same without interval and reason, for those who ask by the thousand."""
+        """The same without interval and reason, for thousands of operators."""
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
         """The terms of one estimate: seconds of each pipe, and what their sum is multiplied by (``efficiency``)."""
@@ -116,7 +114,7 @@ class Efficiency(NamedTuple):
     high: float = 0.0
     """Logarithms of the ends of the 80 % interval, as kernels and GPUs differ."""
     memory: float = 0.0
-    """Of the rate of memory or links, where it is told apart from that of arithmetic; the two then add up."""
+    """Of the rate of memory or links, where it differs from that of arithmetic; the two then add up."""
 
     def work_seconds(self, pipes: Pipes) -> Quantity:
         """What the work takes besides launches."""
@@ -189,7 +187,7 @@ PUBLISHED = "published"
 OLDER = "older"
 """Behind the name of an architecture's kernels: those of engines of before they were tuned for it ..."""
 OLDER_LAUNCHES = 2.4
-"""... which take so many times as long to launch, because fewer of them were joined in one ..."""
+"""... which take this many times as long to launch, because fewer of them were joined in one ..."""
 OLDER_KERNELS = frozenset({"gemm/fp8_block", "moe/fp8_block", "latent", "quantise"})
 """... if they are of these families: what DeepSeek-R1 has and models in bf16 have not. Those were as fast before."""
 
@@ -220,7 +218,6 @@ class Typical(Roofline):
         return _found(family_of(op).typical(op), gpu.kernels, gpu.vendor).source
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
-        """The terms of one estimate, and the share that is reached."""
         return {**super().explain(op, gpu), "efficiency factor": self.reached(op, gpu).share}
 
 

@@ -145,7 +145,7 @@ FAMILIES: dict[str, Family] = {
     "Step3p7FlashForCausalLM": _STEP,
 }  # fmt: skip
 
-# Where a file names no architecture, its model_type tells: the same name without capitals, in most cases.
+# Where a file names no architecture, its model_type does: the same name without capitals, in most cases.
 _BY_TYPE = {
     re.sub("For(CausalLM|ConditionalGeneration)|_", "", name).lower(): name for name in (*FAMILIES, *VISION)
 } | {

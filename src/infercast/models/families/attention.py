@@ -1,4 +1,4 @@
-"""Families whose layers all attend, by grouped heads or latents: Llama, Qwen, Gemma, DeepSeek, Step and others."""
+"""Families of attention layers, with grouped heads or latents: Llama, Qwen, Gemma, DeepSeek, Step and others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from infercast.models.mixers import GroupedAttention, LatentAttention
 
 
 def plain_networks(fields: Fields, bias: Answer = False) -> list[FeedForward]:
-    """The same dense network in every layer."""
     return [dense_feed_forward(fields, bias=fields.answer(bias))] * fields.layers
 
 
@@ -156,7 +155,7 @@ def latent_sizes(fields: Fields) -> dict[str, Any]:
 
 
 def read_gemma4(fields: Fields) -> list[Layer]:
-    """Gemma 4: layers that see everything have wider and fewer heads; experts may run beside the dense half."""
+    """Gemma 4: layers that see everything have wider and fewer heads; experts may run parallel to the dense half."""
     if fields.count("hidden_size_per_layer_input"):
         raise UnsupportedModelError(f"{fields.where}: per-layer embeddings (Gemma 4 E2B, E4B) are not modelled yet")
     if fields.count("num_kv_shared_layers"):
@@ -169,14 +168,14 @@ def read_gemma4(fields: Fields) -> list[Layer]:
     if fields.flag("enable_moe_block"):
         keys = ("num_experts", "moe_intermediate_size", "expert_intermediate_size")
         network = routed_experts(fields, *keys, dense_inter=network.inter)
-        norms = 7  # beside its experts a layer norms the input and output of either feed-forward once more
+        norms = 7  # with experts, a layer norms the input and output of either feed-forward once more
     return [Layer(local if here else everywhere, network, norms) for here in windowed]
 
 
 def _global_attention(fields: Fields, local: GroupedAttention) -> GroupedAttention:
     head_dim = fields.positive("global_head_dim", default=local.head_dim)
     shared = fields.flag("attention_k_eq_v")
-    # Only layers whose keys serve as values have a head count of their own.
+    # Only layers with keys that serve as values have a head count of their own.
     key = "num_global_key_value_heads" if shared else "num_key_value_heads"
     return replace(
         local,

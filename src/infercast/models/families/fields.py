@@ -215,7 +215,6 @@ def listed_windows(fields: Fields) -> list[bool] | None:
 
 
 def dense_feed_forward(fields: Fields, bias: bool = False) -> DenseFeedForward:
-    """The gated feed-forward network of ``intermediate_size``."""
     return DenseFeedForward(fields.positive("intermediate_size"), gated=True, bias=bias)
 
 
@@ -236,7 +235,7 @@ def routed_experts(
     gated: bool = True,
     latent: int = 0,
 ) -> ExpertFeedForward:
-    """Experts whose number and width are under these keys, of which ``num_experts_per_tok`` serve a token."""
+    """Experts with their number and width under these keys, of which ``num_experts_per_tok`` serve a token."""
     experts, topk = fields.positive(count), fields.positive(*CHOSEN_KEYS)
     if topk > experts:
         raise FileFormatError(fields.where, f"num_experts_per_tok is {topk}, more than the {experts} experts there are")
@@ -301,7 +300,7 @@ def qwen_experts(fields: Fields, *, shared_inter: int = 0, shared_gate: bool = F
 
 
 def qwen2_experts(fields: Fields) -> list[FeedForward]:
-    """Qwen1.5-MoE and Qwen2-MoE: a gated shared expert beside them."""
+    """Qwen1.5-MoE and Qwen2-MoE: with a gated shared expert."""
     return qwen_experts(fields, shared_inter=fields.positive("shared_expert_intermediate_size"), shared_gate=True)
 
 
@@ -316,7 +315,7 @@ def ernie_experts(fields: Fields) -> list[FeedForward]:
 
 
 COUNT_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
-"""``num_mtp_modules`` is not one of them: MiniMax-M2 counts modules there whose weights are not published."""
+"""``num_mtp_modules`` is not one of them: MiniMax-M2 counts modules there without published weights."""
 PREDICTION = "heads that predict further tokens take memory with speculative decoding only"
 
 HeadLayers = Callable[[Fields, Sequence[Layer]], Sequence[Layer]]

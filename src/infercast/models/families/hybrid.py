@@ -65,7 +65,7 @@ def read_qwen_hybrid(fields: Fields) -> list[Layer]:
 
 
 def gated_experts(fields: Fields) -> Sequence[FeedForward]:
-    """Experts with a gated shared one beside them, where its width is given."""
+    """Experts with a gated shared one, where its width is given."""
     shared = fields.count("shared_expert_intermediate_size")
     return qwen_experts(fields, shared_inter=shared, shared_gate=shared > 0)
 
@@ -104,7 +104,7 @@ def read_kimi_linear(fields: Fields) -> list[Layer]:
 
 
 def _kimi_experts(fields: Fields) -> ExpertFeedForward:
-    """Experts with shared ones beside them; in Kimi-K3 behind a narrower vector."""
+    """Experts with shared ones; in Kimi-K3 behind a narrower vector."""
     shared = fields.positive("moe_intermediate_size") * fields.count("num_shared_experts")
     experts = routed_experts(
         fields,
@@ -118,7 +118,7 @@ def _kimi_experts(fields: Fields) -> ExpertFeedForward:
 
 
 def _residual_streams(fields: Fields) -> int:
-    """Kimi-K3: every so many layers the sum so far is put aside, and each norm weighs all sums; the mean number."""
+    """Mean number of earlier sums that each norm weighs (Kimi-K3), one for each block of layers."""
     block = fields.count("attn_res_block_size")
     if not block:
         return 0
@@ -126,7 +126,7 @@ def _residual_streams(fields: Fields) -> int:
 
 
 def read_lfm2(fields: Fields) -> list[Layer]:
-    """LFM2: dense networks whose width is two thirds of what the file says, in multiples."""
+    """LFM2: dense networks of two thirds of the width in the file, rounded up to a multiple."""
     return _lfm2_layers(fields, [_lfm2_network(fields)] * fields.layers)
 
 
@@ -166,7 +166,7 @@ def _lfm2_network(fields: Fields) -> DenseFeedForward:
 
 
 def read_granite_hybrid(fields: Fields) -> list[Layer]:
-    """Granite 4: experts with a shared one beside them, or that one alone; most models have no positions."""
+    """Granite 4: experts with a shared one, or that one alone; most models have no positions."""
     kinds = fields.a_layer("layer_types", fields.words("layer_types") or fields.words("layers_block_type"))
     fields.known_kinds(kinds, ("mamba", "attention"))
     network: FeedForward = DenseFeedForward(fields.positive("shared_intermediate_size"))
@@ -185,7 +185,7 @@ def read_bamba(fields: Fields) -> list[Layer]:
 
 
 def read_falcon_h1(fields: Fields) -> list[Layer]:
-    """Falcon-H1: attention beside Mamba2 in every layer, whose gate most models do not norm."""
+    """Falcon-H1: attention and Mamba2 in parallel in every layer; most models do not norm its gate."""
     mamba = replace(_mamba(fields), normed=fields.flag("mamba_rms_norm"))
     mixer = SideBySide(grouped_attention(fields), mamba)
     return [Layer(mixer, network) for network in plain_networks(fields)]

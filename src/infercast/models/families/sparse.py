@@ -69,7 +69,7 @@ def _has_indexer(fields: Fields) -> list[bool]:
 
 
 INDEXED = 4
-"""Layers that compress so many tokens to an entry have an indexer; others look at all entries."""
+"""Layers that compress this many tokens to an entry have an indexer; others look at all entries."""
 QUANTISED_GROUP = 64
 """Values in fp8 that share a scale of one byte; there is room for one scale more."""
 INDEX_SCALE_BYTES = 4

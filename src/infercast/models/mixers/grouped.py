@@ -68,7 +68,6 @@ class GroupedAttention(Mixer):
         return self.head_dim + self.value_dim
 
     def matrices(self, hidden: int) -> int:
-        """Queries, keys, values and output."""
         values = 0 if self.shared_key_value else self.kv_heads * self.value_dim
         queries = self.heads * (self._pair_dim + self.gate_width)
         return hidden * (queries + self.kv_heads * self.head_dim + values)
@@ -148,7 +147,6 @@ class GroupedAttention(Mixer):
         return [*calls, Call("output_gate", gated)]
 
     def sequence_calls(self, shard: Shard, batch: SequenceBatch) -> list[Call]:
-        """One kernel for prompts and decoding sequences together."""
         op = Attention(
             batch.queries,
             batch.keys,

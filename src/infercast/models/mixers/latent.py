@@ -35,7 +35,6 @@ class LatentAttention(Mixer):
 
     @property
     def query_dim(self) -> int:
-        """Width of a query head."""
         return self.nope_dim + self.rope_dim
 
     @property
@@ -52,7 +51,6 @@ class LatentAttention(Mixer):
         return f"MLA, {self.heads} heads, latent {self.latent_dim}"
 
     def matrices(self, hidden: int) -> int:
-        """Projections down and up, and the output."""
         return self._whole_matrices(hidden) + self.heads * self._matrices_a_head(hidden)
 
     def _whole_matrices(self, hidden: int) -> int:
@@ -71,7 +69,7 @@ class LatentAttention(Mixer):
         """Heads are split; the projections down to a latent are on every GPU."""
         weights, heads = shard.weights, self.heads / shard.layout.tensor
         values = self._whole_matrices(shard.hidden) + heads * self._matrices_a_head(shard.hidden)
-        # Decoding multiplies with the expansion in the base format, so beside a quantised one there is a wide copy.
+        # Decoding multiplies with the expansion in the base format, so a quantised one has a wide copy, too.
         expansion = heads * self.kv_lora_rank * self.expanded_dim
         copied = 0.0 if weights.attention == weights.base else expansion * weights.stored_bytes(weights.base)
         return values * weights.stored_bytes(weights.attention) + copied
@@ -81,7 +79,6 @@ class LatentAttention(Mixer):
 
     @property
     def split_widths(self) -> dict[str, int]:
-        """Output and expansions."""
         return {
             "attention output": self.heads * self.value_dim,
             "queries": self.heads * self.query_dim,
@@ -103,7 +100,7 @@ class LatentAttention(Mixer):
             calls += shard.linear("q_proj", tokens, query_width, shard.hidden, "attention")
             calls += shard.linear("kv_a_proj", tokens, compressed, shard.hidden, "attention")
         calls.append(Call("kv_a_norm", norm(tokens, self.kv_lora_rank, residual=False, dtype=weights.base)))
-        # The rest of each query head is copied beside what is rotated.
+        # The rest of each query head is copied along.
         rotated = rope(tokens, heads + 1, self.rope_dim, weights.base, copied=query_width - heads * self.rope_dim)
         calls.append(Call("rope", rotated))
         calls.append(Call("kv_write", kv_write(tokens, self.latent_dim, weights.base, shard.cache_dtype)))
@@ -111,7 +108,6 @@ class LatentAttention(Mixer):
         return calls
 
     def sequence_calls(self, shard: Shard, batch: SequenceBatch) -> list[Call]:
-        """Prompts in one form, single new tokens in the other."""
         kinds = ((self._prompt_calls if form.is_prompt else self._decode_calls, form) for form in batch.forms())
         return [call for calls, form in kinds for call in calls(shard, form)]
 
@@ -162,11 +158,9 @@ class KimiLatentAttention(LatentAttention):
     """The output is multiplied with a gate of its width, by a product of its own."""
 
     def matrices(self, hidden: int) -> int:
-        """Those of latent attention, and the gate."""
         return LatentAttention.matrices(self, hidden) + self._gate_matrix(hidden)
 
     def held_bytes(self, shard: Shard) -> float:
-        """The gate is split with the heads."""
         weights = shard.weights
         gate = self._gate_matrix(shard.hidden) / shard.layout.tensor * weights.stored_bytes(weights.attention)
         return LatentAttention.held_bytes(self, shard) + gate
@@ -175,7 +169,6 @@ class KimiLatentAttention(LatentAttention):
         return hidden * self.heads * self.value_dim if self.gated else 0
 
     def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
-        """Those of latent attention but the rotation, and the gate."""
         calls = [call for call in LatentAttention.token_calls(self, shard, tokens) if call.name != "rope"]
         if self.gated:
             width = shard.layout.share(self.heads) * self.value_dim

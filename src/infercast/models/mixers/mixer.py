@@ -21,7 +21,7 @@ from infercast.ops.op import Size, bytes_of, weighted_sum
 
 
 class Cache(NamedTuple):
-    """What one layer keeps on one GPU: so much for each token in reach, and so much for each sequence."""
+    """What one layer keeps on one GPU, for each token in reach and for each sequence."""
 
     bytes_per_token: float = 0.0
     bytes_per_sequence: float = 0.0
@@ -103,7 +103,7 @@ class Mixer(ABC):
     modules: ClassVar[tuple[str, ...]]
     """Names of its linear modules in a checkpoint, from the layer's own name on: ``self_attn.q_proj``."""
     part: ClassVar[str] = "attention"
-    """The part of the model whose weight format its matrices have: ``attention`` or ``recurrent``."""
+    """The part of the model with the weight format of its matrices: ``attention`` or ``recurrent``."""
     is_empty: ClassVar[bool] = False
     """Whether the layer has no mixer at all: no kernels, no norm before it, no all-reduce after it."""
     takes_quantised: ClassVar[bool] = False
@@ -134,7 +134,7 @@ class Mixer(ABC):
         return 0.0
 
     def divides(self, tensor: int) -> bool:
-        """Whether it splits evenly over so many GPUs."""
+        """Whether it splits evenly over ``tensor`` GPUs."""
         return True
 
     @property

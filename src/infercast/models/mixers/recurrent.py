@@ -5,7 +5,7 @@ which read and write its state whatever its length. Facts of vLLM 0.25 (``v1/att
 ``layers/mamba``): the state of a sequence is copied out of the cache before the scan and back after it.
 
 A state of keys x values a head decays by a gate before each token: one gate a head (gated delta net), or one a channel
-of the key (Kimi delta attention). Facts of vLLM 0.25 (``layers/mamba/gdn``): decoding sequences beside prompts run the
+of the key (Kimi delta attention). Facts of vLLM 0.25 (``layers/mamba/gdn``): decoding sequences with prompts run the
 prompts' convolution in both; then a gated delta net updates their states with the kernel for one token, while Kimi's
 scans them as prompts of one token.
 
@@ -59,7 +59,7 @@ class State(NamedTuple):
 
 
 class RecurrentMixer(Mixer):
-    """A token mixer whose state does not grow."""
+    """A token mixer with a state of fixed size."""
 
     __slots__ = ()
 
@@ -70,7 +70,7 @@ class RecurrentMixer(Mixer):
     convolutions: ClassVar[int] = 1
     """Kernels that convolve, each an equal share of the channels."""
     scans_decoding: ClassVar[bool] = False
-    """Whether decoding sequences go through the scan where there are prompts beside them."""
+    """Whether decoding sequences go through the scan in steps with prompts."""
     convolves_decoding: ClassVar[bool] = True
     """Whether they go through the prompts' convolution there."""
     copies: ClassVar[int] = 2
@@ -388,7 +388,6 @@ class Mamba2(RecurrentMixer):
         return State(MAMBA2, *shape, channels, self.taps, self.state_dtype or shard.weights.base)
 
     def matrices(self, hidden: int) -> int:
-        """One product before, one after."""
         return hidden * (2 * self._width + self._channels + self.heads)
 
     def vectors(self, hidden: int) -> int:
@@ -449,11 +448,9 @@ class GatedConvolution(RecurrentMixer):
         return State("", 0, 0, 0, 0, shard.layout.share(self.channels), self.taps, shard.weights.base)
 
     def matrices(self, hidden: int) -> int:
-        """One product before, one after."""
         return 4 * hidden * self.channels
 
     def vectors(self, hidden: int) -> int:
-        """The convolution, and biases."""
         return self.taps * self.channels + (4 * self.channels + hidden if self.bias else 0)
 
     def divides(self, tensor: int) -> bool:
@@ -464,7 +461,6 @@ class GatedConvolution(RecurrentMixer):
         return {"convolution output": self.channels}
 
     def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
-        """The product before, both gates, the product after."""
         weights, width = shard.weights, shard.layout.share(self.channels)
         return [
             *shard.linear("in_proj", tokens, 3 * width, shard.hidden, "recurrent"),

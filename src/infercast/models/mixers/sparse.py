@@ -33,7 +33,7 @@ from infercast.ops.op import PACKED_LATENT, Elementwise, Size, bytes_of, copy, n
 from infercast.ops.sparse import IndexScores, SparseAttention, TopK
 
 OVERLAPPING = 4
-"""Entries of so many tokens also hold the ones before."""
+"""Entries of this many tokens also hold the ones before."""
 STATE_BLOCKS = {4: 4, 128: 8}
 """Tokens in a block of waiting states."""
 
@@ -62,7 +62,7 @@ class Compressor:
         return hidden * self._width + self.tokens * self.spans * self.head_dim + self.head_dim
 
     def token_calls(self, shard: Shard, tokens: Size, prefix: str) -> list[Call]:
-        """What tokens bring, its way into the cache of states, and entries out of it: all beside queries and keys."""
+        """States of tokens, and entries made of them, in parallel with queries and keys."""
         project = Gemm(tokens, self._width, shard.hidden, shard.weights.base, out_dtype="fp32")
         state, entry = 4.0 * self._width, self.entry_bytes / self.tokens
         return [
@@ -103,11 +103,9 @@ class BlockSparseAttention(GroupedAttention):
         return f"{self.heads}/{self.kv_heads} heads of {self.head_dim}, {self.index_heads} index heads choose {chosen}"
 
     def matrices(self, hidden: int) -> int:
-        """Those of attention, index queries and the index key."""
         return GroupedAttention.matrices(self, hidden) + hidden * (self.index_heads + 1) * self.index_dim
 
     def vectors(self, hidden: int) -> int:
-        """Index queries and keys have norms of their own."""
         return GroupedAttention.vectors(self, hidden) + 2 * self.index_dim
 
     def held_bytes(self, shard: Shard) -> float:
@@ -169,7 +167,6 @@ class BlockSparseAttention(GroupedAttention):
         return self.index_dim * bytes_of(shard.weights.base)
 
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
-        """Keys and values, and the index key."""
         return (*GroupedAttention.caches(self, shard), Cache(self._key_bytes(shard)))
 
 
@@ -179,7 +176,7 @@ SCALE_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Indexer:
-    """``heads`` index heads whose scores, weighted and added up, rank the tokens before."""
+    """``heads`` index heads; their weighted sum of scores ranks the tokens before."""
 
     heads: int
     head_dim: int
@@ -188,7 +185,7 @@ class Indexer:
     """Width of the compressed query that the index queries are projected from."""
     topk: int
     compressor: Compressor | None = None
-    """Index keys are of so many tokens together (DeepSeek-V4); None: each token has its own."""
+    """Index keys are of several tokens together (DeepSeek-V4); None: each token has its own."""
     tied: bool = False
     """It was never trained: all scores are equal but for tiny differences."""
 
@@ -213,7 +210,6 @@ class Indexer:
         return hidden * self.heads + keys
 
     def held_bytes(self, shard: Shard) -> float:
-        """The whole projection on every GPU."""
         return self.matrices * shard.weights.stored_bytes(shard.weights.attention)
 
     def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
@@ -246,7 +242,7 @@ class Indexer:
         return small_blocks(tokens * self.heads, 2.0 * self.head_dim + 2, self.head_dim + SCALE_BYTES)
 
     def sequence_calls(self, shard: Shard, batch: SequenceBatch) -> list[Call]:
-        """Scores and the choice; for prompts, whose kernels take plain arrays, keys are gathered from blocks first."""
+        """Scores and the choice; kernels of prompts take plain arrays, so keys are gathered from blocks first."""
         calls: list[Call] = []
         for form in batch.forms():
             if form.is_prompt:
@@ -269,7 +265,7 @@ NORMS = ("q_a_norm", "kv_a_norm")
 PLACES = 128
 """Places in a sequence that one thread block translates to places in the cache."""
 LEAST_HEADS_GATHERED = 32
-"""From so many heads on a GPU, prompts read a packed cache through a bf16 copy of it."""
+"""From this many heads on a GPU, prompts read a packed cache through a bf16 copy of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,11 +276,11 @@ class SparseLatentAttention(LatentAttention):
     indexer: Indexer | None = None
     """None: the layer reuses what the indexer of a layer before it chose."""
     head_multiple: int = 1
-    """Kernels compute heads in multiples of so many, as the engine chooses them for a GPU."""
+    """Kernels compute heads in multiples of this, as the engine chooses them for a GPU."""
     unpadded_heads: int = 0
-    """But no more than so many are computed as they are, by another kernel."""
+    """But up to this many are computed as they are, by another kernel."""
     joins_queries: bool = False
-    """The two parts of a query are copied beside each other first."""
+    """The two parts of a query are copied together first."""
 
     @property
     def label(self) -> str:
@@ -296,14 +292,12 @@ class SparseLatentAttention(LatentAttention):
         return f"DSA, {self.heads} heads, latent {self.latent_dim}, {chosen} {self.topk:,} tokens"
 
     def matrices(self, hidden: int) -> int:
-        """Those of latent attention, and of the indexer."""
         return LatentAttention.matrices(self, hidden) + (self.indexer.matrices if self.indexer else 0)
 
     def vectors(self, hidden: int) -> int:
         return LatentAttention.vectors(self, hidden) + (self.indexer.vectors(hidden) if self.indexer else 0)
 
     def held_bytes(self, shard: Shard) -> float:
-        """The indexer is whole on every GPU."""
         return LatentAttention.held_bytes(self, shard) + (self.indexer.held_bytes(shard) if self.indexer else 0.0)
 
     def entry_bytes(self, shard: Shard) -> float:
@@ -331,7 +325,6 @@ class SparseLatentAttention(LatentAttention):
         return [*calls, Call("v_expand", expand)]
 
     def sequence_calls(self, shard: Shard, batch: SequenceBatch) -> list[Call]:
-        """The indexer's kernels, and attention over what it chose."""
         calls = self.indexer.sequence_calls(shard, batch) if self.indexer else []
         heads = shard.layout.share(self.heads)
         if shard.cache_dtype != PACKED_LATENT or heads < LEAST_HEADS_GATHERED:
@@ -393,7 +386,7 @@ class CompressedAttention(Mixer):
     indexer: Indexer | None = None
     """None: all compressed tokens are looked at."""
     head_multiple: int = 1
-    """Kernels compute heads in multiples of so many, as the engine chooses them for a GPU."""
+    """Kernels compute heads in multiples of this, as the engine chooses them for a GPU."""
 
     modules = ("attn.wq_b", "attn.wkv", "attn.wo_a", "attn.wo_b")
     is_composed = True
@@ -426,7 +419,6 @@ class CompressedAttention(Mixer):
         return (self.q_lora_rank + self.o_lora_rank) * width + self.o_groups * self.o_lora_rank * hidden
 
     def vectors(self, hidden: int) -> int:
-        """Norms, sinks, and what compresses."""
         beside = self.compressor.vectors(hidden) if self.compressor else 0
         beside += self.indexer.vectors(hidden) if self.indexer else 0
         return self.q_lora_rank + self.head_dim + self.heads + beside
@@ -466,7 +458,7 @@ class CompressedAttention(Mixer):
             *shard.linear("q_b_proj", tokens, width, self.q_lora_rank, formats),
             Call("q_norm_rope_write", insert),
         ]
-        # An indexer takes longer than queries do, so that they are what runs beside it.
+        # An indexer takes longer than queries do, so queries run in parallel with it.
         queries = [replace(call, beside=True) for call in queries] if self.indexer else queries
         calls = [
             *shard.linear("qkv_a_proj", tokens, joined, shard.hidden, formats),

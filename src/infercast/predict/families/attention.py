@@ -57,7 +57,7 @@ class DecodeConstants:
     cache_share: float = 1.0
     """Of the L2 size, before a re-read batch starts to miss."""
     halved_cache_share: float = 0.55
-    """The same on chips whose L2 is two halves that may hold a line each."""
+    """The same where L2 is two halves that may each hold a copy of a line."""
     cache_sharpness: float = 10.0
     overlap: float = 2.2
 
@@ -342,7 +342,6 @@ def _tiles(a: PrefillPhysics, batch: Lengths, x: Kit) -> Tiles:
 
 
 def _cut(op: Attention, batch: Lengths, heads: int, rows: float, unit: int, x: Kit) -> Tiles:
-    """Tiles of ``rows`` queries of each of ``heads``."""
     tiles, keys, longest = _keys_of_tiles(op, batch, rows, unit, x)
     if rows > HALF_ROWS:
         # The block holds two tiles of 128 rows, and leaves the second out when it is empty.
@@ -456,7 +455,6 @@ def _build(values: Values, queries: Any, keys: Any) -> Attention:
 
 
 def _named(op: Attention, variant: str) -> Attention:
-    """The same with the kernel that a model is of."""
     return op if op.kernel or variant in ("", LATENT, ANY) else replace(op, kernel=variant)
 
 
@@ -573,7 +571,7 @@ ENCODER_FEATURES = (
     "exponential_share", "blocks_share", "dram_share", "launch_share", "log_bytes_over_l2", "log_microseconds",
 )  # fmt: skip
 WIDTHS = 32
-"""Heads are computed in whole multiples of so many values."""
+"""Heads are padded to multiples of this width."""
 LAUNCH_SHARE, TAIL = 0.75, 0.5
 
 
@@ -591,7 +589,7 @@ class EncoderAttentionPhysics:
         self.sizes = Plain.log2(op.heads), float(op.head_dim)
 
     def physics(self, size: tuple[Number, Number], *, engine: bool = False) -> Physics:
-        """So many images of so many tokens; in an ``engine`` they take as long as in a table."""
+        """Images and their tokens; an ``engine`` takes as long as a table."""
         del engine
         images, tokens = size
         a, x, op, gpu, family = self, kit_of(size[1]), self.op, self.gpu, self.family

@@ -32,7 +32,6 @@ class Batch:
         self.size: Array = np.maximum(counts.sum(axis=-1), 1.0)
 
     def total(self, values: Number) -> Number:
-        """Sum over the sequences of each batch."""
         return (values * self.counts).sum(axis=-1)
 
     def longest(self, values: Number) -> Number:
@@ -198,7 +197,7 @@ class KernelFamily:
     prompt_launch_cycles: float
     """Prefill: clock cycles of a call that does next to nothing."""
     tile_seconds: float
-    """Prefill: a block's start and end, beside its tiles."""
+    """Prefill: a block's start and end."""
     tile_seconds_per_dim: float
     """More of it for each element of the head dimension."""
     tensor_share: float
@@ -284,7 +283,6 @@ FAMILIES = {family.name: family for family in (FLASH_2, FLASH_2_SMALL, FLASH_3, 
 
 
 def family_of(gpu: Gpu) -> KernelFamily:
-    """The kernels that engines use on this chip."""
     return FAMILIES[facts_of(gpu).attention]
 
 
@@ -303,13 +301,13 @@ SCHEDULE_FEATURES: tuple[str, ...] = (
     "log_busiest_products", "log_busiest_bytes", "log_planned_tiles", "log_scheduled_us",
 )  # fmt: skip
 SMALL_ROWS = 64
-"""Batches whose packed rows fit in so many run a kernel with smaller tiles, where there is one."""
+"""Batches of up to this many packed rows run a kernel with smaller tiles, where there is one."""
 GRAPH_TOKENS, GRAPH_PARTS = 512, 32
-"""Steps of up to so many tokens run in a graph, for which the most parts of a sequence are fixed."""
+"""Steps of up to this many tokens run in a graph, which fixes the most parts of a sequence."""
 SLACK = 1.1
 """The planner gives an SM a little more than its even share, so that the last parts are not tiny."""
 START = 2.0
-"""Key tiles in whose time an item is begun and ended."""
+"""Time to begin and end an item, in key tiles."""
 SAMPLES = 24
 """Tiles of a prompt that are looked at, evenly spread, where there are more."""
 FLOOR = 9e-6
@@ -317,7 +315,7 @@ FLOOR = 9e-6
 RATE = 0.73
 """What a busy SM reaches of its peak."""
 BUSY_SMS, FEW_TILES = 0.8, 4
-"""Outside of graphs nothing is cut that fills this share of the SMs, or has so few key tiles."""
+"""Outside of graphs nothing is cut that fills this share of the SMs, or has no more key tiles."""
 MOST_PARTS, NEAR_BEST = 128, 0.85
 """Else into the fewest of these parts that fill rounds nearly as well as the best number of them."""
 
@@ -370,7 +368,6 @@ class Schedule:
         ]
 
     def _tile(self, longest_queries: Number, x: Kit) -> tuple[Number, Number]:
-        """Rows and keys of a tile, for each batch."""
         (rows, keys), small = self.usual, self.small
         if small is None:
             return x.like(longest_queries, rows), x.like(longest_queries, keys)

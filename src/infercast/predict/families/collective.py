@@ -46,7 +46,6 @@ def merge(x: Kit, first: Number, one: Callable[[], Timed], other: Callable[[], T
 
 
 def shorter(x: Kit, one: Timed, other: Timed) -> Timed:
-    """``one`` where it takes less time, else ``other``."""
     return merge(x, one.seconds < other.seconds, lambda: one, lambda: other)
 
 
@@ -63,7 +62,7 @@ def delay(gpu: Gpu, clock_power: float) -> float:
 
 
 def is_switched(gpu: Gpu, gpus: int) -> bool:
-    """Whether a switch that reduces joins so many of them."""
+    """Whether a switch that reduces joins these GPUs."""
     return facts_of(gpu).switch_share > 0.0 and gpu.is_linked(gpus)
 
 
@@ -90,7 +89,7 @@ SHORT = _Protocol(4.95e-6, 0.73e-6, 1.0, 0.0, 0.60)
 BULK = _Protocol(10.8e-6, 0.39e-6, 0.84, 0.40, 0.68)
 SWITCH = _Protocol(31e-6, 0.0, 0.72, 0.0, 0.68)
 EXCHANGE = _Protocol(11.0e-6, 0.04e-6, 0.73, 0.20, 0.77)
-# A ring turns to the bulk protocol where a GPU's share of the message would fill its links for so long.
+# A ring turns to the bulk protocol where a GPU's share of the message would fill its links for this long.
 BULK_FROM = 1.4e-6
 # A short exchange: seconds of the kernel and of each further GPU, and bytes a second to one peer.
 PEER_LATENCY, PEER_STEP, PEER_RATE = 6.1e-6, 0.38e-6, 5.9e9
@@ -101,7 +100,6 @@ PCIE_DELAY = 1.63
 
 
 def library(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
-    """The algorithm and protocol that NCCL picks."""
     passes = 2 if op.kind == "all_reduce" else 1
     carried = op.link_share * message
 
@@ -182,7 +180,6 @@ def engine_kernel(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
 
 @cache
 def _engines() -> dict[str, dict[str, Any]]:
-    """What is known of each engine's own kernels."""
     return tomllib.loads(DATA.joinpath("all_reduce.toml").read_text(encoding="utf-8"))
 
 
@@ -194,7 +191,7 @@ def _limits(op: Collective, gpu: Gpu, kernels: str) -> Mapping[Any, int]:
 
 
 def _limit(limits: Mapping[Any, int], gpus: int) -> int:
-    """Bytes that a kernel for so many GPUs ends at."""
+    """Largest message of a kernel for this number of GPUs."""
     return next((size for most, size in limits.items() if gpus <= int(most)), 0)
 
 
@@ -247,7 +244,6 @@ RANK_SKEW = 1.2e-6
 
 
 def _inside(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
-    """A collective over the GPUs of one node."""
     if op.kind == "send_recv":  # one pair after the other, over what joins them all
         joined = gpu if gpu.is_linked(op.gpus) else replace(gpu, nvlink_bandwidth=0.0)
         return library(replace(op, gpus=2), joined, message, x)
@@ -273,7 +269,7 @@ def _between_nodes(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
 
 
 class CollectivePhysics:
-    """Collectives of one kind over so many GPUs: of one node, or of several that a network joins."""
+    """Collectives of one kind over the GPUs of one node, or of several that a network joins."""
 
     def __init__(self, op: Collective, gpu: Gpu) -> None:
         self.op, self.gpu = op, gpu
@@ -282,7 +278,7 @@ class CollectivePhysics:
         self.late = RANK_SKEW * log2(max(op.gpus, 1))
 
     def physics(self, message: Number, *, engine: bool = False) -> Physics:
-        """Messages of so many bytes. Between the other kernels of an ``engine`` the last GPU to come is waited for."""
+        """Messages by their bytes. In an ``engine`` all GPUs wait for the last one to arrive."""
         op, gpu, x = self.op, self.gpu, kit_of(message)
         message = x.larger(message, 1.0)
         inside = _between_nodes if self.is_spread else _inside

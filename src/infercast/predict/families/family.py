@@ -66,13 +66,11 @@ def floats(size: Size) -> Array:
 
 
 def float_pairs(first: Size, second: Size) -> tuple[Array, Array]:
-    """Two sizes of many kernels."""
     one, other = np.broadcast_arrays(floats(first), floats(second))
     return one, other
 
 
 def lone_pair(first: Size, second: Size) -> tuple[float, float] | None:
-    """Two sizes that are one number each."""
     one, other = lone(first), lone(second)
     return None if one is None or other is None else (one, other)
 
@@ -118,7 +116,7 @@ class Ceiling:
     """What the ceilings of a family are learned from."""
 
     features: tuple[str, ...] = ()
-    """What it has beside what all families have."""
+    """On top of those of all families."""
     shape: Callable[[Any, Gpu], list[Any]] = lambda *_: []
     """The values of those features."""
     variant: Callable[[Any], str] = lambda _: ""
@@ -139,8 +137,8 @@ class Family:
     position: int = 100
     """Where it stands among all, where they are listed."""
     archive: str = ""
-    """Which archive beside the main one holds its models (``recurrent``: ``kernels-recurrent.npz``); empty: the main
-    one. Those who never ask for such kernels do not read it."""
+    """Which archive holds its models (``recurrent``: ``kernels-recurrent.npz``), read on first use; empty: the main
+    one."""
     op: type
     accepts: Callable[[Any], bool] = lambda _: True
     """Whether it is this one by the sizes of an operator, where those of one class are of several families."""
@@ -149,7 +147,7 @@ class Family:
     step_sizes: tuple[str, ...]
     """Fields of the operator that a step decides; the others are the model's and say which kernel it is."""
     split: Callable[[Any], tuple[Op, Op | None]] = lambda op: (op, None)
-    """A launch whose two halves were learned apart, as prompts and decoding sequences."""
+    """A launch of two parts that were learned separately, prompts and decoding sequences."""
 
     sizes: Callable[[Any], Any]
     """What a step decides of kernels, as arrays ..."""
@@ -165,13 +163,13 @@ class Family:
     timed_by: Callable[[Any, str], Any] | None = None
     """An operator as an engine's tables time it, where they differ in what they time with it."""
     core_key: Callable[[Any], object] = lambda _: None
-    """What a core is made for, beside its GPU; None: it is not worth keeping."""
+    """Key of a core on a GPU; None: it is not worth keeping."""
     features: Mapping[str, tuple[str, ...]]
     """Sets of features by name; the family's own set has its name."""
     feature_set: Callable[[str, str, str], str] | None = None
     """Which set a model has, by its GPU, engine and variant; None: always the family's own."""
     shares: tuple[str, ...] = ()
-    """Pipes whose shares of the time are features (``tensor_share`` and so on)."""
+    """Pipes with their share of the time among the features (``tensor_share`` and so on)."""
     scheduled: int | None = None
     """The feature that holds what the kernel's own schedule takes, which models of a sweep are a factor of."""
     worth_measuring: Callable[[Array], Array] = lambda features: np.arange(len(features))
@@ -195,7 +193,7 @@ class Family:
     variants: Callable[[Any, Gpu, KernelProfile], tuple[str, ...]]
     """What splits it into separately learned kernels (format and library), first choice first."""
     table: Callable[[Any, Gpu, KernelProfile], str] | None = None
-    """Under which name an engine's profile says whose tables to use, if not under the family's."""
+    """The key of an engine's profile that lists the tables to use, if not the family's name."""
     is_measured: Callable[[Any, Gpu], bool] = lambda *_: True
     """Whether kernels like this one can be in a table at all."""
 
@@ -213,11 +211,11 @@ class Family:
     is_chip_bound: bool = True
     """Whether what a chip has bounds how much longer than on a sibling it can take."""
     servers: Callable[[Any, Gpu], list[Gpu]] = lambda *_: []
-    """The same GPU in all places it may be in, where that matters and nobody says."""
+    """The same GPU in all servers it may be in, where that matters and is unknown."""
     spread: Mapping[str, float] = field(default_factory=dict)
     """By what operators are called: 90th percentile of measured / roofline latency."""
     typical: Callable[[Any], tuple[str, ...]] = lambda op: (op.family,)
-    """Rows of typical.toml that say what it reaches on GPUs that nobody measured, first choice first."""
+    """Rows of typical.toml with its efficiency on GPUs that were not measured, first choice first."""
     ceiling: Ceiling
 
     def hard_limits(self, op: Op, gpu: Gpu) -> dict[str, Array]:

@@ -42,7 +42,7 @@ WIDE = ("bf16", "fp16", "fp32", "tf32")
 """Formats that are multiplied as they are stored, or in another of them."""
 
 CUT = 1.1
-"""A product whose tensor cores could be so many times as fast is sold with a lower rate; less is rounding."""
+"""A board this many times below the rate of its tensor cores is sold with a lower one; less is rounding."""
 
 Product = TypeVar("Product", Gemm, MoE)
 
@@ -253,7 +253,7 @@ NUMBER = 2 * len(TILES) - 1
 """Bits that hold a candidate's number: a tile, or a tile with a split."""
 
 TilePipes = tuple[Number, Number, Number, Number, Number]
-"""Seconds of tensor cores, L2 and latency; how many times longer DRAM takes so few blocks; seconds of storing."""
+"""Seconds of tensor cores, L2 and latency; how many times longer DRAM takes for few blocks; seconds of storing."""
 Traffic = tuple[Number, Number]
 """Share of a product's bytes that come from DRAM, and seconds that all take with all of the bandwidth."""
 Plan = tuple[Tile, Number, Number, TilePipes, Number]
@@ -282,7 +282,6 @@ class Shapes:
         return miss, self.moved * (miss * a.miss_byte + a.warm_byte)
 
     def part(self, some: Array) -> Shapes:
-        """Some of an array of products."""
         part = object.__new__(Shapes)
         for name in Shapes.__slots__:
             value = getattr(self, name)
@@ -292,7 +291,7 @@ class Shapes:
 
 
 def pipes_of(a: Machine, x: GemmKit, tile: Tile, rounds: Number, k: Number, latency: Number) -> TilePipes:
-    """For rounds of this tile, each over so much of ``k`` and at least so long."""
+    """For rounds of this tile, each over ``k`` and at least as long as ``latency``."""
     busiest = x.ceil(rounds) * a.whole
     busiest += rounds * a.part
     busiest = x.at_least_one(busiest)
@@ -408,7 +407,7 @@ class _Race:
         self.best = best or [np.full(dram.size, np.iinfo(self._bits).max, dtype=self._bits) for dram in traffics]
 
     def could_lose(self, added: Array) -> Array:
-        """Whether a candidate that takes ``added`` beside its traffic could be faster under any of them."""
+        """Whether a candidate that takes ``added`` on top of its traffic could be faster under any of them."""
         could: Array = np.zeros(added.size, dtype=np.bool_)
         for dram, best in zip(self._traffics, self.best, strict=True):
             least = dram + added
@@ -498,7 +497,6 @@ _TABLE = np.array([(*kernel, STEP_CYCLES[kernel[2]]) for kernel in KERNELS]).T
 
 
 def is_known(op: Gemm, gpu: Gpu) -> bool:
-    """Whether these are the kernels of such products."""
     return op.dtype == "fp8" and op.weight_dtype in ("", None, "fp8") and facts_of(gpu).fp8_products == "cutlass"
 
 
@@ -544,7 +542,6 @@ def _kernel(m: float, n: float, k: float) -> int:
 
 
 def _kernels(m: Array, n: Array, k: Array) -> Array:
-    """The same of many products."""
     which = 4 - (m <= MORE).astype(np.intp) - (m <= SOME) - ((m <= SOME) & (n <= NARROW))
     which[m <= FEW] = 0
     which[(m >= MANY) & (k >= DEEP)] = 5
@@ -552,7 +549,7 @@ def _kernels(m: Array, n: Array, k: Array) -> Array:
     return which
 
 
-# What a learner is told of a matrix product.
+# Features of a matrix product.
 #
 # Trees only ask whether a value is above a border, so logarithms need not be taken to walk them: columns are made in
 # their own units, and ``log_`` in a name says how a learner sees them.
@@ -560,7 +557,7 @@ def _kernels(m: Array, n: Array, k: Array) -> Array:
 
 SHARES = ("tensor", "l2", "latency", "dram", "store", "reduce", "launch", "quantise")
 """The terms of an estimate: the first four overlap, the others add up."""
-# Tiles whose last-round fill is told to the learner: libraries choose among these and others.
+# Tiles with a feature for the fill of their last round: libraries choose among these and others.
 FILL_TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128), (192, 192))
 # fmt: off
 FEATURES: tuple[str, ...] = (
@@ -702,7 +699,6 @@ def swept_products(op: Gemm, gpu: Gpu) -> GemmPhysics:
 
 
 def sizes_of(op: Gemm) -> Sizes:
-    """Rows, columns and depths side by side."""
     m, n, k = np.broadcast_arrays(*(np.atleast_1d(np.asarray(size, dtype=np.float64)) for size in (op.m, op.n, op.k)))
     return m, n, k
 
@@ -718,7 +714,7 @@ ROOFLINE_TILES = ((16, 64), (32, 64), (64, 64), (64, 128), (128, 128), (128, 256
 TILE = 128
 """Rows and columns of the usual one."""
 COPIES = 6
-"""Tables go round so many copies of the weights."""
+"""Copies of the weights that tables go round."""
 USUAL = "usual"
 """The kernel that multiplies a format on most chips: cuBLAS, CUTLASS by the row, DeepGEMM by the block."""
 SERVED = 9.0

@@ -37,8 +37,6 @@ class _Short(NamedTuple):
 
 
 class _CompiledKernel(NamedTuple):
-    """What a kernel can do."""
-
     floor: float
     """Seconds of an empty launch at ``REFERENCE_CLOCK``."""
     dram: float
@@ -50,7 +48,7 @@ class _CompiledKernel(NamedTuple):
     port: float
     """Bytes a cycle that a multiprocessor moves with its blocks together."""
     row: float
-    """Cycles of a row beside its bytes."""
+    """Cycles of a row on top of its bytes."""
     overlap: float
     """How sharply the slowest pipe decides."""
     chunk: float = 0.0
@@ -86,7 +84,6 @@ COMPILED = {
 
 
 def compiled_terms(op: Elementwise, rows: Number, gpu: Gpu, x: Kit) -> tuple[Number, dict[str, Number]]:
-    """Seconds in all, and of each pipe."""
     kernel = COMPILED[op.kind or op.family]
     row_bytes, reduced = op.read_per_row + op.written_per_row, op.reduced
     moved = rows * row_bytes
@@ -114,7 +111,7 @@ def compiled_terms(op: Elementwise, rows: Number, gpu: Gpu, x: Kit) -> tuple[Num
 # Those that an engine's compiler writes are timed above. Of the others one thread block takes one row. The
 # time is that of the slowest of four pipes: DRAM for what L2 does not hold, L2 for everything, the multiprocessor's own
 # load and store rate, and starting and streaming one block after another; a launch floor comes on top. How much of the
-# traffic L2 holds depends on who wrote it: softly in a model, where a kernel reads what the last one wrote; with a
+# traffic L2 holds depends on the writer: softly in a model, where a kernel reads what the last one wrote; with a
 # cliff in the quantising tables, which replay one buffer.
 
 
@@ -167,7 +164,7 @@ KERNELS = {
     "embedding": _Kernel(1.9e-6, 0.80, 0.5, 1.5, 26.0, 200.0, 64.0),
     "sampling": _Kernel(36.0e-6, 0.82, 0.8, 1.5, 26.0, 300.0, 64.0),
     "sorted_sampling": _Kernel(350.0e-6, 0.82, 0.3, 1.5, 1e3, 0.0, 1e9),
-    # Nobody measured these: the floor of a Triton kernel, and adapters that come from memory in every step.
+    # Not measured: the floor of a Triton kernel, and adapters that come from memory in every step.
     "lora_shrink": _Kernel(2.5e-6, 0.80, 0.05, 1.8, 30.0, 20.0, 1e6),
     "lora_expand": _Kernel(2.5e-6, 0.80, 0.05, 1.8, 30.0, 20.0, 1e6),
     "quantise": _Kernel(1.88e-6, 0.90, 1.03, 24.0, 27.0, 170.0, 20.0),
@@ -175,13 +172,11 @@ KERNELS = {
 
 
 class MemoryBoundPhysics:
-    """Kernels of one kind on one GPU that only move bytes."""
-
     def __init__(self, op: Elementwise, gpu: Gpu) -> None:
         self.op, self.gpu = op, gpu
 
     def physics(self, rows: Number, *, engine: bool = False) -> Physics:
-        """So many rows; in an ``engine`` they take as long as in a table."""
+        """By rows; an ``engine`` takes as long as a table."""
         del engine
         op, gpu, x = self.op, self.gpu, kit_of(rows)
         row_bytes = op.read_per_row + op.written_per_row
@@ -205,7 +200,6 @@ class MemoryBoundPhysics:
 
 
 def _terms(op: Elementwise, rows: Number, gpu: Gpu, kernel: _Kernel, x: Kit) -> tuple[Number, dict[str, Number]]:
-    """Seconds in all, and of each pipe."""
     row_bytes = op.read_per_row + op.written_per_row
     moved = rows * row_bytes + op.shared_read
     missed = x.miss_share(moved, gpu.l2_bytes * kernel.cache, kernel.cliff)

@@ -59,7 +59,7 @@ class Style(NamedTuple):
     between: float = 0.86
     """Shares of the peaks that are reached: tensor cores, L2 into an SM, memory, and L2 or memory between products."""
     latency: float = 5.5e-7
-    """Seconds of a tile beside its steps ..."""
+    """Seconds of a tile on top of its steps ..."""
     step: float = 0.0
     """... and of each step over 128 of its depth at least, at the reference clock."""
     rounding: float = 0.05
@@ -88,7 +88,7 @@ class Style(NamedTuple):
         return self.launches * by_clock + self.per_expert * op.experts
 
     def sort(self, pairs: Number, x: Kit) -> Number:
-        """Seconds to put so many pairs in the order of their experts."""
+        """Seconds to put pairs in the order of their experts."""
         return pairs * self.pair + x.where(pairs > ONE_BLOCK, self.sorting, 0.0)
 
     def rate(self, op: MoE, gpu: Gpu, kernel: str) -> float:
@@ -185,7 +185,7 @@ def route(op: MoE, tokens: Number, heights: Array, x: Kit) -> RoutedTokens:
 
 
 def _of_tokens_seen(op: MoE, tokens: Number, rows: Number, x: Kit) -> Number:
-    """All pairs of the tokens of which a GPU has so many: in equal shares each token comes once, else by chance."""
+    """Number of (token, expert) pairs on this GPU; deterministic under balanced routing, otherwise the expectation."""
     if op.routing.startswith("balanced"):
         return x.smaller(rows * op.topk, tokens * op.topk)
     share = x.smaller(rows / (tokens * op.topk), 1 - 1e-9)
@@ -314,7 +314,7 @@ class ExpertPhysics:
         self.formats = self.weight, self.activation, op.num_local / op.experts, op.inter & -op.inter, op.matrices
 
     def physics(self, tokens: Number, *, engine: bool = False) -> Physics:
-        """So many tokens. In a table small weights may still be in L2 from the last call; in an ``engine`` never.
+        """By tokens. In a table small weights may still be in L2 from the last call; in an ``engine`` never.
 
         Features are always as in the tables.
         """
@@ -349,7 +349,6 @@ class ExpertPhysics:
         return Physics(seconds, terms, features, tabled / seconds)
 
     def _cut(self, tile: _Tile, blocks: Number, x: Kit) -> _Cut:
-        """So many row blocks by one tile."""
         ceil, sms, (rows, across, multiply, feed) = x.ceil, self.gpu.sms, tile
         rounds_up, rounds_down = blocks * across[0] / sms, blocks * across[1] / sms
         up = rounds_up + self.style.rounding * (ceil(rounds_up) - rounds_up)
@@ -388,7 +387,6 @@ class ExpertPhysics:
 
 
 def _tile(op: MoE, gpu: Gpu, style: Style, rows: int, cols: int, products: Sequence[tuple[int, int]]) -> _Tile:
-    """On products of these widths and depths."""
     activation, weight = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
     peak = multiplying(op, gpu) * gpu.sustained_fraction**0.5 * style.rate(op, gpu, op.kernel)
     slower = facts_of(gpu).misaligned_experts if op.inter % 16 else 1.0
@@ -425,14 +423,14 @@ def between(op: MoE, gpu: Gpu, tokens: Number, rows: Number, x: Kit, style: Styl
 
 TILES = (16, 32, 64, 128)
 SAME_KERNEL = {"marlin": "int4/marlin"}
-"""A kernel that multiplies all its formats alike, and the format whose tables say most: Marlin's experts were measured
+"""A kernel that multiplies all its formats alike, and the format with most tables: Marlin's experts were measured
 in ten layouts of experts as int4, as mxfp4 in one that has 896 of them, and in no other format."""
 OTHERWISE = "triton"
-"""Whose kernel multiplies experts of a format that an engine has no other for."""
+"""The kernel of formats that an engine has no other for."""
 
 
 def expert_kernel(op: MoE, gpu: Gpu, profile: KernelProfile) -> str:
-    """Whose kernel multiplies these experts on this GPU."""
+    """The kernel that multiplies these experts on this GPU."""
     if op.kernel or gpu.kernels not in profile.experts:
         return op.kernel or OTHERWISE
     stored = stored_format(op)
@@ -459,7 +457,6 @@ def _variants(op: MoE, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
 
 
 def _named(op: MoE, variant: str) -> MoE:
-    """The same with the kernel that a model is of."""
     kernel = variant.partition("/")[2]
     return op if op.kernel or kernel == ANY else replace(op, kernel=kernel)
 

@@ -78,7 +78,7 @@ LIBRARIES: dict[tuple[str, str], Library] = {
     ("mamba2", CUTE): Library(13400, 20, 20400, 20400, 5000, 0, 0, 0.18, 0.57),
 }
 FUSED = (FLASHINFER, CUTE)
-"""Libraries whose kernel keeps everything between chunks on the chip."""
+"""Libraries with one kernel that keeps everything between chunks on the chip."""
 CLIFF = 4.0
 SCAN_OVERLAP = 4.0
 SCAN_UNIT = 64.0 * 128.0 * 128.0
@@ -154,7 +154,7 @@ def _scan_sizes(a: ScanPhysics, batch: Lengths) -> _ScanSizes:
 
 
 def _scan_terms(a: ScanPhysics, of: _ScanSizes, slower: float, x: Kit) -> tuple[Number, dict[str, Number]]:
-    """Seconds in all, and of each part; independent chunks take so many times longer than in a table."""
+    """Seconds in all, and of each part; independent chunks are ``slower`` than in a table."""
     library, unit, rounds = a.library, a.cycle * a.scale, x.ceil(of.blocks / a.gpu.sms)
     independent = of.chunks * library.chunk * a.scale + of.tokens * library.token
     terms = {
@@ -175,7 +175,6 @@ def _scan_terms(a: ScanPhysics, of: _ScanSizes, slower: float, x: Kit) -> tuple[
 def _scan_features(
     a: ScanPhysics, batch: Lengths, of: _ScanSizes, terms: dict[str, Number], seconds: Number
 ) -> list[Number]:
-    """The columns of ``SCAN_FEATURES``."""
     x, op, sms = batch.x, a.op, a.gpu.sms
     return [
         *x.logs(of.sequences, batch.longest(batch.queries), of.tokens / of.sequences),
@@ -272,7 +271,7 @@ class ConvolutionPhysics:
         self.op, self.gpu, self.kernel = op, gpu, CONVOLUTION_KERNELS[kernel, op.update]
 
     def physics(self, size: tuple[Number, Number], *, engine: bool = False) -> Physics:
-        """So many tokens of so many sequences; in an ``engine`` they take as long as in a table."""
+        """Tokens and their sequences; an ``engine`` takes as long as a table."""
         del engine
         op, gpu, kernel, (tokens, sequences) = self.op, self.gpu, self.kernel, size
         x, value = kit_of(tokens), bytes_of(op.dtype)
@@ -333,11 +332,11 @@ class _UpdateKernel(NamedTuple):
     block: float
     """Cycles of a multiprocessor with one state ..."""
     wide: float = 0.0
-    """... and the power of its width that they grow by beside its size: rows of a state are held in registers."""
+    """... and the power of its width that they grow by on top of its size: rows of a state are held in registers."""
     tuned: int = 0
     """The values of a head for which vLLM has a tuned launch, if not for all; ..."""
     untuned: float = 1.0
-    """... all others take so many times the cycles: decode steps of Nemotron Nano 9B v2, whose heads have 80 values."""
+    """... all others take this many times the cycles: decode steps of Nemotron Nano 9B v2 with heads of 80 values."""
 
 
 UPDATE_KERNELS = {
@@ -354,7 +353,7 @@ class StateUpdatePhysics:
         self.op, self.gpu, self.kernel = op, gpu, UPDATE_KERNELS[op.kind]
 
     def physics(self, rows: Number, *, engine: bool = False) -> Physics:
-        """So many sequences; in an ``engine`` their states are cold."""
+        """By sequences; in an ``engine`` their states are cold."""
         op, gpu, kernel, x = self.op, self.gpu, self.kernel, kit_of(rows)
         one = replace(op, rows=1)
         states, moved = rows * one.state_bytes, rows * (one.bytes_read + one.bytes_written)
@@ -390,12 +389,11 @@ class StateUpdatePhysics:
 
 
 def _named(op: Any, variant: str) -> Any:
-    """The same with the kernel that a model is of."""
     return op if op.kernel else replace(op, kernel=variant.partition("/")[2])
 
 
 def scan_kernel(op: Scan, gpu: Gpu, profile: KernelProfile) -> str:
-    """Whose kernel scans these prompts on this GPU."""
+    """The library that scans these prompts on this GPU."""
     return op.kernel or profile.scans.get(gpu.kernels, {}).get(op.kind, TRITON)
 
 

@@ -83,8 +83,6 @@ FEW = 64
 
 
 class TopKPhysics:
-    """Top-k of one indexer on one GPU."""
-
     def __init__(self, op: TopK, gpu: Gpu) -> None:
         self.op, self.gpu, self.phase = op, gpu, phase_of(op)
         self.kernel = CHOICE_CONSTANTS if op.topk > FEW else BLOCKS
@@ -132,7 +130,7 @@ class TopKPhysics:
 #
 # A thread block takes one new token and up to 64 of its heads (or one key-value head with its group) and walks through
 # the places that were chosen for it, 64 keys at a time: what it gathers comes through L2, what it multiplies fills a
-# whole tile. Kernels that are told how many of the places are taken stop there; others walk through all of them.
+# whole tile. Kernels that know how many of the places are taken stop there; others walk through all of them.
 # Kernels for decoding cut the walk over idle SMs and add the parts up.
 
 
@@ -181,8 +179,6 @@ ATTENTION_KERNELS = {
 
 
 class SparseAttentionPhysics:
-    """Sparse attention of one layout of heads on one GPU."""
-
     def __init__(self, op: SparseAttention, gpu: Gpu) -> None:
         self.op, self.gpu, self.phase = op, gpu, phase_of(op)
         self.kernel = kernel = ATTENTION_KERNELS.get((op.kind, self.phase), LATENT)
@@ -198,7 +194,7 @@ class SparseAttentionPhysics:
         self.tile_tensor = 2.0 * self.rows * ATTENTION_KEYS * (op.head_dim + op.value_dim) / rate
         key_bytes = op.bytes_per_key / op.kv_heads
         self.tile_gather = ATTENTION_KEYS * key_bytes / (kernel.gather * gpu.boost_clock)
-        # FlashMLA's kernel for a packed cache is not told how many places are taken.
+        # FlashMLA's kernel for a packed cache does not know how many places are taken.
         self.walks_all = op.kind == "mla" and self.narrow
         # FlashMLA's kernel for a bf16 cache is that of prompts; where FlashAttention has one, it cuts the walk.
         attention = facts_of(gpu).attention
@@ -388,13 +384,10 @@ class SparseModule(Batch):
 
 
 class SparseModulePhysics:
-    """The sum of a module's kernels on one GPU."""
-
     def __init__(self, op: SparseModule, gpu: Gpu) -> None:
         self.op, self.gpu = op, gpu
 
     def physics(self, size: LengthArrays, *, engine: bool = False) -> Physics:
-        """One module for each batch."""
         del engine
         op, terms = self.op, {name: getattr(self.op, name) for name in PARTS}
         seconds = sum(terms.values())
@@ -476,7 +469,7 @@ def _attention_work(op: SparseAttention, batch: Lengths) -> tuple[Quantity, Quan
 
 
 def _choice_variants(op: TopK, *_: object) -> tuple[str, ...]:
-    """Few blocks are chosen by another kernel than many keys; nobody measured ties."""
+    """Few blocks are chosen by another kernel than many keys; ties were not measured."""
     what = f"{TIED} " if op.tied else f"{BLOCK_CHOICE} " if op.topk <= FEW else ""
     return (f"{what}{phase_of(op)}",)
 
@@ -679,8 +672,6 @@ HYPER_KERNELS = {"pre": HyperConstants(8.0e-6, 0.85, 600.0), "post": HyperConsta
 
 
 class HyperConnectionPhysics:
-    """One half on one GPU."""
-
     def __init__(self, op: HyperConnection, gpu: Gpu) -> None:
         self.op, self.gpu, self.kernel = op, gpu, HYPER_KERNELS[op.half]
         width = op.streams * op.hidden
@@ -689,7 +680,7 @@ class HyperConnectionPhysics:
         self.shared = 4.0 * op.weights * width if op.half == "pre" else 0.0
 
     def physics(self, rows: Number, *, engine: bool = False) -> Physics:
-        """So many tokens; in an ``engine`` they take as long as in a table."""
+        """By tokens; an ``engine`` takes as long as a table."""
         del engine
         x, gpu, kernel = kit_of(rows), self.gpu, self.kernel
         moved = rows * self.row_bytes + self.shared
