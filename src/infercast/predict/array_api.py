@@ -1,4 +1,8 @@
-"""Arithmetic of kernel formulas on one float or on arrays, and the terms that such a formula returns."""
+"""Arithmetic of kernel formulas on one float or on arrays, and the terms that such a formula returns.
+
+`Plain` and `Arrays` have the few functions that floats and arrays spell differently, so that one formula serves both;
+`Floats`, `Doubles` and `Singles` are the same for matrix products, which come by the million.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-
-# What a physics core returns, and the few functions that all cores share.
-
 
 Array = npt.NDArray[Any]
 Number = Any
@@ -60,12 +61,6 @@ def fill(blocks: Array, sms: int) -> Array:
 def columns(*parts: Array | float) -> Array:
     """Features side by side, each of them without gaps in memory."""
     return np.stack(np.broadcast_arrays(*(np.asarray(part, dtype=np.float64) for part in parts))).T
-
-
-# One formula for one kernel and for many: the few functions that plain floats and arrays spell differently.
-#
-# An estimate of one kernel in plain floats is twenty times as fast as in arrays of one, and as exact. `Floats`,
-# `Doubles` and `Singles` below are the like for matrix products, which come by the million.
 
 
 class Arrays:
@@ -145,7 +140,7 @@ class Samples(Arrays):
 
 
 class Plain:
-    """One kernel."""
+    """One kernel in plain floats: twenty times as fast as arrays of one, and as exact."""
 
     ceil: Any = math.ceil
     floor: Any = math.floor
@@ -263,12 +258,6 @@ def kit_of(size: Number) -> Kit:
     return Arrays if isinstance(size, np.ndarray) else Plain
 
 
-# One formula for one kernel and for millions: the few functions that floats and arrays spell differently.
-#
-# Python's own floats are ten times as fast as arrays of one. Arrays in single precision are twice as fast as in double,
-# and their powers, which numpy takes slowly, are polynomials that are right to five digits.
-
-
 CHUNK = 98_304
 """Kernels in single precision at once: what is worked on stays in the processor's cache."""
 HARDLY_CACHED = 0.25
@@ -338,7 +327,7 @@ class Doubles:
 
 
 class Singles(Doubles):
-    """Many kernels, to five digits."""
+    """Millions of products: twice as fast as in double precision, with powers by polynomials right to five digits."""
 
     dtype = np.float32
     _ones = np.ones(CHUNK, dtype=np.float32)

@@ -82,9 +82,6 @@ def features_of(op: Op, gpu: Gpu) -> Array:
     return np.column_stack(np.broadcast_arrays(*(np.asarray(part, dtype=np.float64) for part in parts)))
 
 
-# Estimates as they would be if some kernels were as good as the best of their shape.
-
-
 Signature = tuple[Any, ...]
 
 

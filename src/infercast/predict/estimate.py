@@ -91,9 +91,6 @@ def total(parts: Iterable[tuple[Estimate, int]]) -> Estimate:
     return Estimate(seconds, low, high, source, bound)
 
 
-# Prompts and decoding sequences in one launch of attention: kernels were learned on the one or the other.
-
-
 ADDED_SHARE, SHARED_SECONDS = 1.1, 14e-6
 """Of the shorter half, what comes on top of the longer one, once what both need once is taken off."""
 SLOWED_SHARE, SLOWED_SECONDS, BESIDE_SECONDS = 0.52, 250e-6, 10e-6
@@ -154,9 +151,6 @@ def join(prompts: Estimate, decodes: Estimate, padded: Any = 0.0) -> Estimate:
         prompts.source,
         longer.bound,
     )
-
-
-# Kernels on a second stream: short ones cost a step nothing.
 
 
 HIDDEN_SECONDS = 8e-6

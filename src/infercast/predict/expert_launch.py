@@ -180,16 +180,6 @@ class Blocks(NamedTuple):
     """Those that the grid has: the host does not know how full experts are."""
 
 
-class _Product(NamedTuple):
-    """Seconds of one product and of its pipes."""
-
-    seconds: Array
-    tensor: Array
-    feed: Array
-    latency: Array
-    dram: Array
-
-
 class Times(NamedTuple):
     """Seconds of each configuration, and of its parts, both products together."""
 
@@ -222,23 +212,13 @@ def row_blocks(op: MoE, tiles: Tiles) -> Blocks:
 def time_tiles(op: MoE, gpu: Gpu, tiles: Tiles, constants: Constants = FITTED) -> Times:
     """Time one layer's experts, one token count, under every configuration."""
     spread = row_blocks(op, tiles)
-    up = (op.matrices - 1) * op.inter
-    first = _product(op, gpu, tiles, spread, (up, op.hidden), constants)
-    second = _product(op, gpu, tiles, spread, (op.hidden, op.inter), constants)
+    shapes = ((op.matrices - 1) * op.inter, op.hidden), (op.hidden, op.inter)
+    both = zip(*(_product(op, gpu, tiles, spread, shape, constants) for shape in shapes), strict=True)
+    products, *pipes = (first + second for first, second in both)
     tokens, rows = np.atleast_1d(np.asarray(op.tokens, dtype=np.float64)), np.array([spread.rows])
     others = float(between(op, gpu, tokens, rows, Arrays)[0]) + SMALL_KERNELS + PER_EXPERT * op.experts
-    resident = blocks_per_sm(tiles, op.dtype, gpu)
-    return Times(
-        seconds=first.seconds + second.seconds + others,
-        products=first.seconds + second.seconds,
-        tensor=first.tensor + second.tensor,
-        feed=first.feed + second.feed,
-        latency=first.latency + second.latency,
-        dram=first.dram + second.dram,
-        padding=spread.blocks * tiles.rows / spread.rows,
-        weight_reads=spread.blocks / spread.hit,
-        resident=resident,
-    )
+    padding, weight_reads = spread.blocks * tiles.rows / spread.rows, spread.blocks / spread.hit
+    return Times(products + others, products, *pipes, padding, weight_reads, blocks_per_sm(tiles, op.dtype, gpu))
 
 
 LINE, ALIGNED, SPILLING = 128, 16, 2.5
@@ -247,8 +227,10 @@ SMALL_KERNELS, PER_EXPERT = 8e-6, 2e-8
 """Sorting tokens by expert, and starting what lies between the products."""
 
 
-def _product(op: MoE, gpu: Gpu, tiles: Tiles, spread: Blocks, shape: tuple[int, int], constants: Constants) -> _Product:
-    """One grouped product, ``shape`` being the width of its result and its depth."""
+def _product(
+    op: MoE, gpu: Gpu, tiles: Tiles, spread: Blocks, shape: tuple[int, int], constants: Constants
+) -> tuple[Array, ...]:
+    """Seconds of one grouped product and of its pipes; ``shape`` is the width of its result and its depth."""
     width, inner = shape
     depth = np.minimum(tiles.depth, SCALE_BLOCK) if op.dtype == "fp8_block" else tiles.depth
     value = float(np.floor(bytes_of(op.dtype)))
@@ -275,7 +257,7 @@ def _product(op: MoE, gpu: Gpu, tiles: Tiles, spread: Blocks, shape: tuple[int, 
     latency = rounds * alone + idle
     traffic = _traffic(op, gpu, tiles, spread, shape, value)
     dram = traffic / (gpu.dram_bandwidth * constants.memory * lines)
-    return _Product(soft_max(constants.overlap, tensor, feed, latency, dram), tensor, feed, latency, dram)
+    return soft_max(constants.overlap, tensor, feed, latency, dram), tensor, feed, latency, dram
 
 
 def _tensor_rate(op: MoE, gpu: Gpu, tiles: Tiles, wide: Array, constants: Constants) -> Array:

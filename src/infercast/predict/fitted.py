@@ -24,9 +24,6 @@ from infercast.predict.families import FAMILIES
 from infercast.predict.families.family import Family
 from infercast.predict.forest import Array, Forest
 
-# What learned models are fed with: the names of their features, and the source that computes them.
-
-
 PACKAGE = Path(__file__).parents[1]
 
 FEATURES = {name: names for family in FAMILIES.values() for name, names in family.features.items()}
@@ -135,12 +132,6 @@ def _is_docstring(node: Any) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-# Arrays in a zip of ``.npy`` files, found by name without reading the list of all of them.
-#
-# Python's own reader takes longer to list the eight hundred arrays of an artefact than to read the few that a run
-# needs.
-
-
 END, ENTRY, LOCAL = b"PK\x05\x06", b"PK\x01\x02", b"PK\x03\x04"
 """What the end of a zip, an entry of its list and a file in it begin with."""
 END_BYTES, ENTRY_BYTES, LOCAL_BYTES = 22, 46, 30
@@ -148,7 +139,9 @@ STORED, DEFLATED = 0, 8
 
 
 class Archive:
-    """The content of a ``.npz`` file."""
+    """Arrays of a ``.npz`` file, found by name: Python's own reader takes longer to list the eight hundred of an
+    artefact than to read the few that a run needs.
+    """
 
     def __init__(self, content: bytes | bytearray) -> None:
         end = content.rfind(END)
@@ -326,12 +319,6 @@ def _replace(path: Path, lines: Sequence[str]) -> None:
     os.replace(temporary, path)
 
 
-# The file that a fit leaves behind: a few dozen forests and where they come from. Numpy alone reads it.
-#
-# An artefact is a zip of arrays (``.npz``) with a JSON header that lists its models. It holds no code and nothing is
-# unpickled. Forests are read when they are first asked for.
-
-
 SCHEMA = 2
 UNREADABLE = (
     OSError,
@@ -372,6 +359,12 @@ class Entry(NamedTuple):
 
 
 class Artifact:
+    """The file that a fit leaves behind: a few dozen forests and where they come from. Numpy alone reads it.
+
+    An artefact is a zip of arrays (``.npz``) with a JSON header that lists its models. It holds no code and nothing is
+    unpickled. Forests are read when they are first asked for.
+    """
+
     def __init__(
         self,
         path: Path,

@@ -91,9 +91,6 @@ def _facts() -> dict[str, Any]:
     return read_data("kernels.toml")
 
 
-# Which kernels an engine runs on an architecture, and which measurements stand for them.
-
-
 class KernelProfile(NamedTuple):
     """An engine's choice of kernels."""
 

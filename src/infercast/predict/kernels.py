@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from infercast.predict.anchors import Correction
 
 
-# Arrays of very many shapes: equal ones are estimated once, and parts are small enough for the processor's cache.
-
-
 MANY = 4096
 """Shapes from which on it is worth while."""
 PART = 16_384
@@ -89,9 +86,6 @@ def _distinct(sizes: Sequence[Array]) -> tuple[Sequence[Array], Array | None]:
     codes, which = np.unique(codes, return_inverse=True)
     shape = (-1, *sizes[0].shape[1:])
     return [size.reshape(shape) for size in np.unravel_index(codes, spans)], which
-
-
-# Which model estimates a kind of operator on a GPU, and how far it is trusted.
 
 
 SIBLING_WIDENING = 1.3
@@ -176,19 +170,17 @@ def borrowed(gpu: Gpu, known: Gpu, entry: Entry, forest: Forest) -> ModelChoice:
     return ModelChoice("sibling", entry, forest, known, is_same_die(gpu, known), bounds)
 
 
-#
-# ``longer`` and ``added`` are what other kernels of an engine cost a kernel, so a kernel alone has neither. r comes
-# from the best knowledge there is of the GPU. Where that is of a sibling, it answers for the same shape on itself, and
-# physics says how the two chips differ. One kernel is estimated in plain floats, which takes a twentieth of the time of
-# an array of one.
-
-
 WARM_BELIEF = 6.0
 """Power of the share of an engine's time that a table's physics takes, by which its residual is believed."""
 
 
 class KernelModel:
-    """What all of them share is worked out once."""
+    """Estimates kernels of one kind on one GPU: seconds = physics x exp(residual) x longer + added.
+
+    ``longer`` and ``added`` are what other kernels of an engine cost a kernel, so a kernel alone has neither. The
+    residual is the chosen model's. A sibling's model answers for the same shape on the sibling, and physics says how
+    the two chips differ.
+    """
 
     def __init__(
         self,
@@ -335,9 +327,6 @@ def _bound(terms: dict[str, Number]) -> Any:
     if not isinstance(next(iter(terms.values())), np.ndarray):
         return max(terms, key=terms.__getitem__)
     return np.array([*terms])[np.argmax(np.stack(np.broadcast_arrays(*terms.values())), axis=0)]
-
-
-# Matrix products of one format on one GPU: asked for by the million, so that many are taken in single precision.
 
 
 MANY_PRODUCTS = 4096

@@ -135,9 +135,6 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(words).capitalize()
 
 
-# Which model estimates a kind of operator on a GPU: one protocol of measuring at a time, the best tier within it.
-
-
 class ModelSelector:
     """Models of an artefact for an engine's kernels."""
 
@@ -208,17 +205,16 @@ class ModelSelector:
         yield "unseen", [POOLED]
 
 
-# Tiers, best first: *measured* (the GPU's own rows), *sibling* (a GPU of the same architecture), *unseen* (a model of
-# several GPUs, for an unmeasured one). A kernel without any model is estimated by its physics alone and says
-# so.
-
-
 ESTIMATORS: dict[str, type[KernelModel]] = {"gemm": GemmModel}
 """Families that are asked for so often that they have an estimator of their own."""
 
 
 class Learned:
-    """Estimates operators with an artefact, falling back to what is typical where it has nothing to say."""
+    """Estimates operators with an artefact, falling back to what is typical where it has nothing to say.
+
+    Tiers, best first: *measured* (the GPU's own rows), *sibling* (a GPU of the same architecture), *unseen* (a model of
+    several GPUs, for an unmeasured one). A kernel without any model is estimated by its physics alone and says so.
+    """
 
     is_cheap = False
     is_bound = False
@@ -491,9 +487,6 @@ def in_short(kernels: list[KnownKernel]) -> str:
     return "; ".join(parts)
 
 
-# The default predictor.
-
-
 PREDICTORS = ("learned", "roofline")
 
 
@@ -572,9 +565,6 @@ def _bounds(gpu: Gpu, real: Gpu) -> tuple[float, float]:
     rates = [getattr(gpu, name) / getattr(real, name) for name in RATES if getattr(real, name) > 0]
     rates.append(gpu.dense_flops("bf16") / real.dense_flops("bf16"))
     return 1.0 / max(1.0, *rates), 1.0 / min(1.0, *rates)
-
-
-# Estimates under a power limit or a locked clock: the chip's own, times what physics says of either.
 
 
 class PowerLimited(Adjusted):

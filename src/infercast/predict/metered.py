@@ -20,13 +20,6 @@ from infercast.predict.board_power import BoardPower, board_power, work_of
 from infercast.predict.fitted import Artifact, Inputs, load_artifact
 from infercast.predict.forest import Forest
 
-# Kernels repeated in a loop while a meter is read: their power by physics, and what a learner of readings may know.
-#
-# A published table repeats a launch at most `MOST_LAUNCHES` times, with the same operands. So what is small stays in
-# L2, and loops of short kernels are over before the meter, which gives the mean of the last second, has seen them
-# alone. A loop that lasts longer than `METER_SECONDS` is *settled*. Rows of whole modules have several operators.
-
-
 Array = npt.NDArray[Any]
 
 PARTS = ("active_watts", "flop", "dram", "l2")
@@ -52,7 +45,12 @@ FEATURES = (
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """Loops of kernels of one family on one GPU, one element each."""
+    """Kernels of one family on one GPU, each repeated in a loop while a meter is read.
+
+    A published table repeats a launch at most `MOST_LAUNCHES` times, with the same operands. So what is small stays in
+    L2, and loops of short kernels are over before the meter, which gives the mean of the last second, has seen them
+    alone. A loop that lasts longer than `METER_SECONDS` is *settled*. Rows of whole modules have several operators.
+    """
 
     parts: Array
     """What each of a board's four numbers is multiplied by in the energy of a launch."""
@@ -145,15 +143,6 @@ def _flat(value: Any, rows: int) -> Array:
     return np.asarray(np.broadcast_to(np.ravel(np.asarray(value, dtype=float)), rows))
 
 
-# What a meter reads of kernels on boards with published readings: a learned factor of power by physics.
-#
-# Readings are not a kernel's power alone. Short loops are over before the meter has settled, first launches compile,
-# and the operands of some tables are zeros or one number. So a factor is what *such a meter* shows. It is the
-# kernel's own only where the loop settles and operands are random numbers (`OWN`): where joules were counted on an
-# H200, products drew what physics says and not what the factor made of it (docs/energy.md). Steps and runs never use
-# it: energies add up there.
-
-
 POWER = Inputs(
     "power",
     {"power": FEATURES},
@@ -187,7 +176,14 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """The factor of one family on one GPU."""
+    """A learned factor from power by physics to what a meter reads, of one family on one GPU.
+
+    Readings are not a kernel's power alone. Short loops are over before the meter has settled, first launches compile,
+    and the operands of some tables are zeros or one number. So a factor is what *such a meter* shows. It is the
+    kernel's own only where the loop settles and operands are random numbers (`OWN`): where joules were counted on an
+    H200, products drew what physics says and not what the factor made of it (docs/energy.md). Steps and runs never use
+    it: energies add up there.
+    """
 
     forest: Forest
     short: tuple[float, float]

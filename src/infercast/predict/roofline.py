@@ -174,15 +174,6 @@ def launch_floor(gpu: Gpu) -> float:
     return LAUNCH_FLOOR * (1 - CLOCK_SHARE + CLOCK_SHARE * REFERENCE_CLOCK / gpu.boost_clock)
 
 
-# GPUs of which no kernel was measured here: the roofline, at what kernels are known to reach of it.
-#
-# Of each family some numbers are in typical.toml: how many empty launches a kernel takes, and which share of its
-# busiest pipe it reaches. Best known are architectures with numbers of their own, from published rows of kernels and
-# published runs (source ``published``); then a vendor's products; the other families' kernels of other vendors are
-# taken to be as good as those that were measured on NVIDIA's GPUs (source ``typical``), and the upper end of the
-# interval holds what products lose.
-
-
 PUBLISHED = "published"
 OLDER = "older"
 """Behind the name of an architecture's kernels: those of engines of before they were tuned for it ..."""
@@ -193,7 +184,14 @@ OLDER_KERNELS = frozenset({"gemm/fp8_block", "moe/fp8_block", "latent", "quantis
 
 
 class Typical(Roofline):
-    """The roofline at typical efficiencies."""
+    """The roofline at typical efficiencies, for GPUs without measured kernels.
+
+    For each family typical.toml has how many empty launches a kernel takes, and which share of its busiest pipe it
+    reaches. Best known are architectures with numbers of their own, from published rows of kernels and
+    published runs (source ``published``); then a vendor's products; the other families' kernels of other vendors are
+    taken to be as good as those that were measured on NVIDIA's GPUs (source ``typical``), and the upper end of the
+    interval holds what products lose.
+    """
 
     is_bound = False
     source = "typical"

@@ -42,10 +42,6 @@ from infercast.predict.families.family import (
 )
 from infercast.predict.identity import ANY, LATENT, kernel_of
 
-# Decode attention: one new token a sequence against its cached keys and values.
-#
-# Bytes of the cache over DRAM or L2, thread blocks with a latency of their own, and the splitting of long sequences.
-
 
 @dataclass(frozen=True, slots=True)
 class DecodeConstants:
@@ -77,7 +73,10 @@ DECODE_FEATURES: tuple[str, ...] = (
 
 
 class DecodePhysics:
-    """What decode batches of one head layout on one GPU share."""
+    """Decode attention: one new token a sequence against its cached keys and values.
+
+    Bytes of the cache over DRAM or L2, thread blocks with a latency of their own, and the splitting of long sequences.
+    """
 
     def __init__(self, op: Attention, gpu: Gpu, family: KernelFamily | None = None) -> None:
         """``family``: the kernel, where it is not the one that published tables have of this operator."""
@@ -205,12 +204,6 @@ def _decode_terms(
     }
 
 
-# Prefill attention: tiles of query rows, each against the keys it may see.
-#
-# Prompts, chunks behind a cached prefix, and decoding sequences in the same call are all tiles; a tile's length is the
-# number of keys from the start of its first row's window to the end of its last row.
-
-
 @dataclass(frozen=True, slots=True)
 class PrefillConstants:
     """Fitted on A100, L40S and H200 together and rounded; none is a fact of the hardware or belongs to a GPU."""
@@ -254,7 +247,11 @@ class Tiles(NamedTuple):
 
 
 class PrefillPhysics:
-    """What batches of one head layout on one GPU share."""
+    """Prefill attention: tiles of query rows, each against the keys it may see.
+
+    Prompts, chunks behind a cached prefix, and decoding sequences in the same call are all tiles; a tile's length is
+    the number of keys from the start of its first row's window to the end of its last row.
+    """
 
     def __init__(self, op: Attention, gpu: Gpu, family: KernelFamily | None = None) -> None:
         """``family``: the kernel, where it is not the one that published tables have of this operator."""
@@ -561,11 +558,6 @@ DECODE = replace(
 )
 
 
-# Attention inside images, in vision towers: tiles of query rows, each against all tokens of its image.
-#
-# Heads of 72 and 80 are computed as 96. Nothing is masked, so all tiles of an image take as long.
-
-
 ENCODER_FEATURES = (
     "log_images", "log_tokens", "log_heads", "head_dim", "log_rounds", "fill", "row_fill", "key_fill", "tensor_share",
     "exponential_share", "blocks_share", "dram_share", "launch_share", "log_bytes_over_l2", "log_microseconds",
@@ -576,7 +568,10 @@ LAUNCH_SHARE, TAIL = 0.75, 0.5
 
 
 class EncoderAttentionPhysics:
-    """Attention of one layout of heads on one GPU."""
+    """Attention inside images, in vision towers: tiles of query rows, each against all tokens of its image.
+
+    Heads of 72 and 80 are computed as 96. Nothing is masked, so all tiles of an image take as long.
+    """
 
     def __init__(self, op: EncoderAttention, gpu: Gpu) -> None:
         self.op, self.gpu, self.family = op, gpu, (family := family_of(gpu))

@@ -16,8 +16,6 @@ from infercast.ops.op import bytes_of
 from infercast.predict.array_api import Array, Arrays, Kit, Number, Plain
 from infercast.predict.identity import DEFAULT_ENGINE, kernel_of
 
-# Batches of sequences as attention sees them: many side by side as arrays, or one in plain floats.
-
 
 class Batch:
     """Batches side by side: the leading axes as one, the last over the sequences."""
@@ -124,9 +122,6 @@ def keys_in_reach(batch: Lengths, window: int) -> Number:
     return batch.total(batch.x.smaller(batch.keys, window + batch.queries - 1.0) if window else batch.keys)
 
 
-# What the new tokens of a batch look back at in sparse and compressed attention, in plain floats or as arrays.
-
-
 DECODE, PROMPT = "decode", "prompt"
 
 
@@ -155,9 +150,6 @@ def entries_of(batch: Lengths, compress: int = 1, most: int = 0) -> Number:
     """Entries that the last token of each sequence looks at."""
     entries = batch.x.floor(batch.keys / compress) if compress > 1 else batch.keys
     return batch.x.smaller(entries, float(most)) if most else entries
-
-
-# The attention kernels of a chip: how they cut work, and the rates that they reach.
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,15 +278,6 @@ def family_of(gpu: Gpu) -> KernelFamily:
     return FAMILIES[facts_of(gpu).attention]
 
 
-# How FlashAttention 3 cuts a batch: which tiles, how many parts a sequence, how much work its busiest SM gets.
-#
-# Tile sizes follow from the head dimension, the cache's format and the window; they were read off the names of the
-# kernels that vLLM 0.25 launches on an H200. Query heads of one KV head are packed into the rows of a tile. A
-# persistent block on each SM takes work items until none is left; keys of a sequence are cut into parts so that each SM
-# gets about as many key tiles as any other. Models of a sweep start from the time that this schedule takes; for other
-# kernels its numbers are one more description of a shape.
-
-
 SCHEDULE_FEATURES: tuple[str, ...] = (
     "tile_rows", "tile_keys", "parts_allowed", "most_parts", "row_fill", "log_items_per_sm", "log_tiles_per_sm",
     "longest_item", "log_busiest", "log_busiest_with_starts", "imbalance", "imbalance_with_starts",
@@ -321,7 +304,14 @@ MOST_PARTS, NEAR_BEST = 128, 0.85
 
 
 class Schedule:
-    """How batches of one head layout are cut on one GPU."""
+    """How FlashAttention 3 cuts a batch: which tiles, how many parts a sequence, how much work its busiest SM gets.
+
+    Tile sizes follow from the head dimension, the cache's format and the window; they were read off the names of the
+    kernels that vLLM 0.25 launches on an H200. Query heads of one KV head are packed into the rows of a tile. A
+    persistent block on each SM takes work items until none is left; keys of a sequence are cut into parts so that each
+    SM gets about as many key tiles as any other. Models of a sweep start from the time that this schedule takes; for
+    other kernels its numbers are one more description of a shape.
+    """
 
     def __init__(self, op: Attention, gpu: Gpu) -> None:
         self.op, self.sms, self.dram_rate = op, gpu.sms, gpu.dram_bandwidth

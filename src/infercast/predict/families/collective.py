@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from infercast.predict.identity import KernelProfile
 
 
-# What joins the GPUs of a node, as a collective sees it: rates of links, and how long a short message takes.
-
-
 REFERENCE_CLOCK = 1.83e9
 """Latencies are of an H200, at this clock."""
 
@@ -64,9 +61,6 @@ def delay(gpu: Gpu, clock_power: float) -> float:
 def is_switched(gpu: Gpu, gpus: int) -> bool:
     """Whether a switch that reduces joins these GPUs."""
     return facts_of(gpu).switch_share > 0.0 and gpu.is_linked(gpus)
-
-
-# What NCCL does: rings by a short or a bulk protocol, reduction in the switch, exchanges of all with all.
 
 
 class _Protocol(NamedTuple):
@@ -219,17 +213,6 @@ def _symmetric(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
     return Timed(x.soft_pair(SHOT_SOFTNESS, latency, transfer), latency, transfer, 8.0 if by_switch else 7.0)
 
 
-# Collectives: a latency that grows with the number of GPUs, and the bytes that each link carries.
-#
-# An engine's own all-reduce (collective_engine.py) is for messages within its limits. Longer ones and other kinds go
-# through a library (collective_library.py): rings by a protocol of short latency that wastes bandwidth, then by one of
-# long latency that does not; reduction inside the switch (NVLS) on eight GPUs that one joins; exchanges with all
-# peers at once.
-#
-# Between nodes a collective is two: one inside every node, and one among the nodes in which each GPU's own share of the
-# message crosses its own network adapter. Cards that no bridge joins talk over PCIe.
-
-
 FEATURES = (
     "transfer_share", "log_message", "log_chunk", "gpus", "log_message_over_latency", "algorithm", "all_reduce",
     "all_gather", "reduce_scatter", "all_to_all", "log_microseconds",
@@ -269,7 +252,16 @@ def _between_nodes(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
 
 
 class CollectivePhysics:
-    """Collectives of one kind over the GPUs of one node, or of several that a network joins."""
+    """Collectives: a latency that grows with the number of GPUs, and the bytes that each link carries.
+
+    An engine's own all-reduce is for messages within its limits. Longer ones and other kinds go
+    through a library: rings by a protocol of short latency that wastes bandwidth, then by one
+    of long latency that does not; reduction inside the switch (NVLS) on eight GPUs that one joins; exchanges with all
+    peers at once.
+
+    Between nodes a collective is two: one inside every node, and one among the nodes in which each GPU's own share of
+    the message crosses its own network adapter. Cards that no bridge joins talk over PCIe.
+    """
 
     def __init__(self, op: Collective, gpu: Gpu) -> None:
         self.op, self.gpu = op, gpu

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from infercast.predict.identity import KernelProfile
 
 
-# What kernels of several families ask of a GPU alike.
-
-
 Array = npt.NDArray[Any]
 Pipes = dict[str, Quantity]
 """Seconds by pipe."""

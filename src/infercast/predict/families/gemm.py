@@ -69,13 +69,6 @@ def multiplying(op: MoE, gpu: Gpu) -> float:
     return gpu.whole_tensor_flops if is_widened(op) and gpu.whole_tensor_flops > CUT * peak else peak
 
 
-# Matrix-product libraries on a GPU: fitted efficiencies and delays, and what they come to on one chip.
-#
-# All constants are shared by all GPUs: they were fitted by least squares on log latency over A100, L40S, H100 and H200
-# together (SGLang rows), never on one GPU. The L2 shares are not identified by that fit; they were chosen by leaving
-# one of these GPUs out.
-
-
 # Rows and columns of ``y`` a thread block owns. Small ones serve decode, where ``m`` is a few tokens.
 TILES = ((16, 64), (16, 128), (32, 128), (64, 64), (64, 128), (128, 128), (128, 192), (128, 256))
 ROWS, COLS = (sorted({tile[side] for tile in TILES}) for side in (0, 1))
@@ -94,7 +87,11 @@ SCALED = ("fp8", "fp8_block", "int8", "nvfp4", "mxfp4")
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Efficiencies and delays of a kernel library, the same on every GPU. Fitted: not to be read as hardware facts."""
+    """Efficiencies and delays of a kernel library, the same on every GPU and not to be read as hardware facts.
+
+    Fitted by least squares on log latency over A100, L40S, H100 and H200 together (SGLang rows). The L2 shares are not
+    identified by that fit; they were chosen by leaving one of these GPUs out.
+    """
 
     tensor: float = 1.05  # share of peak FLOP/s before the power limit
     throttle: float = 1.36  # exponent of the sustained share of the boost clock
@@ -603,15 +600,6 @@ def matrix(values: list[Number], rows: int, logarithmic: tuple[bool, ...] = LOGA
     return stacked
 
 
-# Dense matrix products: the best of a few tiles and split-K factors, each bound by the slowest of four pipes.
-#
-# A candidate cuts ``y`` into tiles and hands them to the SMs in rounds. Its time is a soft maximum of what the busiest
-# SM multiplies, the operands re-read through L2, the latency of the loop over ``k`` and the DRAM traffic, plus storing
-# the last tiles, adding up split-K partial sums and one launch.
-#
-# One formula serves one product as plain floats and many as arrays: see `predict.array_api`.
-
-
 QUANTISE = SHARES.index("quantise")
 
 
@@ -680,7 +668,12 @@ def _finish(s: Shapes, a: Machine, x: GemmKit, plan: Plan, traffic: Traffic, *, 
 
 
 class GemmPhysics:
-    """Products of one format on one GPU, as arrays."""
+    """Dense matrix products: the best of a few tiles and split-K factors, each bound by the slowest of four pipes.
+
+    A candidate cuts ``y`` into tiles and hands them to the SMs in rounds. Its time is a soft maximum of what the
+    busiest SM multiplies, the operands re-read through L2, the latency of the loop over ``k`` and the DRAM traffic,
+    plus storing the last tiles, adding up split-K partial sums and one launch.
+    """
 
     def __init__(self, op: Gemm, gpu: Gpu, by: tuple[Compute, tuple[bool, ...]] = PRODUCTS) -> None:
         self.gpu, self._machine, (self._compute, self._logarithmic) = gpu, Machine(op, gpu), by

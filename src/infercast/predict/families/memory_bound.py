@@ -106,15 +106,6 @@ def compiled_terms(op: Elementwise, rows: Number, gpu: Gpu, x: Kit) -> tuple[Num
     return seconds, {"dram": dram, "l2": cache, "port": ports, "blocks": blocks, "launch": launch}
 
 
-# Memory-bound kernels: norms, activations, rotary embedding, KV writes, embedding, sampling, quantising.
-#
-# Those that an engine's compiler writes are timed above. Of the others one thread block takes one row. The
-# time is that of the slowest of four pipes: DRAM for what L2 does not hold, L2 for everything, the multiprocessor's own
-# load and store rate, and starting and streaming one block after another; a launch floor comes on top. How much of the
-# traffic L2 holds depends on the writer: softly in a model, where a kernel reads what the last one wrote; with a
-# cliff in the quantising tables, which replay one buffer.
-
-
 FEATURES = (
     "dram_share", "l2_share", "port_share", "blocks_share", "launch_share", "log_rows", "log_row_bytes",
     "log_rows_per_sm", "fill", "log_bytes_over_l2", "read_share", "log_microseconds",
@@ -172,6 +163,15 @@ KERNELS = {
 
 
 class MemoryBoundPhysics:
+    """Memory-bound kernels: norms, activations, rotary embedding, KV writes, embedding, sampling, quantising.
+
+    Those that an engine's compiler writes are timed above. Of the others one thread block takes one row. The time is
+    that of the slowest of four pipes: DRAM for what L2 does not hold, L2 for everything, the multiprocessor's own load
+    and store rate, and starting and streaming one block after another; a launch floor comes on top. How much of the
+    traffic L2 holds depends on the writer: softly in a model, where a kernel reads what the last one wrote; with a
+    cliff in the quantising tables, which replay one buffer.
+    """
+
     def __init__(self, op: Elementwise, gpu: Gpu) -> None:
         self.op, self.gpu = op, gpu
 

@@ -35,13 +35,6 @@ if TYPE_CHECKING:
     from infercast.predict.identity import KernelProfile
 
 
-# How kernels for routed experts differ: what their products are cut into, what they hide, what lies around them.
-#
-# Constants of Triton's were fitted in bf16 on A100, L40S, H100 and H200; those of tuned products to CUTLASS experts of
-# TensorRT-LLM (bf16, fp8, fp8 by blocks, mxfp4) on L40S, H100 and H200. They are not hardware facts. What is known of a
-# kernel by its source is in data/kernels.toml.
-
-
 ONE_BLOCK = 1024
 """Pairs that one thread block sorts."""
 REFERENCE_CLOCK, CLOCK_FREE = 1.83e9, 0.45
@@ -49,7 +42,12 @@ REFERENCE_CLOCK, CLOCK_FREE = 1.83e9, 0.45
 
 
 class Style(NamedTuple):
-    """Constants of one way to multiply groups of rows."""
+    """How one kernel multiplies the groups of rows of routed experts.
+
+    Constants of Triton's were fitted in bf16 on A100, L40S, H100 and H200; those of tuned products to CUTLASS experts
+    of TensorRT-LLM (bf16, fp8, fp8 by blocks, mxfp4) on L40S, H100 and H200. They are not hardware facts. What is known
+    of a kernel by its source is in data/kernels.toml.
+    """
 
     tiles: tuple[tuple[int, int], ...] = ((16, 64), (32, 64), (64, 128), (128, 128))
     """Rows (tokens) and columns."""
@@ -132,9 +130,6 @@ def style_of(kernel: str) -> Style:
 def _facts() -> dict[str, dict[str, Any]]:
     facts: dict[str, dict[str, Any]] = read_data("kernels.toml")["experts"]
     return facts
-
-
-# Where the tokens of a layer go: how many each expert of a GPU receives, and the row blocks that they fill.
 
 
 ROUNDED_AWAY = 0.36
@@ -254,14 +249,6 @@ def _heaviest(power: float, experts: int, local: int, topk: int, tokens: float) 
     return np.asarray(np.repeat(ordered, CLASSES).reshape(CLASSES, local).mean(axis=-1))
 
 
-# Routed experts: two grouped matrix products and the small kernels around them.
-#
-# The tokens that each expert receives follow from the routing; every expert pads them to whole tiles. A tile multiplies
-# and waits for its operands from L2 in turn (these kernels hide little of it), the weights of the experts hit stream
-# from DRAM, and a soft maximum of the two is the time of a product. Kernels differ in their tiles and constants
-# (expert_styles.py).
-
-
 # fmt: off
 FEATURES = (
     "tensor_share", "l2_share", "dram_share", "between_share", "launch_share", "log_rows_per_expert",
@@ -296,7 +283,12 @@ class _Cut(NamedTuple):
 
 
 class ExpertPhysics:
-    """The routed experts of a layer on one GPU, however many tokens there are."""
+    """Routed experts: two grouped matrix products and the small kernels around them.
+
+    The tokens that each expert receives follow from the routing; every expert pads them to whole tiles. A tile
+    multiplies and waits for its operands from L2 in turn (these kernels hide little of it), the weights of the experts
+    hit stream from DRAM, and a soft maximum of the two is the time of a product.
+    """
 
     def __init__(self, op: MoE, gpu: Gpu) -> None:
         self.gpu, self.op, self.style = gpu, (op := as_run(op, gpu)), style_of(op.kernel)

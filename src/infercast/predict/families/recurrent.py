@@ -33,15 +33,6 @@ if TYPE_CHECKING:
     from infercast.predict.identity import KernelProfile
 
 
-# Scans over the prompts of recurrent layers: chunks side by side where they can be, one after another where not.
-#
-# A library does it in one of two ways. Triton's kernels prepare all chunks in parallel (inverses of triangles, products
-# within a chunk) and pass the state from chunk to chunk in a kernel of its own, with everything between them in memory.
-# FlashInfer's takes a head of a sequence in one thread block from its first chunk to its last. Either way a sequence
-# takes at least its chunks one after another, and a batch what all chunks of all heads take on the chip's
-# multiprocessors in whole rounds.
-
-
 class Library(NamedTuple):
     """What the kernels of one library take, in cycles for chunks of 64 tokens and states of 128 x 128."""
 
@@ -91,7 +82,14 @@ SCAN_FEATURES: tuple[str, ...] = (
 
 
 class ScanPhysics:
-    """What batches of one layout of heads on one GPU share."""
+    """Scans over the prompts of recurrent layers: chunks side by side where they can be, one after another where not.
+
+    A library does it in one of two ways. Triton's kernels prepare all chunks in parallel (inverses of triangles,
+    products within a chunk) and pass the state from chunk to chunk in a kernel of its own, with everything between them
+    in memory. FlashInfer's takes a head of a sequence in one thread block from its first chunk to its last. Either way
+    a sequence takes at least its chunks one after another, and a batch what all chunks of all heads take on the chip's
+    multiprocessors in whole rounds.
+    """
 
     def __init__(self, op: Scan, gpu: Gpu) -> None:
         self.op, self.gpu = op, gpu
@@ -213,13 +211,6 @@ def _bytes_of(op: Scan, library: str) -> tuple[float, float, float, float]:
     return before + after, widened + keys + values + gates, 2.0 * value * state, kept
 
 
-# Short causal convolutions: every channel of a token with the same channel of the few tokens before it.
-#
-# Triton's kernels move tokens through memory or L2 and spend cycles on every value; a block goes through a few tokens
-# one after another. The older CUDA kernel has a block for each channel of each sequence, which takes 512 tokens at a
-# time.
-
-
 CONVOLUTION_FEATURES = (
     "log_tokens", "log_sequences", "log_mean", "log_channels", "log_bytes_over_l2", "dram_share", "l2_share",
     "values_share", "launch_share", "log_microseconds",
@@ -264,7 +255,12 @@ CONVOLUTION_KERNELS = {
 
 
 class ConvolutionPhysics:
-    """Convolutions of one width on one GPU."""
+    """Short causal convolutions: every channel of a token with the same channel of the few tokens before it.
+
+    Triton's kernels move tokens through memory or L2 and spend cycles on every value; a block goes through a few tokens
+    one after another. The older CUDA kernel has a block for each channel of each sequence, which takes 512 tokens at a
+    time.
+    """
 
     def __init__(self, op: ShortConvolution, gpu: Gpu) -> None:
         kernel = op.kernel if (op.kernel, op.update) in CONVOLUTION_KERNELS else TRITON
@@ -293,14 +289,6 @@ class ConvolutionPhysics:
             x.log2(seconds * 1e6),
         )
         return Physics(seconds, terms, features)
-
-
-# One new token for each of many recurrent states: a kernel that reads and writes them, and hardly computes.
-#
-# It takes what the slowest of three pipes does: memory for states that L2 does not hold, L2 for all, and the
-# multiprocessors, each with one state of one head after another; a launch comes on top. A table repeats one batch, so
-# that small ones stay in L2. An engine comes back to a layer's states after all other layers, and finds none there.
-# Nothing depends on how many tokens a sequence has had.
 
 
 UPDATE_FEATURES = (
@@ -347,7 +335,13 @@ UPDATE_KERNELS = {
 
 
 class StateUpdatePhysics:
-    """States of one kind on one GPU."""
+    """One new token for each of many recurrent states: a kernel that reads and writes them, and hardly computes.
+
+    It takes what the slowest of three pipes does: memory for states that L2 does not hold, L2 for all, and the
+    multiprocessors, each with one state of one head after another; a launch comes on top. A table repeats one batch, so
+    that small ones stay in L2. An engine comes back to a layer's states after all other layers, and finds none there.
+    Nothing depends on how many tokens a sequence has had.
+    """
 
     def __init__(self, op: StateUpdate, gpu: Gpu) -> None:
         self.op, self.gpu, self.kernel = op, gpu, UPDATE_KERNELS[op.kind]
@@ -383,9 +377,6 @@ class StateUpdatePhysics:
         if engine:
             seconds, terms = taken(1.0)
         return Physics(seconds, terms, features)
-
-
-# Scans over the prompts of recurrent layers.
 
 
 def _named(op: Any, variant: str) -> Any:
@@ -459,9 +450,6 @@ SCAN = Family(
 )
 
 
-# Short causal convolutions of recurrent layers.
-
-
 def _build_convolution(values: Values, tokens: Any, *, update: bool) -> ShortConvolution:
     channels, taps = int(values["channels"]), int(values["taps"])
     return ShortConvolution(tokens, values["batch"], channels=channels, taps=taps, update=update, dtype=values["dtype"])
@@ -501,9 +489,6 @@ CONVOLUTION = Family(
         variant=lambda op: "update" if op.update else "prompts",
     ),
 )
-
-
-# One new token for each of many recurrent states.
 
 
 def _update_work(op: StateUpdate, rows: Any) -> tuple[Quantity, Quantity]:

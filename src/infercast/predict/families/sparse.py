@@ -44,12 +44,6 @@ if TYPE_CHECKING:
     from infercast.predict.identity import KernelProfile
 
 
-# The best scores of every new token: one thread block a row reads it as often as its histogram needs to narrow down.
-#
-# Rows that have no more scores than are chosen need no search. A long row takes one SM long, so that a few sequences
-# which decode wait for the length of one row.
-
-
 CHOICE_FEATURES = (
     "log_rows", "log_mean_scores", "log_longest_scores", "log_over_chosen", "log_chosen", "compress", "log_rounds",
     "fill", "blocks_share", "dram_share", "launch_share", "log_bytes_over_l2", "log_microseconds",
@@ -83,6 +77,13 @@ FEW = 64
 
 
 class TopKPhysics:
+    """The best scores of every new token: one thread block a row reads it as often as its histogram needs to narrow
+    down.
+
+    Rows that have no more scores than are chosen need no search. A long row takes one SM long, so that a few sequences
+    which decode wait for the length of one row.
+    """
+
     def __init__(self, op: TopK, gpu: Gpu) -> None:
         self.op, self.gpu, self.phase = op, gpu, phase_of(op)
         self.kernel = CHOICE_CONSTANTS if op.topk > FEW else BLOCKS
@@ -124,14 +125,6 @@ class TopKPhysics:
             *x.logs(moved / gpu.l2_bytes, seconds * 1e6),
         )
         return Physics(seconds, terms, features)
-
-
-# Attention over chosen keys: latent heads against gathered entries (DSA, CSA, HCA), or heads against blocks (MSA).
-#
-# A thread block takes one new token and up to 64 of its heads (or one key-value head with its group) and walks through
-# the places that were chosen for it, 64 keys at a time: what it gathers comes through L2, what it multiplies fills a
-# whole tile. Kernels that know how many of the places are taken stop there; others walk through all of them.
-# Kernels for decoding cut the walk over idle SMs and add the parts up.
 
 
 ATTENTION_FEATURES = (
@@ -179,6 +172,14 @@ ATTENTION_KERNELS = {
 
 
 class SparseAttentionPhysics:
+    """Attention over chosen keys: latent heads against gathered entries (DSA, CSA, HCA), or heads against blocks (MSA).
+
+    A thread block takes one new token and up to 64 of its heads (or one key-value head with its group) and walks
+    through the places that were chosen for it, 64 keys at a time: what it gathers comes through L2, what it multiplies
+    fills a whole tile. Kernels that know how many of the places are taken stop there; others walk through all of them.
+    Kernels for decoding cut the walk over idle SMs and add the parts up.
+    """
+
     def __init__(self, op: SparseAttention, gpu: Gpu) -> None:
         self.op, self.gpu, self.phase = op, gpu, phase_of(op)
         self.kernel = kernel = ATTENTION_KERNELS.get((op.kind, self.phase), LATENT)
@@ -251,14 +252,6 @@ class SparseAttentionPhysics:
         return Physics(seconds, terms, features)
 
 
-# Scores of a lightning indexer: every new token against every index key of its sequence.
-#
-# Prompts run on tiles of ``heads x queries`` rows against 256 keys (DeepGEMM's persistent kernel, or Triton's for
-# scores in bf16). Thread blocks of a few queries each walk through all keys in their reach, so a chunk of few queries
-# behind a long prefix leaves most SMs idle. Sequences that decode read their keys from blocks; the walk is cut into
-# equal parts over all SMs, so that memory or the products of padded rows bound it.
-
-
 SCORE_FEATURES = (
     "log_sequences", "log_queries", "log_mean_keys", "log_longest_keys", "log_mean_queries", "log_heads", "compress",
     "log_blocks_per_sm", "fill", "tensor_share", "longest_share", "dram_share", "launch_share", "log_bytes_over_l2",
@@ -293,7 +286,13 @@ SCORE_KERNELS = {
 
 
 class IndexScorePhysics:
-    """Scores of one indexer on one GPU, of prompts or of sequences that decode."""
+    """Scores of a lightning indexer: every new token against every index key of its sequence.
+
+    Prompts run on tiles of ``heads x queries`` rows against 256 keys (DeepGEMM's persistent kernel, or Triton's for
+    scores in bf16). Thread blocks of a few queries each walk through all keys in their reach, so a chunk of few queries
+    behind a long prefix leaves most SMs idle. Sequences that decode read their keys from blocks; the walk is cut into
+    equal parts over all SMs, so that memory or the products of padded rows bound it.
+    """
 
     def __init__(self, op: IndexScores, gpu: Gpu) -> None:
         self.op, self.gpu, self.phase = op, gpu, phase_of(op)
@@ -341,13 +340,6 @@ class IndexScorePhysics:
         return Physics(seconds, terms, features)
 
 
-# Whole modules of sparse attention, projections included: what the sum of their kernels' estimates misses.
-#
-# Published tables time modules. Kernels of one module partly run side by side, and small ones follow each other faster
-# than alone, so their sum is near but not right; how near is learned by what the sum is made of. Steps of an engine are
-# made of kernels and do not ask this family: it says how far the sum of kernels is to be believed.
-
-
 PARTS = ("products", "small", "scores", "choice", "attention")
 MODULE_FEATURES = (
     "log_sequences", "log_tokens", "log_mean_queries", "log_mean_keys", "log_heads", "width", "narrow", "fill",
@@ -384,6 +376,13 @@ class SparseModule(Batch):
 
 
 class SparseModulePhysics:
+    """Whole modules of sparse attention, projections included: what the sum of their kernels' estimates misses.
+
+    Published tables time modules. Kernels of one module partly run side by side, and small ones follow each other
+    faster than alone, so their sum is near but not right; how near is learned by what the sum is made of. Steps of an
+    engine are made of kernels and do not ask this family: it says how far the sum of kernels is to be believed.
+    """
+
     def __init__(self, op: SparseModule, gpu: Gpu) -> None:
         self.op, self.gpu = op, gpu
 
@@ -551,6 +550,13 @@ def _blocks(values: Values) -> SparseAttention:
 
 _CEILING = Ceiling(features=("log_rounds", "log_pairs"), shape=_ceiling_shape)
 
+_BATCHED: dict[str, Any] = {
+    "step_sizes": ("sequences", "queries", "keys"),
+    "split": split_phases,
+    "sizes": batch_of,
+    "size_of_one": single_of,
+}
+
 INDEX_SCORES = Family(
     name="index_scores",
     position=10,
@@ -569,10 +575,7 @@ INDEX_SCORES = Family(
             ),
         )
     },
-    step_sizes=("sequences", "queries", "keys"),
-    split=split_phases,
-    sizes=batch_of,
-    size_of_one=single_of,
+    **_BATCHED,
     kind=lambda op: (op.dtype, op.compress > 1, phase_of(op)),
     core=IndexScorePhysics,
     core_key=lambda op: (op.heads, op.head_dim, op.compress, op.entry_bytes, op.dtype, phase_of(op)),
@@ -598,10 +601,7 @@ TOP_K = Family(
             lambda values: TopK(*_lengths(values), topk=int(values["topk"]), compress=int(values["compress"])),
         )
     },
-    step_sizes=("sequences", "queries", "keys"),
-    split=split_phases,
-    sizes=batch_of,
-    size_of_one=single_of,
+    **_BATCHED,
     kind=lambda op: (op.topk <= FEW, op.tied, phase_of(op)),
     core=TopKPhysics,
     core_key=lambda op: (op.topk, op.compress, op.tied, phase_of(op)),
@@ -623,10 +623,7 @@ SPARSE_ATTENTION = Family(
         **{f"{kind}_attention": _latent_shape(kind) for kind in ("mla", "csa", "hca")},
         "msa_attention": Shape((*_SIZES, "heads", "kv_heads", "topk"), {"prefix": 0, "kv_dtype": "bf16"}, _blocks),
     },
-    step_sizes=("sequences", "queries", "keys"),
-    split=split_phases,
-    sizes=batch_of,
-    size_of_one=single_of,
+    **_BATCHED,
     kind=lambda op: (op.kind, op.kv_dtype, phase_of(op)),
     core=SparseAttentionPhysics,
     core_key=lambda op: (
@@ -644,12 +641,6 @@ SPARSE_ATTENTION = Family(
     spread={"sparse_attention": 10.0},
     ceiling=replace(_CEILING, is_known=lambda op: op.kind != "msa", read_again=lambda op: np.ravel(op.kv_bytes)),
 )
-
-
-# Halves of a manifold-constrained hyper-connection: streams of a token are read once and written once.
-#
-# ``pre`` is a thin product over all streams (cut along its depth where rows are few), the balancing of the mixing
-# weights, and the weighted sum: two kernels. ``post`` is one kernel that only moves bytes.
 
 
 HYPER_FEATURES = (
@@ -672,6 +663,12 @@ HYPER_KERNELS = {"pre": HyperConstants(8.0e-6, 0.85, 600.0), "post": HyperConsta
 
 
 class HyperConnectionPhysics:
+    """Halves of a manifold-constrained hyper-connection: streams of a token are read once and written once.
+
+    ``pre`` is a thin product over all streams (cut along its depth where rows are few), the balancing of the mixing
+    weights, and the weighted sum: two kernels. ``post`` is one kernel that only moves bytes.
+    """
+
     def __init__(self, op: HyperConnection, gpu: Gpu) -> None:
         self.op, self.gpu, self.kernel = op, gpu, HYPER_KERNELS[op.half]
         width = op.streams * op.hidden
