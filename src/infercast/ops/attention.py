@@ -20,8 +20,28 @@ def sum_batch(per_sequence: Lengths, sequences: Lengths | int) -> Quantity:
     return total * sequences if isinstance(sequences, int) else total
 
 
+class HeadAttention(ComputedInDtype):
+    """What query heads compute and move, by ``num_queries``, ``num_pairs`` and the ``kv_bytes`` of the cache."""
+
+    @property
+    def flops(self: Any) -> Quantity:
+        """Scores and weighted values: two products for each query-key pair and head."""
+        flops: Quantity = 2.0 * self.heads * (self.head_dim + self.value_dim) * self.num_pairs
+        return flops
+
+    @property
+    def bytes_read(self: Any) -> Quantity:
+        read: Quantity = bytes_of(self.dtype) * self.heads * self.head_dim * self.num_queries + self.kv_bytes
+        return read
+
+    @property
+    def bytes_written(self: Any) -> Quantity:
+        written: Quantity = bytes_of(self.dtype) * self.heads * self.value_dim * self.num_queries
+        return written
+
+
 @dataclass(frozen=True)
-class Attention(ComputedInDtype):
+class Attention(HeadAttention):
     """One attention kernel over a batch of sequences of uneven lengths.
 
     The batch is a histogram: ``sequences[i]`` sequences each have ``queries[i]`` new tokens and ``keys[i]`` tokens
@@ -74,11 +94,6 @@ class Attention(ComputedInDtype):
         )
 
     @property
-    def flops(self) -> Quantity:
-        """Scores and weighted values: two products for each query-key pair and head."""
-        return 2.0 * self.heads * (self.head_dim + self.value_dim) * self.num_pairs
-
-    @property
     def exponentials(self) -> Quantity:
         """Exponentials of the softmax, which run on the special-function units."""
         return 1.0 * self.heads * self.num_pairs
@@ -87,14 +102,6 @@ class Attention(ComputedInDtype):
     def kv_bytes(self) -> Quantity:
         width = self.head_dim if self.latent_kv else self.head_dim + self.value_dim
         return bytes_of(self.kv_dtype) * self.kv_heads * width * self.num_keys_in_reach
-
-    @property
-    def bytes_read(self) -> Quantity:
-        return bytes_of(self.dtype) * self.heads * self.head_dim * self.num_queries + self.kv_bytes
-
-    @property
-    def bytes_written(self) -> Quantity:
-        return bytes_of(self.dtype) * self.heads * self.value_dim * self.num_queries
 
 
 @dataclass(frozen=True, slots=True)

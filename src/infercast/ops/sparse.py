@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from infercast.ops.attention import Lengths, sum_batch
+from infercast.ops.attention import HeadAttention, Lengths, sum_batch
 from infercast.ops.op import ComputedInDtype, Quantity, Size, bytes_of
 
 
@@ -115,7 +115,7 @@ class TopK(Batch):
 
 
 @dataclass(frozen=True)
-class SparseAttention(ComputedInDtype, Batch):
+class SparseAttention(HeadAttention, Batch):
     """Attention of every new token over the keys that were chosen for it and the last ``window`` ones.
 
     ``selected`` is the most keys that are chosen for a query (compressed ones where ``compress`` > 1; 0: all of them),
@@ -155,22 +155,9 @@ class SparseAttention(ComputedInDtype, Batch):
         return sum_batch(chosen + np.minimum(self.keys, self.window), self.sequences)
 
     @property
-    def flops(self) -> Quantity:
-        """Scores and weighted values: two products for each query-key pair and head."""
-        return 2.0 * self.heads * (self.head_dim + self.value_dim) * self.num_pairs
-
-    @property
     def kv_bytes(self) -> Quantity:
         """Bytes of the keys and values that must be read, each once."""
         return self.bytes_per_key * self.num_keys_in_reach
-
-    @property
-    def bytes_read(self) -> Quantity:
-        return bytes_of(self.dtype) * self.heads * self.head_dim * self.num_queries + self.kv_bytes
-
-    @property
-    def bytes_written(self) -> Quantity:
-        return bytes_of(self.dtype) * self.heads * self.value_dim * self.num_queries
 
 
 @dataclass(frozen=True, slots=True)

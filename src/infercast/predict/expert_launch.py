@@ -214,11 +214,12 @@ def time_tiles(op: MoE, gpu: Gpu, tiles: Tiles, constants: Constants = FITTED) -
     spread = row_blocks(op, tiles)
     shapes = ((op.matrices - 1) * op.inter, op.hidden), (op.hidden, op.inter)
     both = zip(*(_product(op, gpu, tiles, spread, shape, constants) for shape in shapes), strict=True)
-    products, *pipes = (first + second for first, second in both)
+    products, tensor, feed, latency, dram = (first + second for first, second in both)
     tokens, rows = np.atleast_1d(np.asarray(op.tokens, dtype=np.float64)), np.array([spread.rows])
     others = float(between(op, gpu, tokens, rows, Arrays)[0]) + SMALL_KERNELS + PER_EXPERT * op.experts
     padding, weight_reads = spread.blocks * tiles.rows / spread.rows, spread.blocks / spread.hit
-    return Times(products + others, products, *pipes, padding, weight_reads, blocks_per_sm(tiles, op.dtype, gpu))
+    resident = blocks_per_sm(tiles, op.dtype, gpu)
+    return Times(products + others, products, tensor, feed, latency, dram, padding, weight_reads, resident)
 
 
 LINE, ALIGNED, SPILLING = 128, 16, 2.5

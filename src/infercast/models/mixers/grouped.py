@@ -53,9 +53,7 @@ class GroupedAttention(Mixer):
     modules = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
     takes_quantised = True
 
-    @property
-    def label(self) -> str:
-        return f"{self.heads}/{self.kv_heads} x {self.head_dim}"
+    label_text = "{0.heads}/{0.kv_heads} x {0.head_dim}"
 
     @property
     def description(self) -> str:

@@ -42,13 +42,8 @@ class LatentAttention(Mixer):
         """What the latent is expanded to for each head: a key without its rotary part, and a value."""
         return self.nope_dim + self.value_dim
 
-    @property
-    def label(self) -> str:
-        return f"MLA {self.heads} x {self.latent_dim}"
-
-    @property
-    def description(self) -> str:
-        return f"MLA, {self.heads} heads, latent {self.latent_dim}"
+    label_text = "MLA {0.heads} x {0.latent_dim}"
+    description_text = "MLA, {0.heads} heads, latent {0.latent_dim}"
 
     def matrices(self, hidden: int) -> int:
         return self._whole_matrices(hidden) + self.heads * self._matrices_a_head(hidden)

@@ -7,7 +7,7 @@ which kind a mixer is, but for rules of an engine that hold for one kind alone.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -111,15 +111,19 @@ class Mixer(ABC):
     is_composed: ClassVar[bool] = False
     """Whether an engine makes it of many small operations in Python, which the host pays for outside full graphs."""
 
-    @property
-    @abstractmethod
-    def label(self) -> str:
-        """A few characters for a list of models."""
+    label_text: ClassVar[str] = ""
+    description_text: ClassVar[str] = ""
+    """Formats of its label and description, with the mixer as their one argument."""
 
     @property
-    @abstractmethod
+    def label(self) -> str:
+        """A few characters for a list of models."""
+        return self.label_text.format(self)
+
+    @property
     def description(self) -> str:
         """A few words for the page of one model."""
+        return self.description_text.format(self)
 
     def matrices(self, hidden: int) -> int:
         """Weights in matrices, which quantising makes smaller."""

@@ -161,13 +161,8 @@ class GatedDeltaNet(RecurrentMixer):
     # Published checkpoints treat its two wide products alike and leave the narrow one of the gates alone.
     modules = ("linear_attn.out_proj",)
 
-    @property
-    def label(self) -> str:
-        return f"GDN {self.heads} x {self.value_dim}"
-
-    @property
-    def description(self) -> str:
-        return f"gated delta net, {self.heads}/{self.key_heads} heads of {self.value_dim}"
+    label_text = "GDN {0.heads} x {0.value_dim}"
+    description_text = "gated delta net, {0.heads}/{0.key_heads} heads of {0.value_dim}"
 
     @property
     def _key_width(self) -> int:
@@ -241,13 +236,8 @@ class KimiDeltaAttention(RecurrentMixer):
     convolutions = 3
     scans_decoding = True
 
-    @property
-    def label(self) -> str:
-        return f"KDA {self.heads} x {self.head_dim}"
-
-    @property
-    def description(self) -> str:
-        return f"Kimi delta attention, {self.heads} heads of {self.head_dim}"
+    label_text = "KDA {0.heads} x {0.head_dim}"
+    description_text = "Kimi delta attention, {0.heads} heads of {0.head_dim}"
 
     @property
     def _width(self) -> int:
@@ -363,13 +353,8 @@ class Mamba2(RecurrentMixer):
         """By the scan's own kernel."""
         return True
 
-    @property
-    def label(self) -> str:
-        return f"SSM {self.heads} x {self.head_dim}"
-
-    @property
-    def description(self) -> str:
-        return f"Mamba2, {self.heads} heads of {self.head_dim}, state {self.state_size}"
+    label_text = "SSM {0.heads} x {0.head_dim}"
+    description_text = "Mamba2, {0.heads} heads of {0.head_dim}, state {0.state_size}"
 
     @property
     def _width(self) -> int:
@@ -435,13 +420,8 @@ class GatedConvolution(RecurrentMixer):
     modules = ("conv.in_proj", "conv.out_proj")
     convolves_decoding = False
 
-    @property
-    def label(self) -> str:
-        return f"conv {self.channels} x {self.taps}"
-
-    @property
-    def description(self) -> str:
-        return f"short convolution, {self.channels:,} channels of {self.taps} taps"
+    label_text = "conv {0.channels} x {0.taps}"
+    description_text = "short convolution, {0.channels:,} channels of {0.taps} taps"
 
     def state(self, shard: Shard) -> State:
         """The last tokens of each channel alone."""

@@ -93,9 +93,7 @@ class BlockSparseAttention(GroupedAttention):
     takes_quantised = False
     is_composed = True
 
-    @property
-    def label(self) -> str:
-        return f"MSA {self.heads}/{self.kv_heads} x {self.head_dim}"
+    label_text = "MSA {0.heads}/{0.kv_heads} x {0.head_dim}"
 
     @property
     def description(self) -> str:
@@ -282,9 +280,7 @@ class SparseLatentAttention(LatentAttention):
     joins_queries: bool = False
     """The two parts of a query are copied together first."""
 
-    @property
-    def label(self) -> str:
-        return f"DSA {self.heads} x {self.latent_dim}"
+    label_text = "DSA {0.heads} x {0.latent_dim}"
 
     @property
     def description(self) -> str:
@@ -396,9 +392,7 @@ class CompressedAttention(Mixer):
         """The letters that DeepSeek gives it; the window alone has none."""
         return "CSA" if self.indexer else "HCA" if self.compressor else "window"
 
-    @property
-    def label(self) -> str:
-        return f"{self.kind} {self.heads} x {self.head_dim}"
+    label_text = "{0.kind} {0.heads} x {0.head_dim}"
 
     @property
     def description(self) -> str:
