@@ -41,11 +41,12 @@ class Family(NamedTuple):
     """Whether each such head has a table of the vocabulary to itself."""
 
 
+_grouped = attention.read_grouped
 # Biases and norms by the flags that say whether there are any.
-_biased = partial(attention.read_grouped, qkv_bias="attention_bias", output_bias="attention_bias")
+_biased = partial(_grouped, qkv_bias="attention_bias", output_bias="attention_bias")
 _llama = partial(_biased, networks=partial(attention.plain_networks, bias="mlp_bias"))
-_mistral = partial(attention.read_grouped, windows=attention.every_layer)
-_qwen2 = partial(attention.read_grouped, windows=attention.upper_layers, qkv_bias=True)
+_mistral = partial(_grouped, windows=attention.every_layer)
+_qwen2 = partial(_grouped, windows=attention.upper_layers, qkv_bias=True)
 _qwen3 = partial(_biased, windows=attention.upper_layers, qk_norm=True)
 _olmo = partial(_biased, windows=attention.listed_layers, qk_norm=True)
 _minimax = partial(experts_everywhere, shared="shared_intermediate_size", router_bias="use_routing_bias")
@@ -65,11 +66,11 @@ FAMILIES: dict[str, Family] = {
     "Qwen3ForCausalLM": Family(_qwen3),
     "Olmo2ForCausalLM": Family(_olmo),
     "Olmo3ForCausalLM": Family(_olmo),
-    "Glm4ForCausalLM": Family(partial(attention.read_grouped, qkv_bias="attention_bias", norms=4)),
+    "Glm4ForCausalLM": Family(partial(_grouped, qkv_bias="attention_bias", norms=4)),
     "GemmaForCausalLM": Family(_biased, tied=True),
-    "Gemma2ForCausalLM": Family(partial(attention.read_grouped, windows=attention.every_other_layer, norms=4), tied=True),
+    "Gemma2ForCausalLM": Family(partial(_grouped, windows=attention.every_other_layer, norms=4), tied=True),
     "Gemma3ForCausalLM": Family(
-        partial(attention.read_grouped, windows=attention.once_a_period, qk_norm=True, norms=4),
+        partial(_grouped, windows=attention.once_a_period, qk_norm=True, norms=4),
         tied=True,
         # What equals the library's defaults (transformers, Gemma3TextConfig).
         defaults={
@@ -82,17 +83,18 @@ FAMILIES: dict[str, Family] = {
     "Qwen2MoeForCausalLM": Family(partial(_qwen2, networks=qwen2_experts)),
     "Qwen3MoeForCausalLM": Family(partial(_qwen3, networks=qwen_experts)),
     "MiniMaxM2ForCausalLM": Family(
-        partial(attention.read_grouped, qk_norm="use_qk_norm", norm_across=True, networks=_minimax)
+        partial(_grouped, qk_norm="use_qk_norm", norm_across=True, networks=_minimax)
     ),
     "MiniMaxM3ForCausalLM": Family(sparse.read_minimax_m3, defaults=sparse.DEFAULTS),
     "MiniMaxM3SparseForCausalLM": Family(sparse.read_minimax_m3, defaults=sparse.DEFAULTS),
     "Glm4MoeForCausalLM": Family(
-        partial(attention.read_grouped, qk_norm="use_qk_norm", qkv_bias="attention_bias", networks=after_dense_layers),
+        partial(_grouped, qk_norm="use_qk_norm", qkv_bias="attention_bias", networks=after_dense_layers),
         defaults={"topk_method": "noaux_tc"},  # of one group, as DeepSeek-V3 chooses
     ),
-    "Ernie4_5_MoeForCausalLM": Family(partial(attention.read_grouped, networks=ernie_experts), tied=True),
+    "Ernie4_5_MoeForCausalLM": Family(partial(_grouped, networks=ernie_experts), tied=True),
     "GptOssForCausalLM": Family(
-        partial(_biased, windows=attention.every_other_layer, sinks=True, networks=_gpt_oss), defaults={"attention_bias": True}
+        partial(_biased, windows=attention.every_other_layer, sinks=True, networks=_gpt_oss),
+        defaults={"attention_bias": True},
     ),
     "Llama4ForCausalLM": Family(attention.read_llama4),
     "MiMoV2FlashForCausalLM": Family(attention.read_mimo_v2_flash, head_layers=attention.mimo_v2_head, heads=3),
