@@ -46,12 +46,9 @@ few anchors agree with each other more than with other kernels."""
 class Place(NamedTuple):
     """Where some kernels lie."""
 
-    near: Array
-    """Scaled features, one row a kernel."""
-    shares: Array
-    """Of each term in the time; they add up to 1 at most."""
-    said: Array
-    """By the pooled learner."""
+    near: Array  # Scaled features, one row a kernel
+    shares: Array  # Of each term in the time; they add up to 1 at most
+    said: Array  # By the pooled learner
 
 
 @dataclass(frozen=True, slots=True)

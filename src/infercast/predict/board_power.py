@@ -277,12 +277,9 @@ HALVINGS = 30
 class Limits(NamedTuple):
     """What a board's limit does to steps."""
 
-    unthrottled_load: float
-    """Share of the tensor cores' peak up to which products stay within the limit."""
-    max_slowdown: float
-    """The largest share by which products take longer ..."""
-    always: float
-    """... than all kernels do, by this share."""
+    unthrottled_load: float  # Share of the tensor cores' peak up to which products stay within the limit
+    max_slowdown: float  # The largest share by which products take longer ...
+    always: float  # ... than all kernels do, by this share
 
 
 @lru_cache(maxsize=64)

@@ -130,38 +130,24 @@ def excluded(tiles: Tiles, dtype: str, depths: tuple[int, ...], gpu: Gpu) -> lis
 class Constants:
     """Of Triton's kernel, not of the hardware alone."""
 
-    wide_rate: float = 0.746
-    """Share of the tensor peak that the wide instruction reaches."""
-    wider: float = 0.114
-    """Power of the columns that the wide instruction gains by."""
-    plain_rate: float = 0.468
-    """The same of the instruction that all chips have."""
-    lone: float = 0.88
-    """What it loses where four warps multiply 128 rows, one half after the other."""
-    feed: float = 1.10
-    """Share of the L2 bandwidth that an SM's part of it reaches."""
-    short: float = 0.682
-    """What loads of less than a line of memory reach of a bandwidth."""
+    wide_rate: float = 0.746  # Share of the tensor peak that the wide instruction reaches
+    wider: float = 0.114  # Power of the columns that the wide instruction gains by
+    plain_rate: float = 0.468  # The same of the instruction that all chips have
+    lone: float = 0.88  # What it loses where four warps multiply 128 rows, one half after the other
+    feed: float = 1.10  # Share of the L2 bandwidth that an SM's part of it reaches
+    short: float = 0.682  # What loads of less than a line of memory reach of a bandwidth
     value: float = 0.124e-9
     """Of one SM to load a value of a row that is not a multiple of 16 long: Triton then loads one at a time."""
     spill: float = 72.0
     """Values a thread that those loads, which go through registers, double their time at; more spill."""
-    memory: float = 0.97
-    """Share of the DRAM bandwidth."""
-    latency: float = 0.256e-6
-    """A load from memory under load."""
-    begin: float = 2.86e-6
-    """Before a tile's first step: its tokens, its expert, the first loads."""
-    end: float = 1.51e-6
-    """After the last: results to memory."""
-    step: float = 0.050e-6
-    """Each step at least: barriers and addresses."""
-    empty: float = 0.863e-6
-    """A thread block that finds that it has nothing to do."""
-    overlap: float = 2.26
-    """How sharply the slowest of the four decides: a sum at 1, a maximum far above."""
-    scaled: float = 0.568
-    """Tensor rate where every step's results are scaled before they are added."""
+    memory: float = 0.97  # Share of the DRAM bandwidth
+    latency: float = 0.256e-6  # A load from memory under load
+    begin: float = 2.86e-6  # Before a tile's first step: its tokens, its expert, the first loads
+    end: float = 1.51e-6  # After the last: results to memory
+    step: float = 0.050e-6  # Each step at least: barriers and addresses
+    empty: float = 0.863e-6  # A thread block that finds that it has nothing to do
+    overlap: float = 2.26  # How sharply the slowest of the four decides: a sum at 1, a maximum far above
+    scaled: float = 0.568  # Tensor rate where every step's results are scaled before they are added
 
 
 FITTED = Constants()
@@ -170,32 +156,24 @@ FITTED = Constants()
 class Blocks(NamedTuple):
     """Where the tokens went, for each configuration."""
 
-    rows: float
-    """Token-expert pairs."""
-    hit: float
-    """Experts with a token."""
-    blocks: Array
-    """Row blocks of a product, all experts together."""
-    launched: Array
-    """Those that the grid has: the host does not know how full experts are."""
+    rows: float  # Token-expert pairs
+    hit: float  # Experts with a token
+    blocks: Array  # Row blocks of a product, all experts together
+    launched: Array  # Those that the grid has: the host does not know how full experts are
 
 
 class Times(NamedTuple):
     """Seconds of each configuration, and of its parts, both products together."""
 
-    seconds: Array
-    """All kernels of the layer."""
+    seconds: Array  # All kernels of the layer
     products: Array
     tensor: Array
     feed: Array
     latency: Array
     dram: Array
-    padding: Array
-    """Rows computed for each that is wanted."""
-    weight_reads: Array
-    """How often a weight travels from L2 to an SM."""
-    resident: Array
-    """Thread blocks on an SM at once."""
+    padding: Array  # Rows computed for each that is wanted
+    weight_reads: Array  # How often a weight travels from L2 to an SM
+    resident: Array  # Thread blocks on an SM at once
 
 
 def row_blocks(op: MoE, tiles: Tiles) -> Blocks:

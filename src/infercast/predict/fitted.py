@@ -340,18 +340,13 @@ class Entry(NamedTuple):
     family: str
     gpu: str
     engine: str
-    variant: str
-    """Dtype, kernel or whatever else splits a family; empty where nothing does."""
+    variant: str  # Dtype, kernel or whatever else splits a family; empty where nothing does
     rows: int
-    offset: float
-    """Added to the forest's shrunken answer."""
-    shrink: float
-    """How much of the forest's answer is believed: 1 on the GPU it was fitted on."""
+    offset: float  # Added to the forest's shrunken answer
+    shrink: float  # How much of the forest's answer is believed: 1 on the GPU it was fitted on
     low: float
-    high: float
-    """10th and 90th percentile of log(measured / predicted) on rows that were held out."""
-    held_out_error: float
-    """Mean absolute error of latency on those rows, as a fraction."""
+    high: float  # 10th and 90th percentile of log(measured / predicted) on rows that were held out
+    held_out_error: float  # Mean absolute error of latency on those rows, as a fraction
 
     @property
     def key(self) -> tuple[str, str, str, str]:

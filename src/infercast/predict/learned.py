@@ -53,8 +53,7 @@ class Bound(NamedTuple):
     """Kernels of an architecture that take at most a share of what they take on a GPU with less of everything."""
 
     kernels: str
-    of: tuple[str, ...]
-    """Families, or family/format."""
+    of: tuple[str, ...]  # Families, or family/format
     gpu: str
     share: float
     why: str
@@ -389,16 +388,11 @@ STATUSES = {
 class KnownKernel(NamedTuple):
     """One kind of kernel on a GPU."""
 
-    kind: str
-    """What it computes, in which format."""
-    kernel: str
-    """Its name where it has one, else empty."""
-    status: str
-    """A key of ``STATUSES``."""
-    chips: tuple[str, ...]
-    """GPUs with the rows that the estimate rests on."""
-    error: float
-    """Mean absolute error of latency to be expected, as a share."""
+    kind: str  # What it computes, in which format
+    kernel: str  # Its name where it has one, else empty
+    status: str  # A key of ``STATUSES``
+    chips: tuple[str, ...]  # GPUs with the rows that the estimate rests on
+    error: float  # Mean absolute error of latency to be expected, as a share
 
     @property
     def words(self) -> str:

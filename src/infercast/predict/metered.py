@@ -52,14 +52,10 @@ class Loops:
     alone. A loop that lasts longer than `METER_SECONDS` is *settled*. Rows of whole modules have several operators.
     """
 
-    parts: Array
-    """What each of a board's four numbers is multiplied by in the energy of a launch."""
-    seconds: Array
-    """Of a launch."""
-    lasts: Array
-    """Seconds that a loop lasts at most."""
-    shape: Array
-    """Sizes and formats of the kernel."""
+    parts: Array  # What each of a board's four numbers is multiplied by in the energy of a launch
+    seconds: Array  # Of a launch
+    lasts: Array  # Seconds that a loop lasts at most
+    shape: Array  # Sizes and formats of the kernel
 
     @property
     def is_settled(self) -> Array:
@@ -163,15 +159,11 @@ class Reading:
     """What a meter shows of one loop, in watts."""
 
     watts: float
-    low: float
-    """Lower end of the 80 % interval, from readings of shapes that were held out."""
+    low: float  # Lower end of the 80 % interval, from readings of shapes that were held out
     high: float
-    factor: float
-    """Times the power by physics."""
-    own: float
-    """How much of the factor is the kernel's own power: from 0, none of it, to 1."""
-    ends: tuple[float, float]
-    """Ends of the 80 % interval of the factor's logarithm."""
+    factor: float  # Times the power by physics
+    own: float  # How much of the factor is the kernel's own power: from 0, none of it, to 1
+    ends: tuple[float, float]  # Ends of the 80 % interval of the factor's logarithm
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +180,7 @@ class Reader:
     forest: Forest
     short: tuple[float, float]
     """Of the logarithm of the factor's error on held-out shapes, the 10th and the 90th percentile ..."""
-    settled: tuple[float, float]
-    """... and the same of loops that settle."""
+    settled: tuple[float, float]  # ... and the same of loops that settle
 
     def factors(self, loops: Loops, board: BoardPower) -> Any:
         """What power by physics is to be multiplied with, for each loop."""

@@ -106,15 +106,11 @@ class Adjusted:
 class Efficiency(NamedTuple):
     """What kernels reach of the roofline."""
 
-    launches: float = 1.0
-    """Empty launches that one takes besides its work."""
-    share: float = 1.0
-    """Of the busiest pipe's rate."""
+    launches: float = 1.0  # Empty launches that one takes besides its work
+    share: float = 1.0  # Of the busiest pipe's rate
     low: float = 0.0
-    high: float = 0.0
-    """Logarithms of the ends of the 80 % interval, as kernels and GPUs differ."""
-    memory: float = 0.0
-    """Of the rate of memory or links, where it differs from that of arithmetic; the two then add up."""
+    high: float = 0.0  # Logarithms of the ends of the 80 % interval, as kernels and GPUs differ
+    memory: float = 0.0  # Of the rate of memory or links, where it differs from that of arithmetic; the two then add up
 
     def work_seconds(self, pipes: Pipes) -> Quantity:
         """What the work takes besides launches."""

@@ -50,10 +50,8 @@ class DecodeConstants:
     Several trade off against one another: they are not facts of the hardware.
     """
 
-    cache_share: float = 1.0
-    """Of the L2 size, before a re-read batch starts to miss."""
-    halved_cache_share: float = 0.55
-    """The same where L2 is two halves that may each hold a copy of a line."""
+    cache_share: float = 1.0  # Of the L2 size, before a re-read batch starts to miss
+    halved_cache_share: float = 0.55  # The same where L2 is two halves that may each hold a copy of a line
     cache_sharpness: float = 10.0
     overlap: float = 2.2
 
@@ -208,8 +206,7 @@ def _decode_terms(
 class PrefillConstants:
     """Fitted on A100, L40S and H200 together and rounded; none is a fact of the hardware or belongs to a GPU."""
 
-    sustained_power: float = 1.0
-    """How much of the drop from boost to sustained clock a long call feels."""
+    sustained_power: float = 1.0  # How much of the drop from boost to sustained clock a long call feels
     cache_share: float = 0.7
     halved_cache_share: float = 0.4
     cache_sharpness: float = 4.0
@@ -240,10 +237,8 @@ class Tiles(NamedTuple):
     """How a kernel cuts a batch into query tiles."""
 
     blocks: Number
-    keys: Number
-    """Keys of all blocks together, in whole key tiles."""
-    longest: Number
-    """Keys of the longest block."""
+    keys: Number  # Keys of all blocks together, in whole key tiles
+    longest: Number  # Keys of the longest block
 
 
 class PrefillPhysics:

@@ -162,40 +162,24 @@ class KernelFamily:
     """
 
     name: str
-    packs_window: bool
-    """Decode: whether query heads of one KV head share a block even when a window is set."""
-    splits_alone: bool
-    """Decode: whether the keys of a block with a single query head can be split."""
-    window_parts: int
-    """Decode: blocks that a sequence longer than its window is cut into at least."""
-    combine_cycles: float
-    """Decode: clock cycles that merging the parts of a split sequence adds to a call."""
+    packs_window: bool  # Decode: whether query heads of one KV head share a block even when a window is set
+    splits_alone: bool  # Decode: whether the keys of a block with a single query head can be split
+    window_parts: int  # Decode: blocks that a sequence longer than its window is cut into at least
+    combine_cycles: float  # Decode: clock cycles that merging the parts of a split sequence adds to a call
     block_seconds: float
     """Decode: a block's chain of page table, first tile, scores, values and output: memory latency, so no clock."""
-    block_seconds_per_dim: float
-    """More of it for each element of the head dimension."""
-    block_seconds_per_head: float
-    """More of it for each query head in the block."""
-    lone_bytes_per_cycle: float
-    """Decode: what one block streams when it has an SM to itself: bound by latency."""
-    sm_bytes_per_cycle: float
-    """Decode: what an SM full of blocks streams of a 16-bit cache."""
-    packs_prompt: bool
-    """Prefill: whether query heads share a tile where that makes fewer tiles."""
-    tile_rows: int
-    """Prefill: query rows that one block works on."""
-    tile_keys: int
-    """Prefill: keys that it takes at a time."""
-    prompt_launch_cycles: float
-    """Prefill: clock cycles of a call that does next to nothing."""
-    tile_seconds: float
-    """Prefill: a block's start and end."""
-    tile_seconds_per_dim: float
-    """More of it for each element of the head dimension."""
-    tensor_share: float
-    """Prefill: what the matrix products reach of the peak while they run."""
-    exponential_share: float
-    """Prefill: what the exponentials reach of the peak of the special-function units."""
+    block_seconds_per_dim: float  # More of it for each element of the head dimension
+    block_seconds_per_head: float  # More of it for each query head in the block
+    lone_bytes_per_cycle: float  # Decode: what one block streams when it has an SM to itself: bound by latency
+    sm_bytes_per_cycle: float  # Decode: what an SM full of blocks streams of a 16-bit cache
+    packs_prompt: bool  # Prefill: whether query heads share a tile where that makes fewer tiles
+    tile_rows: int  # Prefill: query rows that one block works on
+    tile_keys: int  # Prefill: keys that it takes at a time
+    prompt_launch_cycles: float  # Prefill: clock cycles of a call that does next to nothing
+    tile_seconds: float  # Prefill: a block's start and end
+    tile_seconds_per_dim: float  # More of it for each element of the head dimension
+    tensor_share: float  # Prefill: what the matrix products reach of the peak while they run
+    exponential_share: float  # Prefill: what the exponentials reach of the peak of the special-function units
     softmax_overlap: float
     """Prefill: how well exponentials hide under matrix products; one adds them up, a large number takes the longer."""
     launch_cycles: float = 15500.0
@@ -208,13 +192,11 @@ class KernelFamily:
     """Decode: what an SM full of blocks streams of an fp8 cache. FlashAttention 3 transposes the values in it."""
     decode_dram_share: float = 0.85
     decode_l2_share: float = 0.4
-    decode_tensor_share: float = 0.6
-    """Decode: what is reached of the memory's, the cache's and the tensor cores' peaks."""
+    decode_tensor_share: float = 0.6  # Decode: what is reached of the memory's, the cache's and the tensor cores' peaks
     dram_share: float = 0.5
     l2_share: float = 0.8
     """Prefill: what is reached of the peaks of memory and cache; above one where part of it stays in the cache."""
-    tail: float = 1.3
-    """Prefill: of an average tile, by which the last SM finishes after the mean."""
+    tail: float = 1.3  # Prefill: of an average tile, by which the last SM finishes after the mean
     narrow_chain: float = 1.8
     """Prefill: how many times longer a block's start and end take when the cache is narrower than the products."""
     narrow_tensor: float = 1.0

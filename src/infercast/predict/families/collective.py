@@ -66,16 +66,11 @@ def is_switched(gpu: Gpu, gpus: int) -> bool:
 class _Protocol(NamedTuple):
     """How a library moves a message; times are of a 1.83 GHz GPU."""
 
-    latency: float
-    """Seconds of the kernel itself."""
-    step: float
-    """Seconds that each further GPU adds, on every pass around the ring."""
-    efficiency: float
-    """Share of the links that carries payload, among many GPUs."""
-    pair_loss: float
-    """What two GPUs, which drive fewer channels than eight, lose of it (twice)."""
-    softness: float
-    """Below one, latency and transfer add up to more than their sum."""
+    latency: float  # Seconds of the kernel itself
+    step: float  # Seconds that each further GPU adds, on every pass around the ring
+    efficiency: float  # Share of the links that carries payload, among many GPUs
+    pair_loss: float  # What two GPUs, which drive fewer channels than eight, lose of it (twice)
+    softness: float  # Below one, latency and transfer add up to more than their sum
 
 
 # Fitted on NCCL 2.26 to 2.29 on A100, H100 and H200.

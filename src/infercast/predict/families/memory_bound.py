@@ -37,26 +37,16 @@ class _Short(NamedTuple):
 
 
 class _CompiledKernel(NamedTuple):
-    floor: float
-    """Seconds of an empty launch at ``REFERENCE_CLOCK``."""
-    dram: float
-    """Share of the DRAM bandwidth that it reaches on large tensors."""
-    cache: float
-    """Share of L2 that holds its tensors."""
-    cliff: float
-    """How sharply the hits end there."""
-    port: float
-    """Bytes a cycle that a multiprocessor moves with its blocks together."""
-    row: float
-    """Cycles of a row on top of its bytes."""
-    overlap: float
-    """How sharply the slowest pipe decides."""
-    chunk: float = 0.0
-    """Cycles that a row waits for each of its chunks."""
-    busy: float = 0.0
-    """Rows a multiprocessor that fill it half."""
-    single: float = 1.0
-    """What rows of a single chunk cost of a chunk; two rows share a block there."""
+    floor: float  # Seconds of an empty launch at ``REFERENCE_CLOCK``
+    dram: float  # Share of the DRAM bandwidth that it reaches on large tensors
+    cache: float  # Share of L2 that holds its tensors
+    cliff: float  # How sharply the hits end there
+    port: float  # Bytes a cycle that a multiprocessor moves with its blocks together
+    row: float  # Cycles of a row on top of its bytes
+    overlap: float  # How sharply the slowest pipe decides
+    chunk: float = 0.0  # Cycles that a row waits for each of its chunks
+    busy: float = 0.0  # Rows a multiprocessor that fill it half
+    single: float = 1.0  # What rows of a single chunk cost of a chunk; two rows share a block there
     short: _Short | None = None
 
 
@@ -119,20 +109,13 @@ REFERENCE_CLOCK = 1.83e9
 class _Kernel(NamedTuple):
     """What the usual kernel of a family can do."""
 
-    floor: float
-    """Seconds of an empty launch at ``REFERENCE_CLOCK``."""
-    dram: float
-    """Share of the DRAM bandwidth that it reaches on large tensors."""
-    cache: float
-    """Share of L2 that holds its tensors."""
-    cliff: float
-    """How sharply the hits end there."""
-    port: float
-    """Bytes a cycle that a multiprocessor moves with its blocks together."""
-    block: float
-    """Cycles between the starts of two blocks on one multiprocessor."""
-    row: float
-    """Bytes a cycle of one block alone."""
+    floor: float  # Seconds of an empty launch at ``REFERENCE_CLOCK``
+    dram: float  # Share of the DRAM bandwidth that it reaches on large tensors
+    cache: float  # Share of L2 that holds its tensors
+    cliff: float  # How sharply the hits end there
+    port: float  # Bytes a cycle that a multiprocessor moves with its blocks together
+    block: float  # Cycles between the starts of two blocks on one multiprocessor
+    row: float  # Bytes a cycle of one block alone
     full_row: float = 0.0
     """Bytes a row must read to fill its block with threads; a block of a shorter row starts sooner."""
 

@@ -49,34 +49,24 @@ class Style(NamedTuple):
     of a kernel by its source is in data/kernels.toml.
     """
 
-    tiles: tuple[tuple[int, int], ...] = ((16, 64), (32, 64), (64, 128), (128, 128))
-    """Rows (tokens) and columns."""
+    tiles: tuple[tuple[int, int], ...] = ((16, 64), (32, 64), (64, 128), (128, 128))  # Rows (tokens) and columns
     tensor: float = 0.745
     feed: float = 1.07
     dram: float = 0.86
     between: float = 0.86
     """Shares of the peaks that are reached: tensor cores, L2 into an SM, memory, and L2 or memory between products."""
-    latency: float = 5.5e-7
-    """Seconds of a tile on top of its steps ..."""
-    step: float = 0.0
-    """... and of each step over 128 of its depth at least, at the reference clock."""
-    rounding: float = 0.05
-    """1: a partly full round of tiles takes a whole one; 0: work is spread evenly."""
+    latency: float = 5.5e-7  # Seconds of a tile on top of its steps ...
+    step: float = 0.0  # ... and of each step over 128 of its depth at least, at the reference clock
+    rounding: float = 0.05  # 1: a partly full round of tiles takes a whole one; 0: work is spread evenly
     overlap: float = 3.6
-    is_fed_ahead: bool = False
-    """Whether operands arrive while a tile multiplies; else one waits for the other."""
+    is_fed_ahead: bool = False  # Whether operands arrive while a tile multiplies; else one waits for the other
     launches: float = 35e-6
     per_expert: float = 5e-9
-    is_clocked: bool = True
-    """Whether launches get shorter with a higher clock."""
-    block_scaled: float = 1.0
-    """Tensor rate where each step's results are scaled before they are added."""
-    widened: float = 1.0
-    """Tensor rate where weights are widened on the way."""
-    pair: float = 0.0
-    """Seconds to sort each pair of a token and an expert, wherever that is ..."""
-    sorting: float = 0.0
-    """... and of the further kernels that do it where one block cannot."""
+    is_clocked: bool = True  # Whether launches get shorter with a higher clock
+    block_scaled: float = 1.0  # Tensor rate where each step's results are scaled before they are added
+    widened: float = 1.0  # Tensor rate where weights are widened on the way
+    pair: float = 0.0  # Seconds to sort each pair of a token and an expert, wherever that is ...
+    sorting: float = 0.0  # ... and of the further kernels that do it where one block cannot
     takes_all: bool = True
     """Whether pairs of tokens and experts on other GPUs are sorted, activated and added up as well, as zeros."""
 
@@ -147,12 +137,9 @@ class RoutedTokens(NamedTuple):
     """Where the tokens of each kernel went."""
 
     rows: Number
-    hit: Number
-    """Experts that get any."""
-    blocks: list[Number]
-    """Row blocks, for each height of a tile."""
-    most: Number
-    """Tokens of the most loaded expert."""
+    hit: Number  # Experts that get any
+    blocks: list[Number]  # Row blocks, for each height of a tile
+    most: Number  # Tokens of the most loaded expert
 
 
 @cache
@@ -278,8 +265,7 @@ class _Cut(NamedTuple):
     cache: Number
     rounds_up: Number
     rounds_down: Number
-    padded: Number
-    """Rows with the padding of the last tiles."""
+    padded: Number  # Rows with the padding of the last tiles
 
 
 class ExpertPhysics:

@@ -36,22 +36,14 @@ if TYPE_CHECKING:
 class Library(NamedTuple):
     """What the kernels of one library take, in cycles for chunks of 64 tokens and states of 128 x 128."""
 
-    launch: float
-    """Cycles of all launches together on an empty chip."""
-    row: float
-    """Of each token of the longest chunk, one after another."""
-    latency: float
-    """From one chunk of a sequence to its next."""
-    busy: float
-    """That a multiprocessor spends on a chunk of one head where sequences go one after another ..."""
-    start: float
-    """... and on starting with one."""
-    chunk: float
-    """That it spends on a chunk of one head where chunks are independent ..."""
-    token: float
-    """... and on each of its tokens."""
-    dram: float
-    """Share of the bandwidth that it reaches."""
+    launch: float  # Cycles of all launches together on an empty chip
+    row: float  # Of each token of the longest chunk, one after another
+    latency: float  # From one chunk of a sequence to its next
+    busy: float  # That a multiprocessor spends on a chunk of one head where sequences go one after another ...
+    start: float  # ... and on starting with one
+    chunk: float  # That it spends on a chunk of one head where chunks are independent ...
+    token: float  # ... and on each of its tokens
+    dram: float  # Share of the bandwidth that it reaches
     cache: float
     """How many times L2 all kernels together may move before what one leaves to the next is no longer there."""
     tuned: float = 1.0
@@ -121,17 +113,12 @@ class _ScanSizes(NamedTuple):
 
     tokens: Number
     sequences: Number
-    chunks: Number
-    """Of all sequences ..."""
-    longest: Number
-    """... and of the longest."""
-    row: Number
-    """Tokens of the longest chunk."""
-    blocks: Number
-    """Heads of all sequences."""
+    chunks: Number  # Of all sequences ...
+    longest: Number  # ... and of the longest
+    row: Number  # Tokens of the longest chunk
+    blocks: Number  # Heads of all sequences
     parallel_bytes: Number
-    serial_bytes: Number
-    """Between kernels with all chunks side by side, and in the pass over chunks."""
+    serial_bytes: Number  # Between kernels with all chunks side by side, and in the pass over chunks
 
 
 def _scan_sizes(a: ScanPhysics, batch: Lengths) -> _ScanSizes:
@@ -225,24 +212,15 @@ SPAN = 512.0
 class _ConvolutionKernel(NamedTuple):
     """Fitted to tables of L40S, H100 and H200 together."""
 
-    launch: float
-    """Cycles of a launch with one token ..."""
-    row: float
-    """... and of each further one that a block takes after it."""
-    value: float
-    """Cycles of a multiprocessor with one value."""
-    dram: float
-    """Share of the memory's bandwidth that it reaches."""
-    cache: float
-    """Share of L2 that holds what it reads and writes."""
-    cliff: float
-    """How sharply the hits end there."""
-    l2: float
-    """Share of L2's bandwidth."""
-    block: float = 0.0
-    """Cycles of a multiprocessor with a block of one channel and one sequence ..."""
-    span: float = 0.0
-    """... and with each span of tokens in it."""
+    launch: float  # Cycles of a launch with one token ...
+    row: float  # ... and of each further one that a block takes after it
+    value: float  # Cycles of a multiprocessor with one value
+    dram: float  # Share of the memory's bandwidth that it reaches
+    cache: float  # Share of L2 that holds what it reads and writes
+    cliff: float  # How sharply the hits end there
+    l2: float  # Share of L2's bandwidth
+    block: float = 0.0  # Cycles of a multiprocessor with a block of one channel and one sequence ...
+    span: float = 0.0  # ... and with each span of tokens in it
 
 
 CUDA = "cuda"
@@ -307,22 +285,15 @@ UNTUNED = 4.0
 class _UpdateKernel(NamedTuple):
     """Fitted to tables of L40S, H100 and H200 together, that of a state space to our own of an H200."""
 
-    launch: float
-    """Cycles of a launch with one state."""
-    dram: float
-    """Share of the memory's bandwidth that it reaches."""
-    cache: float
-    """Share of L2 that holds states."""
-    cliff: float
-    """How sharply the hits end there."""
-    l2: float
-    """Share of L2's bandwidth."""
-    block: float
-    """Cycles of a multiprocessor with one state ..."""
+    launch: float  # Cycles of a launch with one state
+    dram: float  # Share of the memory's bandwidth that it reaches
+    cache: float  # Share of L2 that holds states
+    cliff: float  # How sharply the hits end there
+    l2: float  # Share of L2's bandwidth
+    block: float  # Cycles of a multiprocessor with one state ...
     wide: float = 0.0
     """... and the power of its width that they grow by on top of its size: rows of a state are held in registers."""
-    tuned: int = 0
-    """The values of a head for which vLLM has a tuned launch, if not for all; ..."""
+    tuned: int = 0  # The values of a head for which vLLM has a tuned launch, if not for all; ...
     untuned: float = 1.0
     """... all others take this many times the cycles: decode steps of Nemotron Nano 9B v2 with heads of 80 values."""
 

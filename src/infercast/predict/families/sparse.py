@@ -54,12 +54,9 @@ class ChoiceConstants(NamedTuple):
     """Fitted on H100 and H200 and rounded; clocks are an SM's."""
 
     launch: float = 4.8e-6
-    row_clocks: float = 3600.0
-    """To search one row, whatever its length."""
-    short_clocks: float = 900.0
-    """The same of a row that needs no search."""
-    score_clocks: float = 0.52
-    """A score, with all its passes."""
+    row_clocks: float = 3600.0  # To search one row, whatever its length
+    short_clocks: float = 900.0  # The same of a row that needs no search
+    score_clocks: float = 0.52  # A score, with all its passes
     blocks_per_sm: float = 1.0
     dram: float = 0.51
     overlap: float = 1.12
@@ -144,14 +141,10 @@ class AttentionConstants(NamedTuple):
     """Fitted on H100 and H200 and rounded; clocks are an SM's."""
 
     launch: float = 3.3e-6
-    start: float = 1.0e-6
-    """Seconds of a thread block besides its walk."""
-    share: float = 0.66
-    """Of an SM's rate that the two products of a tile reach."""
-    narrow_share: float = 0.40
-    """The same where what is gathered must be widened first."""
-    gather: float = 34.0
-    """Bytes a clock that one SM gathers."""
+    start: float = 1.0e-6  # Seconds of a thread block besides its walk
+    share: float = 0.66  # Of an SM's rate that the two products of a tile reach
+    narrow_share: float = 0.40  # The same where what is gathered must be widened first
+    gather: float = 34.0  # Bytes a clock that one SM gathers
     dram: float = 0.75
     combine: float = 3.0e-6
     overlap: float = 3.0
@@ -264,14 +257,10 @@ SCORE_ROWS, SCORE_KEYS = 128.0, 256.0
 class ScoreConstants(NamedTuple):
     """Fitted on H100, H200 and L40S and rounded."""
 
-    launch: float
-    """Seconds of a launch that scores next to nothing."""
-    share: float
-    """Of an SM's rate that products and the sum over heads reach together."""
-    tile: float
-    """Seconds of a tile besides."""
-    block: float
-    """Seconds to start a thread block."""
+    launch: float  # Seconds of a launch that scores next to nothing
+    share: float  # Of an SM's rate that products and the sum over heads reach together
+    tile: float  # Seconds of a tile besides
+    block: float  # Seconds to start a thread block
     dram: float = 0.8
     overlap: float = 4.0
 
@@ -354,13 +343,10 @@ class SparseModule(Batch):
     _: KW_ONLY
     kind: str
     heads: int
-    weight_bytes: float
-    """Of one value of its projections."""
-    narrow: bool
-    """Whether its cache is."""
+    weight_bytes: float  # Of one value of its projections
+    narrow: bool  # Whether its cache is
     products: Array
-    small: Array
-    """Norms, rotations, copies and the like."""
+    small: Array  # Norms, rotations, copies and the like
     scores: Array
     choice: Array
     attention: Array
@@ -654,8 +640,7 @@ class HyperConstants(NamedTuple):
 
     launch: float
     dram: float
-    row_clocks: float
-    """Clocks of an SM for a row, whatever its length."""
+    row_clocks: float  # Clocks of an SM for a row, whatever its length
     cache: float = 0.6
 
 
