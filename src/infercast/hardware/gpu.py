@@ -297,10 +297,8 @@ class Topology(NamedTuple):
     """What a ring over GPUs of one server carries."""
 
     title: str
-    share: float
-    """Of a slot's rate, among two GPUs."""
-    sharing: float
-    """Power of half their number by which it falls."""
+    share: float  # Of a slot's rate, among two GPUs
+    sharing: float  # Power of half their number by which it falls
 
 
 TOPOLOGIES = {

@@ -356,24 +356,18 @@ class KernelFacts(NamedTuple):
     """What kernel physics asks of an architecture; architectures.toml says where each comes from."""
 
     vendor: str
-    attention: str
-    """Which attention kernels engines run, by the name that their physics has."""
-    l2_partitions: int
-    """Parts of L2 that may hold a copy of a line each."""
+    attention: str  # Which attention kernels engines run, by the name that their physics has
+    l2_partitions: int  # Parts of L2 that may hold a copy of a line each
     wide_multiply: bool
     """Whether Triton's kernels use a multiply instruction of four warps, which reads shared memory itself."""
-    fp8_products: str
-    """The library with fp8 products that are known kernel by kernel; empty: none."""
-    misaligned_experts: float
-    """How many times longer loads of experts' rows take if their length is no multiple of 16."""
+    fp8_products: str  # The library with fp8 products that are known kernel by kernel; empty: none
+    misaligned_experts: float  # How many times longer loads of experts' rows take if their length is no multiple of 16
     switch_share: float
     """What switches that reduce make of the links, against those that it was fitted on; 0: none reduces."""
     flag_delay: float
     """How many times longer a flag takes to a peer and back than between the GPUs that it was fitted on."""
-    threads_per_sm: int = 2048
-    """Threads that an SM holds at once."""
-    launch: float = 1.0
-    """How long a launch in a graph takes, against one on the chips that physics was fitted on."""
+    threads_per_sm: int = 2048  # Threads that an SM holds at once
+    launch: float = 1.0  # How long a launch in a graph takes, against one on the chips that physics was fitted on
     mma_sync: float = 1.0
     """Share of the tensor cores' peak that the multiply instruction of Ampere reaches, which newer chips still have."""
 

@@ -35,12 +35,9 @@ class FeedForward(ABC):
 
     __slots__ = ()
 
-    inter: int
-    """Its width, or that of each routed expert."""
-    experts: int
-    """Routed experts; 0: none."""
-    shared_inter: int
-    """Width of all shared experts together, which serve every token; 0: none."""
+    inter: int  # Its width, or that of each routed expert
+    experts: int  # Routed experts; 0: none
+    shared_inter: int  # Width of all shared experts together, which serve every token; 0: none
     is_empty: ClassVar[bool] = False
     """Whether the layer has no feed-forward at all: no kernels, no norm before it, no all-reduce after it."""
     takes_quantised: ClassVar[bool] = False
@@ -225,27 +222,21 @@ class ExpertFeedForward(FeedForward):
     topk: int
     inter: int
     shared_inter: int = 0
-    shared_gate: bool = False
-    """A learned scalar gate on the shared experts (Qwen2-MoE)."""
+    shared_gate: bool = False  # A learned scalar gate on the shared experts (Qwen2-MoE)
     router_bias: bool = False
     expert_bias: bool = False
-    dense_inter: int = 0
-    """Width of a dense feed-forward that runs in parallel with the experts (Gemma 4); 0: none."""
-    gated: bool = True
-    """Whether experts, shared ones too, have a gate (not in Nemotron 3)."""
+    dense_inter: int = 0  # Width of a dense feed-forward that runs in parallel with the experts (Gemma 4); 0: none
+    gated: bool = True  # Whether experts, shared ones too, have a gate (not in Nemotron 3)
     latent: int = 0
     """The width that tokens are projected down to before the routed experts, and up from after them; 0: they are not
     (Nemotron 3 Super and Ultra, Kimi-K3)."""
-    latent_norm: bool = False
-    """What comes out of the experts is normed before it is projected up (Kimi-K3)."""
-    grouped_choice: bool = False
-    """Experts are chosen from groups (DeepSeek), by scores in the router's own format."""
+    latent_norm: bool = False  # What comes out of the experts is normed before it is projected up (Kimi-K3)
+    grouped_choice: bool = False  # Experts are chosen from groups (DeepSeek), by scores in the router's own format
     reached: int | None = None
     """How many experts tokens go to at all, where a router without training leaves most of them out."""
     routing: str = "uniform"
     """How tokens spread over the experts: ``uniform``, ``balanced``, or ``power_law_`` and its exponent."""
-    wide_router: bool = False
-    """The router multiplies in fp32 (GLM-5)."""
+    wide_router: bool = False  # The router multiplies in fp32 (GLM-5)
     slower: tuple[tuple[float, float], ...] = ()
     """Numbers of tokens, and how many times as long the experts take there because of how an engine launches them."""
     joined: int = 0

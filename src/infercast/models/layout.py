@@ -26,12 +26,9 @@ class ParallelLayout:
     experts: bool = False
     all_to_all: bool = False
     """Tokens go to the GPUs of their experts alone, and not to all that share experts (DeepEP's kernels)."""
-    fused_norms: bool = False
-    """All-reduces carry the norm that follows them in one kernel (``fuse_allreduce_rms``)."""
-    library: str = DEFAULT_LIBRARY
-    """The library of all-reduces, as in `Collective`."""
-    apart: bool = False
-    """Each copy has all experts to itself, so that copies share nothing."""
+    fused_norms: bool = False  # All-reduces carry the norm that follows them in one kernel (``fuse_allreduce_rms``)
+    library: str = DEFAULT_LIBRARY  # The library of all-reduces, as in `Collective`
+    apart: bool = False  # Each copy has all experts to itself, so that copies share nothing
 
     @property
     def gpus(self) -> int:
@@ -85,25 +82,21 @@ class WeightFormat:
     before it: the weight's own format (fp8 with dynamic scales), or ``base`` where weights alone are quantised.
     """
 
-    base: str = "bf16"
-    """Embedding, norms, router and whatever is not named below."""
+    base: str = "bf16"  # Embedding, norms, router and whatever is not named below
     attention: str = "bf16"
-    feed_forward: str = "bf16"
-    """Dense feed-forward and shared experts."""
+    feed_forward: str = "bf16"  # Dense feed-forward and shared experts
     experts: str = "bf16"
     head: str = "bf16"
     activation_attention: str = "bf16"
     activation_feed_forward: str = "bf16"
     activation_experts: str = "bf16"
-    recurrent: str = "bf16"
-    """Recurrent token mixers, which checkpoints often quantise otherwise than attention."""
+    recurrent: str = "bf16"  # Recurrent token mixers, which checkpoints often quantise otherwise than attention
     activation_recurrent: str = "bf16"
     experts_kernel: str = ""
     """The kernels of experts, where it is not the engine's own choice: ``marlin``, ``triton``, ..."""
     scans_kernel: str = ""
     """The library that scans prompts of gated delta nets, where it is not the engine's own choice."""
-    name: str = "bf16"
-    """What people call it: ``bf16``, ``fp8``, ``int4``, ``nvfp4``, ..."""
+    name: str = "bf16"  # What people call it: ``bf16``, ``fp8``, ``int4``, ``nvfp4``, ...
     int4_scale_bytes: float = 2 / 128
     """Bytes of scale and zero point for each 4-bit integer: by default one bf16 scale for 128 of them."""
     quantised_apart: bool = False
@@ -135,11 +128,9 @@ class Shard(NamedTuple):
     """What all layers of a model have in common, and the layout that splits them."""
 
     hidden: int
-    architecture: str
-    """As config.json names it, for rules of an engine that go by that name."""
+    architecture: str  # As config.json names it, for rules of an engine that go by that name
     weights: WeightFormat
-    cache_dtype: str
-    """The format that keys and values are cached in."""
+    cache_dtype: str  # The format that keys and values are cached in
     layout: ParallelLayout
 
     def linear(

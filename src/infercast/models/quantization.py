@@ -73,10 +73,8 @@ def part_modules(layers: Sequence[Layer]) -> dict[str, list[tuple[str, ...]]]:
 class ModuleNames(NamedTuple):
     """A checkpoint's list of module names, ready to be asked."""
 
-    exact: frozenset[str]
-    """Names from ``layers.`` on; a name covers everything below it."""
-    words: frozenset[str]
-    """Bare names such as ``lm_head`` or ``self_attn``, wherever they stand in a path."""
+    exact: frozenset[str]  # Names from ``layers.`` on; a name covers everything below it
+    words: frozenset[str]  # Bare names such as ``lm_head`` or ``self_attn``, wherever they stand in a path
     starts: tuple[str, ...]
     expressions: tuple[re.Pattern[str], ...]
 

@@ -26,8 +26,7 @@ class Stack:
     """``layers`` equal layers, not necessarily next to each other in the model."""
 
     layers: int
-    mixer: Mixer
-    """What lets tokens see each other."""
+    mixer: Mixer  # What lets tokens see each other
     feed_forward: FeedForward
     norms: int = 2
     """Norms over the hidden size in each layer: 2 before the halves; 4 where the halves' outputs are normed too."""
@@ -46,10 +45,8 @@ class Stack:
 class VisionPart:
     """The image encoder of a language model: what it takes in memory. Its time is not modelled."""
 
-    split: int
-    """Parameters that the GPUs of a tensor-parallel group share."""
-    whole: int
-    """Parameters that every GPU holds."""
+    split: int  # Parameters that the GPUs of a tensor-parallel group share
+    whole: int  # Parameters that every GPU holds
     layers: int
     hidden: int
 
@@ -66,26 +63,20 @@ class PredictionPart:
     runs layers of its own and asks the model's head. Engines load it for speculative decoding alone.
     """
 
-    heads: int
-    """Heads with weights of their own."""
-    stacks: tuple[Stack, ...]
-    """The layers of one head."""
-    norms: int = 3
-    """Norms over the hidden size outside its layers: of both inputs, and of its output."""
+    heads: int  # Heads with weights of their own
+    stacks: tuple[Stack, ...]  # The layers of one head
+    norms: int = 3  # Norms over the hidden size outside its layers: of both inputs, and of its output
     own_table: bool = False
     """Whether each head has a table of the vocabulary to itself (Step-3.5) and does not ask the model's."""
-    quantised: bool = True
-    """Whether its layers have the model's weight formats; else all of it is in the base format."""
+    quantised: bool = True  # Whether its layers have the model's weight formats; else all of it is in the base format
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterSlots:
     """Room for adapters on a GPU."""
 
-    count: int
-    """Adapters that may be in a step."""
-    rank: int
-    """The largest one, which all take room for."""
+    count: int  # Adapters that may be in a step
+    rank: int  # The largest one, which all take room for
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -169,13 +160,10 @@ class WeightBytes(NamedTuple):
 
     embedding: float
     attention: float
-    feed_forward: float
-    """Dense feed-forward and shared experts."""
+    feed_forward: float  # Dense feed-forward and shared experts
     experts: float
-    head: float
-    """0 where the head shares the embedding's memory."""
-    other: float
-    """Norms, routers, biases and sinks."""
+    head: float  # 0 where the head shares the embedding's memory
+    other: float  # Norms, routers, biases and sinks
     vision: float = 0.0
 
     @property

@@ -64,8 +64,7 @@ class Attention(HeadAttention):
     dtype: str = "bf16"
     kv_dtype: str = "bf16"
     family: str = "attention"
-    kernel: str = ""
-    """Which kernel (data/kernels.toml), where it is not the engine's own choice."""
+    kernel: str = ""  # Which kernel (data/kernels.toml), where it is not the engine's own choice
 
     @cached_property
     def num_queries(self) -> Quantity:

@@ -62,12 +62,10 @@ class Call:
     name: str
     op: Op
     count: int = 1
-    beside: bool = False
-    """Runs on a stream of its own, in parallel with the kernels around it."""
+    beside: bool = False  # Runs on a stream of its own, in parallel with the kernels around it
     slower: Quantity = 1.0
     """How many times as long it takes as such a kernel does, because of how the engine launches it, ..."""
-    saved: float = 0.0
-    """... and the seconds that it takes less."""
+    saved: float = 0.0  # ... and the seconds that it takes less
 
 
 PACKED_LATENT = "fp8_ds_mla"
@@ -163,8 +161,7 @@ class MoE(ComputedInDtype):
     family: str = "moe"
     routing: str = "uniform"
     """How tokens spread over experts: ``uniform``, ``balanced`` (equal counts) or ``power_law_`` and its exponent."""
-    kernel: str = ""
-    """The kernel, where it is not the engine's own choice."""
+    kernel: str = ""  # The kernel, where it is not the engine's own choice
 
     @property
     def num_local(self) -> int:
@@ -274,8 +271,7 @@ class Elementwise:
     flops_per_row: float = 0.0
     shared_read: float = 0.0
     compute_dtype: str = "fp32"
-    kind: str = ""
-    """Which kernel of its family it is, where one family has several."""
+    kind: str = ""  # Which kernel of its family it is, where one family has several
     reduced: Size = 0
     """Values of a row that must all be seen before one can be written; 0 where each is written by itself."""
 

@@ -41,8 +41,7 @@ class Scan(ComputedInDtype):
     chunk: int = 64
     dtype: str = "bf16"
     state_dtype: str = "fp32"
-    kernel: str = ""
-    """The library, such as ``triton`` or ``flashinfer``; empty: the engine's choice."""
+    kernel: str = ""  # The library, such as ``triton`` or ``flashinfer``; empty: the engine's choice
     family: str = "scan"
 
     @property
@@ -150,8 +149,7 @@ class ShortConvolution:
     taps: int = 4
     update: bool = False
     dtype: str = "bf16"
-    kernel: str = ""
-    """The library: ``triton`` or ``cuda``; empty: the engine's choice."""
+    kernel: str = ""  # The library: ``triton`` or ``cuda``; empty: the engine's choice
     family: str = "convolution"
     compute_dtype: str = "fp32"
 

@@ -106,10 +106,8 @@ class Correction:
     anchors: Place
     terms: Terms
     weights: Array
-    precision: Array
-    """Inverse covariance of the anchors' misses."""
-    widening: float
-    """Half an 80 % interval, in standard deviations of the process."""
+    precision: Array  # Inverse covariance of the anchors' misses
+    widening: float  # Half an 80 % interval, in standard deviations of the process
     is_swept: bool = False
     """Whether anchors were kernels by themselves, with cold operands, to which an engine adds what it does."""
 

@@ -22,10 +22,8 @@ Number = Any
 class Physics(NamedTuple):
     """An analytical estimate of one kernel or of an array of them, and what a learner may know of them."""
 
-    seconds: Number
-    """One launch of each kernel."""
-    terms: dict[str, Number]
-    """Seconds of each pipe: ``tensor``, ``dram``, ``l2``, ..., ``launch``."""
+    seconds: Number  # One launch of each kernel
+    terms: dict[str, Number]  # Seconds of each pipe: ``tensor``, ``dram``, ``l2``, ..., ``launch``
     features: Number
     """One row a kernel, or a list for one kernel; columns as in the core's ``FEATURES``. Mostly ratios and logarithms,
     which have no unit."""

@@ -67,31 +67,20 @@ LEAST_CLOCK = 0.15
 class BoardPower:
     """What one GPU draws, in watts, and what work costs on it, in joules."""
 
-    idle_watts: float
-    """A program holds the GPU and its clocks are up; also what is drawn under the work of kernels."""
-    active_watts: float
-    """On top while a kernel fills all multiprocessors."""
-    flop: float
-    """Joules of a 16-bit operation of a product."""
-    dram: float
-    """Joules of a byte of memory."""
-    l2: float
-    """Joules of a byte that is still in L2."""
-    spread: float
-    """Standard deviation of the logarithm of the power of a run."""
-    source: str
-    """Where the numbers come from: one of `predict.estimate.SOURCES`."""
-    limit_watts: float
-    """What the board may draw."""
-    burst_watts: float
-    """The most that the board draws for milliseconds."""
+    idle_watts: float  # A program holds the GPU and its clocks are up; also what is drawn under the work of kernels
+    active_watts: float  # On top while a kernel fills all multiprocessors
+    flop: float  # Joules of a 16-bit operation of a product
+    dram: float  # Joules of a byte of memory
+    l2: float  # Joules of a byte that is still in L2
+    spread: float  # Standard deviation of the logarithm of the power of a run
+    source: str  # Where the numbers come from: one of `predict.estimate.SOURCES`
+    limit_watts: float  # What the board may draw
+    burst_watts: float  # The most that the board draws for milliseconds
     sms: int
-    formats: Mapping[str, float] = field(hash=False)
-    """Operations of other formats as shares of a 16-bit one."""
+    formats: Mapping[str, float] = field(hash=False)  # Operations of other formats as shares of a 16-bit one
     families: Mapping[str, Mapping[str, float]] = field(hash=False)
     """What an operation (``flop``) or a byte (``byte``) of a family costs more than one of a product."""
-    clock: float = 1.0
-    """Share of the unhindered clock that the numbers are for."""
+    clock: float = 1.0  # Share of the unhindered clock that the numbers are for
 
     @property
     def held_watts(self) -> float:

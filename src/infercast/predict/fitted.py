@@ -34,12 +34,10 @@ class Inputs:
     """What all models of an artefact are fed with."""
 
     kind: str
-    features: dict[str, tuple[str, ...]]
-    """Sets of features by name ..."""
+    features: dict[str, tuple[str, ...]]  # Sets of features by name ...
     set_of: Callable[[str, str, str, str], str]
     """... and the one that a model has, by its family, GPU, engine and variant."""
-    sources: tuple[str, ...]
-    """Files of the package that compute them, or that say what they are computed from."""
+    sources: tuple[str, ...]  # Files of the package that compute them, or that say what they are computed from
     beside: Mapping[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
     """Sets of features of the other archives, by their names."""
 

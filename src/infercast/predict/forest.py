@@ -30,14 +30,11 @@ LARGE = 100
 class Forest:
     """A sum of oblivious trees."""
 
-    borders: tuple[Array, ...]
-    """For each feature, its borders in rising order (float32)."""
-    features: Array
-    """(trees, depth) which feature a level looks at."""
+    borders: tuple[Array, ...]  # For each feature, its borders in rising order (float32)
+    features: Array  # (trees, depth) which feature a level looks at
     bins: Array
     """(trees, depth) a level answers yes if the feature is above the border of this number, or no if there is none."""
-    leaves: Array
-    """(trees, 2^depth) what each tree adds; at most 256 leaves."""
+    leaves: Array  # (trees, 2^depth) what each tree adds; at most 256 leaves
     bias: float
 
     def without_logarithms(self, is_logarithm: Sequence[bool]) -> Forest:

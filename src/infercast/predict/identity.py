@@ -95,22 +95,17 @@ class KernelProfile(NamedTuple):
     """An engine's choice of kernels."""
 
     title: str
-    tables: dict[str, tuple[str, ...]]
-    """For each family, the engines with measured kernels to use, first choice first."""
-    generations: dict[str, tuple[str, ...]]
-    """For each architecture, those with the same kernels at the same efficiency."""
-    experts: dict[str, dict[str, str]]
-    """For each architecture and format of weights, the kernel of routed experts."""
+    tables: dict[str, tuple[str, ...]]  # For each family, the engines with measured kernels to use, first choice first
+    generations: dict[str, tuple[str, ...]]  # For each architecture, those with the same kernels at the same efficiency
+    experts: dict[str, dict[str, str]]  # For each architecture and format of weights, the kernel of routed experts
     spread_experts: Mapping[str, dict[str, str]] = {}
     """The same of experts that are spread over GPUs, where it is another."""
     scans: Mapping[str, dict[str, str]] = {}
     """For each architecture and kind of recurrence, the library that scans prompts, where it is not Triton."""
     sparse: Mapping[str, dict[str, str]] = {}
     """For each architecture, kind of sparse attention and format of its cache, the kernel if not the usual one."""
-    all_reduce: str = ""
-    """What tables call its own all-reduce."""
-    everywhere: tuple[str, ...] = ()
-    """Families with the same kernels on every architecture."""
+    all_reduce: str = ""  # What tables call its own all-reduce
+    everywhere: tuple[str, ...] = ()  # Families with the same kernels on every architecture
     engine: str = ""
     exceptions: Mapping[str, tuple[str, ...]] = {}
     """For an architecture, kernels (family or family/variant) that all measured GPUs stand for better than those."""

@@ -133,8 +133,7 @@ class ModelChoice(NamedTuple):
     tier: str
     entry: Entry
     forest: Forest
-    known: Gpu | None = None
-    """The GPU that a sibling's model was fitted on."""
+    known: Gpu | None = None  # The GPU that a sibling's model was fitted on
     is_same_die: bool = False
     """Whether it multiplies as fast as the GPU that is asked for: the two differ in memory and links alone."""
     bounds: tuple[float, float] = (0.0, inf)

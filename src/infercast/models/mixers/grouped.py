@@ -22,16 +22,13 @@ class GroupedAttention(Mixer):
     head_dim: int
     value_dim: int
     rotary_dim: int
-    window: int = 0
-    """A query sees the last ``window`` tokens; 0: all of them."""
-    qk_norm: bool = False
-    """Norms over each query and key head (Qwen3, Gemma 3)."""
+    window: int = 0  # A query sees the last ``window`` tokens; 0: all of them
+    qk_norm: bool = False  # Norms over each query and key head (Qwen3, Gemma 3)
     norm_across: bool = False
     """Those norms are over all heads together (MiniMax-M2), so GPUs that split the heads must add up squares."""
     qkv_bias: bool = False
     output_bias: bool = False
-    sinks: bool = False
-    """A learned sink logit for each head (gpt-oss)."""
+    sinks: bool = False  # A learned sink logit for each head (gpt-oss)
     shared_key_value: bool = False
     """Values are the keys: one projection serves both (Gemma 4 global layers); the cache still holds both."""
     chunked: bool = False
@@ -43,12 +40,10 @@ class GroupedAttention(Mixer):
     by_hand: bool = False
     """The engine has no compiler that fuses: hand-written kernels norm, rotate and store, and attention takes queries
     that lie together, so they are copied out of the joined product (SGLang)."""
-    stores_rotated: bool = False
-    """One kernel by hand rotates and stores."""
+    stores_rotated: bool = False  # One kernel by hand rotates and stores
     decode_saved: float = 0.0
     """Seconds that attention of decoding sequences takes less than in measured tables, as the engine launches it ..."""
-    prompts_slower: float = 1.0
-    """... and how many times as long that of prompts takes."""
+    prompts_slower: float = 1.0  # ... and how many times as long that of prompts takes
 
     modules = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
     takes_quantised = True

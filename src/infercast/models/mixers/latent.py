@@ -19,8 +19,7 @@ class LatentAttention(Mixer):
 
     heads: int
     kv_lora_rank: int
-    q_lora_rank: int
-    """0: queries are projected directly."""
+    q_lora_rank: int  # 0: queries are projected directly
     nope_dim: int
     rope_dim: int
     value_dim: int
@@ -149,8 +148,7 @@ class LatentAttention(Mixer):
 class KimiLatentAttention(LatentAttention):
     """Latent attention without rotary positions."""
 
-    gated: bool = False
-    """The output is multiplied with a gate of its width, by a product of its own."""
+    gated: bool = False  # The output is multiplied with a gate of its width, by a product of its own
 
     def matrices(self, hidden: int) -> int:
         return LatentAttention.matrices(self, hidden) + self._gate_matrix(hidden)

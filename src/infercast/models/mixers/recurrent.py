@@ -41,11 +41,9 @@ class State(NamedTuple):
     key_heads: int
     key_dim: int
     value_dim: int
-    channels: int
-    """Those of the short convolution, which keeps the last tokens of each."""
+    channels: int  # Those of the short convolution, which keeps the last tokens of each
     taps: int
-    dtype: str
-    """The format of the matrices of all heads."""
+    dtype: str  # The format of the matrices of all heads
 
     @property
     def values(self) -> int:
@@ -65,16 +63,11 @@ class RecurrentMixer(Mixer):
 
     part = "recurrent"
     is_composed = True
-    chunk: int = 64
-    """Tokens of a prompt that the scan takes at once."""
-    convolutions: ClassVar[int] = 1
-    """Kernels that convolve, each an equal share of the channels."""
-    scans_decoding: ClassVar[bool] = False
-    """Whether decoding sequences go through the scan in steps with prompts."""
-    convolves_decoding: ClassVar[bool] = True
-    """Whether they go through the prompts' convolution there."""
-    copies: ClassVar[int] = 2
-    """Copies of a prompt's state, out of the cache and back."""
+    chunk: int = 64  # Tokens of a prompt that the scan takes at once
+    convolutions: ClassVar[int] = 1  # Kernels that convolve, each an equal share of the channels
+    scans_decoding: ClassVar[bool] = False  # Whether decoding sequences go through the scan in steps with prompts
+    convolves_decoding: ClassVar[bool] = True  # Whether they go through the prompts' convolution there
+    copies: ClassVar[int] = 2  # Copies of a prompt's state, out of the cache and back
 
     @property
     def exported(self) -> bool:
@@ -155,8 +148,7 @@ class GatedDeltaNet(RecurrentMixer):
     key_dim: int
     value_dim: int
     taps: int = 4
-    state_dtype: str = ""
-    """The format of its matrices; empty: the model's own."""
+    state_dtype: str = ""  # The format of its matrices; empty: the model's own
 
     # Published checkpoints treat its two wide products alike and leave the narrow one of the gates alone.
     modules = ("linear_attn.out_proj",)
@@ -229,8 +221,7 @@ class KimiDeltaAttention(RecurrentMixer):
     heads: int
     head_dim: int
     taps: int = 4
-    full_rank_gate: bool = False
-    """The gate of the output is one product (Kimi-K3), not two by way of a narrow vector."""
+    full_rank_gate: bool = False  # The gate of the output is one product (Kimi-K3), not two by way of a narrow vector
 
     modules = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
     convolutions = 3
@@ -335,13 +326,10 @@ class Mamba2(RecurrentMixer):
     groups: int
     taps: int = 4
     chunk: int = 128
-    state_dtype: str = ""
-    """The format of its matrices; empty: the model's own."""
-    bias: bool = False
-    """Biases on both products."""
+    state_dtype: str = ""  # The format of its matrices; empty: the model's own
+    bias: bool = False  # Biases on both products
     convolution_bias: bool = True
-    normed: bool = True
-    """The gate is followed by a norm (not in Falcon-H1)."""
+    normed: bool = True  # The gate is followed by a norm (not in Falcon-H1)
 
     modules = ("mixer.in_proj", "mixer.out_proj")
     takes_quantised = True

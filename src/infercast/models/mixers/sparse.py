@@ -44,8 +44,7 @@ class Compressor:
 
     tokens: int
     head_dim: int
-    entry_bytes: float
-    """What an entry takes in the cache."""
+    entry_bytes: float  # What an entry takes in the cache
 
     @property
     def spans(self) -> int:
@@ -179,13 +178,11 @@ class Indexer:
     heads: int
     head_dim: int
     rope_dim: int
-    query_rank: int
-    """Width of the compressed query that the index queries are projected from."""
+    query_rank: int  # Width of the compressed query that the index queries are projected from
     topk: int
     compressor: Compressor | None = None
     """Index keys are of several tokens together (DeepSeek-V4); None: each token has its own."""
-    tied: bool = False
-    """It was never trained: all scores are equal but for tiny differences."""
+    tied: bool = False  # It was never trained: all scores are equal but for tiny differences
 
     @property
     def _tokens(self) -> int:
@@ -271,14 +268,10 @@ class SparseLatentAttention(LatentAttention):
     """Latent attention of each query with no more than ``topk`` tokens."""
 
     topk: int
-    indexer: Indexer | None = None
-    """None: the layer reuses what the indexer of a layer before it chose."""
-    head_multiple: int = 1
-    """Kernels compute heads in multiples of this, as the engine chooses them for a GPU."""
-    unpadded_heads: int = 0
-    """But up to this many are computed as they are, by another kernel."""
-    joins_queries: bool = False
-    """The two parts of a query are copied together first."""
+    indexer: Indexer | None = None  # None: the layer reuses what the indexer of a layer before it chose
+    head_multiple: int = 1  # Kernels compute heads in multiples of this, as the engine chooses them for a GPU
+    unpadded_heads: int = 0  # But up to this many are computed as they are, by another kernel
+    joins_queries: bool = False  # The two parts of a query are copied together first
 
     label_text = "DSA {0.heads} x {0.latent_dim}"
 
@@ -375,14 +368,10 @@ class CompressedAttention(Mixer):
     o_lora_rank: int
     o_groups: int
     window: int
-    entry_bytes: float
-    """What a vector takes in the cache."""
-    compressor: Compressor | None = None
-    """None: the window alone."""
-    indexer: Indexer | None = None
-    """None: all compressed tokens are looked at."""
-    head_multiple: int = 1
-    """Kernels compute heads in multiples of this, as the engine chooses them for a GPU."""
+    entry_bytes: float  # What a vector takes in the cache
+    compressor: Compressor | None = None  # None: the window alone
+    indexer: Indexer | None = None  # None: all compressed tokens are looked at
+    head_multiple: int = 1  # Kernels compute heads in multiples of this, as the engine chooses them for a GPU
 
     modules = ("attn.wq_b", "attn.wkv", "attn.wo_a", "attn.wo_b")
     is_composed = True

@@ -101,10 +101,8 @@ class Core(Protocol):
 class Shape:
     """What people describe a kernel by."""
 
-    sizes: tuple[str, ...]
-    """Whole numbers that must be given."""
-    optional: dict[str, Any]
-    """Others, with what they are if not given."""
+    sizes: tuple[str, ...]  # Whole numbers that must be given
+    optional: dict[str, Any]  # Others, with what they are if not given
     build: Callable[[Values], Op]
 
 
@@ -112,14 +110,10 @@ class Shape:
 class Ceiling:
     """What the ceilings of a family are learned from."""
 
-    features: tuple[str, ...] = ()
-    """On top of those of all families."""
-    shape: Callable[[Any, Gpu], list[Any]] = lambda *_: []
-    """The values of those features."""
-    variant: Callable[[Any], str] = lambda _: ""
-    """Kernels that are learned apart: by format."""
-    is_known: Callable[[Any], bool] = lambda _: True
-    """Whether kernels like this one were measured anywhere."""
+    features: tuple[str, ...] = ()  # On top of those of all families
+    shape: Callable[[Any, Gpu], list[Any]] = lambda *_: []  # The values of those features
+    variant: Callable[[Any], str] = lambda _: ""  # Kernels that are learned apart: by format
+    is_known: Callable[[Any], bool] = lambda _: True  # Whether kernels like this one were measured anywhere
     read_again: Callable[[Any], Quantity] | None = None
     """Bytes that a table's launches go round; None: all that one moves."""
     beside: Callable[[Any], Quantity | None] = lambda _: None
