@@ -177,8 +177,7 @@ def _known(dtype: str) -> tuple[str, ...]:
 
 
 SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
-LEAST_SHARE = 1e-3
-"""A number below this share of what a chip has is taken for a slip: 1.5 for 1.5x, or 4800 for 4800G."""
+LEAST_SHARE = 1e-3  # A number below this share of what a chip has is taken for a slip: 1.5 for 1.5x, or 4800 for 4800G
 ON_CHIP = ("fma_flops", "special_rate", "l2_bandwidth")
 """Rates that grow with the number of multiprocessors and with their clock, as tensor rates do."""
 PROPERTIES = (
@@ -248,10 +247,8 @@ def _changed(gpu: Gpu, name: str, factor: float) -> Gpu:
 
 RATES = ("sms", "boost_clock", "sustained_clock", "fma_flops", "special_rate", "dram_bandwidth", "l2_bandwidth")
 """What a kernel on one GPU can be bound by, tensor rates and the size of the last cache aside."""
-FORMATS = ("bf16", "fp8", "fp4")
-"""What models are multiplied in; Blackwell Ultra gave int8 up for fp4."""
-EQUAL = 0.999
-"""Datasheets are rounded: what differs by less is the same."""
+FORMATS = ("bf16", "fp8", "fp4")  # What models are multiplied in; Blackwell Ultra gave int8 up for fp4
+EQUAL = 0.999  # Datasheets are rounded: what differs by less is the same
 FAST_MEMORY = "hbm"
 
 
@@ -306,8 +303,7 @@ TOPOLOGIES = {
     "sockets": Topology("slots of two sockets, half of the traffic between them", 0.64, 1.86),
     "host": Topology("no direct copies: through the memory of the host", 0.26, 0.0),
 }
-MEASURED = "sockets"
-"""The server with measured collectives; taken, with a wide interval, where the topology is unknown."""
+MEASURED = "sockets"  # The server with measured collectives; taken, with a wide interval, where the topology is unknown
 
 
 def with_topology(gpu: Gpu, name: str | None) -> Gpu:

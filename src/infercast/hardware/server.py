@@ -12,8 +12,7 @@ from infercast.errors import UnknownNameError
 from infercast.hardware.gpu import Gpu
 from infercast.units import GIGA, MICRO
 
-MEASURED = "measured"
-"""The machines that engines were measured on, and the default."""
+MEASURED = "measured"  # The machines that engines were measured on, and the default
 
 
 class HostCpu(NamedTuple):

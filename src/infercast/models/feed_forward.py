@@ -210,8 +210,7 @@ WHOLE_SHARED_EXPERTS = (
 )  # fmt: skip
 """Where GPUs compute shared experts whole, for a share of the tokens each, once experts are spread over copies."""
 
-WEIGHED_ROWS = 128
-"""Rows that multiplying takes as long for as reading the weights of an expert does, about."""
+WEIGHED_ROWS = 128  # Rows that multiplying takes as long for as reading the weights of an expert does, about
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,7 @@ from infercast.ops.op import Size, bytes_of, embedding, norm, sampling, sorted_s
 
 SLICES = {"qkv_proj": 3, "gate_up_proj": 2}
 """Projections that are several side by side, each with adapters of its own."""
-BUFFER_BYTES = 4
-"""Between the two products values are kept in fp32."""
+BUFFER_BYTES = 4  # Between the two products values are kept in fp32
 
 
 def adapter_calls(calls: list[Call], slots: AdapterSlots, tokens: Size, dtype: str) -> list[Call]:
@@ -61,8 +60,7 @@ def is_adapted(call: Call) -> bool:
     return isinstance(call.op, Gemm) and call.name.endswith("_proj") and call.op.batch == 1
 
 
-DRAFT_PREFIX = "draft_"
-"""Before the names of kernels that draft for speculative decoding (`infercast.models.draft`)."""
+DRAFT_PREFIX = "draft_"  # Before the names of kernels that draft for speculative decoding (`infercast.models.draft`)
 
 
 def token_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> list[Call]:

@@ -131,8 +131,7 @@ FORMATS = {
     "int4": "int4", "uint4": "int4",
 }  # fmt: skip
 """Our names of its formats."""
-NARROW = ("int4",)
-"""What inputs are never multiplied in."""
+NARROW = ("int4",)  # What inputs are never multiplied in
 
 
 def quark_scheme(settings: Fields) -> Scheme:
@@ -153,8 +152,7 @@ def _format(settings: Fields, name: str) -> str:
 BASE_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "bf16", "float": "bf16"}
 """A float32 checkpoint is served in bf16, as vLLM's ``auto`` does."""
 NO_NAMES = ModuleNames.parse(())
-HEAD_MODULES = ("mtp", "model.mtp", "re:.*mtp", "*mtp")
-"""How names of modules begin that predict further tokens."""
+HEAD_MODULES = ("mtp", "model.mtp", "re:.*mtp", "*mtp")  # How names of modules begin that predict further tokens
 IGNORE_KEYS = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules", "exclude")
 
 

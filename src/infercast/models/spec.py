@@ -238,8 +238,7 @@ def _layer(stack: Stack, hidden: int, active: bool = False) -> int:
     return matrices + common_vectors(stack, hidden) + sum(feed_forward.expert_values(hidden, active=active))
 
 
-MOST_TENSOR = 64
-"""Sizes that a refusal looks at for alternatives."""
+MOST_TENSOR = 64  # Sizes that a refusal looks at for alternatives
 BLOCKED, BLOCK = "fp8_block", 128
 
 

@@ -68,8 +68,7 @@ class Call:
     saved: float = 0.0  # ... and the seconds that it takes less
 
 
-PACKED_LATENT = "fp8_ds_mla"
-"""How FlashMLA caches the latents of sparse attention."""
+PACKED_LATENT = "fp8_ds_mla"  # How FlashMLA caches the latents of sparse attention
 
 # Bytes a stored value, with its share of the scales that travel with it:
 # fp8_block has one fp32 scale for a 128 x 128 tile, int4 one bf16 scale for 128 values (AWQ, GPTQ),
@@ -250,11 +249,9 @@ class Collective:
         return 1.0 * self.message_bytes
 
 
-FUSED_NORM = "fused_norm"
-"""The kind of a norm that is part of the all-reduce before it."""
+FUSED_NORM = "fused_norm"  # The kind of a norm that is part of the all-reduce before it
 
-BY_HAND = "by_hand"
-"""The kind of a hand-written kernel that streams, where other engines' compilers write one."""
+BY_HAND = "by_hand"  # The kind of a hand-written kernel that streams, where other engines' compilers write one
 
 
 @dataclass(frozen=True, slots=True)

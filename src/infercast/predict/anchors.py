@@ -29,14 +29,11 @@ WIDTH = 8.0
 """Distance, in standard deviations summed over features, at which one anchor says half as much of another kernel."""
 FILLS = 0.5
 """What a feature that says how full tiles and rounds are counts in that distance: there are many, and all alike."""
-FARTHEST = 4.0
-"""Standard deviations from the mean beyond which a feature counts as no farther."""
+FARTHEST = 4.0  # Standard deviations from the mean beyond which a feature counts as no farther
 TAILS, REWEIGHTED = 4.0, 3
 """An odd anchor counts for less: degrees of freedom of Student's law, and how often weights are found anew."""
-STEPS, LONGEST_STEP = 4, 1.0
-"""Of Newton's method, and how far a multiplier's logarithm moves in one of them."""
-CANDIDATES, JUDGES = 800, 1200
-"""Rows that anchors are chosen from, and rows that they are chosen for."""
+STEPS, LONGEST_STEP = 4, 1.0  # Of Newton's method, and how far a multiplier's logarithm moves in one of them
+CANDIDATES, JUDGES = 800, 1200  # Rows that anchors are chosen from, and rows that they are chosen for
 LEAST_SPREAD = 0.03
 USUAL_WIDENING, WORTH = 1.0, 12
 """Half an 80 % interval in standard deviations of the process as it mostly is, and how many anchors that is worth: a

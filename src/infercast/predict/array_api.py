@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-Number = Any
-"""A float, or an array of floats."""
+Number = Any  # A float, or an array of floats
 
 
 class Physics(NamedTuple):
@@ -256,10 +255,8 @@ def kit_of(size: Number) -> Kit:
     return Arrays if isinstance(size, np.ndarray) else Plain
 
 
-CHUNK = 98_304
-"""Kernels in single precision at once: what is worked on stays in the processor's cache."""
-HARDLY_CACHED = 0.25
-"""A cache that is this share of the working set is no help: all of the traffic goes to DRAM."""
+CHUNK = 98_304  # Kernels in single precision at once: what is worked on stays in the processor's cache
+HARDLY_CACHED = 0.25  # A cache that is this share of the working set is no help: all of the traffic goes to DRAM
 
 
 class Floats:

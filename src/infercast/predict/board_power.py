@@ -31,36 +31,27 @@ from infercast.ops import Collective, Gemm, MoE, Op
 from infercast.ops.op import Quantity, tensor_rate_of
 from infercast.predict.families import FAMILIES
 
-REFERENCE = "h200-sxm"
-"""The board that others are scaled from: its joules were counted."""
+REFERENCE = "h200-sxm"  # The board that others are scaled from: its joules were counted
 BYTES_FOLLOW = 0.7
 GDDR_PICOJOULES = 30.0
 GDDR_IDLE = 0.6
 """Idle power of a board with GDDR as a share of one with stacked memory: published runs of an RTX 5060 Ti, a 5070 Ti
 and a 5090 draw 5, 12 and 18 % less than without it."""
-MOST_WORK = 4.0
-"""Chips without tensor cores spend far more on an operation, but not on a byte."""
+MOST_WORK = 4.0  # Chips without tensor cores spend far more on an operation, but not on a byte
 PICO = 1e-12
 SIBLINGS = {"blackwell": ("b200-sxm",), "blackwell-ultra": ("b200-sxm",), "hopper": ("h200-sxm", "h100-sxm")}
 """Metered boards of an architecture; of several the one with the nearest bandwidth is taken."""
 SPREAD = {"sibling": 0.12, "unseen": 0.2, "typical": 0.25}
 """Standard deviation of the logarithm of a run's power, where a board was not metered."""
-BLOCK_BYTES, BLOCK_FLOPS = 32 * 1024, 4.0e6
-"""Bytes or operations of a busy multiprocessor, at least."""
-TILE_ROWS = 16
-"""Rows of the smallest tile of kernels for experts."""
-COLLECTIVE_SHARE = 0.15
-"""Share of the multiprocessors that carry a collective: 16 to 32 of NCCL's channels."""
-HELD = 0.987
-"""Share of its limit that a board holds while the limit binds: 691 of 700 W and 986 of 1,000 W."""
-BURST = 1.41
-"""Times the TDP, the most that a board draws in bursts of milliseconds, before the limit binds."""
+BLOCK_BYTES, BLOCK_FLOPS = 32 * 1024, 4.0e6  # Bytes or operations of a busy multiprocessor, at least
+TILE_ROWS = 16  # Rows of the smallest tile of kernels for experts
+COLLECTIVE_SHARE = 0.15  # Share of the multiprocessors that carry a collective: 16 to 32 of NCCL's channels
+HELD = 0.987  # Share of its limit that a board holds while the limit binds: 691 of 700 W and 986 of 1,000 W
+BURST = 1.41  # Times the TDP, the most that a board draws in bursts of milliseconds, before the limit binds
 FLOP_EXPONENT, BYTE_EXPONENT, ACTIVE_EXPONENT = 0.8, 0.4, 1.8
 """Powers of the clock that the energies of an operation and of a byte, and active power, follow with the voltage."""
-IDLE_FIXED = 0.64
-"""Share of idle power that stays at the lowest clock: 77 of 120 W on an H200."""
-LEAST_CLOCK = 0.15
-"""The lowest share of its clock that a board falls to."""
+IDLE_FIXED = 0.64  # Share of idle power that stays at the lowest clock: 77 of 120 W on an H200
+LEAST_CLOCK = 0.15  # The lowest share of its clock that a board falls to
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,12 +224,10 @@ def occupied(op: Op, work: Work, sms: int) -> Quantity:
 
 FREE_SHARE, FULL_SHARE = 0.30, 0.75
 """Shares of the tensor cores' peak: up to the first the board stays within its limit, at the second it is far above."""
-SETTLE_SECONDS = 0.08
-"""Time constant of the clock, down and up again: it goes 63 % of the way."""
+SETTLE_SECONDS = 0.08  # Time constant of the clock, down and up again: it goes 63 % of the way
 LOST = 0.60
 """Exponent of the sustained share of the boost clock: kernels wait for memory too, so they lose less than the clock."""
-NARROW = 0.65
-"""What an operation of a narrow format draws, as a share of a 16-bit one."""
+NARROW = 0.65  # What an operation of a narrow format draws, as a share of a 16-bit one
 READING, MULTIPLYING = Gemm(1, 16384, 16384), Gemm(8192, 8192, 8192)
 """A product that only reads weights, and one that only multiplies: the two loads that a limit is derived from."""
 READING_SHARE, MULTIPLYING_SHARE = 0.85, 0.8
@@ -258,8 +247,7 @@ SUSTAINED = {
 most, and that loss as a multiple of what products of a step lose at most. From rows of our sweep that the limit held at
 least half of the time, by burst and sustained latency: 5,423 products in bf16 and 3,040 in fp8, 1,062 of attention, 272
 of experts; 3.6, 5.3, 4.6 and 3.5 % off, where the time of a burst is 13, 8, 16 and 9 % off."""
-SUSTAINED_SPREAD = 0.07
-"""Logarithm of how far off that is, either end of the 80 % interval."""
+SUSTAINED_SPREAD = 0.07  # Logarithm of how far off that is, either end of the 80 % interval
 HALVINGS = 30
 
 

@@ -18,8 +18,7 @@ from infercast.units import format_seconds
 
 # From the most to the least trusted; a sum is only as good as its weakest part.
 SOURCES = ("measured", "few-shot", "sibling", "unseen", "physics", "published", "typical", "roofline")
-BOUND = "roofline"
-"""The source of lower bounds: what hardware allows, not what is expected."""
+BOUND = "roofline"  # The source of lower bounds: what hardware allows, not what is expected
 
 
 def kind_of(source: str) -> str:
@@ -107,8 +106,7 @@ of whose rows are empty."""
 TILE_ROWS = 64
 """Rows of that tile in the kernel that engines run, over pages. PyTorch's, with 128 rows, shows it on an H200: whatever
 the prompts, sequences beside them take as long as if they had 128 queries each (81 mixed batches, 330 TFLOP/s)."""
-TILE_SHARE = 0.4
-"""Share of the tensor cores' peak that these tiles reach; on published runs (docs/validation.md)."""
+TILE_SHARE = 0.4  # Share of the tensor cores' peak that these tiles reach; on published runs (docs/validation.md)
 
 
 def padded(op: Op, gpu: Gpu) -> float:
@@ -157,8 +155,7 @@ HIDDEN_SECONDS = 8e-6
 """What others hide of such a kernel: about one product of few rows. With it published modules of DeepSeek-V4 that
 choose entries come out of their kernels within 5 % on an H200, for one sequence and 64 or 8 heads; one after the other,
 these kernels take 39 % and 46 % longer than the modules."""
-LEAST_LEFT = 0.5
-"""No launch saves more than the rest of a kernel."""
+LEAST_LEFT = 0.5  # No launch saves more than the rest of a kernel
 
 
 def exposed_seconds(call: Call, each: Quantity) -> Quantity:

@@ -24,15 +24,11 @@ from infercast.predict.families.moe import between, route
 
 ROWS, COLUMNS, DEPTHS = (16, 32, 64, 128, 256), (32, 64, 128, 256), (32, 64, 128, 256)
 GROUPS, WARPS, STAGES = (1, 8, 16, 32, 64), (4, 8), (2, 3, 4, 5)
-SCALE_BLOCK = 128
-"""Rows and columns that share a scale in block-scaled formats; a step never goes past one."""
-RESERVED_SHARED = 1024
-"""Shared memory that the system keeps of each thread block's."""
+SCALE_BLOCK = 128  # Rows and columns that share a scale in block-scaled formats; a step never goes past one
+RESERVED_SHARED = 1024  # Shared memory that the system keeps of each thread block's
 MOST_REGISTERS, LANES, MOST_WARPS = 255, 32, 64
-OTHER_REGISTERS = 56
-"""Of a thread, besides accumulators: addresses, masks and operands on their way."""
-WARP_GROUP_ROWS = 64
-"""Rows of the wide multiply instruction, issued by four warps together."""
+OTHER_REGISTERS = 56  # Of a thread, besides accumulators: addresses, masks and operands on their way
+WARP_GROUP_ROWS = 64  # Rows of the wide multiply instruction, issued by four warps together
 
 
 class Tiles(NamedTuple):
@@ -202,8 +198,7 @@ def time_tiles(op: MoE, gpu: Gpu, tiles: Tiles, constants: Constants = FITTED) -
 
 LINE, ALIGNED, SPILLING = 128, 16, 2.5
 """Bytes of a line of memory; what rows must be a multiple of to be loaded many values at once; power of spilling."""
-SMALL_KERNELS, PER_EXPERT = 8e-6, 2e-8
-"""Sorting tokens by expert, and starting what lies between the products."""
+SMALL_KERNELS, PER_EXPERT = 8e-6, 2e-8  # Sorting tokens by expert, and starting what lies between the products
 
 
 def _product(

@@ -328,8 +328,7 @@ UNREADABLE = (
     zlib.error,
 )
 """What reading a zip of arrays raises where it is cut short or overwritten."""
-POOLED = "*"
-"""In place of a GPU's name: a model of several GPUs, for those that were never measured."""
+POOLED = "*"  # In place of a GPU's name: a model of several GPUs, for those that were never measured
 
 
 class Entry(NamedTuple):

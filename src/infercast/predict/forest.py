@@ -20,10 +20,8 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 CHUNK = 32_768
-MANY = 2000
-"""Rows from which on trees are compared one after the other."""
-LARGE = 100
-"""Trees above which the leaves even of one row are added up as an array."""
+MANY = 2000  # Rows from which on trees are compared one after the other
+LARGE = 100  # Trees above which the leaves even of one row are added up as an array
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,12 @@ from infercast.bundled import read_data
 from infercast.hardware import Gpu
 from infercast.ops import Attention, Gemm, Op
 
-SWEEP = "sweep"
-"""Tables of `infercast measure`: whatever the engine runs, it runs in them."""
-DEFAULT_ENGINE = "vllm"
-"""The engine that is meant where none is named."""
-LATENT = "latent"
-"""The kernel of attention over a stored latent."""
+SWEEP = "sweep"  # Tables of `infercast measure`: whatever the engine runs, it runs in them
+DEFAULT_ENGINE = "vllm"  # The engine that is meant where none is named
+LATENT = "latent"  # The kernel of attention over a stored latent
 
 
-ANY = "any"
-"""In place of a kernel's name: a model of all kernels of a family, for one that was not measured anywhere."""
+ANY = "any"  # In place of a kernel's name: a model of all kernels of a family, for one that was not measured anywhere
 BY_KERNEL = ("attention_prefill", "attention_decode", "moe", "gemm")
 """Families that borrow their efficiency from the same kernel on another chip, else from all kernels with less trust."""
 

@@ -39,10 +39,8 @@ if TYPE_CHECKING:
     from infercast.predict.anchors import Correction
 
 
-MANY = 4096
-"""Shapes from which on it is worth while."""
-PART = 16_384
-"""Shapes at once."""
+MANY = 4096  # Shapes from which on it is worth while
+PART = 16_384  # Shapes at once
 
 
 def are_many(size: Any) -> bool:
@@ -328,8 +326,7 @@ def _bound(terms: dict[str, Number]) -> Any:
     return np.array([*terms])[np.argmax(np.stack(np.broadcast_arrays(*terms.values())), axis=0)]
 
 
-MANY_PRODUCTS = 4096
-"""Products from which on single precision is used."""
+MANY_PRODUCTS = 4096  # Products from which on single precision is used
 
 
 class GemmModel(KernelModel):

@@ -369,10 +369,8 @@ LEFT_OUT, NEW = 0.11, 0.17
 """What a kernel that one other chip has, and a new one, are taken to be off by at least: the upper end of what
 attention on A100, L40S and H200 showed when each was left out (known 9 to 12 %, new 12 to 17 %; docs/predict.md). One
 chip's rows alone do not show it."""
-WITHIN = 1.2816
-"""Standard deviations from the middle to either end of an 80 % interval; the mean miss is 0.8 of one."""
-ANNOUNCED = 0.3
-"""Of a GPU that is announced only and will run other kernels than those that stand for them: a guess."""
+WITHIN = 1.2816  # Standard deviations from the middle to either end of an 80 % interval; the mean miss is 0.8 of one
+ANNOUNCED = 0.3  # Of a GPU that is announced only and will run other kernels than those that stand for them: a guess
 STATUSES = {
     "measured": "measured",
     "sibling": "known kernel",

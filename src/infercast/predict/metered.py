@@ -22,16 +22,14 @@ from infercast.predict.forest import Forest
 
 Array = npt.NDArray[Any]
 
-PARTS = ("active_watts", "flop", "dram", "l2")
-"""What of a board the energy of a launch is a sum of."""
+PARTS = ("active_watts", "flop", "dram", "l2")  # What of a board the energy of a launch is a sum of
 MOST_LAUNCHES, METER_SECONDS = 3000, 1.3
 CONSTANT = {"mla": (0.33, 0.5), "sparse_attention": (0.33, 0.5)}
 """Tables of whole modules fill weights and caches with one number (aiconfigurator, collect_mla_module.py), so that
 hardly a bit changes: share of the energy of an operation, as counted on zeros, and of a byte, which is assumed."""
 COPIES, COPIED = 6, ("bf16", "fp8")
 """Copies of the weights that tables of the default engine's products go round, and in which formats."""
-KEPT, SHARPNESS = 0.55, 4.0
-"""Share of L2 that holds what a loop comes back to, and how sharp that is."""
+KEPT, SHARPNESS = 0.55, 4.0  # Share of L2 that holds what a loop comes back to, and how sharp that is
 SIZES = (
     *("m", "n", "k", "tokens", "hidden", "inter", "experts", "topk", "local_experts", "heads", "kv_heads", "head_dim"),
     *("window", "images", "rows", "read_per_row", "chunk", "channels", "queries", "keys", "sequences"),

@@ -66,8 +66,7 @@ CLOCK_SHARE = 0.55
 # 90th percentile of measured / roofline latency over the public kernel tables of A100, L40S, H100, H200 and B200
 # described in docs/predict.md, where a family has none. The roofline itself is the lower end: nearly nothing is faster.
 SPREAD = 1.5
-MOVING = ("dram", "link")
-"""Pipes that move bytes; the others compute."""
+MOVING = ("dram", "link")  # Pipes that move bytes; the others compute
 
 
 class Predictor(Protocol):
@@ -171,10 +170,8 @@ def launch_floor(gpu: Gpu) -> float:
 
 
 PUBLISHED = "published"
-OLDER = "older"
-"""Behind the name of an architecture's kernels: those of engines of before they were tuned for it ..."""
-OLDER_LAUNCHES = 2.4
-"""... which take this many times as long to launch, because fewer of them were joined in one ..."""
+OLDER = "older"  # Behind the name of an architecture's kernels: those of engines of before they were tuned for it ...
+OLDER_LAUNCHES = 2.4  # ... which take this many times as long to launch, because fewer of them were joined in one ...
 OLDER_KERNELS = frozenset({"gemm/fp8_block", "moe/fp8_block", "latent", "quantise"})
 """... if they are of these families: what DeepSeek-R1 has and models in bf16 have not. Those were as fast before."""
 

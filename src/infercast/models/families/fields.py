@@ -16,8 +16,7 @@ LARGEST_COUNT = 2**40
 MOST_LAYERS = 4096
 
 Item = TypeVar("Item")
-Answer = bool | str
-"""Yes or no, or the flag that says which."""
+Answer = bool | str  # Yes or no, or the flag that says which
 
 
 class Fields(NamedTuple):

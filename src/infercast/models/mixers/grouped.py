@@ -9,8 +9,7 @@ from infercast.models.mixers.mixer import Cache, Mixer, SequenceBatch
 from infercast.ops import Attention, Call, Collective
 from infercast.ops.op import Size, bytes_of, head_norm, kv_write, output_gate, rope, strided_copy
 
-SQUARES_BYTES = 2 * 4
-"""The mean squares of a token's queries and keys, in fp32."""
+SQUARES_BYTES = 2 * 4  # The mean squares of a token's queries and keys, in fp32
 
 
 @dataclass(frozen=True, slots=True)

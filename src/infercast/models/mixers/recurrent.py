@@ -210,8 +210,7 @@ class GatedDeltaNet(RecurrentMixer):
         return [Call("scan_inputs", inputs), Call("scan_output", written)]
 
 
-FLASH_KDA_HEAD = 128
-"""The width of heads that FlashKDA's kernels are built for."""
+FLASH_KDA_HEAD = 128  # The width of heads that FlashKDA's kernels are built for
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,8 +311,7 @@ class KimiDeltaAttention(RecurrentMixer):
         return [Call("scan_inputs", inputs), Call("scan_output", output)]
 
 
-SQUARE_BYTES = 4
-"""The mean square of a token, in fp32."""
+SQUARE_BYTES = 4  # The mean square of a token, in fp32
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,7 @@ from infercast.ops import Call, Gemm
 from infercast.ops.op import PACKED_LATENT, Elementwise, Size, bytes_of, copy, norm, rope, small_blocks
 from infercast.ops.sparse import IndexScores, SparseAttention, TopK
 
-OVERLAPPING = 4
-"""Entries of this many tokens also hold the ones before."""
+OVERLAPPING = 4  # Entries of this many tokens also hold the ones before
 STATE_BLOCKS = {4: 4, 128: 8}
 """Tokens in a block of waiting states."""
 
@@ -167,8 +166,7 @@ class BlockSparseAttention(GroupedAttention):
         return (*GroupedAttention.caches(self, shard), Cache(self._key_bytes(shard)))
 
 
-SCALE_BYTES = 4
-"""One fp32 scale for each key, as for each query head."""
+SCALE_BYTES = 4  # One fp32 scale for each key, as for each query head
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,10 +255,8 @@ class Indexer:
 
 
 NORMS = ("q_a_norm", "kv_a_norm")
-PLACES = 128
-"""Places in a sequence that one thread block translates to places in the cache."""
-LEAST_HEADS_GATHERED = 32
-"""From this many heads on a GPU, prompts read a packed cache through a bf16 copy of it."""
+PLACES = 128  # Places in a sequence that one thread block translates to places in the cache
+LEAST_HEADS_GATHERED = 32  # From this many heads on a GPU, prompts read a packed cache through a bf16 copy of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,8 +349,7 @@ class SparseLatentAttention(LatentAttention):
         return (latent, *self.indexer.caches()) if self.indexer else (latent,)
 
 
-WINDOW_BLOCK = 64
-"""Tokens in a block of the window's cache."""
+WINDOW_BLOCK = 64  # Tokens in a block of the window's cache
 
 
 @dataclass(frozen=True, slots=True)

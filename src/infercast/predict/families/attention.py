@@ -416,8 +416,7 @@ def _features(
 
 
 QUERY_TILE = 128
-LONGEST = 1 << 40
-"""Rows of a tile that holds any sequence."""
+LONGEST = 1 << 40  # Rows of a tile that holds any sequence
 
 
 def _only_decodes(batch: Attention | Lengths) -> bool:
@@ -557,8 +556,7 @@ ENCODER_FEATURES = (
     "log_images", "log_tokens", "log_heads", "head_dim", "log_rounds", "fill", "row_fill", "key_fill", "tensor_share",
     "exponential_share", "blocks_share", "dram_share", "launch_share", "log_bytes_over_l2", "log_microseconds",
 )  # fmt: skip
-WIDTHS = 32
-"""Heads are padded to multiples of this width."""
+WIDTHS = 32  # Heads are padded to multiples of this width
 LAUNCH_SHARE, TAIL = 0.75, 0.5
 
 

@@ -265,20 +265,14 @@ SCHEDULE_FEATURES: tuple[str, ...] = (
     "longest_item", "log_busiest", "log_busiest_with_starts", "imbalance", "imbalance_with_starts",
     "log_busiest_products", "log_busiest_bytes", "log_planned_tiles", "log_scheduled_us",
 )  # fmt: skip
-SMALL_ROWS = 64
-"""Batches of up to this many packed rows run a kernel with smaller tiles, where there is one."""
+SMALL_ROWS = 64  # Batches of up to this many packed rows run a kernel with smaller tiles, where there is one
 GRAPH_TOKENS, GRAPH_PARTS = 512, 32
 """Steps of up to this many tokens run in a graph, which fixes the most parts of a sequence."""
-SLACK = 1.1
-"""The planner gives an SM a little more than its even share, so that the last parts are not tiny."""
-START = 2.0
-"""Time to begin and end an item, in key tiles."""
-SAMPLES = 24
-"""Tiles of a prompt that are looked at, evenly spread, where there are more."""
-FLOOR = 9e-6
-"""Seconds of a call that does next to nothing."""
-RATE = 0.73
-"""What a busy SM reaches of its peak."""
+SLACK = 1.1  # The planner gives an SM a little more than its even share, so that the last parts are not tiny
+START = 2.0  # Time to begin and end an item, in key tiles
+SAMPLES = 24  # Tiles of a prompt that are looked at, evenly spread, where there are more
+FLOOR = 9e-6  # Seconds of a call that does next to nothing
+RATE = 0.73  # What a busy SM reaches of its peak
 BUSY_SMS, FEW_TILES = 0.8, 4
 """Outside of graphs nothing is cut that fills this share of the SMs, or has no more key tiles."""
 MOST_PARTS, NEAR_BEST = 128, 0.85

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from infercast.predict.identity import KernelProfile
 
 
-REFERENCE_CLOCK = 1.83e9
-"""Latencies are of an H200, at this clock."""
+REFERENCE_CLOCK = 1.83e9  # Latencies are of an H200, at this clock
 
 
 class Timed(NamedTuple):

@@ -38,11 +38,9 @@ if TYPE_CHECKING:
 # Engines run such checkpoints with kernels (Marlin) that widen weights on the way to the tensor cores.
 
 
-WIDE = ("bf16", "fp16", "fp32", "tf32")
-"""Formats that are multiplied as they are stored, or in another of them."""
+WIDE = ("bf16", "fp16", "fp32", "tf32")  # Formats that are multiplied as they are stored, or in another of them
 
-CUT = 1.1
-"""A board this many times below the rate of its tensor cores is sold with a lower one; less is rounding."""
+CUT = 1.1  # A board this many times below the rate of its tensor cores is sold with a lower one; less is rounding
 
 Product = TypeVar("Product", Gemm, MoE)
 
@@ -244,8 +242,7 @@ SHORTEST_SPLIT, MOST_SPLITS = 256.0, 16.0
 # Candidates whose seconds differ in this many low bits at most are equal, by the bytes of a float.
 TIE_BITS = {4: 8, 8: 24}
 TIE = 1 + 2.0 ** (TIE_BITS[8] - 52)
-CLEARLY = 1 - 2.0**-13
-"""What is shorter by this factor is so whatever rounding does."""
+CLEARLY = 1 - 2.0**-13  # What is shorter by this factor is so whatever rounding does
 NUMBER = 2 * len(TILES) - 1
 """Bits that hold a candidate's number: a tile, or a tile with a split."""
 
@@ -485,8 +482,7 @@ KERNELS = (
 )
 FEW, SOME, MORE, MANY = 16.0, 64.0, 128.0, 8192.0
 NARROW, DEEP, ALIGNED = 1280.0, 6144.0, 16.0
-TENSOR, DRAM = 0.75, 0.94
-"""Shares of the peaks that are reached."""
+TENSOR, DRAM = 0.75, 0.94  # Shares of the peaks that are reached
 STEP_CYCLES = {128.0: 495.0, 256.0: 693.0}
 """Clock cycles of one step over k when nothing else holds it up."""
 LAUNCH = 2.5e-6
@@ -704,14 +700,10 @@ def products_of_sweep(op: Gemm, gpu: Gpu) -> tuple[Compute, tuple[bool, ...]]:
 CUTLASS_FP8 = "gemm fp8 cutlass"
 # Output tiles a library can choose from. Small ones waste less of a thin matrix and fill the chip sooner.
 ROOFLINE_TILES = ((16, 64), (32, 64), (64, 64), (64, 128), (128, 128), (128, 256))
-TILE = 128
-"""Rows and columns of the usual one."""
-COPIES = 6
-"""Copies of the weights that tables go round."""
-USUAL = "usual"
-"""The kernel that multiplies a format on most chips: cuBLAS, CUTLASS by the row, DeepGEMM by the block."""
-SERVED = 9.0
-"""Base-two logarithm of the n and k of products that models are made of: anchors are chosen for those."""
+TILE = 128  # Rows and columns of the usual one
+COPIES = 6  # Copies of the weights that tables go round
+USUAL = "usual"  # The kernel that multiplies a format on most chips: cuBLAS, CUTLASS by the row, DeepGEMM by the block
+SERVED = 9.0  # Base-two logarithm of the n and k of products that models are made of: anchors are chosen for those
 
 
 def _pipes(op: Gemm, gpu: Gpu) -> Pipes:

@@ -22,8 +22,7 @@ from infercast.predict.families.family import Ceiling, Family, Shape, floats, fm
 # for each chunk, and the slowest of DRAM, L2 and the multiprocessors' own work.
 
 
-CHUNK = 2048
-"""Values of a row that a block takes at once."""
+CHUNK = 2048  # Values of a row that a block takes at once
 COMPILED_L2_EFFICIENCY = 0.65
 COMPILED_REFERENCE_CLOCK = 1.98e9
 
@@ -198,8 +197,7 @@ def _terms(op: Elementwise, rows: Number, gpu: Gpu, kernel: _Kernel, x: Kit) -> 
     return seconds, {"dram": dram, "l2": cache, "port": port, "blocks": blocks, "launch": launch}
 
 
-NOT_STREAMED = ("sampling", "moe")
-"""What is several kernels: what was measured of single ones does not hold."""
+NOT_STREAMED = ("sampling", "moe")  # What is several kernels: what was measured of single ones does not hold
 
 
 def _rows(make: Callable[..., Elementwise], *sizes: str, **options: Any) -> Shape:

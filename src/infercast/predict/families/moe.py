@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from infercast.predict.identity import KernelProfile
 
 
-ONE_BLOCK = 1024
-"""Pairs that one thread block sorts."""
+ONE_BLOCK = 1024  # Pairs that one thread block sorts
 REFERENCE_CLOCK, CLOCK_FREE = 1.83e9, 0.45
 """The clock that launches belong to, and the share of them that does not scale with it."""
 
@@ -122,13 +121,10 @@ def _facts() -> dict[str, dict[str, Any]]:
     return facts
 
 
-ROUNDED_AWAY = 0.36
-"""A power law's share below which rounding leaves an expert without a token."""
-CLASSES = 24
-"""Experts are taken in this many equal classes, from the least to the most loaded."""
+ROUNDED_AWAY = 0.36  # A power law's share below which rounding leaves an expert without a token
+CLASSES = 24  # Experts are taken in this many equal classes, from the least to the most loaded
 _RANK = (np.arange(CLASSES) + 0.5) / CLASSES
-DRAWS = 16
-"""How often a power law's loads are drawn to find those of the heaviest GPU."""
+DRAWS = 16  # How often a power law's loads are drawn to find those of the heaviest GPU
 WHOLE = "/whole"
 """After a routing's name: a GPU multiplies all pairs of every token that has one of its experts, not only its own."""
 
@@ -403,8 +399,7 @@ TILES = (16, 32, 64, 128)
 SAME_KERNEL = {"marlin": "int4/marlin"}
 """A kernel that multiplies all its formats alike, and the format with most tables: Marlin's experts were measured
 in ten layouts of experts as int4, as mxfp4 in one that has 896 of them, and in no other format."""
-OTHERWISE = "triton"
-"""The kernel of formats that an engine has no other for."""
+OTHERWISE = "triton"  # The kernel of formats that an engine has no other for
 
 
 def expert_kernel(op: MoE, gpu: Gpu, profile: KernelProfile) -> str:

@@ -60,8 +60,7 @@ LIBRARIES: dict[tuple[str, str], Library] = {
     ("kda", FLASHKDA): Library(19200, 110, 6200, 3400, 16800, 3750, 58, 0.9, 0.3),
     ("mamba2", CUTE): Library(13400, 20, 20400, 20400, 5000, 0, 0, 0.18, 0.57),
 }
-FUSED = (FLASHINFER, CUTE)
-"""Libraries with one kernel that keeps everything between chunks on the chip."""
+FUSED = (FLASHINFER, CUTE)  # Libraries with one kernel that keeps everything between chunks on the chip
 CLIFF = 4.0
 SCAN_OVERLAP = 4.0
 SCAN_UNIT = 64.0 * 128.0 * 128.0
@@ -203,10 +202,8 @@ CONVOLUTION_FEATURES = (
     "values_share", "launch_share", "log_microseconds",
 )  # fmt: skip
 CONVOLUTION_OVERLAP = 4.0
-CHAIN = 8.0
-"""Tokens that a block of Triton's kernel takes one after another."""
-SPAN = 512.0
-"""Tokens that a block of the CUDA kernel takes at a time."""
+CHAIN = 8.0  # Tokens that a block of Triton's kernel takes one after another
+SPAN = 512.0  # Tokens that a block of the CUDA kernel takes at a time
 
 
 class _ConvolutionKernel(NamedTuple):
@@ -275,8 +272,7 @@ UPDATE_FEATURES = (
 )  # fmt: skip
 UPDATE_OVERLAP = 4.0
 WIDTH = 128.0
-UPDATE_UNIT = WIDTH * WIDTH
-"""Values of the states that cycles were fitted on."""
+UPDATE_UNIT = WIDTH * WIDTH  # Values of the states that cycles were fitted on
 
 
 UNTUNED = 4.0

@@ -69,8 +69,7 @@ TIED_SCORES, LONG_ROW = {"prompt": 6.8, "decode": 3.6}, 32_768
 """Clocks a score where all fall into one bin of a row's histogram and are counted one after the other; rows of decoding
 sequences that are no longer than that are searched otherwise. Read off prompts and decoding steps of 15,000 and 60,000
 tokens of GLM-5 with dummy weights on an H200 (vLLM 0.25); prompts of 8,000 and 30,000 then come out within 1 %."""
-FEW = 64
-"""Chosen ones that are few."""
+FEW = 64  # Chosen ones that are few
 
 
 class TopKPhysics:
@@ -133,8 +132,7 @@ ATTENTION_FEATURES = (
 CUTTING, CUTTING_FEW, FEW_HEADS = "flash-3", "trtllm", 16
 """Attention kernels that cut the walk of a decoding sequence over idle multiprocessors, those that an engine takes for
 it where a GPU has few heads (vLLM 0.25, platforms/cuda.py: FlashInfer with TensorRT-LLM's), and how many that is."""
-ATTENTION_HEADS, ATTENTION_KEYS = 64.0, 64.0
-"""Rows and keys of a tile."""
+ATTENTION_HEADS, ATTENTION_KEYS = 64.0, 64.0  # Rows and keys of a tile
 
 
 class AttentionConstants(NamedTuple):
@@ -250,8 +248,7 @@ SCORE_FEATURES = (
     "log_blocks_per_sm", "fill", "tensor_share", "longest_share", "dram_share", "launch_share", "log_bytes_over_l2",
     "log_microseconds",
 )  # fmt: skip
-SCORE_ROWS, SCORE_KEYS = 128.0, 256.0
-"""Rows (queries times heads) and keys of a tile."""
+SCORE_ROWS, SCORE_KEYS = 128.0, 256.0  # Rows (queries times heads) and keys of a tile
 
 
 class ScoreConstants(NamedTuple):
@@ -426,8 +423,7 @@ _PARTS = {
 
 
 ARCHIVE = "sparse"
-TIED, BLOCK_CHOICE = "tied", "blocks"
-"""The choice of a few blocks, which is another kernel than that of many keys."""
+TIED, BLOCK_CHOICE = "tied", "blocks"  # The choice of a few blocks, which is another kernel than that of many keys
 
 
 def _lengths(values: Values) -> tuple[Array, Array, Array]:
@@ -473,8 +469,7 @@ def _ceiling_shape(op: Any, gpu: Gpu) -> list[Any]:
 
 _SIZES = ("batch", "q_len")
 _PLACES = {"prefix": 0, "compress": 1}
-BLOCK = 128
-"""Tokens of a block that is chosen whole, and the width of its heads."""
+BLOCK = 128  # Tokens of a block that is chosen whole, and the width of its heads
 LATENT_WIDTHS = {"mla": (576, 512), "csa": (512, 512), "hca": (512, 512)}
 """What a head multiplies with, and what it sums up, of each kind of latent."""
 ENTRY_BYTES = {"mla": {"bf16": 1152.0, "fp8": 656.0}, "csa": {"fp8": 584.0}, "hca": {"fp8": 584.0}}
