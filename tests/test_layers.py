@@ -195,7 +195,6 @@ NAMES_AN_ENGINE = {
     "forecast/option_table.py": "the benchmark whose results --save-result writes",
     "fit/sparse_tables.py": "and of which release of it",
     "ops/op.py": "whose kernels an all-reduce runs",
-    "predict/learned.py": "the default folder of an engine's data",
     "predict/families/moe.py": "published tables name kernels so",
     "predict/identity.py": "the default folder of an engine's data",
     "serve/fleet/router.py": "a load balancer goes by the name of the engine it comes with",

@@ -112,8 +112,8 @@ def at_most(own: Estimate, seconds: Quantity) -> Estimate:
 
 
 @lru_cache
-def ordering(name: str = "vllm") -> Ordering:
-    values = read_data(f"engines/{name}/ordering.toml")
+def ordering() -> Ordering:
+    values = read_data(f"engines/{DEFAULT_ENGINE}/ordering.toml")
     return Ordering(
         tuple(Bound(**each) for each in values["at_most"]), tuple(Slower(**each) for each in values["slower"])
     )

@@ -24,6 +24,7 @@ Array = npt.NDArray[Any]
 
 PARTS = ("active_watts", "flop", "dram", "l2")  # What of a board the energy of a launch is a sum of
 MOST_LAUNCHES, METER_SECONDS = 3000, 1.3
+DEFAULT_KERNEL = 0.0  # The number that a fit gives the default engine's kernel of a family
 CONSTANT = {"mla": (0.33, 0.5), "sparse_attention": (0.33, 0.5)}
 """Tables of whole modules fill weights and caches with one number (aiconfigurator, collect_mla_module.py), so that
 hardly a bit changes: share of the energy of an operation, as counted on zeros, and of a byte, which is assumed."""
@@ -76,13 +77,10 @@ class Loops:
         return np.column_stack(columns)
 
 
-def loops_of(
-    family: str, calls: Sequence[tuple[Op, int]], gpu: Gpu, seconds: Any, *, copies: int = 1, kernel: float = 0.0
-) -> Loops:
+def loops_of(family: str, calls: Sequence[tuple[Op, int]], gpu: Gpu, seconds: Any, *, copies: int = 1) -> Loops:
     """Loops of operators with their launches; sizes may be arrays. ``seconds``: of all of them once.
 
-    ``copies``: sets of operands that the loop goes round. ``kernel``: which of a family's kernels it is, by the number
-    that a fit has given it; 0 is the default engine's.
+    ``copies``: sets of operands that the loop goes round.
     """
     seconds = np.atleast_1d(np.asarray(seconds, dtype=float))
     board, rows = board_power(gpu), seconds.size
@@ -96,7 +94,7 @@ def loops_of(
         total[:, 0] = np.maximum(total[:, 0], launches[:, 0])
     operation, byte = CONSTANT.get(family, (1.0, 1.0))
     total *= np.array([1.0, operation, byte, byte])
-    return Loops(total, seconds, MOST_LAUNCHES * seconds * copies, _shape(calls, rows, kernel))
+    return Loops(total, seconds, MOST_LAUNCHES * seconds * copies, _shape(calls, rows))
 
 
 def tabled_calls(op: Op) -> tuple[tuple[Op, int], ...]:
@@ -118,7 +116,7 @@ def parts_of(board: BoardPower, op: Op, seconds: Any, warm: Any) -> list[Any]:
     return [replace(nothing, **{name: 1.0}).dynamic_joules(op, seconds, warm=warm) for name in PARTS]  # type: ignore[arg-type]
 
 
-def _shape(calls: Sequence[tuple[Op, int]], rows: int, kernel: float) -> Array:
+def _shape(calls: Sequence[tuple[Op, int]], rows: int) -> Array:
     """Sizes and formats of the operator that does most, and which kernel it is."""
     op = max((op for op, _ in calls), key=lambda each: float(np.sum(np.ravel(each.flops))))
     names = {each.name for each in fields(op)}  # type: ignore[arg-type]
@@ -129,7 +127,7 @@ def _shape(calls: Sequence[tuple[Op, int]], rows: int, kernel: float) -> Array:
     weight = 8.0 * BYTES.get(getattr(op, "weight_dtype", None) or dtype, 2.0)
     cached = 8.0 * BYTES.get(getattr(op, "kv_dtype", None) or "bf16", 2.0)
     updates = float(bool(getattr(op, "update", op.family == "state_update")))
-    columns += [_flat(each, rows) for each in (rate, weight, cached, float(len(calls)), updates, kernel)]
+    columns += [_flat(each, rows) for each in (rate, weight, cached, float(len(calls)), updates, DEFAULT_KERNEL)]
     return np.column_stack(columns)
 
 

@@ -493,7 +493,6 @@ def _ceiling_shape(op: Attention, gpu: Gpu) -> list[Any]:
 
 PREFILL = Family(
     name="attention_prefill",
-    position=1,
     op=Attention,
     accepts=lambda op: not _only_decodes(op),
     shapes={
@@ -536,7 +535,6 @@ PREFILL = Family(
 DECODE = replace(
     PREFILL,
     name="attention_decode",
-    position=2,
     accepts=_only_decodes,
     shapes={
         "decode": Shape(("batch", "kv_len", *_HEADS), _OPTIONS, lambda values: _build(values, 1, values["kv_len"] + 1))
@@ -635,7 +633,6 @@ def _encoder_ceiling(op: EncoderAttention, gpu: Gpu) -> list[Any]:
 
 ENCODER_ATTENTION = Family(
     name="encoder_attention",
-    position=15,
     archive="sparse",
     op=EncoderAttention,
     shapes={

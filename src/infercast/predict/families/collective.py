@@ -304,7 +304,6 @@ def _shape(kind: str) -> Shape:
 
 COLLECTIVE = Family(
     name="collective",
-    position=5,
     op=Collective,
     shapes={kind: _shape(kind) for kind in ("all_reduce", "all_gather")},
     step_sizes=("message_bytes",),

@@ -125,8 +125,6 @@ class Family:
     """Kernels that are learned under one name; what has a default need not be said."""
 
     name: str
-    position: int = 100
-    """Where it stands among all, where they are listed."""
     archive: str = ""
     """Which archive holds its models (``recurrent``: ``kernels-recurrent.npz``), read on first use; empty: the main
     one."""
@@ -176,8 +174,6 @@ class Family:
     work: Callable[[Any, Any], tuple[Quantity, Quantity]] | None = None
     """Of an operator and its sizes, FLOP of the tensor cores and bytes that an engine always reads from memory; None:
     no product, so that nothing bounds it."""
-    has_weights: bool = False
-    """Whether it multiplies by weights, which may be in a format that a chip lacks."""
     throttled: tuple[str, ...] = ()
     """What operators are called that lose by a power limit."""
 

@@ -760,7 +760,6 @@ def _ceiling_shape(op: Gemm, gpu: Gpu) -> list[Any]:
 
 GEMM = Family(
     name="gemm",
-    position=0,
     op=Gemm,
     shapes={
         "gemm": Shape(
@@ -783,7 +782,6 @@ GEMM = Family(
     pipes=_pipes,
     limits=lambda op, gpu: product_limits(op, gpu, op.bytes_read + op.bytes_written),
     work=_work,
-    has_weights=True,
     throttled=("gemm",),
     variants=_variants,
     # The ratio overstates what memory bandwidth does to kernels whose operands are warm (H100 and H200).

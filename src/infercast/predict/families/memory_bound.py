@@ -208,7 +208,6 @@ def _rows(make: Callable[..., Elementwise], *sizes: str, **options: Any) -> Shap
 
 MEMORY_BOUND = Family(
     name="memory_bound",
-    position=4,
     op=Elementwise,
     shapes={
         "norm": _rows(norm, "width", residual=True),

@@ -474,7 +474,6 @@ def _build(values: Values) -> MoE:
 
 EXPERTS = Family(
     name="moe",
-    position=3,
     op=MoE,
     shapes={
         "moe": Shape(("tokens", "hidden", "inter", "experts", "topk"), {"dtype": "bf16", "weight_dtype": None}, _build)
@@ -492,7 +491,6 @@ EXPERTS = Family(
     # Everything between the parts of the kernel may stay on the chip.
     limits=lambda op, gpu: product_limits(op, gpu, op.weight_bytes + 4.0 * op.hidden * np.asarray(op.tokens)),
     work=_work,
-    has_weights=True,
     throttled=("moe",),
     variants=_variants,
     table=lambda op, gpu, profile: f"moe {expert_kernel(op, gpu, profile)}",

@@ -389,7 +389,6 @@ def _scan_shape(kind: str, value_dim: int, chunk: int) -> Shape:
 SCAN = Family(
     name="scan",
     archive="recurrent",
-    position=6,
     op=Scan,
     shapes={
         "gdn_scan": _scan_shape(GATED_DELTA, 128, 64),
@@ -426,7 +425,6 @@ _OPTIONS = {"taps": 4, "dtype": "bf16"}
 CONVOLUTION = Family(
     name="convolution",
     archive="recurrent",
-    position=8,
     op=ShortConvolution,
     shapes={
         "convolution": Shape(
@@ -478,7 +476,6 @@ def _update_shape(kind: str, value_dim: int) -> Shape:
 STATE_UPDATE = Family(
     name="state_update",
     archive="recurrent",
-    position=7,
     op=StateUpdate,
     shapes={
         "gdn_update": _update_shape(GATED_DELTA, 128),

@@ -393,7 +393,6 @@ class SparseModulePhysics:
 
 SPARSE_MODULE = Family(
     name="sparse_module",
-    position=14,
     archive="sparse",
     op=SparseModule,
     step_sizes=("sequences", "queries", "keys"),
@@ -540,7 +539,6 @@ _BATCHED: dict[str, Any] = {
 
 INDEX_SCORES = Family(
     name="index_scores",
-    position=10,
     archive=ARCHIVE,
     op=IndexScores,
     shapes={
@@ -572,7 +570,6 @@ INDEX_SCORES = Family(
 )
 TOP_K = Family(
     name="top_k",
-    position=11,
     archive=ARCHIVE,
     op=TopK,
     shapes={
@@ -597,7 +594,6 @@ TOP_K = Family(
 )
 SPARSE_ATTENTION = Family(
     name="sparse_attention",
-    position=12,
     archive=ARCHIVE,
     op=SparseAttention,
     shapes={
@@ -693,7 +689,6 @@ def _hyper_shape(half: str) -> Shape:
 
 HYPER_CONNECTION = Family(
     name="hyper_connection",
-    position=13,
     archive="sparse",
     op=HyperConnection,
     shapes={f"hyper_connection_{half}": _hyper_shape(half) for half in ("pre", "post")},
