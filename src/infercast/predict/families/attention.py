@@ -126,9 +126,9 @@ class DecodePhysics:
         total, longest = batch.total(reach), batch.longest(reach)
         sliding = batch.total(batch.keys > reach)
         longest_tiles = x.ceil(longest / KEY_TILE)
-        splits, blocks = _grid(a, size, batch.total(x.ceil(reach / KEY_TILE)), longest_tiles, sliding, x)
+        splits, blocks = a._grid(size, batch.total(x.ceil(reach / KEY_TILE)), longest_tiles, sliding, x)
         part_keys, kv_bytes = longest / splits, total * op.kv_heads * a.row_bytes
-        terms = _decode_terms(a, splits, blocks, total * a.row_bytes, part_keys * a.row_bytes, size, x)
+        terms = a._decode_terms(splits, blocks, total * a.row_bytes, part_keys * a.row_bytes, size, x)
         busy = terms["stream"] + terms["blocks"]
         alone = terms["launch"] + terms["chain"] + terms["combine"]
         seconds = alone + x.soft_max(DECODE_CONSTANTS.overlap, terms["dram"], busy, terms["tensor"])
@@ -156,50 +156,48 @@ class DecodePhysics:
             seconds = alone + x.soft_max(DECODE_CONSTANTS.overlap, terms["dram"], busy, terms["tensor"])
         return Physics(seconds, terms, features)
 
+    def _grid(
+        self, size: Number, tiles: Number, longest_tiles: Number, sliding: Number, x: Kit
+    ) -> tuple[Number, Number]:
+        """Parts that the longest sequence is cut into, and thread blocks.
+
+        One block a sequence and KV head, and more while SMs are idle and keys are left to split.
+        """
+        heads, parts = self.blocks, self.family.window_parts
+        most = x.larger(x.smaller(longest_tiles, self.most_splits), 1.0)
+        splits = x.clip(x.floor(2.0 * self.gpu.sms / (size * heads)), 1.0, most)
+        # A short sequence in an uneven batch has fewer tiles than the longest has parts.
+        blocks = heads * x.clip(tiles, size, size * splits)
+        if self.op.window and parts > 1:
+            splits = x.where(sliding > 0.0, x.larger(splits, parts), splits)
+            blocks = blocks + heads * sliding * x.larger(parts - blocks / (size * heads), 0.0)
+        return splits, blocks
+
+    def _decode_terms(
+        self, splits: Number, blocks: Number, head_bytes: Number, part_bytes: Number, size: Number, x: Kit
+    ) -> dict[str, Number]:
+        """Seconds of each pipe. ``head_bytes`` are one KV head's; ``part_bytes`` are those of the longest block."""
+        op, sms = self.op, self.gpu.sms
+        kv_bytes, read = head_bytes * op.kv_heads, head_bytes * self.blocks
+        miss = x.miss_share(kv_bytes, self.cache_bytes, DECODE_CONSTANTS.cache_sharpness)
+        rounds = blocks / sms
+        rounds = x.larger(1.0, rounds + 0.5 * (x.ceil(rounds) - rounds))  # between the average and the busiest SM's
+        merged = size * op.heads * op.value_dim * 4.0 * splits
+        return {
+            "launch": x.like(size, self.launch) if not self.sequence else self.launch + size * self.sequence,
+            "combine": x.where(splits > 1.0, self.combine + merged / self.l2_rate, 0.0),
+            "dram": kv_bytes * (miss / self.dram_rate + (1.0 - miss) / self.l2_rate),
+            # The longest block runs alone at the end; on average the SMs share the bytes.
+            "stream": x.larger(read / sms / self.sm_rate, part_bytes / self.lone_rate),
+            "chain": x.like(size, self.chain),
+            "blocks": self.chain * x.larger(rounds - 1.0, 0.0),
+            "tensor": self.key_flops * (read / self.row_bytes) / self.tensor_rate,
+        }
+
 
 def swept_decode(op: Attention, gpu: Gpu) -> DecodePhysics:
     """As models of a sweep know it: what an engine runs on this chip."""
     return DecodePhysics(op, gpu, family_of(gpu))
-
-
-def _grid(
-    a: DecodePhysics, size: Number, tiles: Number, longest_tiles: Number, sliding: Number, x: Kit
-) -> tuple[Number, Number]:
-    """Parts that the longest sequence is cut into, and thread blocks.
-
-    One block a sequence and KV head, and more while SMs are idle and keys are left to split.
-    """
-    heads, parts = a.blocks, a.family.window_parts
-    most = x.larger(x.smaller(longest_tiles, a.most_splits), 1.0)
-    splits = x.clip(x.floor(2.0 * a.gpu.sms / (size * heads)), 1.0, most)
-    # A short sequence in an uneven batch has fewer tiles than the longest has parts.
-    blocks = heads * x.clip(tiles, size, size * splits)
-    if a.op.window and parts > 1:
-        splits = x.where(sliding > 0.0, x.larger(splits, parts), splits)
-        blocks = blocks + heads * sliding * x.larger(parts - blocks / (size * heads), 0.0)
-    return splits, blocks
-
-
-def _decode_terms(
-    a: DecodePhysics, splits: Number, blocks: Number, head_bytes: Number, part_bytes: Number, size: Number, x: Kit
-) -> dict[str, Number]:
-    """Seconds of each pipe. ``head_bytes`` are one KV head's; ``part_bytes`` are those of the longest block."""
-    op, sms = a.op, a.gpu.sms
-    kv_bytes, read = head_bytes * op.kv_heads, head_bytes * a.blocks
-    miss = x.miss_share(kv_bytes, a.cache_bytes, DECODE_CONSTANTS.cache_sharpness)
-    rounds = blocks / sms
-    rounds = x.larger(1.0, rounds + 0.5 * (x.ceil(rounds) - rounds))  # between the average and the busiest SM's
-    merged = size * op.heads * op.value_dim * 4.0 * splits
-    return {
-        "launch": x.like(size, a.launch) if not a.sequence else a.launch + size * a.sequence,
-        "combine": x.where(splits > 1.0, a.combine + merged / a.l2_rate, 0.0),
-        "dram": kv_bytes * (miss / a.dram_rate + (1.0 - miss) / a.l2_rate),
-        # The longest block runs alone at the end; on average the SMs share the bytes.
-        "stream": x.larger(read / sms / a.sm_rate, part_bytes / a.lone_rate),
-        "chain": x.like(size, a.chain),
-        "blocks": a.chain * x.larger(rounds - 1.0, 0.0),
-        "tensor": a.key_flops * (read / a.row_bytes) / a.tensor_rate,
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,21 +276,97 @@ class PrefillPhysics:
         Features are always as in the tables.
         """
         a, x = self, batch.x
-        tiles = _tiles(a, batch, x)
-        terms, kv_bytes, io_bytes = _prefill_terms(a, batch, tiles, x)
+        tiles = a._tiles(batch, x)
+        terms, kv_bytes, io_bytes = a._prefill_terms(batch, tiles, x)
         work = x.soft_pair(a.family.softmax_overlap, terms["tensor"], terms["exponential"])
         # Inside a tile the copies run under the products; the first and last bytes of a call do not.
         busy = terms["blocks"] + x.soft_max(6.0, work, terms["longest"], terms["l2"])
         own = terms["launch"] + terms["chain"] + x.soft_pair(PREFILL_CONSTANTS.overlap, terms["dram"], busy)
         seconds = own
         if a.family.writes:
-            terms["write"] = _write_seconds(a, batch, x)
+            terms["write"] = a._write_seconds(batch, x)
             seconds = own + terms["write"]
-        features = _features(a, batch, tiles, terms, seconds, io_bytes, x)
+        features = a._features(batch, tiles, terms, seconds, io_bytes, x)
         if engine and a.family.writes:
             del terms["write"]
             seconds = own
         return Physics(seconds, terms, x.columns(*features, *a.schedule.features(batch, kv_bytes)))
+
+    def _tiles(self, batch: Lengths, x: Kit) -> Tiles:
+        """Cut a batch, with the query heads of a KV head in one tile where the kernel does so and saves tiles."""
+        op, family, group = self.op, self.family, self.group
+        plain = _cut(op, batch, op.heads, family.tile_rows, family.tile_keys, x)
+        if group == 1.0:
+            return plain
+        packed = _cut(op, batch, op.kv_heads, max(family.tile_rows / group, 1.0), family.tile_keys, x)
+        # Every family packs a batch that only decodes, but for FlashAttention 2 with a window.
+        decodes = (batch.longest(batch.queries) <= 1.0) & (family.packs_window or not op.window)
+        better = (packed.blocks < plain.blocks) & (family.packs_prompt | decodes)
+        if x is Plain:
+            return packed if better else plain
+        return Tiles(*[x.where(better, ours, theirs) for ours, theirs in zip(packed, plain, strict=True)])
+
+    def _prefill_terms(self, batch: Lengths, tiles: Tiles, x: Kit) -> tuple[dict[str, Number], Number, Number]:
+        """Seconds of each pipe; the bytes of keys and values, and all that must move at least once."""
+        op, family, sms, flops = self.op, self.family, self.gpu.sms, 2.0 * self.width
+        blocks = x.larger(tiles.blocks, 1.0)
+        # The SMs finish together but for a part of a tile: long tiles are started first.
+        spread = 1.0 / sms + family.tail / blocks * x.smaller(1.0, blocks / sms)
+        per_sm = spread * tiles.keys * family.tile_rows
+        kv_bytes = keys_in_reach(batch, op.window) * op.kv_heads * self.stored * self.value_bytes
+        io_bytes = batch.total(batch.queries) * op.heads * self.width * self.query_bytes + kv_bytes
+        miss = x.miss_share(io_bytes, self.cache_bytes, PREFILL_CONSTANTS.cache_sharpness)
+        # Kernels that pack also split the keys of a few long tiles over idle SMs.
+        parts = x.clip(x.floor(sms / blocks), 1.0, tiles.longest / family.tile_keys) if family.packs_prompt else 1.0
+        longest = tiles.longest / parts * family.tile_rows
+        terms = {
+            "launch": x.like(io_bytes, self.launch),
+            "chain": x.like(io_bytes, self.chain),
+            "tensor": per_sm * flops / self.tensor_rate,
+            "exponential": per_sm / self.special_rate,
+            "blocks": self.chain * x.larger(blocks / sms - 1.0, 0.0),
+            "longest": x.soft_pair(
+                family.softmax_overlap, longest * flops / self.tensor_rate, longest / self.special_rate
+            ),
+            "dram": io_bytes * (miss / self.dram_rate + (1.0 - miss) / self.l2_rate),
+            "l2": tiles.keys * self.stored * self.value_bytes / self.l2_rate,
+        }
+        return terms, kv_bytes, io_bytes
+
+    def _write_seconds(self, batch: Lengths, x: Kit) -> Number:
+        """The kernel that writes the keys and values of all new tokens, which are in L2 where they fit."""
+        op, gpu, fitted, tokens = self.op, self.gpu, PREFILL_CONSTANTS, batch.total(batch.queries)
+        moved = tokens * op.kv_heads * self.stored * (self.query_bytes + self.value_bytes)
+        miss = x.miss_share(moved, gpu.l2_bytes * fitted.write_cache_share, fitted.write_cache_sharpness)
+        cycles = fitted.narrow_write_cycles if self.value_bytes < 2.0 else fitted.write_cycles
+        dram = gpu.dram_bandwidth * fitted.write_dram_share
+        move = moved * (miss / dram + (1.0 - miss) / self.l2_rate)
+        return fitted.write_seconds + move + tokens * (cycles / gpu.boost_clock / gpu.sms)
+
+    def _features(
+        self, batch: Lengths, tiles: Tiles, terms: dict[str, Number], seconds: Number, io_bytes: Number, x: Kit
+    ) -> list[Number]:
+        """The columns of ``PREFILL_FEATURES`` but for the schedule's."""
+        op, sms, size, queries = self.op, self.gpu.sms, batch.size, batch.queries
+        tokens, keys = batch.total(queries), batch.total(batch.keys)
+        packed = op.kv_heads * batch.total(x.ceil(queries * op.heads / op.kv_heads / 128.0))
+        names = ("tensor", "exponential", "blocks", "longest", "dram", "l2", "launch")
+        pairs = pairs_of(batch, op.window)
+        return [
+            *x.logs(size, batch.longest(queries), tokens / size, batch.longest(batch.keys)),
+            1.0 - tokens / x.larger(keys, 1.0),
+            *self.sizes,
+            *x.logs(tiles.keys / x.larger(tiles.blocks, 1.0), seconds),
+            *x.logs(*[terms[name] / seconds for name in names], tiles.blocks / sms),
+            x.fill(tiles.blocks, sms),
+            x.fill(op.heads * batch.total(x.ceil(queries / 64.0)), sms),
+            x.fill(op.heads * batch.total(x.ceil(queries / 192.0)), sms),
+            x.fill(packed, sms),
+            x.log2(packed / sms),
+            tokens / x.larger(batch.total(x.ceil(queries / 128.0)) * 128.0, 1.0),
+            *x.logs(io_bytes, io_bytes / self.gpu.l2_bytes, 2.0 * op.heads * self.width * pairs, tokens * op.heads),
+            pairs * op.heads / x.larger(tiles.keys * 128.0, 1.0),
+        ]
 
 
 def _keys_of_tiles(op: Attention, batch: Lengths, rows: float, unit: int, x: Kit) -> tuple[Number, Number, Number]:
@@ -318,21 +392,6 @@ def _keys_of_tiles(op: Attention, batch: Lengths, rows: float, unit: int, x: Kit
     return tiles, ends - starts + rounding, longest
 
 
-def _tiles(a: PrefillPhysics, batch: Lengths, x: Kit) -> Tiles:
-    """Cut a batch, with the query heads of a KV head in one tile where the kernel does so and it makes fewer tiles."""
-    op, family, group = a.op, a.family, a.group
-    plain = _cut(op, batch, op.heads, family.tile_rows, family.tile_keys, x)
-    if group == 1.0:
-        return plain
-    packed = _cut(op, batch, op.kv_heads, max(family.tile_rows / group, 1.0), family.tile_keys, x)
-    # Every family packs a batch that only decodes, but for FlashAttention 2 with a window.
-    decodes = (batch.longest(batch.queries) <= 1.0) & (family.packs_window or not op.window)
-    better = (packed.blocks < plain.blocks) & (family.packs_prompt | decodes)
-    if x is Plain:
-        return packed if better else plain
-    return Tiles(*[x.where(better, ours, theirs) for ours, theirs in zip(packed, plain, strict=True)])
-
-
 def _cut(op: Attention, batch: Lengths, heads: int, rows: float, unit: int, x: Kit) -> Tiles:
     tiles, keys, longest = _keys_of_tiles(op, batch, rows, unit, x)
     if rows > HALF_ROWS:
@@ -341,78 +400,9 @@ def _cut(op: Attention, batch: Lengths, heads: int, rows: float, unit: int, x: K
     return Tiles(batch.total(tiles) * heads, batch.total(keys) * heads, batch.longest(longest))
 
 
-def _prefill_terms(a: PrefillPhysics, batch: Lengths, tiles: Tiles, x: Kit) -> tuple[dict[str, Number], Number, Number]:
-    """Seconds of each pipe; the bytes of keys and values, and all that must move at least once."""
-    op, family, sms, flops = a.op, a.family, a.gpu.sms, 2.0 * a.width
-    blocks = x.larger(tiles.blocks, 1.0)
-    # The SMs finish together but for a part of a tile: long tiles are started first.
-    spread = 1.0 / sms + family.tail / blocks * x.smaller(1.0, blocks / sms)
-    per_sm = spread * tiles.keys * family.tile_rows
-    kv_bytes = keys_in_reach(batch, op.window) * op.kv_heads * a.stored * a.value_bytes
-    io_bytes = batch.total(batch.queries) * op.heads * a.width * a.query_bytes + kv_bytes
-    miss = x.miss_share(io_bytes, a.cache_bytes, PREFILL_CONSTANTS.cache_sharpness)
-    # Kernels that pack also split the keys of a few long tiles over idle SMs.
-    parts = x.clip(x.floor(sms / blocks), 1.0, tiles.longest / family.tile_keys) if family.packs_prompt else 1.0
-    longest = tiles.longest / parts * family.tile_rows
-    terms = {
-        "launch": x.like(io_bytes, a.launch),
-        "chain": x.like(io_bytes, a.chain),
-        "tensor": per_sm * flops / a.tensor_rate,
-        "exponential": per_sm / a.special_rate,
-        "blocks": a.chain * x.larger(blocks / sms - 1.0, 0.0),
-        "longest": x.soft_pair(family.softmax_overlap, longest * flops / a.tensor_rate, longest / a.special_rate),
-        "dram": io_bytes * (miss / a.dram_rate + (1.0 - miss) / a.l2_rate),
-        "l2": tiles.keys * a.stored * a.value_bytes / a.l2_rate,
-    }
-    return terms, kv_bytes, io_bytes
-
-
 def swept_prefill(op: Attention, gpu: Gpu) -> PrefillPhysics:
     """As models of a sweep know it: what an engine runs on this chip, without the kernel that writes the cache."""
     return PrefillPhysics(op, gpu, family_of(gpu))
-
-
-def _write_seconds(a: PrefillPhysics, batch: Lengths, x: Kit) -> Number:
-    """The kernel that writes the keys and values of all new tokens, which are in L2 where they fit."""
-    op, gpu, fitted, tokens = a.op, a.gpu, PREFILL_CONSTANTS, batch.total(batch.queries)
-    moved = tokens * op.kv_heads * a.stored * (a.query_bytes + a.value_bytes)
-    miss = x.miss_share(moved, gpu.l2_bytes * fitted.write_cache_share, fitted.write_cache_sharpness)
-    cycles = fitted.narrow_write_cycles if a.value_bytes < 2.0 else fitted.write_cycles
-    dram = gpu.dram_bandwidth * fitted.write_dram_share
-    move = moved * (miss / dram + (1.0 - miss) / a.l2_rate)
-    return fitted.write_seconds + move + tokens * (cycles / gpu.boost_clock / gpu.sms)
-
-
-def _features(
-    a: PrefillPhysics,
-    batch: Lengths,
-    tiles: Tiles,
-    terms: dict[str, Number],
-    seconds: Number,
-    io_bytes: Number,
-    x: Kit,
-) -> list[Number]:
-    """The columns of ``PREFILL_FEATURES`` but for the schedule's."""
-    op, sms, size, queries = a.op, a.gpu.sms, batch.size, batch.queries
-    tokens, keys = batch.total(queries), batch.total(batch.keys)
-    packed = op.kv_heads * batch.total(x.ceil(queries * op.heads / op.kv_heads / 128.0))
-    names = ("tensor", "exponential", "blocks", "longest", "dram", "l2", "launch")
-    pairs = pairs_of(batch, op.window)
-    return [
-        *x.logs(size, batch.longest(queries), tokens / size, batch.longest(batch.keys)),
-        1.0 - tokens / x.larger(keys, 1.0),
-        *a.sizes,
-        *x.logs(tiles.keys / x.larger(tiles.blocks, 1.0), seconds),
-        *x.logs(*[terms[name] / seconds for name in names], tiles.blocks / sms),
-        x.fill(tiles.blocks, sms),
-        x.fill(op.heads * batch.total(x.ceil(queries / 64.0)), sms),
-        x.fill(op.heads * batch.total(x.ceil(queries / 192.0)), sms),
-        x.fill(packed, sms),
-        x.log2(packed / sms),
-        tokens / x.larger(batch.total(x.ceil(queries / 128.0)) * 128.0, 1.0),
-        *x.logs(io_bytes, io_bytes / a.gpu.l2_bytes, 2.0 * op.heads * a.width * pairs, tokens * op.heads),
-        pairs * op.heads / x.larger(tiles.keys * 128.0, 1.0),
-    ]
 
 
 QUERY_TILE = 128

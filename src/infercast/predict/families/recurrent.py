@@ -94,17 +94,66 @@ class ScanPhysics:
 
     def physics(self, batch: Lengths, *, engine: bool = False) -> Physics:
         """Batches of prompts; in an ``engine`` kernels were tuned on a single chunk."""
-        x, sizes = batch.x, _scan_sizes(self, batch)
-        seconds, terms = _scan_terms(self, sizes, 1.0, x)
-        features = x.columns(*_scan_features(self, batch, sizes, terms, seconds))
+        x, sizes = batch.x, self._scan_sizes(batch)
+        seconds, terms = self._scan_terms(sizes, 1.0, x)
+        features = x.columns(*self._scan_features(batch, sizes, terms, seconds))
         if engine and self.library.tuned != 1.0:
-            seconds, terms = _scan_terms(self, sizes, self.library.tuned, x)
+            seconds, terms = self._scan_terms(sizes, self.library.tuned, x)
         return Physics(seconds, terms, features)
 
     def moving(self, moved: Number, x: Kit) -> Number:
         """Seconds of bytes that one kernel leaves to another."""
         miss = x.miss_share(moved, self.cache_bytes, CLIFF)
         return moved * (miss / self.dram_rate + (1.0 - miss) / self.l2_rate)
+
+    def _scan_sizes(self, batch: Lengths) -> _ScanSizes:
+        x, queries, chunk = batch.x, batch.queries, self.op.chunk
+        cut = x.ceil(queries / chunk)
+        tokens, chunks = batch.total(queries), batch.total(cut)
+        sequences = x.larger(batch.total((queries > 0) * 1.0), 1.0)
+        return _ScanSizes(
+            tokens,
+            sequences,
+            chunks,
+            batch.longest(cut),
+            batch.longest(x.smaller(queries, chunk)),
+            sequences * self.op.heads,
+            tokens * self.prepared + chunks * self.per_chunk / 2.0,
+            tokens * self.passed + chunks * self.per_chunk / 2.0 + sequences * self.kept,
+        )
+
+    def _scan_terms(self, of: _ScanSizes, slower: float, x: Kit) -> tuple[Number, dict[str, Number]]:
+        """Seconds in all, and of each part; independent chunks are ``slower`` than in a table."""
+        library, unit, rounds = self.library, self.cycle * self.scale, x.ceil(of.blocks / self.gpu.sms)
+        independent = of.chunks * library.chunk * self.scale + of.tokens * library.token
+        terms = {
+            "launch": x.like(of.tokens, library.launch * self.cycle),
+            "row": of.row * library.row * self.cycle,
+            "chain": (of.longest * library.latency + library.start) * unit,
+            "rounds": rounds * (of.chunks / of.sequences * library.busy + library.start) * unit,
+            "parallel": independent * slower * self.op.heads / self.gpu.sms * self.cycle,
+            "dram": self.moving(of.parallel_bytes, x),
+            "states": self.moving(of.serial_bytes, x),
+        }
+        within = x.soft_max(SCAN_OVERLAP, terms["parallel"] + 1e-12, terms["dram"])
+        # The longest sequence bounds a batch as rounds of average ones do: equal ones are both.
+        onwards = x.soft_max(SCAN_OVERLAP, x.larger(terms["chain"], terms["rounds"]), terms["states"])
+        return terms["launch"] + terms["row"] + within + onwards, terms
+
+    def _scan_features(self, batch: Lengths, of: _ScanSizes, terms: dict[str, Number], seconds: Number) -> list[Number]:
+        x, op, sms = batch.x, self.op, self.gpu.sms
+        return [
+            *x.logs(of.sequences, batch.longest(batch.queries), of.tokens / of.sequences),
+            *x.logs(op.heads + 0.0 * of.tokens, op.key_heads + 0.0 * of.tokens),
+            *x.logs(of.tokens * op.heads, seconds),
+            *x.logs(*[term / seconds for term in terms.values()]),
+            x.log2(of.blocks / sms),
+            x.fill(of.blocks, sms),
+            x.log2(of.chunks * op.heads / sms),
+            x.fill(of.chunks * op.heads, sms),
+            of.tokens / x.larger(of.chunks * op.chunk, 1.0),
+            x.log2((of.parallel_bytes + of.serial_bytes) / self.gpu.l2_bytes),
+        ]
 
 
 class _ScanSizes(NamedTuple):
@@ -118,60 +167,6 @@ class _ScanSizes(NamedTuple):
     blocks: Number  # Heads of all sequences
     parallel_bytes: Number
     serial_bytes: Number  # Between kernels with all chunks side by side, and in the pass over chunks
-
-
-def _scan_sizes(a: ScanPhysics, batch: Lengths) -> _ScanSizes:
-    x, queries, chunk = batch.x, batch.queries, a.op.chunk
-    cut = x.ceil(queries / chunk)
-    tokens, chunks = batch.total(queries), batch.total(cut)
-    sequences = x.larger(batch.total((queries > 0) * 1.0), 1.0)
-    return _ScanSizes(
-        tokens,
-        sequences,
-        chunks,
-        batch.longest(cut),
-        batch.longest(x.smaller(queries, chunk)),
-        sequences * a.op.heads,
-        tokens * a.prepared + chunks * a.per_chunk / 2.0,
-        tokens * a.passed + chunks * a.per_chunk / 2.0 + sequences * a.kept,
-    )
-
-
-def _scan_terms(a: ScanPhysics, of: _ScanSizes, slower: float, x: Kit) -> tuple[Number, dict[str, Number]]:
-    """Seconds in all, and of each part; independent chunks are ``slower`` than in a table."""
-    library, unit, rounds = a.library, a.cycle * a.scale, x.ceil(of.blocks / a.gpu.sms)
-    independent = of.chunks * library.chunk * a.scale + of.tokens * library.token
-    terms = {
-        "launch": x.like(of.tokens, library.launch * a.cycle),
-        "row": of.row * library.row * a.cycle,
-        "chain": (of.longest * library.latency + library.start) * unit,
-        "rounds": rounds * (of.chunks / of.sequences * library.busy + library.start) * unit,
-        "parallel": independent * slower * a.op.heads / a.gpu.sms * a.cycle,
-        "dram": a.moving(of.parallel_bytes, x),
-        "states": a.moving(of.serial_bytes, x),
-    }
-    within = x.soft_max(SCAN_OVERLAP, terms["parallel"] + 1e-12, terms["dram"])
-    # The longest sequence bounds a batch as rounds of average ones do: equal ones are both.
-    onwards = x.soft_max(SCAN_OVERLAP, x.larger(terms["chain"], terms["rounds"]), terms["states"])
-    return terms["launch"] + terms["row"] + within + onwards, terms
-
-
-def _scan_features(
-    a: ScanPhysics, batch: Lengths, of: _ScanSizes, terms: dict[str, Number], seconds: Number
-) -> list[Number]:
-    x, op, sms = batch.x, a.op, a.gpu.sms
-    return [
-        *x.logs(of.sequences, batch.longest(batch.queries), of.tokens / of.sequences),
-        *x.logs(op.heads + 0.0 * of.tokens, op.key_heads + 0.0 * of.tokens),
-        *x.logs(of.tokens * op.heads, seconds),
-        *x.logs(*[term / seconds for term in terms.values()]),
-        x.log2(of.blocks / sms),
-        x.fill(of.blocks, sms),
-        x.log2(of.chunks * op.heads / sms),
-        x.fill(of.chunks * op.heads, sms),
-        of.tokens / x.larger(of.chunks * op.chunk, 1.0),
-        x.log2((of.parallel_bytes + of.serial_bytes) / a.gpu.l2_bytes),
-    ]
 
 
 def _bytes_of(op: Scan, library: str) -> tuple[float, float, float, float]:
