@@ -370,13 +370,7 @@ def embedding(rows: Size, width: int, dtype: str = "bf16") -> Elementwise:
 
 
 def quantise(
-    rows: Size,
-    width: int,
-    dtype: str = "bf16",
-    out_dtype: str = "fp8",
-    *,
-    compiled: bool = False,
-    apart: bool = False,
+    rows: Size, width: int, dtype: str = "bf16", out_dtype: str = "fp8", *, compiled: bool = False, apart: bool = False
 ) -> Elementwise:
     """Scale activations into a narrower format, one scale found for each row.
 

@@ -318,15 +318,7 @@ def _replace(path: Path, lines: Sequence[str]) -> None:
 
 
 SCHEMA = 2
-UNREADABLE = (
-    OSError,
-    EOFError,
-    KeyError,
-    ValueError,
-    NotImplementedError,
-    struct.error,
-    zlib.error,
-)
+UNREADABLE = (OSError, EOFError, KeyError, ValueError, NotImplementedError, struct.error, zlib.error)
 """What reading a zip of arrays raises where it is cut short or overwritten."""
 POOLED = "*"  # In place of a GPU's name: a model of several GPUs, for those that were never measured
 

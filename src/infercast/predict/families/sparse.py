@@ -413,12 +413,7 @@ def part_of(family: str) -> str:
     return _PARTS.get(family, "small")
 
 
-_PARTS = {
-    "gemm": "products",
-    "index_scores": "scores",
-    "top_k": "choice",
-    "sparse_attention": "attention",
-}
+_PARTS = {"gemm": "products", "index_scores": "scores", "top_k": "choice", "sparse_attention": "attention"}
 
 
 ARCHIVE = "sparse"
@@ -681,9 +676,7 @@ def _hyper_ceiling(op: HyperConnection, gpu: Gpu) -> list[Any]:
 
 def _hyper_shape(half: str) -> Shape:
     return Shape(
-        ("rows", "hidden"),
-        {},
-        lambda values: HyperConnection(values["rows"], hidden=int(values["hidden"]), half=half),
+        ("rows", "hidden"), {}, lambda values: HyperConnection(values["rows"], hidden=int(values["hidden"]), half=half)
     )
 
 
