@@ -24,13 +24,12 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30
 
 
-def _is_text_list(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) and item for item in value)
-
-
 Rule = tuple[str, Callable[[Any], bool]]
 TEXT: Rule = ("a non-empty string", lambda value: isinstance(value, str) and bool(value.strip()))
-TEXTS: Rule = ("a list of non-empty strings", _is_text_list)
+TEXTS: Rule = (
+    "a list of non-empty strings",
+    lambda value: isinstance(value, list) and all(isinstance(item, str) and item for item in value),
+)
 SMALLEST = 1e-4
 """No field of a chip, in the units of its file, is smaller; less comes to nothing in bytes or whole cycles."""
 POSITIVE: Rule = (f"a finite number of at least {SMALLEST:g}", lambda value: _is_number(value) and value >= SMALLEST)

@@ -186,7 +186,8 @@ def eagle_draft(method: str, source: str | os.PathLike[str] | Mapping[str, Any],
         fields = Fields(values, where)
     architecture = _plain_architecture(fields)
     needed = {"vocab_size": target.vocabulary, "max_position_embeddings": target.max_positions}
-    config = read_model({**needed, **_present(values), "architectures": [architecture]}, name=name)
+    present = {key: value for key, value in values.items() if value is not None}
+    config = read_model({**needed, **present, "architectures": [architecture]}, name=name)
     return _eagle(method, config, target, fields)
 
 
@@ -236,7 +237,3 @@ def _plain_architecture(fields: Fields) -> str:
     named = fields.words("architectures")
     plain = re.sub("Eagle3?", "", named[0]) if named else architecture_of(fields.word("model_type") or "llama")
     return plain if plain in FAMILIES else "LlamaForCausalLM"
-
-
-def _present(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}

@@ -90,7 +90,9 @@ def unknown_model(name: str, bundled: Mapping[str, Mapping[str, Any]]) -> InputE
     if reason := refused().get(architecture):
         instead = stand_in(relatives().get(architecture) or nearest_size(plain, sizes))
         return UnsupportedModelError(f"{name} ({architecture}) is not supported: {reason}{instead}")
-    near = _near(plain, bundled)
+    # Never another generation: qwen2.5 is no guess for qwen3.5.
+    same = [each for each in bundled if _generation(each) in (_generation(plain), "")]
+    near = near_names(plain, same, most=MOST_SUGGESTED)
     size = None if near else nearest_size(plain, sizes)
     hint = f"a path to its config.json works too, and `infercast models` lists the {len(bundled)} bundled names"
     hint += f"; the nearest in size is {size}" if size else ""
@@ -100,12 +102,6 @@ def unknown_model(name: str, bundled: Mapping[str, Mapping[str, Any]]) -> InputE
 def _plain(name: str) -> str:
     """``nvidia/NVIDIA-Nemotron-3-Nano`` as ``nemotron-3-nano``."""
     return name.strip().rpartition("/")[2].lower().removeprefix("nvidia-")
-
-
-def _near(plain: str, names: Iterable[str]) -> list[str]:
-    """Names that may have been meant, never those of another generation: qwen2.5 is no guess for qwen3.5."""
-    same = [each for each in names if _generation(each) in (_generation(plain), "")]
-    return near_names(plain, same, most=MOST_SUGGESTED)
 
 
 def _generation(plain: str) -> str:

@@ -172,7 +172,8 @@ def read_format(fields: Fields, layers: Sequence[Layer]) -> tuple[WeightFormat, 
     if settings is None:
         return _assemble(base, {}, None), "auto"
     kv_dtype = "fp8" if _fp8_cache(settings) else "auto"
-    found, ignored = _schemes(settings), _ignored(settings)
+    ignored = ModuleNames.parse(name for key in IGNORE_KEYS for name in _name_list(settings.raw(key)))
+    found = _schemes(settings)
     if (own := _expert_scheme(fields, settings)) is not None:
         # What is ignored is left out of the experts' own format alone.
         found, ignored = [(own, None), (_named(settings, settings.word("quant_method").lower()), None)], NO_NAMES
@@ -255,10 +256,6 @@ def _settings(fields: Fields) -> Fields | None:
             section = section.section("quantization") if section.raw("quantization") is not None else section
             return section if section.values else None
     return None
-
-
-def _ignored(settings: Fields) -> ModuleNames:
-    return ModuleNames.parse(name for key in IGNORE_KEYS for name in _name_list(settings.raw(key)))
 
 
 def _expert_scheme(fields: Fields, settings: Fields) -> Scheme | None:

@@ -205,6 +205,9 @@ def weight_bytes(config: ModelConfig) -> WeightBytes:
     def over_layers(count: Callable[[Stack], int]) -> int:
         return sum(stack.layers * count(stack) for stack in config.stacks)
 
+    def vectors(stack: Stack) -> int:
+        return common_vectors(stack, hidden) + stack.feed_forward.expert_values(hidden)[1]
+
     return WeightBytes(
         embedding=table * bytes_of(weights.base),
         attention=sum(
@@ -214,7 +217,7 @@ def weight_bytes(config: ModelConfig) -> WeightBytes:
         feed_forward=over_layers(lambda stack: stack.feed_forward.matrices(hidden)) * bytes_of(weights.feed_forward),
         experts=over_layers(lambda stack: stack.feed_forward.expert_values(hidden)[0]) * bytes_of(weights.experts),
         head=0.0 if config.tied_embedding else table * bytes_of(weights.head),
-        other=(over_layers(lambda stack: _vectors(stack, hidden)) + hidden) * bytes_of(weights.base),
+        other=(over_layers(vectors) + hidden) * bytes_of(weights.base),
         vision=config.vision.parameters * bytes_of(weights.base) if config.vision else 0.0,
     )
 
@@ -225,10 +228,6 @@ def common_vectors(stack: Stack, hidden: int) -> int:
     norms = stack.norms * (3 if stack.residuals else 1)
     between = (norms + 2 * stack.mixing_values) * hidden
     return between + stack.mixer.vectors(hidden) + stack.feed_forward.vectors(hidden)
-
-
-def _vectors(stack: Stack, hidden: int) -> int:
-    return common_vectors(stack, hidden) + stack.feed_forward.expert_values(hidden)[1]
 
 
 def _layer(stack: Stack, hidden: int, active: bool = False) -> int:

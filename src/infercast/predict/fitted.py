@@ -102,12 +102,10 @@ def _source_hash(sources: tuple[str, ...]) -> str:
 
 @lru_cache
 def _physics_hash(sources: tuple[str, ...]) -> str:
-    parts = [f"{file.name}\n{_meaning(file.read_text(encoding='utf-8'), file.suffix)}" for file in _files(sources)]
+    files = [(file, file.read_text(encoding="utf-8")) for file in _files(sources)]
+    meanings = (code_of(t) if f.suffix == ".py" else json.dumps(tomllib.loads(t), sort_keys=True) for f, t in files)
+    parts = [f"{file.name}\n{meaning}" for (file, _), meaning in zip(files, meanings, strict=True)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def _meaning(text: str, suffix: str) -> str:
-    return code_of(text) if suffix == ".py" else json.dumps(tomllib.loads(text), sort_keys=True)
 
 
 def code_of(source: str) -> str:

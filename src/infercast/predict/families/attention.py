@@ -195,11 +195,6 @@ class DecodePhysics:
         }
 
 
-def swept_decode(op: Attention, gpu: Gpu) -> DecodePhysics:
-    """As models of a sweep know it: what an engine runs on this chip."""
-    return DecodePhysics(op, gpu, family_of(gpu))
-
-
 @dataclass(frozen=True, slots=True)
 class PrefillConstants:
     """Fitted on A100, L40S and H200 together and rounded; none is a fact of the hardware or belongs to a GPU."""
@@ -400,11 +395,6 @@ def _cut(op: Attention, batch: Lengths, heads: int, rows: float, unit: int, x: K
     return Tiles(batch.total(tiles) * heads, batch.total(keys) * heads, batch.longest(longest))
 
 
-def swept_prefill(op: Attention, gpu: Gpu) -> PrefillPhysics:
-    """As models of a sweep know it: what an engine runs on this chip, without the kernel that writes the cache."""
-    return PrefillPhysics(op, gpu, family_of(gpu))
-
-
 QUERY_TILE = 128
 LONGEST = 1 << 40  # Rows of a tile that holds any sequence
 
@@ -498,7 +488,8 @@ PREFILL = Family(
     size_of_one=single_of,
     kind=attrgetter("dtype", "latent_kv", "kv_dtype", "head_dim", "kernel"),
     core=PrefillPhysics,
-    swept_core=swept_prefill,
+    # Models of a sweep know what an engine runs on this chip, without the kernel that writes the cache.
+    swept_core=lambda op, gpu: PrefillPhysics(op, gpu, family_of(gpu)),
     named=_named,
     core_key=attrgetter("heads", "kv_heads", "head_dim", "value_dim", "window", "dtype", "kv_dtype", "kernel"),
     features={"attention_prefill": PREFILL_FEATURES},
@@ -530,7 +521,7 @@ DECODE = replace(
         "decode": Shape(("batch", "kv_len", *_HEADS), _OPTIONS, lambda values: _build(values, 1, values["kv_len"] + 1))
     },
     core=DecodePhysics,
-    swept_core=swept_decode,
+    swept_core=lambda op, gpu: DecodePhysics(op, gpu, family_of(gpu)),
     features={"attention_decode": DECODE_FEATURES},
     shares=("dram", "stream", "blocks", "tensor", "combine", "launch"),
     scheduled=DECODE_FEATURES.index("log_scheduled_us"),

@@ -106,11 +106,6 @@ def library(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
     return shorter(x, _by(SWITCH, by_switch, 0, op, gpu, 6.0, x), ring)
 
 
-def message_latency(gpu: Gpu) -> float:
-    """Seconds of the kernel that sends a short message."""
-    return SHORT.latency * delay(gpu, LIBRARY_CLOCK_POWER)
-
-
 def _by(protocol: _Protocol, carried: Number, passes: int, op: Collective, gpu: Gpu, algorithm: float, x: Kit) -> Timed:
     """One kernel: ``carried`` bytes cross each GPU's links."""
     slow = delay(gpu, LIBRARY_CLOCK_POWER) * (1.0 if gpu.is_linked(op.gpus) else PCIE_DELAY)
@@ -235,7 +230,8 @@ def _between_nodes(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
     carried = message if op.kind == "send_recv" else passes * message * (nodes - 1) / nodes
     if op.kind in ("all_reduce", "all_gather", "reduce_scatter"):
         carried = carried / node
-    started = message_latency(gpu) if op.kind == "send_recv" else 0.0
+    # The kernel that sends a short message comes first.
+    started = SHORT.latency * delay(gpu, LIBRARY_CLOCK_POWER) if op.kind == "send_recv" else 0.0
     latency = x.like(message, started + passes * (nodes - 1) * gpu.network_latency)
     transfer = carried / (gpu.network_bandwidth * NETWORK_EFFICIENCY)
     seconds = x.soft_pair(NETWORK_SOFTNESS, latency, transfer)

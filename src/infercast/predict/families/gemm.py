@@ -682,11 +682,6 @@ class GemmPhysics:
         return Physics(seconds, named, matrix(values, m.size, self._logarithmic))
 
 
-def swept_products(op: Gemm, gpu: Gpu) -> GemmPhysics:
-    """The same by the kernels that a sweep would have measured."""
-    return GemmPhysics(op, gpu, products_of_sweep(op, gpu))
-
-
 def sizes_of(op: Gemm) -> Sizes:
     m, n, k = np.broadcast_arrays(*(np.atleast_1d(np.asarray(size, dtype=np.float64)) for size in (op.m, op.n, op.k)))
     return m, n, k
@@ -773,7 +768,7 @@ GEMM = Family(
     size_of_one=lambda op: (op.m, op.n, op.k),
     kind=attrgetter("dtype", "weight_dtype", "out_dtype", "batch", "quantiser"),
     core=GemmPhysics,
-    swept_core=swept_products,
+    swept_core=lambda op, gpu: GemmPhysics(op, gpu, products_of_sweep(op, gpu)),
     timed_by=lambda op, engine: op if op.quantiser else replace(op, quantiser=engine),
     features={"gemm": FEATURES, CUTLASS_FP8: FP8_FEATURES},
     feature_set=_feature_set,
