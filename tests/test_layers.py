@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "validate": UNDER_FORECAST | {"forecast"},
     "calibrate": UNDER_FORECAST | {"forecast"},
     "fit": BASE | {"hardware", "ops", "models", "predict"},
-    "measure": BASE | {"hardware", "ops.attention"},
+    "measure": BASE | {"hardware", "ops.op"},
     "report": BASE | {"glossary", "hardware", "models", "engines", "serve", "forecast", "validate"},
     "web": UNDER_FORECAST | {"", "forecast", "glossary", "report"},
     "cli": BASE

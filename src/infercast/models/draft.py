@@ -22,8 +22,7 @@ from infercast.models.mixers import GroupedAttention
 from infercast.models.read import config_of, read_model
 from infercast.models.spec import ModelConfig, Stack, layer_bytes
 from infercast.ops import Call, Gemm
-from infercast.ops.attention import Lengths
-from infercast.ops.op import Op, Size, bytes_of, copy, likeliest, norm
+from infercast.ops.op import Lengths, Op, Size, bytes_of, copy, likeliest, norm
 
 CHOICE_SAVED = 18e-6
 """Seconds that the choice of a draft takes less than sampling of as many bytes: one kernel, and not several. Seen are

@@ -20,8 +20,7 @@ from infercast.models.layout import ParallelLayout, Shard
 from infercast.models.mixers import Mixer, SequenceBatch
 from infercast.models.spec import SORTED, AdapterSlots, ModelConfig, Stack
 from infercast.ops import Call, Collective, Elementwise, Gemm, HyperConnection
-from infercast.ops.attention import Lengths
-from infercast.ops.op import Size, bytes_of, embedding, norm, sampling, sorted_sampling
+from infercast.ops.op import Lengths, Size, bytes_of, embedding, norm, sampling, sorted_sampling
 
 SLICES = {"qkv_proj": 3, "gate_up_proj": 2}
 """Projections that are several side by side, each with adapters of its own."""
@@ -29,7 +28,13 @@ BUFFER_BYTES = 4  # Between the two products values are kept in fp32
 
 
 def adapter_calls(calls: list[Call], slots: AdapterSlots, tokens: Size, dtype: str) -> list[Call]:
-    """The kernels that adapters add to those of a step, with all slots taken as far as there are tokens."""
+    """The kernels that adapters add to those of a step, with all slots taken as far as there are tokens.
+
+    Each projection gets two products: all tokens with the adapters' first matrices (shrink, to the rank) and the result
+    with their second ones, added to the projection's output (expand). Tokens of several adapters are in one kernel,
+    which reads the matrices of all adapters in the batch. Ranks are small, so both kernels move data: the projection's
+    input once more, its output twice, and the adapters. That is physics from shapes, not measured.
+    """
     active: Any = np.minimum(tokens, slots.count)
     value, found = bytes_of(dtype), []
     for call in calls:

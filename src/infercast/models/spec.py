@@ -1,4 +1,4 @@
-"""A model after its config.json was read: the dimensions that decide kernels and memory, and parameter counts.
+"""A model after its config.json was read: dimensions, parameter counts, and what a parallel layout makes of it.
 
 A model is an embedding, a few *stacks* of equal layers and a head. Layers of one stack have the same token mixer
 (attention, in most models) and the same feed-forward, so everything is counted once a stack.
@@ -338,9 +338,14 @@ class Cut(NamedTuple):
 
 
 def cut_block(config: ModelConfig, tensor: int, expert_gpus: int) -> Cut | None:
-    """The first cut inside a block, with matrices split over ``tensor`` GPUs and each expert over ``expert_gpus``."""
+    """The first cut inside a block, with matrices split over ``tensor`` GPUs and each expert over ``expert_gpus``.
+
+    Weights that are quantised in blocks of 128 x 128 can only be cut between blocks. Facts of vLLM 0.25
+    (``quantization/fp8.py``, ``quantization/utils/fp8_utils.py``): experts need whole blocks in any layout, products
+    that are split by their inputs (and the expansions of latent attention) once they are split. Joined products
+    (queries with keys and values, gate with up) may be cut inside a block.
+    """
     cuts = (cut for stack in config.stacks for cut in _cuts(config, stack, tensor, expert_gpus))
-    # Experts need whole blocks even on one GPU.
     cuts = (cut for cut in cuts if cut.gpus > 1 or cut.what == "experts")
     return next((cut for cut in cuts if cut.size / cut.gpus % BLOCK != 0), None)
 

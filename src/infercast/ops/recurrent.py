@@ -11,8 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from infercast.ops.attention import Lengths, sum_batch
-from infercast.ops.op import ComputedInDtype, Quantity, Size, bytes_of
+from infercast.ops.op import ComputedInDtype, Lengths, Quantity, Size, bytes_of, sum_batch
 
 GATED_DELTA, KIMI_DELTA, MAMBA2 = "gdn", "kda", "mamba2"
 KINDS = (GATED_DELTA, KIMI_DELTA, MAMBA2)

@@ -1,6 +1,6 @@
 """Sparse and compressed attention: scores of an index, the choice of the best keys, attention over what was chosen.
 
-Batches are histograms as in :class:`~infercast.ops.attention.Attention`: ``sequences[i]`` sequences each have
+Batches are histograms as in :class:`~infercast.ops.op.Attention`: ``sequences[i]`` sequences each have
 ``queries[i]`` new tokens and ``keys[i]`` tokens in all. The last axis is summed, further ones are an array of batches.
 """
 
@@ -11,8 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from infercast.ops.attention import HeadAttention, Lengths, sum_batch
-from infercast.ops.op import ComputedInDtype, Quantity, Size, bytes_of
+from infercast.ops.op import ComputedInDtype, HeadAttention, Lengths, Quantity, Size, bytes_of, sum_batch
 
 
 def entries_up_to(tokens: Lengths, compress: int, most: int = 0) -> Lengths:

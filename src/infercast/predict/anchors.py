@@ -20,7 +20,7 @@ import numpy as np
 from infercast.predict.array_api import Array
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.attention_kernels import SCHEDULE_FEATURES
-from infercast.predict.forest import Forest
+from infercast.predict.fitted import Forest
 
 COMMON, PIPE, BELIEF, ROUGH, NOISE = 0.12, 0.24, 0.08, 0.2, 0.008
 """Variances of log latency: the offset, a term's multiplier, the slope in what the learner says, the function of all

@@ -1,4 +1,4 @@
-"""An estimate with its error bar, its source and its reason."""
+"""An estimate with its error bar, its source and its reason, and kernels that overlap."""
 
 from __future__ import annotations
 

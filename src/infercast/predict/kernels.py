@@ -30,8 +30,7 @@ from infercast.predict.estimate import Estimate
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.family import Core, Family
 from infercast.predict.families.gemm import PRODUCTS, SHARES, Machine, products_of_sweep
-from infercast.predict.fitted import Entry
-from infercast.predict.forest import Forest
+from infercast.predict.fitted import Entry, Forest
 from infercast.predict.identity import ANY, SWEEP
 from infercast.predict.roofline import Floor
 

@@ -1,4 +1,4 @@
-"""The learned predictor: which model estimates an operator on a GPU, on what basis, and the default one."""
+"""The learned predictor: which model estimates an operator on a GPU, on what basis, and on changed or limited chips."""
 
 from __future__ import annotations
 

@@ -17,8 +17,7 @@ from infercast.ops import Gemm, Op
 from infercast.ops.op import BYTES, quantise, tensor_rate_of
 from infercast.predict.array_api import miss_share
 from infercast.predict.board_power import BoardPower, board_power, work_of
-from infercast.predict.fitted import Artifact, Inputs, load_artifact
-from infercast.predict.forest import Forest
+from infercast.predict.fitted import Artifact, Forest, Inputs, load_artifact
 
 Array = npt.NDArray[Any]
 

@@ -1,4 +1,7 @@
-"""Typed access to the fields of a config.json, with errors that name the file, the field and the value."""
+"""Fields of a config.json, and the halves of layers that families build from them.
+
+Errors name the file, the field and the value.
+"""
 
 from __future__ import annotations
 

@@ -25,9 +25,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from infercast.models.layout import Shard
-from infercast.models.mixers.grouped import GroupedAttention
 from infercast.models.mixers.latent import LatentAttention
-from infercast.models.mixers.mixer import Cache, Mixer, SequenceBatch
+from infercast.models.mixers.mixer import Cache, GroupedAttention, Mixer, SequenceBatch
 from infercast.ops import Call, Gemm
 from infercast.ops.op import PACKED_LATENT, Elementwise, Size, bytes_of, copy, norm, rope, small_blocks
 from infercast.ops.sparse import IndexScores, SparseAttention, TopK

@@ -1,4 +1,4 @@
-"""Attention over prompts and decoding sequences: physics of both phases, features, and the two family records."""
+"""Attention over prompts, of decoding sequences and inside images: physics, features, and family records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention kernels of a chip: tiles, rates, the variants in published tables, and the schedule of FlashAttention 3."""
+"""Batches as attention sees them, attention kernels of a chip with their tiles and rates, and FlashAttention 3's schedule."""
 
 from __future__ import annotations
 

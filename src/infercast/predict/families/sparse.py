@@ -1,4 +1,4 @@
-"""Sparse and compressed attention: index scores, top-k, attention over the chosen keys, and whole modules of them."""
+"""Sparse and compressed attention: index scores, top-k, attention over the chosen keys, whole modules, hyper-connections."""
 
 from __future__ import annotations
 
