@@ -25,8 +25,7 @@ from infercast.ops.op import (
     weighted_sum,
 )
 
-Multiples = tuple[int, int]
-"""What kernels pad the hidden size and the width of experts to."""
+Multiples = tuple[int, int]  # What kernels pad the hidden size and the width of experts to
 UNPADDED: Multiples = (1, 1)
 
 

@@ -22,8 +22,7 @@ from infercast.models.spec import SORTED, AdapterSlots, ModelConfig, Stack
 from infercast.ops import Call, Collective, Elementwise, Gemm, HyperConnection
 from infercast.ops.op import Lengths, Size, bytes_of, embedding, norm, sampling, sorted_sampling
 
-SLICES = {"qkv_proj": 3, "gate_up_proj": 2}
-"""Projections that are several side by side, each with adapters of its own."""
+SLICES = {"qkv_proj": 3, "gate_up_proj": 2}  # Projections that are several side by side, each with adapters of its own
 BUFFER_BYTES = 4  # Between the two products values are kept in fp32
 
 

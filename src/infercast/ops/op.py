@@ -15,11 +15,9 @@ import numpy.typing as npt
 
 from infercast.errors import UnknownNameError
 
-Size = int | npt.NDArray[Any]
-"""A dimension of one kernel, or of an array of kernels."""
+Size = int | npt.NDArray[Any]  # A dimension of one kernel, or of an array of kernels
 
-Quantity = float | npt.NDArray[Any]
-"""FLOPs, bytes or seconds of one kernel, or of an array of kernels."""
+Quantity = float | npt.NDArray[Any]  # FLOPs, bytes or seconds of one kernel, or of an array of kernels
 
 
 class Op(Protocol):

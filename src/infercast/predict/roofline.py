@@ -70,10 +70,8 @@ MOVING = ("dram", "link")  # Pipes that move bytes; the others compute
 
 
 class Predictor(Protocol):
-    is_cheap: bool
-    """Whether a single estimate is too cheap to be worth caching."""
-    is_bound: bool
-    """Whether its estimates are the least that hardware allows, not what is expected."""
+    is_cheap: bool  # Whether a single estimate is too cheap to be worth caching
+    is_bound: bool  # Whether its estimates are the least that hardware allows, not what is expected
 
     def describe(self, gpu: Gpu) -> str:
         """What its estimates on this GPU rest on, in words."""

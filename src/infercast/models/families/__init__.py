@@ -29,16 +29,12 @@ class Family(NamedTuple):
     """How one architecture is read."""
 
     read: Callable[[Fields], list[Layer]]
-    tied: bool = False
-    """Whether the head shares the embedding where the config does not say."""
-    defaults: Mapping[str, Any] = {}
-    """What a config.json may leave out."""
+    tied: bool = False  # Whether the head shares the embedding where the config does not say
+    defaults: Mapping[str, Any] = {}  # What a config.json may leave out
     head_layers: HeadLayers = last_layer
     """The layers of a head that predicts further tokens, where the config counts any."""
-    heads: int = 0
-    """Such heads where the config does not count them."""
-    own_table: bool = False
-    """Whether each such head has a table of the vocabulary to itself."""
+    heads: int = 0  # Such heads where the config does not count them
+    own_table: bool = False  # Whether each such head has a table of the vocabulary to itself
 
 
 _grouped = attention.read_grouped

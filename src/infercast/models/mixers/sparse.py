@@ -32,8 +32,7 @@ from infercast.ops.op import PACKED_LATENT, Elementwise, Size, bytes_of, copy, n
 from infercast.ops.sparse import IndexScores, SparseAttention, TopK
 
 OVERLAPPING = 4  # Entries of this many tokens also hold the ones before
-STATE_BLOCKS = {4: 4, 128: 8}
-"""Tokens in a block of waiting states."""
+STATE_BLOCKS = {4: 4, 128: 8}  # Tokens in a block of waiting states
 
 
 @dataclass(frozen=True, slots=True)

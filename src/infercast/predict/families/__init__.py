@@ -15,8 +15,7 @@ _ALL = (
     *(sparse.INDEX_SCORES, sparse.TOP_K, sparse.SPARSE_ATTENTION, sparse.HYPER_CONNECTION, sparse.SPARSE_MODULE),
     attention.ENCODER_ATTENTION,
 )
-FAMILIES = {family.name: family for family in _ALL}
-"""By the name that models are learned under."""
+FAMILIES = {family.name: family for family in _ALL}  # By the name that models are learned under
 _BY_OP: dict[type, tuple[Family, ...]] = {
     each.op: tuple(other for other in FAMILIES.values() if other.op is each.op) for each in FAMILIES.values()
 }

@@ -1,4 +1,4 @@
-"""Batches as attention sees them, attention kernels of a chip with their tiles and rates, and FlashAttention 3's schedule."""
+"""Batches of sequences, and attention kernels of a chip: tiles, rates and the schedule of FlashAttention 3."""
 
 from __future__ import annotations
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 
 Array = npt.NDArray[Any]
-Pipes = dict[str, Quantity]
-"""Seconds by pipe."""
+Pipes = dict[str, Quantity]  # Seconds by pipe
 
 
 def quantised_waves(blocks: Quantity, sms: int) -> Quantity:
@@ -131,34 +130,27 @@ class Family:
     op: type
     accepts: Callable[[Any], bool] = lambda _: True
     """Whether it is this one by the sizes of an operator, where those of one class are of several families."""
-    shapes: Mapping[str, Shape] = field(default_factory=dict)
-    """Kernels that people can ask for by name."""
+    shapes: Mapping[str, Shape] = field(default_factory=dict)  # Kernels that people can ask for by name
     step_sizes: tuple[str, ...]
     """Fields of the operator that a step decides; the others are the model's and say which kernel it is."""
     split: Callable[[Any], tuple[Op, Op | None]] = lambda op: (op, None)
     """A launch of two parts that were learned separately, prompts and decoding sequences."""
 
-    sizes: Callable[[Any], Any]
-    """What a step decides of kernels, as arrays ..."""
+    sizes: Callable[[Any], Any]  # What a step decides of kernels, as arrays ...
     size_of_one: Callable[[Any], Any] = lambda _: None
     """... or as plain floats, where it is one kernel that can be estimated in them; None where not."""
-    kind: Callable[[Any], tuple[object, ...]]
-    """What the choice of a model depends on."""
+    kind: Callable[[Any], tuple[object, ...]]  # What the choice of a model depends on
     core: Callable[[Any, Gpu], Core]
-    swept_core: Callable[[Any, Gpu], Core] | None = None
-    """Physics, and what takes its place for models of a sweep."""
+    swept_core: Callable[[Any, Gpu], Core] | None = None  # Physics, and what takes its place for models of a sweep
     named: Callable[[Any, str], Any] | None = None
     """An operator with the kernel of a variant named, where its physics depends on which kernel that is."""
     timed_by: Callable[[Any, str], Any] | None = None
     """An operator as an engine's tables time it, where they differ in what they time with it."""
-    core_key: Callable[[Any], object] = lambda _: None
-    """Key of a core on a GPU; None: it is not worth keeping."""
-    features: Mapping[str, tuple[str, ...]]
-    """Sets of features by name; the family's own set has its name."""
+    core_key: Callable[[Any], object] = lambda _: None  # Key of a core on a GPU; None: it is not worth keeping
+    features: Mapping[str, tuple[str, ...]]  # Sets of features by name; the family's own set has its name
     feature_set: Callable[[str, str, str], str] | None = None
     """Which set a model has, by its GPU, engine and variant; None: always the family's own."""
-    shares: tuple[str, ...] = ()
-    """Pipes with their share of the time among the features (``tensor_share`` and so on)."""
+    shares: tuple[str, ...] = ()  # Pipes with their share of the time among the features (``tensor_share`` and so on)
     scheduled: int | None = None
     """The feature that holds what the kernel's own schedule takes, which models of a sweep are a factor of."""
     worth_measuring: Callable[[Array], Array] = lambda features: np.arange(len(features))
@@ -174,15 +166,13 @@ class Family:
     work: Callable[[Any, Any], tuple[Quantity, Quantity]] | None = None
     """Of an operator and its sizes, FLOP of the tensor cores and bytes that an engine always reads from memory; None:
     no product, so that nothing bounds it."""
-    throttled: tuple[str, ...] = ()
-    """What operators are called that lose by a power limit."""
+    throttled: tuple[str, ...] = ()  # What operators are called that lose by a power limit
 
     variants: Callable[[Any, Gpu, KernelProfile], tuple[str, ...]]
     """What splits it into separately learned kernels (format and library), first choice first."""
     table: Callable[[Any, Gpu, KernelProfile], str] | None = None
     """The key of an engine's profile that lists the tables to use, if not the family's name."""
-    is_measured: Callable[[Any, Gpu], bool] = lambda *_: True
-    """Whether kernels like this one can be in a table at all."""
+    is_measured: Callable[[Any, Gpu], bool] = lambda *_: True  # Whether kernels like this one can be in a table at all
 
     interval: tuple[float, float] = (-0.3, 0.4)
     """Logarithms of the 80 % interval where nothing was learned: what physics alone misses on families with data."""
@@ -195,8 +185,7 @@ class Family:
     an engine, which leave its instructions and descriptors cold. Read off profiles of four models on an H200."""
     waits_in_engine: bool = False
     """Whether what ``engine`` adds to its physics is waiting for others, so that a kernel alone is as in a table."""
-    is_chip_bound: bool = True
-    """Whether what a chip has bounds how much longer than on a sibling it can take."""
+    is_chip_bound: bool = True  # Whether what a chip has bounds how much longer than on a sibling it can take
     servers: Callable[[Any, Gpu], list[Gpu]] = lambda *_: []
     """The same GPU in all servers it may be in, where that matters and is unknown."""
     spread: Mapping[str, float] = field(default_factory=dict)

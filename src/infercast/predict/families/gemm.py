@@ -243,8 +243,7 @@ SHORTEST_SPLIT, MOST_SPLITS = 256.0, 16.0
 TIE_BITS = {4: 8, 8: 24}
 TIE = 1 + 2.0 ** (TIE_BITS[8] - 52)
 CLEARLY = 1 - 2.0**-13  # What is shorter by this factor is so whatever rounding does
-NUMBER = 2 * len(TILES) - 1
-"""Bits that hold a candidate's number: a tile, or a tile with a split."""
+NUMBER = 2 * len(TILES) - 1  # Bits that hold a candidate's number: a tile, or a tile with a split
 
 TilePipes = tuple[Number, Number, Number, Number, Number]
 """Seconds of tensor cores, L2 and latency; how many times longer DRAM takes for few blocks; seconds of storing."""
@@ -483,8 +482,7 @@ KERNELS = (
 FEW, SOME, MORE, MANY = 16.0, 64.0, 128.0, 8192.0
 NARROW, DEEP, ALIGNED = 1280.0, 6144.0, 16.0
 TENSOR, DRAM = 0.75, 0.94  # Shares of the peaks that are reached
-STEP_CYCLES = {128.0: 495.0, 256.0: 693.0}
-"""Clock cycles of one step over k when nothing else holds it up."""
+STEP_CYCLES = {128.0: 495.0, 256.0: 693.0}  # Clock cycles of one step over k when nothing else holds it up
 LAUNCH = 2.5e-6
 _TABLE = np.array([(*kernel, STEP_CYCLES[kernel[2]]) for kernel in KERNELS]).T
 
@@ -601,8 +599,7 @@ QUANTISE = SHARES.index("quantise")
 
 Timed = tuple[Number, tuple[Number, ...]]
 """Seconds of products in a table or in an engine, and their terms as in ``SHARES``."""
-Compute = Callable[..., tuple[Timed, list[Number]]]
-"""A function like `time_products`."""
+Compute = Callable[..., tuple[Timed, list[Number]]]  # A function like `time_products`
 Sizes = tuple[Array, Array, Array]
 
 

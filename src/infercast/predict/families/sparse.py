@@ -1,4 +1,4 @@
-"""Sparse and compressed attention: index scores, top-k, attention over the chosen keys, whole modules, hyper-connections."""
+"""Sparse and compressed attention: index scores, top-k, attention over chosen keys, modules, hyper-connections."""
 
 from __future__ import annotations
 
