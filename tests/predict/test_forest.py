@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from infercast.predict import forest as module
+from infercast.predict import fitted as module
 from infercast.predict.fitted import Forest
 
 
