@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "validate": UNDER_FORECAST | {"forecast"},
     "calibrate": UNDER_FORECAST | {"forecast"},
     "fit": BASE | {"hardware", "ops", "models", "predict"},
-    "measure": BASE | {"hardware", "ops.attention"},
+    "measure": BASE | {"hardware", "ops.op"},
     "report": BASE | {"glossary", "hardware", "models", "engines", "serve", "forecast", "validate"},
     "web": UNDER_FORECAST | {"", "forecast", "glossary", "report"},
     "cli": BASE
@@ -194,8 +194,7 @@ NAMES_AN_ENGINE = {
     "fit/tables.py": "published tables say whose kernels they hold",
     "forecast/option_table.py": "the benchmark whose results --save-result writes",
     "fit/sparse_tables.py": "and of which release of it",
-    "ops/collective.py": "whose kernels an all-reduce runs",
-    "predict/adjust/ordering.py": "the default folder of an engine's data",
+    "ops/op.py": "whose kernels an all-reduce runs",
     "predict/families/moe.py": "published tables name kernels so",
     "predict/identity.py": "the default folder of an engine's data",
     "serve/fleet/router.py": "a load balancer goes by the name of the engine it comes with",

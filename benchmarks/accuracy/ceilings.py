@@ -22,8 +22,9 @@ from infercast.fit.sweeps import read_sweep, sweep_folders
 from infercast.fit.tables import FILES, read_table
 from infercast.fit.train import HELD_OUT_SHARE, Settings, boost
 from infercast.hardware import Gpu, load_gpu
+from infercast.ops import Gemm, MoE
 from infercast.ops.op import tensor_rate_of
-from infercast.predict.adjust.ceiling import CEILINGS, features_of, variant_of
+from infercast.predict.ceilings import CEILINGS, features_of, variant_of
 from infercast.predict.families import FAMILIES, families_of, family_of
 from infercast.predict.fitted import POOLED, Entry, path_beside, save_artifact
 from infercast.predict.identity import SWEEP
@@ -68,7 +69,7 @@ def read_measured(tables: Path, sweeps: Path, archive: str = "") -> dict[Key, Me
             continue
         gpu = load_gpu(rows.gpu)
         dtype = rows.op.compute_dtype
-        if families_of(rows.op)[0].has_weights and not gpu.supports(tensor_rate_of(dtype)):
+        if isinstance(rows.op, Gemm | MoE) and not gpu.supports(tensor_rate_of(dtype)):
             continue
         kept = are_cold(rows, gpu)
         base = limit_seconds(rows.op, gpu) + launch_floor(gpu) + quantising(rows, gpu)

@@ -59,7 +59,7 @@ def fit_counted(board: BoardPower, path: Path, without: str = "") -> BoardPower:
     sure = np.where([row.is_steady for row in rows], SURE, BURST_SURE)
 
     def misses(logs: np.ndarray) -> np.ndarray:
-        power = np.minimum(most, board.static_watts + design @ np.exp(logs) / seconds)
+        power = np.minimum(most, board.idle_watts + design @ np.exp(logs) / seconds)
         return np.asarray(np.log(power / watts) / sure)
 
     return _solved(board, misses, WIDE)
@@ -77,7 +77,7 @@ def power_of(board: BoardPower, row: Counted) -> float:
     if row.is_steady:
         return float(np.ravel(board.watts(row.op, row.seconds, warm=row.warm))[0])
     joules = float(np.ravel(board.dynamic_joules(row.op, row.seconds, warm=row.warm))[0])
-    return board.static_watts + joules / row.seconds
+    return board.idle_watts + joules / row.seconds
 
 
 def fit_like(counted: BoardPower, other: BoardPower, points: list[Points]) -> BoardPower:
@@ -99,7 +99,7 @@ def fit_table(board: BoardPower, points: list[Points]) -> BoardPower:
     trust = (np.maximum(count, FEW)[kind]) ** -0.5
 
     def misses(logs: np.ndarray) -> np.ndarray:
-        power = np.minimum(board.held_watts, board.static_watts + columns @ np.exp(logs) / time)
+        power = np.minimum(board.held_watts, board.idle_watts + columns @ np.exp(logs) / time)
         miss = np.log(read / power) / READ_SURE
         # As good as the absolute value far out: a loop that began with an idle meter reads low.
         return np.asarray(np.sign(miss) * np.sqrt(2 * (np.sqrt(1 + miss**2) - 1)) * trust * READ_WEIGHT)

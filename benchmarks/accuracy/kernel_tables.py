@@ -15,7 +15,7 @@ import pandas
 
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE, Op
-from infercast.ops.elementwise import quantise
+from infercast.ops.op import quantise
 from infercast.predict.roofline import Roofline
 
 COLLECTIVES = {"alltoall": "all_to_all"}

@@ -11,8 +11,7 @@ import pandas
 from infercast.fit import train
 from infercast.fit.evaluate import score
 from infercast.fit.tables import FILES
-from infercast.predict.fitted import Artifact, Entry, load_artifact
-from infercast.predict.forest import Forest
+from infercast.predict.fitted import Artifact, Entry, Forest, load_artifact
 from infercast.predict.identity import kernel_profile
 from splits import COLUMNS, FAMILIES, GPUS, UNSEEN, Split
 

@@ -29,8 +29,7 @@ from infercast.fit.samples import Key, Sample, key_of, sample_of, sweep_samples
 from infercast.fit.sweeps import read_sweep, sweep_folders
 from infercast.fit.train import FEWEST, fit_measured
 from infercast.measure.cases import sweep_cases
-from infercast.predict.fitted import Entry
-from infercast.predict.forest import Forest
+from infercast.predict.fitted import Entry, Forest
 
 FOLDS = 5
 BEGINNINGS = (200, 600, 2000, 6000)

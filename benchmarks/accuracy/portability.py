@@ -23,9 +23,10 @@ from ceilings import all_rows, are_cold, quantising
 from infercast.fit.samples import Sample, key_of, sample_of
 from infercast.fit.train import Source, pool, pooled_recipe
 from infercast.hardware import load_gpu
+from infercast.ops import Gemm, MoE
 from infercast.ops.op import tensor_rate_of
-from infercast.predict.adjust.ceiling import features_of, variant_of
-from infercast.predict.families import families_of, family_of
+from infercast.predict.ceilings import features_of, variant_of
+from infercast.predict.families import family_of
 from infercast.predict.fitted import POOLED
 from infercast.predict.identity import SWEEP
 from infercast.predict.learned import default_artifact
@@ -81,7 +82,7 @@ def read(tables: Path, sweeps: Path) -> tuple[dict, dict]:
     pools: dict = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for part in all_rows(tables, sweeps):
         gpu, op = load_gpu(part.gpu), part.op
-        if families_of(op)[0].has_weights and not gpu.supports(tensor_rate_of(op.compute_dtype)):
+        if isinstance(op, Gemm | MoE) and not gpu.supports(tensor_rate_of(op.compute_dtype)):
             continue
         features = features_of(op, gpu)
         base = limit_seconds(op, gpu) + launch_floor(gpu) + quantising(part, gpu)

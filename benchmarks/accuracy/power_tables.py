@@ -38,7 +38,7 @@ from infercast.ops import (
     ShortConvolution,
     StateUpdate,
 )
-from infercast.ops.elementwise import quantise
+from infercast.ops.op import quantise
 from infercast.ops.recurrent import GATED_DELTA, MAMBA2
 from infercast.predict.metered import copies_of, tabled_calls
 

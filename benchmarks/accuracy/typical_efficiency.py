@@ -26,8 +26,17 @@ from infercast.ops import (
     StateUpdate,
     TopK,
 )
-from infercast.ops.elementwise import embedding, gated_activation, kv_write, norm, quantise, rope, routing, sampling
-from infercast.ops.op import tensor_rate_of
+from infercast.ops.op import (
+    embedding,
+    gated_activation,
+    kv_write,
+    norm,
+    quantise,
+    rope,
+    routing,
+    sampling,
+    tensor_rate_of,
+)
 from infercast.predict.families.sparse import latent_attention
 from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import launch_floor, pipes_of

@@ -17,7 +17,7 @@ import pandas
 from infercast.fit.sweeps import _READERS
 from infercast.hardware import load_gpu
 from infercast.measure.cases import Case, sweep_cases
-from infercast.predict.adjust.anchors import choose
+from infercast.predict.anchors import choose
 from infercast.predict.families import FAMILIES
 
 GPUS = ("a100-sxm", "l40s", "h200-sxm")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cases import read_cases
 from infercast.bundled import DATA
-from infercast.predict.adjust.ceiling import CEILINGS
+from infercast.predict.ceilings import CEILINGS
 from infercast.predict.fitted import KERNELS, load_artifact, read_manifest, stamp
 from infercast.predict.identity import kernel_profile
 from infercast.predict.learned import Learned

@@ -24,8 +24,7 @@ from infercast.models.layout import ParallelLayout
 from infercast.models.library import model_names
 from infercast.models.mixers import GroupedAttention, LatentAttention, NoMixer
 from infercast.models.read import read_model
-from infercast.models.sharding import divides, stage_range
-from infercast.models.spec import ModelConfig, Stack
+from infercast.models.spec import ModelConfig, Stack, divides, stage_range
 
 AVAILABLE = 40 * 2**30
 TOKENS, CHUNK, BLOCK_SIZE = 32_768, 8_192, 16

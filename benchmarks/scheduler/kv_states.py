@@ -25,8 +25,7 @@ from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import model_names
 from infercast.models.read import read_model
-from infercast.models.sharding import divides
-from infercast.models.spec import ModelConfig
+from infercast.models.spec import ModelConfig, divides
 
 TENSORS = (1, 2, 4, 8)
 STATE = -1

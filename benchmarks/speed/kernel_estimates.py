@@ -17,7 +17,7 @@ import numpy as np
 import infercast
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE, Op
-from infercast.ops.elementwise import norm
+from infercast.ops.op import norm
 from infercast.predict.learned import make_predictor
 
 SINGLE, RUNS = 2000, 3

@@ -1,4 +1,4 @@
-"""Fit the constants of the launch model (`predict/families/expert_launch.py`) to kernels of an H200.
+"""Fit the constants of the launch model (`predict/expert_launch.py`) to kernels of an H200.
 
     pip install 'infercast[fit]' scipy && python benchmarks/tuning/fit_launch.py
 
@@ -16,7 +16,7 @@ from tried import GPU, Array, TriedShape, halves, read_trial
 
 from infercast.engines.vllm.kernels import rule_of_thumb
 from infercast.ops import MoE
-from infercast.predict.families.expert_launch import FITTED, Constants, Tiles, tiles_of, time_tiles
+from infercast.predict.expert_launch import FITTED, Constants, Tiles, tiles_of, time_tiles
 
 SWEEP = Path(__file__).parents[2] / "measurements" / "h200-sxm" / "moe.parquet"
 FREE = [each.name for each in fields(Constants) if each.name != "memory"]

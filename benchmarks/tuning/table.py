@@ -13,7 +13,7 @@ import numpy as np
 from tried import GPU, TABLE, Array, TriedShape, halves, read_trial
 
 from infercast.forecast.tune import spearman
-from infercast.predict.adjust.ceiling import default_ceilings
+from infercast.predict.ceilings import default_ceilings
 from infercast.predict.learned import make_predictor
 
 HEAD = (

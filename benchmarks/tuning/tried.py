@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from infercast.hardware import load_gpu
 from infercast.ops import MoE
-from infercast.predict.families.expert_launch import FITTED, Constants, Tiles, tiles_of, time_tiles
+from infercast.predict.expert_launch import FITTED, Constants, Tiles, tiles_of, time_tiles
 
 Array = npt.NDArray[np.float64]
 

@@ -23,7 +23,7 @@ from infercast.forecast.deploy import load_model
 from infercast.forecast.tune import TunedShape, drawn, experts_of, layer_of, tune_shape
 from infercast.measure.tuning import trial_cases, try_configurations
 from infercast.models.layout import ParallelLayout
-from infercast.predict.families.expert_launch import tiles_of, time_tiles
+from infercast.predict.expert_launch import tiles_of, time_tiles
 
 TOP, LOTS = 6, 32
 # Model, GPUs of tensor parallelism, format asked for, tokens; whether to draw configurations by lot as well.

@@ -10,7 +10,7 @@ from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, head_calls, token_calls
 from infercast.models.read import read_model
-from infercast.predict.adjust.power import THROTTLED, throttle, throttle_decoding, weight_of
+from infercast.predict.board_power import THROTTLED, throttle, throttle_decoding, weight_of
 from infercast.predict.roofline import Roofline
 from infercast.serve.step import StepShape
 

@@ -9,7 +9,7 @@ import pytest
 from infercast.fit.tables import Rows
 from infercast.hardware import load_gpu
 from infercast.ops import Gemm
-from infercast.predict.adjust.ceiling import CEILINGS
+from infercast.predict.ceilings import CEILINGS
 from infercast.predict.fitted import load_artifact
 from infercast.predict.identity import SWEEP
 

@@ -9,7 +9,7 @@ from infercast.fit.samples import read_samples
 from infercast.fit.train import Settings, boost, fit_artifact
 from infercast.hardware import load_gpu
 from infercast.ops import Gemm, MoE
-from infercast.ops.elementwise import norm
+from infercast.ops.op import norm
 from infercast.predict.families.gemm import GEMM
 from infercast.predict.identity import kernel_profile
 from infercast.predict.learned import Learned

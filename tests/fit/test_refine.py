@@ -3,7 +3,7 @@
 import numpy as np
 
 from infercast.fit.train import refine
-from infercast.predict.forest import Forest
+from infercast.predict.fitted import Forest
 
 
 def two_trees() -> Forest:

@@ -6,7 +6,7 @@ import pytest
 
 import infercast
 from infercast.forecast.explain.diagnose import diagnose
-from infercast.predict.adjust.ceiling import Closing, default_ceilings
+from infercast.predict.ceilings import AtCeiling, default_ceilings
 
 WORKLOAD = infercast.synthetic_workload(concurrency=8, count=40, input_lengths=600, output_lengths=60)
 
@@ -38,7 +38,7 @@ def test_every_kernel_is_judged_or_named(diagnosis) -> None:  # type: ignore[no-
 
 def test_kernels_at_their_ceilings_have_nothing_to_gain() -> None:
     deployment = infercast.deploy("llama-3.1-8b", "h200-sxm")
-    closed = replace(deployment, predictor=Closing(deployment.predictor, default_ceilings()))
+    closed = replace(deployment, predictor=AtCeiling(deployment.predictor, default_ceilings()))
     found = diagnose(closed, WORKLOAD)
     assert found.findings == ()
     assert found.everything.end_to_end == pytest.approx(0.0, abs=1e-9)

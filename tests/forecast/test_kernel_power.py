@@ -63,7 +63,7 @@ def test_a_step_adds_its_kernels_up() -> None:
     deployment = deploy("llama-3.1-8b", "h200-sxm")
     decode = estimate_step(deployment, decode_shape(16, 512))
     work = sum(kernel.count * kernel.dynamic_joules for kernel in decode.kernels)
-    assert decode.joules == pytest.approx(work + decode.board.static_watts * decode.seconds)
+    assert decode.joules == pytest.approx(work + decode.board.idle_watts * decode.seconds)
     assert decode.board.idle_watts < decode.watts < GPU.tdp
     prefill = estimate_step(deployment, prefill_shape(8192))
     assert prefill.watts == pytest.approx(prefill.board.held_watts, rel=0.05)

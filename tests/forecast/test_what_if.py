@@ -18,8 +18,7 @@ from infercast.forecast.system import system_of
 from infercast.hardware import load_gpu
 from infercast.hardware.gpu import PROPERTIES, changed_gpu
 from infercast.ops import Gemm
-from infercast.predict.adjust.changed import Changed
-from infercast.predict.learned import make_predictor
+from infercast.predict.learned import Changed, make_predictor
 
 SETTINGS = infercast.EngineSettings(max_num_batched_tokens=2048, max_num_seqs=64, max_model_len=4096)
 WORKLOAD = infercast.synthetic_workload(rate=6, count=30, input_lengths=500, output_lengths=40)

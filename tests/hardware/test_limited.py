@@ -7,7 +7,7 @@ import pytest
 from infercast.errors import InputError
 from infercast.hardware import gpu_names, load_gpu
 from infercast.hardware.gpu import LEAST_POWER, limited_gpu
-from infercast.predict.adjust.power import FREE_SHARE, READING, READING_SHARE, board_under, limits_of, most_lost
+from infercast.predict.board_power import FREE_SHARE, READING, READING_SHARE, board_under, limits_of
 
 GPU = load_gpu("h200-sxm")
 
@@ -30,17 +30,17 @@ def test_a_locked_clock_scales_the_chip_and_not_its_memory():
 
 def test_the_boards_own_limits_are_the_board_itself():
     assert limited_gpu(GPU, 700, 1980) == GPU
-    assert limits_of(GPU).free == FREE_SHARE
+    assert limits_of(GPU).unthrottled_load == FREE_SHARE
     assert limits_of(GPU).always == 0.0
 
 
 def test_lower_limits_cost_more():
     lost = [limits_of(limited_gpu(GPU, watts)) for watts in (700, 600, 500, 400, 300, 200)]
-    whole = [(1 + each.most) * (1 + each.always) for each in lost]
+    whole = [(1 + each.max_slowdown) * (1 + each.always) for each in lost]
     assert whole == sorted(whole)
     assert [each.always for each in lost] == sorted(each.always for each in lost)
-    assert [each.free for each in lost] == sorted((each.free for each in lost), reverse=True)
-    assert most_lost(limited_gpu(GPU, 600)) > most_lost(GPU)
+    assert [each.unthrottled_load for each in lost] == sorted((each.unthrottled_load for each in lost), reverse=True)
+    assert limits_of(limited_gpu(GPU, 600)).max_slowdown > limits_of(GPU).max_slowdown
 
 
 @pytest.mark.parametrize(

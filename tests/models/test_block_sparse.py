@@ -11,8 +11,7 @@ from infercast.models.layout import ParallelLayout
 from infercast.models.library import bundled_config
 from infercast.models.lower import attention_calls, mixer_layers, token_calls
 from infercast.models.read import read_model
-from infercast.models.sharding import rank_weight_bytes
-from infercast.models.spec import parameter_count
+from infercast.models.spec import parameter_count, rank_weight_bytes
 
 ONE = ParallelLayout()
 VALUES = bundled_config("minimax-m3")

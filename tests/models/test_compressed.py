@@ -14,8 +14,7 @@ from infercast.models.library import bundled_config
 from infercast.models.lower import attention_calls, mixer_layers, token_calls
 from infercast.models.mixers import Cache
 from infercast.models.read import read_model
-from infercast.models.sharding import divides
-from infercast.models.spec import active_parameter_count, parameter_count, prediction_parameter_count
+from infercast.models.spec import active_parameter_count, divides, parameter_count, prediction_parameter_count
 
 ONE = ParallelLayout()
 HOPPER = load_gpu("h200-sxm")

@@ -17,8 +17,7 @@ from infercast.models.mixers import (
     NoMixer,
 )
 from infercast.models.read import read_model
-from infercast.models.sharding import divides, rank_weight_bytes
-from infercast.models.spec import parameter_count, weight_bytes
+from infercast.models.spec import divides, parameter_count, rank_weight_bytes, weight_bytes
 
 
 def changed(name, **changes):

@@ -5,7 +5,7 @@ import pytest
 from infercast.errors import InputError
 from infercast.models.layout import ParallelLayout
 from infercast.models.read import read_model
-from infercast.models.sharding import check_layout, divides
+from infercast.models.spec import check_layout, divides
 
 
 def test_split_sizes_round_up_as_engines_pad():

@@ -11,7 +11,7 @@ from infercast.models.lower import attention_calls, head_calls, merge, mixer_lay
 from infercast.models.read import read_model
 from infercast.models.spec import Stack, parameter_count, weight_bytes
 from infercast.ops import Call, Gemm
-from infercast.ops.elementwise import norm
+from infercast.ops.op import norm
 
 ALONE, PAIR = ParallelLayout(1), ParallelLayout(2)
 

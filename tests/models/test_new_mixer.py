@@ -13,16 +13,15 @@ from rich.console import Console
 from infercast import deploy, fit_memory, simulate, synthetic_workload
 from infercast.engines.vllm.kv_cache import kv_layout
 from infercast.models.families import FAMILIES, Family, Layer
-from infercast.models.families.layers import dense_feed_forward, grouped_attention
+from infercast.models.families.fields import dense_feed_forward, grouped_attention
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, token_calls
 from infercast.models.mixers import Cache, Mixer
 from infercast.models.mixers.recurrent import RecurrentMixer, State
 from infercast.models.read import read_model
-from infercast.models.sharding import rank_weight_bytes
-from infercast.models.spec import parameter_count
+from infercast.models.spec import parameter_count, rank_weight_bytes
 from infercast.ops import Call
-from infercast.ops.elementwise import Elementwise
+from infercast.ops.op import Elementwise
 from infercast.predict.families.recurrent import LIBRARIES, UPDATE_KERNELS
 from infercast.report.models import render_model
 from infercast.serve.step import StepShape
@@ -79,17 +78,17 @@ class Recurrence(Mixer):
     def state_bytes(self, shard):
         return 4.0 * shard.layout.share(self.heads) * self.dim**2
 
-    def token_calls(self, shard, tokens, layers):
-        formats, width = shard.weights.of_attention, shard.layout.share(self.heads) * self.dim
+    def token_calls(self, shard, tokens):
+        width = shard.layout.share(self.heads) * self.dim
         return [
-            *shard.linear("in_proj", tokens, 3 * width, shard.hidden, formats, layers),
-            *shard.linear("out_proj", tokens, shard.hidden, width, formats, layers),
+            *shard.linear("in_proj", tokens, 3 * width, shard.hidden, "attention"),
+            *shard.linear("out_proj", tokens, shard.hidden, width, "attention"),
         ]
 
-    def sequence_calls(self, shard, layers, queries, keys, sequences=1):
+    def sequence_calls(self, shard, batch):
         size = self.state_bytes(shard)
-        chunks = (-(-queries // CHUNK) * sequences).sum(axis=-1)
-        return [Call("recurrence", Elementwise("activation", chunks, size, size), layers)]
+        chunks = (-(-batch.queries // CHUNK) * batch.sequences).sum(axis=-1)
+        return [Call("recurrence", Elementwise("activation", chunks, size, size))]
 
     def caches(self, shard):
         return (Cache(bytes_per_sequence=self.state_bytes(shard)),)

@@ -6,8 +6,7 @@ from infercast.models.draft import prediction_draft
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import bundled_config
 from infercast.models.read import read_model
-from infercast.models.sharding import rank_weight_bytes
-from infercast.models.spec import parameter_count, prediction_parameter_count, weight_bytes
+from infercast.models.spec import parameter_count, prediction_parameter_count, rank_weight_bytes, weight_bytes
 
 # Heads, copies of the model's tables that the files hold for them (engines do not load these), and all that the
 # safetensors files hold; DeepSeek's count the scales of blocks too.

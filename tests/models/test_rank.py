@@ -4,8 +4,7 @@ import pytest
 
 from infercast.models.layout import ParallelLayout
 from infercast.models.read import read_model
-from infercast.models.sharding import rank_weight_bytes, stage_config, stage_range, stage_weight_bytes
-from infercast.models.spec import weight_bytes
+from infercast.models.spec import rank_weight_bytes, stage_config, stage_range, stage_weight_bytes, weight_bytes
 
 
 def test_one_gpu_holds_everything():

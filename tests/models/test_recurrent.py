@@ -6,7 +6,14 @@ import pytest
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import bundled_config
 from infercast.models.lower import attention_calls, token_calls
-from infercast.models.mixers import GatedConvolution, GatedDeltaNet, KimiDeltaAttention, Mamba2, RecurrentMixer
+from infercast.models.mixers import (
+    GatedConvolution,
+    GatedDeltaNet,
+    KimiDeltaAttention,
+    Mamba2,
+    RecurrentMixer,
+    SequenceBatch,
+)
 from infercast.models.read import read_model
 
 DELTA = GatedDeltaNet(heads=32, key_heads=16, key_dim=128, value_dim=128, state_dtype="fp32")
@@ -23,7 +30,7 @@ def shard(tensor=1):
 
 def calls_of(mixer, queries, tensor=1, sequences=1):
     lengths = np.array(queries)
-    found = mixer.sequence_calls(shard(tensor), 1, lengths, lengths + 1000, sequences)
+    found = mixer.sequence_calls(shard(tensor), SequenceBatch(lengths, lengths + 1000, sequences))
     return {call.name: call.op for call in found}
 
 
@@ -61,7 +68,7 @@ def test_a_single_group_is_on_every_gpu_and_its_norm_is_reduced():
     one = Mamba2(heads=128, head_dim=64, state_size=128, groups=1)
     assert one.divides(8)
     assert one.state(shard(8)).channels == 1024 + 2 * 128
-    names = [call.name for call in one.token_calls(shard(8), 100, 1)]
+    names = [call.name for call in one.token_calls(shard(8), 100)]
     assert "gated_norm_reduce" in names
     assert not Mamba2(64, 64, 128, groups=8).divides(16)
 
@@ -141,14 +148,14 @@ def test_what_recurrent_layers_do_for_a_token_does_not_depend_on_its_context(mod
 
 
 def test_products_of_a_gated_delta_net():
-    ops = {call.name: call.op for call in DELTA.token_calls(shard(2), 100, 1)}
+    ops = {call.name: call.op for call in DELTA.token_calls(shard(2), 100)}
     assert (ops["qkvz_proj"].n, ops["qkvz_proj"].k) == (6144, 2048)
     assert (ops["gates_proj"].n, ops["out_proj"].n, ops["out_proj"].k) == (32, 2048, 2048)
 
 
 def test_products_of_kimi_k3_are_joined():
     mixer = KimiDeltaAttention(96, 128, full_rank_gate=True)
-    joined = {call.name: call.op for call in mixer.token_calls(shard(), 1, 1)}
+    joined = {call.name: call.op for call in mixer.token_calls(shard(), 1)}
     assert joined["in_proj"].n == 4 * 12288 + 128 + 96
     assert {"qkv_proj", "gate_down"}.isdisjoint(joined)
     assert calls_of(mixer, [1])["convolution"].channels == 3 * 12288

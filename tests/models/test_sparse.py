@@ -14,8 +14,7 @@ from infercast.models.library import bundled_config
 from infercast.models.lower import attention_calls, mixer_layers, token_calls
 from infercast.models.mixers import Cache
 from infercast.models.read import read_model
-from infercast.models.sharding import rank_weight_bytes
-from infercast.models.spec import parameter_count, prediction_parameter_count
+from infercast.models.spec import parameter_count, prediction_parameter_count, rank_weight_bytes
 
 ONE = ParallelLayout()
 HOPPER, BLACKWELL, DESKTOP = (load_gpu(name) for name in ("h200-sxm", "b200-sxm", "rtx-pro-6000"))

@@ -7,8 +7,7 @@ from infercast.forecast.deploy import load_model
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import bundled_config
 from infercast.models.read import read_model
-from infercast.models.sharding import rank_weight_bytes
-from infercast.models.spec import parameter_count, weight_bytes
+from infercast.models.spec import parameter_count, rank_weight_bytes, weight_bytes
 
 # Totals of the published safetensors files, language model and encoder together.
 PUBLISHED = {

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from infercast.ops.elementwise import (
+from infercast.ops.op import (
     embedding,
     gated_activation,
     kv_write,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from infercast.ops.attention import spread_lengths
+from infercast.ops.op import spread_lengths
 
 
 def test_no_spread_makes_all_equal() -> None:

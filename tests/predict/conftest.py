@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from infercast.predict.forest import Forest
+from infercast.predict.fitted import Forest
 
 
 @pytest.fixture

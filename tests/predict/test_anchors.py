@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from infercast.predict.adjust.anchors import choose, learn
+from infercast.predict.anchors import choose, learn
 from infercast.predict.families import moe
 
 RNG = np.random.default_rng(0)

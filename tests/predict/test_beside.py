@@ -9,7 +9,7 @@ from infercast.models.library import bundled_config
 from infercast.models.lower import merge
 from infercast.models.read import read_model
 from infercast.ops import Call, Gemm
-from infercast.predict.adjust.overlap import HIDDEN_SECONDS, felt_seconds
+from infercast.predict.estimate import HIDDEN_SECONDS, exposed_seconds
 
 OP = Gemm(16, 64, 4096)
 
@@ -17,8 +17,8 @@ OP = Gemm(16, 64, 4096)
 def test_short_ones_cost_nothing_and_long_ones_what_is_left_of_them():
     plain, beside = Call("a", OP, 3), Call("a", OP, 3, beside=True)
     each = np.array([2e-6, HIDDEN_SECONDS, 1e-4])
-    assert felt_seconds(plain, each) == pytest.approx(3 * each)
-    assert felt_seconds(beside, each) == pytest.approx([0.0, 0.0, 3 * (1e-4 - HIDDEN_SECONDS)])
+    assert exposed_seconds(plain, each) == pytest.approx(3 * each)
+    assert exposed_seconds(beside, each) == pytest.approx([0.0, 0.0, 3 * (1e-4 - HIDDEN_SECONDS)])
 
 
 def test_a_kernel_beside_others_is_not_the_same_as_one_in_turn():

@@ -6,8 +6,8 @@ import pytest
 from infercast.errors import InputError
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE, Op
-from infercast.ops.elementwise import norm
-from infercast.predict.adjust.ceiling import CEILINGS, Closing, default_ceilings, features_of, signature_of
+from infercast.ops.op import norm
+from infercast.predict.ceilings import CEILINGS, AtCeiling, default_ceilings, features_of, signature_of
 from infercast.predict.families import family_of
 from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import limit_seconds
@@ -51,7 +51,7 @@ def test_large_products_reach_most_of_the_peak_somewhere() -> None:
 def test_closing_brings_chosen_kernels_down_and_leaves_others() -> None:
     gpu, base = load_gpu("l40s"), make_predictor()
     chosen, other = Gemm(1024, 28_672, 4096), Gemm(1024, 4096, 4096)
-    closing = Closing(base, default_ceilings(), {signature_of(Gemm(1, 28_672, 4096))})
+    closing = AtCeiling(base, default_ceilings(), {signature_of(Gemm(1, 28_672, 4096))})
     assert closing.estimate(chosen, gpu).seconds < base.estimate(chosen, gpu).seconds
     assert float(np.ravel(closing.seconds(chosen, gpu))[0]) == pytest.approx(closing.estimate(chosen, gpu).seconds)
     assert closing.estimate(other, gpu) == base.estimate(other, gpu)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from infercast.hardware import load_gpu
-from infercast.ops.elementwise import gated_activation, norm, rope
+from infercast.ops.op import gated_activation, norm, rope
 from infercast.predict.families.memory_bound import MEMORY_BOUND
 
 H200 = load_gpu("h200-sxm")

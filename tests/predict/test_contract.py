@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE
-from infercast.ops.elementwise import gated_activation, norm, sampling
-from infercast.ops.op import tensor_rate_of
+from infercast.ops.op import gated_activation, norm, sampling, tensor_rate_of
 from infercast.predict.estimate import SOURCES
 from infercast.predict.learned import Learned, make_predictor
 from infercast.predict.roofline import Roofline

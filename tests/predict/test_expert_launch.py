@@ -5,7 +5,7 @@ import pytest
 
 from infercast.hardware import load_gpu
 from infercast.ops import MoE
-from infercast.predict.families.expert_launch import (
+from infercast.predict.expert_launch import (
     all_tiles,
     blocks_per_sm,
     excluded,

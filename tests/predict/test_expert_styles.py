@@ -8,7 +8,7 @@ import pytest
 from infercast.hardware import load_gpu
 from infercast.ops import MoE
 from infercast.predict.array_api import Arrays
-from infercast.predict.families.moe import TRITON, TUNED, WHOLE, Experts, route, style_of
+from infercast.predict.families.moe import TRITON, TUNED, WHOLE, ExpertPhysics, route, style_of
 from infercast.predict.learned import make_predictor
 
 LAYER = MoE(512.0, hidden=4096, inter=1536, experts=128, topk=8)
@@ -28,14 +28,17 @@ def test_known_kernels_have_a_style() -> None:
 
 def test_tuned_products_are_faster_on_few_tokens() -> None:
     gpu = load_gpu("b200-sxm")
-    triton, tuned = (Experts(replace(LAYER, kernel=name), gpu).physics(1.0).seconds for name in ("triton", "trtllm"))
+    triton, tuned = (
+        ExpertPhysics(replace(LAYER, kernel=name), gpu).physics(1.0).seconds for name in ("triton", "trtllm")
+    )
     assert tuned < 0.8 * triton
 
 
 def test_an_older_multiply_instruction_bounds_marlin() -> None:
     op = replace(LAYER, weight_dtype="int4")
     on = {
-        name: Experts(replace(op, kernel=name), load_gpu("h200-sxm")).physics(8192.0).seconds for name in ("", "marlin")
+        name: ExpertPhysics(replace(op, kernel=name), load_gpu("h200-sxm")).physics(8192.0).seconds
+        for name in ("", "marlin")
     }
     assert 1.2 * on[""] < on["marlin"] < on[""] / 0.62
 
@@ -55,7 +58,9 @@ def test_whole_tokens_are_all_their_pairs() -> None:
 def test_pairs_of_other_gpus_cost_triton_but_not_tuned_products() -> None:
     gpu = load_gpu("h200-sxm")
     between = [
-        Experts(replace(SPREAD, routing="balanced", kernel=name), gpu).physics(np.array([8192.0])).terms["between"]
+        ExpertPhysics(replace(SPREAD, routing="balanced", kernel=name), gpu)
+        .physics(np.array([8192.0]))
+        .terms["between"]
         for name in ("triton", "trtllm")
     ]
     assert between[0][0] > 4 * between[1][0]

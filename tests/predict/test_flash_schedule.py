@@ -5,8 +5,7 @@ import pytest
 
 from infercast.hardware import load_gpu
 from infercast.ops import Attention
-from infercast.predict.families.attention_batch import batch_of
-from infercast.predict.families.attention_kernels import SCHEDULE_FEATURES, Schedule
+from infercast.predict.families.attention_kernels import SCHEDULE_FEATURES, Schedule, batch_of
 
 GPU = load_gpu("h200-sxm")
 

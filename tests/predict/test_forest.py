@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from infercast.predict import forest as module
-from infercast.predict.forest import Forest
+from infercast.predict import fitted as module
+from infercast.predict.fitted import Forest
 
 
 def stump() -> Forest:

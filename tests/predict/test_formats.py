@@ -5,7 +5,7 @@ import pytest
 from infercast.hardware import load_gpu
 from infercast.ops import Collective, Gemm, MoE
 from infercast.predict.families.collective import COLLECTIVE
-from infercast.predict.families.gemm_tiling import as_run, is_widened, multiplying
+from infercast.predict.families.gemm import as_run, is_widened, multiplying
 from infercast.predict.families.moe import expert_kernel
 from infercast.predict.identity import kernel_profile
 from infercast.predict.learned import make_predictor

@@ -10,9 +10,19 @@ from infercast.hardware.load import facts_of
 from infercast.ops import Gemm
 from infercast.ops.op import bytes_of, tensor_rate_of
 from infercast.predict.array_api import Doubles, Floats, Singles, columns, fill, log2, miss_share, soft_max
-from infercast.predict.families import gemm_tiling as constants
-from infercast.predict.families.gemm import FILL_TILES, GEMM, SHARES, matrix, time_products
-from infercast.predict.families.gemm_tiling import MANY_COPIES, MOST_SPLITS, SHORTEST_SPLIT, TABLE_COPIES, Machine
+from infercast.predict.families import gemm as constants
+from infercast.predict.families.gemm import (
+    FILL_TILES,
+    GEMM,
+    MANY_COPIES,
+    MOST_SPLITS,
+    SHARES,
+    SHORTEST_SPLIT,
+    TABLE_COPIES,
+    Machine,
+    matrix,
+    time_products,
+)
 from infercast.predict.kernels import MANY_PRODUCTS as MANY
 from infercast.predict.learned import make_predictor
 

@@ -4,10 +4,10 @@ import pytest
 
 from infercast.hardware import load_gpu
 from infercast.predict.identity import kernel_profile
-from infercast.predict.learned import Known, default_artifact, in_short, known_kernels
+from infercast.predict.learned import KnownKernel, default_artifact, in_short, known_kernels
 
 
-def known(name: str) -> dict[str, Known]:
+def known(name: str) -> dict[str, KnownKernel]:
     found = known_kernels(load_gpu(name), default_artifact(), kernel_profile())
     return {each.kind: each for each in found}
 

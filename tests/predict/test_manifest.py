@@ -10,7 +10,7 @@ import pytest
 
 from infercast.bundled import DATA
 from infercast.errors import FileFormatError
-from infercast.predict.adjust.ceiling import CEILINGS
+from infercast.predict.ceilings import CEILINGS
 from infercast.predict.fitted import (
     KERNELS,
     POOLED,
@@ -99,7 +99,7 @@ def test_other_features_are_refused_by_name(path):
 
 
 def test_other_physics_is_refused_and_stamped_where_it_means_the_same(path):
-    changed = replace(KERNELS, sources=("predict/forest.py",))
+    changed = replace(KERNELS, sources=("predict/fitted.py",))
     assert "was fitted to other physics" in refusal(path, changed)
     assert "stamp.py" in refusal(path, changed)
     before = manifest_path(path).read_text(encoding="utf-8").splitlines()

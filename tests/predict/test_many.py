@@ -5,7 +5,7 @@ import pytest
 
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, MoE
-from infercast.ops.elementwise import norm
+from infercast.ops.op import norm
 from infercast.predict.families import family_of
 from infercast.predict.families.attention import PREFILL
 from infercast.predict.kernels import MANY, PART, are_many, parts_of

@@ -8,17 +8,17 @@ from infercast.forecast.deploy import deploy, load_model
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
 from infercast.ops import Attention
-from infercast.predict.adjust.overlap import (
+from infercast.predict.estimate import (
     ADDED_SHARE,
     SLOWED_SHARE,
     TILE_ROWS,
     TILE_SHARE,
+    Estimate,
     join,
     padded,
     padded_seconds,
     together,
 )
-from infercast.predict.estimate import Estimate
 from infercast.serve.step import StepShape
 
 

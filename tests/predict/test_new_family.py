@@ -9,11 +9,10 @@ from infercast.errors import InputError
 from infercast.hardware import load_gpu
 from infercast.ops.op import Quantity, Size
 from infercast.predict import families
-from infercast.predict.adjust.ceiling import Closing, default_ceilings
-from infercast.predict.adjust.changed import Changed
 from infercast.predict.array_api import Physics, kit_of
+from infercast.predict.ceilings import AtCeiling, default_ceilings
 from infercast.predict.families.family import Ceiling, Family, dram_seconds, floats, lone
-from infercast.predict.learned import make_predictor
+from infercast.predict.learned import Changed, make_predictor
 from infercast.predict.roofline import Roofline, Typical, launch_floor
 
 
@@ -80,7 +79,7 @@ PREDICTORS = {
     "learned": (LEARNED, "physics"),
     "typical": (Typical(), "typical"),
     "changed": (Changed(LEARNED, load_gpu("h100-sxm")), "physics"),
-    "closing": (Closing(LEARNED, default_ceilings()), "physics"),
+    "closing": (AtCeiling(LEARNED, default_ceilings()), "physics"),
 }
 
 

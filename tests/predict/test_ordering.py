@@ -16,11 +16,9 @@ from infercast.forecast.explain.kernels import decode_shape, estimate_shape, pre
 from infercast.hardware import gpu_names, load_gpu
 from infercast.hardware.gpu import EQUAL, has_at_least, ratio_bounds
 from infercast.ops import Attention, Collective, Gemm, MoE
-from infercast.ops.elementwise import gated_activation, kv_write, norm, quantise, rope, sampling
-from infercast.ops.op import tensor_rate_of
-from infercast.predict.adjust.ordering import ordering
+from infercast.ops.op import gated_activation, kv_write, norm, quantise, rope, sampling, tensor_rate_of
 from infercast.predict.families import family_of
-from infercast.predict.learned import make_predictor
+from infercast.predict.learned import make_predictor, ordering
 
 OF_ONE_MODEL = 1.10
 """A product is cut as its slowest pipe wants it, and timed with what the others add: two cuts that are equally long by

@@ -5,7 +5,7 @@ import pytest
 
 from infercast.hardware import gpu_names, load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE
-from infercast.ops.elementwise import gated_activation, kv_write, norm, quantise, rope, sampling
+from infercast.ops.op import gated_activation, kv_write, norm, quantise, rope, sampling
 from infercast.predict.families import FAMILIES
 from infercast.predict.fitted import FEATURES
 

@@ -8,7 +8,7 @@ import pytest
 from infercast.errors import InputError
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE
-from infercast.ops.elementwise import norm
+from infercast.ops.op import norm
 from infercast.predict.families.family import quantised_waves
 from infercast.predict.roofline import pipes_of
 

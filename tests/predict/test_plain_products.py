@@ -4,7 +4,7 @@ import pytest
 
 from infercast.hardware import load_gpu
 from infercast.ops import Gemm
-from infercast.ops.elementwise import small_blocks
+from infercast.ops.op import small_blocks
 from infercast.predict.learned import make_predictor
 
 H200 = load_gpu("h200-sxm")

@@ -10,7 +10,14 @@ from infercast.forecast.estimate import build_op
 from infercast.hardware import load_gpu
 from infercast.ops import Scan, ShortConvolution, StateUpdate
 from infercast.predict.families import family_of
-from infercast.predict.families.recurrent import LIBRARIES, Convolving, Scanning, Updating, batch_of, scan_kernel
+from infercast.predict.families.attention_kernels import batch_of
+from infercast.predict.families.recurrent import (
+    LIBRARIES,
+    ConvolutionPhysics,
+    ScanPhysics,
+    StateUpdatePhysics,
+    scan_kernel,
+)
 from infercast.predict.identity import kernel_profile
 from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import limit_seconds
@@ -32,7 +39,7 @@ def seconds(op, gpu=H200):
 
 
 def physics(op, gpu=H200):
-    return float(Scanning(op, gpu).physics(batch_of(op)).seconds[0])
+    return float(ScanPhysics(op, gpu).physics(batch_of(op)).seconds[0])
 
 
 @pytest.mark.parametrize(("kind", "kernel"), LIBRARIES)
@@ -101,7 +108,7 @@ def test_updates_are_bound_by_memory():
 
 def test_states_are_cold_in_an_engine():
     """As a table repeats them, those of eight sequences stay in L2."""
-    core = Updating(StateUpdate(8, **HEADS), H200)
+    core = StateUpdatePhysics(StateUpdate(8, **HEADS), H200)
     table, engine = core.physics(8.0), core.physics(8.0, engine=True)
     assert engine.seconds > 1.2 * table.seconds
     assert engine.features == table.features
@@ -110,7 +117,7 @@ def test_states_are_cold_in_an_engine():
 def test_convolutions_of_prompts_are_bound_by_tokens():
     four, eight = (ShortConvolution(1024 * n, n, channels=8192) for n in (4, 8))
     assert seconds(eight) == pytest.approx(2 * seconds(four), rel=0.15)
-    core = Convolving(ShortConvolution(1, 1, channels=6144, kernel="cuda"), H200)
+    core = ConvolutionPhysics(ShortConvolution(1, 1, channels=6144, kernel="cuda"), H200)
     assert core.physics((512.0, 1.0)).seconds == pytest.approx(core.physics((2.0, 1.0)).seconds, rel=0.05)
 
 

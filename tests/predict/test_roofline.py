@@ -2,7 +2,7 @@ import pytest
 
 from infercast.hardware import load_gpu
 from infercast.ops import Gemm
-from infercast.ops.elementwise import norm
+from infercast.ops.op import norm
 from infercast.predict.roofline import CLOCK_SHARE, LAUNCH_FLOOR, REFERENCE_CLOCK, Roofline, launch_floor
 
 H200 = load_gpu("h200-sxm")

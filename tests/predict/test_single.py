@@ -5,7 +5,7 @@ import pytest
 
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, MoE
-from infercast.ops.elementwise import embedding, gated_activation, kv_write, norm, quantise, rope, sampling
+from infercast.ops.op import embedding, gated_activation, kv_write, norm, quantise, rope, sampling
 from infercast.predict.learned import make_predictor
 
 GPUS = ("h200-sxm", "h100-sxm", "b200-sxm", "l40s", "a100-sxm-80gb", "rtx-4090")

@@ -5,7 +5,7 @@ import pytest
 
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE
-from infercast.ops.elementwise import embedding, gated_activation, kv_write, norm, quantise, rope, routing, sampling
+from infercast.ops.op import embedding, gated_activation, kv_write, norm, quantise, rope, routing, sampling
 from infercast.predict.estimate import basis_of, kind_of
 from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import OLDER_LAUNCHES, Efficiency, Roofline, Typical, limit_seconds, with_older_kernels

@@ -36,12 +36,17 @@ from infercast.hardware import Gpu
 from infercast.hardware.server import networks
 from infercast.models.feed_forward import Multiples
 from infercast.models.layout import ParallelLayout
-from infercast.models.lora import AdapterSlots
 from infercast.models.lower import head_calls, step_calls, token_calls
-from infercast.models.sharding import check_layout, copies_sharing_experts, stage_layers, talking_gpus
-from infercast.models.spec import ModelConfig
+from infercast.models.spec import (
+    AdapterSlots,
+    ModelConfig,
+    check_layout,
+    copies_sharing_experts,
+    stage_layers,
+    talking_gpus,
+)
 from infercast.ops import Call, Op
-from infercast.predict.adjust.overlap import felt_seconds
+from infercast.predict.estimate import exposed_seconds
 from infercast.predict.roofline import Predictor
 from infercast.serve import Replica
 from infercast.serve.step import DraftShape, HostCost, StepShape, StepTimer
@@ -247,7 +252,7 @@ def stage_shares(model: ModelConfig, layout: ParallelLayout, gpu: Gpu, predictor
     keys = ones * TYPICAL_CONTEXT
 
     def seconds(calls: list[Call]) -> float:
-        return sum(float(np.ravel(felt_seconds(call, predictor.seconds(call.op, gpu)))[0]) for call in calls)
+        return sum(float(np.ravel(exposed_seconds(call, predictor.seconds(call.op, gpu)))[0]) for call in calls)
 
     whole = seconds(step_calls(model, layout, ones, keys, sampled=TYPICAL_BATCH))
     head = seconds(head_calls(model, layout, TYPICAL_BATCH)) / whole
@@ -544,7 +549,7 @@ def shared_seconds(deployment: Deployment) -> Callable[[float], float]:
     seconds = np.zeros(sizes.size)
     for call in token_calls(deployment.model, deployment.layout, sizes):
         if call.name in TOGETHER:
-            seconds += np.asarray(felt_seconds(call, deployment.predictor.seconds(call.op, deployment.gpu)))
+            seconds += np.asarray(exposed_seconds(call, deployment.predictor.seconds(call.op, deployment.gpu)))
 
     @lru_cache(maxsize=4096)
     def shared(tokens: float) -> float:

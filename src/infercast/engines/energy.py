@@ -13,8 +13,8 @@ import numpy as np
 
 from infercast.engines.tables import Table
 from infercast.engines.timer import KernelTimer
-from infercast.predict.adjust.overlap import felt_seconds
 from infercast.predict.board_power import BoardPower
+from infercast.predict.estimate import exposed_seconds
 from infercast.serve.record import PhaseTotals
 
 Batch = tuple[Table, Table]
@@ -56,7 +56,7 @@ def steps_energy(timer: KernelTimer, board: BoardPower, totals: PhaseTotals, bat
     slowed = np.array([totals.slowed.get(row, 0.0) for row in totals.rows[0]]) / first[1]
     each = timer.slowed_seconds(numbers, slowed) + seconds[columns:].sum() / steps
     work = by_row.sum(axis=1) + rest.sum() / steps
-    within = np.clip((board.held_watts - board.static_watts) * each / np.maximum(work, 1e-12), 0.0, 1.0)
+    within = np.clip((board.held_watts - board.idle_watts) * each / np.maximum(work, 1e-12), 0.0, 1.0)
     # A short step after lighter ones is over before the clock has fallen, as the timer says.
     kept = 1.0 - timer.limit_felt(numbers, slowed, each) * (1.0 - within)
     joules = np.concatenate([(first[1] * kept) @ by_row, rest * (first[1] @ kept) / steps])
@@ -66,8 +66,8 @@ def steps_energy(timer: KernelTimer, board: BoardPower, totals: PhaseTotals, bat
             dynamic[family] = dynamic.get(family, 0.0) + value
     whole = float(seconds.sum())
     # Bursts of milliseconds go above the limit; a tenth of a second, which meters show, does not.
-    peak = min(board.static_watts + float((kept * work / each).max()), board.limit_watts)
-    return StepsEnergy(whole, dynamic, board.static_watts * whole, peak)
+    peak = min(board.idle_watts + float((kept * work / each).max()), board.limit_watts)
+    return StepsEnergy(whole, dynamic, board.idle_watts * whole, peak)
 
 
 def table_joules(timer: KernelTimer, board: BoardPower, table: int, rows: Table) -> Table:
@@ -93,6 +93,6 @@ def attention_watts(timer: KernelTimer, board: BoardPower, batches: list[Batch],
         for column, call, each in timer.sequence_calls(queries, keys):
             one = float(np.ravel(each)[0])
             joules[column] += call.count * float(np.ravel(board.dynamic_joules(call.op, one))[0])
-            seconds[column] += float(np.ravel(felt_seconds(call, one))[0])
+            seconds[column] += float(np.ravel(exposed_seconds(call, one))[0])
     mean = joules.sum() / max(float(seconds.sum()), 1e-12)
     return np.where(seconds > 0, joules / np.maximum(seconds, 1e-12), mean)

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.ops import Call
-from infercast.predict.adjust.overlap import ADDED_SHARE, SHARED_SECONDS, slowed_by
-from infercast.predict.adjust.power import THROTTLED, weight_of
+from infercast.predict.board_power import THROTTLED, weight_of
+from infercast.predict.estimate import ADDED_SHARE, SHARED_SECONDS, slowed_by
 
 Table = npt.NDArray[Any]
 

@@ -35,19 +35,17 @@ from infercast.models.lower import DRAFT_PREFIX, attention_calls, head_calls, lo
 from infercast.models.mixers import GroupedAttention
 from infercast.models.spec import ModelConfig
 from infercast.ops import Attention, Call
-from infercast.ops.elementwise import rejection
-from infercast.ops.op import Quantity, Size
-from infercast.predict.adjust.overlap import felt_seconds, padded
-from infercast.predict.adjust.power import (
+from infercast.ops.op import Quantity, Size, rejection
+from infercast.predict.board_power import (
     FULL_SHARE,
     THROTTLED,
-    felt,
-    heaviness,
     limits_of,
     longest_limited,
-    most_lost,
+    tensor_load,
     throttle_decoding,
+    throttle_fraction,
 )
+from infercast.predict.estimate import exposed_seconds, padded
 from infercast.predict.roofline import Predictor
 from infercast.serve.step import Contexts, DraftShape, GroupShape, HostCost, Prompts, StepEstimate, StepShape
 
@@ -195,7 +193,7 @@ class KernelTimer:
         self._decoding = cache(self._look_at_decoding)
         self._prompting = cache(partial(self._graphs.launch, is_decode=False))
         self._products, self._limited_below = products.tolist(), longest_limited(gpu, products).tolist()
-        self._limit = gpu.dense_flops("bf16"), most_lost(gpu), limits_of(gpu).free
+        self._limit = gpu.dense_flops("bf16"), limits_of(gpu).max_slowdown, limits_of(gpu).unthrottled_load
         """Peak of the tensor cores, the most that products lose, and the share of the peak from which on they do."""
         self._throttled_seconds = (tabled * self._throttled[: len(by_tokens)]).sum(axis=1).tolist()
 
@@ -252,8 +250,8 @@ class KernelTimer:
         throttled = self._throttled_seconds[padded] + sum(attention)
         if seconds < self._limited_below[padded]:
             peak, most, free = self._limit
-            target = most * heaviness(peak, self._products[padded], seconds, free)
-            share = target * felt(seconds)
+            target = most * tensor_load(peak, self._products[padded], seconds, free)
+            share = target * throttle_fraction(seconds)
             attention = [(1.0 + share) * each for each in attention]
             seconds += share * throttled
         kernels = [[each] for each in attention]
@@ -311,7 +309,7 @@ class KernelTimer:
         products = np.array(self._products)[self.computed_tokens(rows)]
         heavy = np.clip((products / np.maximum(seconds, 1e-12) / peak - free) / (FULL_SHARE - free), 0.0, 1.0)
         told = np.where(most * heavy > 0, slowed / np.maximum(most * heavy, 1e-12), 0.0)
-        alone = np.array([felt(each) for each in seconds.tolist()])
+        alone = np.array([throttle_fraction(each) for each in seconds.tolist()])
         return np.where(rows >= self._decoding_row, 1.0, np.clip(np.maximum(told, alone), 0.0, 1.0))
 
     def sequence_calls(self, queries: Table, keys: Table) -> list[tuple[int, Call, Quantity]]:
@@ -375,7 +373,7 @@ class KernelTimer:
         seconds = np.zeros((rows, len(self._attention_names)))
         for call in calls:
             column = self._attention_names[call.name]
-            seconds[:, column] += felt_seconds(call, self._predictor.seconds(call.op, self._gpu))
+            seconds[:, column] += exposed_seconds(call, self._predictor.seconds(call.op, self._gpu))
         return seconds
 
     def _time_table(self, calls: list[Call], sizes: Table, most: int) -> Table:
@@ -383,7 +381,9 @@ class KernelTimer:
         table = np.empty((most + 1, len(calls)))
         for column, call in enumerate(calls):
             # One size alone has one number, and not an array of them.
-            seconds = np.broadcast_to(felt_seconds(call, self._predictor.seconds(call.op, self._gpu)), np.shape(sizes))
+            seconds = np.broadcast_to(
+                exposed_seconds(call, self._predictor.seconds(call.op, self._gpu)), np.shape(sizes)
+            )
             table[:, column] = np.interp(np.arange(most + 1), sizes, seconds)
         return table
 

@@ -22,10 +22,9 @@ from infercast.fit.sweeps import is_swept, read_sweep, sweep_folders
 from infercast.fit.tables import FILES, read_table
 from infercast.hardware import Gpu, load_gpu
 from infercast.ops import Attention, Gemm, Op
-from infercast.predict.adjust.anchors import Correction, learn
+from infercast.predict.anchors import Correction, learn
 from infercast.predict.families import FAMILIES
-from infercast.predict.fitted import Artifact
-from infercast.predict.forest import Forest
+from infercast.predict.fitted import Artifact, Forest
 from infercast.predict.identity import SWEEP, KernelProfile, kernel_of
 from infercast.predict.learned import Learned
 

@@ -17,7 +17,7 @@ from infercast.fit.samples import Key, Sample, group_hashes, is_left_out, key_of
 from infercast.fit.tables import FILES, read_table
 from infercast.fit.train import HELD_OUT_SHARE, fit_measured
 from infercast.hardware import load_gpu
-from infercast.predict.adjust.anchors import choose, learn
+from infercast.predict.anchors import choose, learn
 from infercast.predict.fitted import Artifact
 from infercast.predict.identity import KernelProfile
 from infercast.predict.learned import Learned

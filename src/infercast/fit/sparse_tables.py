@@ -16,13 +16,19 @@ from infercast.fit.rows import Rows, read_parquet, rows_of
 from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.load import facts_of
 from infercast.models.layout import ParallelLayout, Shard, WeightFormat
-from infercast.models.mixers import BlockSparseAttention, CompressedAttention, Mixer, SparseLatentAttention
+from infercast.models.mixers import (
+    BlockSparseAttention,
+    CompressedAttention,
+    Mixer,
+    SequenceBatch,
+    SparseLatentAttention,
+)
 from infercast.models.read import read_model
 from infercast.ops import Call, EncoderAttention, Gemm, HyperConnection, IndexScores, SparseAttention, TopK
 from infercast.ops.op import PACKED_LATENT, bytes_of
 from infercast.ops.sparse import Batch
-from infercast.predict.adjust.overlap import felt_seconds
 from infercast.predict.array_api import miss_share
+from infercast.predict.estimate import exposed_seconds
 from infercast.predict.families import family_of
 from infercast.predict.families.sparse import PARTS, SPARSE_ATTENTION, SparseModule, latent_attention, part_of
 from infercast.predict.identity import kernel_profile
@@ -304,8 +310,8 @@ def module_calls(kind: str, row: Any, gpu: Gpu, lengths: tuple[Array, Array, Arr
     shard = Shard(hidden, "", weights, cache, ParallelLayout())
     queries, _, sequences = lengths
     return [
-        *mixer.token_calls(shard, (queries * sequences).sum(axis=-1), 1),
-        *mixer.sequence_calls(shard, 1, *lengths),
+        *mixer.token_calls(shard, (queries * sequences).sum(axis=-1)),
+        *mixer.sequence_calls(shard, SequenceBatch(*lengths)),
     ]
 
 
@@ -375,4 +381,4 @@ def _seconds(call: Call, gpu: Gpu, hit: float) -> Any:
     if isinstance(call.op, Gemm):
         saved = call.op.weight_bytes * (1.0 / (0.85 * gpu.dram_bandwidth) - 1.0 / (0.5 * gpu.l2_bandwidth))
         seconds = np.maximum(seconds - hit * np.maximum(saved, 0.0), 0.4 * seconds)
-    return felt_seconds(call, seconds)
+    return exposed_seconds(call, seconds)

@@ -31,8 +31,7 @@ from infercast.ops import (
     StateUpdate,
     TopK,
 )
-from infercast.ops.attention import spread_lengths
-from infercast.ops.elementwise import gated_activation, norm, quantise, rope
+from infercast.ops.op import gated_activation, norm, quantise, rope, spread_lengths
 from infercast.predict.families.sparse import BLOCK_CHOICE, TOP_K, latent_attention
 from infercast.predict.identity import SWEEP
 

@@ -21,7 +21,7 @@ from infercast.fit.rows import Array, Rows, in_microseconds, read_checked, read_
 from infercast.fit.sparse_tables import MODULE_FILES, SPARSE_FILES, read_module, read_sparse
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE, Scan, ShortConvolution, StateUpdate
-from infercast.ops.elementwise import quantise
+from infercast.ops.op import quantise
 from infercast.ops.recurrent import GATED_DELTA, KIMI_DELTA, MAMBA2
 from infercast.predict.families.moe import WHOLE
 from infercast.predict.identity import expert_kernel_named, kernel_named, kernel_of

@@ -26,8 +26,7 @@ from infercast.fit.sweeps import read_families, sweep_folders
 from infercast.fit.tables import FILES
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.attention_kernels import SCHEDULE_FEATURES
-from infercast.predict.fitted import FEATURES, KERNELS, POOLED, Entry, path_beside, save_artifact
-from infercast.predict.forest import Forest
+from infercast.predict.fitted import FEATURES, KERNELS, POOLED, Entry, Forest, path_beside, save_artifact
 from infercast.predict.identity import ANY, BY_KERNEL, SWEEP, any_kernel
 
 # How far a GPU that nobody measured may lie from what was learned on others.

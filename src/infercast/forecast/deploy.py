@@ -33,8 +33,7 @@ from infercast.hardware.gpu import PROPERTIES, changed_gpu, factor_of, limited_g
 from infercast.models.layout import ParallelLayout, with_base
 from infercast.models.read import read_model, read_overrides, with_states
 from infercast.models.spec import ModelConfig
-from infercast.predict.adjust.changed import Changed, held_back
-from infercast.predict.learned import make_predictor
+from infercast.predict.learned import Changed, make_predictor, power_limited
 from infercast.predict.roofline import Predictor
 from infercast.serve import Request, Workload, simulate
 
@@ -211,7 +210,7 @@ def deploy(
         device,
         wanted,
         chosen.spread(wanted, config, layout, device),
-        held_back(make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor, device),
+        power_limited(make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor, device),
         host_of(chosen, host),
         over_http=api_server,
     )

@@ -27,8 +27,7 @@ from infercast.forecast.system import busiest
 from infercast.forecast.uncertainty import EIGHTY, uncertainty_of
 from infercast.hardware import Gpu
 from infercast.hardware.server import Server, server_of, servers
-from infercast.predict.adjust.power import board_under
-from infercast.predict.board_power import BoardPower
+from infercast.predict.board_power import BoardPower, board_under
 from infercast.predict.estimate import SOURCES
 from infercast.serve import Record, Workload
 from infercast.serve.record import PhaseTotals, Served

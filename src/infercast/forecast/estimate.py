@@ -20,14 +20,12 @@ from infercast.hardware.load import is_modelled
 from infercast.hardware.server import networks
 from infercast.ops import Op
 from infercast.ops.op import BYTES
-from infercast.predict.adjust.ordering import ordering
-from infercast.predict.adjust.power import SUSTAINED_SPREAD, board_under, sustained
-from infercast.predict.board_power import BoardPower
+from infercast.predict.board_power import SUSTAINED_SPREAD, BoardPower, board_under, sustained
 from infercast.predict.estimate import Estimate
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.family import Values
 from infercast.predict.identity import kernel_profile
-from infercast.predict.learned import Known, Learned, default_artifact, known_kernels, make_predictor
+from infercast.predict.learned import KnownKernel, Learned, default_artifact, known_kernels, make_predictor, ordering
 from infercast.predict.metered import Reading, meter_reading
 from infercast.predict.roofline import Predictor, Typical
 
@@ -70,7 +68,7 @@ class KernelPower:
 def kernel_power(board: BoardPower, op: Op, seconds: float, reading: Reading | None = None) -> KernelPower:
     """What a kernel of so many seconds draws; where a meter's ``reading`` is the kernel's own, power follows it."""
     dynamic = float(np.ravel(board.dynamic_joules(op, seconds))[0])
-    wanted = board.static_watts + dynamic / seconds
+    wanted = board.idle_watts + dynamic / seconds
     low, high = -EIGHTY * board.spread, EIGHTY * board.spread
     held = board.held_watts
     if reading is not None and reading.own > 0.0:
@@ -163,10 +161,10 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     return rows
 
 
-__all__ = ["Known", "kernel_basis"]
+__all__ = ["KnownKernel", "kernel_basis"]
 
 
-def kernel_basis(gpu: Gpu) -> list[Known]:
+def kernel_basis(gpu: Gpu) -> list[KnownKernel]:
     """Kind by kind, with the artefact that comes with infercast and the usual engine's kernels."""
     return known_kernels(gpu, default_artifact(), kernel_profile())
 

@@ -39,11 +39,9 @@ from infercast.forecast.verdict import Verdict
 from infercast.hardware import Gpu
 from infercast.hardware.gpu import with_topology
 from infercast.models.layout import ParallelLayout
-from infercast.models.sharding import check_layout
-from infercast.models.spec import ModelConfig
-from infercast.predict.adjust.ordering import ordering
+from infercast.models.spec import ModelConfig, check_layout
 from infercast.predict.estimate import basis_of, kind_of
-from infercast.predict.learned import make_predictor
+from infercast.predict.learned import make_predictor, ordering
 from infercast.predict.roofline import Predictor
 from infercast.serve import Workload
 from infercast.serve.fleet.pool import MOST_ENGINES

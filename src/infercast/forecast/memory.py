@@ -12,8 +12,7 @@ from infercast.errors import DoesNotFitError, InputError
 from infercast.forecast.deploy import GpuSource, ModelOptions, ModelSource, asked_settings, load_device, load_model
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
-from infercast.models.sharding import rank_weight_bytes
-from infercast.models.spec import ModelConfig
+from infercast.models.spec import ModelConfig, rank_weight_bytes
 from infercast.shown import Plotted
 
 

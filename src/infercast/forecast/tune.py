@@ -18,10 +18,9 @@ from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import token_calls
-from infercast.models.sharding import check_layout
-from infercast.models.spec import ModelConfig
+from infercast.models.spec import ModelConfig, check_layout
 from infercast.ops import MoE
-from infercast.predict.families.expert_launch import ALIGNED, Tiles, Times, all_tiles, excluded, tiles_of, time_tiles
+from infercast.predict.expert_launch import ALIGNED, Tiles, Times, all_tiles, excluded, tiles_of, time_tiles
 
 TOKENS = (1, 16, 64, 256, 512, 1024, 2048, 4096)
 RELIABLE = 1.2

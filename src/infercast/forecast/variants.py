@@ -17,8 +17,8 @@ from infercast.hardware import Gpu, load_gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.read import read_model
 from infercast.ops import Attention, Gemm, Op
-from infercast.ops.elementwise import embedding, gated_activation, kv_write, norm, rope, sampling
-from infercast.predict.adjust.power import throttle_decoding
+from infercast.ops.op import embedding, gated_activation, kv_write, norm, rope, sampling
+from infercast.predict.board_power import throttle_decoding
 from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Predictor
 from infercast.shown import Shown

@@ -6,7 +6,7 @@ it, whatever else it has.
 
 Datasheets do not say, and collectives differ by a factor of eight. The rates are shares of a slot's own: four A100 and
 four H100 PCIe cards behind switches reach 0.75 of theirs, whatever their number (Vidur's profiles); two L40S of one
-server reach 0.64, four 0.17 and eight 0.05 (published tables); V100 cards whose driver copies through the host's memory
+server reach 0.64, four 0.17 and eight 0.05 (published tables); V100 cards with copies through the host's memory
 0.24 to 0.28 (APEX's profiles).
 """
 
@@ -48,7 +48,7 @@ class Gpu(Answer):
     architecture: str
     compute_capability: str
     kernels: str
-    """The architecture whose kernels engines run on it: its own, or an earlier one's that it shares them with."""
+    """The architecture of the kernels that engines run on it: its own, or an earlier one that it shares them with."""
     memory: str
     """Its kind: ``hbm`` (stacked) or ``gddr``."""
     sms: int
@@ -93,7 +93,7 @@ class Gpu(Answer):
     nvlink_gpus: int = 0
     """GPUs that the direct links join: a whole node behind a switch, two or four cards under a bridge; 0: none."""
     pcie_topology: str = ""
-    """How GPUs without direct links are joined, one of `TOPOLOGIES`; empty where nobody says."""
+    """How GPUs without direct links are joined, one of `TOPOLOGIES`; empty: unknown."""
     network_bandwidth: float = 0.0
     """Bytes per second to other nodes, one direction, the share of one GPU; 0: there is no network."""
     network_latency: float = 0.0
@@ -107,7 +107,7 @@ class Gpu(Answer):
     unlimited: Gpu | None = field(default=None, repr=False)
     """The chip itself, where an operator holds it back."""
     announced: str = ""
-    """Who announced its figures and when, where nobody could check them yet; empty for what is sold."""
+    """The announcement of its figures, where they could not be checked yet; empty for what is sold."""
     aliases: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
 
@@ -137,7 +137,7 @@ class Gpu(Answer):
 
     @property
     def announced_notes(self) -> list[str]:
-        """For people: one sentence where all that is known of it was announced; else none."""
+        """One sentence where all that is known of it was announced; else none."""
         if not self.announced:
             return []
         return [
@@ -150,7 +150,7 @@ class Gpu(Answer):
         return self.nvlink_bandwidth > 0 and gpus <= self.nvlink_gpus
 
     def link_bandwidth(self, gpus: int) -> float:
-        """Bytes a second that a ring over so many GPUs can carry: direct links, PCIe, or all adapters of a node."""
+        """Bytes a second that a ring over the GPUs can carry: direct links, PCIe, or all adapters of a node."""
         if gpus > self.gpus_per_node and self.network_bandwidth > 0:
             return min(self.link_bandwidth(self.gpus_per_node), self.network_bandwidth * self.gpus_per_node)
         return self.nvlink_bandwidth if self.is_linked(gpus) else self.pcie_bandwidth
@@ -177,8 +177,7 @@ def _known(dtype: str) -> tuple[str, ...]:
 
 
 SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
-LEAST_SHARE = 1e-3
-"""A number below this share of what a chip has is taken for a slip: 1.5 for 1.5x, or 4800 for 4800G."""
+LEAST_SHARE = 1e-3  # A number below this share of what a chip has is taken for a slip: 1.5 for 1.5x, or 4800 for 4800G
 ON_CHIP = ("fma_flops", "special_rate", "l2_bandwidth")
 """Rates that grow with the number of multiprocessors and with their clock, as tensor rates do."""
 PROPERTIES = (
@@ -247,11 +246,9 @@ def _changed(gpu: Gpu, name: str, factor: float) -> Gpu:
 
 
 RATES = ("sms", "boost_clock", "sustained_clock", "fma_flops", "special_rate", "dram_bandwidth", "l2_bandwidth")
-"""What a kernel on one GPU can be bound by, beside tensor rates and the size of the last cache."""
-FORMATS = ("bf16", "fp8", "fp4")
-"""What models are multiplied in; Blackwell Ultra gave int8 up for fp4."""
-EQUAL = 0.999
-"""Datasheets are rounded: what differs by less is the same."""
+"""What a kernel on one GPU can be bound by, tensor rates and the size of the last cache aside."""
+FORMATS = ("bf16", "fp8", "fp4")  # What models are multiplied in; Blackwell Ultra gave int8 up for fp4
+EQUAL = 0.999  # Datasheets are rounded: what differs by less is the same
 FAST_MEMORY = "hbm"
 
 
@@ -297,10 +294,8 @@ class Topology(NamedTuple):
     """What a ring over GPUs of one server carries."""
 
     title: str
-    share: float
-    """Of a slot's rate, among two GPUs."""
-    sharing: float
-    """Power of half their number by which it falls."""
+    share: float  # Of a slot's rate, among two GPUs
+    sharing: float  # Power of half their number by which it falls
 
 
 TOPOLOGIES = {
@@ -308,8 +303,7 @@ TOPOLOGIES = {
     "sockets": Topology("slots of two sockets, half of the traffic between them", 0.64, 1.86),
     "host": Topology("no direct copies: through the memory of the host", 0.26, 0.0),
 }
-MEASURED = "sockets"
-"""The server whose collectives were measured; taken, with a wide interval, where nobody says."""
+MEASURED = "sockets"  # The server with measured collectives; taken, with a wide interval, where the topology is unknown
 
 
 def with_topology(gpu: Gpu, name: str | None) -> Gpu:
@@ -322,13 +316,13 @@ def with_topology(gpu: Gpu, name: str | None) -> Gpu:
 
 
 def ring_rate(gpu: Gpu, gpus: int) -> float:
-    """Bytes a second that a ring over so many GPUs without direct links carries."""
+    """Bytes a second that a ring over GPUs without direct links carries."""
     topology = TOPOLOGIES[gpu.pcie_topology or MEASURED]
     return float(gpu.pcie_bandwidth * topology.share / (gpus / 2) ** topology.sharing)
 
 
 def is_left_open(gpu: Gpu, gpus: int) -> bool:
-    """Whether so many of them talk over PCIe of a server that nobody has described."""
+    """Whether the GPUs talk over PCIe of a server with unknown topology."""
     return not gpu.pcie_topology and gpus <= gpu.gpus_per_node and not gpu.is_linked(gpus)
 
 
@@ -344,7 +338,7 @@ MEGA = 1e6
 
 
 def limited_gpu(gpu: Gpu, power_limit_w: float | None = None, clock_mhz: float | None = None) -> Gpu:
-    """The same GPU whose board may draw no more than so many watts, or whose clock goes no higher than so many MHz.
+    """The same GPU under a power limit of its board, or with a locked clock.
 
     Rates of the multiprocessors follow a locked clock, memory does not. The board's own limit and its highest clock
     change nothing.

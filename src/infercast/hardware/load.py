@@ -24,13 +24,12 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30
 
 
-def _is_text_list(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) and item for item in value)
-
-
 Rule = tuple[str, Callable[[Any], bool]]
 TEXT: Rule = ("a non-empty string", lambda value: isinstance(value, str) and bool(value.strip()))
-TEXTS: Rule = ("a list of non-empty strings", _is_text_list)
+TEXTS: Rule = (
+    "a list of non-empty strings",
+    lambda value: isinstance(value, list) and all(isinstance(item, str) and item for item in value),
+)
 SMALLEST = 1e-4
 """No field of a chip, in the units of its file, is smaller; less comes to nothing in bytes or whole cycles."""
 POSITIVE: Rule = (f"a finite number of at least {SMALLEST:g}", lambda value: _is_number(value) and value >= SMALLEST)
@@ -308,7 +307,6 @@ def _canonical(name: str) -> str | None:
 
 @cache
 def _aliases() -> dict[str, str]:
-    """Bundled name by alias."""
     return {_normal(alias): name for name in gpu_names() for alias in _bundled_table(name).get("aliases", ())}
 
 
@@ -357,24 +355,18 @@ class KernelFacts(NamedTuple):
     """What kernel physics asks of an architecture; architectures.toml says where each comes from."""
 
     vendor: str
-    attention: str
-    """Which attention kernels engines run, by the name that their physics has."""
-    l2_partitions: int
-    """Parts of L2 that may hold a copy of a line each."""
+    attention: str  # Which attention kernels engines run, by the name that their physics has
+    l2_partitions: int  # Parts of L2 that may hold a copy of a line each
     wide_multiply: bool
     """Whether Triton's kernels use a multiply instruction of four warps, which reads shared memory itself."""
-    fp8_products: str
-    """The library whose fp8 products are known kernel by kernel; empty: none."""
-    misaligned_experts: float
-    """How many times longer loads of experts' rows take whose length is no multiple of 16."""
+    fp8_products: str  # The library with fp8 products that are known kernel by kernel; empty: none
+    misaligned_experts: float  # How many times longer loads of experts' rows take if their length is no multiple of 16
     switch_share: float
     """What switches that reduce make of the links, against those that it was fitted on; 0: none reduces."""
     flag_delay: float
     """How many times longer a flag takes to a peer and back than between the GPUs that it was fitted on."""
-    threads_per_sm: int = 2048
-    """Threads that an SM holds at once."""
-    launch: float = 1.0
-    """How long a launch in a graph takes, against one on the chips that physics was fitted on."""
+    threads_per_sm: int = 2048  # Threads that an SM holds at once
+    launch: float = 1.0  # How long a launch in a graph takes, against one on the chips that physics was fitted on
     mma_sync: float = 1.0
     """Share of the tensor cores' peak that the multiply instruction of Ampere reaches, which newer chips still have."""
 

@@ -12,8 +12,7 @@ from infercast.errors import UnknownNameError
 from infercast.hardware.gpu import Gpu
 from infercast.units import GIGA, MICRO
 
-MEASURED = "measured"
-"""The machines that engines were measured on, and the default."""
+MEASURED = "measured"  # The machines that engines were measured on, and the default
 
 
 class HostCpu(NamedTuple):
@@ -21,8 +20,7 @@ class HostCpu(NamedTuple):
 
     name: str
     title: str
-    single_thread_speed: float
-    """How many times as fast as that of the measured machines."""
+    single_thread_speed: float  # How many times as fast as that of the measured machines
     source: str
 
 
@@ -46,8 +44,7 @@ class Network(NamedTuple):
     """What one GPU gets of its node's network, in one direction."""
 
     bandwidth: float
-    latency: float
-    """Seconds of one message."""
+    latency: float  # Seconds of one message
 
 
 @cache
@@ -75,24 +72,17 @@ class Server:
 
     kind: str
     title: str
-    gpus: int
-    """GPUs that it holds."""
-    base_watts: float
-    """CPUs, memory, switches, network adapters and fans at rest."""
-    factor: float
-    """What fans that speed up, converters and power supplies make of each watt of a board."""
-    spread: float
-    """Standard deviation of the logarithm of the watts at the wall, for known boards."""
-    fitted: bool
-    """On measurements at the wall; stated otherwise."""
+    gpus: int  # GPUs that it holds
+    base_watts: float  # CPUs, memory, switches, network adapters and fans at rest
+    factor: float  # What fans that speed up, converters and power supplies make of each watt of a board
+    spread: float  # Standard deviation of the logarithm of the watts at the wall, for known boards
+    fitted: bool  # On measurements at the wall; stated otherwise
     sources: tuple[str, ...] = ()
-    whole: bool = False
-    """Whether a deployment that leaves some of its GPUs free has all of it to itself."""
-    names: tuple[str, ...] = ()
-    """GPUs that are found in it whatever joins them."""
+    whole: bool = False  # Whether a deployment that leaves some of its GPUs free has all of it to itself
+    names: tuple[str, ...] = ()  # GPUs that are found in it whatever joins them
 
     def base_of(self, gpus: int) -> float:
-        """The base watts that so many GPUs answer for: their share of a server, or whole ones."""
+        """The base watts of these GPUs: their share of a server, or whole ones."""
         return self.base_watts * (ceil(gpus / self.gpus) if self.whole else gpus / self.gpus)
 
 

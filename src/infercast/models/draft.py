@@ -20,18 +20,14 @@ from infercast.models.layout import ParallelLayout, unquantised, with_base
 from infercast.models.lower import DRAFT_PREFIX, attention_calls, head_calls, token_calls, verify_calls
 from infercast.models.mixers import GroupedAttention
 from infercast.models.read import config_of, read_model
-from infercast.models.sharding import layer_bytes
-from infercast.models.spec import ModelConfig, Stack
+from infercast.models.spec import ModelConfig, Stack, layer_bytes
 from infercast.ops import Call, Gemm
-from infercast.ops.attention import Lengths
-from infercast.ops.elementwise import copy, likeliest, norm
-from infercast.ops.op import Op, Size, bytes_of
+from infercast.ops.op import Lengths, Op, Size, bytes_of, copy, likeliest, norm
 
 CHOICE_SAVED = 18e-6
-"""Seconds that the choice of a draft takes less than sampling of so many bytes: one kernel, and not several. Seen are
+"""Seconds that the choice of a draft takes less than sampling of as many bytes: one kernel, and not several. Seen are
 16 to 28 us for 32 rows of a whole vocabulary (EAGLE-3, prediction heads and a draft model on an H200)."""
-JOINED = ("qkv_proj", "qkv_a_proj", "q_proj", "kv_a_proj")
-"""Products that take embedding and hidden state side by side."""
+JOINED = ("qkv_proj", "qkv_a_proj", "q_proj", "kv_a_proj")  # Products that take embedding and hidden state side by side
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +37,14 @@ class Draft:
     config: ModelConfig
     combined: int = 0
     """Values of the target's hidden states that a product turns into one hidden state, once a step (EAGLE-3)."""
-    joins: bool = False
-    """Whether a product joins embedding and hidden state in each pass ..."""
-    side_by_side: bool = False
-    """... or the first layer's attention takes both."""
-    norms: int = 0
-    """Norms over the hidden size of a pass beside those of its layers and the last."""
-    own_embedding: int = 0
-    """Rows of an embedding of its own; 0: it uses the target's."""
-    own_head: bool = True
-    """Whether its head is its own, and not the target's."""
+    joins: bool = False  # Whether a product joins embedding and hidden state in each pass ...
+    side_by_side: bool = False  # ... or the first layer's attention takes both
+    norms: int = 0  # Norms over the hidden size of a pass, those of its layers and the last left out
+    own_embedding: int = 0  # Rows of an embedding of its own; 0: it uses the target's
+    own_head: bool = True  # Whether its head is its own, and not the target's
     spread_over: int = 0
     """Rows of the target's vocabulary that its own, smaller one is spread over before a token is chosen; 0: none."""
-    modules: int = 1
-    """Heads with weights and a cache of their own, of which the first is run for every draft."""
+    modules: int = 1  # Heads with weights and a cache of their own, of which the first is run for every draft
 
     def weight_bytes(self, layout: ParallelLayout, multiples: Multiples = UNPADDED) -> float:
         """What each GPU of a tensor-parallel group holds of it."""
@@ -149,13 +139,10 @@ def _twice_as_deep(op: Op) -> Op:
 
 
 EAGLE, EAGLE_3 = "eagle", "eagle3"
-AUX_STATES = 3
-"""Layers of the target whose hidden states an EAGLE-3 head is fed with, unless its config says otherwise."""
-DRAFT_VOCABULARY = 32_000
-"""Rows of the head of most published EAGLE-3 heads."""
+AUX_STATES = 3  # Layers of the target that feed an EAGLE-3 head with hidden states, unless its config says otherwise
+DRAFT_VOCABULARY = 32_000  # Rows of the head of most published EAGLE-3 heads
 HEAD_DIM = 128
-NESTED = "transformer_layer_config"
-"""Where checkpoints of the speculators library keep what a layer is like."""
+NESTED = "transformer_layer_config"  # Where checkpoints of the speculators library keep what a layer is like
 
 
 def prediction_draft(target: ModelConfig) -> Draft:
@@ -190,7 +177,6 @@ def model_draft(draft: ModelConfig, target: ModelConfig) -> Draft:
 
 
 def eagle_draft(method: str, source: str | os.PathLike[str] | Mapping[str, Any], target: ModelConfig) -> Draft:
-    """A head that a config.json describes."""
     values, name, where = config_of(source)
     fields = Fields(values, where)
     layer = fields.raw(NESTED)
@@ -199,7 +185,8 @@ def eagle_draft(method: str, source: str | os.PathLike[str] | Mapping[str, Any],
         fields = Fields(values, where)
     architecture = _plain_architecture(fields)
     needed = {"vocab_size": target.vocabulary, "max_position_embeddings": target.max_positions}
-    config = read_model({**needed, **_present(values), "architectures": [architecture]}, name=name)
+    present = {key: value for key, value in values.items() if value is not None}
+    config = read_model({**needed, **present, "architectures": [architecture]}, name=name)
     return _eagle(method, config, target, fields)
 
 
@@ -249,7 +236,3 @@ def _plain_architecture(fields: Fields) -> str:
     named = fields.words("architectures")
     plain = re.sub("Eagle3?", "", named[0]) if named else architecture_of(fields.word("model_type") or "llama")
     return plain if plain in FAMILIES else "LlamaForCausalLM"
-
-
-def _present(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}

@@ -11,7 +11,10 @@ import numpy as np
 
 from infercast.models.layout import ParallelLayout, Shard
 from infercast.ops import Call, Collective, Gemm, MoE
-from infercast.ops.elementwise import (
+from infercast.ops.op import (
+    Quantity,
+    Size,
+    bytes_of,
     copy,
     gated_activation,
     norm,
@@ -21,10 +24,8 @@ from infercast.ops.elementwise import (
     routing,
     weighted_sum,
 )
-from infercast.ops.op import Quantity, Size, bytes_of
 
-Multiples = tuple[int, int]
-"""What kernels pad the hidden size and the width of experts to."""
+Multiples = tuple[int, int]  # What kernels pad the hidden size and the width of experts to
 UNPADDED: Multiples = (1, 1)
 
 
@@ -33,12 +34,9 @@ class FeedForward(ABC):
 
     __slots__ = ()
 
-    inter: int
-    """Its width, or that of each routed expert."""
-    experts: int
-    """Routed experts; 0: none."""
-    shared_inter: int
-    """Width of all experts together that serve every token beside the routed ones; 0: none."""
+    inter: int  # Its width, or that of each routed expert
+    experts: int  # Routed experts; 0: none
+    shared_inter: int  # Width of all shared experts together, which serve every token; 0: none
     is_empty: ClassVar[bool] = False
     """Whether the layer has no feed-forward at all: no kernels, no norm before it, no all-reduce after it."""
     takes_quantised: ClassVar[bool] = False
@@ -84,7 +82,7 @@ class FeedForward(ABC):
         """Values a token that are alive at once while it is computed."""
         return 0.0
 
-    def calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+    def calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """Its kernels, which all follow from the number of tokens."""
         return []
 
@@ -105,7 +103,7 @@ def hottest_load(tokens: Size, topk: int, layout: ParallelLayout) -> Size:
     return np.asarray(together * np.minimum(1 + above, gpus))
 
 
-def exchange_calls(shard: Shard, topk: int, tokens: Size, layers: int, width: int) -> list[Call]:
+def exchange_calls(shard: Shard, topk: int, tokens: Size, width: int) -> list[Call]:
     """Tokens of all copies, ``width`` values each, to the GPUs of their experts, and results back.
 
     By default an engine gathers all tokens everywhere and scatters the sums. Otherwise each GPU sends its tokens to the
@@ -124,7 +122,7 @@ def exchange_calls(shard: Shard, topk: int, tokens: Size, layers: int, width: in
         together = tokens * layout.sharing
         dispatch = Collective("all_gather", together * sent, gpus)
         combine = Collective("reduce_scatter", together * returned, gpus)
-    return [Call("experts_dispatch", dispatch, layers), Call("experts_combine", combine, layers)]
+    return [Call("experts_dispatch", dispatch), Call("experts_combine", combine)]
 
 
 MODULES = ("mlp.up_proj", "mlp.gate_up_proj", "feed_forward.up_proj", "mixer.up_proj")
@@ -155,7 +153,6 @@ class DenseFeedForward(FeedForward):
         return (self.inter,)
 
     def matrices(self, hidden: int) -> int:
-        """Gate, up and down."""
         return (3 if self.gated else 2) * hidden * self.inter
 
     def vectors(self, hidden: int) -> int:
@@ -169,24 +166,24 @@ class DenseFeedForward(FeedForward):
         """Gate and up, and the activation between them and down."""
         return 3 * shard.layout.share(self.inter)
 
-    def calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
-        return dense_calls(shard, "", self.inter, self.gated, tokens, layers)
+    def calls(self, shard: Shard, tokens: Size) -> list[Call]:
+        return dense_calls(shard, "", self.inter, self.gated, tokens)
 
 
-def dense_calls(shard: Shard, prefix: str, inter: int, gated: bool, tokens: Size, layers: int) -> list[Call]:
+def dense_calls(shard: Shard, prefix: str, inter: int, gated: bool, tokens: Size) -> list[Call]:
     """Gate and up in one product, the activation, then down."""
     weights, width = shard.weights, shard.layout.share(inter)
     activation = gated_activation if gated else plain_activation
     up_name = f"{prefix}gate_up_proj" if gated else f"{prefix}up_proj"
     # The norm before and the activation between quantise what they write: the engine's compiler fuses it into them.
     up_width = width * (2 if gated else 1)
-    formats = weights.of_feed_forward
-    up = shard.linear(up_name, tokens, up_width, shard.hidden, formats, layers, quantised=True)
-    down = shard.linear(f"{prefix}down_proj", tokens, shard.hidden, width, formats, layers, quantised=True)
+    formats = "feed_forward"
+    up = shard.linear(up_name, tokens, up_width, shard.hidden, formats, quantised=True)
+    down = shard.linear(f"{prefix}down_proj", tokens, shard.hidden, width, formats, quantised=True)
     handed_on = weights.base if weights.quantised_apart else weights.activation_feed_forward
     written = activation(tokens, width, weights.base, handed_on)
     # Without a gate it is a squared ReLU, for which vLLM has no kernel: one cuts, one squares.
-    return [*up, Call(f"{prefix}activation", written, layers if gated else 2 * layers), *down]
+    return [*up, Call(f"{prefix}activation", written, 1 if gated else 2), *down]
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +201,7 @@ SHARED = (
 )  # fmt: skip
 ROUTED = ("mlp.experts", "block_sparse_moe.experts", "feed_forward.experts", "mixer.experts", "ffn.experts")
 BESIDE_DENSE = ("experts", "moe.experts")
-"""Beside a dense feed-forward called mlp, the experts have a place of their own (Gemma 4)."""
+"""Where a dense feed-forward is called mlp, the experts have a place of their own (Gemma 4)."""
 WHOLE_SHARED_EXPERTS = (
     "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration", "Llama4ForCausalLM",
     "Llama4ForConditionalGeneration", "NemotronHForCausalLM", "Qwen3NextForCausalLM", "Qwen3_5MoeForCausalLM",
@@ -212,39 +209,32 @@ WHOLE_SHARED_EXPERTS = (
 )  # fmt: skip
 """Where GPUs compute shared experts whole, for a share of the tokens each, once experts are spread over copies."""
 
-WEIGHED_ROWS = 128
-"""Rows that multiplying takes as long for as reading the weights of an expert does, about."""
+WEIGHED_ROWS = 128  # Rows that multiplying takes as long for as reading the weights of an expert does, about
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertFeedForward(FeedForward):
-    """Routed experts, with shared ones beside them where the model has them."""
+    """Routed experts, with shared ones where the model has them."""
 
     experts: int
     topk: int
     inter: int
     shared_inter: int = 0
-    shared_gate: bool = False
-    """A learned scalar gate on the shared experts (Qwen2-MoE)."""
+    shared_gate: bool = False  # A learned scalar gate on the shared experts (Qwen2-MoE)
     router_bias: bool = False
     expert_bias: bool = False
-    dense_inter: int = 0
-    """Width of a dense feed-forward that runs in parallel with the experts (Gemma 4); 0: none."""
-    gated: bool = True
-    """Whether experts, shared ones too, have a gate beside their first matrix (not in Nemotron 3)."""
+    dense_inter: int = 0  # Width of a dense feed-forward that runs in parallel with the experts (Gemma 4); 0: none
+    gated: bool = True  # Whether experts, shared ones too, have a gate (not in Nemotron 3)
     latent: int = 0
     """The width that tokens are projected down to before the routed experts, and up from after them; 0: they are not
     (Nemotron 3 Super and Ultra, Kimi-K3)."""
-    latent_norm: bool = False
-    """What comes out of the experts is normed before it is projected up (Kimi-K3)."""
-    grouped_choice: bool = False
-    """Experts are chosen from groups (DeepSeek), by scores in the router's own format."""
+    latent_norm: bool = False  # What comes out of the experts is normed before it is projected up (Kimi-K3)
+    grouped_choice: bool = False  # Experts are chosen from groups (DeepSeek), by scores in the router's own format
     reached: int | None = None
     """How many experts tokens go to at all, where a router without training leaves most of them out."""
     routing: str = "uniform"
     """How tokens spread over the experts: ``uniform``, ``balanced``, or ``power_law_`` and its exponent."""
-    wide_router: bool = False
-    """The router multiplies in fp32 (GLM-5)."""
+    wide_router: bool = False  # The router multiplies in fp32 (GLM-5)
     slower: tuple[tuple[float, float], ...] = ()
     """Numbers of tokens, and how many times as long the experts take there because of how an engine launches them."""
     joined: int = 0
@@ -272,16 +262,15 @@ class ExpertFeedForward(FeedForward):
 
     @property
     def dense_widths(self) -> tuple[int, ...]:
-        """What runs beside the routed experts: shared ones, and a dense network."""
+        """What runs in parallel with the routed experts: shared ones, and a dense network."""
         return self.shared_inter, self.dense_inter
 
     @property
     def _products(self) -> int:
-        """Matrices of an expert: gate, up and down, or the last two."""
         return 3 if self.gated else 2
 
     def matrices(self, hidden: int) -> int:
-        """What runs beside the routed experts, and before and after them."""
+        """What runs in parallel with the routed experts, and before and after them."""
         return hidden * (self._products * sum(self.dense_widths) + 2 * self.latent)
 
     def expert_values(self, hidden: int, *, active: bool = False) -> tuple[int, int]:
@@ -312,7 +301,6 @@ class ExpertFeedForward(FeedForward):
         )
 
     def live_values(self, shard: Shard) -> float:
-        """Those of the routed experts and of what runs beside them."""
         layout, hidden = shard.layout, self.latent or shard.hidden
         inter = layout.share_expert_width(self.inter)
         # The fused experts keep one buffer for both products' outputs and one for the activation between them.
@@ -321,29 +309,29 @@ class ExpertFeedForward(FeedForward):
         # Where copies share experts, every GPU sees the tokens of all copies.
         return (routed + hidden) * layout.sharing + beside
 
-    def calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
-        calls = self._routed_calls(shard, tokens, layers)
+    def calls(self, shard: Shard, tokens: Size) -> list[Call]:
+        calls = self._routed_calls(shard, tokens)
         beside = 0
         for prefix, inter in (("shared_", 0 if self.joined else self.shared_inter), ("dense_", self.dense_inter)):
             if inter:
-                calls += dense_calls(shard, prefix, inter, self.gated, tokens, layers)
+                calls += dense_calls(shard, prefix, inter, self.gated, tokens)
                 beside += 1
         if self.shared_gate and self.shared_inter and not self.joined:
-            calls += self._gate_calls(shard, tokens, layers)
+            calls += self._gate_calls(shard, tokens)
         if beside:
             op = weighted_sum(tokens, shard.hidden, terms=1 + beside, dtype=shard.weights.base)
-            calls.append(Call("expert_sum", op, layers))
+            calls.append(Call("expert_sum", op))
         return calls
 
-    def _gate_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+    def _gate_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """The scalar that shared experts are multiplied by: a product of one column, its sigmoid, and the multiplying,
         each a kernel of its own.
         """
         base = shard.weights.base
         return [
-            Call("shared_gate", Gemm(tokens, 1, shard.hidden, base), layers),
-            Call("shared_sigmoid", plain_activation(tokens, 1, base), layers),
-            Call("shared_gating", output_gate(tokens, shard.hidden, 1, base), layers),
+            Call("shared_gate", Gemm(tokens, 1, shard.hidden, base)),
+            Call("shared_sigmoid", plain_activation(tokens, 1, base)),
+            Call("shared_gating", output_gate(tokens, shard.hidden, 1, base)),
         ]
 
     def _slower(self, tokens: Size) -> Quantity:
@@ -360,26 +348,26 @@ class ExpertFeedForward(FeedForward):
         hit = self.experts * (1.0 - (1.0 - 1.0 / self.experts) ** (count * self.topk))
         return np.asarray((WEIGHED_ROWS + count) / (WEIGHED_ROWS * hit + self.topk * count))
 
-    def _router_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+    def _router_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """The scores of all experts, in the base format or in fp32."""
         base, hidden = shard.weights.base, shard.hidden
         if not self.wide_router:
-            return [Call("router", Gemm(tokens, self.experts, hidden, base), layers)]
+            return [Call("router", Gemm(tokens, self.experts, hidden, base))]
         widen = copy(tokens, bytes_of(base) * hidden, 4.0 * hidden)
         wide = Gemm(tokens, self.experts, hidden, "fp32", out_dtype="fp32")
-        return [Call("router_widen", widen, layers), Call("router", wide, layers)]
+        return [Call("router_widen", widen), Call("router", wide)]
 
-    def _routed_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+    def _routed_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """Router and fused experts: each expert's width split over the GPUs, or whole experts spread over them."""
         weights, layout = shard.weights, shard.layout
-        calls = self._router_calls(shard, tokens, layers)
-        calls.append(Call("routing", routing(tokens, self.experts, self.topk, weights.base), layers))
+        calls = self._router_calls(shard, tokens)
+        calls.append(Call("routing", routing(tokens, self.experts, self.topk, weights.base)))
         width = self.latent or shard.hidden
         if self.latent:
-            calls += shard.linear("latent_down", tokens, width, shard.hidden, weights.of_feed_forward, layers)
+            calls += shard.linear("latent_down", tokens, width, shard.hidden, "feed_forward")
         if weights.activation_experts != weights.base:
             op = quantise(tokens, width, weights.base, weights.activation_experts)
-            calls.append(Call("experts_quantise", op, layers))
+            calls.append(Call("experts_quantise", op))
         chosen = self.reached or self.experts
         hidden, inter = _padded(shard, width, layout.share_expert_width(self.inter))
         experts = MoE(
@@ -395,14 +383,14 @@ class ExpertFeedForward(FeedForward):
             kernel=weights.experts_kernel,
             routing=self.routing,
         )
-        calls.append(Call("experts", experts, layers, slower=self._slower(experts.tokens)))
+        calls.append(Call("experts", experts, slower=self._slower(experts.tokens)))
         if layout.sharing > 1:
-            calls += exchange_calls(shard, self.topk, tokens, layers, width)
+            calls += exchange_calls(shard, self.topk, tokens, width)
         if self.latent_norm:
             normed = norm(tokens, width, residual=False, dtype=weights.base, out_dtype=weights.base)
-            calls.append(Call("latent_norm", normed, layers))
+            calls.append(Call("latent_norm", normed))
         if self.latent:
-            calls += shard.linear("latent_up", tokens, shard.hidden, width, weights.of_feed_forward, layers)
+            calls += shard.linear("latent_up", tokens, shard.hidden, width, "feed_forward")
         return calls
 
 
@@ -420,6 +408,3 @@ def _padded(shard: Shard, hidden: int, inter: int) -> Multiples:
 
 def _rounded(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
-
-
-__all__ = ["UNPADDED", "DenseFeedForward", "ExpertFeedForward", "FeedForward", "Multiples", "NoFeedForward"]

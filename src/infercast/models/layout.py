@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from infercast.ops import Call, Gemm
-from infercast.ops.collective import DEFAULT_LIBRARY
-from infercast.ops.elementwise import quantise
-from infercast.ops.op import Quantity, Size, bytes_of
+from infercast.ops.op import DEFAULT_LIBRARY, Quantity, Size, bytes_of, quantise
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +26,9 @@ class ParallelLayout:
     experts: bool = False
     all_to_all: bool = False
     """Tokens go to the GPUs of their experts alone, and not to all that share experts (DeepEP's kernels)."""
-    fused_norms: bool = False
-    """All-reduces carry the norm that follows them in one kernel (``fuse_allreduce_rms``)."""
-    library: str = DEFAULT_LIBRARY
-    """Whose kernels all-reduces run, as in `Collective`."""
-    apart: bool = False
-    """Each copy has all experts to itself, so that copies share nothing."""
+    fused_norms: bool = False  # All-reduces carry the norm that follows them in one kernel (``fuse_allreduce_rms``)
+    library: str = DEFAULT_LIBRARY  # The library of all-reduces, as in `Collective`
+    apart: bool = False  # Each copy has all experts to itself, so that copies share nothing
 
     @property
     def gpus(self) -> int:
@@ -87,47 +82,32 @@ class WeightFormat:
     before it: the weight's own format (fp8 with dynamic scales), or ``base`` where weights alone are quantised.
     """
 
-    base: str = "bf16"
-    """Embedding, norms, router and whatever is not named below."""
+    base: str = "bf16"  # Embedding, norms, router and whatever is not named below
     attention: str = "bf16"
-    feed_forward: str = "bf16"
-    """Dense feed-forward and shared experts."""
+    feed_forward: str = "bf16"  # Dense feed-forward and shared experts
     experts: str = "bf16"
     head: str = "bf16"
     activation_attention: str = "bf16"
     activation_feed_forward: str = "bf16"
     activation_experts: str = "bf16"
-    recurrent: str = "bf16"
-    """Recurrent token mixers, which checkpoints often quantise otherwise than attention."""
+    recurrent: str = "bf16"  # Recurrent token mixers, which checkpoints often quantise otherwise than attention
     activation_recurrent: str = "bf16"
     experts_kernel: str = ""
-    """Whose kernels multiply the experts, where it is not the engine's own choice: ``marlin``, ``triton``, ..."""
+    """The kernels of experts, where it is not the engine's own choice: ``marlin``, ``triton``, ..."""
     scans_kernel: str = ""
-    """Whose kernels scan prompts of gated delta nets, where it is not the engine's own choice."""
-    name: str = "bf16"
-    """What people call it: ``bf16``, ``fp8``, ``int4``, ``nvfp4``, ..."""
+    """The library that scans prompts of gated delta nets, where it is not the engine's own choice."""
+    name: str = "bf16"  # What people call it: ``bf16``, ``fp8``, ``int4``, ``nvfp4``, ...
     int4_scale_bytes: float = 2 / 128
     """Bytes of scale and zero point for each 4-bit integer: by default one bf16 scale for 128 of them."""
     quantised_apart: bool = False
     """Inputs are quantised by kernels of their own, not by the norm or activation before: the engine fuses neither."""
     quicker_rows: tuple[int, int, float] = (0, 0, 1.0)
-    """Of fp8 products with more than so many rows and up to so many: how many times as long as in measured tables they
-    take, where the engine has another kernel for them."""
+    """Of fp8 products with more rows than the first number and up to the second: how many times as long as in measured
+    tables they take, where the engine has another kernel for them."""
 
-    @property
-    def of_attention(self) -> tuple[str, str]:
-        """Weights and inputs of the products in token mixers."""
-        return self.attention, self.activation_attention
-
-    @property
-    def of_recurrent(self) -> tuple[str, str]:
-        """Weights and inputs of the products in recurrent token mixers."""
-        return self.recurrent, self.activation_recurrent
-
-    @property
-    def of_feed_forward(self) -> tuple[str, str]:
-        """Weights and inputs of the products in dense feed-forwards and shared experts."""
-        return self.feed_forward, self.activation_feed_forward
+    def of(self, part: str) -> tuple[str, str]:
+        """Weights and inputs of the products in a part of the model."""
+        return getattr(self, part), getattr(self, f"activation_{part}")
 
     def stored_bytes(self, dtype: str) -> float:
         """Bytes that a weight takes in memory in one of these formats, its share of the scales included."""
@@ -135,7 +115,6 @@ class WeightFormat:
 
 
 def unquantised(base: str) -> WeightFormat:
-    """Everything in one format."""
     return WeightFormat(*(base,) * 10, name=base)
 
 
@@ -149,40 +128,30 @@ class Shard(NamedTuple):
     """What all layers of a model have in common, and the layout that splits them."""
 
     hidden: int
-    architecture: str
-    """As config.json names it, for rules of an engine that go by that name."""
+    architecture: str  # As config.json names it, for rules of an engine that go by that name
     weights: WeightFormat
-    cache_dtype: str
-    """The format that keys and values are cached in."""
+    cache_dtype: str  # The format that keys and values are cached in
     layout: ParallelLayout
 
     def linear(
-        self,
-        name: str,
-        tokens: Size,
-        outputs: int,
-        inputs: int,
-        formats: tuple[str, str],
-        layers: int,
-        *,
-        quantised: bool = False,
+        self, name: str, tokens: Size, outputs: int, inputs: int, part: str, *, quantised: bool = False, count: int = 1
     ) -> list[Call]:
         """A linear module as kernels: the product, and the quantising of its input where the format asks for it.
 
-        ``formats`` are those of weights and inputs; inputs arrive and outputs leave in the base format. ``quantised``
-        inputs arrive in their own: the norm or activation before has quantised them, where the engine fuses that.
+        ``part`` of the model has the formats of weights and inputs; inputs arrive and outputs leave in the base format.
+        ``quantised`` inputs arrive in their own, where the engine fuses that with the norm or activation before.
         """
-        base, apart, (weight, activation) = self.weights.base, self.weights.quantised_apart, formats
+        base, apart = self.weights.base, self.weights.quantised_apart
+        weight, activation = self.weights.of(part)
         calls = []
         if activation != base and (apart or not quantised):
             op = quantise(tokens, inputs, base, activation, compiled=not apart, apart=apart)
-            calls.append(Call(f"{name}_quantise", op, layers))
+            calls.append(Call(f"{name}_quantise", op, count))
         product = Gemm(tokens, outputs, inputs, activation, weight, base)
-        calls.append(Call(name, product, layers, slower=self._slower(tokens, activation, weight)))
+        calls.append(Call(name, product, count, slower=self._slower(tokens, activation, weight)))
         return calls
 
     def _slower(self, tokens: Size, activation: str, weight: str) -> Quantity:
-        """As `WeightFormat.quicker_rows` has it."""
         above, most, factor = self.weights.quicker_rows
         if not most or (activation, weight) != ("fp8", "fp8"):
             return 1.0

@@ -24,7 +24,7 @@ SIZE_IN_NAME = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)b(?![a-z0-9])")
 
 
 def nearest_shape(values: Mapping[str, Any], bundled: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """The model of most alike depth, widths and experts, of those ``bundled``; None where a file tells no sizes."""
+    """The ``bundled`` model of most similar depth, widths and experts; None where a file has no sizes."""
     wanted = _shape(values)
     if wanted is None:
         return None
@@ -33,7 +33,7 @@ def nearest_shape(values: Mapping[str, Any], bundled: Mapping[str, Mapping[str, 
 
 
 def nearest_size(name: str, parameters: Mapping[str, int]) -> str | None:
-    """The model whose number of ``parameters`` is most like the one that a name says; None where it says none."""
+    """The model with the number of ``parameters`` nearest to the one in a name; None where there is none."""
     found = SIZE_IN_NAME.search(name.lower())
     if found is None or not float(found[1]):
         return None
@@ -67,7 +67,7 @@ def refused() -> dict[str, str]:
 
 @cache
 def refused_names() -> dict[str, str]:
-    """How the names of published models begin whose config.json names such an architecture."""
+    """Prefixes of the names of published models with such an architecture in their config.json."""
     return dict(read_data("refused_models.toml")["names"])
 
 
@@ -90,7 +90,9 @@ def unknown_model(name: str, bundled: Mapping[str, Mapping[str, Any]]) -> InputE
     if reason := refused().get(architecture):
         instead = stand_in(relatives().get(architecture) or nearest_size(plain, sizes))
         return UnsupportedModelError(f"{name} ({architecture}) is not supported: {reason}{instead}")
-    near = _near(plain, bundled)
+    # Never another generation: qwen2.5 is no guess for qwen3.5.
+    same = [each for each in bundled if _generation(each) in (_generation(plain), "")]
+    near = near_names(plain, same, most=MOST_SUGGESTED)
     size = None if near else nearest_size(plain, sizes)
     hint = f"a path to its config.json works too, and `infercast models` lists the {len(bundled)} bundled names"
     hint += f"; the nearest in size is {size}" if size else ""
@@ -100,12 +102,6 @@ def unknown_model(name: str, bundled: Mapping[str, Mapping[str, Any]]) -> InputE
 def _plain(name: str) -> str:
     """``nvidia/NVIDIA-Nemotron-3-Nano`` as ``nemotron-3-nano``."""
     return name.strip().rpartition("/")[2].lower().removeprefix("nvidia-")
-
-
-def _near(plain: str, names: Iterable[str]) -> list[str]:
-    """Names that may have been meant, never those of another generation: qwen2.5 is no guess for qwen3.5."""
-    same = [each for each in names if _generation(each) in (_generation(plain), "")]
-    return near_names(plain, same, most=MOST_SUGGESTED)
 
 
 def _generation(plain: str) -> str:

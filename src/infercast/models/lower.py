@@ -12,31 +12,70 @@ Token counts may be arrays, so one call lowers every step size that a run can me
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Any, cast
 
 import numpy as np
 
 from infercast.models.layout import ParallelLayout, Shard
-from infercast.models.lora import adapter_calls
-from infercast.models.mixers import Mixer
-from infercast.models.spec import SORTED, ModelConfig, Stack
-from infercast.ops import Call, Collective, Gemm, HyperConnection
-from infercast.ops.attention import Lengths
-from infercast.ops.elementwise import embedding, norm, sampling, sorted_sampling
-from infercast.ops.op import Size, bytes_of
+from infercast.models.mixers import Mixer, SequenceBatch
+from infercast.models.spec import SORTED, AdapterSlots, ModelConfig, Stack
+from infercast.ops import Call, Collective, Elementwise, Gemm, HyperConnection
+from infercast.ops.op import Lengths, Size, bytes_of, embedding, norm, sampling, sorted_sampling
 
-DRAFT_PREFIX = "draft_"
-"""Before the names of kernels that draft for speculative decoding (`infercast.models.draft`)."""
+SLICES = {"qkv_proj": 3, "gate_up_proj": 2}  # Projections that are several side by side, each with adapters of its own
+BUFFER_BYTES = 4  # Between the two products values are kept in fp32
+
+
+def adapter_calls(calls: list[Call], slots: AdapterSlots, tokens: Size, dtype: str) -> list[Call]:
+    """The kernels that adapters add to those of a step, with all slots taken as far as there are tokens.
+
+    Each projection gets two products: all tokens with the adapters' first matrices (shrink, to the rank) and the result
+    with their second ones, added to the projection's output (expand). Tokens of several adapters are in one kernel,
+    which reads the matrices of all adapters in the batch. Ranks are small, so both kernels move data: the projection's
+    input once more, its output twice, and the adapters. That is physics from shapes, not measured.
+    """
+    active: Any = np.minimum(tokens, slots.count)
+    value, found = bytes_of(dtype), []
+    for call in calls:
+        if not (is_adapted(call) and isinstance(call.op, Gemm)):
+            continue
+        inner, kept = SLICES.get(call.name, 1) * slots.rank, SLICES.get(call.name, 1) * slots.rank * BUFFER_BYTES
+        read, written = float(cast("int", call.op.k)) * value, float(cast("int", call.op.n)) * value
+        shrunk = Elementwise("lora", tokens, read, kept, shared_read=active * inner * read, kind="lora_shrink")
+        grown = Elementwise(
+            "lora", tokens, kept + written, written, shared_read=active * slots.rank * written, kind="lora_expand"
+        )
+        found += [Call("lora_shrink", shrunk, call.count), Call("lora_expand", grown, call.count)]
+    return found
+
+
+def adapter_bytes(calls: list[Call], slots: AdapterSlots, dtype: str) -> float:
+    """What the matrices of all slots take on a GPU, from the kernels of a step without adapters."""
+    values = sum(
+        call.count * slots.rank * (SLICES.get(call.name, 1) * cast("int", call.op.k) + cast("int", call.op.n))
+        for call in calls
+        if is_adapted(call) and isinstance(call.op, Gemm)
+    )
+    return float(slots.count * values * bytes_of(dtype))
+
+
+def is_adapted(call: Call) -> bool:
+    """Whether a kernel is a projection that adapters change; routers and heads are not."""
+    return isinstance(call.op, Gemm) and call.name.endswith("_proj") and call.op.batch == 1
+
+
+DRAFT_PREFIX = "draft_"  # Before the names of kernels that draft for speculative decoding (`infercast.models.draft`)
 
 
 def token_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> list[Call]:
-    """Kernels whose shapes follow from the number of tokens in the step."""
+    """Kernels with shapes that follow from the number of tokens in the step."""
     base, shard = config.weights.base, config.shard(layout)
     calls = [Call("embedding", embedding(tokens, config.hidden, base))]
     message = tokens * int(config.hidden * bytes_of(base))
     for stack in config.stacks:
         calls += _norms(shard, stack, tokens)
-        calls += stack.mixer.token_calls(shard, tokens, stack.layers)
-        calls += stack.feed_forward.calls(shard, tokens, stack.layers)
+        calls += in_layers(stack.mixer.token_calls(shard, tokens), stack.layers)
+        calls += in_layers(stack.feed_forward.calls(shard, tokens), stack.layers)
         if layout.tensor > 1:
             # Where copies share spread experts, what scatters their results takes the place of the second all-reduce.
             scattered = layout.experts and layout.sharing > 1 and stack.feed_forward.experts
@@ -70,11 +109,11 @@ def attention_calls(
 
     In arrays of batches of equal sequences, ``sequences`` says how many.
     """
-    shard = config.shard(layout)
+    shard, batch = config.shard(layout), SequenceBatch(queries, keys, sequences)
     return [
         call
         for mixer, layers in mixer_layers(config).items()
-        for call in mixer.sequence_calls(shard, layers, queries, keys, sequences)
+        for call in in_layers(mixer.sequence_calls(shard, batch), layers)
     ]
 
 
@@ -82,12 +121,17 @@ def verify_calls(
     config: ModelConfig, layout: ParallelLayout, width: int, keys: Lengths, sequences: Lengths | int = 1
 ) -> list[Call]:
     """Attention of sequences that verify drafts, ``width`` new tokens each, in a batch or an array of batches."""
-    shard = config.shard(layout)
+    shard, batch = config.shard(layout), SequenceBatch(np.ones_like(keys), keys, sequences)
     return [
         call
         for mixer, layers in mixer_layers(config).items()
-        for call in mixer.verify_calls(shard, layers, width, keys, sequences)
+        for call in in_layers(mixer.verify_calls(shard, width, batch), layers)
     ]
+
+
+def in_layers(calls: list[Call], layers: int) -> list[Call]:
+    """What one layer launches, in each of several."""
+    return [replace(call, count=layers * call.count) for call in calls]
 
 
 def mixer_layers(config: ModelConfig) -> dict[Mixer, int]:

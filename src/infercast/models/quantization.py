@@ -73,10 +73,8 @@ def part_modules(layers: Sequence[Layer]) -> dict[str, list[tuple[str, ...]]]:
 class ModuleNames(NamedTuple):
     """A checkpoint's list of module names, ready to be asked."""
 
-    exact: frozenset[str]
-    """Names from ``layers.`` on; a name covers everything below it."""
-    words: frozenset[str]
-    """Bare names such as ``lm_head`` or ``self_attn``, wherever they stand in a path."""
+    exact: frozenset[str]  # Names from ``layers.`` on; a name covers everything below it
+    words: frozenset[str]  # Bare names such as ``lm_head`` or ``self_attn``, wherever they stand in a path
     starts: tuple[str, ...]
     expressions: tuple[re.Pattern[str], ...]
 
@@ -115,7 +113,6 @@ class ModuleNames(NamedTuple):
         return 2 * covered > len(modules)
 
     def cover_head(self) -> bool:
-        """Whether ``lm_head`` is named outright."""
         return any(word.split(".")[-1] == "lm_head" for word in self.words)
 
 
@@ -134,12 +131,10 @@ FORMATS = {
     "int4": "int4", "uint4": "int4",
 }  # fmt: skip
 """Our names of its formats."""
-NARROW = ("int4",)
-"""What inputs are never multiplied in."""
+NARROW = ("int4",)  # What inputs are never multiplied in
 
 
 def quark_scheme(settings: Fields) -> Scheme:
-    """How weights are stored and multiplied."""
     whole = settings.section("global_quant_config")
     inputs = whole.section("input_tensors").word("dtype") if whole.raw("input_tensors") is not None else ""
     stored, multiplied = (_format(settings, name) for name in (whole.section("weight").word("dtype"), inputs))
@@ -157,8 +152,7 @@ def _format(settings: Fields, name: str) -> str:
 BASE_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "bf16", "float": "bf16"}
 """A float32 checkpoint is served in bf16, as vLLM's ``auto`` does."""
 NO_NAMES = ModuleNames.parse(())
-HEAD_MODULES = ("mtp", "model.mtp", "re:.*mtp", "*mtp")
-"""How names of modules begin that predict further tokens."""
+HEAD_MODULES = ("mtp", "model.mtp", "re:.*mtp", "*mtp")  # How names of modules begin that predict further tokens
 IGNORE_KEYS = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules", "exclude")
 
 
@@ -178,7 +172,8 @@ def read_format(fields: Fields, layers: Sequence[Layer]) -> tuple[WeightFormat, 
     if settings is None:
         return _assemble(base, {}, None), "auto"
     kv_dtype = "fp8" if _fp8_cache(settings) else "auto"
-    found, ignored = _schemes(settings), _ignored(settings)
+    ignored = ModuleNames.parse(name for key in IGNORE_KEYS for name in _name_list(settings.raw(key)))
+    found = _schemes(settings)
     if (own := _expert_scheme(fields, settings)) is not None:
         # What is ignored is left out of the experts' own format alone.
         found, ignored = [(own, None), (_named(settings, settings.word("quant_method").lower()), None)], NO_NAMES
@@ -231,7 +226,6 @@ def override_format(name: str, weights: WeightFormat, layers: Sequence[Layer]) -
 
 
 def _uniform(base: str, layers: Sequence[Layer], scheme: Scheme) -> WeightFormat:
-    """One scheme for every linear layer it applies to."""
     has_experts = any(layer.feed_forward.experts for layer in layers)
     if scheme.experts_only and not has_experts:
         raise UnsupportedModelError(f"quantization {scheme.weights!r} applies to experts, and this model has none")
@@ -262,11 +256,6 @@ def _settings(fields: Fields) -> Fields | None:
             section = section.section("quantization") if section.raw("quantization") is not None else section
             return section if section.values else None
     return None
-
-
-def _ignored(settings: Fields) -> ModuleNames:
-    """Modules that stay as they are."""
-    return ModuleNames.parse(name for key in IGNORE_KEYS for name in _name_list(settings.raw(key)))
 
 
 def _expert_scheme(fields: Fields, settings: Fields) -> Scheme | None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from infercast.errors import FileFormatError, InputError, UnknownNameError, UnsupportedModelError
 from infercast.models.families import FAMILIES, VISION, Fields, architecture_of, gather
-from infercast.models.families.layers import PREDICTION, read_prediction
+from infercast.models.families.fields import PREDICTION, read_prediction
 from infercast.models.families.vision import read_vision
 from infercast.models.library import (
     bundled_config,
@@ -136,8 +136,10 @@ def read_model(
     if quantization not in (None, "none"):
         weights = override_format(str(quantization).lower(), weights, layers)
     hidden = fields.positive("hidden_size")
-    vision = read_vision(architecture, Fields(found.values, found.where), hidden)
-    notes = [SEEN if vision else UNSEEN] if architecture in VISION else []
+    notes, vision = [], None
+    if architecture in VISION:
+        vision = read_vision(architecture, Fields(found.values, found.where), hidden)
+        notes.append(SEEN if vision else UNSEEN)
     prediction = read_prediction(fields, layers, family.head_layers, family.heads, family.own_table)
     if prediction and leaves_heads_alone(fields):
         prediction = replace(prediction, quantised=False)

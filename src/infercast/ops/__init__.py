@@ -1,10 +1,6 @@
 """What a kernel is asked to do: shape, dtype, FLOPs and bytes. Knows no GPU and no fit."""
 
-from infercast.ops.attention import Attention, EncoderAttention
-from infercast.ops.collective import Collective
-from infercast.ops.dense import Gemm, MoE
-from infercast.ops.elementwise import Elementwise
-from infercast.ops.op import Call, Op
+from infercast.ops.op import Attention, Call, Collective, Elementwise, EncoderAttention, Gemm, MoE, Op
 from infercast.ops.recurrent import Scan, ShortConvolution, StateUpdate
 from infercast.ops.sparse import HyperConnection, IndexScores, SparseAttention, TopK
 

@@ -11,8 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from infercast.ops.attention import Lengths, sum_batch
-from infercast.ops.op import Quantity, Size, bytes_of
+from infercast.ops.op import ComputedInDtype, Lengths, Quantity, Size, bytes_of, sum_batch
 
 GATED_DELTA, KIMI_DELTA, MAMBA2 = "gdn", "kda", "mamba2"
 KINDS = (GATED_DELTA, KIMI_DELTA, MAMBA2)
@@ -20,7 +19,7 @@ KINDS = (GATED_DELTA, KIMI_DELTA, MAMBA2)
 
 
 @dataclass(frozen=True)
-class Scan:
+class Scan(ComputedInDtype):
     """The prompts of a recurrent layer, in chunks: parallel within a chunk, serial from one chunk to the next.
 
     The batch is a histogram, as in ``Attention``: ``sequences[i]`` sequences have ``queries[i]`` new tokens each. The
@@ -41,13 +40,13 @@ class Scan:
     chunk: int = 64
     dtype: str = "bf16"
     state_dtype: str = "fp32"
-    kernel: str = ""
-    """Whose kernel it is, such as ``triton`` or ``flashinfer``; empty: the engine's choice."""
+    kernel: str = ""  # The library, such as ``triton`` or ``flashinfer``; empty: the engine's choice
     family: str = "scan"
 
     @property
-    def compute_dtype(self) -> str:
-        return self.dtype
+    def keys(self) -> Lengths:
+        """A state stands for all tokens before, so that the new ones are all that count."""
+        return self.queries
 
     @cached_property
     def num_tokens(self) -> Quantity:
@@ -55,7 +54,6 @@ class Scan:
 
     @cached_property
     def num_sequences(self) -> Quantity:
-        """Sequences of the batch, each with a state."""
         return sum_batch((self.queries > 0) * 1, self.sequences)
 
     @cached_property
@@ -82,7 +80,6 @@ class Scan:
 
     @property
     def state_bytes(self) -> Quantity:
-        """Bytes of the states of the batch, once."""
         return bytes_of(self.state_dtype) * self.heads * self.key_dim * self.value_dim * self.num_sequences
 
     @property
@@ -124,7 +121,6 @@ class StateUpdate:
 
     @property
     def state_bytes(self) -> Quantity:
-        """Bytes of the states, once."""
         return bytes_of(self.state_dtype) * self.heads * self.key_dim * self.value_dim * self.rows
 
     @property
@@ -136,7 +132,6 @@ class StateUpdate:
 
     @property
     def bytes_written(self) -> Quantity:
-        """The states again, and the outputs."""
         return self.state_bytes + bytes_of(self.dtype) * self.heads * self.value_dim * self.rows
 
 
@@ -153,8 +148,7 @@ class ShortConvolution:
     taps: int = 4
     update: bool = False
     dtype: str = "bf16"
-    kernel: str = ""
-    """Whose kernel it is: ``triton`` or ``cuda``; empty: the engine's choice."""
+    kernel: str = ""  # The library: ``triton`` or ``cuda``; empty: the engine's choice
     family: str = "convolution"
     compute_dtype: str = "fp32"
 

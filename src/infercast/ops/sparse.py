@@ -1,6 +1,6 @@
 """Sparse and compressed attention: scores of an index, the choice of the best keys, attention over what was chosen.
 
-Batches are histograms as in :class:`~infercast.ops.attention.Attention`: ``sequences[i]`` sequences each have
+Batches are histograms as in :class:`~infercast.ops.op.Attention`: ``sequences[i]`` sequences each have
 ``queries[i]`` new tokens and ``keys[i]`` tokens in all. The last axis is summed, further ones are an array of batches.
 """
 
@@ -11,8 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from infercast.ops.attention import Lengths, sum_batch
-from infercast.ops.op import Quantity, Size, bytes_of
+from infercast.ops.op import ComputedInDtype, HeadAttention, Lengths, Quantity, Size, bytes_of, sum_batch
 
 
 def entries_up_to(tokens: Lengths, compress: int, most: int = 0) -> Lengths:
@@ -45,10 +44,10 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class IndexScores(Batch):
+class IndexScores(ComputedInDtype, Batch):
     """Scores of every new token with every index key in reach, summed over the index heads: one fp32 number each.
 
-    ``compress``: one index key for so many tokens. ``entry_bytes``: what a key takes in its cache, scales included.
+    ``compress``: tokens that share one index key. ``entry_bytes``: what a key takes in its cache, scales included.
     """
 
     _: KW_ONLY
@@ -59,13 +58,8 @@ class IndexScores(Batch):
     dtype: str = "fp8"
     family: str = "index_scores"
 
-    @property
-    def compute_dtype(self) -> str:
-        return self.dtype
-
     @cached_property
     def num_pairs(self) -> Quantity:
-        """Scores over the batch."""
         return self._pairs(self.compress)
 
     @cached_property
@@ -104,12 +98,10 @@ class TopK(Batch):
 
     @cached_property
     def num_pairs(self) -> Quantity:
-        """Scores to choose from, over the batch."""
         return self._pairs(self.compress)
 
     @property
     def flops(self) -> Quantity:
-        """A comparison for each score."""
         return 1.0 * self.num_pairs
 
     @property
@@ -122,7 +114,7 @@ class TopK(Batch):
 
 
 @dataclass(frozen=True)
-class SparseAttention(Batch):
+class SparseAttention(HeadAttention, Batch):
     """Attention of every new token over the keys that were chosen for it and the last ``window`` ones.
 
     ``selected`` is the most keys that are chosen for a query (compressed ones where ``compress`` > 1; 0: all of them),
@@ -145,10 +137,6 @@ class SparseAttention(Batch):
     kv_dtype: str = "bf16"
     family: str = "sparse_attention"
 
-    @property
-    def compute_dtype(self) -> str:
-        return self.dtype
-
     @cached_property
     def num_pairs(self) -> Quantity:
         """Query-key pairs that one head computes over the batch."""
@@ -166,23 +154,9 @@ class SparseAttention(Batch):
         return sum_batch(chosen + np.minimum(self.keys, self.window), self.sequences)
 
     @property
-    def flops(self) -> Quantity:
-        """Scores and weighted values: two products for each query-key pair and head."""
-        return 2.0 * self.heads * (self.head_dim + self.value_dim) * self.num_pairs
-
-    @property
     def kv_bytes(self) -> Quantity:
         """Bytes of the keys and values that must be read, each once."""
         return self.bytes_per_key * self.num_keys_in_reach
-
-    @property
-    def bytes_read(self) -> Quantity:
-        """Queries, keys and values, each once."""
-        return bytes_of(self.dtype) * self.heads * self.head_dim * self.num_queries + self.kv_bytes
-
-    @property
-    def bytes_written(self) -> Quantity:
-        return bytes_of(self.dtype) * self.heads * self.value_dim * self.num_queries
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +189,6 @@ class HyperConnection:
 
     @property
     def bytes_read(self) -> Quantity:
-        """All streams, and what ``post`` adds or ``pre`` projects with."""
         width = self.streams * self.hidden
         if self.half == "pre":
             return 2.0 * width * self.rows + 4.0 * self.weights * width
@@ -223,5 +196,4 @@ class HyperConnection:
 
     @property
     def bytes_written(self) -> Quantity:
-        """The layer's input, or all streams."""
         return 2.0 * (self.hidden if self.half == "pre" else self.streams * self.hidden) * self.rows

@@ -1,4 +1,8 @@
-"""Arithmetic of kernel formulas on one float or on arrays, and the terms that such a formula returns."""
+"""Arithmetic of kernel formulas on one float or on arrays, and the terms that such a formula returns.
+
+`Plain` and `Arrays` have the few functions that floats and arrays spell differently, so that one formula serves both;
+`Floats`, `Doubles` and `Singles` are the same for matrix products, which come by the million.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +14,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-# What a physics core returns, and the few functions that all cores share.
-
-
 Array = npt.NDArray[Any]
-Number = Any
-"""A float, or an array of floats."""
+Number = Any  # A float, or an array of floats
 
 
 class Physics(NamedTuple):
     """An analytical estimate of one kernel or of an array of them, and what a learner may know of them."""
 
-    seconds: Number
-    """One launch of each kernel."""
-    terms: dict[str, Number]
-    """Seconds of each pipe, for people: ``tensor``, ``dram``, ``l2``, ..., ``launch``."""
+    seconds: Number  # One launch of each kernel
+    terms: dict[str, Number]  # Seconds of each pipe: ``tensor``, ``dram``, ``l2``, ..., ``launch``
     features: Number
     """One row a kernel, or a list for one kernel; columns as in the core's ``FEATURES``. Mostly ratios and logarithms,
     which have no unit."""
     warm: Number | None = None
     """Of a kernel in an engine, its time in a table as a share of that: less than 1 where what it reads stays in L2
-    there. None: not told."""
+    there. None: unknown."""
 
 
 def soft_max(power: float, *parts: Array) -> Array:
@@ -60,15 +58,6 @@ def fill(blocks: Array, sms: int) -> Array:
 def columns(*parts: Array | float) -> Array:
     """Features side by side, each of them without gaps in memory."""
     return np.stack(np.broadcast_arrays(*(np.asarray(part, dtype=np.float64) for part in parts))).T
-
-
-# One formula for one kernel and for many: the few functions that plain floats and arrays spell differently.
-#
-# An estimate of one kernel in plain floats is twenty times as fast as in arrays of one, and as exact. `Floats`,
-# `Doubles` and `Singles` below are the like for matrix products, which come by the million.
-
-
-__all__ = ["Arrays", "Kit", "Number", "Plain", "kit_of"]
 
 
 class Arrays:
@@ -117,9 +106,9 @@ class Arrays:
 
     @staticmethod
     def spread(count: Number, most: int, height: Number, group: float) -> tuple[Number, Number, Kit]:
-        """Of ``count`` tiles so many at most, evenly chosen, along a further axis: where each begins and ends.
+        """Start and end of at most ``most`` of ``count`` tiles, evenly chosen along a further axis.
 
-        A tile has so many rows, of which a ``group`` belongs to one query. The kit is the one for them.
+        A tile has ``height`` rows, of which a ``group`` belongs to one query. The kit is the one for the tiles.
         """
         samples = int(min(most, count.max(initial=1)))
         return *_spread(count[..., None], samples, height[..., None], group), Arrays
@@ -148,7 +137,7 @@ class Samples(Arrays):
 
 
 class Plain:
-    """One kernel."""
+    """One kernel in plain floats: twenty times as fast as arrays of one, and as exact."""
 
     ceil: Any = math.ceil
     floor: Any = math.floor
@@ -235,7 +224,7 @@ class Plain:
 
     @staticmethod
     def spread(count: Number, most: int, height: Number, group: float) -> tuple[Number, Number, Kit]:
-        """Of ``count`` tiles so many at most, evenly chosen: where each begins and ends, and the kit for them."""
+        """As for arrays."""
         if count <= 1:
             return 0, math.ceil(height / group), Plain
         return *_spread_of_one(count, min(most, count), height, group), Samples
@@ -266,16 +255,8 @@ def kit_of(size: Number) -> Kit:
     return Arrays if isinstance(size, np.ndarray) else Plain
 
 
-# One formula for one kernel and for millions: the few functions that floats and arrays spell differently.
-#
-# Python's own floats are ten times as fast as arrays of one. Arrays in single precision are twice as fast as in double,
-# and their powers, which numpy takes slowly, are polynomials that are right to five digits.
-
-
-CHUNK = 98_304
-"""Kernels in single precision at once: what is worked on stays in the processor's cache."""
-HARDLY_CACHED = 0.25
-"""A cache that is this share of the working set is no help: all of the traffic goes to DRAM."""
+CHUNK = 98_304  # Kernels in single precision at once: what is worked on stays in the processor's cache
+HARDLY_CACHED = 0.25  # A cache that is this share of the working set is no help: all of the traffic goes to DRAM
 
 
 class Floats:
@@ -341,7 +322,7 @@ class Doubles:
 
 
 class Singles(Doubles):
-    """Many kernels, to five digits."""
+    """Millions of products: twice as fast as in double precision, with powers by polynomials right to five digits."""
 
     dtype = np.float32
     _ones = np.ones(CHUNK, dtype=np.float32)

@@ -1,58 +1,113 @@
-"""Board power while kernels run: what a board draws idle, and the energy of the work that a kernel does."""
+"""Power and energy of a board, and the power limit that lowers its clock under heavy products.
+
+A board draws idle power, and kernels add the energy of their operations, of their bytes and of the multiprocessors that
+they keep busy. Energies add up over a step; a board above its limit lowers its clock, and work takes longer at a lower
+voltage. Boards that were not metered are scaled from one that was: idle and active power with the geometric mean of
+silicon x clock and TDP, the energy of an operation with TDP / (tensor rate x sustained clock), that of a byte with its
+power `BYTES_FOLLOW`, because part of it belongs to the memory.
+
+Kernels are estimated at the full clock. How far a step falls below it depends on the rate and the duration of its
+products. An H200 that has multiplied large matrices for a quarter of a second takes 1.17 times as long for the next one
+as after a pause (1.24 for attention); a prompt of 2,048 tokens of an 8B model, 23 ms, takes 1.06 times what its kernels
+take alone. Constants are from vLLM steps of prompts on an H200; the rule for decoding was chosen on steps with 1 to 128
+sequences of an 8B model. Under a lower limit the same rule holds with numbers that follow from what the board draws:
+reading memory at full speed draws a fixed part, products come on top in proportion to their rate, and under a limit
+below the part for reading every kernel is slower.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
-from math import log
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from infercast.bundled import read_data
 from infercast.hardware import Gpu, load_gpu
-from infercast.ops import Collective, MoE, Op
+from infercast.ops import Collective, Gemm, MoE, Op
 from infercast.ops.op import Quantity, tensor_rate_of
+from infercast.predict.families import FAMILIES
 
-# What is known of a board's power: metered ones as they are, others scaled by their datasheets.
-#
-# Of two boards that are alike in a thing, both have it in the same measure:
-#
-# - idle and active power go with silicon x clock on one side, with the TDP on the other: their geometric mean; boards
-# - energy of an operation goes with TDP / (tensor rate x what is left of the clock under load): boards are built so
-# that
-# - energy of a byte goes with that to the power of `BYTES_FOLLOW`, because part of it is the memory's own, which is
-# alike
-
-
-REFERENCE = "h200-sxm"
-"""The board that others are scaled from: its joules were counted."""
+REFERENCE = "h200-sxm"  # The board that others are scaled from: its joules were counted
 BYTES_FOLLOW = 0.7
 GDDR_PICOJOULES = 30.0
 GDDR_IDLE = 0.6
-"""What a board with GDDR idles at, as a share of what one with stacked memory would: published runs of an RTX 5060 Ti,
-a 5070 Ti and a 5090 draw 5, 12 and 18 % less than without it."""
-MOST_WORK = 4.0
-"""Chips without tensor cores spend far more on an operation, but not on a byte."""
+"""Idle power of a board with GDDR as a share of one with stacked memory: published runs of an RTX 5060 Ti, a 5070 Ti
+and a 5090 draw 5, 12 and 18 % less than without it."""
+MOST_WORK = 4.0  # Chips without tensor cores spend far more on an operation, but not on a byte
 PICO = 1e-12
 SIBLINGS = {"blackwell": ("b200-sxm",), "blackwell-ultra": ("b200-sxm",), "hopper": ("h200-sxm", "h100-sxm")}
-"""Architectures of which boards were metered; of several the one with the nearest bandwidth is taken."""
+"""Metered boards of an architecture; of several the one with the nearest bandwidth is taken."""
 SPREAD = {"sibling": 0.12, "unseen": 0.2, "typical": 0.25}
 """Standard deviation of the logarithm of a run's power, where a board was not metered."""
+BLOCK_BYTES, BLOCK_FLOPS = 32 * 1024, 4.0e6  # Bytes or operations of a busy multiprocessor, at least
+TILE_ROWS = 16  # Rows of the smallest tile of kernels for experts
+COLLECTIVE_SHARE = 0.15  # Share of the multiprocessors that carry a collective: 16 to 32 of NCCL's channels
+HELD = 0.987  # Share of its limit that a board holds while the limit binds: 691 of 700 W and 986 of 1,000 W
+BURST = 1.41  # Times the TDP, the most that a board draws in bursts of milliseconds, before the limit binds
+FLOP_EXPONENT, BYTE_EXPONENT, ACTIVE_EXPONENT = 0.8, 0.4, 1.8
+"""Powers of the clock that the energies of an operation and of a byte, and active power, follow with the voltage."""
+IDLE_FIXED = 0.64  # Share of idle power that stays at the lowest clock: 77 of 120 W on an H200
+LEAST_CLOCK = 0.15  # The lowest share of its clock that a board falls to
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
-    """One board at the clock that it runs at while nothing holds it back; energies in joules."""
+class BoardPower:
+    """What one GPU draws, in watts, and what work costs on it, in joules."""
 
-    idle_watts: float
-    active_watts: float
-    flop: float
-    dram: float
-    l2: float
-    spread: float
-    source: str
+    idle_watts: float  # A program holds the GPU and its clocks are up; also what is drawn under the work of kernels
+    active_watts: float  # On top while a kernel fills all multiprocessors
+    flop: float  # Joules of a 16-bit operation of a product
+    dram: float  # Joules of a byte of memory
+    l2: float  # Joules of a byte that is still in L2
+    spread: float  # Standard deviation of the logarithm of the power of a run
+    source: str  # Where the numbers come from: one of `predict.estimate.SOURCES`
+    limit_watts: float  # What the board may draw
+    burst_watts: float  # The most that the board draws for milliseconds
+    sms: int
+    formats: Mapping[str, float] = field(hash=False)  # Operations of other formats as shares of a 16-bit one
+    families: Mapping[str, Mapping[str, float]] = field(hash=False)
+    """What an operation (``flop``) or a byte (``byte``) of a family costs more than one of a product."""
+    clock: float = 1.0  # Share of the unhindered clock that the numbers are for
+
+    @property
+    def held_watts(self) -> float:
+        return HELD * self.limit_watts
+
+    def dynamic_joules(self, op: Op, seconds: Quantity, *, warm: Quantity = 0.0) -> Quantity:
+        """Energy of one launch above idle power; arrays of shapes give arrays.
+
+        ``warm``: share of its bytes that are still in L2, as in a table that repeats one kernel; in an engine none are.
+        """
+        work, more = work_of(op), self.families.get(op.family, {})
+        share = self.formats.get(tensor_rate_of(op.compute_dtype), 1.0) * more.get("flop", 1.0)
+        byte = (self.dram + (self.l2 - self.dram) * warm) * more.get("byte", 1.0)
+        busy = self.active_watts * occupied(op, work, self.sms) * seconds
+        most = (self.burst_watts - self.idle_watts) * seconds
+        joules = np.minimum(work.flops * (self.flop * share) + work.bytes * byte + busy, most)
+        return joules if isinstance(joules, np.ndarray) and joules.ndim else float(joules)
+
+    def watts(self, op: Op, seconds: Quantity, *, warm: Quantity = 0.0) -> Quantity:
+        """Mean board power of a kernel that is launched again and again."""
+        power = self.idle_watts + self.dynamic_joules(op, seconds, warm=warm) / seconds
+        held = np.minimum(self.held_watts, power)
+        return held if isinstance(held, np.ndarray) and held.ndim else float(held)
+
+    def at_clock(self, fraction: float) -> BoardPower:
+        """The same board at a share of its clock: its voltage, and with it the energy of work, falls too."""
+        change = fraction / self.clock
+        return replace(
+            self,
+            idle_watts=self.idle_watts * (IDLE_FIXED + (1.0 - IDLE_FIXED) * change**ACTIVE_EXPONENT),
+            active_watts=self.active_watts * change**ACTIVE_EXPONENT,
+            flop=self.flop * change**FLOP_EXPONENT,
+            dram=self.dram * change**BYTE_EXPONENT,
+            l2=self.l2 * change**FLOP_EXPONENT,
+            clock=fraction,
+        )
 
 
 @cache
@@ -60,26 +115,29 @@ def energy_data() -> dict[str, Any]:
     return read_data("energy.toml")
 
 
-def board_of(gpu: Gpu, known: str | None = None) -> Board:
-    """What is known of a GPU's board; ``known``: scaled from that one, whatever else is known."""
-    boards = energy_data()["boards"]
-    if known is None and gpu.name in boards:
-        return _read(gpu.name, boards[gpu.name].get("source", "measured"))
-    sibling = _sibling(gpu)
-    base = known or sibling or REFERENCE
-    source = "sibling" if base == sibling else "unseen" if gpu.vendor == "NVIDIA" else "typical"
-    return _scaled(_read(base, source), load_gpu(base), gpu)
+def board_power(gpu: Gpu, limit_watts: float | None = None, *, known: str | None = None) -> BoardPower:
+    """What is known of a GPU's power; ``limit_watts``: what its board may draw, if not its TDP.
+
+    ``known``: scaled from that GPU, even where its own numbers are known.
+    """
+    if known is None and gpu.name in (boards := energy_data()["boards"]):
+        board = _metered(gpu.name, gpu, boards[gpu.name].get("source", "measured"))
+    else:
+        names = SIBLINGS.get(gpu.architecture, ())
+        sibling = min(
+            names, key=lambda name: abs(math.log(load_gpu(name).dram_bandwidth / gpu.dram_bandwidth)), default=None
+        )
+        base = known or sibling or REFERENCE
+        source = "sibling" if base == sibling else "unseen" if gpu.vendor == "NVIDIA" else "typical"
+        board = _scaled(_metered(base, gpu, source), load_gpu(base), gpu)
+    return board if limit_watts is None else replace(board, limit_watts=limit_watts)
 
 
-def _sibling(gpu: Gpu) -> str | None:
-    names = SIBLINGS.get(gpu.architecture, ())
-    return min(names, key=lambda name: abs(log(load_gpu(name).dram_bandwidth / gpu.dram_bandwidth)), default=None)
-
-
-def _read(name: str, source: str) -> Board:
-    boards = energy_data()["boards"]
-    row: dict[str, float] = {**boards.get(boards[name].get("base"), {}), **boards[name]}
-    return Board(
+def _metered(name: str, gpu: Gpu, source: str) -> BoardPower:
+    """Numbers of a metered board, under the limits of a GPU."""
+    data = energy_data()
+    row = {**data["boards"].get(data["boards"][name].get("base"), {}), **data["boards"][name]}
+    return BoardPower(
         idle_watts=row["idle_watts"],
         active_watts=row["active_watts"],
         flop=row["flop"] * PICO,
@@ -87,25 +145,28 @@ def _read(name: str, source: str) -> Board:
         l2=row["l2"] * PICO,
         spread=SPREAD.get(source, row["spread"]),
         source=source,
+        limit_watts=gpu.tdp,
+        burst_watts=BURST * gpu.tdp,
+        sms=gpu.sms,
+        formats=data["formats"],
+        families=data["families"],
     )
 
 
-def _scaled(board: Board, known: Gpu, gpu: Gpu) -> Board:
-    """A board as another GPU would have it."""
+def _scaled(board: BoardPower, known: Gpu, gpu: Gpu) -> BoardPower:
+    """The board of one GPU as another would have it."""
     chip = (_silicon(gpu) * gpu.boost_clock) / (_silicon(known) * known.boost_clock)
     power = (chip * gpu.tdp / known.tdp) ** 0.5
-    work = _fed(gpu) / _fed(known)
-    pins = GDDR_PICOJOULES * PICO * ((gpu.memory == "gddr") - (known.memory == "gddr"))
+    work = _joules_per_flop(gpu) / _joules_per_flop(known)
+    gddr = (gpu.memory == "gddr") - (known.memory == "gddr")
     moved = min(work, MOST_WORK) ** BYTES_FOLLOW
-    rest = GDDR_IDLE ** ((gpu.memory == "gddr") - (known.memory == "gddr"))
-    return Board(
-        idle_watts=board.idle_watts * power * rest,
+    return replace(
+        board,
+        idle_watts=board.idle_watts * power * GDDR_IDLE**gddr,
         active_watts=board.active_watts * power,
         flop=board.flop * work,
-        dram=board.dram * moved + pins,
+        dram=board.dram * moved + GDDR_PICOJOULES * PICO * gddr,
         l2=board.l2 * moved,
-        spread=board.spread,
-        source=board.source,
     )
 
 
@@ -114,21 +175,9 @@ def _silicon(gpu: Gpu) -> float:
     return float(energy_data()["silicon"][gpu.architecture]) * gpu.sms
 
 
-def _fed(gpu: Gpu) -> float:
-    """Joules of TDP for each operation of the tensor cores."""
+def _joules_per_flop(gpu: Gpu) -> float:
+    """TDP for each operation of the tensor cores."""
     return float(gpu.tdp / (max(gpu.whole_tensor_flops, gpu.dense_flops("bf16")) * gpu.sustained_fraction**0.5))
-
-
-# What a kernel does that costs energy: operations, bytes, and multiprocessors kept busy.
-
-
-BLOCK_BYTES = 32 * 1024
-BLOCK_FLOPS = 4.0e6
-"""What a multiprocessor has at least to do while it is counted as busy: bytes that it moves, or operations."""
-TILE_ROWS = 16
-"""Rows of the smallest tile of kernels for experts."""
-COLLECTIVE_SHARE = 0.15
-"""Of the multiprocessors, those that carry a collective: 16 to 32 of NCCL's channels."""
 
 
 class Work(NamedTuple):
@@ -146,7 +195,7 @@ def work_of(op: Op) -> Work:
 
 
 def _tiled_flops(op: MoE) -> Quantity:
-    """Operations of whole tiles: an expert of few rows multiplies `TILE_ROWS`, one of many half a tile more than its.
+    """Operations of whole tiles: an expert multiplies at least `TILE_ROWS`, and half a tile more than its rows.
 
     Small batches cost little by it in 16 bits, where weights are most of the energy, and as much as the weights in 4.
     """
@@ -169,121 +218,133 @@ def occupied(op: Op, work: Work, sms: int) -> Quantity:
     """Share of the multiprocessors that a launch keeps busy, from 0 to 1."""
     if isinstance(op, Collective):
         return COLLECTIVE_SHARE
-    blocks: Any = np.maximum(work.bytes / BLOCK_BYTES, work.flops / BLOCK_FLOPS) / sms
-    share: Quantity = np.minimum(blocks, 1.0)
+    share: Quantity = np.minimum(np.maximum(work.bytes / BLOCK_BYTES, work.flops / BLOCK_FLOPS) / sms, 1.0)
     return share
 
 
-# Board power while kernels run: what a board draws idle, and the energy of the work that a kernel does.
-#
-#
-# Energies add up over the kernels of a step. A board that would draw more than its limit lowers its clock until it does
-# not: work then takes longer at a lower voltage, so that it costs less energy. How long work takes is the timing
-# model's to say; here seconds are given.
+FREE_SHARE, FULL_SHARE = 0.30, 0.75
+"""Shares of the tensor cores' peak: up to the first the board stays within its limit, at the second it is far above."""
+SETTLE_SECONDS = 0.08  # Time constant of the clock, down and up again: it goes 63 % of the way
+LOST = 0.60
+"""Exponent of the sustained share of the boost clock: kernels wait for memory too, so they lose less than the clock."""
+NARROW = 0.65  # What an operation of a narrow format draws, as a share of a 16-bit one
+READING, MULTIPLYING = Gemm(1, 16384, 16384), Gemm(8192, 8192, 8192)
+"""A product that only reads weights, and one that only multiplies: the two loads that a limit is derived from."""
+READING_SHARE, MULTIPLYING_SHARE = 0.85, 0.8
+"""Shares of the bandwidth and of the tensor cores' peak at which they do at the full clock."""
+SLOWER_READING, FEW_CLOCKS, SLOWER_CACHES = 0.1, 0.55, 0.45
+"""Reading memory takes longer by the first power of the clock's share. Below the second share caches are too slow for
+the memory, and the third power comes on top. By the physics of kernels at lower clocks; no measurement checks it."""
+THROTTLED = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in family.throttled))
+"""Families of operators that lose by the power limit."""
+SUSTAINED = {
+    "gemm": (FREE_SHARE, FULL_SHARE, 1.1),
+    "gemm/narrow": (0.0, 0.5, 0.5),
+    "attention": (0.0, 0.5, 1.6),
+    "moe": (0.0, 0.5, 1.0),
+}
+"""Of one kernel that is launched without a pause: shares of its format's peak at which it begins to lose and loses
+most, and that loss as a multiple of what products of a step lose at most. From rows of our sweep that the limit held at
+least half of the time, by burst and sustained latency: 5,423 products in bf16 and 3,040 in fp8, 1,062 of attention, 272
+of experts; 3.6, 5.3, 4.6 and 3.5 % off, where the time of a burst is 13, 8, 16 and 9 % off."""
+SUSTAINED_SPREAD = 0.07  # Logarithm of how far off that is, either end of the 80 % interval
+HALVINGS = 30
 
 
-HELD = 0.987
-"""Share of its limit that a board holds while the limit binds: 691 of 700 W and 986 of 1,000 W."""
-BURST = 1.41
-"""Times the TDP, the most that a board draws in bursts of milliseconds, before the limit binds."""
-FLOP_EXPONENT, BYTE_EXPONENT = 0.8, 0.4
-"""Powers of the clock that the energies of an operation and of a byte go with: the voltage falls with the clock."""
-ACTIVE_EXPONENT = 1.8
-IDLE_FIXED = 0.64
-"""Share of idle power that stays at the lowest clock: 77 of 120 W on an H200."""
-LEAST_CLOCK = 0.15
-"""The lowest share of its clock that a board falls to."""
+class Limits(NamedTuple):
+    """What a board's limit does to steps."""
+
+    unthrottled_load: float  # Share of the tensor cores' peak up to which products stay within the limit
+    max_slowdown: float  # The largest share by which products take longer ...
+    always: float  # ... than all kernels do, by this share
 
 
-@dataclass(frozen=True, slots=True)
-class BoardPower:
-    """What one GPU draws, in watts, and what work costs on it, in joules."""
-
-    idle_watts: float
-    """A program holds the GPU and its clocks are up, but nothing runs."""
-    static_watts: float
-    """The same while kernels run, whatever they do."""
-    limit_watts: float
-    """What the board may draw."""
-    source: str
-    """Where the numbers come from: one of `predict.estimate.SOURCES`."""
-    spread: float
-    """Standard deviation of the logarithm of the power of a run."""
-    active_watts: float
-    """On top while a kernel fills all multiprocessors."""
-    flop: float
-    """Joules of a 16-bit operation of a product."""
-    dram: float
-    """Joules of a byte of memory."""
-    l2: float
-    """Joules of a byte that is still in L2."""
-    burst_watts: float
-    """The most that the board draws for milliseconds."""
-    sms: int
-    formats: Mapping[str, float] = field(hash=False)
-    """Operations of other formats as shares of a 16-bit one."""
-    families: Mapping[str, Mapping[str, float]] = field(hash=False)
-    """What an operation (``flop``) or a byte (``byte``) of a family costs more than one of a product."""
-    clock: float = 1.0
-    """Share of the unhindered clock that the numbers are for."""
-
-    @property
-    def held_watts(self) -> float:
-        return HELD * self.limit_watts
-
-    def dynamic_joules(self, op: Op, seconds: Quantity, *, warm: Quantity = 0.0) -> Quantity:
-        """Energy of one launch above static power; arrays of shapes give arrays.
-
-        ``warm``: share of its bytes that are still in L2, as in a table that repeats one kernel; in an engine none are.
-        """
-        work, more = work_of(op), self.families.get(op.family, {})
-        share = self.formats.get(tensor_rate_of(op.compute_dtype), 1.0) * more.get("flop", 1.0)
-        byte = (self.dram + (self.l2 - self.dram) * warm) * more.get("byte", 1.0)
-        busy = self.active_watts * occupied(op, work, self.sms) * seconds
-        most = (self.burst_watts - self.static_watts) * seconds
-        joules = np.minimum(work.flops * (self.flop * share) + work.bytes * byte + busy, most)
-        return joules if isinstance(joules, np.ndarray) and joules.ndim else float(joules)
-
-    def watts(self, op: Op, seconds: Quantity, *, warm: Quantity = 0.0) -> Quantity:
-        """Mean board power of a kernel that is launched again and again."""
-        power = self.static_watts + self.dynamic_joules(op, seconds, warm=warm) / seconds
-        held = np.minimum(self.held_watts, power)
-        return held if isinstance(held, np.ndarray) and held.ndim else float(held)
-
-    def at_clock(self, fraction: float) -> BoardPower:
-        """The same board at a share of its clock: its voltage, and with it the energy of work, falls too."""
-        change = fraction / self.clock
-        idle = IDLE_FIXED + (1.0 - IDLE_FIXED) * change**ACTIVE_EXPONENT
-        return replace(
-            self,
-            idle_watts=self.idle_watts * idle,
-            static_watts=self.static_watts * idle,
-            active_watts=self.active_watts * change**ACTIVE_EXPONENT,
-            flop=self.flop * change**FLOP_EXPONENT,
-            dram=self.dram * change**BYTE_EXPONENT,
-            l2=self.l2 * change**FLOP_EXPONENT,
-            clock=fraction,
-        )
-
-
-def board_power(gpu: Gpu, limit_watts: float | None = None, *, known: str | None = None) -> BoardPower:
-    """What is known of a GPU's power; ``limit_watts``: what its board may draw, if not its TDP.
-
-    ``known``: the GPU that it is to be scaled from, to see how good that is.
-    """
-    board, data = board_of(gpu, known), energy_data()
-    return BoardPower(
-        idle_watts=board.idle_watts,
-        static_watts=board.idle_watts,
-        limit_watts=gpu.tdp if limit_watts is None else limit_watts,
-        source=board.source,
-        spread=board.spread,
-        active_watts=board.active_watts,
-        flop=board.flop,
-        dram=board.dram,
-        l2=board.l2,
-        burst_watts=BURST * gpu.tdp,
-        sms=gpu.sms,
-        formats=data["formats"],
-        families=data["families"],
+@lru_cache(maxsize=64)
+def limits_of(gpu: Gpu) -> Limits:
+    """By the board's own limit, or by a lower one that an operator has set."""
+    most = float(gpu.sustained_fraction**-LOST) - 1.0
+    if gpu.board_limit >= gpu.tdp:
+        return Limits(FREE_SHARE, most, 0.0)
+    board, limit = board_power(gpu.unlimited or gpu, math.inf), gpu.board_limit
+    reads = float(READING.bytes_read) / (READING_SHARE * gpu.dram_bandwidth)
+    multiplies = float(MULTIPLYING.flops) / (MULTIPLYING_SHARE * (gpu.unlimited or gpu).dense_flops("bf16"))
+    reading = min(float(board.watts(READING, reads)), 0.95 * gpu.tdp)
+    free = max((limit - reading) / (gpu.tdp - reading), 0.0) * FREE_SHARE
+    always = _slower_reading(_clock_under(board, READING, reads, limit, _slower_reading))
+    whole, held = (
+        _clock_under(board, MULTIPLYING, multiplies, each, lambda clock: 1 / clock) for each in (gpu.tdp, limit)
     )
+    return Limits(free, max((1.0 + most) * whole / held / always - 1.0, 0.0), always - 1.0)
+
+
+def _slower_reading(clock: float) -> float:
+    """How many times longer reading memory takes at a share of the clock."""
+    return float(clock**-SLOWER_READING * max(FEW_CLOCKS / clock, 1.0) ** SLOWER_CACHES)
+
+
+def _clock_under(board: BoardPower, op: Gemm, seconds: float, limit: float, slower: Callable[[float], float]) -> float:
+    """Share of the clock at which a load of ``seconds`` at the full clock draws no more than ``limit``."""
+    low, high = LEAST_CLOCK, 1.0
+    if float(board.watts(op, seconds)) <= limit:
+        return high
+    for _ in range(HALVINGS):
+        clock = (low + high) / 2
+        drawn = float(board.at_clock(clock).watts(op, seconds * slower(clock)))
+        low, high = (clock, high) if drawn <= limit else (low, clock)
+    return low
+
+
+def board_under(gpu: Gpu) -> BoardPower:
+    """What a board draws under the limit and at the clock that an operator has set."""
+    board = board_power(gpu.unlimited or gpu, gpu.board_limit)
+    return board if gpu.clock_share == 1.0 else board.at_clock(gpu.clock_share)
+
+
+def throttle(gpu: Gpu, products: float, seconds: float) -> float:
+    """How many times longer the products of a step take, given the operations of all (narrow formats count less)."""
+    limits = limits_of(gpu)
+    load = tensor_load(gpu.dense_flops("bf16"), products, seconds, limits.unthrottled_load)
+    return 1.0 + limits.max_slowdown * load * throttle_fraction(seconds)
+
+
+def tensor_load(peak: float, products: float, seconds: float, free: float) -> float:
+    """Share of the largest slowdown that repeated steps of these operations settle at, from 0 to 1."""
+    share = (products / max(seconds, 1e-12) / peak - free) / (FULL_SHARE - free)
+    return min(max(share, 0.0), 1.0)
+
+
+def throttle_fraction(seconds: float) -> float:
+    """Share of that slowdown that a single step reaches after a pause."""
+    turns = seconds / SETTLE_SECONDS
+    return 1.0 - (1.0 - math.exp(-turns)) / turns
+
+
+def throttle_decoding(gpu: Gpu, products: Any, seconds: Any) -> Any:
+    """The same of a step that only decodes, as one of many in a row; ``seconds`` leave attention and the head out.
+
+    Reading weights draws as much as multiplying, so there is no free share.
+    """
+    share = products / np.maximum(seconds, 1e-12) / gpu.dense_flops("bf16")
+    return 1.0 + limits_of(gpu).max_slowdown * np.clip(share / FULL_SHARE, 0.0, 1.0)
+
+
+def sustained(op: Op, gpu: Gpu, seconds: Quantity) -> Quantity:
+    """How many times longer than in a burst of ``seconds`` a kernel takes that is launched without a pause."""
+    narrow = op.family == "gemm" and weight_of(op.compute_dtype) < 1.0
+    found = SUSTAINED.get("gemm/narrow" if narrow else op.family)
+    if found is None:
+        return 1.0
+    free, full, lost = found
+    share = np.reshape(op.flops, np.shape(seconds)) / seconds / gpu.dense_flops(tensor_rate_of(op.compute_dtype))
+    longer: Quantity = 1.0 + lost * limits_of(gpu).max_slowdown * np.clip((share - free) / (full - free), 0.0, 1.0)
+    return longer
+
+
+def longest_limited(gpu: Gpu, products: Any) -> Any:
+    """Duration above which a step of these operations never reaches the limit."""
+    return products / (max(limits_of(gpu).unthrottled_load, 1e-6) * gpu.dense_flops("bf16"))
+
+
+def weight_of(dtype: str) -> float:
+    """What an operation of a format draws, as a share of a 16-bit one."""
+    return 1.0 if dtype in ("bf16", "fp16", "fp32", "tf32") else NARROW

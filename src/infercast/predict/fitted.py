@@ -1,4 +1,4 @@
-"""The fitted models in a file: archive of forests, names and hashes of their features, and the manifest."""
+"""Fitted models: gradient-boosted trees in plain numpy, the archive that holds them, and its manifest."""
 
 from __future__ import annotations
 
@@ -13,18 +13,189 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from infercast.errors import FileFormatError, InputError
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.family import Family
-from infercast.predict.forest import Array, Forest
 
-# What learned models are fed with: the names of their features, and the source that computes them.
+Array = npt.NDArray[Any]
+
+CHUNK = 32_768
+MANY = 2000  # Rows from which on trees are compared one after the other
+LARGE = 100  # Trees above which the leaves even of one row are added up as an array
+
+
+@dataclass(frozen=True)
+class Forest:
+    """A sum of oblivious trees: all nodes of one level ask the same question.
+
+    So a tree of depth d is d comparisons and a table of 2^d leaves, and a leaf's index is the answers read as bits. One
+    row is compared with all borders at once. For a few rows it is quicker to look up, for each feature, the bits that
+    its value decides in all trees: for each interval between two borders they are kept as one row of bytes. Many rows
+    are compared tree by tree, in chunks that stay in the processor's cache; the more alike the rows of a chunk are, the
+    fewer questions are left.
+    """
+
+    borders: tuple[Array, ...]  # For each feature, its borders in rising order (float32)
+    features: Array  # (trees, depth) which feature a level looks at
+    bins: Array
+    """(trees, depth) a level answers yes if the feature is above the border of this number, or no if there is none."""
+    leaves: Array  # (trees, 2^depth) what each tree adds; at most 256 leaves
+    bias: float
+
+    def without_logarithms(self, is_logarithm: Sequence[bool]) -> Forest:
+        """The same forest for features of which some come without their base-two logarithm."""
+        borders = (
+            np.exp2(_rounding_to(border)).astype(np.float32) if changed else border
+            for border, changed in zip(self.borders, is_logarithm, strict=True)
+        )
+        return replace(self, borders=tuple(borders))
+
+    def predict(self, features: Array) -> Array:
+        """The sum over all trees, for each row of a matrix of features."""
+        values = np.asarray(features, dtype=np.float32)
+        rows = len(values)
+        if rows == 1:
+            return np.array([self.predict_one(values[0].tolist())])
+        total = np.empty(rows)
+        for start in range(0, rows, CHUNK):
+            chunk = np.ascontiguousarray(values[start : start + CHUNK].T)
+            total[start : start + CHUNK] = self.predict_columns([*chunk], chunk.shape[1])
+        return total
+
+    def predict_columns(self, columns: Sequence[Array | float], rows: int, dtype: type = np.float64) -> Array:
+        """The same for a chunk of rows, given the columns of features, or one number where all rows agree."""
+        values = [np.asarray(column, dtype=np.float32) for column in columns]
+        return self._look_up(values, rows) if rows < MANY else self._ask(values, rows, dtype)
+
+    def predict_one(self, values: Sequence[float]) -> float:
+        """The sum over all trees for one row."""
+        asked, borders, leaves, first_leaves = self._for_one
+        index = np.packbits(np.array(values).take(asked) > borders)
+        added = leaves.take(index + first_leaves)
+        # Few are added up faster, and always were, one after the other.
+        return self.bias + (float(np.add.reduce(added)) if len(added) > LARGE else sum(added.tolist()))
+
+    def leaf_numbers(self, features: Array) -> Array:
+        """(rows, trees) which leaf each tree picks."""
+        values = np.asarray(features, dtype=np.float32)
+        return self._leaf_numbers([*values.T], len(values))
+
+    def _leaf_numbers(self, columns: Sequence[Array], rows: int) -> Array:
+        index = np.zeros((rows, self._tables[0][2].shape[1]), dtype=np.uint8)
+        for feature, borders, bits in self._tables:
+            index |= bits.take(np.searchsorted(borders, columns[feature]), axis=0)
+        return index[:, : len(self.leaves)]
+
+    def _look_up(self, columns: Sequence[Array], rows: int) -> Array:
+        trees, leaves = self.leaves.shape
+        places = self._leaf_numbers(columns, rows) + np.arange(0, trees * leaves, leaves, dtype=np.intp)
+        return np.asarray(self.bias + self.leaves.take(places).sum(axis=1, dtype=np.float64))
+
+    def _ask(self, columns: Sequence[Array], rows: int, dtype: type) -> Array:
+        """For many rows. What all rows answer alike is not asked, and trees with few questions left are joined."""
+        features, borders, places = self._questions
+        least, most = (np.array([end(column) for column in columns]) for end in (np.min, np.max))
+        is_yes, may_be_yes = least[features] > borders, most[features] > borders
+        firsts, patterns = (is_yes @ places).tolist(), ((is_yes ^ may_be_yes) @ places).tolist()
+        index, answers = np.empty(rows, dtype=np.uint8), np.empty(rows, dtype=np.bool_)
+        added: Array = np.empty(rows, dtype=dtype)
+        total: Array = np.full(rows, self.bias, dtype=dtype)
+        for asked, leaves in self._joined(firsts, patterns, dtype):
+            index.fill(0)
+            for tree, level in asked:
+                np.greater(columns[features[tree, level]], borders[tree, level, ...], out=answers)
+                np.add(index, index, out=index)
+                np.bitwise_or(index, answers.view(np.uint8), out=index)
+            np.take(leaves, index, out=added, mode="clip")
+            total += added
+        return total
+
+    def _joined(
+        self, firsts: list[int], patterns: list[int], dtype: type
+    ) -> Iterator[tuple[list[tuple[int, int]], Array]]:
+        """(tree, level) of up to 8 questions, and what each set of answers adds.
+
+        ``firsts`` are the leaves of each tree where all that is asked is answered no, ``patterns`` which levels ask.
+        """
+        asked: list[tuple[int, int]] = []
+        leaves: Array = np.zeros(1, dtype=dtype)
+        for tree, (own, first, pattern) in enumerate(zip(self.leaves, firsts, patterns, strict=True)):
+            levels, offsets = _asking(pattern)
+            if len(asked) + len(levels) > 8:
+                yield asked, leaves
+                asked, leaves = [], np.zeros(1, dtype=dtype)
+            asked.extend([(tree, level) for level in levels])
+            leaves = np.add.outer(leaves, own.take(offsets + first)).ravel()
+        yield asked, leaves
+
+    @cached_property
+    def _questions(self) -> tuple[Array, Array, Array]:
+        """(trees, depth) the features and borders of all levels, and the bits that these answer."""
+        features = self.features.astype(np.intp)
+        counts = np.array([len(each) for each in self.borders])
+        missing = np.full(1, np.inf, dtype=np.float32)
+        places = np.where(self.bins < counts[features], (np.cumsum(counts) - counts)[features] + self.bins, -1)
+        return features, np.concatenate([*self.borders, missing])[places], 1 << np.arange(features.shape[1])
+
+    @cached_property
+    def _for_one(self) -> tuple[Array, Array, Array, Array]:
+        """What `predict_one` needs: features and borders of 8 levels a tree, highest bit first; where leaves start."""
+        features, borders, _ = self._questions
+        trees, leaves = self.leaves.shape
+        missing = ((0, 0), (8 - features.shape[1], 0))
+        asked = np.pad(features[:, ::-1], missing).ravel()
+        above = np.pad(_rounding_to(borders[:, ::-1]), missing, constant_values=np.inf).ravel()
+        return asked, above, self.leaves.ravel().astype(np.float64), np.arange(0, trees * leaves, leaves, dtype=np.intp)
+
+    @cached_property
+    def _tables(self) -> list[tuple[int, Array, Array]]:
+        """For each feature that is used: its number, its borders, and the bits it sets between them.
+
+        Bits are a byte a tree and come in words of eight.
+        """
+        trees, depth = self.features.shape
+        features, values, _ = (each.ravel() for each in self._questions)
+        # Questions by feature and border: each different one sets bits in a row, below an empty row a feature.
+        order = np.lexsort((values, features))
+        asked, borders = features[order], values[order]
+        is_next = np.concatenate(([False], asked[1:] != asked[:-1]))
+        is_new = is_next | np.concatenate(([True], borders[1:] != borders[:-1]))
+        rows = np.cumsum(is_new) + np.cumsum(is_next)
+        bits = np.zeros((rows[-1] + 1, -(-trees // 8) * 8), dtype=np.uint8)
+        # No two levels of a tree set the same bit, so adding is as good as or.
+        np.add.at(bits.reshape(-1), rows * bits.shape[1] + order // depth, (1 << (order % depth)).astype(np.uint8))
+        words = bits.view(np.uint64)
+        firsts = np.flatnonzero(np.concatenate(([True], is_next[1:])))
+        tables = []
+        for first, end in zip(firsts.tolist(), [*firsts[1:].tolist(), len(order)], strict=True):
+            mine = slice(rows[first] - 1, rows[end - 1] + 1)
+            np.bitwise_or.accumulate(words[mine], axis=0, out=words[mine])
+            tables.append((int(asked[first]), borders[first:end][is_new[first:end]], bits[mine]))
+        return tables
+
+
+@cache
+def _asking(pattern: int) -> tuple[list[int], Array]:
+    """The levels of the bits set in a number, highest first, and what their answers add to a leaf's number."""
+    levels = [level for level in range(7, -1, -1) if pattern >> level & 1]
+    offsets = np.zeros(1, dtype=np.intp)
+    for level in levels:
+        offsets = np.add.outer(offsets, [0, 1 << level]).ravel()
+    return levels, offsets
+
+
+def _rounding_to(borders: Array) -> Array:
+    """The largest doubles that are still rounded to these single floats, and so are not above them."""
+    # In doubles: half of the least float32, above a border at zero, would be none.
+    half = 0.5 * np.spacing(np.where(np.isinf(borders), 0.0, np.abs(borders)).astype(np.float32)).astype(np.float64)
+    return np.asarray(borders.astype(np.float64) + half)
 
 
 PACKAGE = Path(__file__).parents[1]
@@ -37,14 +208,12 @@ class Inputs:
     """What all models of an artefact are fed with."""
 
     kind: str
-    features: dict[str, tuple[str, ...]]
-    """Sets of features by name ..."""
+    features: dict[str, tuple[str, ...]]  # Sets of features by name ...
     set_of: Callable[[str, str, str, str], str]
     """... and the one that a model has, by its family, GPU, engine and variant."""
-    sources: tuple[str, ...]
-    """Files of the package that compute them, or that say what they are computed from."""
+    sources: tuple[str, ...]  # Files of the package that compute them, or that say what they are computed from
     beside: Mapping[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
-    """Sets of features of the archives beside the main one, by their names."""
+    """Sets of features of the other archives, by their names."""
 
     def of(self, archive: str) -> Inputs:
         """What the models of an archive are fed with; an empty name is the main one's."""
@@ -107,12 +276,10 @@ def _source_hash(sources: tuple[str, ...]) -> str:
 
 @lru_cache
 def _physics_hash(sources: tuple[str, ...]) -> str:
-    parts = [f"{file.name}\n{_meaning(file.read_text(encoding='utf-8'), file.suffix)}" for file in _files(sources)]
+    files = [(file, file.read_text(encoding="utf-8")) for file in _files(sources)]
+    meanings = (code_of(t) if f.suffix == ".py" else json.dumps(tomllib.loads(t), sort_keys=True) for f, t in files)
+    parts = [f"{file.name}\n{meaning}" for (file, _), meaning in zip(files, meanings, strict=True)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def _meaning(text: str, suffix: str) -> str:
-    return code_of(text) if suffix == ".py" else json.dumps(tomllib.loads(text), sort_keys=True)
 
 
 def code_of(source: str) -> str:
@@ -135,12 +302,6 @@ def _is_docstring(node: Any) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-# Arrays in a zip of ``.npy`` files, found by name without reading the list of all of them.
-#
-# Python's own reader takes longer to list the eight hundred arrays of an artefact than to read the few that a run
-# needs.
-
-
 END, ENTRY, LOCAL = b"PK\x05\x06", b"PK\x01\x02", b"PK\x03\x04"
 """What the end of a zip, an entry of its list and a file in it begin with."""
 END_BYTES, ENTRY_BYTES, LOCAL_BYTES = 22, 46, 30
@@ -148,7 +309,9 @@ STORED, DEFLATED = 0, 8
 
 
 class Archive:
-    """The content of a ``.npz`` file."""
+    """Arrays of a ``.npz`` file, found by name: Python's own reader takes longer to list the eight hundred of an
+    artefact than to read the few that a run needs.
+    """
 
     def __init__(self, content: bytes | bytearray) -> None:
         end = content.rfind(END)
@@ -197,7 +360,7 @@ class Archive:
         raise KeyError(f"{name.decode()} is not a file in the archive")
 
 
-# What an artefact was fitted on, in a file beside it that people can read: ``kernels.toml`` for ``kernels.npz``.
+# What an artefact was fitted on, in a readable file next to it: ``kernels.toml`` for ``kernels.npz``.
 #
 # Loading compares it with the archive and with the code, and refuses what does not fit together: a forest that is fed
 # with other numbers than it learned from answers all the same, and is wrong.
@@ -226,7 +389,7 @@ def check_manifest(archive: Path, listed: bytes, inputs: Inputs) -> None:
         raise FileFormatError(archive, f"has no manifest {path.name} beside it; copy it along, or {AGAIN}") from None
     except (OSError, UnicodeDecodeError) as problem:
         raise FileFormatError(path, f"cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
-    # What is compared comes first; the rest is for people, and takes long to read.
+    # What is compared comes first; the rest takes long to read.
     head = _parsed(path, text.partition("\n[")[0])
     if head["kind"] != inputs.kind:
         raise FileFormatError(archive, f"holds {head['kind']}, where {inputs.kind} are needed")
@@ -301,7 +464,7 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
 
 
 def _difference(fitted: Any, computed: Mapping[str, Sequence[str]]) -> str:
-    """The first name that differs, for people."""
+    """The first name that differs, for a message."""
     for name, features in fitted.items():
         now = computed.get(name, ())
         for place in range(max(len(features), len(now))):
@@ -326,25 +489,10 @@ def _replace(path: Path, lines: Sequence[str]) -> None:
     os.replace(temporary, path)
 
 
-# The file that a fit leaves behind: a few dozen forests and where they come from. Numpy alone reads it.
-#
-# An artefact is a zip of arrays (``.npz``) with a JSON header that lists its models. It holds no code and nothing is
-# unpickled. Forests are read when they are first asked for.
-
-
 SCHEMA = 2
-UNREADABLE = (
-    OSError,
-    EOFError,
-    KeyError,
-    ValueError,
-    NotImplementedError,
-    struct.error,
-    zlib.error,
-)
+UNREADABLE = (OSError, EOFError, KeyError, ValueError, NotImplementedError, struct.error, zlib.error)
 """What reading a zip of arrays raises where it is cut short or overwritten."""
-POOLED = "*"
-"""In place of a GPU's name: a model of several GPUs, for those that were never measured."""
+POOLED = "*"  # In place of a GPU's name: a model of several GPUs, for those that were never measured
 
 
 class Entry(NamedTuple):
@@ -353,27 +501,25 @@ class Entry(NamedTuple):
     family: str
     gpu: str
     engine: str
-    variant: str
-    """Dtype, kernel or whatever else splits a family; empty where nothing does."""
+    variant: str  # Dtype, kernel or whatever else splits a family; empty where nothing does
     rows: int
-    offset: float
-    """Added to the forest's shrunken answer."""
-    shrink: float
-    """How much of the forest's answer is believed: 1 on the GPU it was fitted on."""
+    offset: float  # Added to the forest's shrunken answer
+    shrink: float  # How much of the forest's answer is believed: 1 on the GPU it was fitted on
     low: float
-    high: float
-    """10th and 90th percentile of log(measured / predicted) on rows that were held out."""
-    held_out_error: float
-    """Mean absolute error of latency on those rows, as a fraction."""
+    high: float  # 10th and 90th percentile of log(measured / predicted) on rows that were held out
+    held_out_error: float  # Mean absolute error of latency on those rows, as a fraction
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What a predictor looks a model up by."""
         return self.family, self.gpu, self.engine, self.variant
 
 
 class Artifact:
-    """Models by key, and the provenance of the whole."""
+    """The file that a fit leaves behind: a few dozen forests and where they come from. Numpy alone reads it.
+
+    An artefact is a zip of arrays (``.npz``) with a JSON header that lists its models. It holds no code and nothing is
+    unpickled. Forests are read when they are first asked for.
+    """
 
     def __init__(
         self,
@@ -402,7 +548,7 @@ class Artifact:
         return self.entries if beside is None else (*self.entries, *beside.entries)
 
     def _holding(self, family: str) -> Artifact | None:
-        """The archive beside this one that holds a family's models, opened when it is first asked for."""
+        """The other archive that holds a family's models, opened on first use."""
         archive = FAMILIES[family].archive if family in FAMILIES else ""
         if archive and archive not in self._beside:
             self._beside[archive] = self._open_beside(archive)
@@ -501,7 +647,7 @@ def save_artifact(
 ) -> None:
     """Write an artefact under a temporary name and move it into place, then its manifest with its ``origin``.
 
-    ``groups`` are the hashes of all groups of rows that were fitted on, so that nobody scores it on them unawares.
+    ``groups`` are the hashes of all groups of rows that were fitted on, which scores leave out.
     """
     header = {"schema": SCHEMA, **provenance, "models": [entry._asdict() for entry, _ in models]}
     arrays: dict[str, Any] = {"header": np.frombuffer(json.dumps(header, sort_keys=True).encode(), dtype=np.uint8)}

@@ -10,22 +10,18 @@ from infercast.bundled import read_data
 from infercast.hardware import Gpu
 from infercast.ops import Attention, Gemm, Op
 
-SWEEP = "sweep"
-"""Tables of `infercast measure`: whatever the engine runs, it runs in them."""
-DEFAULT_ENGINE = "vllm"
-"""Whose kernels are meant where no engine is named."""
-LATENT = "latent"
-"""The kernel of attention over a stored latent."""
+SWEEP = "sweep"  # Tables of `infercast measure`: whatever the engine runs, it runs in them
+DEFAULT_ENGINE = "vllm"  # The engine that is meant where none is named
+LATENT = "latent"  # The kernel of attention over a stored latent
 
 
-ANY = "any"
-"""In place of a kernel's name: a model of all kernels of a family, for one that nobody measured anywhere."""
+ANY = "any"  # In place of a kernel's name: a model of all kernels of a family, for one that was not measured anywhere
 BY_KERNEL = ("attention_prefill", "attention_decode", "moe", "gemm")
-"""Families whose efficiency is borrowed from the same kernel on another chip, else from all kernels with less trust."""
+"""Families that borrow their efficiency from the same kernel on another chip, else from all kernels with less trust."""
 
 
 def any_kernel(family: str, variant: str) -> str:
-    """The variant that stands for a kernel that nobody measured: all kernels of its format; empty where nothing may."""
+    """The variant that stands for an unmeasured kernel: all kernels of its format; empty where nothing may."""
     if family not in BY_KERNEL or variant == LATENT:
         return ""
     stored, named, _ = variant.partition("/")
@@ -35,7 +31,7 @@ def any_kernel(family: str, variant: str) -> str:
 
 
 def is_same_kernel(family: str, variant: str, other: str) -> bool:
-    """Whether two variants are of one kernel, or the second one's is not told."""
+    """Whether two variants are of one kernel, or the second names none."""
     if family not in BY_KERNEL or not other:
         return True
     first, second = (each.partition("/")[2] if family in ("moe", "gemm") else each for each in (variant, other))
@@ -82,7 +78,7 @@ def kernel_named(operator: str, name: str) -> str:
 
 
 def expert_kernel_named(name: str) -> str:
-    """Whose kernel for routed experts a table means by a name, or ``other``."""
+    """The kernel for routed experts that a table means by a name, or ``other``."""
     return kernel_named("moe", name) or "other"
 
 
@@ -91,31 +87,22 @@ def _facts() -> dict[str, Any]:
     return read_data("kernels.toml")
 
 
-# Kernel identity: which kernels an engine runs on an architecture, and whose measurements stand for them.
-
-
 class KernelProfile(NamedTuple):
     """An engine's choice of kernels."""
 
     title: str
-    tables: dict[str, tuple[str, ...]]
-    """For each family, whose measured kernels to use, first choice first."""
-    generations: dict[str, tuple[str, ...]]
-    """For each architecture, those whose GPUs run the same kernels at the same efficiency."""
-    experts: dict[str, dict[str, str]]
-    """For each architecture and format of weights, whose kernel multiplies routed experts."""
+    tables: dict[str, tuple[str, ...]]  # For each family, the engines with measured kernels to use, first choice first
+    generations: dict[str, tuple[str, ...]]  # For each architecture, those with the same kernels at the same efficiency
+    experts: dict[str, dict[str, str]]  # For each architecture and format of weights, the kernel of routed experts
     spread_experts: Mapping[str, dict[str, str]] = {}
     """The same of experts that are spread over GPUs, where it is another."""
     scans: Mapping[str, dict[str, str]] = {}
-    """For each architecture and kind of recurrence, whose kernel scans prompts, where it is not Triton's."""
+    """For each architecture and kind of recurrence, the library that scans prompts, where it is not Triton."""
     sparse: Mapping[str, dict[str, str]] = {}
-    """For each architecture, kind of sparse attention and format of its cache, whose kernel it is if not the usual."""
-    all_reduce: str = ""
-    """What tables call its own all-reduce."""
-    everywhere: tuple[str, ...] = ()
-    """Families whose kernels are the same on every architecture."""
+    """For each architecture, kind of sparse attention and format of its cache, the kernel if not the usual one."""
+    all_reduce: str = ""  # What tables call its own all-reduce
+    everywhere: tuple[str, ...] = ()  # Families with the same kernels on every architecture
     engine: str = ""
-    """Whose choice it is."""
     exceptions: Mapping[str, tuple[str, ...]] = {}
     """For an architecture, kernels (family or family/variant) that all measured GPUs stand for better than those."""
 

@@ -30,26 +30,19 @@ from infercast.predict.estimate import Estimate
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.family import Core, Family
 from infercast.predict.families.gemm import PRODUCTS, SHARES, Machine, products_of_sweep
-from infercast.predict.fitted import Entry
-from infercast.predict.forest import Forest
+from infercast.predict.fitted import Entry, Forest
 from infercast.predict.identity import ANY, SWEEP
 from infercast.predict.roofline import Floor
 
 if TYPE_CHECKING:
-    from infercast.predict.adjust.anchors import Correction
+    from infercast.predict.anchors import Correction
 
 
-# Arrays of very many shapes: equal ones are estimated once, and parts are small enough for the processor's cache.
-
-
-MANY = 4096
-"""Shapes from which on it is worth while."""
-PART = 16_384
-"""Shapes at once."""
+MANY = 4096  # Shapes from which on it is worth while
+PART = 16_384  # Shapes at once
 
 
 def are_many(size: Any) -> bool:
-    """Whether sizes are of so many shapes."""
     lengths = getattr(size, "keys", size)
     return isinstance(lengths, np.ndarray) and lengths.size >= MANY and len(lengths) > 1
 
@@ -92,9 +85,6 @@ def _distinct(sizes: Sequence[Array]) -> tuple[Sequence[Array], Array | None]:
     return [size.reshape(shape) for size in np.unravel_index(codes, spans)], which
 
 
-# Which model estimates a kind of operator on a GPU, and how far it is trusted.
-
-
 SIBLING_WIDENING = 1.3
 """How much wider a sibling's interval is: H100's rows by H200's models fall into their own 65 to 78 % of the time."""
 Value = TypeVar("Value")
@@ -134,14 +124,13 @@ def between_kernels(family: Family, variant: str) -> tuple[float, float]:
     return _by_variant(family.between_kernels, variant, (1.0, 0.0))
 
 
-class Choice(NamedTuple):
+class ModelChoice(NamedTuple):
     """The model that estimates a kind of operator, and by which tier it was found."""
 
     tier: str
     entry: Entry
     forest: Forest
-    known: Gpu | None = None
-    """The GPU that a sibling's model was fitted on."""
+    known: Gpu | None = None  # The GPU that a sibling's model was fitted on
     is_same_die: bool = False
     """Whether it multiplies as fast as the GPU that is asked for: the two differ in memory and links alone."""
     bounds: tuple[float, float] = (0.0, inf)
@@ -149,7 +138,7 @@ class Choice(NamedTuple):
 
     @property
     def is_new_kernel(self) -> bool:
-        """Whether nobody measured this kernel on any chip, so that others stand for it."""
+        """Whether this kernel was measured on no chip, so that others stand for it."""
         return self.entry.variant.rpartition("/")[2] == ANY
 
     @property
@@ -171,32 +160,30 @@ class Choice(NamedTuple):
         return trust_in(self.entry, same_die=self.is_same_die)
 
 
-def borrowed(gpu: Gpu, known: Gpu, entry: Entry, forest: Forest) -> Choice:
+def borrowed(gpu: Gpu, known: Gpu, entry: Entry, forest: Forest) -> ModelChoice:
     """A sibling's model for this GPU."""
     bounds = ratio_bounds(gpu, known) if FAMILIES[entry.family].is_chip_bound else (0.0, inf)
-    return Choice("sibling", entry, forest, known, is_same_die(gpu, known), bounds)
-
-
-#
-# ``longer`` and ``added`` are what other kernels of an engine cost a kernel, so a kernel alone has neither. r comes
-# from the best knowledge there is of the GPU. Where that is of a sibling, it answers for the same shape on itself, and
-# physics says how the two chips differ. One kernel is estimated in plain floats, which takes a twentieth of the time of
-# an array of one.
+    return ModelChoice("sibling", entry, forest, known, is_same_die(gpu, known), bounds)
 
 
 WARM_BELIEF = 6.0
 """Power of the share of an engine's time that a table's physics takes, by which its residual is believed."""
 
 
-class Kernels:
-    """What all of them share is worked out once."""
+class KernelModel:
+    """Estimates kernels of one kind on one GPU: seconds = physics x exp(residual) x longer + added.
+
+    ``longer`` and ``added`` are what other kernels of an engine cost a kernel, so a kernel alone has neither. The
+    residual is the chosen model's. A sibling's model answers for the same shape on the sibling, and physics says how
+    the two chips differ.
+    """
 
     def __init__(
         self,
         family: Family,
         op: Op,
         gpu: Gpu,
-        choice: Choice | None,
+        choice: ModelChoice | None,
         *,
         engine: bool,
         alone: bool = False,
@@ -308,7 +295,7 @@ class Kernels:
         return low, high
 
     def _physics(self, op: Op, gpu: Gpu, size: Any) -> Physics:
-        """Those who ask for one kernel after the other mostly change what a step decides: the last core is kept."""
+        """Successive kernels mostly differ in what a step decides, so the last core is kept."""
         key = self._family.core_key(op)
         known, core = self._cores.get(gpu.name, (None, None))
         if core is None or core.gpu is not gpu or key is None or known != key:
@@ -338,17 +325,13 @@ def _bound(terms: dict[str, Number]) -> Any:
     return np.array([*terms])[np.argmax(np.stack(np.broadcast_arrays(*terms.values())), axis=0)]
 
 
-# Matrix products of one format on one GPU: asked for by the million, so that many are taken in single precision.
+MANY_PRODUCTS = 4096  # Products from which on single precision is used
 
 
-MANY_PRODUCTS = 4096
-"""Products from which on single precision is used."""
-
-
-class Products(Kernels):
+class GemmModel(KernelModel):
     """As other kernels, but features are never put side by side, and chunks of them stay in the processor's cache."""
 
-    def __init__(self, family: Family, op: Any, gpu: Gpu, choice: Choice | None, **conditions: Any) -> None:
+    def __init__(self, family: Family, op: Any, gpu: Gpu, choice: ModelChoice | None, **conditions: Any) -> None:
         super().__init__(family, op, gpu, choice, **conditions)
         if choice is not None and family.timed_by is not None:
             op = family.timed_by(op, choice.entry.engine)
@@ -361,7 +344,6 @@ class Products(Kernels):
             self._forest = choice.forest.without_logarithms(logarithmic)
 
     def estimate(self, op: Op, size: tuple[Size, Size, Size]) -> Estimate:
-        """One launch of each; ``size`` is m, n and k."""
         if not _are_numbers(*size):
             if np.broadcast(*size).size != 1:
                 return self._estimate_many(op, *size)

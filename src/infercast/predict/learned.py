@@ -1,8 +1,9 @@
-"""The learned predictor: which model estimates an operator on a GPU, on what basis, and the default one."""
+"""The learned predictor: which model estimates an operator on a GPU, on what basis, and on changed or limited chips."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import expm1
@@ -11,16 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from infercast.bundled import DATA
+from infercast.bundled import DATA, read_data
 from infercast.errors import UnknownNameError
 from infercast.hardware import Gpu, load_gpu
+from infercast.hardware.gpu import has_at_least
 from infercast.hardware.load import by_kernels, is_modelled
 from infercast.ops import Attention, Gemm, MoE, Op
 from infercast.ops.op import Quantity, tensor_rate_of
-from infercast.predict.adjust.ordering import at_most, ordering
-from infercast.predict.adjust.overlap import join, padded_seconds, split_batch, together
-from infercast.predict.estimate import Estimate
-from infercast.predict.families import families_of, family_of
+from infercast.predict.board_power import limits_of
+from infercast.predict.estimate import SOURCES, Estimate, join, padded_seconds, together
+from infercast.predict.families import families_of, family_of, split_batch
 from infercast.predict.families.family import Family
 from infercast.predict.fitted import POOLED, Artifact, load_artifact
 from infercast.predict.identity import (
@@ -33,25 +34,115 @@ from infercast.predict.identity import (
     kernel_of,
     kernel_profile,
 )
-from infercast.predict.kernels import SIBLING_WIDENING, Choice, Kernels, Products, borrowed
-from infercast.predict.roofline import PUBLISHED, Predictor, Roofline, Typical
+from infercast.predict.kernels import (
+    SIBLING_WIDENING,
+    GemmModel,
+    KernelModel,
+    ModelChoice,
+    borrowed,
+    is_same_die,
+    trust_in,
+)
+from infercast.predict.roofline import PUBLISHED, Adjusted, Floor, Predictor, Roofline, Typical
 
 if TYPE_CHECKING:
-    from infercast.predict.adjust.anchors import Correction
+    from infercast.predict.anchors import Correction
 
 
-# Which model estimates a kind of operator on a GPU: one protocol of measuring at a time, the best tier within it.
+class Bound(NamedTuple):
+    """Kernels of an architecture that take at most a share of what they take on a GPU with less of everything."""
+
+    kernels: str
+    of: tuple[str, ...]  # Families, or family/format
+    gpu: str
+    share: float
+    why: str
 
 
-class Chooser:
+class Slower(NamedTuple):
+    """Families that are slower on a newer architecture than on an older one, as measured."""
+
+    kernels: tuple[str, ...]
+    than: tuple[str, ...]
+    families: tuple[str, ...]
+    up_to: float
+    why: str
+
+    def speaks_of(self, gpu: Gpu, other: Gpu, family: str) -> bool:
+        """Whether it says why the first is slower than the second."""
+        return gpu.kernels in self.kernels and other.kernels in self.than and family in self.families
+
+
+class Ordering(NamedTuple):
+    bounds: tuple[Bound, ...]
+    slower: tuple[Slower, ...]
+
+    def lesser(self, op: Op, gpu: Gpu) -> tuple[Gpu, float] | None:
+        """A GPU and a share of its time that bounds this operator's on ``gpu`` from above, if there is one."""
+        for bound in self.bounds:
+            if bound.kernels == gpu.kernels:
+                family, other = family_of(op).name, load_gpu(bound.gpu)
+                if not {family, f"{family}/{op.compute_dtype}"}.isdisjoint(bound.of) and has_at_least(gpu, other):
+                    return other, bound.share
+        return None
+
+    def notes(self, gpus: Sequence[Gpu]) -> Iterator[str]:
+        """For a comparison of these GPUs: what is known to be out of order, and what was put in order."""
+        for bound in self.bounds:
+            names = [gpu.name for gpu in gpus if gpu.kernels == bound.kernels]
+            if names:
+                most = f"estimated at most at {bound.share:g} of {bound.gpu}"
+                yield f"{_listed(bound.of)} on {', '.join(names)} are {most}: {bound.why}."
+        for each in self.slower:
+            pairs = [(a, b) for a in gpus for b in gpus if any(each.speaks_of(a, b, name) for name in each.families)]
+            pairs = [(a, b) for a, b in pairs if a is not b and has_at_least(a, b)]
+            if pairs:
+                newer, older = (dict.fromkeys(gpu.name for gpu in side) for side in zip(*pairs, strict=True))
+                compared = f"{', '.join(newer)} than on {', '.join(older)}"
+                yield f"{_listed(each.families)} may be slower on {compared}: {each.why}."
+
+
+def at_most(own: Estimate, seconds: Quantity) -> Estimate:
+    """The same, brought down to ``seconds`` where that is less. Its interval moves along, but still holds the first."""
+    ratio = np.minimum(1.0, seconds / own.seconds)
+    if np.ndim(own.seconds) == 0:
+        ratio = float(ratio)
+    high: Any = np.where(ratio < 1.0, np.maximum(own.high * ratio, own.seconds), own.high)
+    return replace(own.scaled(ratio), high=high if np.ndim(high) else float(high))
+
+
+@lru_cache
+def ordering() -> Ordering:
+    values = read_data(f"engines/{DEFAULT_ENGINE}/ordering.toml")
+    return Ordering(
+        tuple(Bound(**each) for each in values["at_most"]), tuple(Slower(**each) for each in values["slower"])
+    )
+
+
+WORDS = {
+    "gemm/fp8": "fp8 products",
+    "gemm/fp8_block": "block-scaled products",
+    "gemm/nvfp4": "nvfp4 products",
+    "moe": "experts",
+    "collective": "collectives",
+    "attention_prefill": "attention over short prompts",
+}
+
+
+def _listed(names: Sequence[str]) -> str:
+    words = [WORDS.get(name, name) for name in names]
+    return ", ".join(words).capitalize()
+
+
+class ModelSelector:
     """Models of an artefact for an engine's kernels."""
 
     def __init__(self, artifact: Artifact, profile: KernelProfile, *, tier: str | None, as_tabled: bool) -> None:
         """``tier`` keeps better ones from being used; ``as_tabled`` leaves out what no table has."""
         self._artifact, self._profile, self._tier, self._as_tabled = artifact, profile, tier, as_tabled
-        self._choices: dict[tuple[str, str, tuple[str, ...], tuple[str, ...]], Choice | None] = {}
+        self._choices: dict[tuple[str, str, tuple[str, ...], tuple[str, ...]], ModelChoice | None] = {}
 
-    def choose(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Choice | None:
+    def choose(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> ModelChoice | None:
         """The best model for this kind of operator on this GPU; None where no measured kernel is like it."""
         family = family_of(op)
         if not family.is_measured(op, gpu):
@@ -65,7 +156,7 @@ class Chooser:
 
     def _candidates(
         self, family: str, gpu: Gpu, variants: tuple[str, ...], engines: tuple[str, ...]
-    ) -> Iterator[Choice]:
+    ) -> Iterator[ModelChoice]:
         """Models that could serve, best first."""
         others = tuple(dict.fromkeys(filter(None, (any_kernel(family, each) for each in variants if each))))
         known = {entry.variant for entry in self._artifact.entries_of(family) if entry.family == family}
@@ -84,11 +175,11 @@ class Chooser:
                     found = self._artifact.find(family, name, engine, variant)
                     if found is None:
                         continue
-                    yield borrowed(gpu, load_gpu(name), *found) if tier == "sibling" else Choice(tier, *found)
+                    yield borrowed(gpu, load_gpu(name), *found) if tier == "sibling" else ModelChoice(tier, *found)
         for engine, variant in product((each for each in engines if each != SWEEP), others):
             # What was learned of other kernels is half believed, within a wider interval.
             if found := self._artifact.find(family, POOLED, engine, variant):
-                yield Choice("unseen", *found)
+                yield ModelChoice("unseen", *found)
 
     def _is_borrowed(self, family: str, engine: str, asked: str, variant: str) -> bool:
         """Whether a model is of the kernel that is asked for; each engine writes its own for Triton."""
@@ -113,17 +204,16 @@ class Chooser:
         yield "unseen", [POOLED]
 
 
-# Tiers, best first: *measured* (the GPU's own rows), *sibling* (a GPU of the same architecture), *unseen* (a model of
-# several GPUs, for one that nobody measured). A kernel without any model is estimated by its physics alone and says
-# so.
-
-
-ESTIMATORS: dict[str, type[Kernels]] = {"gemm": Products}
+ESTIMATORS: dict[str, type[KernelModel]] = {"gemm": GemmModel}
 """Families that are asked for so often that they have an estimator of their own."""
 
 
 class Learned:
-    """Estimates operators with an artefact, falling back to what is typical where it has nothing to say."""
+    """Estimates operators with an artefact, falling back to what is typical where it has nothing to say.
+
+    Tiers, best first: *measured* (the GPU's own rows), *sibling* (a GPU of the same architecture), *unseen* (a model of
+    several GPUs, for an unmeasured one). A kernel without any model is estimated by its physics alone and says so.
+    """
 
     is_cheap = False
     is_bound = False
@@ -150,15 +240,15 @@ class Learned:
         self._corrections = corrections or {}
         self._profile = profile
         self._fallback = Typical()
-        self._chooser = Chooser(artifact, profile, tier=tier, as_tabled=as_tabled)
+        self._chooser = ModelSelector(artifact, profile, tier=tier, as_tabled=as_tabled)
         self.choose = self._chooser.choose
-        self._kinds: dict[object, Kernels] = {}
+        self._kinds: dict[object, KernelModel] = {}
         self._ordering = ordering()
         self._bounded = {bound.kernels for bound in self._ordering.bounds}
         self._lessers: dict[object, tuple[Gpu, tuple[Gpu, float] | None]] = {}
 
     def describe(self, gpu: Gpu) -> str:
-        """For people: what its estimates on this GPU rest on."""
+        """What its estimates on this GPU rest on, in words."""
         if not is_modelled(gpu):
             return self._fallback.describe(gpu)
         measured = {entry.gpu for entry in self._artifact.entries}
@@ -211,7 +301,7 @@ class Learned:
         return seconds
 
     def _lesser(self, op: Op, gpu: Gpu) -> tuple[Gpu, float] | None:
-        """The GPU of whose time a share bounds this one's; None for most, and for what a sweep of its own tells."""
+        """A GPU and a share of its time that bounds this one's; None for most, and where it has a sweep of its own."""
         if gpu.kernels not in self._bounded or self._as_tabled:
             return None
         key = (id(gpu), op.family, getattr(op, "dtype", ""))
@@ -230,7 +320,7 @@ class Learned:
         if not is_modelled(gpu):
             return self._fallback.explain(op, gpu)
         family = family_of(op)
-        return self._made(Kernels, family, op, gpu, None).explain(op, family.sizes(op))
+        return self._made(KernelModel, family, op, gpu, None).explain(op, family.sizes(op))
 
     def _sized(self, op: Op) -> list[tuple[Op, Any]]:
         """An operator or its two halves, each with what a step decides of it: in plain floats if it is one kernel."""
@@ -241,13 +331,13 @@ class Learned:
         prompts, decodes = family.split(op)
         return [(op, family.sizes(op))] if decodes is None else [*self._sized(prompts), *self._sized(decodes)]
 
-    def _kernels(self, op: Op, gpu: Gpu, size: Any, variants: tuple[str, ...] | None = None) -> Kernels:
+    def _kernels(self, op: Op, gpu: Gpu, size: Any, variants: tuple[str, ...] | None = None) -> KernelModel:
         """What estimates kernels of this kind on this GPU."""
         family = family_of(op, size)
         key = (id(gpu), family.name, *family.kind(op), variants)
         kernels = self._kinds.get(key)
         if kernels is None:
-            make = Kernels if self._corrections else ESTIMATORS.get(family.name, Kernels)
+            make = KernelModel if self._corrections else ESTIMATORS.get(family.name, KernelModel)
             kernels = self._made(make, family, op, gpu, variants)
             self._kinds[key] = kernels  # it holds the GPU, so that no other one takes its id
         return kernels
@@ -257,7 +347,9 @@ class Learned:
         named = variants or family.variants(op, gpu, self._profile)
         return next((found for each in named if (found := self._corrections.get((family.name, each)))), None)
 
-    def _made(self, make: type[Kernels], family: Family, op: Op, gpu: Gpu, variants: tuple[str, ...] | None) -> Kernels:
+    def _made(
+        self, make: type[KernelModel], family: Family, op: Op, gpu: Gpu, variants: tuple[str, ...] | None
+    ) -> KernelModel:
         choice = self.choose(op, gpu, variants)
         correction = self._correction(family, op, gpu, variants) if self._corrections else None
         first = (variants or family.variants(op, gpu, self._profile) or ("",))[0]
@@ -272,15 +364,13 @@ class Learned:
 
 
 TYPICAL_ERROR = 0.5
-"""Of GPUs whose kernels nobody measured: about what the roofline at typical efficiencies misses other vendors' by."""
+"""Of GPUs without measured kernels: about what the roofline at typical efficiencies misses other vendors' by."""
 LEFT_OUT, NEW = 0.11, 0.17
 """What a kernel that one other chip has, and a new one, are taken to be off by at least: the upper end of what
 attention on A100, L40S and H200 showed when each was left out (known 9 to 12 %, new 12 to 17 %; docs/predict.md). One
-chip's rows alone cannot tell."""
-WITHIN = 1.2816
-"""Standard deviations from the middle to either end of an 80 % interval; the mean miss is 0.8 of one."""
-ANNOUNCED = 0.3
-"""Of a GPU that is announced only, whose engines will run other kernels than the ones that stand for them: a guess."""
+chip's rows alone do not show it."""
+WITHIN = 1.2816  # Standard deviations from the middle to either end of an 80 % interval; the mean miss is 0.8 of one
+ANNOUNCED = 0.3  # Of a GPU that is announced only and will run other kernels than those that stand for them: a guess
 STATUSES = {
     "measured": "measured",
     "sibling": "known kernel",
@@ -293,27 +383,21 @@ STATUSES = {
 }
 
 
-class Known(NamedTuple):
+class KnownKernel(NamedTuple):
     """One kind of kernel on a GPU."""
 
-    kind: str
-    """For people: what it computes, in which format."""
-    kernel: str
-    """Its name where it has one, else empty."""
-    status: str
-    """A key of ``STATUSES``."""
-    chips: tuple[str, ...]
-    """GPUs whose rows the estimate rests on."""
-    error: float
-    """Mean absolute error of latency to be expected, as a share."""
+    kind: str  # What it computes, in which format
+    kernel: str  # Its name where it has one, else empty
+    status: str  # A key of ``STATUSES``
+    chips: tuple[str, ...]  # GPUs with the rows that the estimate rests on
+    error: float  # Mean absolute error of latency to be expected, as a share
 
     @property
     def words(self) -> str:
-        """For people: how it is known."""
         return STATUSES[self.status]
 
 
-def known_kernels(gpu: Gpu, artifact: Artifact, profile: KernelProfile) -> list[Known]:
+def known_kernels(gpu: Gpu, artifact: Artifact, profile: KernelProfile) -> list[KnownKernel]:
     """All kinds that language models are made of, in formats that the GPU computes in."""
     predictor = Learned(artifact, profile)
     return [_known(kind, op, gpu, predictor, artifact, profile) for kind, op in _kinds(gpu)]
@@ -329,75 +413,61 @@ def _kinds(gpu: Gpu) -> Iterator[tuple[str, Op]]:
         yield f"attention over prompts, {kv_dtype} cache", Attention(long, long, 32, 8, 128, 128, kv_dtype=kv_dtype)
     for kv_dtype in stored:
         yield f"decoding, {kv_dtype} cache", Attention(one, long, 32, 8, 128, 128, kv_dtype=kv_dtype)
-    for dtype, weight in (
-        ("bf16", "bf16"),
-        ("fp8", "fp8"),
-        ("fp8_block", "fp8_block"),
-        ("bf16", "int4"),
-        ("nvfp4", "nvfp4"),
-    ):
+    narrow = (("bf16", "int4"), ("nvfp4", "nvfp4"))
+    for dtype, weight in (*((each, each) for each in ("bf16", "fp8", "fp8_block")), *narrow):
         if gpu.supports(tensor_rate_of(dtype)):
             yield f"experts, {weight}", MoE(256, 2048, 768, 128, 8, dtype=dtype, weight_dtype=weight)
 
 
-def _known(kind: str, op: Op, gpu: Gpu, predictor: Learned, artifact: Artifact, profile: KernelProfile) -> Known:
+def _known(kind: str, op: Op, gpu: Gpu, predictor: Learned, artifact: Artifact, profile: KernelProfile) -> KnownKernel:
     family = family_of(op)
     kernel = kernel_of(op, gpu, profile.engine) or family.variants(op, gpu, profile)[0].partition("/")[2]
-    if not is_modelled(gpu):
-        return _of_others(Known(kind, kernel, Typical().source_of(op, gpu), (), TYPICAL_ERROR), op, gpu)
-    known = _of_chosen(Known(kind, kernel, "", (), 0.0), op, gpu, predictor, artifact)
-    return known._replace(status="announced", error=ANNOUNCED) if gpu.announced else known
+    known = KnownKernel(kind, kernel, "physics", (), _mean_miss(family.interval))
+    if is_modelled(gpu):
+        known = _of_chosen(known, predictor.choose(op, gpu), gpu, artifact)
+        return known._replace(status="announced", error=ANNOUNCED) if gpu.announced else known
+    # Physics does not know its kernels: what published rows and runs leave, if there are any.
+    typical = Typical()
+    source, reached = typical.source_of(op, gpu), typical.reached(op, gpu)
+    return known._replace(
+        status=source, error=_mean_miss((reached.low, reached.high)) if source == PUBLISHED else TYPICAL_ERROR
+    )
 
 
-def _of_others(known: Known, op: Op, gpu: Gpu) -> Known:
-    """Of a GPU whose kernels physics does not know: by the interval that published rows and runs leave, if any."""
-    if known.status != PUBLISHED:
-        return known
-    reached = Typical().reached(op, gpu)
-    return known._replace(error=0.8 * expm1((reached.high - reached.low) / 2.0 / WITHIN))
+def _mean_miss(interval: tuple[float, float]) -> float:
+    """Mean error of estimates with this 80 % interval of logarithms."""
+    low, high = interval
+    return 0.8 * expm1((high - low) / 2.0 / WITHIN)
 
 
-def _of_chosen(known: Known, op: Op, gpu: Gpu, predictor: Learned, artifact: Artifact) -> Known:
-    """By the model that estimates it."""
-    kind, kernel, choice = known.kind, known.kernel, predictor.choose(op, gpu)
+def _of_chosen(known: KnownKernel, choice: ModelChoice | None, gpu: Gpu, artifact: Artifact) -> KnownKernel:
     if choice is None:
-        low, high = family_of(op).interval
-        return Known(kind, kernel, "physics", (), 0.8 * expm1((high - low) / 2.0 / WITHIN))
+        return known
     error = choice.entry.held_out_error
     if choice.tier == "measured":
-        return Known(kind, kernel, "measured", (gpu.name,), error)
-    stands_for_another = choice.entry.variant.endswith("/triton") and kernel not in ("triton", "")
+        return known._replace(status="measured", chips=(gpu.name,), error=error)
+    stands_for_another = choice.entry.variant.endswith("/triton") and known.kernel not in ("triton", "")
+    chips = _chips(choice, artifact) if choice.known is None else (choice.known.name,)
     if choice.known is not None and not stands_for_another:
         error = SIBLING_WIDENING * error
-        return Known(
-            kind,
-            kernel,
-            "sibling",
-            (choice.known.name,),
-            error if choice.known.kernels == gpu.kernels else max(error, LEFT_OUT),
-        )
-    chips = _chips(choice, artifact) if choice.known is None else (choice.known.name,)
+        error = error if choice.known.kernels == gpu.kernels else max(error, LEFT_OUT)
+        return known._replace(status="sibling", chips=chips, error=error)
     if choice.is_new_kernel or stands_for_another:
-        return Known(kind, kernel, "new", chips, max(error, NEW))
-    return Known(kind, kernel, "known", chips, error if len(chips) > 1 else max(error, LEFT_OUT))
+        return known._replace(status="new", chips=chips, error=max(error, NEW))
+    return known._replace(status="known", chips=chips, error=error if len(chips) > 1 else max(error, LEFT_OUT))
 
 
-def _chips(choice: Choice, artifact: Artifact) -> tuple[str, ...]:
-    """GPUs whose rows a pooled model was learned from."""
-    entry = choice.entry
+def _chips(choice: ModelChoice, artifact: Artifact) -> tuple[str, ...]:
+    """GPUs that a pooled model was learned from."""
+    entry, is_new = choice.entry, choice.is_new_kernel
     prefix = entry.variant.rpartition("/")[0]
-    own = (
-        each for each in artifact.entries_of(entry.family) if (each.family, each.engine) == (entry.family, entry.engine)
-    )
-    same = (
-        each
-        for each in own
-        if each.variant == entry.variant or (choice.is_new_kernel and each.variant.startswith(prefix))
-    )
+    entries = artifact.entries_of(entry.family)
+    own = (each for each in entries if (each.family, each.engine) == (entry.family, entry.engine))
+    same = (each for each in own if each.variant == entry.variant or (is_new and each.variant.startswith(prefix)))
     return tuple(sorted({each.gpu for each in same} - {POOLED}))
 
 
-def in_short(kernels: list[Known]) -> str:
+def in_short(kernels: list[KnownKernel]) -> str:
     """One sentence of how many are known how well; empty where all were measured on the GPU itself."""
     parts = []
     for words in dict.fromkeys(STATUSES.values()):
@@ -407,9 +477,6 @@ def in_short(kernels: list[Known]) -> str:
             few = " to ".join(ends)
             parts.append(f"{words}: {len(errors)} of {len(kernels)} kinds, expected error {few} %")
     return "; ".join(parts)
-
-
-# The predictor that every command uses unless it is told otherwise.
 
 
 PREDICTORS = ("learned", "roofline")
@@ -429,3 +496,90 @@ def make_predictor(name: str = "learned", engine: str = DEFAULT_ENGINE) -> Predi
     if name.endswith(".npz"):
         return Learned(load_artifact(Path(name)), kernel_profile(engine))
     raise UnknownNameError("predictor", name, PREDICTORS, hint=", or the path of an artefact (.npz)")
+
+
+RATES = (
+    "sms", "boost_clock", "fma_flops", "special_rate", "dram_bandwidth", "l2_bandwidth",
+    "nvlink_bandwidth", "pcie_bandwidth", "network_bandwidth",
+)  # fmt: skip
+
+
+class Changed(Adjusted):
+    """As a sibling is estimated, with the unchanged chip as the sibling: its kernels and efficiency, other physics."""
+
+    def __init__(self, predictor: Predictor, real: Gpu) -> None:
+        """``real`` is the chip that the predictor knows."""
+        super().__init__(predictor)
+        self._real = real
+
+    def describe(self, gpu: Gpu) -> str:
+        return f"{self._predictor.describe(self._real)}, times what physics says of the changes"
+
+    def estimate(self, op: Op, gpu: Gpu) -> Estimate:
+        known = self._predictor.estimate(op, self._real)
+        if self.is_cheap or not is_modelled(gpu):
+            return self._predictor.estimate(op, gpu)
+        seconds: Any = self.seconds(op, gpu)
+        if np.ndim(known.seconds) == 0:
+            seconds = float(np.ravel(seconds)[0])
+        low, high = (seconds * (end / known.seconds) ** SIBLING_WIDENING for end in (known.low, known.high))
+        source = max(known.source, "sibling", key=SOURCES.index)
+        bound = self._predictor.estimate(op, gpu).bound
+        return replace(known, seconds=seconds, low=low, high=high, source=source, bound=bound)
+
+    def seconds(self, op: Op, gpu: Gpu) -> Quantity:
+        if self.is_cheap or not is_modelled(gpu):
+            return self._predictor.seconds(op, gpu)
+        prompts, decodes = split_batch(op)
+        if decodes is not None:
+            return np.asarray(
+                together(self.seconds(prompts, gpu), self.seconds(decodes, gpu), padded=padded_seconds(decodes, gpu))
+            )
+        family = family_of(op)
+        here, there = (family.physics(op, chip, engine=True).seconds for chip in (gpu, self._real))
+        ratio = np.clip((here / there) ** self._trust(op, gpu), *_bounds(gpu, self._real))
+        seconds = np.ravel(self._predictor.seconds(op, self._real)) * ratio
+        return np.asarray(Floor(op, gpu)(op, family.sizes(op), seconds))
+
+    def _trust(self, op: Op, gpu: Gpu) -> float:
+        """How far physics is believed, by what the real chip's estimate rests on."""
+        choice = self._predictor.choose(op, self._real) if isinstance(self._predictor, Learned) else None
+        return 1.0 if choice is None else trust_in(choice.entry, same_die=is_same_die(gpu, self._real))
+
+
+def _bounds(gpu: Gpu, real: Gpu) -> tuple[float, float]:
+    """No kernel gains more than the resource that grew most, or loses more than by the one that shrank most.
+
+    The physics may choose other tiles and overshoot. A larger cache can do more than its size says.
+    """
+    if gpu.l2_bytes != real.l2_bytes:
+        return 0.0, np.inf
+    rates = [getattr(gpu, name) / getattr(real, name) for name in RATES if getattr(real, name) > 0]
+    rates.append(gpu.dense_flops("bf16") / real.dense_flops("bf16"))
+    return 1.0 / max(1.0, *rates), 1.0 / min(1.0, *rates)
+
+
+class PowerLimited(Adjusted):
+    """All kernels longer by one factor: the board's limit is below what reading memory draws."""
+
+    def __init__(self, predictor: Predictor, slower: float) -> None:
+        super().__init__(predictor)
+        self._slower = slower
+
+    def describe(self, gpu: Gpu) -> str:
+        return f"{self._predictor.describe(gpu)}, {self._slower:.2f} times as long under the power limit"
+
+    def estimate(self, op: Op, gpu: Gpu) -> Estimate:
+        found = self._predictor.estimate(op, gpu).scaled(self._slower)
+        return replace(found, source=max(found.source, "sibling", key=SOURCES.index))
+
+    def seconds(self, op: Op, gpu: Gpu) -> Quantity:
+        return self._slower * self._predictor.seconds(op, gpu)
+
+
+def power_limited(predictor: Predictor, gpu: Gpu) -> Predictor:
+    """The same predictor for a GPU that an operator holds back (`hardware.limited`), itself for one that runs free."""
+    if gpu.clock_limit and gpu.unlimited is not None:
+        predictor = Changed(predictor, gpu.unlimited)
+    slower = limits_of(gpu).always
+    return PowerLimited(predictor, 1.0 + slower) if slower else predictor

@@ -14,37 +14,27 @@ import numpy.typing as npt
 from infercast.bundled import DATA
 from infercast.hardware import Gpu
 from infercast.ops import Gemm, Op
-from infercast.ops.elementwise import quantise
-from infercast.ops.op import BYTES, tensor_rate_of
+from infercast.ops.op import BYTES, quantise, tensor_rate_of
 from infercast.predict.array_api import miss_share
 from infercast.predict.board_power import BoardPower, board_power, work_of
-from infercast.predict.fitted import Artifact, Inputs, load_artifact
-from infercast.predict.forest import Forest
-
-# Kernels repeated in a loop while a meter is read: their power by physics, and what a learner of readings may know.
-#
-# A published table repeats a launch at most `MOST_LAUNCHES` times, with the same operands. So what is small stays in
-# L2, and loops of short kernels are over before the meter, which gives the mean of the last second, has seen them
-# alone. A loop that lasts longer than `METER_SECONDS` is *settled*. Rows of whole modules have several operators.
-
+from infercast.predict.fitted import Artifact, Forest, Inputs, load_artifact
 
 Array = npt.NDArray[Any]
 
-PARTS = ("active_watts", "flop", "dram", "l2")
-"""What of a board the energy of a launch is a sum of."""
+PARTS = ("active_watts", "flop", "dram", "l2")  # What of a board the energy of a launch is a sum of
 MOST_LAUNCHES, METER_SECONDS = 3000, 1.3
+DEFAULT_KERNEL = 0.0  # The number that a fit gives the default engine's kernel of a family
 CONSTANT = {"mla": (0.33, 0.5), "sparse_attention": (0.33, 0.5)}
 """Tables of whole modules fill weights and caches with one number (aiconfigurator, collect_mla_module.py), so that
 hardly a bit changes: share of the energy of an operation, as counted on zeros, and of a byte, which is assumed."""
 COPIES, COPIED = 6, ("bf16", "fp8")
 """Copies of the weights that tables of the default engine's products go round, and in which formats."""
-KEPT, SHARPNESS = 0.55, 4.0
-"""Share of L2 that holds what a loop comes back to, and how sharp that is."""
+KEPT, SHARPNESS = 0.55, 4.0  # Share of L2 that holds what a loop comes back to, and how sharp that is
 SIZES = (
     *("m", "n", "k", "tokens", "hidden", "inter", "experts", "topk", "local_experts", "heads", "kv_heads", "head_dim"),
     *("window", "images", "rows", "read_per_row", "chunk", "channels", "queries", "keys", "sequences"),
 )
-"""What operators are told apart by."""
+"""Sizes that distinguish operators."""
 FEATURES = (
     *("log_loop", "raw_share", *(f"{name}_share" for name in PARTS), *(f"log2_{name}" for name in SIZES)),
     *("rate_bits", "weight_bits", "kv_bits", "operators", "updates", "kernel"),
@@ -53,16 +43,17 @@ FEATURES = (
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """Loops of kernels of one family on one GPU, one element each."""
+    """Kernels of one family on one GPU, each repeated in a loop while a meter is read.
 
-    parts: Array
-    """What each of a board's four numbers is multiplied by in the energy of a launch."""
-    seconds: Array
-    """Of a launch."""
-    lasts: Array
-    """Seconds that a loop lasts at most."""
-    shape: Array
-    """What a kernel is told apart by."""
+    A published table repeats a launch at most `MOST_LAUNCHES` times, with the same operands. So what is small stays in
+    L2, and loops of short kernels are over before the meter, which gives the mean of the last second, has seen them
+    alone. A loop that lasts longer than `METER_SECONDS` is *settled*. Rows of whole modules have several operators.
+    """
+
+    parts: Array  # What each of a board's four numbers is multiplied by in the energy of a launch
+    seconds: Array  # Of a launch
+    lasts: Array  # Seconds that a loop lasts at most
+    shape: Array  # Sizes and formats of the kernel
 
     @property
     def is_settled(self) -> Array:
@@ -72,10 +63,9 @@ class Loops:
     def raw_watts(self, board: BoardPower) -> Array:
         """Power by a board's numbers, if no limit bound."""
         numbers = np.array([getattr(board, name) for name in PARTS])
-        return np.asarray(board.static_watts + self.parts @ numbers / self.seconds)
+        return np.asarray(board.idle_watts + self.parts @ numbers / self.seconds)
 
     def power(self, board: BoardPower) -> Array:
-        """The same within the board's limit."""
         return np.minimum(board.held_watts, self.raw_watts(board))
 
     def features(self, board: BoardPower) -> Array:
@@ -86,13 +76,10 @@ class Loops:
         return np.column_stack(columns)
 
 
-def loops_of(
-    family: str, calls: Sequence[tuple[Op, int]], gpu: Gpu, seconds: Any, *, copies: int = 1, kernel: float = 0.0
-) -> Loops:
-    """Loops of operators with their launches, whose sizes may be arrays; ``seconds``: of all of them once.
+def loops_of(family: str, calls: Sequence[tuple[Op, int]], gpu: Gpu, seconds: Any, *, copies: int = 1) -> Loops:
+    """Loops of operators with their launches; sizes may be arrays. ``seconds``: of all of them once.
 
-    ``copies``: sets of operands that the loop goes round. ``kernel``: which of a family's kernels it is, by the number
-    that a fit has given it; 0 is the default engine's.
+    ``copies``: sets of operands that the loop goes round.
     """
     seconds = np.atleast_1d(np.asarray(seconds, dtype=float))
     board, rows = board_power(gpu), seconds.size
@@ -106,7 +93,7 @@ def loops_of(
         total[:, 0] = np.maximum(total[:, 0], launches[:, 0])
     operation, byte = CONSTANT.get(family, (1.0, 1.0))
     total *= np.array([1.0, operation, byte, byte])
-    return Loops(total, seconds, MOST_LAUNCHES * seconds * copies, _shape(calls, rows, kernel))
+    return Loops(total, seconds, MOST_LAUNCHES * seconds * copies, _shape(calls, rows))
 
 
 def tabled_calls(op: Op) -> tuple[tuple[Op, int], ...]:
@@ -128,7 +115,7 @@ def parts_of(board: BoardPower, op: Op, seconds: Any, warm: Any) -> list[Any]:
     return [replace(nothing, **{name: 1.0}).dynamic_joules(op, seconds, warm=warm) for name in PARTS]  # type: ignore[arg-type]
 
 
-def _shape(calls: Sequence[tuple[Op, int]], rows: int, kernel: float) -> Array:
+def _shape(calls: Sequence[tuple[Op, int]], rows: int) -> Array:
     """Sizes and formats of the operator that does most, and which kernel it is."""
     op = max((op for op, _ in calls), key=lambda each: float(np.sum(np.ravel(each.flops))))
     names = {each.name for each in fields(op)}  # type: ignore[arg-type]
@@ -139,21 +126,12 @@ def _shape(calls: Sequence[tuple[Op, int]], rows: int, kernel: float) -> Array:
     weight = 8.0 * BYTES.get(getattr(op, "weight_dtype", None) or dtype, 2.0)
     cached = 8.0 * BYTES.get(getattr(op, "kv_dtype", None) or "bf16", 2.0)
     updates = float(bool(getattr(op, "update", op.family == "state_update")))
-    columns += [_flat(each, rows) for each in (rate, weight, cached, float(len(calls)), updates, kernel)]
+    columns += [_flat(each, rows) for each in (rate, weight, cached, float(len(calls)), updates, DEFAULT_KERNEL)]
     return np.column_stack(columns)
 
 
 def _flat(value: Any, rows: int) -> Array:
     return np.asarray(np.broadcast_to(np.ravel(np.asarray(value, dtype=float)), rows))
-
-
-# What a meter reads of kernels on boards whose readings were published: a learned factor of power by physics.
-#
-# Readings are not a kernel's power alone. Short loops are over before the meter has settled, first launches compile,
-# and the operands of some tables are zeros or one number. So a factor tells what *such a meter* shows. It is the
-# kernel's own only where the loop settles and operands are random numbers (`OWN`): where joules were counted on an
-# H200, products drew what physics says and not what the factor made of it (docs/energy.md). Steps and runs never use
-# it: energies add up there.
 
 
 POWER = Inputs(
@@ -165,7 +143,7 @@ POWER = Inputs(
 ARCHIVE = DATA / "fitted" / "power.npz"
 ENGINE = "*"
 OWN = frozenset(("encoder_attention", "recurrent", "attention_decode"))
-"""Families whose settled loops read the kernel's own power: operands are random numbers, nothing compiles within the
+"""Families with settled loops that read the kernel's own power: operands are random, nothing compiles within the
 loop, and no counted joules say otherwise."""
 RECURRENT = frozenset(("scan", "state_update", "convolution"))
 SIMPLE = frozenset(("gemm", "encoder_attention", "moe", "quantise"))
@@ -176,26 +154,28 @@ class Reading:
     """What a meter shows of one loop, in watts."""
 
     watts: float
-    low: float
-    """Lower end of the 80 % interval, from readings of shapes that were held out."""
+    low: float  # Lower end of the 80 % interval, from readings of shapes that were held out
     high: float
-    factor: float
-    """Times the power by physics."""
-    own: float
-    """How much of the factor is the kernel's own power: from 0, none of it, to 1."""
-    ends: tuple[float, float]
-    """Ends of the 80 % interval of the factor's logarithm."""
+    factor: float  # Times the power by physics
+    own: float  # How much of the factor is the kernel's own power: from 0, none of it, to 1
+    ends: tuple[float, float]  # Ends of the 80 % interval of the factor's logarithm
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """The factor of one family on one GPU."""
+    """A learned factor from power by physics to what a meter reads, of one family on one GPU.
+
+    Readings are not a kernel's power alone. Short loops are over before the meter has settled, first launches compile,
+    and the operands of some tables are zeros or one number. So a factor is what *such a meter* shows. It is the
+    kernel's own only where the loop settles and operands are random numbers (`OWN`): where joules were counted on an
+    H200, products drew what physics says and not what the factor made of it (docs/energy.md). Steps and runs never use
+    it: energies add up there.
+    """
 
     forest: Forest
     short: tuple[float, float]
     """Of the logarithm of the factor's error on held-out shapes, the 10th and the 90th percentile ..."""
-    settled: tuple[float, float]
-    """... and the same of loops that settle."""
+    settled: tuple[float, float]  # ... and the same of loops that settle
 
     def factors(self, loops: Loops, board: BoardPower) -> Any:
         """What power by physics is to be multiplied with, for each loop."""
@@ -222,9 +202,9 @@ def family_of_reading(op: Op) -> str | None:
 
 
 def meter_reading(op: Op, gpu: Gpu, seconds: float) -> Reading | None:
-    """What a meter shows while one kernel of so many seconds is repeated as in published tables.
+    """What a meter shows while one kernel is repeated as in published tables.
 
-    None where nobody published readings: on other GPUs, of other kernels, under a power limit or at a locked clock.
+    None without published readings: on other GPUs, of other kernels, under a power limit or at a locked clock.
     """
     family = family_of_reading(op)
     if getattr(op, "dtype", "") == "fp16":  # tables have 16 bits as bf16; kernels and operands are as large

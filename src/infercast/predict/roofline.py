@@ -57,7 +57,7 @@ class Floor:
         return max(seconds, flops / self._peak, moved / self._bandwidth)
 
 
-# The shortest kernels of a replayed CUDA graph take about this long on an H200 whose clock is 1.83 GHz; the part
+# The shortest kernels of a replayed CUDA graph take about this long on an H200 at 1.83 GHz; the part
 # that is instructions scales with the clock, the part that is wires and memory latency does not.
 LAUNCH_FLOOR = 2.0e-6
 REFERENCE_CLOCK = 1.83e9
@@ -66,43 +66,48 @@ CLOCK_SHARE = 0.55
 # 90th percentile of measured / roofline latency over the public kernel tables of A100, L40S, H100, H200 and B200
 # described in docs/predict.md, where a family has none. The roofline itself is the lower end: nearly nothing is faster.
 SPREAD = 1.5
-MOVING = ("dram", "link")
-"""Pipes that move bytes; the others compute."""
+MOVING = ("dram", "link")  # Pipes that move bytes; the others compute
 
 
 class Predictor(Protocol):
-    """Estimates operators on a GPU."""
-
-    is_cheap: bool
-    """Whether a single estimate takes so little that nobody needs to keep it."""
-    is_bound: bool
-    """Whether its estimates are the least that hardware allows, not what is expected."""
+    is_cheap: bool  # Whether a single estimate is too cheap to be worth caching
+    is_bound: bool  # Whether its estimates are the least that hardware allows, not what is expected
 
     def describe(self, gpu: Gpu) -> str:
-        """For people: what its estimates on this GPU rest on."""
+        """What its estimates on this GPU rest on, in words."""
 
     def estimate(self, op: Op, gpu: Gpu) -> Estimate:
         """One launch of ``op``; arrays of shapes give arrays of times."""
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
-        """The same without interval and reason, for those who ask by the thousand."""
+        """The same without interval and reason, for thousands of operators."""
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
         """The terms of one estimate: seconds of each pipe, and what their sum is multiplied by (``efficiency``)."""
 
 
+class Adjusted:
+    """Another predictor with changed estimates; a kind overrides what differs."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self._predictor = predictor
+        self.is_cheap, self.is_bound = predictor.is_cheap, predictor.is_bound
+
+    def describe(self, gpu: Gpu) -> str:
+        return self._predictor.describe(gpu)
+
+    def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
+        return self._predictor.explain(op, gpu)
+
+
 class Efficiency(NamedTuple):
     """What kernels reach of the roofline."""
 
-    launches: float = 1.0
-    """Empty launches that one takes besides its work."""
-    share: float = 1.0
-    """Of the busiest pipe's rate."""
+    launches: float = 1.0  # Empty launches that one takes besides its work
+    share: float = 1.0  # Of the busiest pipe's rate
     low: float = 0.0
-    high: float = 0.0
-    """Logarithms of the ends of the 80 % interval, as kernels and GPUs differ."""
-    memory: float = 0.0
-    """Of the rate of memory or links, where it is told apart from that of arithmetic; the two then add up."""
+    high: float = 0.0  # Logarithms of the ends of the 80 % interval, as kernels and GPUs differ
+    memory: float = 0.0  # Of the rate of memory or links, where it differs from that of arithmetic; the two then add up
 
     def work_seconds(self, pipes: Pipes) -> Quantity:
         """What the work takes besides launches."""
@@ -162,26 +167,22 @@ def launch_floor(gpu: Gpu) -> float:
     return LAUNCH_FLOOR * (1 - CLOCK_SHARE + CLOCK_SHARE * REFERENCE_CLOCK / gpu.boost_clock)
 
 
-# GPUs of which no kernel was measured here: the roofline, at what kernels are known to reach of it.
-#
-# Of each family some numbers are in typical.toml: how many empty launches a kernel takes, and which share of its
-# busiest pipe it reaches. Best known are architectures with numbers of their own, from published rows of kernels and
-# published runs (source ``published``); then a vendor's products; the other families' kernels of other vendors are
-# taken to be as good as those that were measured on NVIDIA's GPUs (source ``typical``), and the upper end of the
-# interval holds what products lose.
-
-
 PUBLISHED = "published"
-OLDER = "older"
-"""Behind the name of an architecture's kernels: those of engines of before they were tuned for it ..."""
-OLDER_LAUNCHES = 2.4
-"""... which take so many times as long to launch, because fewer of them were joined in one ..."""
+OLDER = "older"  # Behind the name of an architecture's kernels: those of engines of before they were tuned for it ...
+OLDER_LAUNCHES = 2.4  # ... which take this many times as long to launch, because fewer of them were joined in one ...
 OLDER_KERNELS = frozenset({"gemm/fp8_block", "moe/fp8_block", "latent", "quantise"})
 """... if they are of these families: what DeepSeek-R1 has and models in bf16 have not. Those were as fast before."""
 
 
 class Typical(Roofline):
-    """The roofline at typical efficiencies."""
+    """The roofline at typical efficiencies, for GPUs without measured kernels.
+
+    For each family typical.toml has how many empty launches a kernel takes, and which share of its busiest pipe it
+    reaches. Best known are architectures with numbers of their own, from published rows of kernels and
+    published runs (source ``published``); then a vendor's products; the other families' kernels of other vendors are
+    taken to be as good as those that were measured on NVIDIA's GPUs (source ``typical``), and the upper end of the
+    interval holds what products lose.
+    """
 
     is_bound = False
     source = "typical"
@@ -206,7 +207,6 @@ class Typical(Roofline):
         return _found(family_of(op).typical(op), gpu.kernels, gpu.vendor).source
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
-        """The terms of one estimate, and the share that is reached."""
         return {**super().explain(op, gpu), "efficiency factor": self.reached(op, gpu).share}
 
 

@@ -14,7 +14,7 @@ from infercast.units import GIB, GIGA, TERA, format_bytes, format_rate
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from infercast.forecast.estimate import Known
+    from infercast.forecast.estimate import KnownKernel
 
 
 def _flops(dtype: str) -> Callable[[Gpu], str]:
@@ -85,7 +85,7 @@ def _render_kernels(gpu: Gpu) -> RenderableType:
     return section(title, grid(columns, rows, text_columns=4, notes_at=(3,)))
 
 
-def _kernels(gpu: Gpu) -> list[Known]:
+def _kernels(gpu: Gpu) -> list[KnownKernel]:
     from infercast.forecast.estimate import kernel_basis  # noqa: PLC0415 - lists of machines do without
 
     return kernel_basis(gpu)

@@ -59,7 +59,7 @@ def test_shared_experts_join_the_routed_ones_of_some_models(name: str, layout: P
 def test_joined_experts_replace_kernels_of_their_own() -> None:
     model = choose_kernels(read_model("deepseek-r1"), H200, TOGETHER)
     (spec,) = (stack.feed_forward for stack in model.stacks if isinstance(stack.feed_forward, ExpertFeedForward))
-    names = {call.name for call in spec.calls(model.shard(TOGETHER), 4, 1)}
+    names = {call.name for call in spec.calls(model.shard(TOGETHER), 4)}
     assert not any(name.startswith("shared") for name in names)
     blackwell = choose_kernels(read_model("deepseek-r1"), B200, TOGETHER)
     assert joined_experts(blackwell, spec, TOGETHER) == 0

@@ -5,7 +5,7 @@ import pytest
 
 from infercast.hardware import gpu_names, load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE
-from infercast.ops.elementwise import norm
+from infercast.ops.op import norm
 from infercast.predict.board_power import BURST, HELD, board_power, occupied, work_of
 from infercast.predict.estimate import SOURCES
 
@@ -55,7 +55,7 @@ def test_limits_bind() -> None:
     board, product = board_power(H200, 500.0), Gemm(8192, 8192, 8192)
     assert board.watts(product, 1.4e-3) == pytest.approx(HELD * 500.0)
     short = board.dynamic_joules(product, 0.5e-3)
-    assert short == pytest.approx((BURST * H200.tdp - board.static_watts) * 0.5e-3)
+    assert short == pytest.approx((BURST * H200.tdp - board.idle_watts) * 0.5e-3)
 
 
 def test_narrow_formats_and_warm_bytes_cost_less() -> None:

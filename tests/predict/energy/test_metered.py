@@ -7,7 +7,7 @@ import pytest
 
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Gemm, MoE, Scan
-from infercast.ops.elementwise import norm, quantise
+from infercast.ops.op import norm, quantise
 from infercast.predict import metered
 from infercast.predict.board_power import board_power
 from infercast.predict.metered import (

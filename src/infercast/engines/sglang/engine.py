@@ -32,7 +32,7 @@ from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig
-from infercast.predict.adjust.power import SETTLE_SECONDS
+from infercast.predict.board_power import SETTLE_SECONDS
 from infercast.serve import PrefillFirst, Replica
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import LAUNCH_SPREAD

@@ -50,7 +50,7 @@ from infercast.models.mixers import (
 )
 from infercast.models.spec import ModelConfig
 from infercast.ops import MoE
-from infercast.predict.families.expert_launch import Tiles, time_tiles
+from infercast.predict.expert_launch import Tiles, time_tiles
 from infercast.predict.identity import kernel_profile
 
 DATACENTER_BLACKWELL = ("blackwell", "blackwell-ultra")

@@ -20,8 +20,7 @@ from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import Cache
-from infercast.models.sharding import stage_range
-from infercast.models.spec import ModelConfig
+from infercast.models.spec import ModelConfig, stage_range
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.cache.tiers import Offload
 from infercast.units import GIGA

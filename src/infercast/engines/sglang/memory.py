@@ -23,8 +23,7 @@ from infercast.engines.sglang.kv_cache import cells, kv_layout, state_pool
 from infercast.engines.sglang.settings import ResolvedSglang, SglangSettings
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
-from infercast.models.sharding import stage_config, stage_weight_bytes
-from infercast.models.spec import ModelConfig
+from infercast.models.spec import ModelConfig, stage_config, stage_weight_bytes
 from infercast.units import GIB, MIB
 
 

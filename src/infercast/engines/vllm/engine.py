@@ -33,7 +33,7 @@ from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import LatentAttention
 from infercast.models.spec import ModelConfig
 from infercast.ops import Op
-from infercast.predict.adjust.power import SETTLE_SECONDS
+from infercast.predict.board_power import SETTLE_SECONDS
 from infercast.serve import FirstCome, Replica
 from infercast.serve.cache.tiers import Offload
 from infercast.serve.speculation import Speculation

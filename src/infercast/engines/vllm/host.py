@@ -23,9 +23,10 @@ from infercast.engines.vllm.settings import ResolvedSettings
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, token_calls
+from infercast.models.mixers import SequenceBatch
 from infercast.models.spec import ModelConfig
 from infercast.ops import Call, Scan
-from infercast.ops.elementwise import FUSED_NORM
+from infercast.ops.op import FUSED_NORM
 from infercast.serve.step import HostCost
 
 EXPERT_KERNELS, HEAD_KERNELS = 7, 8
@@ -90,7 +91,7 @@ def _composed_layers(config: ModelConfig, layout: ParallelLayout) -> Counter[str
     shard, counts = config.shard(layout), Counter[str]()
     for stack in config.stacks:
         if stack.mixer.is_composed:
-            calls = stack.mixer.sequence_calls(shard, 1, PROMPT, PROMPT)
+            calls = stack.mixer.sequence_calls(shard, SequenceBatch(PROMPT, PROMPT))
             scans = [call.op.kind for call in calls if isinstance(call.op, Scan)]
             caches = stack.mixer.caches(shard)
             kind = "sparse" if len(caches) > 1 else "latent"

@@ -21,11 +21,9 @@ from infercast.engines.vllm.versions import MEASURED, engine_version
 from infercast.errors import DoesNotFitError, InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
-from infercast.models.lora import AdapterSlots, adapter_bytes
-from infercast.models.lower import lora_calls, step_calls, token_calls
+from infercast.models.lower import adapter_bytes, lora_calls, step_calls, token_calls
 from infercast.models.mixers import CompressedAttention, SparseLatentAttention
-from infercast.models.sharding import stage_weight_bytes
-from infercast.models.spec import ModelConfig
+from infercast.models.spec import AdapterSlots, ModelConfig, stage_weight_bytes
 from infercast.ops.op import PACKED_LATENT, bytes_of
 from infercast.units import GIB, KIB, MIB
 

@@ -20,7 +20,7 @@ from infercast.forecast.options import Asked, Deployable, Servable, asked_run
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import Outcome, outcome_of
 from infercast.forecast.simulate import simulate
-from infercast.predict.adjust.ceiling import Ceilings, Closing, Signature, default_ceilings, signature_of
+from infercast.predict.ceilings import AtCeiling, Ceilings, Signature, default_ceilings, signature_of
 from infercast.predict.roofline import limit_seconds
 from infercast.serve import simulate as simulate_replica
 from infercast.serve.record import PhaseTotals
@@ -140,7 +140,7 @@ def diagnose(
         gaps = _gaps(base, names, known)
         if not gaps or max(gap.loss for gap in gaps) < LEAST_LOSS:
             continue
-        closing = Closing(deployment.predictor, known, signatures)
+        closing = AtCeiling(deployment.predictor, known, signatures)
         findings.append(
             Finding(
                 name=" and ".join(names),
@@ -151,7 +151,7 @@ def diagnose(
             )
         )
     findings.sort(key=lambda finding: -finding.saving.end_to_end)
-    everything = replace(deployment, predictor=Closing(deployment.predictor, known))
+    everything = replace(deployment, predictor=AtCeiling(deployment.predictor, known))
     free_host = replace(deployment, host=deployment.host.sped_up(inf, "a host that takes no time"))
     return Diagnosis(base, tuple(findings), saved(free_host), saved(everything), tuple(not_judged))
 

@@ -18,12 +18,9 @@ from infercast.forecast.deploy import DeployOptions, GpuSource
 from infercast.forecast.options import Deployable, asked_deployment
 from infercast.models.lower import attention_calls, head_calls, token_calls, verify_calls
 from infercast.ops import Call
-from infercast.ops.elementwise import rejection
-from infercast.ops.op import tensor_rate_of
-from infercast.predict.adjust.overlap import felt_seconds
-from infercast.predict.adjust.power import THROTTLED, board_under, throttle, throttle_decoding, weight_of
-from infercast.predict.board_power import BoardPower
-from infercast.predict.estimate import SOURCES, Estimate, kind_of, total
+from infercast.ops.op import rejection, tensor_rate_of
+from infercast.predict.board_power import THROTTLED, BoardPower, board_under, throttle, throttle_decoding, weight_of
+from infercast.predict.estimate import SOURCES, Estimate, exposed_seconds, kind_of, total
 from infercast.predict.families import families_of
 from infercast.serve import Record
 from infercast.serve.fleet.two_pools import taken_in
@@ -126,7 +123,7 @@ class KernelCost:
         return self.count * float(self.estimate.seconds)
 
     def watts(self, board: BoardPower) -> float:
-        return min(board.static_watts + self.dynamic_joules / float(self.estimate.seconds), board.held_watts)
+        return min(board.idle_watts + self.dynamic_joules / float(self.estimate.seconds), board.held_watts)
 
     def joules(self, board: BoardPower) -> float:
         """Energy of all launches together, what the board draws idle included."""
@@ -156,8 +153,8 @@ class StepCost(Plotted):
     def joules(self) -> float:
         """Energy of the step on one GPU, idle time included."""
         work = sum(kernel.count * kernel.dynamic_joules for kernel in self.kernels)
-        most = (self.board.held_watts - self.board.static_watts) * float(self.gpu.seconds)
-        return self.board.static_watts * self.seconds + min(work, most)
+        most = (self.board.held_watts - self.board.idle_watts) * float(self.gpu.seconds)
+        return self.board.idle_watts * self.seconds + min(work, most)
 
     @property
     def watts(self) -> float:
@@ -305,7 +302,7 @@ def _estimate_call(deployment: Deployment, call: Call, explain: bool) -> KernelC
         family = families_of(op)[0]
         achieved, limit, unit = family.moved(op) / seconds, family.bandwidth(op, gpu), "B/s"
     terms = deployment.predictor.explain(op, gpu) if explain else {}
-    share = float(felt_seconds(call, seconds)) / (call.count * seconds)
+    share = float(exposed_seconds(call, seconds)) / (call.count * seconds)
     if share != 1.0:
         # Hidden whole, its interval is still as wide as it is.
         estimate = estimate.scaled(max(share, HIDDEN_SHARE))

@@ -10,7 +10,7 @@ import torch
 from infercast.measure.cases import Shape
 from infercast.measure.device import need_vllm
 from infercast.measure.launch import SimpleLaunch, Workspace
-from infercast.ops.attention import spread_lengths
+from infercast.ops.op import spread_lengths
 
 BLOCK = 16
 OLDER, NEWER, HOPPER = 2, 3, 9

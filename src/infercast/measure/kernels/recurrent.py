@@ -15,7 +15,7 @@ from infercast.measure.cases import Shape
 from infercast.measure.device import need_vllm
 from infercast.measure.kernels.elementwise import build_elementwise
 from infercast.measure.launch import SimpleLaunch, Workspace
-from infercast.ops.attention import spread_lengths
+from infercast.ops.op import spread_lengths
 
 # The engine tunes each kernel once with a single chunk, before it knows any prompt, so the same is done here. Queries,
 # keys, values and gates were just written by the kernel before; states are cold.

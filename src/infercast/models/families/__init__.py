@@ -7,37 +7,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from infercast.models.families.attention import (
-    every_layer,
-    every_other_layer,
-    listed_layers,
-    mimo_v2_head,
-    once_a_period,
-    plain_networks,
-    read_deepseek,
-    read_gemma4,
-    read_grouped,
-    read_llama4,
-    read_mimo_v2_flash,
-    read_step,
-    step_head,
-    upper_layers,
-)
-from infercast.models.families.fields import Fields
-from infercast.models.families.hybrid import (
-    last_attention,
-    nemotron_head,
-    read_bamba,
-    read_decilm,
-    read_falcon_h1,
-    read_granite_hybrid,
-    read_kimi_linear,
-    read_lfm2,
-    read_lfm2_moe,
-    read_nemotron_h,
-    read_qwen_hybrid,
-)
-from infercast.models.families.layers import (
+from infercast.models.families import attention, hybrid, sparse
+from infercast.models.families.fields import (
+    Fields,
     HeadLayers,
     Layer,
     after_dense_layers,
@@ -48,8 +20,6 @@ from infercast.models.families.layers import (
     qwen2_experts,
     qwen_experts,
 )
-from infercast.models.families.sparse import DEFAULTS as MINIMAX_M3
-from infercast.models.families.sparse import indexed_head, read_compressed, read_indexed, read_minimax_m3, windowed_head
 from infercast.models.families.vision import VISION
 
 __all__ = ["FAMILIES", "VISION", "Family", "Fields", "Layer", "architecture_of", "gather"]
@@ -59,28 +29,27 @@ class Family(NamedTuple):
     """How one architecture is read."""
 
     read: Callable[[Fields], list[Layer]]
-    tied: bool = False
-    """Whether the head shares the embedding where the config does not say."""
-    defaults: Mapping[str, Any] = {}
-    """What a config.json may leave out."""
+    tied: bool = False  # Whether the head shares the embedding where the config does not say
+    defaults: Mapping[str, Any] = {}  # What a config.json may leave out
     head_layers: HeadLayers = last_layer
     """The layers of a head that predicts further tokens, where the config counts any."""
-    heads: int = 0
-    """Such heads where the config does not count them."""
-    own_table: bool = False
-    """Whether each such head has a table of the vocabulary to itself."""
+    heads: int = 0  # Such heads where the config does not count them
+    own_table: bool = False  # Whether each such head has a table of the vocabulary to itself
 
 
+_grouped = attention.read_grouped
 # Biases and norms by the flags that say whether there are any.
-_biased = partial(read_grouped, qkv_bias="attention_bias", output_bias="attention_bias")
-_llama = partial(_biased, networks=partial(plain_networks, bias="mlp_bias"))
-_mistral = partial(read_grouped, windows=every_layer)
-_qwen2 = partial(read_grouped, windows=upper_layers, qkv_bias=True)
-_qwen3 = partial(_biased, windows=upper_layers, qk_norm=True)
-_olmo = partial(_biased, windows=listed_layers, qk_norm=True)
+_biased = partial(_grouped, qkv_bias="attention_bias", output_bias="attention_bias")
+_llama = partial(_biased, networks=partial(attention.plain_networks, bias="mlp_bias"))
+_mistral = partial(_grouped, windows=attention.every_layer)
+_qwen2 = partial(_grouped, windows=attention.upper_layers, qkv_bias=True)
+_qwen3 = partial(_biased, windows=attention.upper_layers, qk_norm=True)
+_olmo = partial(_biased, windows=attention.listed_layers, qk_norm=True)
 _minimax = partial(experts_everywhere, shared="shared_intermediate_size", router_bias="use_routing_bias")
 _gpt_oss = partial(experts_everywhere, router_bias=True, expert_bias=True)
-_STEP = Family(read_step, head_layers=step_head, own_table=True, defaults={"use_head_wise_attn_gate": True})
+_STEP = Family(
+    attention.read_step, head_layers=attention.step_head, own_table=True, defaults={"use_head_wise_attn_gate": True}
+)
 
 FAMILIES: dict[str, Family] = {
     "LlamaForCausalLM": Family(_llama),
@@ -93,11 +62,11 @@ FAMILIES: dict[str, Family] = {
     "Qwen3ForCausalLM": Family(_qwen3),
     "Olmo2ForCausalLM": Family(_olmo),
     "Olmo3ForCausalLM": Family(_olmo),
-    "Glm4ForCausalLM": Family(partial(read_grouped, qkv_bias="attention_bias", norms=4)),
+    "Glm4ForCausalLM": Family(partial(_grouped, qkv_bias="attention_bias", norms=4)),
     "GemmaForCausalLM": Family(_biased, tied=True),
-    "Gemma2ForCausalLM": Family(partial(read_grouped, windows=every_other_layer, norms=4), tied=True),
+    "Gemma2ForCausalLM": Family(partial(_grouped, windows=attention.every_other_layer, norms=4), tied=True),
     "Gemma3ForCausalLM": Family(
-        partial(read_grouped, windows=once_a_period, qk_norm=True, norms=4),
+        partial(_grouped, windows=attention.once_a_period, qk_norm=True, norms=4),
         tied=True,
         # What equals the library's defaults (transformers, Gemma3TextConfig).
         defaults={
@@ -105,47 +74,48 @@ FAMILIES: dict[str, Family] = {
             "max_position_embeddings": 131072, "sliding_window": 4096,
         },
     ),
-    "Gemma4ForCausalLM": Family(read_gemma4, tied=True),
+    "Gemma4ForCausalLM": Family(attention.read_gemma4, tied=True),
     "MixtralForCausalLM": Family(partial(_mistral, networks=experts_everywhere)),
     "Qwen2MoeForCausalLM": Family(partial(_qwen2, networks=qwen2_experts)),
     "Qwen3MoeForCausalLM": Family(partial(_qwen3, networks=qwen_experts)),
     "MiniMaxM2ForCausalLM": Family(
-        partial(read_grouped, qk_norm="use_qk_norm", norm_across=True, networks=_minimax)
+        partial(_grouped, qk_norm="use_qk_norm", norm_across=True, networks=_minimax)
     ),
-    "MiniMaxM3ForCausalLM": Family(read_minimax_m3, defaults=MINIMAX_M3),
-    "MiniMaxM3SparseForCausalLM": Family(read_minimax_m3, defaults=MINIMAX_M3),
+    "MiniMaxM3ForCausalLM": Family(sparse.read_minimax_m3, defaults=sparse.DEFAULTS),
+    "MiniMaxM3SparseForCausalLM": Family(sparse.read_minimax_m3, defaults=sparse.DEFAULTS),
     "Glm4MoeForCausalLM": Family(
-        partial(read_grouped, qk_norm="use_qk_norm", qkv_bias="attention_bias", networks=after_dense_layers),
+        partial(_grouped, qk_norm="use_qk_norm", qkv_bias="attention_bias", networks=after_dense_layers),
         defaults={"topk_method": "noaux_tc"},  # of one group, as DeepSeek-V3 chooses
     ),
-    "Ernie4_5_MoeForCausalLM": Family(partial(read_grouped, networks=ernie_experts), tied=True),
+    "Ernie4_5_MoeForCausalLM": Family(partial(_grouped, networks=ernie_experts), tied=True),
     "GptOssForCausalLM": Family(
-        partial(_biased, windows=every_other_layer, sinks=True, networks=_gpt_oss), defaults={"attention_bias": True}
+        partial(_biased, windows=attention.every_other_layer, sinks=True, networks=_gpt_oss),
+        defaults={"attention_bias": True},
     ),
-    "Llama4ForCausalLM": Family(read_llama4),
-    "MiMoV2FlashForCausalLM": Family(read_mimo_v2_flash, head_layers=mimo_v2_head, heads=3),
-    "DeepseekV2ForCausalLM": Family(read_deepseek),
-    "DeepseekV3ForCausalLM": Family(read_deepseek),
-    "Glm4MoeLiteForCausalLM": Family(read_deepseek),
-    "DeepseekV4ForCausalLM": Family(read_compressed, head_layers=windowed_head),
-    "DeepseekV32ForCausalLM": Family(read_indexed, head_layers=indexed_head),
-    "GlmMoeDsaForCausalLM": Family(read_indexed, head_layers=indexed_head),
-    "Qwen3NextForCausalLM": Family(read_qwen_hybrid, head_layers=last_attention, heads=1),
-    "Qwen3_5ForCausalLM": Family(read_qwen_hybrid, head_layers=last_attention),
-    "Qwen3_5MoeForCausalLM": Family(read_qwen_hybrid, head_layers=last_attention),
-    "KimiLinearForCausalLM": Family(read_kimi_linear),
-    "NemotronHForCausalLM": Family(read_nemotron_h, head_layers=nemotron_head),
-    "DeciLMForCausalLM": Family(read_decilm),
-    "GraniteMoeHybridForCausalLM": Family(read_granite_hybrid, tied=True),
-    "BambaForCausalLM": Family(read_bamba),
-    "FalconH1ForCausalLM": Family(read_falcon_h1),
-    "Lfm2ForCausalLM": Family(read_lfm2, tied=True),
-    "Lfm2MoeForCausalLM": Family(read_lfm2_moe, tied=True),
+    "Llama4ForCausalLM": Family(attention.read_llama4),
+    "MiMoV2FlashForCausalLM": Family(attention.read_mimo_v2_flash, head_layers=attention.mimo_v2_head, heads=3),
+    "DeepseekV2ForCausalLM": Family(attention.read_deepseek),
+    "DeepseekV3ForCausalLM": Family(attention.read_deepseek),
+    "Glm4MoeLiteForCausalLM": Family(attention.read_deepseek),
+    "DeepseekV4ForCausalLM": Family(sparse.read_compressed, head_layers=sparse.windowed_head),
+    "DeepseekV32ForCausalLM": Family(sparse.read_indexed, head_layers=sparse.indexed_head),
+    "GlmMoeDsaForCausalLM": Family(sparse.read_indexed, head_layers=sparse.indexed_head),
+    "Qwen3NextForCausalLM": Family(hybrid.read_qwen_hybrid, head_layers=hybrid.last_attention, heads=1),
+    "Qwen3_5ForCausalLM": Family(hybrid.read_qwen_hybrid, head_layers=hybrid.last_attention),
+    "Qwen3_5MoeForCausalLM": Family(hybrid.read_qwen_hybrid, head_layers=hybrid.last_attention),
+    "KimiLinearForCausalLM": Family(hybrid.read_kimi_linear),
+    "NemotronHForCausalLM": Family(hybrid.read_nemotron_h, head_layers=hybrid.nemotron_head),
+    "DeciLMForCausalLM": Family(hybrid.read_decilm),
+    "GraniteMoeHybridForCausalLM": Family(hybrid.read_granite_hybrid, tied=True),
+    "BambaForCausalLM": Family(hybrid.read_bamba),
+    "FalconH1ForCausalLM": Family(hybrid.read_falcon_h1),
+    "Lfm2ForCausalLM": Family(hybrid.read_lfm2, tied=True),
+    "Lfm2MoeForCausalLM": Family(hybrid.read_lfm2_moe, tied=True),
     "Step3p5ForCausalLM": _STEP,
     "Step3p7FlashForCausalLM": _STEP,
 }  # fmt: skip
 
-# Where a file names no architecture, its model_type tells: the same name without capitals, in most cases.
+# Where a file names no architecture, its model_type does: the same name without capitals, in most cases.
 _BY_TYPE = {
     re.sub("For(CausalLM|ConditionalGeneration)|_", "", name).lower(): name for name in (*FAMILIES, *VISION)
 } | {

@@ -1,14 +1,15 @@
-"""Families whose layers all attend, by grouped heads or latents: Llama, Qwen, Gemma, DeepSeek, Step and others."""
+"""Families of attention layers, with grouped heads or latents: Llama, Qwen, Gemma, DeepSeek, Step and others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypedDict
+from typing import Any
 
 from infercast.errors import UnsupportedModelError
-from infercast.models.families.fields import Answer, Fields
-from infercast.models.families.layers import (
+from infercast.models.families.fields import (
+    Answer,
+    Fields,
     Layer,
     after_dense_layers,
     checked_kv_heads,
@@ -25,7 +26,6 @@ from infercast.models.mixers import GroupedAttention, LatentAttention
 
 
 def plain_networks(fields: Fields, bias: Answer = False) -> list[FeedForward]:
-    """The same dense network in every layer."""
     return [dense_feed_forward(fields, bias=fields.answer(bias))] * fields.layers
 
 
@@ -146,31 +146,16 @@ def read_deepseek(fields: Fields) -> list[Layer]:
     return [Layer(attention, network) for network in networks]
 
 
-class LatentSizes(TypedDict):
-    """The sizes of latent attention, by the names of its mixer."""
-
-    heads: int
-    kv_lora_rank: int
-    q_lora_rank: int
-    nope_dim: int
-    rope_dim: int
-    value_dim: int
-
-
-def latent_sizes(fields: Fields) -> LatentSizes:
-    """The sizes from the keys that DeepSeek gave them."""
-    return {
-        "heads": fields.positive("num_attention_heads"),
-        "kv_lora_rank": fields.positive("kv_lora_rank"),
-        "q_lora_rank": fields.count("q_lora_rank"),
-        "nope_dim": fields.positive("qk_nope_head_dim"),
-        "rope_dim": fields.positive("qk_rope_head_dim"),
-        "value_dim": fields.positive("v_head_dim"),
-    }
+def latent_sizes(fields: Fields) -> dict[str, Any]:
+    """The sizes of latent attention, from the keys that DeepSeek gave them."""
+    keys = {"kv_lora_rank": "kv_lora_rank", "nope_dim": "qk_nope_head_dim", "rope_dim": "qk_rope_head_dim"}
+    keys |= {"heads": "num_attention_heads", "value_dim": "v_head_dim"}
+    sizes = {name: fields.positive(key) for name, key in keys.items()}
+    return {**sizes, "q_lora_rank": fields.count("q_lora_rank")}
 
 
 def read_gemma4(fields: Fields) -> list[Layer]:
-    """Gemma 4: layers that see everything have wider and fewer heads; experts may run beside the dense half."""
+    """Gemma 4: layers that see everything have wider and fewer heads; experts may run parallel to the dense half."""
     if fields.count("hidden_size_per_layer_input"):
         raise UnsupportedModelError(f"{fields.where}: per-layer embeddings (Gemma 4 E2B, E4B) are not modelled yet")
     if fields.count("num_kv_shared_layers"):
@@ -183,14 +168,14 @@ def read_gemma4(fields: Fields) -> list[Layer]:
     if fields.flag("enable_moe_block"):
         keys = ("num_experts", "moe_intermediate_size", "expert_intermediate_size")
         network = routed_experts(fields, *keys, dense_inter=network.inter)
-        norms = 7  # beside its experts a layer norms the input and output of either feed-forward once more
+        norms = 7  # with experts, a layer norms the input and output of either feed-forward once more
     return [Layer(local if here else everywhere, network, norms) for here in windowed]
 
 
 def _global_attention(fields: Fields, local: GroupedAttention) -> GroupedAttention:
     head_dim = fields.positive("global_head_dim", default=local.head_dim)
     shared = fields.flag("attention_k_eq_v")
-    # Only layers whose keys serve as values have a head count of their own.
+    # Only layers with keys that serve as values have a head count of their own.
     key = "num_global_key_value_heads" if shared else "num_key_value_heads"
     return replace(
         local,

@@ -1,19 +1,25 @@
-"""Typed access to the fields of a config.json, with errors that name the file, the field and the value."""
+"""Fields of a config.json, and the halves of layers that families build from them.
+
+Errors name the file, the field and the value.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from infercast.errors import FileFormatError
+from infercast.errors import FileFormatError, UnsupportedModelError
+from infercast.models.feed_forward import DenseFeedForward, ExpertFeedForward, FeedForward
+from infercast.models.mixers import GroupedAttention, Mixer
+from infercast.models.spec import PredictionPart, Stack
 
 # No published model comes near these; a file that goes beyond them is a mistake or an attack.
 LARGEST_COUNT = 2**40
 MOST_LAYERS = 4096
 
 Item = TypeVar("Item")
-Answer = bool | str
-"""Yes or no, or the flag that says which."""
+Answer = bool | str  # Yes or no, or the flag that says which
 
 
 class Fields(NamedTuple):
@@ -122,6 +128,13 @@ class Fields(NamedTuple):
             raise FileFormatError(self.where, f"{key} has {len(items)} items for {self.layers} layers")
         return items[: self.layers]
 
+    def known_kinds(self, kinds: list[str], known: Iterable[str]) -> list[str]:
+        """Kinds of layers, or an error that names the first one that is not modelled."""
+        if unknown := sorted({*kinds} - {*known}):
+            listed = ", ".join(known)
+            raise UnsupportedModelError(f"{self.where}: {unknown[0]} layers are not modelled; known: {listed}")
+        return kinds
+
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
@@ -129,3 +142,196 @@ def _is_number(value: object) -> bool:
 
 def _is_list(value: object, kind: type) -> bool:
     return isinstance(value, list) and all(isinstance(item, kind) for item in value)
+
+
+class Layer(NamedTuple):
+    """One layer, in its place in the model."""
+
+    mixer: Mixer
+    feed_forward: FeedForward
+    norms: int = 2
+    streams: int = 1
+    residuals: int = 0
+
+
+def gather(layers: Sequence[Layer]) -> tuple[tuple[Stack, ...], tuple[int, ...]]:
+    """Stacks of equal layers, in the order in which each kind first appears, and the stack of every layer.
+
+    The second is empty where stacks simply follow each other.
+    """
+    counts = Counter(layers)
+    stacks = tuple(Stack(count, *layer) for layer, count in counts.items())
+    numbers = {layer: number for number, layer in enumerate(counts)}
+    order = tuple(numbers[layer] for layer in layers)
+    return stacks, () if list(order) == sorted(order) else order
+
+
+def grouped_attention(fields: Fields, *, window: int = 0, **options: bool) -> GroupedAttention:
+    """Attention from the usual keys: ``num_attention_heads``, ``num_key_value_heads``, ``head_dim``."""
+    heads = fields.positive("num_attention_heads")
+    if fields.raw("head_dim") is None and fields.positive("hidden_size") % heads:
+        raise fields.wrong("hidden_size", f"a multiple of num_attention_heads = {heads} where head_dim is absent")
+    head_dim = fields.positive("head_dim", default=max(1, fields.positive("hidden_size") // heads))
+    return GroupedAttention(
+        heads=heads,
+        kv_heads=checked_kv_heads(fields, "num_key_value_heads", heads),
+        head_dim=head_dim,
+        value_dim=head_dim,
+        rotary_dim=rotary_dim(fields, head_dim),
+        window=useful_window(fields, window),
+        **options,
+    )
+
+
+def checked_kv_heads(fields: Fields, key: str, heads: int) -> int:
+    """The number under ``key`` (all ``heads`` when absent), which must divide ``heads``."""
+    kv_heads = fields.positive(key, default=heads)
+    if heads % kv_heads:
+        raise FileFormatError(fields.where, f"{heads} attention heads cannot be shared by {key} = {kv_heads}")
+    return kv_heads
+
+
+def rotary_dim(fields: Fields, head_dim: int) -> int:
+    """Dimensions of a head that are rotated."""
+    if fields.raw("rotary_dim") is not None:
+        if fields.positive("rotary_dim") > head_dim:
+            raise fields.wrong("rotary_dim", f"at most head_dim = {head_dim}")
+        return fields.positive("rotary_dim")
+    rope = fields.section("rope_parameters")
+    factor = fields.fraction("partial_rotary_factor", rope.fraction("partial_rotary_factor"))
+    return int(head_dim * factor)
+
+
+def useful_window(fields: Fields, window: int) -> int:
+    """``window``, or 0 where it is no shorter than the longest context and so never cuts anything off."""
+    return 0 if window >= fields.positive("max_position_embeddings", default=window + 1) else window
+
+
+LAYER_TYPES = {"full_attention": False, "sliding_attention": True, "chunked_attention": True}
+
+
+def listed_windows(fields: Fields) -> list[bool] | None:
+    """Whether each layer is windowed, as ``layer_types`` says; None without that list."""
+    names = fields.known_kinds(fields.words("layer_types"), LAYER_TYPES)
+    return [LAYER_TYPES[name] for name in fields.a_layer("layer_types", names)] if names else None
+
+
+def dense_feed_forward(fields: Fields, bias: bool = False) -> DenseFeedForward:
+    return DenseFeedForward(fields.positive("intermediate_size"), gated=True, bias=bias)
+
+
+CHOSEN_KEYS = ("num_experts_per_tok", "top_k_experts", "num_experts_per_token", "moe_top_k", "moe_k")
+
+
+def routed_experts(
+    fields: Fields,
+    count: str,
+    inter: str,
+    *alternatives: str,
+    shared_inter: int = 0,
+    shared_gate: bool = False,
+    router_bias: Answer = False,
+    expert_bias: bool = False,
+    dense_inter: int = 0,
+    wide_router: bool = False,
+    gated: bool = True,
+    latent: int = 0,
+) -> ExpertFeedForward:
+    """Experts with their number and width under these keys, of which ``num_experts_per_tok`` serve a token."""
+    experts, topk = fields.positive(count), fields.positive(*CHOSEN_KEYS)
+    if topk > experts:
+        raise FileFormatError(fields.where, f"num_experts_per_tok is {topk}, more than the {experts} experts there are")
+    return ExpertFeedForward(
+        experts=experts,
+        topk=topk,
+        inter=fields.positive(inter, *alternatives),
+        shared_inter=shared_inter,
+        shared_gate=shared_gate,
+        router_bias=fields.answer(router_bias),
+        expert_bias=expert_bias,
+        dense_inter=dense_inter,
+        wide_router=wide_router,
+        gated=gated,
+        latent=latent,
+        grouped_choice=fields.count("n_group") > 0 or bool(fields.word("topk_method")),
+    )
+
+
+def experts_everywhere(
+    fields: Fields, shared: str = "", router_bias: Answer = False, expert_bias: bool = False
+) -> list[FeedForward]:
+    """Mixtral, MiniMax and gpt-oss: the same experts in every layer."""
+    experts = routed_experts(
+        fields,
+        "num_local_experts",
+        "intermediate_size",
+        shared_inter=fields.count(shared) if shared else 0,
+        router_bias=router_bias,
+        expert_bias=expert_bias,
+    )
+    return [experts] * fields.layers
+
+
+def deepseek_experts(fields: Fields) -> ExpertFeedForward:
+    """DeepSeek and those after it: shared experts as wide as the routed ones."""
+    shared = fields.positive("moe_intermediate_size") * fields.count("n_shared_experts")
+    # The bias that balances the experts without an auxiliary loss (DeepSeek-V3 report, 2.1.2).
+    bias = fields.word("topk_method") == "noaux_tc"
+    # GLM-5 routes in fp32 whether its file says so or not (vLLM 0.25, models/deepseek_v2.py).
+    wide = fields.word("moe_router_dtype") == "float32" or fields.word("model_type") == "glm_moe_dsa"
+    keys = ("n_routed_experts", "moe_intermediate_size")
+    return routed_experts(fields, *keys, shared_inter=shared, router_bias=bias, wide_router=wide)
+
+
+def after_dense_layers(fields: Fields, experts: ExpertFeedForward | None = None) -> list[FeedForward]:
+    """DeepSeek, GLM and Kimi: the first layers dense, then experts in every ``moe_layer_freq``-th layer."""
+    dense, sparse = dense_feed_forward(fields), experts or deepseek_experts(fields)
+    first, frequency = fields.count("first_k_dense_replace"), fields.positive("moe_layer_freq", default=1)
+    return [sparse if index >= first and index % frequency == 0 else dense for index in range(fields.layers)]
+
+
+def qwen_experts(fields: Fields, *, shared_inter: int = 0, shared_gate: bool = False) -> list[FeedForward]:
+    """Qwen: in every ``decoder_sparse_step``-th layer that is not listed in ``mlp_only_layers``."""
+    keys = ("num_experts", "moe_intermediate_size")
+    sparse = routed_experts(fields, *keys, shared_inter=shared_inter, shared_gate=shared_gate)
+    step = fields.positive("decoder_sparse_step", default=1)
+    listed = set(fields.numbers("mlp_only_layers") or [])
+    is_sparse = [index not in listed and (index + 1) % step == 0 for index in range(fields.layers)]
+    dense = None if all(is_sparse) else dense_feed_forward(fields)
+    return [dense if dense and not here else sparse for here in is_sparse]
+
+
+def qwen2_experts(fields: Fields) -> list[FeedForward]:
+    """Qwen1.5-MoE and Qwen2-MoE: with a gated shared expert."""
+    return qwen_experts(fields, shared_inter=fields.positive("shared_expert_intermediate_size"), shared_gate=True)
+
+
+def ernie_experts(fields: Fields) -> list[FeedForward]:
+    """ERNIE 4.5: between two layers, with shared experts as wide as the routed ones and a bias on the choice."""
+    shared = fields.positive("moe_intermediate_size") * fields.count("moe_num_shared_experts")
+    keys = ("moe_num_experts", "moe_intermediate_size")
+    sparse, dense = routed_experts(fields, *keys, shared_inter=shared, router_bias=True), dense_feed_forward(fields)
+    first, last = fields.count("moe_layer_start_index"), fields.count("moe_layer_end_index", default=fields.layers - 1)
+    step = fields.positive("moe_layer_interval", default=1)
+    return [sparse if first <= layer <= last and (layer + 1) % step == 0 else dense for layer in range(fields.layers)]
+
+
+COUNT_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+"""``num_mtp_modules`` is not one of them: MiniMax-M2 counts modules there without published weights."""
+PREDICTION = "heads that predict further tokens take memory with speculative decoding only"
+
+HeadLayers = Callable[[Fields, Sequence[Layer]], Sequence[Layer]]
+"""The layers of one head, from the config and the layers of the model."""
+
+
+def last_layer(fields: Fields, layers: Sequence[Layer]) -> Sequence[Layer]:
+    """DeepSeek, GLM, Qwen and most others: one layer like the model's last."""
+    return layers[-1:]
+
+
+def read_prediction(
+    fields: Fields, layers: Sequence[Layer], head: HeadLayers, heads: int = 0, own_table: bool = False
+) -> PredictionPart | None:
+    """The heads that a config counts, or ``heads`` where it does not; None without any."""
+    count = fields.count(*COUNT_KEYS, default=heads)
+    return PredictionPart(count, gather(head(fields, layers))[0], own_table=own_table) if count else None

@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from infercast.errors import FileFormatError, UnsupportedModelError
-from infercast.models.families.attention import plain_networks
-from infercast.models.families.fields import MOST_LAYERS, Fields
-from infercast.models.families.layers import (
+from infercast.models.families.attention import latent_sizes, plain_networks
+from infercast.models.families.fields import (
+    MOST_LAYERS,
+    Fields,
     Layer,
+    after_dense_layers,
     checked_kv_heads,
     dense_feed_forward,
     grouped_attention,
@@ -63,21 +65,17 @@ def read_qwen_hybrid(fields: Fields) -> list[Layer]:
 
 
 def gated_experts(fields: Fields) -> Sequence[FeedForward]:
-    """Experts with a gated shared one beside them, where its width is given."""
+    """Experts with a gated shared one, where its width is given."""
     shared = fields.count("shared_expert_intermediate_size")
     return qwen_experts(fields, shared_inter=shared, shared_gate=shared > 0)
 
 
 def recurrent_layers(fields: Fields, interval: int) -> list[bool]:
     """Whether each layer is recurrent: as ``layer_types`` says, or all but every ``interval``-th."""
-    names = fields.words("layer_types")
+    names = fields.known_kinds(fields.words("layer_types"), (RECURRENT, FULL))
     if not names:
         return [(index + 1) % interval != 0 for index in range(fields.layers)]
-    names = fields.a_layer("layer_types", names)
-    unknown = sorted({*names} - {RECURRENT, FULL})
-    if unknown:
-        raise UnsupportedModelError(f"{fields.where}: {unknown[0]} layers are not modelled; known: {RECURRENT}, {FULL}")
-    return [name == RECURRENT for name in names]
+    return [name == RECURRENT for name in fields.a_layer("layer_types", names)]
 
 
 def last_attention(fields: Fields, layers: Sequence[Layer]) -> Sequence[Layer]:
@@ -94,34 +92,19 @@ def read_kimi_linear(fields: Fields) -> list[Layer]:
         taps=settings.positive("short_conv_kernel_size", default=4),
         full_rank_gate=settings.flag("use_full_rank_gate"),
     )
-    latent = KimiLatentAttention(
-        heads=fields.positive("num_attention_heads"),
-        kv_lora_rank=fields.positive("kv_lora_rank"),
-        q_lora_rank=fields.count("q_lora_rank"),
-        nope_dim=fields.positive("qk_nope_head_dim"),
-        rope_dim=fields.positive("qk_rope_head_dim"),
-        value_dim=fields.positive("v_head_dim"),
-        gated=fields.flag("mla_use_output_gate"),
-    )
+    latent = KimiLatentAttention(**latent_sizes(fields), gated=fields.flag("mla_use_output_gate"))
     recurrent = settings.numbers("kda_layers")
     if recurrent is None:
         raise FileFormatError(settings.where, "the field kda_layers is missing; a list of layers from 1 on is needed")
-    dense, experts = dense_feed_forward(fields), _kimi_experts(fields)
-    first, frequency = fields.count("first_k_dense_replace"), fields.positive("moe_layer_freq", default=1)
-    here = set(recurrent)
     streams = _residual_streams(fields)
     return [
-        Layer(
-            delta if index + 1 in here else latent,
-            experts if index >= first and index % frequency == 0 else dense,
-            residuals=streams,
-        )
-        for index in range(fields.layers)
+        Layer(delta if number in recurrent else latent, network, residuals=streams)
+        for number, network in enumerate(after_dense_layers(fields, _kimi_experts(fields)), start=1)
     ]
 
 
 def _kimi_experts(fields: Fields) -> ExpertFeedForward:
-    """Experts with shared ones beside them; in Kimi-K3 behind a narrower vector."""
+    """Experts with shared ones; in Kimi-K3 behind a narrower vector."""
     shared = fields.positive("moe_intermediate_size") * fields.count("num_shared_experts")
     experts = routed_experts(
         fields,
@@ -135,18 +118,15 @@ def _kimi_experts(fields: Fields) -> ExpertFeedForward:
 
 
 def _residual_streams(fields: Fields) -> int:
-    """Kimi-K3: every so many layers the sum so far is put aside, and each norm weighs all sums; the mean number."""
+    """Mean number of earlier sums that each norm weighs (Kimi-K3), one for each block of layers."""
     block = fields.count("attn_res_block_size")
     if not block:
         return 0
     return max(1, round(sum(-(-index // block) for index in range(fields.layers)) / fields.layers))
 
 
-CONVOLUTION, FULL_ATTENTION = "conv", "full_attention"
-
-
 def read_lfm2(fields: Fields) -> list[Layer]:
-    """LFM2: dense networks whose width is two thirds of what the file says, in multiples."""
+    """LFM2: dense networks of two thirds of the width in the file, rounded up to a multiple."""
     return _lfm2_layers(fields, [_lfm2_network(fields)] * fields.layers)
 
 
@@ -169,16 +149,11 @@ def _lfm2_layers(fields: Fields, networks: list[FeedForward]) -> list[Layer]:
 
 def _attention_layers(fields: Fields) -> list[bool]:
     """Which layers attend: by ``layer_types``, or by the list of their numbers in older files."""
-    names = fields.words("layer_types")
+    names = fields.known_kinds(fields.words("layer_types"), ("conv", FULL))
     if not names:
         listed = set(fields.numbers("full_attn_idxs") or [])
         return [index in listed for index in range(fields.layers)]
-    names = fields.a_layer("layer_types", names)
-    unknown = sorted({*names} - {CONVOLUTION, FULL_ATTENTION})
-    if unknown:
-        known = f"{CONVOLUTION}, {FULL_ATTENTION}"
-        raise UnsupportedModelError(f"{fields.where}: {unknown[0]} layers are not modelled; known: {known}")
-    return [name == FULL_ATTENTION for name in names]
+    return [name == FULL for name in fields.a_layer("layer_types", names)]
 
 
 def _lfm2_network(fields: Fields) -> DenseFeedForward:
@@ -190,15 +165,10 @@ def _lfm2_network(fields: Fields) -> DenseFeedForward:
     return DenseFeedForward(width)
 
 
-KINDS = ("mamba", "attention")
-
-
 def read_granite_hybrid(fields: Fields) -> list[Layer]:
-    """Granite 4: experts with a shared one beside them, or that one alone; most models have no positions."""
+    """Granite 4: experts with a shared one, or that one alone; most models have no positions."""
     kinds = fields.a_layer("layer_types", fields.words("layer_types") or fields.words("layers_block_type"))
-    unknown = sorted({*kinds} - {*KINDS})
-    if unknown:
-        raise UnsupportedModelError(f"{fields.where}: {unknown[0]} layers are not modelled; known: {', '.join(KINDS)}")
+    fields.known_kinds(kinds, ("mamba", "attention"))
     network: FeedForward = DenseFeedForward(fields.positive("shared_intermediate_size"))
     if fields.count("num_local_experts"):
         shared = fields.count("shared_intermediate_size")
@@ -215,16 +185,15 @@ def read_bamba(fields: Fields) -> list[Layer]:
 
 
 def read_falcon_h1(fields: Fields) -> list[Layer]:
-    """Falcon-H1: attention beside Mamba2 in every layer, whose gate most models do not norm."""
+    """Falcon-H1: attention and Mamba2 in parallel in every layer; most models do not norm its gate."""
     mamba = replace(_mamba(fields), normed=fields.flag("mamba_rms_norm"))
     mixer = SideBySide(grouped_attention(fields), mamba)
     return [Layer(mixer, network) for network in plain_networks(fields)]
 
 
 def _layers(fields: Fields, attending: list[bool], networks: Sequence[FeedForward], rotated: bool) -> list[Layer]:
-    attention = grouped_attention(fields)
+    attention, mamba = grouped_attention(fields), _mamba(fields)
     attention = attention if rotated else replace(attention, rotary_dim=0)
-    mamba = _mamba(fields)
     return [Layer(attention if here else mamba, network) for here, network in zip(attending, networks, strict=True)]
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from infercast.errors import FileFormatError
 from infercast.models.families.attention import latent_sizes
-from infercast.models.families.fields import Fields
-from infercast.models.families.layers import (
+from infercast.models.families.fields import (
+    Fields,
     Layer,
     after_dense_layers,
     deepseek_experts,
@@ -68,10 +68,8 @@ def _has_indexer(fields: Fields) -> list[bool]:
     return own
 
 
-INDEXED = 4
-"""Layers that compress so many tokens to an entry have an indexer; others look at all entries."""
-QUANTISED_GROUP = 64
-"""Values in fp8 that share a scale of one byte; there is room for one scale more."""
+INDEXED = 4  # Layers that compress this many tokens to an entry have an indexer; others look at all entries
+QUANTISED_GROUP = 64  # Values in fp8 that share a scale of one byte; there is room for one scale more
 INDEX_SCALE_BYTES = 4
 
 

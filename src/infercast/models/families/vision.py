@@ -1,6 +1,6 @@
-"""The encoders of images that stand beside language models: how many parameters GPUs split and how many each holds.
+"""Image encoders of language models: how many parameters GPUs split and how many each holds.
 
-An engine loads them with the language model, so they take memory even where nobody sends an image. Shapes as in vLLM
+An engine loads them with the language model, so they take memory even if no image is sent. Shapes as in vLLM
 0.25's modules of the same models; sums are checked against published files in the tests.
 """
 
@@ -19,7 +19,7 @@ COLOURS = 3
 def _encoder(
     count: int, hidden: int, inter: int, *, gated: bool = False, bias: bool = True, split: int = 0, whole: int = 0
 ) -> VisionPart:
-    """Equal layers of attention and feed-forward, with two norms each, and what is ``split`` or ``whole`` beside."""
+    """Equal layers of attention and feed-forward, with two norms each, and further ``split`` or ``whole`` weights."""
     matrices = 4 * hidden * hidden + (3 if gated else 2) * hidden * inter
     biases = 5 * hidden + (2 if gated else 1) * inter if bias else 0
     return VisionPart(count * matrices + split, count * (biases + 2 * hidden) + whole, count, hidden)
@@ -52,7 +52,7 @@ def _qwen3(fields: Fields, text_hidden: int) -> VisionPart:
 
 
 def _qwen2(fields: Fields, text_hidden: int, gated: bool = False) -> VisionPart:
-    """Qwen2-VL, and Qwen2.5-VL with gated layers, whose norms have no biases."""
+    """Qwen2-VL, and Qwen2.5-VL with gated layers and norms without biases."""
     depth, hidden = fields.positive("depth"), fields.positive("hidden_size" if gated else "embed_dim")
     inter = fields.positive("intermediate_size") if gated else hidden * fields.positive("mlp_ratio", default=4)
     merged, patch = _merged(fields, hidden), _patch(fields, 14, fields.positive("temporal_patch_size", default=2))
@@ -89,7 +89,7 @@ def _llama4(fields: Fields, text_hidden: int) -> VisionPart:
 
 
 def _pixtral(fields: Fields, text_hidden: int) -> VisionPart:
-    """Mistral 3: Pixtral, whose patches are merged by four."""
+    """Mistral 3: Pixtral, with patches merged by four."""
     hidden, count = fields.positive("hidden_size"), fields.positive("num_hidden_layers")
     whole, split = hidden * (_patch(fields) + 2 + _merged(fields, hidden)), text_hidden * (hidden + text_hidden)
     inter = fields.positive("intermediate_size")
@@ -164,7 +164,7 @@ VISION = {
 
 def read_vision(architecture: str, fields: Fields, text_hidden: int) -> VisionPart | None:
     """The encoder of a model, from the ``vision_config`` in its file; None where there is none."""
-    if architecture not in VISION or fields.raw("vision_config") is None:
+    if fields.raw("vision_config") is None:
         return None
     inner = fields.section("vision_config")
     # What the projector needs may stand outside.

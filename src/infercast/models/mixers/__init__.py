@@ -1,8 +1,7 @@
 """Kinds of token mixers, one file each."""
 
-from infercast.models.mixers.grouped import GroupedAttention
 from infercast.models.mixers.latent import KimiLatentAttention, LatentAttention
-from infercast.models.mixers.mixer import Cache, Mixer, NoMixer, SideBySide
+from infercast.models.mixers.mixer import Cache, GroupedAttention, Mixer, NoMixer, SequenceBatch, SideBySide
 from infercast.models.mixers.recurrent import (
     GatedConvolution,
     GatedDeltaNet,
@@ -34,6 +33,7 @@ __all__ = [
     "Mixer",
     "NoMixer",
     "RecurrentMixer",
+    "SequenceBatch",
     "SideBySide",
     "SparseLatentAttention",
 ]

@@ -1,4 +1,4 @@
-"""The interface of token mixers and of their caches, the empty mixer, and two mixers side by side.
+"""The interface of token mixers and of their caches, grouped attention, no mixer, and two mixers side by side.
 
 A token mixer is the half of a layer that lets tokens see each other: attention of some kind, or a recurrence. A kind
 is a frozen dataclass of the numbers that a config.json gives, with these methods. Nothing outside this folder asks
@@ -7,57 +7,62 @@ which kind a mixer is, but for rules of an engine that hold for one kind alone.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from infercast.models.layout import Shard
-from infercast.ops import Call, Collective
-from infercast.ops.attention import Lengths
-from infercast.ops.elementwise import weighted_sum
-from infercast.ops.op import Size, bytes_of
+from infercast.ops import Attention, Call, Collective
+from infercast.ops.op import Lengths, Size, bytes_of, head_norm, kv_write, output_gate, rope, strided_copy, weighted_sum
 
 
 class Cache(NamedTuple):
-    """What one layer keeps on one GPU: so much for each token in reach, and so much for each sequence."""
+    """What one layer keeps on one GPU, for each token in reach and for each sequence."""
 
     bytes_per_token: float = 0.0
-    bytes_per_sequence: float = 0.0
-    """The state of a recurrent layer, as large for one token as for a million."""
-    window: int = 0
-    """Only the last ``window`` tokens are kept; 0: all of them."""
-    chunked: bool = False
-    """``window`` is a chunk: a token looks back to the first token of its own."""
-    compress: int = 1
-    """Tokens that share one entry (DeepSeek-V4); ``bytes_per_token`` is a token's share of it."""
-    block: int = 0
-    """Tokens in a block where kernels leave the engine no choice; 0: it has one."""
-    chunk: int = 0
-    """Of a state: tokens of a prompt that are scanned at once, after which kernels may write it."""
-    exported: bool = False
-    """Of a state: newer kernels leave it at the end of a block within a step, too."""
+    bytes_per_sequence: float = 0.0  # The state of a recurrent layer, as large for one token as for a million
+    window: int = 0  # Only the last ``window`` tokens are kept; 0: all of them
+    chunked: bool = False  # ``window`` is a chunk: a token looks back to the first token of its own
+    compress: int = 1  # Tokens that share one entry (DeepSeek-V4); ``bytes_per_token`` is a token's share of it
+    block: int = 0  # Tokens in a block where kernels leave the engine no choice; 0: it has one
+    chunk: int = 0  # Of a state: tokens of a prompt that are scanned at once, after which kernels may write it
+    exported: bool = False  # Of a state: newer kernels leave it at the end of a block within a step, too
 
     def bytes_for(self, num_tokens: int) -> float:
         return self.bytes_per_sequence + self.bytes_per_token * min(num_tokens, self.window or num_tokens)
 
 
-class Form(NamedTuple):
-    """The part of a batch that one form of kernels computes: prompts, or single new tokens."""
+class SequenceBatch(NamedTuple):
+    """Sequences with ``queries`` new tokens of ``keys`` in all, each; ``sequences`` says how often each row stands.
 
-    is_prompt: bool
+    The last axis runs over the batch; axes in front of it are an array of batches.
+    """
+
     queries: Lengths
     keys: Lengths
-    sequences: Lengths | int
+    sequences: Lengths | int = 1
 
     @property
-    def batch(self) -> tuple[Lengths, Lengths, Lengths | int]:
-        return self.queries, self.keys, self.sequences
+    def is_prompt(self) -> bool:
+        return bool(np.any(self.queries != 1))
+
+    @property
+    def size(self) -> Size:
+        """Sequences."""
+        each = self.sequences
+        size: Size = self.queries.shape[-1] * each if isinstance(each, int) else np.add.reduce(each, axis=-1)
+        return size
+
+    @property
+    def tokens(self) -> Size:
+        """New tokens."""
+        return self._sum(self.queries)
 
     def num_entries(self, tokens: int = 1) -> Size:
-        """Entries of all sequences, one for so many tokens; one that has begun counts."""
+        """Entries of all sequences, one for each group of ``tokens``; an incomplete group counts."""
         return self._sum(-(-self.keys // tokens))
 
     def num_recent(self, window: int) -> Size:
@@ -68,18 +73,18 @@ class Form(NamedTuple):
         total: Size = np.add.reduce(each * self.sequences, axis=-1)
         return total
 
+    def forms(self) -> Iterator[SequenceBatch]:
+        """Prompts, then single new tokens. An array of batches is of one form throughout."""
+        decoding = self.queries == 1
+        if decoding.all() or not decoding.any():
+            yield self
+            return
+        for chosen in (~decoding, decoding):
+            sequences = self.sequences if isinstance(self.sequences, int) else self.sequences[chosen]
+            yield SequenceBatch(self.queries[chosen], self.keys[chosen], sequences)
+
     def name(self, kernel: str) -> str:
         return f"{kernel}_prompt" if self.is_prompt else kernel
-
-
-def split_forms(queries: Lengths, keys: Lengths, sequences: Lengths | int) -> Iterator[Form]:
-    """Prompts, then single new tokens. An array of batches is of one form throughout; a single batch may hold both."""
-    decoding = queries == 1
-    if decoding.all() or not decoding.any():
-        yield Form(not decoding.any(), queries, keys, sequences)
-        return
-    for is_prompt, chosen in ((True, ~decoding), (False, decoding)):
-        yield Form(is_prompt, queries[chosen], keys[chosen], sequences)
 
 
 class Mixer(ABC):
@@ -90,7 +95,7 @@ class Mixer(ABC):
     modules: ClassVar[tuple[str, ...]]
     """Names of its linear modules in a checkpoint, from the layer's own name on: ``self_attn.q_proj``."""
     part: ClassVar[str] = "attention"
-    """The part of the model whose weight format its matrices have: ``attention`` or ``recurrent``."""
+    """The part of the model with the weight format of its matrices: ``attention`` or ``recurrent``."""
     is_empty: ClassVar[bool] = False
     """Whether the layer has no mixer at all: no kernels, no norm before it, no all-reduce after it."""
     takes_quantised: ClassVar[bool] = False
@@ -98,15 +103,18 @@ class Mixer(ABC):
     is_composed: ClassVar[bool] = False
     """Whether an engine makes it of many small operations in Python, which the host pays for outside full graphs."""
 
-    @property
-    @abstractmethod
-    def label(self) -> str:
-        """A few characters for a list of models."""
+    label_text: ClassVar[str] = ""
+    description_text: ClassVar[str] = ""  # Formats of its label and description, with the mixer as their one argument
 
     @property
-    @abstractmethod
+    def label(self) -> str:
+        """A few characters for a list of models."""
+        return self.label_text.format(self)
+
+    @property
     def description(self) -> str:
         """A few words for the page of one model."""
+        return self.description_text.format(self)
 
     def matrices(self, hidden: int) -> int:
         """Weights in matrices, which quantising makes smaller."""
@@ -121,7 +129,7 @@ class Mixer(ABC):
         return 0.0
 
     def divides(self, tensor: int) -> bool:
-        """Whether it splits evenly over so many GPUs."""
+        """Whether it splits evenly over ``tensor`` GPUs."""
         return True
 
     @property
@@ -129,29 +137,20 @@ class Mixer(ABC):
         """Widths that GPUs split, by what people call them, where weights in blocks must be cut between blocks."""
         return {}
 
-    def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+    def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """Kernels that need only the number of tokens in the step: projections, norms, the write to the cache."""
         return []
 
-    def sequence_calls(
-        self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1
-    ) -> list[Call]:
-        """Kernels that need the sequences of the batch: ``queries`` new tokens of ``keys`` in all, each.
-
-        The last axis runs over the batch; axes in front of it are an array of batches, in which ``sequences`` says how
-        often each row stands.
-        """
+    def sequence_calls(self, shard: Shard, batch: SequenceBatch) -> list[Call]:
+        """Kernels that need the sequences of the batch."""
         return []
 
-    def verify_calls(
-        self, shard: Shard, layers: int, width: int, keys: Lengths, sequences: Lengths | int = 1
-    ) -> list[Call]:
-        """Those of sequences that verify drafts: ``width`` new tokens each, of ``keys`` in all.
+    def verify_calls(self, shard: Shard, width: int, batch: SequenceBatch) -> list[Call]:
+        """Those of sequences that verify drafts, ``width`` new tokens each; ``batch`` has one query a sequence.
 
-        Unless a kind says otherwise, as many single tokens: each chooses what it looks at, or writes a state.
+        Unless a kind overrides it, as many single tokens: each chooses what it looks at, or writes a state.
         """
-        single = np.ones(1, dtype=np.int64) if keys.ndim == 1 else np.ones((1, 1), dtype=np.int64)
-        return self.sequence_calls(shard, layers, np.broadcast_to(single, keys.shape), keys, sequences * width)
+        return self.sequence_calls(shard, batch._replace(sequences=batch.sequences * width))
 
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
         """What one layer keeps: one cache in most kinds, several where parts of it are stored apart."""
@@ -207,26 +206,178 @@ class SideBySide(Mixer):
     def divides(self, tensor: int) -> bool:
         return all(mixer.divides(tensor) for mixer in self._both)
 
-    def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+    def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """Those of both, the sum of their outputs, and the all-reduce that one mixer more takes."""
         layout, base = shard.layout, shard.weights.base
-        calls = [call for mixer in self._both for call in mixer.token_calls(shard, tokens, layers)]
-        calls.append(Call("mixer_sum", weighted_sum(tokens, shard.hidden, terms=2, dtype=base), layers))
+        calls = [call for mixer in self._both for call in mixer.token_calls(shard, tokens)]
+        calls.append(Call("mixer_sum", weighted_sum(tokens, shard.hidden, terms=2, dtype=base)))
         if layout.tensor > 1:
             message = tokens * int(shard.hidden * bytes_of(base))
-            calls.append(Call("all_reduce", Collective("all_reduce", message, layout.tensor, layout.library), layers))
+            calls.append(Call("all_reduce", Collective("all_reduce", message, layout.tensor, layout.library)))
         return calls
 
-    def sequence_calls(
-        self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1
-    ) -> list[Call]:
-        return [call for mixer in self._both for call in mixer.sequence_calls(shard, layers, queries, keys, sequences)]
+    def sequence_calls(self, shard: Shard, batch: SequenceBatch) -> list[Call]:
+        return [call for mixer in self._both for call in mixer.sequence_calls(shard, batch)]
 
-    def verify_calls(
-        self, shard: Shard, layers: int, width: int, keys: Lengths, sequences: Lengths | int = 1
-    ) -> list[Call]:
-        return [call for mixer in self._both for call in mixer.verify_calls(shard, layers, width, keys, sequences)]
+    def verify_calls(self, shard: Shard, width: int, batch: SequenceBatch) -> list[Call]:
+        return [call for mixer in self._both for call in mixer.verify_calls(shard, width, batch)]
 
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
         """Keys and values of the one, the state of the other."""
         return (*self.first.caches(shard), *self.second.caches(shard))
+
+
+SQUARES_BYTES = 2 * 4  # The mean squares of a token's queries and keys, in fp32
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedAttention(Mixer):
+    """Multi-head, grouped-query or multi-query attention."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    rotary_dim: int
+    window: int = 0  # A query sees the last ``window`` tokens; 0: all of them
+    qk_norm: bool = False  # Norms over each query and key head (Qwen3, Gemma 3)
+    norm_across: bool = False
+    """Those norms are over all heads together (MiniMax-M2), so GPUs that split the heads must add up squares."""
+    qkv_bias: bool = False
+    output_bias: bool = False
+    sinks: bool = False  # A learned sink logit for each head (gpt-oss)
+    shared_key_value: bool = False
+    """Values are the keys: one projection serves both (Gemma 4 global layers); the cache still holds both."""
+    chunked: bool = False
+    """``window`` is a chunk (Llama 4): a query sees its own chunk from its first token on, not the last tokens."""
+    gate_width: int = 0
+    """Gates that a head's output is multiplied with: as many as values, projected with the queries (Qwen3-Next and
+    Qwen3.5), or one, by a product of its own (Step-3.5); 0: none."""
+
+    by_hand: bool = False
+    """The engine has no compiler that fuses: hand-written kernels norm, rotate and store, and attention takes queries
+    that lie together, so they are copied out of the joined product (SGLang)."""
+    stores_rotated: bool = False  # One kernel by hand rotates and stores
+    decode_saved: float = 0.0
+    """Seconds that attention of decoding sequences takes less than in measured tables, as the engine launches it ..."""
+    prompts_slower: float = 1.0  # ... and how many times as long that of prompts takes
+
+    modules = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
+    takes_quantised = True
+
+    label_text = "{0.heads}/{0.kv_heads} x {0.head_dim}"
+
+    @property
+    def description(self) -> str:
+        window = f", window {self.window:,}" if self.window else ""
+        return f"{self.heads}/{self.kv_heads} heads of {self.head_dim}{window}"
+
+    @property
+    def _pair_dim(self) -> int:
+        """A key and a value; also a query and what comes out for it."""
+        return self.head_dim + self.value_dim
+
+    def matrices(self, hidden: int) -> int:
+        values = 0 if self.shared_key_value else self.kv_heads * self.value_dim
+        queries = self.heads * (self._pair_dim + self.gate_width)
+        return hidden * (queries + self.kv_heads * self.head_dim + values)
+
+    def vectors(self, hidden: int) -> int:
+        """Norms of the heads, biases and sinks."""
+        return (
+            (2 * self.head_dim if self.qk_norm else 0)
+            + (self.heads * self.head_dim + self.kv_heads * self._pair_dim if self.qkv_bias else 0)
+            + (hidden if self.output_bias else 0)
+            + (self.heads if self.sinks else 0)
+        )
+
+    def held_bytes(self, shard: Shard) -> float:
+        """Heads are split; with more GPUs than key-value heads, several hold the same one."""
+        layout, weights = shard.layout, shard.weights
+        # An engine keeps keys that serve as values twice, as if values had a projection of their own.
+        heads = self.heads / layout.tensor
+        columns = heads * (self._pair_dim + self.gate_width) + layout.share_kv_heads(self.kv_heads) * self._pair_dim
+        return shard.hidden * columns * weights.stored_bytes(weights.attention)
+
+    def divides(self, tensor: int) -> bool:
+        """Query heads must; key-value heads may also be copied."""
+        return self.heads % tensor == 0 and (self.kv_heads % tensor == 0 or tensor % self.kv_heads == 0)
+
+    @property
+    def split_widths(self) -> dict[str, int]:
+        """The output alone: the joined product before it may be cut inside a block."""
+        return {"attention output": self.heads * self.value_dim}
+
+    def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
+        """One product for queries, keys and values together, what is done to each head, and the output."""
+        weights, layout = shard.weights, shard.layout
+        heads, kv_heads = layout.share(self.heads), layout.share_kv_heads(self.kv_heads)
+        key_width, value_width = kv_heads * self.head_dim, kv_heads * self.value_dim
+        projected = heads * self.head_dim + key_width + (0 if self.shared_key_value else value_width)
+        projected += heads * self.gate_width if self.gate_width > 1 else 0
+        # The norm before quantises what it writes: the engine's compiler fuses it into it.
+        calls = shard.linear("qkv_proj", tokens, projected, shard.hidden, "attention", quantised=True)
+        if self.qk_norm:
+            op = head_norm(tokens, heads + kv_heads, self.head_dim, weights.base, by_hand=self.by_hand)
+            calls.append(Call("qk_norm", op))
+            if self.norm_across and layout.tensor > 1:
+                squares = Collective("all_reduce", tokens * SQUARES_BYTES, layout.tensor, layout.library)
+                calls.append(Call("qk_norm_reduce", squares))
+        calls += self._placed(shard, tokens)
+        calls += self._gate_calls(shard, heads, tokens)
+        calls += shard.linear("o_proj", tokens, shard.hidden, heads * self.value_dim, "attention")
+        return calls
+
+    def _placed(self, shard: Shard, tokens: Size) -> list[Call]:
+        """Queries and keys are rotated, keys and values go into the cache."""
+        base, layout = shard.weights.base, shard.layout
+        heads, kv_heads = layout.share(self.heads), layout.share_kv_heads(self.kv_heads)
+        stored = kv_write(tokens, kv_heads * self._pair_dim, base, shard.cache_dtype, by_hand=self.by_hand)
+        calls = [Call("kv_write", stored)]
+        if self.rotary_dim:
+            normed = self.qk_norm and not self.by_hand
+            op = rope(tokens, heads + kv_heads, self.rotary_dim, base, normed=normed, by_hand=self.by_hand)
+            if self.stores_rotated:
+                # Keys are at hand; values are read, and both are written.
+                read = op.read_per_row + kv_heads * self.value_dim * bytes_of(base)
+                op = replace(op, read_per_row=read, written_per_row=op.written_per_row + stored.written_per_row)
+                calls = []
+            calls.insert(0, Call("rope", op))
+        if self.by_hand:
+            calls.append(Call("query_copy", strided_copy(tokens, heads * self.head_dim * bytes_of(base))))
+        return calls
+
+    def _gate_calls(self, shard: Shard, heads: int, tokens: Size) -> list[Call]:
+        """The gate of the output, and the product that gives it where there is one for each head."""
+        if not self.gate_width:
+            return []
+        formats, base = "attention", shard.weights.base
+        calls = shard.linear("gate_proj", tokens, heads, shard.hidden, formats) if self.gate_width == 1 else []
+        gated = output_gate(tokens, heads * self.value_dim, heads * self.gate_width, base)
+        return [*calls, Call("output_gate", gated)]
+
+    def sequence_calls(self, shard: Shard, batch: SequenceBatch) -> list[Call]:
+        op = Attention(
+            batch.queries,
+            batch.keys,
+            heads=shard.layout.share(self.heads),
+            kv_heads=shard.layout.share_kv_heads(self.kv_heads),
+            head_dim=self.head_dim,
+            value_dim=self.value_dim,
+            sequences=batch.sequences,
+            window=self.window,
+            dtype=shard.weights.base,
+            kv_dtype=shard.cache_dtype,
+        )
+        name = "attention_window" if self.window else "attention"
+        if batch.is_prompt:
+            return [Call(name, op, slower=self.prompts_slower)]
+        return [Call(name, op, saved=self.decode_saved)]
+
+    def verify_calls(self, shard: Shard, width: int, batch: SequenceBatch) -> list[Call]:
+        """Keys and values are read once: the new tokens of a sequence count as that many more heads of one token."""
+        return replace(self, heads=self.heads * width).sequence_calls(shard, batch)
+
+    def caches(self, shard: Shard) -> tuple[Cache, ...]:
+        width = shard.layout.share_kv_heads(self.kv_heads) * self._pair_dim
+        return (Cache(width * bytes_of(shard.cache_dtype), window=self.window, chunked=self.chunked),)

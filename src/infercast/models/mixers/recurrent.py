@@ -5,7 +5,7 @@ which read and write its state whatever its length. Facts of vLLM 0.25 (``v1/att
 ``layers/mamba``): the state of a sequence is copied out of the cache before the scan and back after it.
 
 A state of keys x values a head decays by a gate before each token: one gate a head (gated delta net), or one a channel
-of the key (Kimi delta attention). Facts of vLLM 0.25 (``layers/mamba/gdn``): decoding sequences beside prompts run the
+of the key (Kimi delta attention). Facts of vLLM 0.25 (``layers/mamba/gdn``): decoding sequences with prompts run the
 prompts' convolution in both; then a gated delta net updates their states with the kernel for one token, while Kimi's
 scans them as prompts of one token.
 
@@ -23,14 +23,10 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
-
 from infercast.models.layout import Shard
-from infercast.models.mixers.mixer import Cache, Mixer
+from infercast.models.mixers.mixer import Cache, Mixer, SequenceBatch
 from infercast.ops import Call, Collective, Gemm, Scan, ShortConvolution, StateUpdate
-from infercast.ops.attention import Lengths
-from infercast.ops.elementwise import copy, gated_activation, gated_norm, scan_inputs
-from infercast.ops.op import Size, bytes_of
+from infercast.ops.op import Size, bytes_of, copy, gated_activation, gated_norm, scan_inputs
 from infercast.ops.recurrent import GATED_DELTA, KIMI_DELTA, MAMBA2
 
 NORM_KERNELS = 2
@@ -45,11 +41,9 @@ class State(NamedTuple):
     key_heads: int
     key_dim: int
     value_dim: int
-    channels: int
-    """Those of the short convolution, which keeps the last tokens of each."""
+    channels: int  # Those of the short convolution, which keeps the last tokens of each
     taps: int
-    dtype: str
-    """The format of the matrices of all heads."""
+    dtype: str  # The format of the matrices of all heads
 
     @property
     def values(self) -> int:
@@ -63,22 +57,17 @@ class State(NamedTuple):
 
 
 class RecurrentMixer(Mixer):
-    """A token mixer whose state does not grow."""
+    """A token mixer with a state of fixed size."""
 
     __slots__ = ()
 
     part = "recurrent"
     is_composed = True
-    chunk: int = 64
-    """Tokens of a prompt that the scan takes at once."""
-    convolutions: ClassVar[int] = 1
-    """Kernels that convolve, each an equal share of the channels."""
-    scans_decoding: ClassVar[bool] = False
-    """Whether decoding sequences go through the scan where there are prompts beside them."""
-    convolves_decoding: ClassVar[bool] = True
-    """Whether they go through the prompts' convolution there."""
-    copies: ClassVar[int] = 2
-    """Copies of a prompt's state, out of the cache and back."""
+    chunk: int = 64  # Tokens of a prompt that the scan takes at once
+    convolutions: ClassVar[int] = 1  # Kernels that convolve, each an equal share of the channels
+    scans_decoding: ClassVar[bool] = False  # Whether decoding sequences go through the scan in steps with prompts
+    convolves_decoding: ClassVar[bool] = True  # Whether they go through the prompts' convolution there
+    copies: ClassVar[int] = 2  # Copies of a prompt's state, out of the cache and back
 
     @property
     def exported(self) -> bool:
@@ -106,91 +95,48 @@ class RecurrentMixer(Mixer):
         whole = convolved + state.values * bytes_of(state.dtype)
         return (Cache(bytes_per_sequence=whole, chunk=self.chunk, exported=self.exported),)
 
-    def sequence_calls(
-        self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1
-    ) -> list[Call]:
+    def sequence_calls(self, shard: Shard, batch: SequenceBatch) -> list[Call]:
         """Prompts by the scan, single new tokens by the update; nothing depends on how many tokens came before."""
-        decoding = queries == 1
-        if decoding.all():
-            convolved = self._convolve_one(shard, layers, queries, sequences)
-            return [*convolved, *self._update(shard, layers, queries, sequences)]
-        if not decoding.any():
-            return [
-                *self._convolve(shard, layers, queries, sequences),
-                *self._scan(shard, layers, queries, sequences),
-            ]
-        # An array of batches is of one form throughout; a single batch may hold both.
-        both = queries, sequences
-        alone, prompts = ((queries[each], _some(sequences, each)) for each in (decoding, ~decoding))
-        convolved = self._convolve(shard, layers, *(both if self.convolves_decoding else prompts))
+        if not batch.is_prompt:
+            return [*self._convolve(shard, batch, update=True), *self._update(shard, batch)]
+        prompts, *alone = batch.forms()
+        if not alone:
+            return [*self._convolve(shard, batch), *self._scan(shard, batch)]
+        convolved = self._convolve(shard, batch if self.convolves_decoding else prompts)
         if not self.convolves_decoding:
-            convolved += self._convolve_one(shard, layers, *alone)
+            convolved += self._convolve(shard, alone[0], update=True)
         if self.scans_decoding:
-            return [*convolved, *self._scan(shard, layers, *both)]
-        return [*convolved, *self._scan(shard, layers, *prompts), *self._update(shard, layers, *alone)]
+            return [*convolved, *self._scan(shard, batch)]
+        return [*convolved, *self._scan(shard, prompts), *self._update(shard, alone[0])]
 
-    def prompt_calls(self, shard: Shard, layers: int, tokens: Size) -> list[Call]:
+    def prompt_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """Small kernels that the tokens of prompts take between convolution and scan, and after it."""
         return []
 
-    def _scan(self, shard: Shard, layers: int, queries: Lengths, sequences: Lengths | int) -> list[Call]:
+    def _scan(self, shard: Shard, batch: SequenceBatch) -> list[Call]:
         state = self.state(shard)
         kernel = shard.weights.scans_kernel if state.kind == GATED_DELTA else ""
-        scan = Scan(queries, sequences, chunk=self.chunk, dtype=shard.weights.base, kernel=kernel, **state.shape)
-        size = state.values * bytes_of(state.dtype)
-        copied = Call("state_copy", copy(_count(queries, sequences), size), self.copies * layers)
-        return [*self.prompt_calls(shard, layers, _tokens(queries, sequences)), Call("scan", scan, layers), copied]
+        sizes = batch.queries, batch.sequences
+        scan = Scan(*sizes, chunk=self.chunk, dtype=shard.weights.base, kernel=kernel, **state.shape)
+        copied = Call("state_copy", copy(batch.size, state.values * bytes_of(state.dtype)), self.copies)
+        return [*self.prompt_calls(shard, batch.tokens), Call("scan", scan), copied]
 
-    def _update(self, shard: Shard, layers: int, queries: Lengths, sequences: Lengths | int) -> list[Call]:
-        rows = _count(queries, sequences)
-        op = StateUpdate(rows, dtype=shard.weights.base, **self.state(shard).shape)
-        return [Call("state_update", op, layers)]
+    def _update(self, shard: Shard, batch: SequenceBatch) -> list[Call]:
+        return [Call("state_update", StateUpdate(batch.size, dtype=shard.weights.base, **self.state(shard).shape))]
 
-    def _convolve(self, shard: Shard, layers: int, queries: Lengths, sequences: Lengths | int) -> list[Call]:
-        """Over all tokens of the sequences."""
-        return self._convolutions("convolution", shard, layers, _tokens(queries, sequences), queries, sequences)
-
-    def _convolve_one(self, shard: Shard, layers: int, queries: Lengths, sequences: Lengths | int) -> list[Call]:
-        """One token of each; of the same name as the other where one step never runs both."""
-        name = "convolution" if self.convolves_decoding else "convolution_update"
-        return self._convolutions(name, shard, layers, _count(queries, sequences), queries, sequences, update=True)
-
-    def _convolutions(
-        self,
-        name: str,
-        shard: Shard,
-        layers: int,
-        tokens: Size,
-        queries: Lengths,
-        sequences: Lengths | int,
-        update: bool = False,
-    ) -> list[Call]:
+    def _convolve(self, shard: Shard, batch: SequenceBatch, update: bool = False) -> list[Call]:
+        """Over all tokens, or over one of each sequence, of the same name where one step never runs both."""
         state, kernels = self.state(shard), self.update_convolutions if update else self.convolutions
         op = ShortConvolution(
-            tokens,
-            _count(queries, sequences),
+            batch.size if update else batch.tokens,
+            batch.size,
             channels=state.channels // kernels,
             taps=state.taps,
             update=update,
             dtype=shard.weights.base,
         )
-        return [Call(name, op, kernels * layers)]
-
-
-def _some(sequences: Lengths | int, chosen: Lengths) -> Lengths | int:
-    return sequences if isinstance(sequences, int) else sequences[chosen]
-
-
-def _count(queries: Lengths, sequences: Lengths | int) -> Size:
-    """Sequences in each batch."""
-    count: Size = queries.shape[-1] * sequences if isinstance(sequences, int) else np.add.reduce(sequences, axis=-1)
-    return count
-
-
-def _tokens(queries: Lengths, sequences: Lengths | int) -> Size:
-    """New tokens in each batch."""
-    total: Size = np.add.reduce(queries * sequences, axis=-1)
-    return total
+        name = "convolution_update" if update and not self.convolves_decoding else "convolution"
+        return [Call(name, op, kernels)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,19 +148,13 @@ class GatedDeltaNet(RecurrentMixer):
     key_dim: int
     value_dim: int
     taps: int = 4
-    state_dtype: str = ""
-    """The format of its matrices; empty: the model's own."""
+    state_dtype: str = ""  # The format of its matrices; empty: the model's own
 
     # Published checkpoints treat its two wide products alike and leave the narrow one of the gates alone.
     modules = ("linear_attn.out_proj",)
 
-    @property
-    def label(self) -> str:
-        return f"GDN {self.heads} x {self.value_dim}"
-
-    @property
-    def description(self) -> str:
-        return f"gated delta net, {self.heads}/{self.key_heads} heads of {self.value_dim}"
+    label_text = "GDN {0.heads} x {0.value_dim}"
+    description_text = "gated delta net, {0.heads}/{0.key_heads} heads of {0.value_dim}"
 
     @property
     def _key_width(self) -> int:
@@ -246,32 +186,31 @@ class GatedDeltaNet(RecurrentMixer):
     def split_widths(self) -> dict[str, int]:
         return {"delta net output": self._value_width}
 
-    def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+    def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """Two products before, the gated norm of each head and one product after."""
-        weights, state = shard.weights, self.state(shard)
+        state = self.state(shard)
         width = state.heads * self.value_dim
         gates = 2 * state.heads
         value = shard.weights.base
         return [
-            *shard.linear("qkvz_proj", tokens, state.channels + width, shard.hidden, weights.of_recurrent, layers),
-            Call("gates_proj", Gemm(tokens, gates, shard.hidden, value), layers),
+            *shard.linear("qkvz_proj", tokens, state.channels + width, shard.hidden, "recurrent"),
+            Call("gates_proj", Gemm(tokens, gates, shard.hidden, value)),
             # What the recurrence writes to is cleared before.
-            Call("state_inputs", copy(tokens, 2 * gates, 2 * (gates + width)), layers),
-            Call("gated_norm", gated_norm(tokens, state.heads, self.value_dim, value), NORM_KERNELS * layers),
-            *shard.linear("out_proj", tokens, shard.hidden, width, weights.of_recurrent, layers),
+            Call("state_inputs", copy(tokens, 2 * gates, 2 * (gates + width))),
+            Call("gated_norm", gated_norm(tokens, state.heads, self.value_dim, value), NORM_KERNELS),
+            *shard.linear("out_proj", tokens, shard.hidden, width, "recurrent"),
         ]
 
-    def prompt_calls(self, shard: Shard, layers: int, tokens: Size) -> list[Call]:
+    def prompt_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """Queries and keys are normed, gates worked out; the scan's output is copied to where it belongs."""
         state = self.state(shard)
         inputs = scan_inputs(tokens, state.channels, state.heads, shard.weights.base)
         size = 2 * state.heads * self.value_dim
         written = copy(tokens, size)
-        return [Call("scan_inputs", inputs, layers), Call("scan_output", written, layers)]
+        return [Call("scan_inputs", inputs), Call("scan_output", written)]
 
 
-FLASH_KDA_HEAD = 128
-"""The width of heads that FlashKDA's kernels are built for."""
+FLASH_KDA_HEAD = 128  # The width of heads that FlashKDA's kernels are built for
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,20 +220,14 @@ class KimiDeltaAttention(RecurrentMixer):
     heads: int
     head_dim: int
     taps: int = 4
-    full_rank_gate: bool = False
-    """The gate of the output is one product (Kimi-K3), not two by way of a narrow vector."""
+    full_rank_gate: bool = False  # The gate of the output is one product (Kimi-K3), not two by way of a narrow vector
 
     modules = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
     convolutions = 3
     scans_decoding = True
 
-    @property
-    def label(self) -> str:
-        return f"KDA {self.heads} x {self.head_dim}"
-
-    @property
-    def description(self) -> str:
-        return f"Kimi delta attention, {self.heads} heads of {self.head_dim}"
+    label_text = "KDA {0.heads} x {0.head_dim}"
+    description_text = "Kimi delta attention, {0.heads} heads of {0.head_dim}"
 
     @property
     def _width(self) -> int:
@@ -345,41 +278,40 @@ class KimiDeltaAttention(RecurrentMixer):
     def split_widths(self) -> dict[str, int]:
         return {"delta attention output": self._width}
 
-    def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+    def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """Queries, keys and values one by one, both gates, the gated norm of each head and the output."""
         weights, hidden = shard.weights, shard.hidden
         heads = shard.layout.share(self.heads)
-        width, formats = heads * self.head_dim, shard.weights.of_recurrent
+        width, formats = heads * self.head_dim, "recurrent"
         if self.full_rank_gate:
             # Its engines join all that comes from the hidden state.
             joined = 4 * width + self.head_dim + heads
             calls = [
-                *shard.linear("in_proj", tokens, joined, hidden, formats, layers),
-                *shard.linear("gate_up", tokens, width, self.head_dim, formats, layers),
+                *shard.linear("in_proj", tokens, joined, hidden, formats),
+                *shard.linear("gate_up", tokens, width, self.head_dim, formats),
             ]
         else:
             calls = [
-                *shard.linear("qkv_proj", tokens, width, hidden, formats, 3 * layers),
-                Call("update_proj", Gemm(tokens, heads, hidden, weights.base), layers),
-                *shard.linear("gate_down", tokens, self.head_dim, hidden, formats, 2 * layers),
-                *shard.linear("gate_up", tokens, width, self.head_dim, formats, 2 * layers),
+                *shard.linear("qkv_proj", tokens, width, hidden, formats, count=3),
+                Call("update_proj", Gemm(tokens, heads, hidden, weights.base)),
+                *shard.linear("gate_down", tokens, self.head_dim, hidden, formats, count=2),
+                *shard.linear("gate_up", tokens, width, self.head_dim, formats, count=2),
             ]
         return [
             *calls,
-            Call("state_inputs", copy(tokens, 2 * heads, 4 * heads + 2 * width), layers),
-            Call("gated_norm", gated_norm(tokens, heads, self.head_dim, weights.base), NORM_KERNELS * layers),
-            *shard.linear("o_proj", tokens, hidden, width, formats, layers),
+            Call("state_inputs", copy(tokens, 2 * heads, 4 * heads + 2 * width)),
+            Call("gated_norm", gated_norm(tokens, heads, self.head_dim, weights.base), NORM_KERNELS),
+            *shard.linear("o_proj", tokens, hidden, width, formats),
         ]
 
-    def prompt_calls(self, shard: Shard, layers: int, tokens: Size) -> list[Call]:
+    def prompt_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """Queries and keys are normed; the scan's output is copied to where it belongs."""
         width = 2 * shard.layout.share(self.heads) * self.head_dim
         inputs, output = copy(tokens, 2 * width), copy(tokens, width)
-        return [Call("scan_inputs", inputs, layers), Call("scan_output", output, layers)]
+        return [Call("scan_inputs", inputs), Call("scan_output", output)]
 
 
-SQUARE_BYTES = 4
-"""The mean square of a token, in fp32."""
+SQUARE_BYTES = 4  # The mean square of a token, in fp32
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,13 +324,10 @@ class Mamba2(RecurrentMixer):
     groups: int
     taps: int = 4
     chunk: int = 128
-    state_dtype: str = ""
-    """The format of its matrices; empty: the model's own."""
-    bias: bool = False
-    """Biases on both products."""
+    state_dtype: str = ""  # The format of its matrices; empty: the model's own
+    bias: bool = False  # Biases on both products
     convolution_bias: bool = True
-    normed: bool = True
-    """The gate is followed by a norm (not in Falcon-H1)."""
+    normed: bool = True  # The gate is followed by a norm (not in Falcon-H1)
 
     modules = ("mixer.in_proj", "mixer.out_proj")
     takes_quantised = True
@@ -410,13 +339,8 @@ class Mamba2(RecurrentMixer):
         """By the scan's own kernel."""
         return True
 
-    @property
-    def label(self) -> str:
-        return f"SSM {self.heads} x {self.head_dim}"
-
-    @property
-    def description(self) -> str:
-        return f"Mamba2, {self.heads} heads of {self.head_dim}, state {self.state_size}"
+    label_text = "SSM {0.heads} x {0.head_dim}"
+    description_text = "Mamba2, {0.heads} heads of {0.head_dim}, state {0.state_size}"
 
     @property
     def _width(self) -> int:
@@ -435,7 +359,6 @@ class Mamba2(RecurrentMixer):
         return State(MAMBA2, *shape, channels, self.taps, self.state_dtype or shard.weights.base)
 
     def matrices(self, hidden: int) -> int:
-        """One product before, one after."""
         return hidden * (2 * self._width + self._channels + self.heads)
 
     def vectors(self, hidden: int) -> int:
@@ -458,18 +381,18 @@ class Mamba2(RecurrentMixer):
     def split_widths(self) -> dict[str, int]:
         return {"Mamba output": self._width}
 
-    def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+    def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """The product before, the gate with its norm over each group, the product after."""
         weights, layout, state = shard.weights, shard.layout, self.state(shard)
         width = state.heads * self.head_dim
         projected = width + state.channels + state.heads
-        calls = shard.linear("in_proj", tokens, projected, shard.hidden, weights.of_recurrent, layers, quantised=True)
+        calls = shard.linear("in_proj", tokens, projected, shard.hidden, "recurrent", quantised=True)
         normed = gated_norm(tokens, state.key_heads, width // state.key_heads, weights.base)
-        calls.append(Call("gated_norm", normed, (NORM_KERNELS if self.normed else 1) * layers))
+        calls.append(Call("gated_norm", normed, NORM_KERNELS if self.normed else 1))
         if self.normed and self.groups == 1 and layout.tensor > 1:
             squares = Collective("all_reduce", tokens * SQUARE_BYTES, layout.tensor, layout.library)
-            calls.append(Call("gated_norm_reduce", squares, layers))
-        return [*calls, *shard.linear("out_proj", tokens, shard.hidden, width, weights.of_recurrent, layers)]
+            calls.append(Call("gated_norm_reduce", squares))
+        return [*calls, *shard.linear("out_proj", tokens, shard.hidden, width, "recurrent")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,24 +406,17 @@ class GatedConvolution(RecurrentMixer):
     modules = ("conv.in_proj", "conv.out_proj")
     convolves_decoding = False
 
-    @property
-    def label(self) -> str:
-        return f"conv {self.channels} x {self.taps}"
-
-    @property
-    def description(self) -> str:
-        return f"short convolution, {self.channels:,} channels of {self.taps} taps"
+    label_text = "conv {0.channels} x {0.taps}"
+    description_text = "short convolution, {0.channels:,} channels of {0.taps} taps"
 
     def state(self, shard: Shard) -> State:
         """The last tokens of each channel alone."""
         return State("", 0, 0, 0, 0, shard.layout.share(self.channels), self.taps, shard.weights.base)
 
     def matrices(self, hidden: int) -> int:
-        """One product before, one after."""
         return 4 * hidden * self.channels
 
     def vectors(self, hidden: int) -> int:
-        """The convolution, and biases."""
         return self.taps * self.channels + (4 * self.channels + hidden if self.bias else 0)
 
     def divides(self, tensor: int) -> bool:
@@ -510,19 +426,15 @@ class GatedConvolution(RecurrentMixer):
     def split_widths(self) -> dict[str, int]:
         return {"convolution output": self.channels}
 
-    def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
-        """The product before, both gates, the product after."""
+    def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         weights, width = shard.weights, shard.layout.share(self.channels)
         return [
-            *shard.linear("in_proj", tokens, 3 * width, shard.hidden, weights.of_recurrent, layers),
-            Call("convolution_gate", gated_activation(tokens, width, weights.base), 2 * layers),
-            *shard.linear("out_proj", tokens, shard.hidden, width, weights.of_recurrent, layers),
+            *shard.linear("in_proj", tokens, 3 * width, shard.hidden, "recurrent"),
+            Call("convolution_gate", gated_activation(tokens, width, weights.base), 2),
+            *shard.linear("out_proj", tokens, shard.hidden, width, "recurrent"),
         ]
 
-    def _scan(self, shard: Shard, layers: int, queries: Lengths, sequences: Lengths | int) -> list[Call]:
-        """There is nothing but the convolution."""
-        return []
+    def _scan(self, shard: Shard, batch: SequenceBatch) -> list[Call]:
+        return []  # there is nothing but the convolution
 
-    def _update(self, shard: Shard, layers: int, queries: Lengths, sequences: Lengths | int) -> list[Call]:
-        """There is nothing but the convolution."""
-        return []
+    _update = _scan

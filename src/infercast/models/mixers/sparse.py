@@ -25,19 +25,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from infercast.models.layout import Shard
-from infercast.models.mixers.grouped import GroupedAttention
 from infercast.models.mixers.latent import LatentAttention
-from infercast.models.mixers.mixer import Cache, Form, Mixer, split_forms
+from infercast.models.mixers.mixer import Cache, GroupedAttention, Mixer, SequenceBatch
 from infercast.ops import Call, Gemm
-from infercast.ops.attention import Lengths
-from infercast.ops.elementwise import Elementwise, copy, norm, rope, small_blocks
-from infercast.ops.op import PACKED_LATENT, Size, bytes_of
+from infercast.ops.op import PACKED_LATENT, Elementwise, Size, bytes_of, copy, norm, rope, small_blocks
 from infercast.ops.sparse import IndexScores, SparseAttention, TopK
 
-OVERLAPPING = 4
-"""Entries of so many tokens also hold the ones before."""
-STATE_BLOCKS = {4: 4, 128: 8}
-"""Tokens in a block of waiting states."""
+OVERLAPPING = 4  # Entries of this many tokens also hold the ones before
+STATE_BLOCKS = {4: 4, 128: 8}  # Tokens in a block of waiting states
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +41,7 @@ class Compressor:
 
     tokens: int
     head_dim: int
-    entry_bytes: float
-    """What an entry takes in the cache."""
+    entry_bytes: float  # What an entry takes in the cache
 
     @property
     def spans(self) -> int:
@@ -63,14 +57,14 @@ class Compressor:
         """The projection, a position's weights, and the norm of an entry; none of it is quantised."""
         return hidden * self._width + self.tokens * self.spans * self.head_dim + self.head_dim
 
-    def token_calls(self, shard: Shard, tokens: Size, layers: int, prefix: str) -> list[Call]:
-        """What tokens bring, its way into the cache of states, and entries out of it: all beside queries and keys."""
+    def token_calls(self, shard: Shard, tokens: Size, prefix: str) -> list[Call]:
+        """States of tokens, and entries made of them, in parallel with queries and keys."""
         project = Gemm(tokens, self._width, shard.hidden, shard.weights.base, out_dtype="fp32")
         state, entry = 4.0 * self._width, self.entry_bytes / self.tokens
         return [
-            Call(f"{prefix}compress_proj", project, layers, beside=True),
-            Call(f"{prefix}compress_save", copy(tokens, state, state), layers, beside=True),
-            Call(f"{prefix}compress", copy(tokens, state, entry), layers, beside=True),
+            Call(f"{prefix}compress_proj", project, beside=True),
+            Call(f"{prefix}compress_save", copy(tokens, state, state), beside=True),
+            Call(f"{prefix}compress", copy(tokens, state, entry), beside=True),
         ]
 
     def caches(self) -> tuple[Cache, ...]:
@@ -95,9 +89,7 @@ class BlockSparseAttention(GroupedAttention):
     takes_quantised = False
     is_composed = True
 
-    @property
-    def label(self) -> str:
-        return f"MSA {self.heads}/{self.kv_heads} x {self.head_dim}"
+    label_text = "MSA {0.heads}/{0.kv_heads} x {0.head_dim}"
 
     @property
     def description(self) -> str:
@@ -105,11 +97,9 @@ class BlockSparseAttention(GroupedAttention):
         return f"{self.heads}/{self.kv_heads} heads of {self.head_dim}, {self.index_heads} index heads choose {chosen}"
 
     def matrices(self, hidden: int) -> int:
-        """Those of attention, index queries and the index key."""
         return GroupedAttention.matrices(self, hidden) + hidden * (self.index_heads + 1) * self.index_dim
 
     def vectors(self, hidden: int) -> int:
-        """Index queries and keys have norms of their own."""
         return GroupedAttention.vectors(self, hidden) + 2 * self.index_dim
 
     def held_bytes(self, shard: Shard) -> float:
@@ -121,7 +111,7 @@ class BlockSparseAttention(GroupedAttention):
         """Index queries of one GPU, and the key."""
         return (shard.layout.share_kv_heads(self.index_heads) + 1) * self.index_dim
 
-    def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+    def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """One product for all five, one kernel that norms, rotates and writes to both caches, and the output."""
         weights, layout = shard.weights, shard.layout
         value = bytes_of(weights.base)
@@ -131,28 +121,24 @@ class BlockSparseAttention(GroupedAttention):
         written = value * (queries + self._index_width(shard)) + bytes_of(shard.cache_dtype) * cached
         norms = Elementwise("rope", tokens, value * projected, written, 7.0 * projected, kind="normed_rope")
         return [
-            *shard.linear("qkv_proj", tokens, projected, shard.hidden, weights.of_attention, layers),
-            Call("qk_norm_rope_write", norms, layers),
-            *shard.linear(
-                "o_proj", tokens, shard.hidden, layout.share(self.heads) * self.value_dim, weights.of_attention, layers
-            ),
+            *shard.linear("qkv_proj", tokens, projected, shard.hidden, "attention"),
+            Call("qk_norm_rope_write", norms),
+            *shard.linear("o_proj", tokens, shard.hidden, layout.share(self.heads) * self.value_dim, "attention"),
         ]
 
-    def sequence_calls(
-        self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1
-    ) -> list[Call]:
+    def sequence_calls(self, shard: Shard, batch: SequenceBatch) -> list[Call]:
         """Scores of blocks, the choice for each index head, and attention over what was chosen."""
         base, layout = shard.weights.base, shard.layout
         index_heads, kv_heads = layout.share_kv_heads(self.index_heads), layout.share_kv_heads(self.kv_heads)
         calls: list[Call] = []
-        for form in split_forms(queries, keys, sequences):
+        for form in batch.forms():
             scores = IndexScores(
-                *form.batch, heads=index_heads, head_dim=self.index_dim, entry_bytes=self._key_bytes(shard), dtype=base
+                *form, heads=index_heads, head_dim=self.index_dim, entry_bytes=self._key_bytes(shard), dtype=base
             )
             # Every index head chooses for itself.
-            rows = form.queries, form.keys, form.sequences * index_heads
+            rows = form._replace(sequences=form.sequences * index_heads)
             attention = SparseAttention(
-                *form.batch,
+                *form,
                 heads=layout.share(self.heads),
                 head_dim=self.head_dim,
                 value_dim=self.value_dim,
@@ -165,9 +151,9 @@ class BlockSparseAttention(GroupedAttention):
                 kv_dtype=shard.cache_dtype,
             )
             calls += [
-                Call(form.name("index_scores"), scores, layers),
-                Call(form.name("index_topk"), TopK(*rows, topk=self.blocks, compress=self.block), layers),
-                Call(form.name("attention_blocks"), attention, layers),
+                Call(form.name("index_scores"), scores),
+                Call(form.name("index_topk"), TopK(*rows, topk=self.blocks, compress=self.block)),
+                Call(form.name("attention_blocks"), attention),
             ]
         return calls
 
@@ -175,28 +161,24 @@ class BlockSparseAttention(GroupedAttention):
         return self.index_dim * bytes_of(shard.weights.base)
 
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
-        """Keys and values, and the index key."""
         return (*GroupedAttention.caches(self, shard), Cache(self._key_bytes(shard)))
 
 
-SCALE_BYTES = 4
-"""One fp32 scale for each key, as for each query head."""
+SCALE_BYTES = 4  # One fp32 scale for each key, as for each query head
 
 
 @dataclass(frozen=True, slots=True)
 class Indexer:
-    """``heads`` index heads whose scores, weighted and added up, rank the tokens before."""
+    """``heads`` index heads; their weighted sum of scores ranks the tokens before."""
 
     heads: int
     head_dim: int
     rope_dim: int
-    query_rank: int
-    """Width of the compressed query that the index queries are projected from."""
+    query_rank: int  # Width of the compressed query that the index queries are projected from
     topk: int
     compressor: Compressor | None = None
-    """Index keys are of so many tokens together (DeepSeek-V4); None: each token has its own."""
-    tied: bool = False
-    """It was never trained: all scores are equal but for tiny differences."""
+    """Index keys are of several tokens together (DeepSeek-V4); None: each token has its own."""
+    tied: bool = False  # It was never trained: all scores are equal but for tiny differences
 
     @property
     def _tokens(self) -> int:
@@ -219,57 +201,50 @@ class Indexer:
         return hidden * self.heads + keys
 
     def held_bytes(self, shard: Shard) -> float:
-        """The whole projection on every GPU."""
         return self.matrices * shard.weights.stored_bytes(shard.weights.attention)
 
-    def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+    def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """Index queries, keys and weights, written as the scores need them."""
-        formats, width = shard.weights.of_attention, self.heads * self.head_dim
+        formats, width = "attention", self.heads * self.head_dim
         return [
-            *shard.linear("index_q_proj", tokens, width, self.query_rank, formats, layers),
-            Call("index_q_rope", self._queries(tokens), layers),
-            *self._key_calls(shard, tokens, layers),
-            Call("index_clear", copy(tokens, 0.0, 4.0 * self.topk), layers),
+            *shard.linear("index_q_proj", tokens, width, self.query_rank, formats),
+            Call("index_q_rope", self._queries(tokens)),
+            *self._key_calls(shard, tokens),
+            Call("index_clear", copy(tokens, 0.0, 4.0 * self.topk)),
         ]
 
-    def _key_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+    def _key_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """Keys and the weights of heads, from one product unless keys are compressed."""
         base = shard.weights.base
         if self.compressor:
             weigh = Gemm(tokens, self.heads, shard.hidden, base)
-            side = Call("index_weights", weigh, layers, beside=True)
-            return [side, *self.compressor.token_calls(shard, tokens, layers, "index_")]
+            side = Call("index_weights", weigh, beside=True)
+            return [side, *self.compressor.token_calls(shard, tokens, "index_")]
         write = Elementwise("kv_write", tokens, 2.0 * self.head_dim + 8, self.entry_bytes)
         return [
-            Call("index_k_proj", Gemm(tokens, self.head_dim + self.heads, shard.hidden, base), layers),
-            Call("index_k_norm", norm(tokens, self.head_dim, residual=False, dtype=base), layers),
-            Call("index_k_rope", rope(tokens, 1, self.rope_dim, base), layers),
-            Call("index_write", write, layers),
+            Call("index_k_proj", Gemm(tokens, self.head_dim + self.heads, shard.hidden, base)),
+            Call("index_k_norm", norm(tokens, self.head_dim, residual=False, dtype=base)),
+            Call("index_k_rope", rope(tokens, 1, self.rope_dim, base)),
+            Call("index_write", write),
         ]
 
     def _queries(self, tokens: Size) -> Elementwise:
         """One kernel rotates and quantises index queries and scales the weights of heads: a thread block a head."""
         return small_blocks(tokens * self.heads, 2.0 * self.head_dim + 2, self.head_dim + SCALE_BYTES)
 
-    def sequence_calls(
-        self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1
-    ) -> list[Call]:
-        """Scores and the choice; for prompts, whose kernels take plain arrays, keys are gathered from blocks first."""
+    def sequence_calls(self, shard: Shard, batch: SequenceBatch) -> list[Call]:
+        """Scores and the choice; kernels of prompts take plain arrays, so keys are gathered from blocks first."""
         calls: list[Call] = []
-        for form in split_forms(queries, keys, sequences):
+        for form in batch.forms():
             if form.is_prompt:
                 gather = copy(form.num_entries(self._tokens), self.entry_bytes, self.entry_bytes)
-                calls.append(Call("index_gather", gather, layers))
+                calls.append(Call("index_gather", gather))
             scores = IndexScores(
-                *form.batch,
-                heads=self.heads,
-                head_dim=self.head_dim,
-                compress=self._tokens,
-                entry_bytes=self.entry_bytes,
+                *form, heads=self.heads, head_dim=self.head_dim, compress=self._tokens, entry_bytes=self.entry_bytes
             )
-            calls.append(Call(form.name("index_scores"), scores, layers))
-            choice = TopK(*form.batch, topk=self.topk, compress=self._tokens, tied=self.tied)
-            calls.append(Call(form.name("index_topk"), choice, layers))
+            calls.append(Call(form.name("index_scores"), scores))
+            choice = TopK(*form, topk=self.topk, compress=self._tokens, tied=self.tied)
+            calls.append(Call(form.name("index_topk"), choice))
         return calls
 
     def caches(self) -> tuple[Cache, ...]:
@@ -278,10 +253,8 @@ class Indexer:
 
 
 NORMS = ("q_a_norm", "kv_a_norm")
-PLACES = 128
-"""Places in a sequence that one thread block translates to places in the cache."""
-LEAST_HEADS_GATHERED = 32
-"""From so many heads on a GPU, prompts read a packed cache through a bf16 copy of it."""
+PLACES = 128  # Places in a sequence that one thread block translates to places in the cache
+LEAST_HEADS_GATHERED = 32  # From this many heads on a GPU, prompts read a packed cache through a bf16 copy of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,18 +262,12 @@ class SparseLatentAttention(LatentAttention):
     """Latent attention of each query with no more than ``topk`` tokens."""
 
     topk: int
-    indexer: Indexer | None = None
-    """None: the layer reuses what the indexer of a layer before it chose."""
-    head_multiple: int = 1
-    """Kernels compute heads in multiples of so many, as the engine chooses them for a GPU."""
-    unpadded_heads: int = 0
-    """But no more than so many are computed as they are, by another kernel."""
-    joins_queries: bool = False
-    """The two parts of a query are copied beside each other first."""
+    indexer: Indexer | None = None  # None: the layer reuses what the indexer of a layer before it chose
+    head_multiple: int = 1  # Kernels compute heads in multiples of this, as the engine chooses them for a GPU
+    unpadded_heads: int = 0  # But up to this many are computed as they are, by another kernel
+    joins_queries: bool = False  # The two parts of a query are copied together first
 
-    @property
-    def label(self) -> str:
-        return f"DSA {self.heads} x {self.latent_dim}"
+    label_text = "DSA {0.heads} x {0.latent_dim}"
 
     @property
     def description(self) -> str:
@@ -308,70 +275,55 @@ class SparseLatentAttention(LatentAttention):
         return f"DSA, {self.heads} heads, latent {self.latent_dim}, {chosen} {self.topk:,} tokens"
 
     def matrices(self, hidden: int) -> int:
-        """Those of latent attention, and of the indexer."""
         return LatentAttention.matrices(self, hidden) + (self.indexer.matrices if self.indexer else 0)
 
     def vectors(self, hidden: int) -> int:
         return LatentAttention.vectors(self, hidden) + (self.indexer.vectors(hidden) if self.indexer else 0)
 
     def held_bytes(self, shard: Shard) -> float:
-        """The indexer is whole on every GPU."""
         return LatentAttention.held_bytes(self, shard) + (self.indexer.held_bytes(shard) if self.indexer else 0.0)
 
     def entry_bytes(self, shard: Shard) -> float:
         return self.latent_dim * bytes_of(shard.cache_dtype)
 
-    def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+    def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """Those of latent attention, the indexer's, and the folding of the expansion into every query."""
         base, heads = shard.weights.base, shard.layout.share(self.heads)
-        calls = [call for call in LatentAttention.token_calls(self, shard, tokens, layers) if call.name not in NORMS]
+        calls = [call for call in LatentAttention.token_calls(self, shard, tokens) if call.name not in NORMS]
         # The compiler norms both latents in one kernel.
         both = norm(tokens, self.q_lora_rank + self.kv_lora_rank, residual=False, dtype=base)
-        calls.append(Call("latent_norm", both, layers))
+        calls.append(Call("latent_norm", both))
         if self.indexer:
-            calls += self.indexer.token_calls(shard, tokens, layers)
+            calls += self.indexer.token_calls(shard, tokens)
         absorb = Gemm(tokens, self.kv_lora_rank, self.nope_dim, dtype=base, batch=heads)
         expand = Gemm(tokens, self.value_dim, self.kv_lora_rank, dtype=base, batch=heads)
         # Places in a sequence become places in the cache.
         places = small_blocks(tokens * (self.topk // PLACES), 8.0 * PLACES, 4.0 * PLACES)
-        calls += [Call("q_absorb", absorb, layers), Call("index_places", places, layers)]
+        calls += [Call("q_absorb", absorb), Call("index_places", places)]
         # How many places each query has, counted from zero; FlashAttention also asks where each query starts.
-        calls.append(Call("index_counts", copy(tokens, 0.0, 4.0), layers if self.joins_queries else 2 * layers))
+        calls.append(Call("index_counts", copy(tokens, 0.0, 4.0), 1 if self.joins_queries else 2))
         if self.joins_queries:
             width = bytes_of(base) * heads * self.latent_dim
-            calls.append(Call("q_join", copy(tokens, width, width), layers))
-        return [*calls, Call("v_expand", expand, layers)]
+            calls.append(Call("q_join", copy(tokens, width, width)))
+        return [*calls, Call("v_expand", expand)]
 
-    def sequence_calls(
-        self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1
-    ) -> list[Call]:
-        """The indexer's kernels, and attention over what it chose."""
-        calls = self.indexer.sequence_calls(shard, layers, queries, keys, sequences) if self.indexer else []
+    def sequence_calls(self, shard: Shard, batch: SequenceBatch) -> list[Call]:
+        calls = self.indexer.sequence_calls(shard, batch) if self.indexer else []
         heads = shard.layout.share(self.heads)
         if shard.cache_dtype != PACKED_LATENT or heads < LEAST_HEADS_GATHERED:
-            return [*calls, self._attend(shard, layers, "attention_sparse", (queries, keys, sequences), heads)]
-        for form in split_forms(queries, keys, sequences):
-            calls.append(self._attend(shard, layers, form.name("attention_sparse"), form.batch, heads, form.is_prompt))
+            return [*calls, self._attend(shard, "attention_sparse", batch, heads)]
+        for form in batch.forms():
+            calls.append(self._attend(shard, form.name("attention_sparse"), form, heads, form.is_prompt))
             if form.is_prompt:
                 widen = copy(form.num_entries(), self.entry_bytes(shard), 2.0 * self.latent_dim)
-                calls.append(Call("latent_gather", widen, layers))
+                calls.append(Call("latent_gather", widen))
         return calls
 
-    def verify_calls(
-        self, shard: Shard, layers: int, width: int, keys: Lengths, sequences: Lengths | int = 1
-    ) -> list[Call]:
+    def verify_calls(self, shard: Shard, width: int, batch: SequenceBatch) -> list[Call]:
         """Every draft chooses its own tokens, so nothing is read once for all of them."""
-        return Mixer.verify_calls(self, shard, layers, width, keys, sequences)
+        return Mixer.verify_calls(self, shard, width, batch)
 
-    def _attend(
-        self,
-        shard: Shard,
-        layers: int,
-        name: str,
-        batch: tuple[Lengths, Lengths, Lengths | int],
-        heads: int,
-        is_widened: bool = False,
-    ) -> Call:
+    def _attend(self, shard: Shard, name: str, batch: SequenceBatch, heads: int, is_widened: bool = False) -> Call:
         """One kernel; ``is_widened``: over a copy of the cache in the base format."""
         base = shard.weights.base
         is_padded = heads > self.unpadded_heads
@@ -387,7 +339,7 @@ class SparseLatentAttention(LatentAttention):
             dtype="fp8" if shard.cache_dtype == "fp8" else base,
             kv_dtype=base if is_widened else "fp8" if shard.cache_dtype == PACKED_LATENT else shard.cache_dtype,
         )
-        return Call(name, op, layers)
+        return Call(name, op)
 
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
         """The latent, and where the layer has an indexer its keys: both whole on every GPU."""
@@ -395,8 +347,7 @@ class SparseLatentAttention(LatentAttention):
         return (latent, *self.indexer.caches()) if self.indexer else (latent,)
 
 
-WINDOW_BLOCK = 64
-"""Tokens in a block of the window's cache."""
+WINDOW_BLOCK = 64  # Tokens in a block of the window's cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,14 +361,10 @@ class CompressedAttention(Mixer):
     o_lora_rank: int
     o_groups: int
     window: int
-    entry_bytes: float
-    """What a vector takes in the cache."""
-    compressor: Compressor | None = None
-    """None: the window alone."""
-    indexer: Indexer | None = None
-    """None: all compressed tokens are looked at."""
-    head_multiple: int = 1
-    """Kernels compute heads in multiples of so many, as the engine chooses them for a GPU."""
+    entry_bytes: float  # What a vector takes in the cache
+    compressor: Compressor | None = None  # None: the window alone
+    indexer: Indexer | None = None  # None: all compressed tokens are looked at
+    head_multiple: int = 1  # Kernels compute heads in multiples of this, as the engine chooses them for a GPU
 
     modules = ("attn.wq_b", "attn.wkv", "attn.wo_a", "attn.wo_b")
     is_composed = True
@@ -427,9 +374,7 @@ class CompressedAttention(Mixer):
         """The letters that DeepSeek gives it; the window alone has none."""
         return "CSA" if self.indexer else "HCA" if self.compressor else "window"
 
-    @property
-    def label(self) -> str:
-        return f"{self.kind} {self.heads} x {self.head_dim}"
+    label_text = "{0.kind} {0.heads} x {0.head_dim}"
 
     @property
     def description(self) -> str:
@@ -450,7 +395,6 @@ class CompressedAttention(Mixer):
         return (self.q_lora_rank + self.o_lora_rank) * width + self.o_groups * self.o_lora_rank * hidden
 
     def vectors(self, hidden: int) -> int:
-        """Norms, sinks, and what compresses."""
         beside = self.compressor.vectors(hidden) if self.compressor else 0
         beside += self.indexer.vectors(hidden) if self.indexer else 0
         return self.q_lora_rank + self.head_dim + self.heads + beside
@@ -470,9 +414,9 @@ class CompressedAttention(Mixer):
         """Queries and what goes into the last product."""
         return {"queries": self.heads * self.head_dim, "attention output": self.o_groups * self.o_lora_rank}
 
-    def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+    def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """Queries and the vector, what compresses, and the way out through groups of heads."""
-        weights, formats = shard.weights, shard.weights.of_attention
+        weights, formats = shard.weights, "attention"
         width = shard.layout.share(self.heads) * self.head_dim
         value = bytes_of(weights.base)
         padded = self._padded_heads(shard) * self.head_dim
@@ -487,28 +431,28 @@ class CompressedAttention(Mixer):
         )
         joined = self.q_lora_rank + self.head_dim
         queries = [
-            *shard.linear("q_b_proj", tokens, width, self.q_lora_rank, formats, layers),
-            Call("q_norm_rope_write", insert, layers),
+            *shard.linear("q_b_proj", tokens, width, self.q_lora_rank, formats),
+            Call("q_norm_rope_write", insert),
         ]
-        # An indexer takes longer than queries do, so that they are what runs beside it.
+        # An indexer takes longer than queries do, so queries run in parallel with it.
         queries = [replace(call, beside=True) for call in queries] if self.indexer else queries
         calls = [
-            *shard.linear("qkv_a_proj", tokens, joined, shard.hidden, formats, layers),
-            Call("qkv_a_norm", norm(tokens, joined, residual=False, dtype=weights.base), layers),
+            *shard.linear("qkv_a_proj", tokens, joined, shard.hidden, formats),
+            Call("qkv_a_norm", norm(tokens, joined, residual=False, dtype=weights.base)),
             *queries,
         ]
         if self.compressor:
-            calls += self.compressor.token_calls(shard, tokens, layers, "")
+            calls += self.compressor.token_calls(shard, tokens, "")
         if self.indexer:
-            calls += self.indexer.token_calls(shard, tokens, layers)
+            calls += self.indexer.token_calls(shard, tokens)
             places = copy(tokens, 8.0 * self.indexer.topk, 4.0 * (self.indexer.topk + self.window))
-            calls.append(Call("index_places", places, layers))
-        return [*calls, *self._output_calls(shard, tokens, layers)]
+            calls.append(Call("index_places", places))
+        return [*calls, *self._output_calls(shard, tokens)]
 
-    def _output_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+    def _output_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """Rotated back and quantised in one kernel, a product for each group of heads, and one for all."""
         weights, layout = shard.weights, shard.layout
-        weight, activation = weights.of_attention
+        weight, activation = weights.of("attention")
         groups, width = layout.share(self.o_groups), layout.share(self.heads) * self.head_dim
         back = Elementwise(
             "rope", tokens, bytes_of(weights.base) * width, bytes_of(activation) * width, 3.0 * width, kind="rope"
@@ -516,30 +460,28 @@ class CompressedAttention(Mixer):
         each = Gemm(tokens, self.o_lora_rank, width // groups, activation, weight, weights.base, batch=groups)
         joined = groups * self.o_lora_rank
         return [
-            Call("o_rope", back, layers),
-            Call("o_a_proj", each, layers),
-            *shard.linear("o_b_proj", tokens, shard.hidden, joined, weights.of_attention, layers),
+            Call("o_rope", back),
+            Call("o_a_proj", each),
+            *shard.linear("o_b_proj", tokens, shard.hidden, joined, "attention"),
         ]
 
     def _padded_heads(self, shard: Shard) -> int:
         return -(-shard.layout.share(self.heads) // self.head_multiple) * self.head_multiple
 
-    def sequence_calls(
-        self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1
-    ) -> list[Call]:
+    def sequence_calls(self, shard: Shard, batch: SequenceBatch) -> list[Call]:
         """The indexer's kernels, the bf16 copy for prompts, and attention."""
-        calls = self.indexer.sequence_calls(shard, layers, queries, keys, sequences) if self.indexer else []
-        for form in split_forms(queries, keys, sequences):
+        calls = self.indexer.sequence_calls(shard, batch) if self.indexer else []
+        for form in batch.forms():
             name = f"attention_{self.kind.lower()}"
-            calls.append(Call(form.name(name), self._attend(shard, form), layers))
+            calls.append(Call(form.name(name), self._attend(shard, form)))
             if form.is_prompt:
                 recent = form.num_recent(self.window)
                 entries = form.num_entries(self.compressor.tokens) if self.compressor else 0
                 widened = copy(recent + entries, self.entry_bytes, bytes_of(shard.weights.base) * self.head_dim)
-                calls.append(Call("latent_gather", widened, layers))
+                calls.append(Call("latent_gather", widened))
         return calls
 
-    def _attend(self, shard: Shard, form: Form) -> SparseAttention:
+    def _attend(self, shard: Shard, form: SequenceBatch) -> SparseAttention:
         """One kernel over the window and, where the layer has any, compressed tokens."""
         base = shard.weights.base
         # The window alone is the choice of its tokens.
@@ -547,7 +489,7 @@ class CompressedAttention(Mixer):
         if self.compressor:
             selected, window, tokens = self.indexer.topk if self.indexer else 0, self.window, self.compressor.tokens
         return SparseAttention(
-            *form.batch,
+            *form,
             heads=self._padded_heads(shard),
             head_dim=self.head_dim,
             value_dim=self.head_dim,

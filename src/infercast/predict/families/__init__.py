@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from importlib import import_module
 from typing import Any
 
 from infercast.errors import InputError
 from infercast.ops import Op
+from infercast.predict.families import attention, collective, gemm, memory_bound, moe, recurrent, sparse
 from infercast.predict.families.family import Family
 
-__all__ = ["FAMILIES", "families_of", "family_of"]
-
-
-def _found() -> list[Family]:
-    """The records of all files here, so that another one needs no line in a list."""
-    names = sorted({file.split(".")[0] for file in os.listdir(__path__[0]) if not file.startswith("_")})
-    values = [value for name in names for value in vars(import_module(f"{__name__}.{name}")).values()]
-    return sorted({value for value in values if isinstance(value, Family)}, key=lambda family: family.position)
-
-
-FAMILIES = {family.name: family for family in _found()}
-"""By the name that models are learned under."""
+_ALL = (
+    *(gemm.GEMM, attention.PREFILL, attention.DECODE, moe.EXPERTS, memory_bound.MEMORY_BOUND, collective.COLLECTIVE),
+    *(recurrent.SCAN, recurrent.STATE_UPDATE, recurrent.CONVOLUTION),
+    *(sparse.INDEX_SCORES, sparse.TOP_K, sparse.SPARSE_ATTENTION, sparse.HYPER_CONNECTION, sparse.SPARSE_MODULE),
+    attention.ENCODER_ATTENTION,
+)
+FAMILIES = {family.name: family for family in _ALL}  # By the name that models are learned under
 _BY_OP: dict[type, tuple[Family, ...]] = {
     each.op: tuple(other for other in FAMILIES.values() if other.op is each.op) for each in FAMILIES.values()
 }
@@ -39,3 +33,8 @@ def family_of(op: Op, size: Any = None) -> Family:
     """The family that an operator is learned with; faster where its ``size`` is known."""
     families = families_of(op)
     return families[0] if len(families) == 1 else next(each for each in families if each.accepts(size or op))
+
+
+def split_batch(op: Op) -> tuple[Op, Op | None]:
+    """A batch of prompts and decoding sequences as two, where they are estimated separately."""
+    return families_of(op)[0].split(op)

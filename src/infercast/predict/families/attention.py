@@ -1,4 +1,4 @@
-"""Attention over prompts and decoding sequences: physics of both phases, features, and the two family records."""
+"""Attention over prompts, of decoding sequences and inside images: physics, features, and family records."""
 
 from __future__ import annotations
 
@@ -11,22 +11,20 @@ import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.hardware.load import facts_of
-from infercast.ops import Attention
+from infercast.ops import Attention, EncoderAttention
 from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
-from infercast.predict.array_api import Kit, Number, Physics, Plain
-from infercast.predict.families.attention_batch import (
+from infercast.predict.array_api import Kit, Number, Physics, Plain, kit_of
+from infercast.predict.families.attention_kernels import (
+    SCHEDULE_FEATURES,
+    KernelFamily,
     Lengths,
+    Schedule,
     batch_of,
+    family_of,
     keys_in_reach,
     pairs_of,
     single_of,
     split_phases,
-)
-from infercast.predict.families.attention_kernels import (
-    SCHEDULE_FEATURES,
-    KernelFamily,
-    Schedule,
-    family_of,
     tabled_kernel,
 )
 from infercast.predict.families.family import (
@@ -37,14 +35,12 @@ from infercast.predict.families.family import (
     Shape,
     Values,
     dram_seconds,
+    float_pairs,
+    lone_pair,
     product_limits,
     quantised_waves,
 )
 from infercast.predict.identity import ANY, LATENT, kernel_of
-
-# Decode attention: one new token a sequence against its cached keys and values.
-#
-# Bytes of the cache over DRAM or L2, thread blocks with a latency of their own, and the splitting of long sequences.
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +50,8 @@ class DecodeConstants:
     Several trade off against one another: they are not facts of the hardware.
     """
 
-    cache_share: float = 1.0
-    """Of the L2 size, before a re-read batch starts to miss."""
-    halved_cache_share: float = 0.55
-    """The same on chips whose L2 is two halves that may hold a line each."""
+    cache_share: float = 1.0  # Of the L2 size, before a re-read batch starts to miss
+    halved_cache_share: float = 0.55  # The same where L2 is two halves that may each hold a copy of a line
     cache_sharpness: float = 10.0
     overlap: float = 2.2
 
@@ -68,43 +62,19 @@ MMA_ROWS = 16
 MAX_SPLITS = 64
 
 DECODE_FEATURES: tuple[str, ...] = (
-    "log_sequences",
-    "log_longest_keys",
-    "log_longest_reach",
-    "log_mean_reach",
-    "log_heads",
-    "log_kv_heads",
-    "log_group",
-    "log_head_dim",
-    "kv_bytes",
-    "windowed",
-    "sliding",
-    "log_seconds",
-    "dram_share",
-    "stream_share",
-    "blocks_share",
-    "tensor_share",
-    "combine_share",
-    "launch_share",
-    "log_splits",
-    "log_rounds",
-    "round_fill",
-    "kv_head_fill",
-    "head_fill",
-    "log_kv_rounds",
-    "log_head_rounds",
-    "log_bytes",
-    "log_bytes_over_l2",
-    "tiles_longest",
-    "group_tile",
-    "group_fill",
-    "log_split_keys",
-    *SCHEDULE_FEATURES,
-)
+    "log_sequences", "log_longest_keys", "log_longest_reach", "log_mean_reach", "log_heads", "log_kv_heads",
+    "log_group", "log_head_dim", "kv_bytes", "windowed", "sliding", "log_seconds", "dram_share", "stream_share",
+    "blocks_share", "tensor_share", "combine_share", "launch_share", "log_splits", "log_rounds", "round_fill",
+    "kv_head_fill", "head_fill", "log_kv_rounds", "log_head_rounds", "log_bytes", "log_bytes_over_l2", "tiles_longest",
+    "group_tile", "group_fill", "log_split_keys", *SCHEDULE_FEATURES,
+)  # fmt: skip
 
 
-class Decode:
-    """What decode batches of one head layout on one GPU share."""
+class DecodePhysics:
+    """Decode attention: one new token a sequence against its cached keys and values.
+
+    Bytes of the cache over DRAM or L2, thread blocks with a latency of their own, and the splitting of long sequences.
+    """
 
     def __init__(self, op: Attention, gpu: Gpu, family: KernelFamily | None = None) -> None:
         """``family``: the kernel, where it is not the one that published tables have of this operator."""
@@ -156,9 +126,9 @@ class Decode:
         total, longest = batch.total(reach), batch.longest(reach)
         sliding = batch.total(batch.keys > reach)
         longest_tiles = x.ceil(longest / KEY_TILE)
-        splits, blocks = _grid(a, size, batch.total(x.ceil(reach / KEY_TILE)), longest_tiles, sliding, x)
+        splits, blocks = a._grid(size, batch.total(x.ceil(reach / KEY_TILE)), longest_tiles, sliding, x)
         part_keys, kv_bytes = longest / splits, total * op.kv_heads * a.row_bytes
-        terms = _decode_terms(a, splits, blocks, total * a.row_bytes, part_keys * a.row_bytes, size, x)
+        terms = a._decode_terms(splits, blocks, total * a.row_bytes, part_keys * a.row_bytes, size, x)
         busy = terms["stream"] + terms["blocks"]
         alone = terms["launch"] + terms["chain"] + terms["combine"]
         seconds = alone + x.soft_max(DECODE_CONSTANTS.overlap, terms["dram"], busy, terms["tensor"])
@@ -186,64 +156,50 @@ class Decode:
             seconds = alone + x.soft_max(DECODE_CONSTANTS.overlap, terms["dram"], busy, terms["tensor"])
         return Physics(seconds, terms, features)
 
+    def _grid(
+        self, size: Number, tiles: Number, longest_tiles: Number, sliding: Number, x: Kit
+    ) -> tuple[Number, Number]:
+        """Parts that the longest sequence is cut into, and thread blocks.
 
-def swept_decode(op: Attention, gpu: Gpu) -> Decode:
-    """As models of a sweep know it: what an engine runs on this chip."""
-    return Decode(op, gpu, family_of(gpu))
+        One block a sequence and KV head, and more while SMs are idle and keys are left to split.
+        """
+        heads, parts = self.blocks, self.family.window_parts
+        most = x.larger(x.smaller(longest_tiles, self.most_splits), 1.0)
+        splits = x.clip(x.floor(2.0 * self.gpu.sms / (size * heads)), 1.0, most)
+        # A short sequence in an uneven batch has fewer tiles than the longest has parts.
+        blocks = heads * x.clip(tiles, size, size * splits)
+        if self.op.window and parts > 1:
+            splits = x.where(sliding > 0.0, x.larger(splits, parts), splits)
+            blocks = blocks + heads * sliding * x.larger(parts - blocks / (size * heads), 0.0)
+        return splits, blocks
 
-
-def _grid(
-    a: Decode, size: Number, tiles: Number, longest_tiles: Number, sliding: Number, x: Kit
-) -> tuple[Number, Number]:
-    """Parts that the longest sequence is cut into, and thread blocks.
-
-    One block a sequence and KV head, and more while SMs are idle and keys are left to split.
-    """
-    heads, parts = a.blocks, a.family.window_parts
-    most = x.larger(x.smaller(longest_tiles, a.most_splits), 1.0)
-    splits = x.clip(x.floor(2.0 * a.gpu.sms / (size * heads)), 1.0, most)
-    # A short sequence in an uneven batch has fewer tiles than the longest has parts.
-    blocks = heads * x.clip(tiles, size, size * splits)
-    if a.op.window and parts > 1:
-        splits = x.where(sliding > 0.0, x.larger(splits, parts), splits)
-        blocks = blocks + heads * sliding * x.larger(parts - blocks / (size * heads), 0.0)
-    return splits, blocks
-
-
-def _decode_terms(
-    a: Decode, splits: Number, blocks: Number, head_bytes: Number, part_bytes: Number, size: Number, x: Kit
-) -> dict[str, Number]:
-    """Seconds of each pipe. ``head_bytes`` are one KV head's; ``part_bytes`` are those of the longest block."""
-    op, sms = a.op, a.gpu.sms
-    kv_bytes, read = head_bytes * op.kv_heads, head_bytes * a.blocks
-    miss = x.miss_share(kv_bytes, a.cache_bytes, DECODE_CONSTANTS.cache_sharpness)
-    rounds = blocks / sms
-    rounds = x.larger(1.0, rounds + 0.5 * (x.ceil(rounds) - rounds))  # between the average and the busiest SM's
-    merged = size * op.heads * op.value_dim * 4.0 * splits
-    return {
-        "launch": x.like(size, a.launch) if not a.sequence else a.launch + size * a.sequence,
-        "combine": x.where(splits > 1.0, a.combine + merged / a.l2_rate, 0.0),
-        "dram": kv_bytes * (miss / a.dram_rate + (1.0 - miss) / a.l2_rate),
-        # The longest block runs alone at the end; on average the SMs share the bytes.
-        "stream": x.larger(read / sms / a.sm_rate, part_bytes / a.lone_rate),
-        "chain": x.like(size, a.chain),
-        "blocks": a.chain * x.larger(rounds - 1.0, 0.0),
-        "tensor": a.key_flops * (read / a.row_bytes) / a.tensor_rate,
-    }
-
-
-# Prefill attention: tiles of query rows, each against the keys it may see.
-#
-# Prompts, chunks behind a cached prefix, and decoding sequences in the same call are all tiles; a tile's length is the
-# number of keys from the start of its first row's window to the end of its last row.
+    def _decode_terms(
+        self, splits: Number, blocks: Number, head_bytes: Number, part_bytes: Number, size: Number, x: Kit
+    ) -> dict[str, Number]:
+        """Seconds of each pipe. ``head_bytes`` are one KV head's; ``part_bytes`` are those of the longest block."""
+        op, sms = self.op, self.gpu.sms
+        kv_bytes, read = head_bytes * op.kv_heads, head_bytes * self.blocks
+        miss = x.miss_share(kv_bytes, self.cache_bytes, DECODE_CONSTANTS.cache_sharpness)
+        rounds = blocks / sms
+        rounds = x.larger(1.0, rounds + 0.5 * (x.ceil(rounds) - rounds))  # between the average and the busiest SM's
+        merged = size * op.heads * op.value_dim * 4.0 * splits
+        return {
+            "launch": x.like(size, self.launch) if not self.sequence else self.launch + size * self.sequence,
+            "combine": x.where(splits > 1.0, self.combine + merged / self.l2_rate, 0.0),
+            "dram": kv_bytes * (miss / self.dram_rate + (1.0 - miss) / self.l2_rate),
+            # The longest block runs alone at the end; on average the SMs share the bytes.
+            "stream": x.larger(read / sms / self.sm_rate, part_bytes / self.lone_rate),
+            "chain": x.like(size, self.chain),
+            "blocks": self.chain * x.larger(rounds - 1.0, 0.0),
+            "tensor": self.key_flops * (read / self.row_bytes) / self.tensor_rate,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillConstants:
     """Fitted on A100, L40S and H200 together and rounded; none is a fact of the hardware or belongs to a GPU."""
 
-    sustained_power: float = 1.0
-    """How much of the drop from boost to sustained clock a long call feels."""
+    sustained_power: float = 1.0  # How much of the drop from boost to sustained clock a long call feels
     cache_share: float = 0.7
     halved_cache_share: float = 0.4
     cache_sharpness: float = 4.0
@@ -262,55 +218,28 @@ PREFILL_CONSTANTS = PrefillConstants()
 HALF_ROWS = 128
 
 PREFILL_FEATURES: tuple[str, ...] = (
-    "log_sequences",
-    "log_longest_queries",
-    "log_mean_queries",
-    "log_longest_keys",
-    "prefix_share",
-    "log_heads",
-    "log_kv_heads",
-    "log_group",
-    "log_head_dim",
-    "kv_bytes",
-    "query_bytes",
-    "log_window",
-    "log_mean_keys",
-    "log_seconds",
-    "tensor_share",
-    "exponential_share",
-    "blocks_share",
-    "longest_share",
-    "dram_share",
-    "l2_share",
-    "launch_share",
-    "log_rounds",
-    "round_fill",
-    "fill_64",
-    "fill_192",
-    "packed_fill",
-    "log_packed_rounds",
-    "row_fill",
-    "log_bytes",
-    "log_bytes_over_l2",
-    "log_flops",
-    "log_tokens_times_heads",
-    "useful_pairs",
-    *SCHEDULE_FEATURES,
-)
+    "log_sequences", "log_longest_queries", "log_mean_queries", "log_longest_keys", "prefix_share", "log_heads",
+    "log_kv_heads", "log_group", "log_head_dim", "kv_bytes", "query_bytes", "log_window", "log_mean_keys",
+    "log_seconds", "tensor_share", "exponential_share", "blocks_share", "longest_share", "dram_share", "l2_share",
+    "launch_share", "log_rounds", "round_fill", "fill_64", "fill_192", "packed_fill", "log_packed_rounds", "row_fill",
+    "log_bytes", "log_bytes_over_l2", "log_flops", "log_tokens_times_heads", "useful_pairs", *SCHEDULE_FEATURES,
+)  # fmt: skip
 
 
 class Tiles(NamedTuple):
     """How a kernel cuts a batch into query tiles."""
 
     blocks: Number
-    keys: Number
-    """Keys of all blocks together, in whole key tiles."""
-    longest: Number
-    """Keys of the longest block."""
+    keys: Number  # Keys of all blocks together, in whole key tiles
+    longest: Number  # Keys of the longest block
 
 
-class Prefill:
-    """What batches of one head layout on one GPU share."""
+class PrefillPhysics:
+    """Prefill attention: tiles of query rows, each against the keys it may see.
+
+    Prompts, chunks behind a cached prefix, and decoding sequences in the same call are all tiles; a tile's length is
+    the number of keys from the start of its first row's window to the end of its last row.
+    """
 
     def __init__(self, op: Attention, gpu: Gpu, family: KernelFamily | None = None) -> None:
         """``family``: the kernel, where it is not the one that published tables have of this operator."""
@@ -342,21 +271,97 @@ class Prefill:
         Features are always as in the tables.
         """
         a, x = self, batch.x
-        tiles = _tiles(a, batch, x)
-        terms, kv_bytes, io_bytes = _prefill_terms(a, batch, tiles, x)
+        tiles = a._tiles(batch, x)
+        terms, kv_bytes, io_bytes = a._prefill_terms(batch, tiles, x)
         work = x.soft_pair(a.family.softmax_overlap, terms["tensor"], terms["exponential"])
         # Inside a tile the copies run under the products; the first and last bytes of a call do not.
         busy = terms["blocks"] + x.soft_max(6.0, work, terms["longest"], terms["l2"])
         own = terms["launch"] + terms["chain"] + x.soft_pair(PREFILL_CONSTANTS.overlap, terms["dram"], busy)
         seconds = own
         if a.family.writes:
-            terms["write"] = _write_seconds(a, batch, x)
+            terms["write"] = a._write_seconds(batch, x)
             seconds = own + terms["write"]
-        features = _features(a, batch, tiles, terms, seconds, io_bytes, x)
+        features = a._features(batch, tiles, terms, seconds, io_bytes, x)
         if engine and a.family.writes:
             del terms["write"]
             seconds = own
         return Physics(seconds, terms, x.columns(*features, *a.schedule.features(batch, kv_bytes)))
+
+    def _tiles(self, batch: Lengths, x: Kit) -> Tiles:
+        """Cut a batch, with the query heads of a KV head in one tile where the kernel does so and saves tiles."""
+        op, family, group = self.op, self.family, self.group
+        plain = _cut(op, batch, op.heads, family.tile_rows, family.tile_keys, x)
+        if group == 1.0:
+            return plain
+        packed = _cut(op, batch, op.kv_heads, max(family.tile_rows / group, 1.0), family.tile_keys, x)
+        # Every family packs a batch that only decodes, but for FlashAttention 2 with a window.
+        decodes = (batch.longest(batch.queries) <= 1.0) & (family.packs_window or not op.window)
+        better = (packed.blocks < plain.blocks) & (family.packs_prompt | decodes)
+        if x is Plain:
+            return packed if better else plain
+        return Tiles(*[x.where(better, ours, theirs) for ours, theirs in zip(packed, plain, strict=True)])
+
+    def _prefill_terms(self, batch: Lengths, tiles: Tiles, x: Kit) -> tuple[dict[str, Number], Number, Number]:
+        """Seconds of each pipe; the bytes of keys and values, and all that must move at least once."""
+        op, family, sms, flops = self.op, self.family, self.gpu.sms, 2.0 * self.width
+        blocks = x.larger(tiles.blocks, 1.0)
+        # The SMs finish together but for a part of a tile: long tiles are started first.
+        spread = 1.0 / sms + family.tail / blocks * x.smaller(1.0, blocks / sms)
+        per_sm = spread * tiles.keys * family.tile_rows
+        kv_bytes = keys_in_reach(batch, op.window) * op.kv_heads * self.stored * self.value_bytes
+        io_bytes = batch.total(batch.queries) * op.heads * self.width * self.query_bytes + kv_bytes
+        miss = x.miss_share(io_bytes, self.cache_bytes, PREFILL_CONSTANTS.cache_sharpness)
+        # Kernels that pack also split the keys of a few long tiles over idle SMs.
+        parts = x.clip(x.floor(sms / blocks), 1.0, tiles.longest / family.tile_keys) if family.packs_prompt else 1.0
+        longest = tiles.longest / parts * family.tile_rows
+        terms = {
+            "launch": x.like(io_bytes, self.launch),
+            "chain": x.like(io_bytes, self.chain),
+            "tensor": per_sm * flops / self.tensor_rate,
+            "exponential": per_sm / self.special_rate,
+            "blocks": self.chain * x.larger(blocks / sms - 1.0, 0.0),
+            "longest": x.soft_pair(
+                family.softmax_overlap, longest * flops / self.tensor_rate, longest / self.special_rate
+            ),
+            "dram": io_bytes * (miss / self.dram_rate + (1.0 - miss) / self.l2_rate),
+            "l2": tiles.keys * self.stored * self.value_bytes / self.l2_rate,
+        }
+        return terms, kv_bytes, io_bytes
+
+    def _write_seconds(self, batch: Lengths, x: Kit) -> Number:
+        """The kernel that writes the keys and values of all new tokens, which are in L2 where they fit."""
+        op, gpu, fitted, tokens = self.op, self.gpu, PREFILL_CONSTANTS, batch.total(batch.queries)
+        moved = tokens * op.kv_heads * self.stored * (self.query_bytes + self.value_bytes)
+        miss = x.miss_share(moved, gpu.l2_bytes * fitted.write_cache_share, fitted.write_cache_sharpness)
+        cycles = fitted.narrow_write_cycles if self.value_bytes < 2.0 else fitted.write_cycles
+        dram = gpu.dram_bandwidth * fitted.write_dram_share
+        move = moved * (miss / dram + (1.0 - miss) / self.l2_rate)
+        return fitted.write_seconds + move + tokens * (cycles / gpu.boost_clock / gpu.sms)
+
+    def _features(
+        self, batch: Lengths, tiles: Tiles, terms: dict[str, Number], seconds: Number, io_bytes: Number, x: Kit
+    ) -> list[Number]:
+        """The columns of ``PREFILL_FEATURES`` but for the schedule's."""
+        op, sms, size, queries = self.op, self.gpu.sms, batch.size, batch.queries
+        tokens, keys = batch.total(queries), batch.total(batch.keys)
+        packed = op.kv_heads * batch.total(x.ceil(queries * op.heads / op.kv_heads / 128.0))
+        names = ("tensor", "exponential", "blocks", "longest", "dram", "l2", "launch")
+        pairs = pairs_of(batch, op.window)
+        return [
+            *x.logs(size, batch.longest(queries), tokens / size, batch.longest(batch.keys)),
+            1.0 - tokens / x.larger(keys, 1.0),
+            *self.sizes,
+            *x.logs(tiles.keys / x.larger(tiles.blocks, 1.0), seconds),
+            *x.logs(*[terms[name] / seconds for name in names], tiles.blocks / sms),
+            x.fill(tiles.blocks, sms),
+            x.fill(op.heads * batch.total(x.ceil(queries / 64.0)), sms),
+            x.fill(op.heads * batch.total(x.ceil(queries / 192.0)), sms),
+            x.fill(packed, sms),
+            x.log2(packed / sms),
+            tokens / x.larger(batch.total(x.ceil(queries / 128.0)) * 128.0, 1.0),
+            *x.logs(io_bytes, io_bytes / self.gpu.l2_bytes, 2.0 * op.heads * self.width * pairs, tokens * op.heads),
+            pairs * op.heads / x.larger(tiles.keys * 128.0, 1.0),
+        ]
 
 
 def _keys_of_tiles(op: Attention, batch: Lengths, rows: float, unit: int, x: Kit) -> tuple[Number, Number, Number]:
@@ -382,23 +387,7 @@ def _keys_of_tiles(op: Attention, batch: Lengths, rows: float, unit: int, x: Kit
     return tiles, ends - starts + rounding, longest
 
 
-def _tiles(a: Prefill, batch: Lengths, x: Kit) -> Tiles:
-    """Cut a batch, with the query heads of a KV head in one tile where the kernel does so and it makes fewer tiles."""
-    op, family, group = a.op, a.family, a.group
-    plain = _cut(op, batch, op.heads, family.tile_rows, family.tile_keys, x)
-    if group == 1.0:
-        return plain
-    packed = _cut(op, batch, op.kv_heads, max(family.tile_rows / group, 1.0), family.tile_keys, x)
-    # Every family packs a batch that only decodes, but for FlashAttention 2 with a window.
-    decodes = (batch.longest(batch.queries) <= 1.0) & (family.packs_window or not op.window)
-    better = (packed.blocks < plain.blocks) & (family.packs_prompt | decodes)
-    if x is Plain:
-        return packed if better else plain
-    return Tiles(*[x.where(better, ours, theirs) for ours, theirs in zip(packed, plain, strict=True)])
-
-
 def _cut(op: Attention, batch: Lengths, heads: int, rows: float, unit: int, x: Kit) -> Tiles:
-    """Tiles of ``rows`` queries of each of ``heads``."""
     tiles, keys, longest = _keys_of_tiles(op, batch, rows, unit, x)
     if rows > HALF_ROWS:
         # The block holds two tiles of 128 rows, and leaves the second out when it is empty.
@@ -406,83 +395,8 @@ def _cut(op: Attention, batch: Lengths, heads: int, rows: float, unit: int, x: K
     return Tiles(batch.total(tiles) * heads, batch.total(keys) * heads, batch.longest(longest))
 
 
-def _prefill_terms(a: Prefill, batch: Lengths, tiles: Tiles, x: Kit) -> tuple[dict[str, Number], Number, Number]:
-    """Seconds of each pipe; the bytes of keys and values, and all that must move at least once."""
-    op, family, sms, flops = a.op, a.family, a.gpu.sms, 2.0 * a.width
-    blocks = x.larger(tiles.blocks, 1.0)
-    # The SMs finish together but for a part of a tile: long tiles are started first.
-    spread = 1.0 / sms + family.tail / blocks * x.smaller(1.0, blocks / sms)
-    per_sm = spread * tiles.keys * family.tile_rows
-    kv_bytes = keys_in_reach(batch, op.window) * op.kv_heads * a.stored * a.value_bytes
-    io_bytes = batch.total(batch.queries) * op.heads * a.width * a.query_bytes + kv_bytes
-    miss = x.miss_share(io_bytes, a.cache_bytes, PREFILL_CONSTANTS.cache_sharpness)
-    # Kernels that pack also split the keys of a few long tiles over idle SMs.
-    parts = x.clip(x.floor(sms / blocks), 1.0, tiles.longest / family.tile_keys) if family.packs_prompt else 1.0
-    longest = tiles.longest / parts * family.tile_rows
-    terms = {
-        "launch": x.like(io_bytes, a.launch),
-        "chain": x.like(io_bytes, a.chain),
-        "tensor": per_sm * flops / a.tensor_rate,
-        "exponential": per_sm / a.special_rate,
-        "blocks": a.chain * x.larger(blocks / sms - 1.0, 0.0),
-        "longest": x.soft_pair(family.softmax_overlap, longest * flops / a.tensor_rate, longest / a.special_rate),
-        "dram": io_bytes * (miss / a.dram_rate + (1.0 - miss) / a.l2_rate),
-        "l2": tiles.keys * a.stored * a.value_bytes / a.l2_rate,
-    }
-    return terms, kv_bytes, io_bytes
-
-
-def swept_prefill(op: Attention, gpu: Gpu) -> Prefill:
-    """As models of a sweep know it: what an engine runs on this chip, without the kernel that writes the cache."""
-    return Prefill(op, gpu, family_of(gpu))
-
-
-def _write_seconds(a: Prefill, batch: Lengths, x: Kit) -> Number:
-    """The kernel that writes the keys and values of all new tokens, which are in L2 where they fit."""
-    op, gpu, fitted, tokens = a.op, a.gpu, PREFILL_CONSTANTS, batch.total(batch.queries)
-    moved = tokens * op.kv_heads * a.stored * (a.query_bytes + a.value_bytes)
-    miss = x.miss_share(moved, gpu.l2_bytes * fitted.write_cache_share, fitted.write_cache_sharpness)
-    cycles = fitted.narrow_write_cycles if a.value_bytes < 2.0 else fitted.write_cycles
-    dram = gpu.dram_bandwidth * fitted.write_dram_share
-    move = moved * (miss / dram + (1.0 - miss) / a.l2_rate)
-    return fitted.write_seconds + move + tokens * (cycles / gpu.boost_clock / gpu.sms)
-
-
-def _features(
-    a: Prefill,
-    batch: Lengths,
-    tiles: Tiles,
-    terms: dict[str, Number],
-    seconds: Number,
-    io_bytes: Number,
-    x: Kit,
-) -> list[Number]:
-    """The columns of ``PREFILL_FEATURES`` but for the schedule's."""
-    op, sms, size, queries = a.op, a.gpu.sms, batch.size, batch.queries
-    tokens, keys = batch.total(queries), batch.total(batch.keys)
-    packed = op.kv_heads * batch.total(x.ceil(queries * op.heads / op.kv_heads / 128.0))
-    names = ("tensor", "exponential", "blocks", "longest", "dram", "l2", "launch")
-    pairs = pairs_of(batch, op.window)
-    return [
-        *x.logs(size, batch.longest(queries), tokens / size, batch.longest(batch.keys)),
-        1.0 - tokens / x.larger(keys, 1.0),
-        *a.sizes,
-        *x.logs(tiles.keys / x.larger(tiles.blocks, 1.0), seconds),
-        *x.logs(*[terms[name] / seconds for name in names], tiles.blocks / sms),
-        x.fill(tiles.blocks, sms),
-        x.fill(op.heads * batch.total(x.ceil(queries / 64.0)), sms),
-        x.fill(op.heads * batch.total(x.ceil(queries / 192.0)), sms),
-        x.fill(packed, sms),
-        x.log2(packed / sms),
-        tokens / x.larger(batch.total(x.ceil(queries / 128.0)) * 128.0, 1.0),
-        *x.logs(io_bytes, io_bytes / a.gpu.l2_bytes, 2.0 * op.heads * a.width * pairs, tokens * op.heads),
-        pairs * op.heads / x.larger(tiles.keys * 128.0, 1.0),
-    ]
-
-
 QUERY_TILE = 128
-LONGEST = 1 << 40
-"""Rows of a tile that holds any sequence."""
+LONGEST = 1 << 40  # Rows of a tile that holds any sequence
 
 
 def _only_decodes(batch: Attention | Lengths) -> bool:
@@ -512,7 +426,6 @@ def _build(values: Values, queries: Any, keys: Any) -> Attention:
 
 
 def _named(op: Attention, variant: str) -> Attention:
-    """The same with the kernel that a model is of."""
     return op if op.kernel or variant in ("", LATENT, ANY) else replace(op, kernel=variant)
 
 
@@ -560,7 +473,6 @@ def _ceiling_shape(op: Attention, gpu: Gpu) -> list[Any]:
 
 PREFILL = Family(
     name="attention_prefill",
-    position=1,
     op=Attention,
     accepts=lambda op: not _only_decodes(op),
     shapes={
@@ -575,8 +487,9 @@ PREFILL = Family(
     sizes=batch_of,
     size_of_one=single_of,
     kind=attrgetter("dtype", "latent_kv", "kv_dtype", "head_dim", "kernel"),
-    core=Prefill,
-    swept_core=swept_prefill,
+    core=PrefillPhysics,
+    # Models of a sweep know what an engine runs on this chip, without the kernel that writes the cache.
+    swept_core=lambda op, gpu: PrefillPhysics(op, gpu, family_of(gpu)),
     named=_named,
     core_key=attrgetter("heads", "kv_heads", "head_dim", "value_dim", "window", "dtype", "kv_dtype", "kernel"),
     features={"attention_prefill": PREFILL_FEATURES},
@@ -603,17 +516,129 @@ PREFILL = Family(
 DECODE = replace(
     PREFILL,
     name="attention_decode",
-    position=2,
     accepts=_only_decodes,
     shapes={
         "decode": Shape(("batch", "kv_len", *_HEADS), _OPTIONS, lambda values: _build(values, 1, values["kv_len"] + 1))
     },
-    core=Decode,
-    swept_core=swept_decode,
+    core=DecodePhysics,
+    swept_core=lambda op, gpu: DecodePhysics(op, gpu, family_of(gpu)),
     features={"attention_decode": DECODE_FEATURES},
     shares=("dram", "stream", "blocks", "tensor", "combine", "launch"),
     scheduled=DECODE_FEATURES.index("log_scheduled_us"),
     trust={},
     between_kernels={},
     typical=lambda op: ("latent" if op.latent_kv else "attention_decode",),
+)
+
+
+ENCODER_FEATURES = (
+    "log_images", "log_tokens", "log_heads", "head_dim", "log_rounds", "fill", "row_fill", "key_fill", "tensor_share",
+    "exponential_share", "blocks_share", "dram_share", "launch_share", "log_bytes_over_l2", "log_microseconds",
+)  # fmt: skip
+WIDTHS = 32  # Heads are padded to multiples of this width
+LAUNCH_SHARE, TAIL = 0.75, 0.5
+
+
+class EncoderAttentionPhysics:
+    """Attention inside images, in vision towers: tiles of query rows, each against all tokens of its image.
+
+    Heads of 72 and 80 are computed as 96. Nothing is masked, so all tiles of an image take as long.
+    """
+
+    def __init__(self, op: EncoderAttention, gpu: Gpu) -> None:
+        self.op, self.gpu, self.family = op, gpu, (family := family_of(gpu))
+        speed = gpu.sustained_fraction
+        width = ceil(op.head_dim / WIDTHS) * WIDTHS
+        self.tensor = 4.0 * width / (gpu.dense_flops(op.dtype) * speed * family.tensor_share / gpu.sms)
+        self.exponential = 1.0 / (gpu.special_rate * speed * family.exponential_share / gpu.sms)
+        self.chain = family.tile_seconds + family.tile_seconds_per_dim * op.head_dim
+        self.launch = LAUNCH_SHARE * family.prompt_launch_cycles / gpu.boost_clock
+        self.sizes = Plain.log2(op.heads), float(op.head_dim)
+
+    def physics(self, size: tuple[Number, Number], *, engine: bool = False) -> Physics:
+        """Images and their tokens; an ``engine`` takes as long as a table."""
+        del engine
+        images, tokens = size
+        a, x, op, gpu, family = self, kit_of(size[1]), self.op, self.gpu, self.family
+        tiles = x.ceil(tokens / family.tile_rows)
+        keys = x.ceil(tokens / family.tile_keys) * family.tile_keys
+        blocks = images * op.heads * tiles
+        rounds = blocks / gpu.sms
+        # The last round is rarely full, and ends a little after the others.
+        whole = x.larger(1.0, rounds + TAIL * (x.ceil(rounds) - rounds))
+        moved = 4.0 * bytes_of(op.dtype) * op.heads * op.head_dim * images * tokens
+        miss = x.miss_share(moved, gpu.l2_bytes * 0.6, 3.0)
+        pairs = whole * family.tile_rows * keys
+        terms = {
+            "tensor": pairs * a.tensor,
+            "exponential": pairs * a.exponential,
+            "blocks": a.chain * whole,
+            "dram": moved * (miss / (gpu.dram_bandwidth * 0.75) + (1.0 - miss) / (gpu.l2_bandwidth * 0.5)),
+            "launch": x.like(moved, a.launch),
+        }
+        work = x.soft_pair(family.softmax_overlap, terms["tensor"], terms["exponential"])
+        seconds = terms["launch"] + x.soft_pair(3.0, work + terms["blocks"], terms["dram"])
+        features = x.columns(
+            *x.logs(images, tokens),
+            *a.sizes,
+            x.log2(rounds),
+            x.fill(blocks, gpu.sms),
+            tokens / (tiles * family.tile_rows),
+            tokens / keys,
+            *[terms[name] / seconds for name in ("tensor", "exponential", "blocks", "dram", "launch")],
+            *x.logs(moved / gpu.l2_bytes, seconds * 1e6),
+        )
+        return Physics(seconds, terms, features)
+
+
+ENCODER_TILE = 128
+
+
+def _encoder_pipes(op: EncoderAttention, gpu: Gpu) -> Pipes:
+    blocks = op.heads * np.asarray(op.images) * np.ceil(np.asarray(op.tokens) / ENCODER_TILE)
+    tensor = op.flops / gpu.dense_flops(tensor_rate_of(op.dtype)) * quantised_waves(blocks, gpu.sms)
+    return {"tensor": tensor, "dram": dram_seconds(op, gpu)}
+
+
+def _encoder_work(op: EncoderAttention, size: tuple[Any, Any]) -> tuple[Quantity, Quantity]:
+    """Both products; keys and values may still be in L2 from the kernel before."""
+    images, tokens = size
+    return 4.0 * op.heads * op.head_dim * images * tokens * tokens, 0.0 * tokens
+
+
+def _encoder_ceiling(op: EncoderAttention, gpu: Gpu) -> list[Any]:
+    tokens = np.ravel(np.asarray(op.tokens, dtype=np.float64))
+    blocks = op.heads * np.ravel(np.asarray(op.images)) * np.ceil(tokens / ENCODER_TILE)
+    return [np.log2(blocks / gpu.sms), np.log2(tokens), op.head_dim]
+
+
+ENCODER_ATTENTION = Family(
+    name="encoder_attention",
+    archive="sparse",
+    op=EncoderAttention,
+    shapes={
+        "encoder_attention": Shape(
+            ("batch", "tokens", "heads", "head_dim"),
+            {},
+            lambda values: EncoderAttention(
+                values["batch"], values["tokens"], heads=int(values["heads"]), head_dim=int(values["head_dim"])
+            ),
+        )
+    },
+    step_sizes=("images", "tokens"),
+    sizes=lambda op: float_pairs(op.images, op.tokens),
+    size_of_one=lambda op: lone_pair(op.images, op.tokens),
+    kind=lambda op: (op.dtype,),
+    core=EncoderAttentionPhysics,
+    core_key=attrgetter("heads", "head_dim", "dtype"),
+    features={"encoder_attention": ENCODER_FEATURES},
+    shares=("tensor", "exponential", "blocks", "dram", "launch"),
+    pipes=_encoder_pipes,
+    limits=lambda op, gpu: product_limits(op, gpu, op.bytes_read + op.bytes_written),
+    work=_encoder_work,
+    throttled=("encoder_attention",),
+    variants=lambda *_: ("",),
+    spread={"encoder_attention": 8.0},
+    typical=lambda _: ("attention_prefill",),
+    ceiling=Ceiling(features=("log_rounds", "log_tokens", "head_dim"), shape=_encoder_ceiling),
 )

@@ -1,20 +1,155 @@
-"""Attention kernels of a chip: tiles, rates, the variants in published tables, and the schedule of FlashAttention 3."""
+"""Batches of sequences, and attention kernels of a chip: tiles, rates and the schedule of FlashAttention 3."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil
+from typing import Any
+
+import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.hardware.load import facts_of
 from infercast.ops import Attention
 from infercast.ops.op import bytes_of
-from infercast.predict.array_api import Kit, Number
-from infercast.predict.families.attention_batch import Lengths
+from infercast.predict.array_api import Array, Arrays, Kit, Number, Plain
 from infercast.predict.identity import DEFAULT_ENGINE, kernel_of
 
-# The attention kernels of a chip: how they cut work, and the rates that they reach.
+
+class Batch:
+    """Batches side by side: the leading axes as one, the last over the sequences."""
+
+    __slots__ = ("counts", "keys", "queries", "size")
+    x = Arrays
+
+    def __init__(self, queries: Array, keys: Array, counts: Array) -> None:
+        """``counts``: how many sequences an entry stands for; zero for padding."""
+        self.queries, self.keys, self.counts = queries, keys, counts
+        # Sequences in each batch; one where all is padding, so that ratios stay finite.
+        self.size: Array = np.maximum(counts.sum(axis=-1), 1.0)
+
+    def total(self, values: Number) -> Number:
+        return (values * self.counts).sum(axis=-1)
+
+    def longest(self, values: Number) -> Number:
+        return np.where(self.counts > 0, values, 0.0).max(axis=-1)
+
+    def shortest(self, values: Number) -> Number:
+        """The smallest value over the sequences of each batch; one where all is padding."""
+        smallest = np.where(self.counts > 0, values, np.inf).min(axis=-1)
+        return np.where(np.isfinite(smallest), smallest, 1.0)
+
+    def each(self, value: Number) -> Number:
+        """A number of each batch, to be combined with those of its sequences."""
+        return value[:, None]
+
+
+class Single:
+    """One batch of equal sequences, as plain floats."""
+
+    __slots__ = ("counts", "keys", "queries", "size")
+    x = Plain
+
+    def __init__(self, queries: float, keys: float, counts: float) -> None:
+        self.queries, self.keys, self.counts = queries, keys, counts
+        self.size = counts if counts > 1.0 else 1.0
+
+    def total(self, value: Number) -> Number:
+        return value * self.counts
+
+    def longest(self, value: Number) -> Number:
+        return value if self.counts > 0.0 else 0.0
+
+    def each(self, value: Number) -> Number:
+        return value
+
+    shortest = each
+
+
+Lengths = Batch | Single
+
+
+def batch_of(op: Any) -> Batch:
+    queries, keys, counts = np.broadcast_arrays(op.queries, op.keys, op.sequences)
+    width = queries.shape[-1] if queries.ndim else 1
+    rows = [np.asarray(part, dtype=np.float64).reshape(-1, width) for part in (queries, keys, counts)]
+    return Batch(*rows)
+
+
+def single_of(op: Any) -> Single | None:
+    """The batch of an operator, if it is one of equal sequences."""
+    counts = op.sequences
+    if op.queries.size != 1 or op.keys.size != 1:
+        keys = op.keys
+        if op.queries.shape != keys.shape or keys.ndim != 1 or not isinstance(counts, int):
+            return None
+        # Sums over equal decoding sequences are whole numbers, so that a product is as good; those of prompts are not.
+        if keys.max() != keys.min() or op.queries.max() != 1:
+            return None
+        return Single(1.0, float(keys[0]), float(counts * keys.size))
+    if not isinstance(counts, int):
+        if counts.size != 1:
+            return None
+        counts = counts.item()
+    return Single(float(op.queries.item()), float(op.keys.item()), float(counts))
+
+
+def split_phases(op: Any) -> tuple[Any, Any | None]:
+    """A batch of prompts and decoding sequences as two."""
+    decoding = op.queries == 1
+    if op.queries.ndim > 1 or decoding.all() or not decoding.any():
+        return op, None
+    counts = np.broadcast_to(op.sequences, op.queries.shape)
+    prompts, decodes = (
+        replace(op, queries=op.queries[half], keys=op.keys[half], sequences=counts[half])
+        for half in (~decoding, decoding)
+    )
+    return prompts, decodes
+
+
+def pairs_of(batch: Lengths, window: int) -> Number:
+    queries, cached = batch.queries, batch.keys - batch.queries
+    if not window:
+        return batch.total(queries * cached + queries * (queries + 1.0) / 2.0)
+    # The first queries still see every key; the others see exactly ``window``.
+    unlimited = batch.x.clip(window - cached, 0.0, queries)
+    limited = (queries - unlimited) * window
+    return batch.total(unlimited * cached + unlimited * (unlimited + 1.0) / 2.0 + limited)
+
+
+def keys_in_reach(batch: Lengths, window: int) -> Number:
+    return batch.total(batch.x.smaller(batch.keys, window + batch.queries - 1.0) if window else batch.keys)
+
+
+DECODE, PROMPT = "decode", "prompt"
+
+
+def phase_of(op: Any) -> str:
+    """Whether a batch decodes, one new token for each sequence, or has prompts in it."""
+    queries = op.queries
+    most = queries.item() if queries.size == 1 else np.maximum.reduce(queries, axis=None)
+    return DECODE if most <= 1 else PROMPT
+
+
+def entries_up_to(tokens: Number, compress: int, most: int, x: Kit) -> Number:
+    """Entries that the first ``tokens`` queries of a sequence see together: see ``ops.sparse``."""
+    free = x.smaller(tokens, most * compress - 1.0) if most else tokens
+    whole = x.floor(free / compress)
+    seen = compress * (whole * (whole - 1.0) / 2.0) + whole * (free - compress * whole + 1.0)
+    return seen + most * (tokens - free) if most else seen
+
+
+def sparse_pairs_of(batch: Lengths, compress: int = 1, most: int = 0) -> Number:
+    """Entries that the new tokens of each sequence look at, added up over its tokens."""
+    before = entries_up_to(batch.keys - batch.queries, compress, most, batch.x)
+    return entries_up_to(batch.keys, compress, most, batch.x) - before
+
+
+def entries_of(batch: Lengths, compress: int = 1, most: int = 0) -> Number:
+    """Entries that the last token of each sequence looks at."""
+    entries = batch.x.floor(batch.keys / compress) if compress > 1 else batch.keys
+    return batch.x.smaller(entries, float(most)) if most else entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,40 +162,24 @@ class KernelFamily:
     """
 
     name: str
-    packs_window: bool
-    """Decode: whether query heads of one KV head share a block even when a window is set."""
-    splits_alone: bool
-    """Decode: whether the keys of a block with a single query head can be split."""
-    window_parts: int
-    """Decode: blocks that a sequence longer than its window is cut into at least."""
-    combine_cycles: float
-    """Decode: clock cycles that merging the parts of a split sequence adds to a call."""
+    packs_window: bool  # Decode: whether query heads of one KV head share a block even when a window is set
+    splits_alone: bool  # Decode: whether the keys of a block with a single query head can be split
+    window_parts: int  # Decode: blocks that a sequence longer than its window is cut into at least
+    combine_cycles: float  # Decode: clock cycles that merging the parts of a split sequence adds to a call
     block_seconds: float
     """Decode: a block's chain of page table, first tile, scores, values and output: memory latency, so no clock."""
-    block_seconds_per_dim: float
-    """More of it for each element of the head dimension."""
-    block_seconds_per_head: float
-    """More of it for each query head in the block."""
-    lone_bytes_per_cycle: float
-    """Decode: what one block streams when it has an SM to itself: bound by latency."""
-    sm_bytes_per_cycle: float
-    """Decode: what an SM full of blocks streams of a 16-bit cache."""
-    packs_prompt: bool
-    """Prefill: whether query heads share a tile where that makes fewer tiles."""
-    tile_rows: int
-    """Prefill: query rows that one block works on."""
-    tile_keys: int
-    """Prefill: keys that it takes at a time."""
-    prompt_launch_cycles: float
-    """Prefill: clock cycles of a call that does next to nothing."""
-    tile_seconds: float
-    """Prefill: a block's start and end, beside its tiles."""
-    tile_seconds_per_dim: float
-    """More of it for each element of the head dimension."""
-    tensor_share: float
-    """Prefill: what the matrix products reach of the peak while they run."""
-    exponential_share: float
-    """Prefill: what the exponentials reach of the peak of the special-function units."""
+    block_seconds_per_dim: float  # More of it for each element of the head dimension
+    block_seconds_per_head: float  # More of it for each query head in the block
+    lone_bytes_per_cycle: float  # Decode: what one block streams when it has an SM to itself: bound by latency
+    sm_bytes_per_cycle: float  # Decode: what an SM full of blocks streams of a 16-bit cache
+    packs_prompt: bool  # Prefill: whether query heads share a tile where that makes fewer tiles
+    tile_rows: int  # Prefill: query rows that one block works on
+    tile_keys: int  # Prefill: keys that it takes at a time
+    prompt_launch_cycles: float  # Prefill: clock cycles of a call that does next to nothing
+    tile_seconds: float  # Prefill: a block's start and end
+    tile_seconds_per_dim: float  # More of it for each element of the head dimension
+    tensor_share: float  # Prefill: what the matrix products reach of the peak while they run
+    exponential_share: float  # Prefill: what the exponentials reach of the peak of the special-function units
     softmax_overlap: float
     """Prefill: how well exponentials hide under matrix products; one adds them up, a large number takes the longer."""
     launch_cycles: float = 15500.0
@@ -73,13 +192,11 @@ class KernelFamily:
     """Decode: what an SM full of blocks streams of an fp8 cache. FlashAttention 3 transposes the values in it."""
     decode_dram_share: float = 0.85
     decode_l2_share: float = 0.4
-    decode_tensor_share: float = 0.6
-    """Decode: what is reached of the memory's, the cache's and the tensor cores' peaks."""
+    decode_tensor_share: float = 0.6  # Decode: what is reached of the memory's, the cache's and the tensor cores' peaks
     dram_share: float = 0.5
     l2_share: float = 0.8
     """Prefill: what is reached of the peaks of memory and cache; above one where part of it stays in the cache."""
-    tail: float = 1.3
-    """Prefill: of an average tile, by which the last SM finishes after the mean."""
+    tail: float = 1.3  # Prefill: of an average tile, by which the last SM finishes after the mean
     narrow_chain: float = 1.8
     """Prefill: how many times longer a block's start and end take when the cache is narrower than the products."""
     narrow_tensor: float = 1.0
@@ -88,53 +205,38 @@ class KernelFamily:
     """Prefill: whether tables time the kernel that writes keys and values with it; an engine's step has its own."""
 
 
-# FlashAttention 2 packs query heads only without a window, splits only what it packs, and merges the parts in a second
-# launch. Rates from A100 and L40S.
-FLASH_2 = KernelFamily(
-    name="flash-2",
-    packs_window=False,
-    splits_alone=False,
-    window_parts=1,
-    combine_cycles=8000.0,
-    block_seconds=3.5e-6,
-    block_seconds_per_dim=2.0e-9,
-    block_seconds_per_head=41.0e-9,
-    lone_bytes_per_cycle=18.0,
-    sm_bytes_per_cycle=27.0,
-    packs_prompt=False,
-    tile_rows=128,
-    tile_keys=64,
-    prompt_launch_cycles=14500.0,
-    tile_seconds=1.6e-6,
-    tile_seconds_per_dim=0.3e-9,
-    tensor_share=1.1,
-    exponential_share=0.4,
-    softmax_overlap=1.0,
+# Structure first, then rates. FlashAttention 2 packs query heads only without a window, splits only what it packs, and
+# merges the parts in a second launch; its rates are from A100 and L40S. FlashAttention 3 always packs and splits, and
+# starts the merging kernel early (programmatic launch); its rates are from an H200.
+# fmt: off
+_SWEPT: dict[str, tuple[Any, Any]] = {
+    #                          flash-2   flash-3
+    "packs_window":           (False,    True),
+    "splits_alone":           (False,    True),
+    "window_parts":           (1,        2),
+    "combine_cycles":         (8000.0,   2500.0),
+    "block_seconds":          (3.5e-6,   1.6e-6),
+    "block_seconds_per_dim":  (2.0e-9,   17.0e-9),
+    "block_seconds_per_head": (41.0e-9,  17.0e-9),
+    "lone_bytes_per_cycle":   (18.0,     60.0),
+    "sm_bytes_per_cycle":     (27.0,     100.0),
+    "packs_prompt":           (False,    True),
+    "tile_rows":              (128,      128),
+    "tile_keys":              (64,       128),
+    "prompt_launch_cycles":   (14500.0,  18500.0),
+    "tile_seconds":           (1.6e-6,   1.4e-6),
+    "tile_seconds_per_dim":   (0.3e-9,   3.0e-9),
+    "tensor_share":           (1.1,      0.95),
+    "exponential_share":      (0.4,      0.6),
+    "softmax_overlap":        (1.0,      8.0),
+}
+# fmt: on
+FLASH_2, FLASH_3 = (
+    KernelFamily(name, **{field: values[column] for field, values in _SWEPT.items()})
+    for column, name in enumerate(("flash-2", "flash-3"))
 )
 # Its tiles are smaller on the chips with about 100 KiB of shared memory an SM.
 FLASH_2_SMALL = replace(FLASH_2, name="flash-2-small", tile_rows=64)
-# FlashAttention 3 always packs and splits, and starts the merging kernel early (programmatic launch). Rates from H200.
-FLASH_3 = KernelFamily(
-    name="flash-3",
-    packs_window=True,
-    splits_alone=True,
-    window_parts=2,
-    combine_cycles=2500.0,
-    block_seconds=1.6e-6,
-    block_seconds_per_dim=17.0e-9,
-    block_seconds_per_head=17.0e-9,
-    lone_bytes_per_cycle=60.0,
-    sm_bytes_per_cycle=100.0,
-    packs_prompt=True,
-    tile_rows=128,
-    tile_keys=128,
-    prompt_launch_cycles=18500.0,
-    tile_seconds=1.4e-6,
-    tile_seconds_per_dim=3.0e-9,
-    tensor_share=0.95,
-    exponential_share=0.6,
-    softmax_overlap=8.0,
-)
 # TensorRT-LLM's kernels merge the parts inside the kernel, and work on two 128-row tiles at once in prefill. Rates are
 # those of FlashAttention 3: none is fitted on such a chip. But in decode they swap the operands for up to 16 query
 # heads a KV head, so that the keys fill the rows of the matrix unit and the query heads its columns, 8 or 16 of them
@@ -155,17 +257,7 @@ FAMILIES = {family.name: family for family in (FLASH_2, FLASH_2_SMALL, FLASH_3, 
 
 
 def family_of(gpu: Gpu) -> KernelFamily:
-    """The kernels that engines use on this chip."""
     return FAMILIES[facts_of(gpu).attention]
-
-
-# How FlashAttention 3 cuts a batch: which tiles, how many parts a sequence, how much work its busiest SM gets.
-#
-# Tile sizes follow from the head dimension, the cache's format and the window; they were read off the names of the
-# kernels that vLLM 0.25 launches on an H200. Query heads of one KV head are packed into the rows of a tile. A
-# persistent block on each SM takes work items until none is left; keys of a sequence are cut into parts so that each SM
-# gets about as many key tiles as any other. Models of a sweep start from the time that this schedule takes; for other
-# kernels its numbers are one more description of a shape.
 
 
 SCHEDULE_FEATURES: tuple[str, ...] = (
@@ -173,28 +265,29 @@ SCHEDULE_FEATURES: tuple[str, ...] = (
     "longest_item", "log_busiest", "log_busiest_with_starts", "imbalance", "imbalance_with_starts",
     "log_busiest_products", "log_busiest_bytes", "log_planned_tiles", "log_scheduled_us",
 )  # fmt: skip
-SMALL_ROWS = 64
-"""Batches whose packed rows fit in so many run a kernel with smaller tiles, where there is one."""
+SMALL_ROWS = 64  # Batches of up to this many packed rows run a kernel with smaller tiles, where there is one
 GRAPH_TOKENS, GRAPH_PARTS = 512, 32
-"""Steps of up to so many tokens run in a graph, for which the most parts of a sequence are fixed."""
-SLACK = 1.1
-"""The planner gives an SM a little more than its even share, so that the last parts are not tiny."""
-START = 2.0
-"""Key tiles in whose time an item is begun and ended."""
-SAMPLES = 24
-"""Tiles of a prompt that are looked at, evenly spread, where there are more."""
-FLOOR = 9e-6
-"""Seconds of a call that does next to nothing."""
-RATE = 0.73
-"""What a busy SM reaches of its peak."""
+"""Steps of up to this many tokens run in a graph, which fixes the most parts of a sequence."""
+SLACK = 1.1  # The planner gives an SM a little more than its even share, so that the last parts are not tiny
+START = 2.0  # Time to begin and end an item, in key tiles
+SAMPLES = 24  # Tiles of a prompt that are looked at, evenly spread, where there are more
+FLOOR = 9e-6  # Seconds of a call that does next to nothing
+RATE = 0.73  # What a busy SM reaches of its peak
 BUSY_SMS, FEW_TILES = 0.8, 4
-"""Outside of graphs nothing is cut that fills this share of the SMs, or has so few key tiles."""
+"""Outside of graphs nothing is cut that fills this share of the SMs, or has no more key tiles."""
 MOST_PARTS, NEAR_BEST = 128, 0.85
 """Else into the fewest of these parts that fill rounds nearly as well as the best number of them."""
 
 
 class Schedule:
-    """How batches of one head layout are cut on one GPU."""
+    """How FlashAttention 3 cuts a batch: which tiles, how many parts a sequence, how much work its busiest SM gets.
+
+    Tile sizes follow from the head dimension, the cache's format and the window; they were read off the names of the
+    kernels that vLLM 0.25 launches on an H200. Query heads of one KV head are packed into the rows of a tile. A
+    persistent block on each SM takes work items until none is left; keys of a sequence are cut into parts so that each
+    SM gets about as many key tiles as any other. Models of a sweep start from the time that this schedule takes; for
+    other kernels its numbers are one more description of a shape.
+    """
 
     def __init__(self, op: Attention, gpu: Gpu) -> None:
         self.op, self.sms, self.dram_rate = op, gpu.sms, gpu.dram_bandwidth
@@ -241,7 +334,6 @@ class Schedule:
         ]
 
     def _tile(self, longest_queries: Number, x: Kit) -> tuple[Number, Number]:
-        """Rows and keys of a tile, for each batch."""
         (rows, keys), small = self.usual, self.small
         if small is None:
             return x.like(longest_queries, rows), x.like(longest_queries, keys)
@@ -313,120 +405,54 @@ def _menu(op: Attention) -> tuple[tuple[float, float], tuple[float, float] | Non
 # formula; none belongs to a GPU. Those of TensorRT-LLM's kernels are FlashAttention 3's but for its traits.
 
 
-SMALL_TILES = "flash-2-small"
-"""What chips with about 100 KiB of shared memory an SM run."""
-
-FA2 = replace(
-    FLASH_2,
-    name="fa2",
-    launch_cycles=12200.0,
-    sequence_cycles=750.0,
-    combine_cycles=8800.0,
-    block_seconds=4.1e-6,
-    block_seconds_per_dim=0.25e-9,
-    block_seconds_per_head=18.0e-9,
-    lone_bytes_per_cycle=17.0,
-    sm_bytes_per_cycle=226.0,
-    narrow_bytes_per_cycle=27.0,
-    decode_dram_share=0.71,
-    decode_l2_share=0.32,
-    decode_tensor_share=0.22,
-    prompt_launch_cycles=9000.0,
-    tile_seconds=1.7e-6,
-    tile_seconds_per_dim=0.23e-9,
-    tensor_share=0.92,
-    exponential_share=0.43,
-    softmax_overlap=1.1,
-    dram_share=1.24,
-    l2_share=0.98,
-    tail=0.85,
-    narrow_chain=1.5,
-    writes=True,
-)
-FA3 = replace(
-    FLASH_3,
-    name="fa3",
-    launch_cycles=15300.0,
-    narrow_launch=1.29,
-    sequence_cycles=3600.0,
-    combine_cycles=3900.0,
-    block_seconds=1.2e-6,
-    block_seconds_per_dim=13.4e-9,
-    block_seconds_per_head=5.2e-9,
-    lone_bytes_per_cycle=63.0,
-    sm_bytes_per_cycle=122.0,
-    narrow_bytes_per_cycle=14.8,
-    decode_dram_share=0.88,
-    decode_l2_share=1.0,
-    decode_tensor_share=0.57,
-    prompt_launch_cycles=16300.0,
-    tile_seconds=2.0e-6,
-    tile_seconds_per_dim=5.7e-9,
-    tensor_share=0.94,
-    exponential_share=0.81,
-    softmax_overlap=2.6,
-    dram_share=1.24,
-    l2_share=0.98,
-    tail=0.85,
-    narrow_chain=1.4,
-    narrow_tensor=0.79,
-    writes=True,
-)
-# FlashInfer packs the query heads of a KV head, with a window too, and splits the keys of any block. Rates from L40S.
-FLASHINFER = replace(
-    FA2,
-    name="flashinfer",
-    packs_window=True,
-    splits_alone=True,
-    packs_prompt=True,
-    launch_cycles=8400.0,
-    narrow_launch=2.67,
-    sequence_cycles=280.0,
-    combine_cycles=4800.0,
-    block_seconds=1.3e-6,
-    block_seconds_per_dim=9.7e-9,
-    block_seconds_per_head=25.0e-9,
-    lone_bytes_per_cycle=17.5,
-    sm_bytes_per_cycle=126.0,
-    narrow_bytes_per_cycle=17.2,
-    decode_dram_share=0.82,
-    decode_l2_share=0.68,
-    decode_tensor_share=0.28,
-    prompt_launch_cycles=16500.0,
-    tile_seconds=0.13e-6,
-    tile_seconds_per_dim=0.25e-9,
-    tensor_share=0.825,
-    exponential_share=0.405,
-    softmax_overlap=3.0,
-    narrow_chain=1.6,
-    narrow_tensor=0.85,
-)
-# Triton's kernels of both engines; vLLM's takes 16 rows of packed heads at a time. Rates from L40S, H100 and H200.
-TRITON = replace(
-    FA2,
-    name="triton",
-    packs_window=True,
-    splits_alone=True,
-    tile_rows=64,
-    launch_cycles=13200.0,
-    narrow_launch=1.3,
-    sequence_cycles=270.0,
-    combine_cycles=7100.0,
-    block_seconds=0.5e-6,
-    block_seconds_per_dim=5.5e-9,
-    block_seconds_per_head=91.0e-9,
-    lone_bytes_per_cycle=220.0,
-    sm_bytes_per_cycle=17.3,
-    narrow_bytes_per_cycle=7.7,
-    decode_dram_share=0.84,
-    decode_l2_share=0.45,
-    decode_tensor_share=0.14,
-    prompt_launch_cycles=4000.0,
-    tile_seconds=0.1e-6,
-    tile_seconds_per_dim=0.2e-9,
-    tensor_share=0.6,
-    exponential_share=0.1,
-    softmax_overlap=4.0,
+# FlashInfer packs the query heads of a KV head, with a window too, and splits the keys of any block: rates from L40S.
+# Triton's are the kernels of both engines, of which vLLM's takes 16 rows of packed heads at a time: rates from L40S,
+# H100 and H200.
+# fmt: off
+_TABLED: dict[str, tuple[Any, Any, Any, Any]] = {
+    #                          fa2        fa3        flashinfer  triton
+    "launch_cycles":          (12200.0,   15300.0,   8400.0,     13200.0),
+    "narrow_launch":          (1.0,       1.29,      2.67,       1.3),
+    "sequence_cycles":        (750.0,     3600.0,    280.0,      270.0),
+    "combine_cycles":         (8800.0,    3900.0,    4800.0,     7100.0),
+    "block_seconds":          (4.1e-6,    1.2e-6,    1.3e-6,     0.5e-6),
+    "block_seconds_per_dim":  (0.25e-9,   13.4e-9,   9.7e-9,     5.5e-9),
+    "block_seconds_per_head": (18.0e-9,   5.2e-9,    25.0e-9,    91.0e-9),
+    "lone_bytes_per_cycle":   (17.0,      63.0,      17.5,       220.0),
+    "sm_bytes_per_cycle":     (226.0,     122.0,     126.0,      17.3),
+    "narrow_bytes_per_cycle": (27.0,      14.8,      17.2,       7.7),
+    "decode_dram_share":      (0.71,      0.88,      0.82,       0.84),
+    "decode_l2_share":        (0.32,      1.0,       0.68,       0.45),
+    "decode_tensor_share":    (0.22,      0.57,      0.28,       0.14),
+    "prompt_launch_cycles":   (9000.0,    16300.0,   16500.0,    4000.0),
+    "tile_seconds":           (1.7e-6,    2.0e-6,    0.13e-6,    0.1e-6),
+    "tile_seconds_per_dim":   (0.23e-9,   5.7e-9,    0.25e-9,    0.2e-9),
+    "tensor_share":           (0.92,      0.94,      0.825,      0.6),
+    "exponential_share":      (0.43,      0.81,      0.405,      0.1),
+    "softmax_overlap":        (1.1,       2.6,       3.0,        4.0),
+    "narrow_chain":           (1.5,       1.4,       1.6,        1.5),
+    "narrow_tensor":          (1.0,       0.79,      0.85,       1.0),
+}
+# fmt: on
+_PACKED = replace(FLASH_2, packs_window=True, splits_alone=True)
+FA2, FA3, FLASHINFER, TRITON = (
+    replace(
+        structure,
+        name=name,
+        dram_share=1.24,
+        l2_share=0.98,
+        tail=0.85,
+        writes=True,
+        **{field: values[column] for field, values in _TABLED.items()},
+    )
+    for column, (name, structure) in enumerate(
+        {
+            "fa2": FLASH_2,
+            "fa3": FLASH_3,
+            "flashinfer": replace(_PACKED, packs_prompt=True),
+            "triton": replace(_PACKED, tile_rows=64),
+        }.items()
+    )
 )
 # An fp8 cache is read as fast as a 16-bit one, and nothing plans the batch beforehand.
 TRTLLM_GEN = replace(
@@ -450,5 +476,5 @@ def tabled_kernel(op: Attention, gpu: Gpu) -> KernelFamily:
     kernel = KERNELS.get(kernel_of(op, gpu, DEFAULT_ENGINE))
     if kernel is None or op.latent_kv:
         return family_of(gpu)
-    small = kernel is FA2 and facts_of(gpu).attention == SMALL_TILES
+    small = kernel is FA2 and facts_of(gpu).attention == FLASH_2_SMALL.name
     return replace(kernel, tile_rows=64) if small else kernel

@@ -22,11 +22,7 @@ if TYPE_CHECKING:
     from infercast.predict.identity import KernelProfile
 
 
-# What joins the GPUs of a node, as a collective sees it: rates of links, and how long a short message takes.
-
-
-REFERENCE_CLOCK = 1.83e9
-"""Latencies are of an H200, at this clock."""
+REFERENCE_CLOCK = 1.83e9  # Latencies are of an H200, at this clock
 
 
 class Timed(NamedTuple):
@@ -46,7 +42,6 @@ def merge(x: Kit, first: Number, one: Callable[[], Timed], other: Callable[[], T
 
 
 def shorter(x: Kit, one: Timed, other: Timed) -> Timed:
-    """``one`` where it takes less time, else ``other``."""
     return merge(x, one.seconds < other.seconds, lambda: one, lambda: other)
 
 
@@ -63,26 +58,18 @@ def delay(gpu: Gpu, clock_power: float) -> float:
 
 
 def is_switched(gpu: Gpu, gpus: int) -> bool:
-    """Whether a switch that reduces joins so many of them."""
+    """Whether a switch that reduces joins these GPUs."""
     return facts_of(gpu).switch_share > 0.0 and gpu.is_linked(gpus)
-
-
-# What NCCL does: rings by a short or a bulk protocol, reduction in the switch, exchanges of all with all.
 
 
 class _Protocol(NamedTuple):
     """How a library moves a message; times are of a 1.83 GHz GPU."""
 
-    latency: float
-    """Seconds of the kernel itself."""
-    step: float
-    """Seconds that each further GPU adds, on every pass around the ring."""
-    efficiency: float
-    """Share of the links that carries payload, among many GPUs."""
-    pair_loss: float
-    """What two GPUs, which drive fewer channels than eight, lose of it (twice)."""
-    softness: float
-    """Below one, latency and transfer add up to more than their sum."""
+    latency: float  # Seconds of the kernel itself
+    step: float  # Seconds that each further GPU adds, on every pass around the ring
+    efficiency: float  # Share of the links that carries payload, among many GPUs
+    pair_loss: float  # What two GPUs, which drive fewer channels than eight, lose of it (twice)
+    softness: float  # Below one, latency and transfer add up to more than their sum
 
 
 # Fitted on NCCL 2.26 to 2.29 on A100, H100 and H200.
@@ -90,7 +77,7 @@ SHORT = _Protocol(4.95e-6, 0.73e-6, 1.0, 0.0, 0.60)
 BULK = _Protocol(10.8e-6, 0.39e-6, 0.84, 0.40, 0.68)
 SWITCH = _Protocol(31e-6, 0.0, 0.72, 0.0, 0.68)
 EXCHANGE = _Protocol(11.0e-6, 0.04e-6, 0.73, 0.20, 0.77)
-# A ring turns to the bulk protocol where a GPU's share of the message would fill its links for so long.
+# A ring turns to the bulk protocol where a GPU's share of the message would fill its links for this long.
 BULK_FROM = 1.4e-6
 # A short exchange: seconds of the kernel and of each further GPU, and bytes a second to one peer.
 PEER_LATENCY, PEER_STEP, PEER_RATE = 6.1e-6, 0.38e-6, 5.9e9
@@ -101,7 +88,6 @@ PCIE_DELAY = 1.63
 
 
 def library(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
-    """The algorithm and protocol that NCCL picks."""
     passes = 2 if op.kind == "all_reduce" else 1
     carried = op.link_share * message
 
@@ -118,11 +104,6 @@ def library(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
         return ring
     by_switch = message * (op.gpus + 1) / op.gpus / facts_of(gpu).switch_share
     return shorter(x, _by(SWITCH, by_switch, 0, op, gpu, 6.0, x), ring)
-
-
-def message_latency(gpu: Gpu) -> float:
-    """Seconds of the kernel that sends a short message."""
-    return SHORT.latency * delay(gpu, LIBRARY_CLOCK_POWER)
 
 
 def _by(protocol: _Protocol, carried: Number, passes: int, op: Collective, gpu: Gpu, algorithm: float, x: Kit) -> Timed:
@@ -182,7 +163,6 @@ def engine_kernel(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
 
 @cache
 def _engines() -> dict[str, dict[str, Any]]:
-    """What is known of each engine's own kernels."""
     return tomllib.loads(DATA.joinpath("all_reduce.toml").read_text(encoding="utf-8"))
 
 
@@ -194,7 +174,7 @@ def _limits(op: Collective, gpu: Gpu, kernels: str) -> Mapping[Any, int]:
 
 
 def _limit(limits: Mapping[Any, int], gpus: int) -> int:
-    """Bytes that a kernel for so many GPUs ends at."""
+    """Largest message of a kernel for this number of GPUs."""
     return next((size for most, size in limits.items() if gpus <= int(most)), 0)
 
 
@@ -222,17 +202,6 @@ def _symmetric(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
     return Timed(x.soft_pair(SHOT_SOFTNESS, latency, transfer), latency, transfer, 8.0 if by_switch else 7.0)
 
 
-# Collectives: a latency that grows with the number of GPUs, and the bytes that each link carries.
-#
-# An engine's own all-reduce (collective_engine.py) is for messages within its limits. Longer ones and other kinds go
-# through a library (collective_library.py): rings by a protocol of short latency that wastes bandwidth, then by one of
-# long latency that does not; reduction inside the switch (NVLS) on eight GPUs that one joins; exchanges with all
-# peers at once.
-#
-# Between nodes a collective is two: one inside every node, and one among the nodes in which each GPU's own share of the
-# message crosses its own network adapter. Cards that no bridge joins talk over PCIe.
-
-
 FEATURES = (
     "transfer_share", "log_message", "log_chunk", "gpus", "log_message_over_latency", "algorithm", "all_reduce",
     "all_gather", "reduce_scatter", "all_to_all", "log_microseconds",
@@ -247,7 +216,6 @@ RANK_SKEW = 1.2e-6
 
 
 def _inside(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
-    """A collective over the GPUs of one node."""
     if op.kind == "send_recv":  # one pair after the other, over what joins them all
         joined = gpu if gpu.is_linked(op.gpus) else replace(gpu, nvlink_bandwidth=0.0)
         return library(replace(op, gpus=2), joined, message, x)
@@ -262,7 +230,8 @@ def _between_nodes(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
     carried = message if op.kind == "send_recv" else passes * message * (nodes - 1) / nodes
     if op.kind in ("all_reduce", "all_gather", "reduce_scatter"):
         carried = carried / node
-    started = message_latency(gpu) if op.kind == "send_recv" else 0.0
+    # The kernel that sends a short message comes first.
+    started = SHORT.latency * delay(gpu, LIBRARY_CLOCK_POWER) if op.kind == "send_recv" else 0.0
     latency = x.like(message, started + passes * (nodes - 1) * gpu.network_latency)
     transfer = carried / (gpu.network_bandwidth * NETWORK_EFFICIENCY)
     seconds = x.soft_pair(NETWORK_SOFTNESS, latency, transfer)
@@ -272,8 +241,17 @@ def _between_nodes(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
     return Timed(inner.seconds + seconds, inner.latency + latency, inner.transfer + transfer, inner.algorithm)
 
 
-class Exchange:
-    """Collectives of one kind over so many GPUs: of one node, or of several that a network joins."""
+class CollectivePhysics:
+    """Collectives: a latency that grows with the number of GPUs, and the bytes that each link carries.
+
+    An engine's own all-reduce is for messages within its limits. Longer ones and other kinds go
+    through a library: rings by a protocol of short latency that wastes bandwidth, then by one
+    of long latency that does not; reduction inside the switch (NVLS) on eight GPUs that one joins; exchanges with all
+    peers at once.
+
+    Between nodes a collective is two: one inside every node, and one among the nodes in which each GPU's own share of
+    the message crosses its own network adapter. Cards that no bridge joins talk over PCIe.
+    """
 
     def __init__(self, op: Collective, gpu: Gpu) -> None:
         self.op, self.gpu = op, gpu
@@ -282,7 +260,7 @@ class Exchange:
         self.late = RANK_SKEW * log2(max(op.gpus, 1))
 
     def physics(self, message: Number, *, engine: bool = False) -> Physics:
-        """Messages of so many bytes. Between the other kernels of an ``engine`` the last GPU to come is waited for."""
+        """Messages by their bytes. In an ``engine`` all GPUs wait for the last one to arrive."""
         op, gpu, x = self.op, self.gpu, kit_of(message)
         message = x.larger(message, 1.0)
         inside = _between_nodes if self.is_spread else _inside
@@ -322,14 +300,13 @@ def _shape(kind: str) -> Shape:
 
 COLLECTIVE = Family(
     name="collective",
-    position=5,
     op=Collective,
     shapes={kind: _shape(kind) for kind in ("all_reduce", "all_gather")},
     step_sizes=("message_bytes",),
     sizes=lambda op: floats(op.message_bytes),
     size_of_one=lambda op: lone(op.message_bytes),
     kind=attrgetter("kind", "gpus"),
-    core=Exchange,
+    core=CollectivePhysics,
     core_key=attrgetter("kind", "gpus", "library"),
     features={"collective": FEATURES},
     pipes=lambda op, gpu: {"link": op.link_bytes / gpu.link_bandwidth(op.gpus)},

@@ -19,12 +19,8 @@ if TYPE_CHECKING:
     from infercast.predict.identity import KernelProfile
 
 
-# What kernels of several families ask of a GPU alike.
-
-
 Array = npt.NDArray[Any]
-Pipes = dict[str, Quantity]
-"""Seconds by pipe."""
+Pipes = dict[str, Quantity]  # Seconds by pipe
 
 
 def quantised_waves(blocks: Quantity, sms: int) -> Quantity:
@@ -45,6 +41,16 @@ def dram_seconds(op: Op, gpu: Gpu) -> Quantity:
     return seconds
 
 
+def tensor_and_dram(op: Op, gpu: Gpu) -> Pipes:
+    """Pipes of products: the tensor cores at their peak, and every byte once."""
+    return {"tensor": op.flops / gpu.dense_flops(tensor_rate_of(op.compute_dtype)), "dram": dram_seconds(op, gpu)}
+
+
+def fma_and_dram(op: Op, gpu: Gpu) -> Pipes:
+    """Pipes of kernels that hardly compute."""
+    return {"fma": op.flops / gpu.fma_flops, "dram": dram_seconds(op, gpu)}
+
+
 def product_limits(op: Op, gpu: Gpu, least_bytes: Quantity) -> dict[str, Array]:
     """Of a product: what must move, and the tensor cores at their peak."""
     tensor = np.ravel(op.flops) / gpu.dense_flops(tensor_rate_of(op.compute_dtype))
@@ -56,13 +62,11 @@ def floats(size: Size) -> Array:
 
 
 def float_pairs(first: Size, second: Size) -> tuple[Array, Array]:
-    """Two sizes of many kernels."""
     one, other = np.broadcast_arrays(floats(first), floats(second))
     return one, other
 
 
 def lone_pair(first: Size, second: Size) -> tuple[float, float] | None:
-    """Two sizes that are one number each."""
     one, other = lone(first), lone(second)
     return None if one is None or other is None else (one, other)
 
@@ -96,10 +100,8 @@ class Core(Protocol):
 class Shape:
     """What people describe a kernel by."""
 
-    sizes: tuple[str, ...]
-    """Whole numbers that must be given."""
-    optional: dict[str, Any]
-    """Others, with what they are if not given."""
+    sizes: tuple[str, ...]  # Whole numbers that must be given
+    optional: dict[str, Any]  # Others, with what they are if not given
     build: Callable[[Values], Op]
 
 
@@ -107,14 +109,10 @@ class Shape:
 class Ceiling:
     """What the ceilings of a family are learned from."""
 
-    features: tuple[str, ...] = ()
-    """What it has beside what all families have."""
-    shape: Callable[[Any, Gpu], list[Any]] = lambda *_: []
-    """The values of those features."""
-    variant: Callable[[Any], str] = lambda _: ""
-    """Kernels that are learned apart: by format."""
-    is_known: Callable[[Any], bool] = lambda _: True
-    """Whether kernels like this one were measured anywhere."""
+    features: tuple[str, ...] = ()  # On top of those of all families
+    shape: Callable[[Any, Gpu], list[Any]] = lambda *_: []  # The values of those features
+    variant: Callable[[Any], str] = lambda _: ""  # Kernels that are learned apart: by format
+    is_known: Callable[[Any], bool] = lambda _: True  # Whether kernels like this one were measured anywhere
     read_again: Callable[[Any], Quantity] | None = None
     """Bytes that a table's launches go round; None: all that one moves."""
     beside: Callable[[Any], Quantity | None] = lambda _: None
@@ -126,42 +124,33 @@ class Family:
     """Kernels that are learned under one name; what has a default need not be said."""
 
     name: str
-    position: int = 100
-    """Where it stands among all, where they are listed."""
     archive: str = ""
-    """Which archive beside the main one holds its models (``recurrent``: ``kernels-recurrent.npz``); empty: the main
-    one. Those who never ask for such kernels do not read it."""
+    """Which archive holds its models (``recurrent``: ``kernels-recurrent.npz``), read on first use; empty: the main
+    one."""
     op: type
     accepts: Callable[[Any], bool] = lambda _: True
     """Whether it is this one by the sizes of an operator, where those of one class are of several families."""
-    shapes: Mapping[str, Shape] = field(default_factory=dict)
-    """Kernels that people can ask for by name."""
+    shapes: Mapping[str, Shape] = field(default_factory=dict)  # Kernels that people can ask for by name
     step_sizes: tuple[str, ...]
     """Fields of the operator that a step decides; the others are the model's and say which kernel it is."""
     split: Callable[[Any], tuple[Op, Op | None]] = lambda op: (op, None)
-    """A launch whose two halves were learned apart, as prompts and decoding sequences."""
+    """A launch of two parts that were learned separately, prompts and decoding sequences."""
 
-    sizes: Callable[[Any], Any]
-    """What a step decides of kernels, as arrays ..."""
+    sizes: Callable[[Any], Any]  # What a step decides of kernels, as arrays ...
     size_of_one: Callable[[Any], Any] = lambda _: None
     """... or as plain floats, where it is one kernel that can be estimated in them; None where not."""
-    kind: Callable[[Any], tuple[object, ...]]
-    """What the choice of a model depends on."""
+    kind: Callable[[Any], tuple[object, ...]]  # What the choice of a model depends on
     core: Callable[[Any, Gpu], Core]
-    swept_core: Callable[[Any, Gpu], Core] | None = None
-    """Physics, and what takes its place for models of a sweep."""
+    swept_core: Callable[[Any, Gpu], Core] | None = None  # Physics, and what takes its place for models of a sweep
     named: Callable[[Any, str], Any] | None = None
     """An operator with the kernel of a variant named, where its physics depends on which kernel that is."""
     timed_by: Callable[[Any, str], Any] | None = None
     """An operator as an engine's tables time it, where they differ in what they time with it."""
-    core_key: Callable[[Any], object] = lambda _: None
-    """What a core is made for, beside its GPU; None: it is not worth keeping."""
-    features: Mapping[str, tuple[str, ...]]
-    """Sets of features by name; the family's own set has its name."""
+    core_key: Callable[[Any], object] = lambda _: None  # Key of a core on a GPU; None: it is not worth keeping
+    features: Mapping[str, tuple[str, ...]]  # Sets of features by name; the family's own set has its name
     feature_set: Callable[[str, str, str], str] | None = None
     """Which set a model has, by its GPU, engine and variant; None: always the family's own."""
-    shares: tuple[str, ...] = ()
-    """Pipes whose shares of the time are features (``tensor_share`` and so on)."""
+    shares: tuple[str, ...] = ()  # Pipes with their share of the time among the features (``tensor_share`` and so on)
     scheduled: int | None = None
     """The feature that holds what the kernel's own schedule takes, which models of a sweep are a factor of."""
     worth_measuring: Callable[[Array], Array] = lambda features: np.arange(len(features))
@@ -177,17 +166,13 @@ class Family:
     work: Callable[[Any, Any], tuple[Quantity, Quantity]] | None = None
     """Of an operator and its sizes, FLOP of the tensor cores and bytes that an engine always reads from memory; None:
     no product, so that nothing bounds it."""
-    has_weights: bool = False
-    """Whether it multiplies by weights, which may be in a format that a chip lacks."""
-    throttled: tuple[str, ...] = ()
-    """What operators are called that lose by a power limit."""
+    throttled: tuple[str, ...] = ()  # What operators are called that lose by a power limit
 
     variants: Callable[[Any, Gpu, KernelProfile], tuple[str, ...]]
     """What splits it into separately learned kernels (format and library), first choice first."""
     table: Callable[[Any, Gpu, KernelProfile], str] | None = None
-    """Under which name an engine's profile says whose tables to use, if not under the family's."""
-    is_measured: Callable[[Any, Gpu], bool] = lambda *_: True
-    """Whether kernels like this one can be in a table at all."""
+    """The key of an engine's profile that lists the tables to use, if not the family's name."""
+    is_measured: Callable[[Any, Gpu], bool] = lambda *_: True  # Whether kernels like this one can be in a table at all
 
     interval: tuple[float, float] = (-0.3, 0.4)
     """Logarithms of the 80 % interval where nothing was learned: what physics alone misses on families with data."""
@@ -200,14 +185,13 @@ class Family:
     an engine, which leave its instructions and descriptors cold. Read off profiles of four models on an H200."""
     waits_in_engine: bool = False
     """Whether what ``engine`` adds to its physics is waiting for others, so that a kernel alone is as in a table."""
-    is_chip_bound: bool = True
-    """Whether what a chip has bounds how much longer than on a sibling it can take."""
+    is_chip_bound: bool = True  # Whether what a chip has bounds how much longer than on a sibling it can take
     servers: Callable[[Any, Gpu], list[Gpu]] = lambda *_: []
-    """The same GPU in all places it may be in, where that matters and nobody says."""
+    """The same GPU in all servers it may be in, where that matters and is unknown."""
     spread: Mapping[str, float] = field(default_factory=dict)
     """By what operators are called: 90th percentile of measured / roofline latency."""
     typical: Callable[[Any], tuple[str, ...]] = lambda op: (op.family,)
-    """Rows of typical.toml that say what it reaches on GPUs that nobody measured, first choice first."""
+    """Rows of typical.toml with its efficiency on GPUs that were not measured, first choice first."""
     ceiling: Ceiling
 
     def hard_limits(self, op: Op, gpu: Gpu) -> dict[str, Array]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from math import inf
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from infercast.bundled import read_data
 from infercast.hardware import Gpu, load_gpu
-from infercast.hardware.load import facts_of
-from infercast.ops import Gemm
-from infercast.ops.elementwise import quantise
-from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
+from infercast.hardware.load import facts_of, is_modelled
+from infercast.ops import Gemm, MoE
+from infercast.ops.op import Quantity, bytes_of, quantise, tensor_rate_of
 from infercast.predict.array_api import Array, Doubles, Floats, GemmKit, Number, Physics, log2
 from infercast.predict.families.family import (
     Ceiling,
@@ -24,20 +27,432 @@ from infercast.predict.families.family import (
     product_limits,
     quantised_waves,
 )
-from infercast.predict.families.gemm_tiling import (
-    CHUNK,
-    Machine,
-    Plan,
-    Shapes,
-    Traffic,
-    choose_many,
-    choose_one,
-    plan_of,
-)
 from infercast.predict.identity import SWEEP, kernel_of
 
 if TYPE_CHECKING:
     from infercast.predict.identity import KernelProfile
+
+
+# Products in a format that a chip does not multiply in: weights stay as stored, everything else is 16 bits wide.
+#
+# Engines run such checkpoints with kernels (Marlin) that widen weights on the way to the tensor cores.
+
+
+WIDE = ("bf16", "fp16", "fp32", "tf32")  # Formats that are multiplied as they are stored, or in another of them
+
+CUT = 1.1  # A board this many times below the rate of its tensor cores is sold with a lower one; less is rounding
+
+Product = TypeVar("Product", Gemm, MoE)
+
+
+def as_run(op: Product, gpu: Gpu) -> Product:
+    if op.dtype in WIDE or gpu.supports(tensor_rate_of(op.dtype)):
+        return op
+    return replace(op, dtype="bf16", weight_dtype=op.weight_dtype or op.dtype)
+
+
+def is_widened(op: Gemm | MoE) -> bool:
+    """Whether its weights are widened to 16 bits on the way to the tensor cores."""
+    return op.dtype in WIDE and op.weight_dtype not in (None, "", *WIDE)
+
+
+def multiplying(op: MoE, gpu: Gpu) -> float:
+    """FLOP/s of the tensor cores for these experts, before what a kernel loses.
+
+    Kernels that widen weights reach half of the tensor cores' rate where it is whole (A100, L40S; H200 and B200,
+    whose other half is for instructions that they do not use, less). Boards that are sold with half of that rate
+    (GeForce, L40, L20, A10G) lose nothing by it.
+    """
+    peak = gpu.dense_flops(tensor_rate_of(op.compute_dtype))
+    return gpu.whole_tensor_flops if is_widened(op) and gpu.whole_tensor_flops > CUT * peak else peak
+
+
+# Rows and columns of ``y`` a thread block owns. Small ones serve decode, where ``m`` is a few tokens.
+TILES = ((16, 64), (16, 128), (32, 128), (64, 64), (64, 128), (128, 128), (128, 192), (128, 256))
+ROWS, COLS = (sorted({tile[side] for tile in TILES}) for side in (0, 1))
+PER_ROW, PER_COL = ([1 / side for side in sides] for sides in (ROWS, COLS))
+# From this compute capability on, copies are asynchronous (TMA), two blocks share operands, and stores overlap.
+ASYNCHRONOUS, MULTICAST = 9, 2.0
+# Chips whose L2 has two partitions, which hold some data twice.
+PARTITIONED = ("8.0", "9.0", "10.0", "10.3")
+# The clock that the constants in seconds below belong to, and how much of a launch does not scale with the clock.
+REFERENCE_CLOCK, CLOCK_FREE_LAUNCH = 1.83e9, 0.45
+# One step over ``k`` stages this many bytes of a row. Partial sums are fp32.
+STEP_BYTES, PARTIAL_BYTES = 128.0, 4.0
+# Formats whose kernels (CUTLASS, DeepGEMM) take scales and a fixed schedule without split-K.
+SCALED = ("fp8", "fp8_block", "int8", "nvfp4", "mxfp4")
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """Efficiencies and delays of a kernel library, the same on every GPU and not to be read as hardware facts.
+
+    Fitted by least squares on log latency over A100, L40S, H100 and H200 together (SGLang rows). The L2 shares are not
+    identified by that fit; they were chosen by leaving one of these GPUs out.
+    """
+
+    tensor: float = 1.05  # share of peak FLOP/s before the power limit
+    throttle: float = 1.36  # exponent of the sustained share of the boost clock
+    throttle_after: float = 143e-6  # seconds of multiplying after which half of the throttling is felt
+    small_tile: float = 40.7  # side of a tile at which half of the rate is lost, without asynchronous copies
+    whole_rounds: float = 0.509  # 1: a partly full round costs a whole one; 0: work is spread evenly
+    step: float = 447.0  # cycles that a step over k takes at least
+    l2: float = 1.1  # share of the L2 bandwidth for operands
+    dram: float = 0.775  # share of the DRAM bandwidth
+    warm: float = 0.231  # share of the L2 bandwidth at which warm weights stream
+    miss_sharpness: float = 21.8
+    copies_margin: float = 0.937  # L2 bytes that a byte of the rotating copies needs
+    split_cache: float = 0.659  # share of L2 that holds distinct data where it has two partitions
+    stream: float = 75.1  # bytes a clock that one SM can pull from DRAM
+    store: float = 2.13e-6  # seconds to store one 128 x 128 tile
+    reduce: float = 2.18e-6  # delay of adding partial sums
+    reduce_l2: float = 0.252  # share of the L2 bandwidth at which they are added
+    launch: float = 3.28e-6
+    cold_start: float = 0.368e-6  # until the first bytes of cold weights arrive
+    power: float = 5.18  # of the soft maximum
+    async_step: float = 0.471  # these five: factors where copies are asynchronous
+    async_store: float = 0.444
+    async_dram: float = 1.1
+    async_launch: float = 0.76
+    async_cold: float = 2.46
+    split: bool = True  # whether the library splits k
+
+
+CUBLAS = Constants()
+# fmt: off
+CUTLASS = Constants(
+    tensor=0.75, throttle=2.2, throttle_after=4.08e-3, small_tile=24.5, whole_rounds=0.7, step=256.0, l2=0.7,
+    dram=0.758, warm=0.641, miss_sharpness=20.0, copies_margin=0.963, split_cache=0.499, stream=72.7, store=2.09e-6,
+    launch=2.43e-6, cold_start=0.319e-6, power=3.78, async_step=0.774, async_store=0.145, async_dram=0.978,
+    async_launch=1.45, async_cold=3.55, split=False)
+# fmt: on
+# Products in fp32 have no tensor cores: steps are short and nothing splits k. From two kernels of an H200, the routers
+# of GLM-5 (256 experts, hidden size 6,144): 52 us for 32 rows, 508 us for 8,192.
+PLAIN = replace(CUBLAS, step=963.0, split=False)
+# Quantising ``x``: launch seconds, share of the DRAM bandwidth, and seconds an SM needs for a row at least.
+QUANTISE_LAUNCH, QUANTISE_DRAM, QUANTISE_ROW = 2.0e-6, 0.595, 0.194e-6
+# Where an engine takes whole chunks of a row (data/kernels.toml, quantisers): values of a chunk, threads of a row.
+CHUNK, ROW_THREADS = 2048.0, 1024
+
+
+@cache
+def _quantisers() -> dict[str, dict[str, float]]:
+    quantisers: dict[str, dict[str, float]] = read_data("kernels.toml")["quantisers"]
+    return quantisers
+
+
+class Tile:
+    """A tile on one GPU, or arrays of them."""
+
+    __slots__ = ("col", "cols", "covered", "flop", "l2", "row", "rows", "store")
+
+    def __init__(self, rows: Number, cols: Number, flop: Number, l2: Number, store: Number) -> None:
+        """Seconds of a round: ``flop`` to multiply and ``l2`` to read for each 1 of ``k``, ``store`` to store."""
+        self.rows, self.cols, self.flop, self.l2, self.store = rows, cols, flop, l2, store
+
+    def placed(self, rows: int, cols: int) -> Tile:
+        """On the menu: its places among `ROWS` and `COLS`, and up to which ``m`` a lower tile is never slower."""
+        self.row, self.col = ROWS.index(rows), COLS.index(cols)
+        self.covered = max((height for height, width in TILES if width == cols and height < rows), default=0)
+        return self
+
+
+class Machine:
+    """A library's constants on one GPU and for one number format, as plain rates and delays."""
+
+    def __init__(self, op: Gemm, gpu: Gpu) -> None:
+        op = as_run(op, gpu)
+        major = gpu.compute_capability.partition(".")[0]
+        late = major.isdigit() and int(major) >= ASYNCHRONOUS
+        slow = REFERENCE_CLOCK / gpu.boost_clock
+        facts = facts_of(gpu) if is_modelled(gpu) else None
+        per_launch = (CLOCK_FREE_LAUNCH + (1 - CLOCK_FREE_LAUNCH) * slow) * (facts.launch if facts else 1.0)
+        self.gpu, self.batch, self.scaled = gpu, float(op.batch), op.dtype in SCALED
+        self.constants = c = CUTLASS if self.scaled else PLAIN if op.dtype == "fp32" else CUBLAS
+        self.bytes_x, self.bytes_w = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
+        self.input_bytes, self.weight_bytes = self.batch * self.bytes_x, self.batch * self.bytes_w
+        self.output_bytes, self.peak = self.batch * bytes_of(op.out_dtype), gpu.dense_flops(tensor_rate_of(op.dtype))
+        self.per_sm, self.slots = self.batch / gpu.sms, gpu.sms / self.batch
+        self.whole, self.part = c.whole_rounds, 1 - c.whole_rounds
+        self.slower, self.throttle_after = gpu.sustained_fraction**-c.throttle - 1, c.throttle_after
+        self.steps_per_k, self.step = (
+            self.bytes_x / STEP_BYTES,
+            c.step * (c.async_step if late else 1.0) / gpu.boost_clock,
+        )
+        self.cache = gpu.l2_bytes * (c.split_cache if gpu.compute_capability in PARTITIONED else 1.0)
+        self.copies_margin, self.miss_sharpness = c.copies_margin, c.miss_sharpness
+        self.warm_byte = 1 / (gpu.l2_bandwidth * c.warm)
+        self.miss_byte = 1 / (gpu.dram_bandwidth * c.dram * (c.async_dram if late else 1.0)) - self.warm_byte
+        self.drawn = gpu.dram_bandwidth / (c.stream * gpu.boost_clock * gpu.sms)
+        self.splits, self.reduce = c.split, c.reduce * slow
+        self.reduce_value = self.batch * PARTIAL_BYTES / (gpu.l2_bandwidth * c.reduce_l2)
+        self.launch = c.launch * (c.async_launch if late else 1.0) * per_launch
+        self.cold_start = c.cold_start * (c.async_cold if late else 1.0)
+        self.quantise = QUANTISE_LAUNCH * per_launch
+        self.quantise_value = self.batch * (bytes_of("bf16") + self.bytes_x) / (QUANTISE_DRAM * gpu.dram_bandwidth)
+        self.quantise_row, self.quantise_chunk = self.batch * QUANTISE_ROW / gpu.sms, 0.0
+        if op.dtype == "fp8" and (chunked := _quantisers().get(op.quantiser)):
+            slots = facts.threads_per_sm // ROW_THREADS if facts else 2
+            self.quantise_row = self.batch * chunked["row"] * 2 / (slots * gpu.sms)
+            self.quantise_chunk = self.batch * chunked["chunk"] / gpu.sms
+        self.per_cache_byte, self.balance = 1 / gpu.l2_bytes, self.batch * 2 * gpu.dram_bandwidth / self.peak
+        self.per_chip, self.row_seconds = 1 / gpu.sms, 1e-6 / gpu.sms
+        self.tiles = tuple(self._tile(late, slow, rows, cols) for rows, cols in TILES)
+        self.tile_table = np.array([[t.rows, t.cols, t.flop, t.l2, t.store] for t in self.tiles]).T
+        self.fixed_features = (
+            *(self.bytes_x, self.bytes_w, float(not c.split), self.peak / (gpu.sms * gpu.boost_clock)),
+            *(gpu.sustained_fraction, gpu.dram_bandwidth / gpu.boost_clock),
+        )
+
+    def _tile(self, late: bool, slow: float, rows: int, cols: int) -> Tile:
+        c, gpu = self.constants, self.gpu
+        lost = 0.0 if late else 0.5 * c.small_tile * (1 / rows + 1 / cols)
+        flop = 2 * rows * cols * (1 + lost) * gpu.sms / (self.peak * c.tensor)
+        l2_rate = gpu.l2_bandwidth * c.l2 * (MULTICAST if late else 1.0) / gpu.sms
+        store = c.store * (c.async_store if late else 1.0) * slow / (128 * 128)
+        l2 = (rows * self.bytes_x + cols * self.bytes_w) / l2_rate
+        return Tile(float(rows), float(cols), flop, l2, store * rows * cols).placed(rows, cols)
+
+    @cached_property
+    def singles(self) -> Machine:
+        """The same with constants in single precision, as arrays: numpy takes them faster than Python's numbers."""
+        twin = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, float):
+                setattr(twin, name, np.array(value, dtype=np.float32))
+        twin.tile_table = self.tile_table.astype(np.float32)
+        twin.tiles = tuple(
+            Tile(*(np.array(value) for value in values)).placed(*sides)
+            for values, sides in zip(twin.tile_table.T, TILES, strict=True)
+        )
+        return twin
+
+
+# How a matrix product is cut: the best of a few tiles and split-K factors.
+#
+# A product is planned twice at once: *warm* as in the tables, which repeat a few weight matrices, and *cold* as in an
+# engine, which comes back to a layer's weights after all others. Only the DRAM seconds differ.
+
+
+# The tables rotate six weight copies, warm only when all fit in L2; a model has more than any cache holds.
+TABLE_COPIES, MANY_COPIES = 6.0, 1000.0
+# A split of ``k`` leaves several steps.
+SHORTEST_SPLIT, MOST_SPLITS = 256.0, 16.0
+
+# Candidates whose seconds differ in this many low bits at most are equal, by the bytes of a float.
+TIE_BITS = {4: 8, 8: 24}
+TIE = 1 + 2.0 ** (TIE_BITS[8] - 52)
+CLEARLY = 1 - 2.0**-13  # What is shorter by this factor is so whatever rounding does
+NUMBER = 2 * len(TILES) - 1  # Bits that hold a candidate's number: a tile, or a tile with a split
+
+TilePipes = tuple[Number, Number, Number, Number, Number]
+"""Seconds of tensor cores, L2 and latency; how many times longer DRAM takes for few blocks; seconds of storing."""
+Traffic = tuple[Number, Number]
+"""Share of a product's bytes that come from DRAM, and seconds that all take with all of the bandwidth."""
+Plan = tuple[Tile, Number, Number, TilePipes, Number]
+"""The tile, split and rounds that are fastest if pipes overlap perfectly; its pipes; seconds to add up partial sums."""
+
+
+class Shapes:
+    """Products, and what no tile changes: bytes moved once, steps over ``k``, tiles along each side."""
+
+    __slots__ = ("across", "along", "cold", "k", "latency", "m", "moved", "n", "outputs", "warm", "weights")
+
+    def __init__(self, m: Number, n: Number, k: Number, a: Machine, x: GemmKit) -> None:
+        self.m, self.n, self.k = m, n, k
+        self.outputs = m * n
+        self.weights = n * k * a.weight_bytes
+        activations = m * k * a.input_bytes + self.outputs * a.output_bytes
+        self.moved = self.weights + activations
+        self.latency = x.ceil(k * a.steps_per_k) * a.step
+        self.across: Sequence[Number] = [x.ceil(m * each) for each in PER_ROW]
+        self.along: Sequence[Number] = [x.ceil(n * each) for each in PER_COL]
+        self.warm = self._traffic(a, x, self.weights * (a.copies_margin * TABLE_COPIES) + activations)
+        self.cold = self._traffic(a, x, self.weights * (a.copies_margin * MANY_COPIES) + activations)
+
+    def _traffic(self, a: Machine, x: GemmKit, working_set: Number) -> Traffic:
+        miss = x.miss_share(working_set, a.cache, a.miss_sharpness)
+        return miss, self.moved * (miss * a.miss_byte + a.warm_byte)
+
+    def part(self, some: Array) -> Shapes:
+        part = object.__new__(Shapes)
+        for name in Shapes.__slots__:
+            value = getattr(self, name)
+            is_one = isinstance(value, np.ndarray)
+            setattr(part, name, value.take(some) if is_one else tuple(each.take(some) for each in value))
+        return part
+
+
+def pipes_of(a: Machine, x: GemmKit, tile: Tile, rounds: Number, k: Number, latency: Number) -> TilePipes:
+    """For rounds of this tile, each over ``k`` and at least as long as ``latency``."""
+    busiest = x.ceil(rounds) * a.whole
+    busiest += rounds * a.part
+    busiest = x.at_least_one(busiest)
+    tensor = busiest * k
+    tensor *= tile.flop
+    throttled = tensor * tensor
+    throttled *= a.slower
+    throttled /= tensor + a.throttle_after
+    throttled += tensor
+    l2 = rounds * k
+    l2 *= tile.l2
+    return throttled, l2, busiest * latency, x.at_least_one(a.drawn / rounds), busiest * tile.store
+
+
+def choose_one(s: Shapes, a: Machine) -> tuple[Plan, Plan]:
+    """The best plan of a single product, warm and cold. In a tie the smaller tile wins.
+
+    The loop spells `pipes_of` out once more: a quarter of an estimate's time is spent here.
+    """
+    (_, warm), (_, cold), outputs, ceil = s.warm, s.cold, s.outputs, Floats.ceil
+    m, all_k, across, along, per_sm, slots = s.m, s.k, s.across, s.along, a.per_sm, a.slots
+    whole, part, slower, after, drawn = a.whole, a.part, a.slower, a.throttle_after, a.drawn
+    best_warm = best_cold = bar = inf
+    plan_warm = plan_cold = (a.tiles[0], 1.0, 0.0, all_k, s.latency, 0.0)
+    most = min(all_k // SHORTEST_SPLIT, MOST_SPLITS) if a.splits else 1.0
+    for tile in reversed(a.tiles):
+        blocks = across[tile.row] * along[tile.col]
+        rounds = blocks * per_sm
+        l2 = rounds * all_k * tile.l2
+        if m <= tile.covered or l2 > bar:
+            continue
+        split, k, latency, reduce = 1.0, all_k, s.latency, 0.0
+        while True:
+            longer = drawn / rounds if rounds < drawn else 1.0
+            dram, cold_dram = warm * longer, cold * longer
+            if dram < best_warm or cold_dram < best_cold:
+                busiest = ceil(rounds) * whole + rounds * part
+                busiest = busiest if busiest > 1.0 else 1.0
+                tensor = busiest * k * tile.flop
+                busy = tensor + tensor * tensor * slower / (tensor + after)
+                busy = busy if busy > l2 else l2
+                busy = busy if busy > busiest * latency else busiest * latency
+                added = busiest * tile.store + reduce
+                seconds = (dram if dram > busy else busy) + added
+                if seconds < best_warm:
+                    best_warm, plan_warm = seconds * TIE, (tile, split, rounds, k, latency, reduce)
+                seconds = (cold_dram if cold_dram > busy else busy) + added
+                if seconds < best_cold:
+                    best_cold, plan_cold = seconds * TIE, (tile, split, rounds, k, latency, reduce)
+            if split > 1.0 or most <= 1.0 or 2.0 * blocks > slots:
+                break
+            split = min(slots // blocks, most)
+            k = all_k / split
+            rounds, latency = rounds * split, ceil(k * a.steps_per_k) * a.step
+            reduce = split * outputs * a.reduce_value + a.reduce
+        bar = best_warm if best_warm > best_cold else best_cold
+    warm_plan = _planned(a, plan_warm)
+    return warm_plan, warm_plan if plan_cold == plan_warm else _planned(a, plan_cold)
+
+
+def _planned(a: Machine, candidate: tuple[Tile, float, float, float, float, float]) -> Plan:
+    tile, split, rounds, k, latency, reduce = candidate
+    return tile, split, rounds, pipes_of(a, Floats, tile, rounds, k, latency), reduce
+
+
+def choose_many(s: Shapes, a: Machine, x: type[Doubles]) -> tuple[Array, Array]:
+    """Numbers of the best candidates of each product, warm and cold."""
+    race = _Race((s.warm[1], s.cold[1]))
+    largest = s.m.max(initial=0)
+    for number, tile in enumerate(a.tiles):
+        if largest > tile.covered:
+            rounds = s.across[tile.row] * s.along[tile.col]
+            rounds *= a.per_sm
+            race.run(number, pipes_of(a, x, tile, rounds, s.k, s.latency))
+    if a.splits:
+        _try_splits(s, a, x, race)
+    warm, cold = race.best
+    return warm & NUMBER, cold & NUMBER
+
+
+def _try_splits(s: Shapes, a: Machine, x: type[Doubles], race: _Race) -> None:
+    """Candidates with a split, on products so small that one could help."""
+    could = (2 * s.across[-1] * s.along[-1] <= a.slots) & (s.k >= 2 * SHORTEST_SPLIT)
+    could &= race.could_lose(s.outputs * (2 * a.reduce_value) + a.reduce)  # what adding up two parts takes
+    some = np.flatnonzero(could)
+    if not some.size:
+        return
+    part = s.part(some)
+    largest, most = part.m.max(), _most_splits(part)
+    inner = _Race((part.warm[1], part.cold[1]), [best.take(some) for best in race.best])
+    for number, tile in enumerate(a.tiles, start=len(TILES)):
+        if largest > tile.covered:
+            blocks = part.across[tile.row] * part.along[tile.col]
+            split, k, latency, reduce = _split(part, a, x, blocks, most)
+            split *= blocks
+            split *= a.per_sm
+            inner.run(number, pipes_of(a, x, tile, split, k, latency), reduce)
+    for best, better in zip(race.best, inner.best, strict=True):
+        best[some] = better
+
+
+class _Race:
+    """The fastest candidates so far, under each traffic.
+
+    Seconds are compared as whole numbers (bits of positive floats sort like their values) whose lowest bits name the
+    candidate. So one minimum keeps both, and what differs by rounding alone is a tie, which goes to the lower number.
+    """
+
+    def __init__(self, traffics: tuple[Array, ...], best: list[Array] | None = None) -> None:
+        self._traffics = traffics
+        self._bits = np.dtype(f"i{traffics[0].itemsize}")
+        self._mask = np.array(-1 << TIE_BITS[traffics[0].itemsize], dtype=self._bits)
+        self.best = best or [np.full(dram.size, np.iinfo(self._bits).max, dtype=self._bits) for dram in traffics]
+
+    def could_lose(self, added: Array) -> Array:
+        """Whether a candidate that takes ``added`` on top of its traffic could be faster under any of them."""
+        could: Array = np.zeros(added.size, dtype=np.bool_)
+        for dram, best in zip(self._traffics, self.best, strict=True):
+            least = dram + added
+            least *= CLEARLY
+            could |= (best & self._mask).view(least.dtype) > least
+        return could
+
+    def run(self, number: int, pipes: TilePipes, reduce: Array | None = None) -> None:
+        """Let a candidate take part."""
+        tensor, l2, latency, longer, store = pipes
+        busy = np.maximum(np.maximum(tensor, l2, out=tensor), latency, out=tensor)
+        if reduce is not None:
+            store += reduce
+        name = np.array(number, dtype=self._bits)
+        for dram, best in zip(self._traffics, self.best, strict=True):
+            seconds = dram * longer
+            np.maximum(seconds, busy, out=seconds)
+            seconds += store
+            bits = seconds.view(self._bits)
+            bits &= self._mask
+            bits |= name
+            np.minimum(best, bits, out=best)
+
+
+def _most_splits(s: Shapes) -> Array:
+    return np.asarray(np.minimum(np.floor(s.k / SHORTEST_SPLIT), MOST_SPLITS))
+
+
+def _split(s: Shapes, a: Machine, x: type[Doubles], blocks: Array, most: Array) -> tuple[Array, Array, Array, Array]:
+    """A split of ``k`` that fills one round, or 1: parts, ``k`` and latency of each, seconds to add them up."""
+    split = x.at_least_one(np.minimum(np.floor(a.slots / blocks), most))
+    k = s.k / split
+    reduce = split * s.outputs
+    reduce *= a.reduce_value
+    reduce += a.reduce
+    return split, k, x.ceil(k * a.steps_per_k) * a.step, reduce
+
+
+def plan_of(s: Shapes, a: Machine, x: type[Doubles], which: Array) -> Plan:
+    """The candidates with these numbers, once more and together."""
+    numbers = (which & (len(TILES) - 1)).astype(np.intp)
+    tile = Tile(*(values.take(numbers) for values in a.tile_table))
+    blocks = x.ceil(s.m / tile.rows) * x.ceil(s.n / tile.cols)
+    rounds = blocks * a.per_sm
+    is_split = which >= len(TILES)
+    if not is_split.any():
+        return tile, 1.0, rounds, pipes_of(a, x, tile, rounds, s.k, s.latency), np.zeros_like(rounds)
+    split, _, _, reduce = _split(s, a, x, blocks, _most_splits(s))
+    np.copyto(split, 1.0, where=~is_split)
+    k = s.k / split
+    rounds *= split
+    return tile, split, rounds, pipes_of(a, x, tile, rounds, k, x.ceil(k * a.steps_per_k) * a.step), reduce * is_split
 
 
 # Products in fp8 by vLLM's own CUTLASS kernels, each for a range of shapes that is known.
@@ -66,16 +481,13 @@ KERNELS = (
 )
 FEW, SOME, MORE, MANY = 16.0, 64.0, 128.0, 8192.0
 NARROW, DEEP, ALIGNED = 1280.0, 6144.0, 16.0
-TENSOR, DRAM = 0.75, 0.94
-"""Shares of the peaks that are reached."""
-STEP_CYCLES = {128.0: 495.0, 256.0: 693.0}
-"""Clock cycles of one step over k when nothing else holds it up."""
+TENSOR, DRAM = 0.75, 0.94  # Shares of the peaks that are reached
+STEP_CYCLES = {128.0: 495.0, 256.0: 693.0}  # Clock cycles of one step over k when nothing else holds it up
 LAUNCH = 2.5e-6
 _TABLE = np.array([(*kernel, STEP_CYCLES[kernel[2]]) for kernel in KERNELS]).T
 
 
 def is_known(op: Gemm, gpu: Gpu) -> bool:
-    """Whether these are the kernels of such products."""
     return op.dtype == "fp8" and op.weight_dtype in ("", None, "fp8") and facts_of(gpu).fp8_products == "cutlass"
 
 
@@ -121,7 +533,6 @@ def _kernel(m: float, n: float, k: float) -> int:
 
 
 def _kernels(m: Array, n: Array, k: Array) -> Array:
-    """The same of many products."""
     which = 4 - (m <= MORE).astype(np.intp) - (m <= SOME) - ((m <= SOME) & (n <= NARROW))
     which[m <= FEW] = 0
     which[(m >= MANY) & (k >= DEEP)] = 5
@@ -129,7 +540,7 @@ def _kernels(m: Array, n: Array, k: Array) -> Array:
     return which
 
 
-# What a learner is told of a matrix product.
+# Features of a matrix product.
 #
 # Trees only ask whether a value is above a border, so logarithms need not be taken to walk them: columns are made in
 # their own units, and ``log_`` in a name says how a learner sees them.
@@ -137,7 +548,7 @@ def _kernels(m: Array, n: Array, k: Array) -> Array:
 
 SHARES = ("tensor", "l2", "latency", "dram", "store", "reduce", "launch", "quantise")
 """The terms of an estimate: the first four overlap, the others add up."""
-# Tiles whose last-round fill is told to the learner: libraries choose among these and others.
+# Tiles with a feature for the fill of their last round: libraries choose among these and others.
 FILL_TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128), (192, 192))
 # fmt: off
 FEATURES: tuple[str, ...] = (
@@ -183,34 +594,12 @@ def matrix(values: list[Number], rows: int, logarithmic: tuple[bool, ...] = LOGA
     return stacked
 
 
-# Dense matrix products: the best of a few tiles and split-K factors, each bound by the slowest of four pipes.
-#
-# A candidate cuts ``y`` into tiles and hands them to the SMs in rounds. Its time is a soft maximum of what the busiest
-# SM multiplies, the operands re-read through L2, the latency of the loop over ``k`` and the DRAM traffic, plus storing
-# the last tiles, adding up split-K partial sums and one launch.
-#
-# One formula serves one product as plain floats and many as arrays: see `predict.array_api`.
-
-
-__all__ = [
-    "FEATURES",
-    "PRODUCTS",
-    "SHARES",
-    "Machine",
-    "Products",
-    "products_of_sweep",
-    "sizes_of",
-    "swept_products",
-    "time_products",
-]
-
 QUANTISE = SHARES.index("quantise")
 
 
 Timed = tuple[Number, tuple[Number, ...]]
 """Seconds of products in a table or in an engine, and their terms as in ``SHARES``."""
-Compute = Callable[..., tuple[Timed, list[Number]]]
-"""A function like `time_products`."""
+Compute = Callable[..., tuple[Timed, list[Number]]]  # A function like `time_products`
 Sizes = tuple[Array, Array, Array]
 
 
@@ -271,8 +660,13 @@ def _finish(s: Shapes, a: Machine, x: GemmKit, plan: Plan, traffic: Traffic, *, 
     return seconds, (tensor, l2, latency, dram, store, reduce, launch, quantising)
 
 
-class Products:
-    """Products of one format on one GPU, as arrays."""
+class GemmPhysics:
+    """Dense matrix products: the best of a few tiles and split-K factors, each bound by the slowest of four pipes.
+
+    A candidate cuts ``y`` into tiles and hands them to the SMs in rounds. Its time is a soft maximum of what the
+    busiest SM multiplies, the operands re-read through L2, the latency of the loop over ``k`` and the DRAM traffic,
+    plus storing the last tiles, adding up split-K partial sums and one launch.
+    """
 
     def __init__(self, op: Gemm, gpu: Gpu, by: tuple[Compute, tuple[bool, ...]] = PRODUCTS) -> None:
         self.gpu, self._machine, (self._compute, self._logarithmic) = gpu, Machine(op, gpu), by
@@ -285,13 +679,7 @@ class Products:
         return Physics(seconds, named, matrix(values, m.size, self._logarithmic))
 
 
-def swept_products(op: Gemm, gpu: Gpu) -> Products:
-    """The same by the kernels that a sweep would have measured."""
-    return Products(op, gpu, products_of_sweep(op, gpu))
-
-
 def sizes_of(op: Gemm) -> Sizes:
-    """Rows, columns and depths side by side."""
     m, n, k = np.broadcast_arrays(*(np.atleast_1d(np.asarray(size, dtype=np.float64)) for size in (op.m, op.n, op.k)))
     return m, n, k
 
@@ -303,22 +691,18 @@ def products_of_sweep(op: Gemm, gpu: Gpu) -> tuple[Compute, tuple[bool, ...]]:
 
 CUTLASS_FP8 = "gemm fp8 cutlass"
 # Output tiles a library can choose from. Small ones waste less of a thin matrix and fill the chip sooner.
-TILES = ((16, 64), (32, 64), (64, 64), (64, 128), (128, 128), (128, 256))
-TILE = 128
-"""Rows and columns of the usual one."""
-COPIES = 6
-"""Tables go round so many copies of the weights."""
-USUAL = "usual"
-"""The kernel that multiplies a format on most chips: cuBLAS, CUTLASS by the row, DeepGEMM by the block."""
-SERVED = 9.0
-"""Base-two logarithm of the n and k of products that models are made of: anchors are chosen for those."""
+ROOFLINE_TILES = ((16, 64), (32, 64), (64, 64), (64, 128), (128, 128), (128, 256))
+TILE = 128  # Rows and columns of the usual one
+COPIES = 6  # Copies of the weights that tables go round
+USUAL = "usual"  # The kernel that multiplies a format on most chips: cuBLAS, CUTLASS by the row, DeepGEMM by the block
+SERVED = 9.0  # Base-two logarithm of the n and k of products that models are made of: anchors are chosen for those
 
 
 def _pipes(op: Gemm, gpu: Gpu) -> Pipes:
     """The best tile of the menu, against moving both operands and the result once."""
     rate = gpu.dense_flops(tensor_rate_of(op.dtype))
     best: Any = np.inf
-    for rows, columns in TILES:
+    for rows, columns in ROOFLINE_TILES:
         blocks = op.batch * np.ceil(np.asarray(op.m) / rows) * np.ceil(np.asarray(op.n) / columns)
         flops = 2.0 * rows * columns * op.k * blocks
         best = np.minimum(best, flops / rate * quantised_waves(blocks, gpu.sms))
@@ -368,7 +752,6 @@ def _ceiling_shape(op: Gemm, gpu: Gpu) -> list[Any]:
 
 GEMM = Family(
     name="gemm",
-    position=0,
     op=Gemm,
     shapes={
         "gemm": Shape(
@@ -381,8 +764,8 @@ GEMM = Family(
     sizes=sizes_of,
     size_of_one=lambda op: (op.m, op.n, op.k),
     kind=attrgetter("dtype", "weight_dtype", "out_dtype", "batch", "quantiser"),
-    core=Products,
-    swept_core=swept_products,
+    core=GemmPhysics,
+    swept_core=lambda op, gpu: GemmPhysics(op, gpu, products_of_sweep(op, gpu)),
     timed_by=lambda op, engine: op if op.quantiser else replace(op, quantiser=engine),
     features={"gemm": FEATURES, CUTLASS_FP8: FP8_FEATURES},
     feature_set=_feature_set,
@@ -391,7 +774,6 @@ GEMM = Family(
     pipes=_pipes,
     limits=lambda op, gpu: product_limits(op, gpu, op.bytes_read + op.bytes_written),
     work=_work,
-    has_weights=True,
     throttled=("gemm",),
     variants=_variants,
     # The ratio overstates what memory bandwidth does to kernels whose operands are warm (H100 and H200).

@@ -10,9 +10,9 @@ import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.ops import Elementwise
-from infercast.ops.elementwise import BY_HAND, FUSED_NORM, gated_activation, kv_write, norm, quantise, rope
+from infercast.ops.op import BY_HAND, FUSED_NORM, gated_activation, kv_write, norm, quantise, rope
 from infercast.predict.array_api import Kit, Number, Physics, kit_of
-from infercast.predict.families.family import Ceiling, Family, Shape, dram_seconds, floats, lone
+from infercast.predict.families.family import Ceiling, Family, Shape, floats, fma_and_dram, lone
 
 # Memory-bound kernels that an engine's compiler (PyTorch's) writes: norms, activations, rotations, quantising.
 #
@@ -22,8 +22,7 @@ from infercast.predict.families.family import Ceiling, Family, Shape, dram_secon
 # for each chunk, and the slowest of DRAM, L2 and the multiprocessors' own work.
 
 
-CHUNK = 2048
-"""Values of a row that a block takes at once."""
+CHUNK = 2048  # Values of a row that a block takes at once
 COMPILED_L2_EFFICIENCY = 0.65
 COMPILED_REFERENCE_CLOCK = 1.98e9
 
@@ -37,28 +36,16 @@ class _Short(NamedTuple):
 
 
 class _CompiledKernel(NamedTuple):
-    """What a kernel can do."""
-
-    floor: float
-    """Seconds of an empty launch at ``REFERENCE_CLOCK``."""
-    dram: float
-    """Share of the DRAM bandwidth that it reaches on large tensors."""
-    cache: float
-    """Share of L2 that holds its tensors."""
-    cliff: float
-    """How sharply the hits end there."""
-    port: float
-    """Bytes a cycle that a multiprocessor moves with its blocks together."""
-    row: float
-    """Cycles of a row beside its bytes."""
-    overlap: float
-    """How sharply the slowest pipe decides."""
-    chunk: float = 0.0
-    """Cycles that a row waits for each of its chunks."""
-    busy: float = 0.0
-    """Rows a multiprocessor that fill it half."""
-    single: float = 1.0
-    """What rows of a single chunk cost of a chunk; two rows share a block there."""
+    floor: float  # Seconds of an empty launch at ``REFERENCE_CLOCK``
+    dram: float  # Share of the DRAM bandwidth that it reaches on large tensors
+    cache: float  # Share of L2 that holds its tensors
+    cliff: float  # How sharply the hits end there
+    port: float  # Bytes a cycle that a multiprocessor moves with its blocks together
+    row: float  # Cycles of a row on top of its bytes
+    overlap: float  # How sharply the slowest pipe decides
+    chunk: float = 0.0  # Cycles that a row waits for each of its chunks
+    busy: float = 0.0  # Rows a multiprocessor that fill it half
+    single: float = 1.0  # What rows of a single chunk cost of a chunk; two rows share a block there
     short: _Short | None = None
 
 
@@ -86,7 +73,6 @@ COMPILED = {
 
 
 def compiled_terms(op: Elementwise, rows: Number, gpu: Gpu, x: Kit) -> tuple[Number, dict[str, Number]]:
-    """Seconds in all, and of each pipe."""
     kernel = COMPILED[op.kind or op.family]
     row_bytes, reduced = op.read_per_row + op.written_per_row, op.reduced
     moved = rows * row_bytes
@@ -109,15 +95,6 @@ def compiled_terms(op: Elementwise, rows: Number, gpu: Gpu, x: Kit) -> tuple[Num
     return seconds, {"dram": dram, "l2": cache, "port": ports, "blocks": blocks, "launch": launch}
 
 
-# Memory-bound kernels: norms, activations, rotary embedding, KV writes, embedding, sampling, quantising.
-#
-# Those that an engine's compiler writes are timed above. Of the others one thread block takes one row. The
-# time is that of the slowest of four pipes: DRAM for what L2 does not hold, L2 for everything, the multiprocessor's own
-# load and store rate, and starting and streaming one block after another; a launch floor comes on top. How much of the
-# traffic L2 holds depends on who wrote it: softly in a model, where a kernel reads what the last one wrote; with a
-# cliff in the quantising tables, which replay one buffer.
-
-
 FEATURES = (
     "dram_share", "l2_share", "port_share", "blocks_share", "launch_share", "log_rows", "log_row_bytes",
     "log_rows_per_sm", "fill", "log_bytes_over_l2", "read_share", "log_microseconds",
@@ -131,20 +108,13 @@ REFERENCE_CLOCK = 1.83e9
 class _Kernel(NamedTuple):
     """What the usual kernel of a family can do."""
 
-    floor: float
-    """Seconds of an empty launch at ``REFERENCE_CLOCK``."""
-    dram: float
-    """Share of the DRAM bandwidth that it reaches on large tensors."""
-    cache: float
-    """Share of L2 that holds its tensors."""
-    cliff: float
-    """How sharply the hits end there."""
-    port: float
-    """Bytes a cycle that a multiprocessor moves with its blocks together."""
-    block: float
-    """Cycles between the starts of two blocks on one multiprocessor."""
-    row: float
-    """Bytes a cycle of one block alone."""
+    floor: float  # Seconds of an empty launch at ``REFERENCE_CLOCK``
+    dram: float  # Share of the DRAM bandwidth that it reaches on large tensors
+    cache: float  # Share of L2 that holds its tensors
+    cliff: float  # How sharply the hits end there
+    port: float  # Bytes a cycle that a multiprocessor moves with its blocks together
+    block: float  # Cycles between the starts of two blocks on one multiprocessor
+    row: float  # Bytes a cycle of one block alone
     full_row: float = 0.0
     """Bytes a row must read to fill its block with threads; a block of a shorter row starts sooner."""
 
@@ -167,21 +137,28 @@ KERNELS = {
     "embedding": _Kernel(1.9e-6, 0.80, 0.5, 1.5, 26.0, 200.0, 64.0),
     "sampling": _Kernel(36.0e-6, 0.82, 0.8, 1.5, 26.0, 300.0, 64.0),
     "sorted_sampling": _Kernel(350.0e-6, 0.82, 0.3, 1.5, 1e3, 0.0, 1e9),
-    # Nobody measured these: the floor of a Triton kernel, and adapters that come from memory in every step.
+    # Not measured: the floor of a Triton kernel, and adapters that come from memory in every step.
     "lora_shrink": _Kernel(2.5e-6, 0.80, 0.05, 1.8, 30.0, 20.0, 1e6),
     "lora_expand": _Kernel(2.5e-6, 0.80, 0.05, 1.8, 30.0, 20.0, 1e6),
     "quantise": _Kernel(1.88e-6, 0.90, 1.03, 24.0, 27.0, 170.0, 20.0),
 }
 
 
-class MemoryBound:
-    """Kernels of one kind on one GPU that only move bytes."""
+class MemoryBoundPhysics:
+    """Memory-bound kernels: norms, activations, rotary embedding, KV writes, embedding, sampling, quantising.
+
+    Those that an engine's compiler writes are timed above. Of the others one thread block takes one row. The time is
+    that of the slowest of four pipes: DRAM for what L2 does not hold, L2 for everything, the multiprocessor's own load
+    and store rate, and starting and streaming one block after another; a launch floor comes on top. How much of the
+    traffic L2 holds depends on the writer: softly in a model, where a kernel reads what the last one wrote; with a
+    cliff in the quantising tables, which replay one buffer.
+    """
 
     def __init__(self, op: Elementwise, gpu: Gpu) -> None:
         self.op, self.gpu = op, gpu
 
     def physics(self, rows: Number, *, engine: bool = False) -> Physics:
-        """So many rows; in an ``engine`` they take as long as in a table."""
+        """By rows; an ``engine`` takes as long as a table."""
         del engine
         op, gpu, x = self.op, self.gpu, kit_of(rows)
         row_bytes = op.read_per_row + op.written_per_row
@@ -205,7 +182,6 @@ class MemoryBound:
 
 
 def _terms(op: Elementwise, rows: Number, gpu: Gpu, kernel: _Kernel, x: Kit) -> tuple[Number, dict[str, Number]]:
-    """Seconds in all, and of each pipe."""
     row_bytes = op.read_per_row + op.written_per_row
     moved = rows * row_bytes + op.shared_read
     missed = x.miss_share(moved, gpu.l2_bytes * kernel.cache, kernel.cliff)
@@ -221,8 +197,7 @@ def _terms(op: Elementwise, rows: Number, gpu: Gpu, kernel: _Kernel, x: Kit) -> 
     return seconds, {"dram": dram, "l2": cache, "port": port, "blocks": blocks, "launch": launch}
 
 
-NOT_STREAMED = ("sampling", "moe")
-"""What is several kernels: what was measured of single ones does not hold."""
+NOT_STREAMED = ("sampling", "moe")  # What is several kernels: what was measured of single ones does not hold
 
 
 def _rows(make: Callable[..., Elementwise], *sizes: str, **options: Any) -> Shape:
@@ -233,7 +208,6 @@ def _rows(make: Callable[..., Elementwise], *sizes: str, **options: Any) -> Shap
 
 MEMORY_BOUND = Family(
     name="memory_bound",
-    position=4,
     op=Elementwise,
     shapes={
         "norm": _rows(norm, "width", residual=True),
@@ -246,9 +220,9 @@ MEMORY_BOUND = Family(
     sizes=lambda op: floats(op.rows),
     size_of_one=lambda op: None if isinstance(op.read_per_row + op.written_per_row, np.ndarray) else lone(op.rows),
     kind=attrgetter("family", "kind"),
-    core=MemoryBound,
+    core=MemoryBoundPhysics,
     features={"memory_bound": FEATURES},
-    pipes=lambda op, gpu: {"fma": op.flops / gpu.fma_flops, "dram": dram_seconds(op, gpu)},
+    pipes=fma_and_dram,
     variants=lambda op, *_: ("",) if op.family == "quantise" and not op.kind else (op.kind or op.family,),
     # In an engine what is rotated lies apart in the projection's output, and quantising is fused with a little more.
     between_kernels={

@@ -28,57 +28,44 @@ from infercast.predict.families.family import (
     lone,
     product_limits,
 )
-from infercast.predict.families.gemm_tiling import as_run, is_widened, multiplying
+from infercast.predict.families.gemm import as_run, is_widened, multiplying
 from infercast.predict.identity import ANY
 
 if TYPE_CHECKING:
     from infercast.predict.identity import KernelProfile
 
 
-# How kernels for routed experts differ: what their products are cut into, what they hide, what lies around them.
-#
-# Constants of Triton's were fitted in bf16 on A100, L40S, H100 and H200; those of tuned products to CUTLASS experts of
-# TensorRT-LLM (bf16, fp8, fp8 by blocks, mxfp4) on L40S, H100 and H200. They are not hardware facts. What is known of a
-# kernel by its source is in data/kernels.toml.
-
-
-ONE_BLOCK = 1024
-"""Pairs that one thread block sorts."""
+ONE_BLOCK = 1024  # Pairs that one thread block sorts
 REFERENCE_CLOCK, CLOCK_FREE = 1.83e9, 0.45
 """The clock that launches belong to, and the share of them that does not scale with it."""
 
 
 class Style(NamedTuple):
-    """Constants of one way to multiply groups of rows."""
+    """How one kernel multiplies the groups of rows of routed experts.
 
-    tiles: tuple[tuple[int, int], ...] = ((16, 64), (32, 64), (64, 128), (128, 128))
-    """Rows (tokens) and columns."""
+    Constants of Triton's were fitted in bf16 on A100, L40S, H100 and H200; those of tuned products to CUTLASS experts
+    of TensorRT-LLM (bf16, fp8, fp8 by blocks, mxfp4) on L40S, H100 and H200. They are not hardware facts. What is known
+    of a kernel by its source is in data/kernels.toml.
+    """
+
+    tiles: tuple[tuple[int, int], ...] = ((16, 64), (32, 64), (64, 128), (128, 128))  # Rows (tokens) and columns
     tensor: float = 0.745
     feed: float = 1.07
     dram: float = 0.86
     between: float = 0.86
     """Shares of the peaks that are reached: tensor cores, L2 into an SM, memory, and L2 or memory between products."""
-    latency: float = 5.5e-7
-    """Seconds of a tile beside its steps ..."""
-    step: float = 0.0
-    """... and of each step over 128 of its depth at least, at the reference clock."""
-    rounding: float = 0.05
-    """1: a partly full round of tiles takes a whole one; 0: work is spread evenly."""
+    latency: float = 5.5e-7  # Seconds of a tile on top of its steps ...
+    step: float = 0.0  # ... and of each step over 128 of its depth at least, at the reference clock
+    rounding: float = 0.05  # 1: a partly full round of tiles takes a whole one; 0: work is spread evenly
     overlap: float = 3.6
-    is_fed_ahead: bool = False
-    """Whether operands arrive while a tile multiplies; else one waits for the other."""
+    is_fed_ahead: bool = False  # Whether operands arrive while a tile multiplies; else one waits for the other
     launches: float = 35e-6
     per_expert: float = 5e-9
-    is_clocked: bool = True
-    """Whether launches get shorter with a higher clock."""
-    block_scaled: float = 1.0
-    """Tensor rate where each step's results are scaled before they are added."""
-    widened: float = 1.0
-    """Tensor rate where weights are widened on the way."""
-    pair: float = 0.0
-    """Seconds to sort each pair of a token and an expert, wherever that is ..."""
-    sorting: float = 0.0
-    """... and of the further kernels that do it where one block cannot."""
+    is_clocked: bool = True  # Whether launches get shorter with a higher clock
+    block_scaled: float = 1.0  # Tensor rate where each step's results are scaled before they are added
+    widened: float = 1.0  # Tensor rate where weights are widened on the way
+    pair: float = 0.0  # Seconds to sort each pair of a token and an expert, wherever that is ...
+    sorting: float = 0.0  # ... and of the further kernels that do it where one block cannot
     takes_all: bool = True
     """Whether pairs of tokens and experts on other GPUs are sorted, activated and added up as well, as zeros."""
 
@@ -88,7 +75,7 @@ class Style(NamedTuple):
         return self.launches * by_clock + self.per_expert * op.experts
 
     def sort(self, pairs: Number, x: Kit) -> Number:
-        """Seconds to put so many pairs in the order of their experts."""
+        """Seconds to put pairs in the order of their experts."""
         return pairs * self.pair + x.where(pairs > ONE_BLOCK, self.sorting, 0.0)
 
     def rate(self, op: MoE, gpu: Gpu, kernel: str) -> float:
@@ -134,30 +121,21 @@ def _facts() -> dict[str, dict[str, Any]]:
     return facts
 
 
-# Where the tokens of a layer go: how many each expert of a GPU receives, and the row blocks that they fill.
-
-
-ROUNDED_AWAY = 0.36
-"""A power law's share below which rounding leaves an expert without a token."""
-CLASSES = 24
-"""Experts are taken in this many equal classes, from the least to the most loaded."""
+ROUNDED_AWAY = 0.36  # A power law's share below which rounding leaves an expert without a token
+CLASSES = 24  # Experts are taken in this many equal classes, from the least to the most loaded
 _RANK = (np.arange(CLASSES) + 0.5) / CLASSES
-DRAWS = 16
-"""How often a power law's loads are drawn to find those of the heaviest GPU."""
+DRAWS = 16  # How often a power law's loads are drawn to find those of the heaviest GPU
 WHOLE = "/whole"
 """After a routing's name: a GPU multiplies all pairs of every token that has one of its experts, not only its own."""
 
 
-class Routed(NamedTuple):
+class RoutedTokens(NamedTuple):
     """Where the tokens of each kernel went."""
 
     rows: Number
-    hit: Number
-    """Experts that get any."""
-    blocks: list[Number]
-    """Row blocks, for each height of a tile."""
-    most: Number
-    """Tokens of the most loaded expert."""
+    hit: Number  # Experts that get any
+    blocks: list[Number]  # Row blocks, for each height of a tile
+    most: Number  # Tokens of the most loaded expert
 
 
 @cache
@@ -168,7 +146,7 @@ def standard_deviations() -> Array:
     return np.array([NormalDist().inv_cdf(rank) for rank in _RANK])
 
 
-def route(op: MoE, tokens: Number, heights: Array, x: Kit) -> Routed:
+def route(op: MoE, tokens: Number, heights: Array, x: Kit) -> RoutedTokens:
     """Spread tokens over the experts of this GPU, and cut each expert's into blocks of these heights."""
     loads, chance, chances = _loads(op, tokens, x)
     of_class = op.num_local / CLASSES
@@ -181,11 +159,11 @@ def route(op: MoE, tokens: Number, heights: Array, x: Kit) -> Routed:
     tiles = np.maximum(np.ceil(loads[..., None] / heights - 1e-9), 1.0)
     tiles *= x.along(chance * x.along(hit / expected))
     blocks = [x.larger(each * of_class, 1.0) for each in x.apart(np.add.reduce(tiles, axis=-2))]
-    return Routed(rows, hit, blocks, x.last(loads))  # classes are in rising order
+    return RoutedTokens(rows, hit, blocks, x.last(loads))  # classes are in rising order
 
 
 def _of_tokens_seen(op: MoE, tokens: Number, rows: Number, x: Kit) -> Number:
-    """All pairs of the tokens of which a GPU has so many: in equal shares each token comes once, else by chance."""
+    """Number of (token, expert) pairs on this GPU; deterministic under balanced routing, otherwise the expectation."""
     if op.routing.startswith("balanced"):
         return x.smaller(rows * op.topk, tokens * op.topk)
     share = x.smaller(rows / (tokens * op.topk), 1 - 1e-9)
@@ -254,14 +232,6 @@ def _heaviest(power: float, experts: int, local: int, topk: int, tokens: float) 
     return np.asarray(np.repeat(ordered, CLASSES).reshape(CLASSES, local).mean(axis=-1))
 
 
-# Routed experts: two grouped matrix products and the small kernels around them.
-#
-# The tokens that each expert receives follow from the routing; every expert pads them to whole tiles. A tile multiplies
-# and waits for its operands from L2 in turn (these kernels hide little of it), the weights of the experts hit stream
-# from DRAM, and a soft maximum of the two is the time of a product. Kernels differ in their tiles and constants
-# (expert_styles.py).
-
-
 # fmt: off
 FEATURES = (
     "tensor_share", "l2_share", "dram_share", "between_share", "launch_share", "log_rows_per_expert",
@@ -291,12 +261,16 @@ class _Cut(NamedTuple):
     cache: Number
     rounds_up: Number
     rounds_down: Number
-    padded: Number
-    """Rows with the padding of the last tiles."""
+    padded: Number  # Rows with the padding of the last tiles
 
 
-class Experts:
-    """The routed experts of a layer on one GPU, however many tokens there are."""
+class ExpertPhysics:
+    """Routed experts: two grouped matrix products and the small kernels around them.
+
+    The tokens that each expert receives follow from the routing; every expert pads them to whole tiles. A tile
+    multiplies and waits for its operands from L2 in turn (these kernels hide little of it), the weights of the experts
+    hit stream from DRAM, and a soft maximum of the two is the time of a product.
+    """
 
     def __init__(self, op: MoE, gpu: Gpu) -> None:
         self.gpu, self.op, self.style = gpu, (op := as_run(op, gpu)), style_of(op.kernel)
@@ -314,7 +288,7 @@ class Experts:
         self.formats = self.weight, self.activation, op.num_local / op.experts, op.inter & -op.inter, op.matrices
 
     def physics(self, tokens: Number, *, engine: bool = False) -> Physics:
-        """So many tokens. In a table small weights may still be in L2 from the last call; in an ``engine`` never.
+        """By tokens. In a table small weights may still be in L2 from the last call; in an ``engine`` never.
 
         Features are always as in the tables.
         """
@@ -349,7 +323,6 @@ class Experts:
         return Physics(seconds, terms, features, tabled / seconds)
 
     def _cut(self, tile: _Tile, blocks: Number, x: Kit) -> _Cut:
-        """So many row blocks by one tile."""
         ceil, sms, (rows, across, multiply, feed) = x.ceil, self.gpu.sms, tile
         rounds_up, rounds_down = blocks * across[0] / sms, blocks * across[1] / sms
         up = rounds_up + self.style.rounding * (ceil(rounds_up) - rounds_up)
@@ -388,7 +361,6 @@ class Experts:
 
 
 def _tile(op: MoE, gpu: Gpu, style: Style, rows: int, cols: int, products: Sequence[tuple[int, int]]) -> _Tile:
-    """On products of these widths and depths."""
     activation, weight = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
     peak = multiplying(op, gpu) * gpu.sustained_fraction**0.5 * style.rate(op, gpu, op.kernel)
     slower = facts_of(gpu).misaligned_experts if op.inter % 16 else 1.0
@@ -425,14 +397,13 @@ def between(op: MoE, gpu: Gpu, tokens: Number, rows: Number, x: Kit, style: Styl
 
 TILES = (16, 32, 64, 128)
 SAME_KERNEL = {"marlin": "int4/marlin"}
-"""A kernel that multiplies all its formats alike, and the format whose tables say most: Marlin's experts were measured
+"""A kernel that multiplies all its formats alike, and the format with most tables: Marlin's experts were measured
 in ten layouts of experts as int4, as mxfp4 in one that has 896 of them, and in no other format."""
-OTHERWISE = "triton"
-"""Whose kernel multiplies experts of a format that an engine has no other for."""
+OTHERWISE = "triton"  # The kernel of formats that an engine has no other for
 
 
 def expert_kernel(op: MoE, gpu: Gpu, profile: KernelProfile) -> str:
-    """Whose kernel multiplies these experts on this GPU."""
+    """The kernel that multiplies these experts on this GPU."""
     if op.kernel or gpu.kernels not in profile.experts:
         return op.kernel or OTHERWISE
     stored = stored_format(op)
@@ -459,7 +430,6 @@ def _variants(op: MoE, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
 
 
 def _named(op: MoE, variant: str) -> MoE:
-    """The same with the kernel that a model is of."""
     kernel = variant.partition("/")[2]
     return op if op.kernel or kernel == ANY else replace(op, kernel=kernel)
 
@@ -504,7 +474,6 @@ def _build(values: Values) -> MoE:
 
 EXPERTS = Family(
     name="moe",
-    position=3,
     op=MoE,
     shapes={
         "moe": Shape(("tokens", "hidden", "inter", "experts", "topk"), {"dtype": "bf16", "weight_dtype": None}, _build)
@@ -513,7 +482,7 @@ EXPERTS = Family(
     sizes=lambda op: floats(op.tokens),
     size_of_one=lambda op: lone(op.tokens) if op.routing == "uniform" else None,
     kind=lambda op: (op.kernel, op.dtype, op.weight_dtype, op.num_local < op.experts),
-    core=Experts,
+    core=ExpertPhysics,
     named=_named,
     core_key=attrgetter("hidden", "inter", "experts", "topk", "num_local", "matrices", "routing", "kernel"),
     features={"moe": FEATURES},
@@ -522,7 +491,6 @@ EXPERTS = Family(
     # Everything between the parts of the kernel may stay on the chip.
     limits=lambda op, gpu: product_limits(op, gpu, op.weight_bytes + 4.0 * op.hidden * np.asarray(op.tokens)),
     work=_work,
-    has_weights=True,
     throttled=("moe",),
     variants=_variants,
     table=lambda op, gpu, profile: f"moe {expert_kernel(op, gpu, profile)}",

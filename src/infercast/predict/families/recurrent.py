@@ -13,53 +13,37 @@ from infercast.ops import Scan, ShortConvolution, StateUpdate
 from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
 from infercast.ops.recurrent import GATED_DELTA, KIMI_DELTA, MAMBA2
 from infercast.predict.array_api import Kit, Number, Physics, kit_of
-from infercast.predict.families.attention_batch import Batch, Lengths, Single
+from infercast.predict.families.attention_kernels import Lengths, batch_of, single_of
 from infercast.predict.families.family import (
     Array,
     Ceiling,
     Family,
-    Pipes,
     Shape,
     Values,
     dram_seconds,
     float_pairs,
     floats,
+    fma_and_dram,
     lone,
     lone_pair,
+    tensor_and_dram,
 )
 
 if TYPE_CHECKING:
     from infercast.predict.identity import KernelProfile
 
 
-# Scans over the prompts of recurrent layers: chunks side by side where they can be, one after another where not.
-#
-# A library does it in one of two ways. Triton's kernels prepare all chunks in parallel (inverses of triangles, products
-# within a chunk) and pass the state from chunk to chunk in a kernel of its own, with everything between them in memory.
-# FlashInfer's takes a head of a sequence in one thread block from its first chunk to its last. Either way a sequence
-# takes at least its chunks one after another, and a batch what all chunks of all heads take on the chip's
-# multiprocessors in whole rounds.
-
-
 class Library(NamedTuple):
     """What the kernels of one library take, in cycles for chunks of 64 tokens and states of 128 x 128."""
 
-    launch: float
-    """Cycles of all launches together on an empty chip."""
-    row: float
-    """Of each token of the longest chunk, one after another."""
-    latency: float
-    """From one chunk of a sequence to its next."""
-    busy: float
-    """That a multiprocessor spends on a chunk of one head where sequences go one after another ..."""
-    start: float
-    """... and on starting with one."""
-    chunk: float
-    """That it spends on a chunk of one head where chunks are independent ..."""
-    token: float
-    """... and on each of its tokens."""
-    dram: float
-    """Share of the bandwidth that it reaches."""
+    launch: float  # Cycles of all launches together on an empty chip
+    row: float  # Of each token of the longest chunk, one after another
+    latency: float  # From one chunk of a sequence to its next
+    busy: float  # That a multiprocessor spends on a chunk of one head where sequences go one after another ...
+    start: float  # ... and on starting with one
+    chunk: float  # That it spends on a chunk of one head where chunks are independent ...
+    token: float  # ... and on each of its tokens
+    dram: float  # Share of the bandwidth that it reaches
     cache: float
     """How many times L2 all kernels together may move before what one leaves to the next is no longer there."""
     tuned: float = 1.0
@@ -76,8 +60,7 @@ LIBRARIES: dict[tuple[str, str], Library] = {
     ("kda", FLASHKDA): Library(19200, 110, 6200, 3400, 16800, 3750, 58, 0.9, 0.3),
     ("mamba2", CUTE): Library(13400, 20, 20400, 20400, 5000, 0, 0, 0.18, 0.57),
 }
-FUSED = (FLASHINFER, CUTE)
-"""Libraries whose kernel keeps everything between chunks on the chip."""
+FUSED = (FLASHINFER, CUTE)  # Libraries with one kernel that keeps everything between chunks on the chip
 CLIFF = 4.0
 SCAN_OVERLAP = 4.0
 SCAN_UNIT = 64.0 * 128.0 * 128.0
@@ -89,25 +72,15 @@ SCAN_FEATURES: tuple[str, ...] = (
 )  # fmt: skip
 
 
-def batch_of(op: Scan) -> Batch:
-    """The lengths of an operator as two-dimensional floats."""
-    queries, counts = np.broadcast_arrays(op.queries, op.sequences)
-    width = queries.shape[-1] if queries.ndim else 1
-    lengths, counts = (np.asarray(part, dtype=np.float64).reshape(-1, width) for part in (queries, counts))
-    return Batch(lengths, lengths, counts)
+class ScanPhysics:
+    """Scans over the prompts of recurrent layers: chunks side by side where they can be, one after another where not.
 
-
-def single_of(op: Scan) -> Single | None:
-    """The batch of an operator, if it is one of equal sequences."""
-    if op.queries.size != 1 or (not isinstance(op.sequences, int) and op.sequences.size != 1):
-        return None
-    counts = op.sequences if isinstance(op.sequences, int) else op.sequences.item()
-    length = float(op.queries.item())
-    return Single(length, length, float(counts))
-
-
-class Scanning:
-    """What batches of one layout of heads on one GPU share."""
+    A library does it in one of two ways. Triton's kernels prepare all chunks in parallel (inverses of triangles,
+    products within a chunk) and pass the state from chunk to chunk in a kernel of its own, with everything between them
+    in memory. FlashInfer's takes a head of a sequence in one thread block from its first chunk to its last. Either way
+    a sequence takes at least its chunks one after another, and a batch what all chunks of all heads take on the chip's
+    multiprocessors in whole rounds.
+    """
 
     def __init__(self, op: Scan, gpu: Gpu) -> None:
         self.op, self.gpu = op, gpu
@@ -121,11 +94,11 @@ class Scanning:
 
     def physics(self, batch: Lengths, *, engine: bool = False) -> Physics:
         """Batches of prompts; in an ``engine`` kernels were tuned on a single chunk."""
-        x, sizes = batch.x, _scan_sizes(self, batch)
-        seconds, terms = _scan_terms(self, sizes, 1.0, x)
-        features = x.columns(*_scan_features(self, batch, sizes, terms, seconds))
+        x, sizes = batch.x, self._scan_sizes(batch)
+        seconds, terms = self._scan_terms(sizes, 1.0, x)
+        features = x.columns(*self._scan_features(batch, sizes, terms, seconds))
         if engine and self.library.tuned != 1.0:
-            seconds, terms = _scan_terms(self, sizes, self.library.tuned, x)
+            seconds, terms = self._scan_terms(sizes, self.library.tuned, x)
         return Physics(seconds, terms, features)
 
     def moving(self, moved: Number, x: Kit) -> Number:
@@ -133,78 +106,67 @@ class Scanning:
         miss = x.miss_share(moved, self.cache_bytes, CLIFF)
         return moved * (miss / self.dram_rate + (1.0 - miss) / self.l2_rate)
 
+    def _scan_sizes(self, batch: Lengths) -> _ScanSizes:
+        x, queries, chunk = batch.x, batch.queries, self.op.chunk
+        cut = x.ceil(queries / chunk)
+        tokens, chunks = batch.total(queries), batch.total(cut)
+        sequences = x.larger(batch.total((queries > 0) * 1.0), 1.0)
+        return _ScanSizes(
+            tokens,
+            sequences,
+            chunks,
+            batch.longest(cut),
+            batch.longest(x.smaller(queries, chunk)),
+            sequences * self.op.heads,
+            tokens * self.prepared + chunks * self.per_chunk / 2.0,
+            tokens * self.passed + chunks * self.per_chunk / 2.0 + sequences * self.kept,
+        )
+
+    def _scan_terms(self, of: _ScanSizes, slower: float, x: Kit) -> tuple[Number, dict[str, Number]]:
+        """Seconds in all, and of each part; independent chunks are ``slower`` than in a table."""
+        library, unit, rounds = self.library, self.cycle * self.scale, x.ceil(of.blocks / self.gpu.sms)
+        independent = of.chunks * library.chunk * self.scale + of.tokens * library.token
+        terms = {
+            "launch": x.like(of.tokens, library.launch * self.cycle),
+            "row": of.row * library.row * self.cycle,
+            "chain": (of.longest * library.latency + library.start) * unit,
+            "rounds": rounds * (of.chunks / of.sequences * library.busy + library.start) * unit,
+            "parallel": independent * slower * self.op.heads / self.gpu.sms * self.cycle,
+            "dram": self.moving(of.parallel_bytes, x),
+            "states": self.moving(of.serial_bytes, x),
+        }
+        within = x.soft_max(SCAN_OVERLAP, terms["parallel"] + 1e-12, terms["dram"])
+        # The longest sequence bounds a batch as rounds of average ones do: equal ones are both.
+        onwards = x.soft_max(SCAN_OVERLAP, x.larger(terms["chain"], terms["rounds"]), terms["states"])
+        return terms["launch"] + terms["row"] + within + onwards, terms
+
+    def _scan_features(self, batch: Lengths, of: _ScanSizes, terms: dict[str, Number], seconds: Number) -> list[Number]:
+        x, op, sms = batch.x, self.op, self.gpu.sms
+        return [
+            *x.logs(of.sequences, batch.longest(batch.queries), of.tokens / of.sequences),
+            *x.logs(op.heads + 0.0 * of.tokens, op.key_heads + 0.0 * of.tokens),
+            *x.logs(of.tokens * op.heads, seconds),
+            *x.logs(*[term / seconds for term in terms.values()]),
+            x.log2(of.blocks / sms),
+            x.fill(of.blocks, sms),
+            x.log2(of.chunks * op.heads / sms),
+            x.fill(of.chunks * op.heads, sms),
+            of.tokens / x.larger(of.chunks * op.chunk, 1.0),
+            x.log2((of.parallel_bytes + of.serial_bytes) / self.gpu.l2_bytes),
+        ]
+
 
 class _ScanSizes(NamedTuple):
     """What a batch comes to."""
 
     tokens: Number
     sequences: Number
-    chunks: Number
-    """Of all sequences ..."""
-    longest: Number
-    """... and of the longest."""
-    row: Number
-    """Tokens of the longest chunk."""
-    blocks: Number
-    """Heads of all sequences."""
+    chunks: Number  # Of all sequences ...
+    longest: Number  # ... and of the longest
+    row: Number  # Tokens of the longest chunk
+    blocks: Number  # Heads of all sequences
     parallel_bytes: Number
-    serial_bytes: Number
-    """Between kernels with all chunks side by side, and in the pass over chunks."""
-
-
-def _scan_sizes(a: Scanning, batch: Lengths) -> _ScanSizes:
-    x, queries, chunk = batch.x, batch.queries, a.op.chunk
-    cut = x.ceil(queries / chunk)
-    tokens, chunks = batch.total(queries), batch.total(cut)
-    sequences = x.larger(batch.total((queries > 0) * 1.0), 1.0)
-    return _ScanSizes(
-        tokens,
-        sequences,
-        chunks,
-        batch.longest(cut),
-        batch.longest(x.smaller(queries, chunk)),
-        sequences * a.op.heads,
-        tokens * a.prepared + chunks * a.per_chunk / 2.0,
-        tokens * a.passed + chunks * a.per_chunk / 2.0 + sequences * a.kept,
-    )
-
-
-def _scan_terms(a: Scanning, of: _ScanSizes, slower: float, x: Kit) -> tuple[Number, dict[str, Number]]:
-    """Seconds in all, and of each part; independent chunks take so many times longer than in a table."""
-    library, unit, rounds = a.library, a.cycle * a.scale, x.ceil(of.blocks / a.gpu.sms)
-    independent = of.chunks * library.chunk * a.scale + of.tokens * library.token
-    terms = {
-        "launch": x.like(of.tokens, library.launch * a.cycle),
-        "row": of.row * library.row * a.cycle,
-        "chain": (of.longest * library.latency + library.start) * unit,
-        "rounds": rounds * (of.chunks / of.sequences * library.busy + library.start) * unit,
-        "parallel": independent * slower * a.op.heads / a.gpu.sms * a.cycle,
-        "dram": a.moving(of.parallel_bytes, x),
-        "states": a.moving(of.serial_bytes, x),
-    }
-    within = x.soft_max(SCAN_OVERLAP, terms["parallel"] + 1e-12, terms["dram"])
-    # The longest sequence bounds a batch as rounds of average ones do: equal ones are both.
-    onwards = x.soft_max(SCAN_OVERLAP, x.larger(terms["chain"], terms["rounds"]), terms["states"])
-    return terms["launch"] + terms["row"] + within + onwards, terms
-
-
-def _scan_features(
-    a: Scanning, batch: Lengths, of: _ScanSizes, terms: dict[str, Number], seconds: Number
-) -> list[Number]:
-    """The columns of ``SCAN_FEATURES``."""
-    x, op, sms = batch.x, a.op, a.gpu.sms
-    return [
-        *x.logs(of.sequences, batch.longest(batch.queries), of.tokens / of.sequences),
-        *x.logs(op.heads + 0.0 * of.tokens, op.key_heads + 0.0 * of.tokens),
-        *x.logs(of.tokens * op.heads, seconds),
-        *x.logs(*[term / seconds for term in terms.values()]),
-        x.log2(of.blocks / sms),
-        x.fill(of.blocks, sms),
-        x.log2(of.chunks * op.heads / sms),
-        x.fill(of.chunks * op.heads, sms),
-        of.tokens / x.larger(of.chunks * op.chunk, 1.0),
-        x.log2((of.parallel_bytes + of.serial_bytes) / a.gpu.l2_bytes),
-    ]
+    serial_bytes: Number  # Between kernels with all chunks side by side, and in the pass over chunks
 
 
 def _bytes_of(op: Scan, library: str) -> tuple[float, float, float, float]:
@@ -230,45 +192,27 @@ def _bytes_of(op: Scan, library: str) -> tuple[float, float, float, float]:
     return before + after, widened + keys + values + gates, 2.0 * value * state, kept
 
 
-# Short causal convolutions: every channel of a token with the same channel of the few tokens before it.
-#
-# Triton's kernels move tokens through memory or L2 and spend cycles on every value; a block goes through a few tokens
-# one after another. The older CUDA kernel has a block for each channel of each sequence, which takes 512 tokens at a
-# time.
-
-
 CONVOLUTION_FEATURES = (
     "log_tokens", "log_sequences", "log_mean", "log_channels", "log_bytes_over_l2", "dram_share", "l2_share",
     "values_share", "launch_share", "log_microseconds",
 )  # fmt: skip
 CONVOLUTION_OVERLAP = 4.0
-CHAIN = 8.0
-"""Tokens that a block of Triton's kernel takes one after another."""
-SPAN = 512.0
-"""Tokens that a block of the CUDA kernel takes at a time."""
+CHAIN = 8.0  # Tokens that a block of Triton's kernel takes one after another
+SPAN = 512.0  # Tokens that a block of the CUDA kernel takes at a time
 
 
 class _ConvolutionKernel(NamedTuple):
     """Fitted to tables of L40S, H100 and H200 together."""
 
-    launch: float
-    """Cycles of a launch with one token ..."""
-    row: float
-    """... and of each further one that a block takes after it."""
-    value: float
-    """Cycles of a multiprocessor with one value."""
-    dram: float
-    """Share of the memory's bandwidth that it reaches."""
-    cache: float
-    """Share of L2 that holds what it reads and writes."""
-    cliff: float
-    """How sharply the hits end there."""
-    l2: float
-    """Share of L2's bandwidth."""
-    block: float = 0.0
-    """Cycles of a multiprocessor with a block of one channel and one sequence ..."""
-    span: float = 0.0
-    """... and with each span of tokens in it."""
+    launch: float  # Cycles of a launch with one token ...
+    row: float  # ... and of each further one that a block takes after it
+    value: float  # Cycles of a multiprocessor with one value
+    dram: float  # Share of the memory's bandwidth that it reaches
+    cache: float  # Share of L2 that holds what it reads and writes
+    cliff: float  # How sharply the hits end there
+    l2: float  # Share of L2's bandwidth
+    block: float = 0.0  # Cycles of a multiprocessor with a block of one channel and one sequence ...
+    span: float = 0.0  # ... and with each span of tokens in it
 
 
 CUDA = "cuda"
@@ -280,15 +224,20 @@ CONVOLUTION_KERNELS = {
 }
 
 
-class Convolving:
-    """Convolutions of one width on one GPU."""
+class ConvolutionPhysics:
+    """Short causal convolutions: every channel of a token with the same channel of the few tokens before it.
+
+    Triton's kernels move tokens through memory or L2 and spend cycles on every value; a block goes through a few tokens
+    one after another. The older CUDA kernel has a block for each channel of each sequence, which takes 512 tokens at a
+    time.
+    """
 
     def __init__(self, op: ShortConvolution, gpu: Gpu) -> None:
         kernel = op.kernel if (op.kernel, op.update) in CONVOLUTION_KERNELS else TRITON
         self.op, self.gpu, self.kernel = op, gpu, CONVOLUTION_KERNELS[kernel, op.update]
 
     def physics(self, size: tuple[Number, Number], *, engine: bool = False) -> Physics:
-        """So many tokens of so many sequences; in an ``engine`` they take as long as in a table."""
+        """Tokens and their sequences; an ``engine`` takes as long as a table."""
         del engine
         op, gpu, kernel, (tokens, sequences) = self.op, self.gpu, self.kernel, size
         x, value = kit_of(tokens), bytes_of(op.dtype)
@@ -312,22 +261,13 @@ class Convolving:
         return Physics(seconds, terms, features)
 
 
-# One new token for each of many recurrent states: a kernel that reads and writes them, and hardly computes.
-#
-# It takes what the slowest of three pipes does: memory for states that L2 does not hold, L2 for all, and the
-# multiprocessors, each with one state of one head after another; a launch comes on top. A table repeats one batch, so
-# that small ones stay in L2. An engine comes back to a layer's states after all other layers, and finds none there.
-# Nothing depends on how many tokens a sequence has had.
-
-
 UPDATE_FEATURES = (
     "log_rows", "log_heads", "log_blocks_per_sm", "block_fill", "log_state_over_l2", "dram_share", "l2_share",
     "blocks_share", "launch_share", "log_microseconds",
 )  # fmt: skip
 UPDATE_OVERLAP = 4.0
 WIDTH = 128.0
-UPDATE_UNIT = WIDTH * WIDTH
-"""Values of the states that cycles were fitted on."""
+UPDATE_UNIT = WIDTH * WIDTH  # Values of the states that cycles were fitted on
 
 
 UNTUNED = 4.0
@@ -336,24 +276,17 @@ UNTUNED = 4.0
 class _UpdateKernel(NamedTuple):
     """Fitted to tables of L40S, H100 and H200 together, that of a state space to our own of an H200."""
 
-    launch: float
-    """Cycles of a launch with one state."""
-    dram: float
-    """Share of the memory's bandwidth that it reaches."""
-    cache: float
-    """Share of L2 that holds states."""
-    cliff: float
-    """How sharply the hits end there."""
-    l2: float
-    """Share of L2's bandwidth."""
-    block: float
-    """Cycles of a multiprocessor with one state ..."""
+    launch: float  # Cycles of a launch with one state
+    dram: float  # Share of the memory's bandwidth that it reaches
+    cache: float  # Share of L2 that holds states
+    cliff: float  # How sharply the hits end there
+    l2: float  # Share of L2's bandwidth
+    block: float  # Cycles of a multiprocessor with one state ...
     wide: float = 0.0
-    """... and the power of its width that they grow by beside its size: rows of a state are held in registers."""
-    tuned: int = 0
-    """The values of a head for which vLLM has a tuned launch, if not for all; ..."""
+    """... and the power of its width that they grow by on top of its size: rows of a state are held in registers."""
+    tuned: int = 0  # The values of a head for which vLLM has a tuned launch, if not for all; ...
     untuned: float = 1.0
-    """... all others take so many times the cycles: decode steps of Nemotron Nano 9B v2, whose heads have 80 values."""
+    """... all others take this many times the cycles: decode steps of Nemotron Nano 9B v2 with heads of 80 values."""
 
 
 UPDATE_KERNELS = {
@@ -363,16 +296,22 @@ UPDATE_KERNELS = {
 }
 
 
-class Updating:
-    """States of one kind on one GPU."""
+class StateUpdatePhysics:
+    """One new token for each of many recurrent states: a kernel that reads and writes them, and hardly computes.
+
+    It takes what the slowest of three pipes does: memory for states that L2 does not hold, L2 for all, and the
+    multiprocessors, each with one state of one head after another; a launch comes on top. A table repeats one batch, so
+    that small ones stay in L2. An engine comes back to a layer's states after all other layers, and finds none there.
+    Nothing depends on how many tokens a sequence has had.
+    """
 
     def __init__(self, op: StateUpdate, gpu: Gpu) -> None:
         self.op, self.gpu, self.kernel = op, gpu, UPDATE_KERNELS[op.kind]
 
     def physics(self, rows: Number, *, engine: bool = False) -> Physics:
-        """So many sequences; in an ``engine`` their states are cold."""
+        """By sequences; in an ``engine`` their states are cold."""
         op, gpu, kernel, x = self.op, self.gpu, self.kernel, kit_of(rows)
-        one = StateUpdate(1, op.heads, op.key_heads, op.key_dim, op.value_dim, op.kind, op.dtype, op.state_dtype)
+        one = replace(op, rows=1)
         states, moved = rows * one.state_bytes, rows * (one.bytes_read + one.bytes_written)
         blocks = rows * (op.heads * op.key_dim * op.value_dim / UPDATE_UNIT * (op.key_dim / WIDTH) ** kernel.wide)
         if kernel.tuned and op.value_dim != kernel.tuned:
@@ -402,22 +341,13 @@ class Updating:
         return Physics(seconds, terms, features)
 
 
-# Scans over the prompts of recurrent layers.
+def _named(op: Any, variant: str) -> Any:
+    return op if op.kernel else replace(op, kernel=variant.partition("/")[2])
 
 
 def scan_kernel(op: Scan, gpu: Gpu, profile: KernelProfile) -> str:
-    """Whose kernel scans these prompts on this GPU."""
+    """The library that scans these prompts on this GPU."""
     return op.kernel or profile.scans.get(gpu.kernels, {}).get(op.kind, TRITON)
-
-
-def _scan_variants(op: Scan, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
-    """Nothing measured of another library stands for it: they take a batch apart in different ways."""
-    return (f"{op.kind}/{scan_kernel(op, gpu, profile)}",)
-
-
-def _scan_pipes(op: Scan, gpu: Gpu) -> Pipes:
-    """Products of chunks with themselves and with states, and tokens and states moved once."""
-    return {"tensor": op.flops / gpu.dense_flops(tensor_rate_of(op.dtype)), "dram": dram_seconds(op, gpu)}
 
 
 def _scan_limits(op: Scan, gpu: Gpu) -> dict[str, Array]:
@@ -454,7 +384,6 @@ def _scan_shape(kind: str, value_dim: int, chunk: int) -> Shape:
 SCAN = Family(
     name="scan",
     archive="recurrent",
-    position=6,
     op=Scan,
     shapes={
         "gdn_scan": _scan_shape(GATED_DELTA, 128, 64),
@@ -465,28 +394,21 @@ SCAN = Family(
     sizes=batch_of,
     size_of_one=single_of,
     kind=attrgetter("kind", "kernel", "dtype"),
-    core=Scanning,
+    core=ScanPhysics,
     core_key=attrgetter("heads", "key_heads", "key_dim", "value_dim", "chunk", "state_dtype"),
-    named=lambda op, variant: op if op.kernel else replace(op, kernel=variant.partition("/")[2]),
+    named=_named,
     features={"scan": SCAN_FEATURES},
     shares=("launch", "row", "chain", "rounds", "parallel", "dram", "state"),
-    pipes=_scan_pipes,
+    pipes=tensor_and_dram,
     limits=_scan_limits,
     work=_scan_work,
-    variants=_scan_variants,
+    # Nothing measured of another library stands for it: they take a batch apart in different ways.
+    variants=lambda op, gpu, profile: (f"{op.kind}/{scan_kernel(op, gpu, profile)}",),
     spread={"scan": 12.0},
     ceiling=Ceiling(
         features=("log_blocks", "log_chunks", "log_mean"), shape=_scan_ceiling_shape, variant=attrgetter("kind")
     ),
 )
-
-
-# Short causal convolutions of recurrent layers.
-
-
-def convolution_variant(op: ShortConvolution) -> str:
-    """Kernels that are learned apart: of prompts, or of one new token a sequence, and whose."""
-    return f"{'update' if op.update else 'prompts'}/{op.kernel or TRITON}"
 
 
 def _build_convolution(values: Values, tokens: Any, *, update: bool) -> ShortConvolution:
@@ -498,7 +420,6 @@ _OPTIONS = {"taps": 4, "dtype": "bf16"}
 CONVOLUTION = Family(
     name="convolution",
     archive="recurrent",
-    position=8,
     op=ShortConvolution,
     shapes={
         "convolution": Shape(
@@ -514,13 +435,13 @@ CONVOLUTION = Family(
     sizes=lambda op: float_pairs(op.tokens, op.sequences),
     size_of_one=lambda op: lone_pair(op.tokens, op.sequences),
     kind=attrgetter("update", "kernel", "dtype"),
-    core=Convolving,
+    core=ConvolutionPhysics,
     core_key=attrgetter("channels", "taps"),
-    named=lambda op, variant: op if op.kernel else replace(op, kernel=variant.partition("/")[2]),
+    named=_named,
     features={"convolution": CONVOLUTION_FEATURES},
     shares=("dram", "l2", "values", "launch"),
-    pipes=lambda op, gpu: {"fma": op.flops / gpu.fma_flops, "dram": dram_seconds(op, gpu)},
-    variants=lambda op, *_: (convolution_variant(op),),
+    pipes=fma_and_dram,
+    variants=lambda op, *_: (f"{'update' if op.update else 'prompts'}/{op.kernel or TRITON}",),
     spread={"convolution": 3.0},
     ceiling=Ceiling(
         features=("log_mean",),
@@ -530,12 +451,9 @@ CONVOLUTION = Family(
 )
 
 
-# One new token for each of many recurrent states.
-
-
 def _update_work(op: StateUpdate, rows: Any) -> tuple[Quantity, Quantity]:
     """States, which are read from memory and go back to it; nothing for the tensor cores."""
-    one = StateUpdate(1, op.heads, op.key_heads, op.key_dim, op.value_dim, op.kind, op.dtype, op.state_dtype)
+    one = replace(op, rows=1)
     return 0.0 * rows, 2.0 * one.state_bytes * rows
 
 
@@ -553,7 +471,6 @@ def _update_shape(kind: str, value_dim: int) -> Shape:
 STATE_UPDATE = Family(
     name="state_update",
     archive="recurrent",
-    position=7,
     op=StateUpdate,
     shapes={
         "gdn_update": _update_shape(GATED_DELTA, 128),
@@ -564,11 +481,11 @@ STATE_UPDATE = Family(
     sizes=lambda op: floats(op.rows),
     size_of_one=lambda op: lone(op.rows),
     kind=attrgetter("kind", "dtype", "state_dtype"),
-    core=Updating,
+    core=StateUpdatePhysics,
     core_key=attrgetter("heads", "key_heads", "key_dim", "value_dim"),
     features={"state_update": UPDATE_FEATURES},
     shares=("dram", "l2", "blocks", "launch"),
-    pipes=lambda op, gpu: {"fma": op.flops / gpu.fma_flops, "dram": dram_seconds(op, gpu)},
+    pipes=fma_and_dram,
     work=_update_work,
     variants=lambda op, *_: (op.kind,),
     spread={"state_update": 3.0},

@@ -1,4 +1,4 @@
-"""Sparse and compressed attention: index scores, top-k, attention over the chosen keys, and whole modules of them."""
+"""Sparse and compressed attention: index scores, top-k, attention over chosen keys, modules, hyper-connections."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.hardware.load import facts_of
-from infercast.ops import IndexScores, SparseAttention, TopK
+from infercast.ops import HyperConnection, IndexScores, SparseAttention, TopK
 from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
 from infercast.ops.sparse import Batch
-from infercast.predict.array_api import Physics, Plain, columns, fill, log2
-from infercast.predict.families.attention_batch import (
+from infercast.predict.array_api import Number, Physics, Plain, columns, fill, kit_of, log2
+from infercast.predict.families.attention_kernels import (
     DECODE,
     Lengths,
     batch_of,
@@ -26,17 +26,22 @@ from infercast.predict.families.attention_batch import (
     sparse_pairs_of,
     split_phases,
 )
-from infercast.predict.families.attention_batch import Batch as LengthArrays
-from infercast.predict.families.family import Array, Ceiling, Family, Pipes, Shape, Values, dram_seconds, product_limits
+from infercast.predict.families.attention_kernels import Batch as LengthArrays
+from infercast.predict.families.family import (
+    Array,
+    Ceiling,
+    Family,
+    Shape,
+    Values,
+    dram_seconds,
+    floats,
+    lone,
+    product_limits,
+    tensor_and_dram,
+)
 
 if TYPE_CHECKING:
     from infercast.predict.identity import KernelProfile
-
-
-# The best scores of every new token: one thread block a row reads it as often as its histogram needs to narrow down.
-#
-# Rows that have no more scores than are chosen need no search. A long row takes one SM long, so that a few sequences
-# which decode wait for the length of one row.
 
 
 CHOICE_FEATURES = (
@@ -49,12 +54,9 @@ class ChoiceConstants(NamedTuple):
     """Fitted on H100 and H200 and rounded; clocks are an SM's."""
 
     launch: float = 4.8e-6
-    row_clocks: float = 3600.0
-    """To search one row, whatever its length."""
-    short_clocks: float = 900.0
-    """The same of a row that needs no search."""
-    score_clocks: float = 0.52
-    """A score, with all its passes."""
+    row_clocks: float = 3600.0  # To search one row, whatever its length
+    short_clocks: float = 900.0  # The same of a row that needs no search
+    score_clocks: float = 0.52  # A score, with all its passes
     blocks_per_sm: float = 1.0
     dram: float = 0.51
     overlap: float = 1.12
@@ -67,12 +69,16 @@ TIED_SCORES, LONG_ROW = {"prompt": 6.8, "decode": 3.6}, 32_768
 """Clocks a score where all fall into one bin of a row's histogram and are counted one after the other; rows of decoding
 sequences that are no longer than that are searched otherwise. Read off prompts and decoding steps of 15,000 and 60,000
 tokens of GLM-5 with dummy weights on an H200 (vLLM 0.25); prompts of 8,000 and 30,000 then come out within 1 %."""
-FEW = 64
-"""Chosen ones that are few."""
+FEW = 64  # Chosen ones that are few
 
 
-class Choosing:
-    """Top-k of one indexer on one GPU."""
+class TopKPhysics:
+    """The best scores of every new token: one thread block a row reads it as often as its histogram needs to narrow
+    down.
+
+    Rows that have no more scores than are chosen need no search. A long row takes one SM long, so that a few sequences
+    which decode wait for the length of one row.
+    """
 
     def __init__(self, op: TopK, gpu: Gpu) -> None:
         self.op, self.gpu, self.phase = op, gpu, phase_of(op)
@@ -117,14 +123,6 @@ class Choosing:
         return Physics(seconds, terms, features)
 
 
-# Attention over chosen keys: latent heads against gathered entries (DSA, CSA, HCA), or heads against blocks (MSA).
-#
-# A thread block takes one new token and up to 64 of its heads (or one key-value head with its group) and walks through
-# the places that were chosen for it, 64 keys at a time: what it gathers comes through L2, what it multiplies fills a
-# whole tile. Kernels that are told how many of the places are taken stop there; others walk through all of them.
-# Kernels for decoding cut the walk over idle SMs and add the parts up.
-
-
 ATTENTION_FEATURES = (
     "log_sequences", "log_queries", "log_mean_queries", "log_mean_keys", "log_longest_keys", "log_places",
     "log_heads", "log_kv_heads", "log_width", "bytes_per_key", "compress", "narrow", "log_rounds", "fill",
@@ -134,22 +132,17 @@ ATTENTION_FEATURES = (
 CUTTING, CUTTING_FEW, FEW_HEADS = "flash-3", "trtllm", 16
 """Attention kernels that cut the walk of a decoding sequence over idle multiprocessors, those that an engine takes for
 it where a GPU has few heads (vLLM 0.25, platforms/cuda.py: FlashInfer with TensorRT-LLM's), and how many that is."""
-ATTENTION_HEADS, ATTENTION_KEYS = 64.0, 64.0
-"""Rows and keys of a tile."""
+ATTENTION_HEADS, ATTENTION_KEYS = 64.0, 64.0  # Rows and keys of a tile
 
 
 class AttentionConstants(NamedTuple):
     """Fitted on H100 and H200 and rounded; clocks are an SM's."""
 
     launch: float = 3.3e-6
-    start: float = 1.0e-6
-    """Seconds of a thread block besides its walk."""
-    share: float = 0.66
-    """Of an SM's rate that the two products of a tile reach."""
-    narrow_share: float = 0.40
-    """The same where what is gathered must be widened first."""
-    gather: float = 34.0
-    """Bytes a clock that one SM gathers."""
+    start: float = 1.0e-6  # Seconds of a thread block besides its walk
+    share: float = 0.66  # Of an SM's rate that the two products of a tile reach
+    narrow_share: float = 0.40  # The same where what is gathered must be widened first
+    gather: float = 34.0  # Bytes a clock that one SM gathers
     dram: float = 0.75
     combine: float = 3.0e-6
     overlap: float = 3.0
@@ -169,8 +162,14 @@ ATTENTION_KERNELS = {
 }
 
 
-class Attending:
-    """Sparse attention of one layout of heads on one GPU."""
+class SparseAttentionPhysics:
+    """Attention over chosen keys: latent heads against gathered entries (DSA, CSA, HCA), or heads against blocks (MSA).
+
+    A thread block takes one new token and up to 64 of its heads (or one key-value head with its group) and walks
+    through the places that were chosen for it, 64 keys at a time: what it gathers comes through L2, what it multiplies
+    fills a whole tile. Kernels that know how many of the places are taken stop there; others walk through all of them.
+    Kernels for decoding cut the walk over idle SMs and add the parts up.
+    """
 
     def __init__(self, op: SparseAttention, gpu: Gpu) -> None:
         self.op, self.gpu, self.phase = op, gpu, phase_of(op)
@@ -187,7 +186,7 @@ class Attending:
         self.tile_tensor = 2.0 * self.rows * ATTENTION_KEYS * (op.head_dim + op.value_dim) / rate
         key_bytes = op.bytes_per_key / op.kv_heads
         self.tile_gather = ATTENTION_KEYS * key_bytes / (kernel.gather * gpu.boost_clock)
-        # FlashMLA's kernel for a packed cache is not told how many places are taken.
+        # FlashMLA's kernel for a packed cache does not know how many places are taken.
         self.walks_all = op.kind == "mla" and self.narrow
         # FlashMLA's kernel for a bf16 cache is that of prompts; where FlashAttention has one, it cuts the walk.
         attention = facts_of(gpu).attention
@@ -244,34 +243,21 @@ class Attending:
         return Physics(seconds, terms, features)
 
 
-# Scores of a lightning indexer: every new token against every index key of its sequence.
-#
-# Prompts run on tiles of ``heads x queries`` rows against 256 keys (DeepGEMM's persistent kernel, or Triton's for
-# scores in bf16). Thread blocks of a few queries each walk through all keys in their reach, so a chunk of few queries
-# behind a long prefix leaves most SMs idle. Sequences that decode read their keys from blocks; the walk is cut into
-# equal parts over all SMs, so that memory or the products of padded rows bound it.
-
-
 SCORE_FEATURES = (
     "log_sequences", "log_queries", "log_mean_keys", "log_longest_keys", "log_mean_queries", "log_heads", "compress",
     "log_blocks_per_sm", "fill", "tensor_share", "longest_share", "dram_share", "launch_share", "log_bytes_over_l2",
     "log_microseconds",
 )  # fmt: skip
-SCORE_ROWS, SCORE_KEYS = 128.0, 256.0
-"""Rows (queries times heads) and keys of a tile."""
+SCORE_ROWS, SCORE_KEYS = 128.0, 256.0  # Rows (queries times heads) and keys of a tile
 
 
 class ScoreConstants(NamedTuple):
     """Fitted on H100, H200 and L40S and rounded."""
 
-    launch: float
-    """Seconds of a launch that scores next to nothing."""
-    share: float
-    """Of an SM's rate that products and the sum over heads reach together."""
-    tile: float
-    """Seconds of a tile besides."""
-    block: float
-    """Seconds to start a thread block."""
+    launch: float  # Seconds of a launch that scores next to nothing
+    share: float  # Of an SM's rate that products and the sum over heads reach together
+    tile: float  # Seconds of a tile besides
+    block: float  # Seconds to start a thread block
     dram: float = 0.8
     overlap: float = 4.0
 
@@ -285,8 +271,14 @@ SCORE_KERNELS = {
 }
 
 
-class Scoring:
-    """Scores of one indexer on one GPU, of prompts or of sequences that decode."""
+class IndexScorePhysics:
+    """Scores of a lightning indexer: every new token against every index key of its sequence.
+
+    Prompts run on tiles of ``heads x queries`` rows against 256 keys (DeepGEMM's persistent kernel, or Triton's for
+    scores in bf16). Thread blocks of a few queries each walk through all keys in their reach, so a chunk of few queries
+    behind a long prefix leaves most SMs idle. Sequences that decode read their keys from blocks; the walk is cut into
+    equal parts over all SMs, so that memory or the products of padded rows bound it.
+    """
 
     def __init__(self, op: IndexScores, gpu: Gpu) -> None:
         self.op, self.gpu, self.phase = op, gpu, phase_of(op)
@@ -334,28 +326,11 @@ class Scoring:
         return Physics(seconds, terms, features)
 
 
-# Whole modules of sparse attention, projections included: what the sum of their kernels' estimates misses.
-#
-# Published tables time modules. Kernels of one module partly run side by side, and small ones follow each other faster
-# than alone, so their sum is near but not right; how near is learned by what the sum is made of. Steps of an engine are
-# made of kernels and do not ask this family: it says how far the sum of kernels is to be believed.
-
-
 PARTS = ("products", "small", "scores", "choice", "attention")
 MODULE_FEATURES = (
-    "log_sequences",
-    "log_tokens",
-    "log_mean_queries",
-    "log_mean_keys",
-    "log_heads",
-    "width",
-    "narrow",
-    "fill",
-    *(f"{name}_share" for name in PARTS),
-    "log_products",
-    "log_attention",
-    "log_seconds",
-)
+    "log_sequences", "log_tokens", "log_mean_queries", "log_mean_keys", "log_heads", "width", "narrow", "fill",
+    *(f"{name}_share" for name in PARTS), "log_products", "log_attention", "log_seconds",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -365,13 +340,10 @@ class SparseModule(Batch):
     _: KW_ONLY
     kind: str
     heads: int
-    weight_bytes: float
-    """Of one value of its projections."""
-    narrow: bool
-    """Whether its cache is."""
+    weight_bytes: float  # Of one value of its projections
+    narrow: bool  # Whether its cache is
     products: Array
-    small: Array
-    """Norms, rotations, copies and the like."""
+    small: Array  # Norms, rotations, copies and the like
     scores: Array
     choice: Array
     attention: Array
@@ -386,14 +358,18 @@ class SparseModule(Batch):
     bytes_read = bytes_written = flops
 
 
-class Summing:
-    """The sum of a module's kernels on one GPU."""
+class SparseModulePhysics:
+    """Whole modules of sparse attention, projections included: what the sum of their kernels' estimates misses.
+
+    Published tables time modules. Kernels of one module partly run side by side, and small ones follow each other
+    faster than alone, so their sum is near but not right; how near is learned by what the sum is made of. Steps of an
+    engine are made of kernels and do not ask this family: it says how far the sum of kernels is to be believed.
+    """
 
     def __init__(self, op: SparseModule, gpu: Gpu) -> None:
         self.op, self.gpu = op, gpu
 
     def physics(self, size: LengthArrays, *, engine: bool = False) -> Physics:
-        """One module for each batch."""
         del engine
         op, terms = self.op, {name: getattr(self.op, name) for name in PARTS}
         seconds = sum(terms.values())
@@ -417,13 +393,12 @@ class Summing:
 
 SPARSE_MODULE = Family(
     name="sparse_module",
-    position=14,
     archive="sparse",
     op=SparseModule,
     step_sizes=("sequences", "queries", "keys"),
     sizes=batch_of,
     kind=lambda op: (op.kind, phase_of(op)),
-    core=Summing,
+    core=SparseModulePhysics,
     features={"sparse_module": MODULE_FEATURES},
     shares=PARTS,
     pipes=lambda op, _: {"products": np.ravel(op.flops)},
@@ -438,17 +413,11 @@ def part_of(family: str) -> str:
     return _PARTS.get(family, "small")
 
 
-_PARTS = {
-    "gemm": "products",
-    "index_scores": "scores",
-    "top_k": "choice",
-    "sparse_attention": "attention",
-}
+_PARTS = {"gemm": "products", "index_scores": "scores", "top_k": "choice", "sparse_attention": "attention"}
 
 
 ARCHIVE = "sparse"
-TIED, BLOCK_CHOICE = "tied", "blocks"
-"""The choice of a few blocks, which is another kernel than that of many keys."""
+TIED, BLOCK_CHOICE = "tied", "blocks"  # The choice of a few blocks, which is another kernel than that of many keys
 
 
 def _lengths(values: Values) -> tuple[Array, Array, Array]:
@@ -456,10 +425,6 @@ def _lengths(values: Values) -> tuple[Array, Array, Array]:
     queries, keys = values["q_len"], values["q_len"] + values["prefix"]
     queries, keys, batch = (each.reshape(-1, 1) for each in np.broadcast_arrays(queries, keys, values["batch"]))
     return queries, keys, batch
-
-
-def _products(op: Any, gpu: Gpu) -> Pipes:
-    return {"tensor": op.flops / gpu.dense_flops(tensor_rate_of(op.compute_dtype)), "dram": dram_seconds(op, gpu)}
 
 
 def _scores_work(op: IndexScores, batch: Lengths) -> tuple[Quantity, Quantity]:
@@ -479,7 +444,7 @@ def _attention_work(op: SparseAttention, batch: Lengths) -> tuple[Quantity, Quan
 
 
 def _choice_variants(op: TopK, *_: object) -> tuple[str, ...]:
-    """Few blocks are chosen by another kernel than many keys; nobody measured ties."""
+    """Few blocks are chosen by another kernel than many keys; ties were not measured."""
     what = f"{TIED} " if op.tied else f"{BLOCK_CHOICE} " if op.topk <= FEW else ""
     return (f"{what}{phase_of(op)}",)
 
@@ -498,8 +463,7 @@ def _ceiling_shape(op: Any, gpu: Gpu) -> list[Any]:
 
 _SIZES = ("batch", "q_len")
 _PLACES = {"prefix": 0, "compress": 1}
-BLOCK = 128
-"""Tokens of a block that is chosen whole, and the width of its heads."""
+BLOCK = 128  # Tokens of a block that is chosen whole, and the width of its heads
 LATENT_WIDTHS = {"mla": (576, 512), "csa": (512, 512), "hca": (512, 512)}
 """What a head multiplies with, and what it sums up, of each kind of latent."""
 ENTRY_BYTES = {"mla": {"bf16": 1152.0, "fp8": 656.0}, "csa": {"fp8": 584.0}, "hca": {"fp8": 584.0}}
@@ -561,9 +525,15 @@ def _blocks(values: Values) -> SparseAttention:
 
 _CEILING = Ceiling(features=("log_rounds", "log_pairs"), shape=_ceiling_shape)
 
+_BATCHED: dict[str, Any] = {
+    "step_sizes": ("sequences", "queries", "keys"),
+    "split": split_phases,
+    "sizes": batch_of,
+    "size_of_one": single_of,
+}
+
 INDEX_SCORES = Family(
     name="index_scores",
-    position=10,
     archive=ARCHIVE,
     op=IndexScores,
     shapes={
@@ -579,16 +549,13 @@ INDEX_SCORES = Family(
             ),
         )
     },
-    step_sizes=("sequences", "queries", "keys"),
-    split=split_phases,
-    sizes=batch_of,
-    size_of_one=single_of,
+    **_BATCHED,
     kind=lambda op: (op.dtype, op.compress > 1, phase_of(op)),
-    core=Scoring,
+    core=IndexScorePhysics,
     core_key=lambda op: (op.heads, op.head_dim, op.compress, op.entry_bytes, op.dtype, phase_of(op)),
     features={"index_scores": SCORE_FEATURES},
     shares=("tensor", "longest", "dram", "launch"),
-    pipes=_products,
+    pipes=tensor_and_dram,
     limits=lambda op, gpu: product_limits(op, gpu, op.entry_bytes * op.num_entries),
     work=_scores_work,
     variants=lambda op, *_: (f"{op.dtype} {phase_of(op)}",),
@@ -598,7 +565,6 @@ INDEX_SCORES = Family(
 )
 TOP_K = Family(
     name="top_k",
-    position=11,
     archive=ARCHIVE,
     op=TopK,
     shapes={
@@ -608,12 +574,9 @@ TOP_K = Family(
             lambda values: TopK(*_lengths(values), topk=int(values["topk"]), compress=int(values["compress"])),
         )
     },
-    step_sizes=("sequences", "queries", "keys"),
-    split=split_phases,
-    sizes=batch_of,
-    size_of_one=single_of,
+    **_BATCHED,
     kind=lambda op: (op.topk <= FEW, op.tied, phase_of(op)),
-    core=Choosing,
+    core=TopKPhysics,
     core_key=lambda op: (op.topk, op.compress, op.tied, phase_of(op)),
     features={"top_k": CHOICE_FEATURES},
     shares=("blocks", "dram", "launch"),
@@ -626,19 +589,15 @@ TOP_K = Family(
 )
 SPARSE_ATTENTION = Family(
     name="sparse_attention",
-    position=12,
     archive=ARCHIVE,
     op=SparseAttention,
     shapes={
         **{f"{kind}_attention": _latent_shape(kind) for kind in ("mla", "csa", "hca")},
         "msa_attention": Shape((*_SIZES, "heads", "kv_heads", "topk"), {"prefix": 0, "kv_dtype": "bf16"}, _blocks),
     },
-    step_sizes=("sequences", "queries", "keys"),
-    split=split_phases,
-    sizes=batch_of,
-    size_of_one=single_of,
+    **_BATCHED,
     kind=lambda op: (op.kind, op.kv_dtype, phase_of(op)),
-    core=Attending,
+    core=SparseAttentionPhysics,
     core_key=lambda op: (
         *attrgetter("heads", "kv_heads", "head_dim", "value_dim", "selected", "window", "compress")(op),
         *attrgetter("bytes_per_key", "kind", "dtype", "kv_dtype")(op),
@@ -646,11 +605,96 @@ SPARSE_ATTENTION = Family(
     ),
     features={"sparse_attention": ATTENTION_FEATURES},
     shares=("tensor", "gather", "blocks", "dram", "launch"),
-    pipes=_products,
+    pipes=tensor_and_dram,
     limits=lambda op, gpu: product_limits(op, gpu, op.kv_bytes),
     work=_attention_work,
     variants=_attention_variants,
     interval=(-0.35, 0.45),
     spread={"sparse_attention": 10.0},
     ceiling=replace(_CEILING, is_known=lambda op: op.kind != "msa", read_again=lambda op: np.ravel(op.kv_bytes)),
+)
+
+
+HYPER_FEATURES = (
+    "dram_share", "blocks_share", "launch_share", "log_rows", "log_hidden", "log_rows_per_sm", "fill",
+    "log_bytes_over_l2", "log_microseconds",
+)  # fmt: skip
+
+
+class HyperConstants(NamedTuple):
+    """Fitted on H100, H200 and L40S and rounded."""
+
+    launch: float
+    dram: float
+    row_clocks: float  # Clocks of an SM for a row, whatever its length
+    cache: float = 0.6
+
+
+HYPER_KERNELS = {"pre": HyperConstants(8.0e-6, 0.85, 600.0), "post": HyperConstants(2.6e-6, 0.90, 200.0)}
+
+
+class HyperConnectionPhysics:
+    """Halves of a manifold-constrained hyper-connection: streams of a token are read once and written once.
+
+    ``pre`` is a thin product over all streams (cut along its depth where rows are few), the balancing of the mixing
+    weights, and the weighted sum: two kernels. ``post`` is one kernel that only moves bytes.
+    """
+
+    def __init__(self, op: HyperConnection, gpu: Gpu) -> None:
+        self.op, self.gpu, self.kernel = op, gpu, HYPER_KERNELS[op.half]
+        width = op.streams * op.hidden
+        # ``pre`` reads the streams once for the product and once for the sum; ``post`` reads and writes them.
+        self.row_bytes = 2.0 * (2.0 * width + op.hidden)
+        self.shared = 4.0 * op.weights * width if op.half == "pre" else 0.0
+
+    def physics(self, rows: Number, *, engine: bool = False) -> Physics:
+        """By tokens; an ``engine`` takes as long as a table."""
+        del engine
+        x, gpu, kernel = kit_of(rows), self.gpu, self.kernel
+        moved = rows * self.row_bytes + self.shared
+        cold = x.miss_share(moved, gpu.l2_bytes * kernel.cache, 2.0)
+        terms = {
+            "dram": moved * (cold / (gpu.dram_bandwidth * kernel.dram) + (1.0 - cold) / (gpu.l2_bandwidth * 0.4)),
+            "blocks": rows / gpu.sms * kernel.row_clocks / gpu.boost_clock,
+            "launch": x.like(moved, kernel.launch),
+        }
+        seconds = terms["launch"] + x.soft_max(3.0, terms["dram"], terms["blocks"] + 1e-12)
+        features = x.columns(
+            *[terms[name] / seconds for name in ("dram", "blocks", "launch")],
+            x.log2(rows),
+            Plain.log2(self.op.hidden),
+            x.log2(rows / gpu.sms),
+            x.fill(rows, gpu.sms),
+            *x.logs(moved / gpu.l2_bytes, seconds * 1e6),
+        )
+        return Physics(seconds, terms, features)
+
+
+def _hyper_ceiling(op: HyperConnection, gpu: Gpu) -> list[Any]:
+    return [np.log2(np.maximum(np.ravel(np.asarray(op.rows)), 1) / gpu.sms)]
+
+
+def _hyper_shape(half: str) -> Shape:
+    return Shape(
+        ("rows", "hidden"), {}, lambda values: HyperConnection(values["rows"], hidden=int(values["hidden"]), half=half)
+    )
+
+
+HYPER_CONNECTION = Family(
+    name="hyper_connection",
+    archive="sparse",
+    op=HyperConnection,
+    shapes={f"hyper_connection_{half}": _hyper_shape(half) for half in ("pre", "post")},
+    step_sizes=("rows",),
+    sizes=lambda op: floats(op.rows),
+    size_of_one=lambda op: lone(op.rows),
+    kind=lambda op: (op.half,),
+    core=HyperConnectionPhysics,
+    core_key=attrgetter("hidden", "streams", "half"),
+    features={"hyper_connection": HYPER_FEATURES},
+    shares=("dram", "blocks", "launch"),
+    pipes=lambda op, gpu: {"dram": dram_seconds(op, gpu)},
+    variants=lambda op, *_: (op.half,),
+    spread={"hyper_connection": 8.0},
+    ceiling=Ceiling(features=("log_rounds",), shape=_hyper_ceiling, variant=attrgetter("half")),
 )

@@ -14,12 +14,11 @@ from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.ops import Op
 from infercast.ops.op import Quantity
-from infercast.predict.adjust.overlap import split_batch, together
-from infercast.predict.estimate import Estimate
-from infercast.predict.families import families_of, family_of
+from infercast.predict.estimate import Estimate, together
+from infercast.predict.families import families_of, family_of, split_batch
 from infercast.predict.families.family import Array
 from infercast.predict.fitted import POOLED, Artifact, inputs_of, load_artifact
-from infercast.predict.roofline import Predictor, launch_floor, limit_seconds, limits_of
+from infercast.predict.roofline import Adjusted, Predictor, launch_floor, limit_seconds, limits_of
 
 # For each family a forest was fitted to the lowest tenth of log(measured / (hard limit + launch floor)) over all
 # measured GPUs and engines. Its features say what shape a kernel has in units of the GPU (how long it must take, which
@@ -32,13 +31,11 @@ CEILINGS = inputs_of(
     "ceilings",
     lambda family: {family.name: (*_COMMON, *family.ceiling.features)},
     lambda family, *_: family,
-    ("predict/adjust/ceiling.py", "predict/roofline.py", "predict/families/*.py"),
+    ("predict/ceilings.py", "predict/roofline.py", "predict/families/*.py"),
 )
 
 
 class Ceilings:
-    """Ceilings of kernels on any GPU."""
-
     def __init__(self, artifact: Artifact) -> None:
         self._artifact = artifact
 
@@ -85,9 +82,6 @@ def features_of(op: Op, gpu: Gpu) -> Array:
     return np.column_stack(np.broadcast_arrays(*(np.asarray(part, dtype=np.float64) for part in parts)))
 
 
-# Estimates as they would be if some kernels were as good as the best of their shape.
-
-
 Signature = tuple[Any, ...]
 
 
@@ -98,13 +92,13 @@ def signature_of(op: Op) -> Signature:
     return (type(op).__name__, *values)
 
 
-class Closing:
+class AtCeiling(Adjusted):
     """Another predictor's estimates, with those of chosen kernels brought down to their ceilings."""
 
     def __init__(self, predictor: Predictor, ceilings: Ceilings, chosen: Collection[Signature] | None = None) -> None:
-        """``chosen``: which kernels, by `signature_of`; None: all whose ceilings are known."""
-        self._predictor, self._ceilings, self._chosen = predictor, ceilings, chosen
-        self.is_cheap, self.is_bound = predictor.is_cheap, predictor.is_bound
+        """``chosen``: which kernels, by `signature_of`; None: all with a known ceiling."""
+        super().__init__(predictor)
+        self._ceilings, self._chosen = ceilings, chosen
 
     def describe(self, gpu: Gpu) -> str:
         return f"{self._predictor.describe(gpu)}; some kernels as good as the best of their shape"
@@ -119,9 +113,6 @@ class Closing:
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
         seconds = self._predictor.seconds(op, gpu)
         return np.minimum(seconds, self._ceilings.seconds(op, gpu)) if self._closes(op) else seconds
-
-    def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
-        return self._predictor.explain(op, gpu)
 
     def _closes(self, op: Op) -> bool:
         chosen = self._chosen is None or signature_of(op) in self._chosen

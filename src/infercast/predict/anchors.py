@@ -20,7 +20,7 @@ import numpy as np
 from infercast.predict.array_api import Array
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.attention_kernels import SCHEDULE_FEATURES
-from infercast.predict.forest import Forest
+from infercast.predict.fitted import Forest
 
 COMMON, PIPE, BELIEF, ROUGH, NOISE = 0.12, 0.24, 0.08, 0.2, 0.008
 """Variances of log latency: the offset, a term's multiplier, the slope in what the learner says, the function of all
@@ -29,14 +29,11 @@ WIDTH = 8.0
 """Distance, in standard deviations summed over features, at which one anchor says half as much of another kernel."""
 FILLS = 0.5
 """What a feature that says how full tiles and rounds are counts in that distance: there are many, and all alike."""
-FARTHEST = 4.0
-"""Standard deviations from the mean beyond which a feature counts as no farther."""
+FARTHEST = 4.0  # Standard deviations from the mean beyond which a feature counts as no farther
 TAILS, REWEIGHTED = 4.0, 3
 """An odd anchor counts for less: degrees of freedom of Student's law, and how often weights are found anew."""
-STEPS, LONGEST_STEP = 4, 1.0
-"""Of Newton's method, and how far a multiplier's logarithm moves in one of them."""
-CANDIDATES, JUDGES = 800, 1200
-"""Rows that anchors are chosen from, and rows that they are chosen for."""
+STEPS, LONGEST_STEP = 4, 1.0  # Of Newton's method, and how far a multiplier's logarithm moves in one of them
+CANDIDATES, JUDGES = 800, 1200  # Rows that anchors are chosen from, and rows that they are chosen for
 LEAST_SPREAD = 0.03
 USUAL_WIDENING, WORTH = 1.0, 12
 """Half an 80 % interval in standard deviations of the process as it mostly is, and how many anchors that is worth: a
@@ -46,12 +43,9 @@ few anchors agree with each other more than with other kernels."""
 class Place(NamedTuple):
     """Where some kernels lie."""
 
-    near: Array
-    """Scaled features, one row a kernel."""
-    shares: Array
-    """Of each term in the time; they add up to 1 at most."""
-    said: Array
-    """By the pooled learner."""
+    near: Array  # Scaled features, one row a kernel
+    shares: Array  # Of each term in the time; they add up to 1 at most
+    said: Array  # By the pooled learner
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +59,7 @@ class Space:
 
     @classmethod
     def of(cls, family: str, reference: Array, learner: Forest | None) -> Space:
-        """``reference`` rows tell how far features usually spread; a constant one tells nothing."""
+        """``reference`` rows show how far features usually spread; a constant feature carries no information."""
         names = FAMILIES[family].features[family]
         spread = reference.std(axis=0)
         # Tiles of one chip's kernels say nothing of how near two kernels are on another.
@@ -75,9 +69,8 @@ class Space:
         return cls(reference.mean(axis=0), np.where(spread > 1e-6, spread, np.inf), columns, learner)
 
     def place(self, features: Array) -> Place:
-        """Some kernels by their features."""
         shares = features[:, self.terms]
-        # Some cores tell a share as its base-two logarithm, which is never positive.
+        # Some cores give a share as its base-two logarithm, which is never positive.
         shares = np.where(shares < 0.0, np.exp2(np.minimum(shares, 0.0)), np.minimum(shares, 1.0))
         shares = shares / np.maximum(shares.sum(axis=1, keepdims=True), 1.0)
         said = np.zeros(len(features)) if self.learner is None else self.learner.predict(features)
@@ -110,10 +103,8 @@ class Correction:
     anchors: Place
     terms: Terms
     weights: Array
-    precision: Array
-    """Inverse covariance of the anchors' misses."""
-    widening: float
-    """Half an 80 % interval, in standard deviations of the process."""
+    precision: Array  # Inverse covariance of the anchors' misses
+    widening: float  # Half an 80 % interval, in standard deviations of the process
     is_swept: bool = False
     """Whether anchors were kernels by themselves, with cold operands, to which an engine adds what it does."""
 
@@ -133,7 +124,7 @@ class Correction:
 
 
 def learn(family: str, features: Array, misses: Array, reference: Array, learner: Forest | None = None) -> Correction:
-    """From anchors' features and misses, log(measured / predicted); ``learner`` is the one whose misses they are."""
+    """From anchors' features and misses, log(measured / predicted) of the ``learner``."""
     space = Space.of(family, reference, learner)
     anchors = space.place(features)
     rest, terms = _rest(anchors, anchors), Terms(np.zeros(anchors.shares.shape[1]))
@@ -162,7 +153,7 @@ def _precision(smooth: Array, misses: Array) -> Array:
 def choose(family: str, features: Array, count: int, learner: Forest | None = None) -> Array:
     """Numbers of ``count`` rows to measure: each next one takes away most of the variance of all kernels.
 
-    What a row tells of itself alone counts for little, so that no far outlier is taken for being far.
+    Information of a row about itself alone counts for little, so that outliers are not chosen for being far away.
     """
     generator = np.random.default_rng(0)
     eligible = FAMILIES[family].worth_measuring(features)

@@ -24,15 +24,11 @@ from infercast.predict.families.moe import between, route
 
 ROWS, COLUMNS, DEPTHS = (16, 32, 64, 128, 256), (32, 64, 128, 256), (32, 64, 128, 256)
 GROUPS, WARPS, STAGES = (1, 8, 16, 32, 64), (4, 8), (2, 3, 4, 5)
-SCALE_BLOCK = 128
-"""Rows and columns that share a scale in block-scaled formats; a step never goes past one."""
-RESERVED_SHARED = 1024
-"""Shared memory that the system keeps of each thread block's."""
+SCALE_BLOCK = 128  # Rows and columns that share a scale in block-scaled formats; a step never goes past one
+RESERVED_SHARED = 1024  # Shared memory that the system keeps of each thread block's
 MOST_REGISTERS, LANES, MOST_WARPS = 255, 32, 64
-OTHER_REGISTERS = 56
-"""Of a thread, besides accumulators: addresses, masks and operands on their way."""
-WARP_GROUP_ROWS = 64
-"""Rows of the wide multiply instruction, issued by four warps together."""
+OTHER_REGISTERS = 56  # Of a thread, besides accumulators: addresses, masks and operands on their way
+WARP_GROUP_ROWS = 64  # Rows of the wide multiply instruction, issued by four warps together
 
 
 class Tiles(NamedTuple):
@@ -46,7 +42,6 @@ class Tiles(NamedTuple):
     stages: Array
 
     def take(self, which: Array) -> Tiles:
-        """Some of them."""
         return Tiles(*(field[which] for field in self))
 
     def one(self, number: int) -> tuple[int, ...]:
@@ -59,7 +54,6 @@ def tiles_of(configurations: Iterable[tuple[int, ...]]) -> Tiles:
 
 
 def all_tiles() -> Tiles:
-    """Every configuration that is worth a look."""
     return tiles_of(product(ROWS, COLUMNS, DEPTHS, GROUPS, WARPS, STAGES))
 
 
@@ -132,38 +126,24 @@ def excluded(tiles: Tiles, dtype: str, depths: tuple[int, ...], gpu: Gpu) -> lis
 class Constants:
     """Of Triton's kernel, not of the hardware alone."""
 
-    wide_rate: float = 0.746
-    """Share of the tensor peak that the wide instruction reaches."""
-    wider: float = 0.114
-    """Power of the columns that the wide instruction gains by."""
-    plain_rate: float = 0.468
-    """The same of the instruction that all chips have."""
-    lone: float = 0.88
-    """What it loses where four warps multiply 128 rows, one half after the other."""
-    feed: float = 1.10
-    """Share of the L2 bandwidth that an SM's part of it reaches."""
-    short: float = 0.682
-    """What loads of less than a line of memory reach of a bandwidth."""
+    wide_rate: float = 0.746  # Share of the tensor peak that the wide instruction reaches
+    wider: float = 0.114  # Power of the columns that the wide instruction gains by
+    plain_rate: float = 0.468  # The same of the instruction that all chips have
+    lone: float = 0.88  # What it loses where four warps multiply 128 rows, one half after the other
+    feed: float = 1.10  # Share of the L2 bandwidth that an SM's part of it reaches
+    short: float = 0.682  # What loads of less than a line of memory reach of a bandwidth
     value: float = 0.124e-9
     """Of one SM to load a value of a row that is not a multiple of 16 long: Triton then loads one at a time."""
     spill: float = 72.0
     """Values a thread that those loads, which go through registers, double their time at; more spill."""
-    memory: float = 0.97
-    """Share of the DRAM bandwidth."""
-    latency: float = 0.256e-6
-    """A load from memory under load."""
-    begin: float = 2.86e-6
-    """Before a tile's first step: its tokens, its expert, the first loads."""
-    end: float = 1.51e-6
-    """After the last: results to memory."""
-    step: float = 0.050e-6
-    """Each step at least: barriers and addresses."""
-    empty: float = 0.863e-6
-    """A thread block that finds that it has nothing to do."""
-    overlap: float = 2.26
-    """How sharply the slowest of the four decides: a sum at 1, a maximum far above."""
-    scaled: float = 0.568
-    """Tensor rate where every step's results are scaled before they are added."""
+    memory: float = 0.97  # Share of the DRAM bandwidth
+    latency: float = 0.256e-6  # A load from memory under load
+    begin: float = 2.86e-6  # Before a tile's first step: its tokens, its expert, the first loads
+    end: float = 1.51e-6  # After the last: results to memory
+    step: float = 0.050e-6  # Each step at least: barriers and addresses
+    empty: float = 0.863e-6  # A thread block that finds that it has nothing to do
+    overlap: float = 2.26  # How sharply the slowest of the four decides: a sum at 1, a maximum far above
+    scaled: float = 0.568  # Tensor rate where every step's results are scaled before they are added
 
 
 FITTED = Constants()
@@ -172,42 +152,24 @@ FITTED = Constants()
 class Blocks(NamedTuple):
     """Where the tokens went, for each configuration."""
 
-    rows: float
-    """Token-expert pairs."""
-    hit: float
-    """Experts with a token."""
-    blocks: Array
-    """Row blocks of a product, all experts together."""
-    launched: Array
-    """Those that the grid has: the host does not know how full experts are."""
-
-
-class _Product(NamedTuple):
-    """Seconds of one product and of its pipes."""
-
-    seconds: Array
-    tensor: Array
-    feed: Array
-    latency: Array
-    dram: Array
+    rows: float  # Token-expert pairs
+    hit: float  # Experts with a token
+    blocks: Array  # Row blocks of a product, all experts together
+    launched: Array  # Those that the grid has: the host does not know how full experts are
 
 
 class Times(NamedTuple):
     """Seconds of each configuration, and of its parts, both products together."""
 
-    seconds: Array
-    """All kernels of the layer."""
+    seconds: Array  # All kernels of the layer
     products: Array
     tensor: Array
     feed: Array
     latency: Array
     dram: Array
-    padding: Array
-    """Rows computed for each that is wanted."""
-    weight_reads: Array
-    """How often a weight travels from L2 to an SM."""
-    resident: Array
-    """Thread blocks on an SM at once."""
+    padding: Array  # Rows computed for each that is wanted
+    weight_reads: Array  # How often a weight travels from L2 to an SM
+    resident: Array  # Thread blocks on an SM at once
 
 
 def row_blocks(op: MoE, tiles: Tiles) -> Blocks:
@@ -224,33 +186,25 @@ def row_blocks(op: MoE, tiles: Tiles) -> Blocks:
 def time_tiles(op: MoE, gpu: Gpu, tiles: Tiles, constants: Constants = FITTED) -> Times:
     """Time one layer's experts, one token count, under every configuration."""
     spread = row_blocks(op, tiles)
-    up = (op.matrices - 1) * op.inter
-    first = _product(op, gpu, tiles, spread, (up, op.hidden), constants)
-    second = _product(op, gpu, tiles, spread, (op.hidden, op.inter), constants)
+    shapes = ((op.matrices - 1) * op.inter, op.hidden), (op.hidden, op.inter)
+    both = zip(*(_product(op, gpu, tiles, spread, shape, constants) for shape in shapes), strict=True)
+    products, tensor, feed, latency, dram = (first + second for first, second in both)
     tokens, rows = np.atleast_1d(np.asarray(op.tokens, dtype=np.float64)), np.array([spread.rows])
     others = float(between(op, gpu, tokens, rows, Arrays)[0]) + SMALL_KERNELS + PER_EXPERT * op.experts
+    padding, weight_reads = spread.blocks * tiles.rows / spread.rows, spread.blocks / spread.hit
     resident = blocks_per_sm(tiles, op.dtype, gpu)
-    return Times(
-        seconds=first.seconds + second.seconds + others,
-        products=first.seconds + second.seconds,
-        tensor=first.tensor + second.tensor,
-        feed=first.feed + second.feed,
-        latency=first.latency + second.latency,
-        dram=first.dram + second.dram,
-        padding=spread.blocks * tiles.rows / spread.rows,
-        weight_reads=spread.blocks / spread.hit,
-        resident=resident,
-    )
+    return Times(products + others, products, tensor, feed, latency, dram, padding, weight_reads, resident)
 
 
 LINE, ALIGNED, SPILLING = 128, 16, 2.5
 """Bytes of a line of memory; what rows must be a multiple of to be loaded many values at once; power of spilling."""
-SMALL_KERNELS, PER_EXPERT = 8e-6, 2e-8
-"""Sorting tokens by expert, and starting what lies between the products."""
+SMALL_KERNELS, PER_EXPERT = 8e-6, 2e-8  # Sorting tokens by expert, and starting what lies between the products
 
 
-def _product(op: MoE, gpu: Gpu, tiles: Tiles, spread: Blocks, shape: tuple[int, int], constants: Constants) -> _Product:
-    """One grouped product, ``shape`` being the width of its result and its depth."""
+def _product(
+    op: MoE, gpu: Gpu, tiles: Tiles, spread: Blocks, shape: tuple[int, int], constants: Constants
+) -> tuple[Array, ...]:
+    """Seconds of one grouped product and of its pipes; ``shape`` is the width of its result and its depth."""
     width, inner = shape
     depth = np.minimum(tiles.depth, SCALE_BLOCK) if op.dtype == "fp8_block" else tiles.depth
     value = float(np.floor(bytes_of(op.dtype)))
@@ -277,11 +231,10 @@ def _product(op: MoE, gpu: Gpu, tiles: Tiles, spread: Blocks, shape: tuple[int, 
     latency = rounds * alone + idle
     traffic = _traffic(op, gpu, tiles, spread, shape, value)
     dram = traffic / (gpu.dram_bandwidth * constants.memory * lines)
-    return _Product(soft_max(constants.overlap, tensor, feed, latency, dram), tensor, feed, latency, dram)
+    return soft_max(constants.overlap, tensor, feed, latency, dram), tensor, feed, latency, dram
 
 
 def _tensor_rate(op: MoE, gpu: Gpu, tiles: Tiles, wide: Array, constants: Constants) -> Array:
-    """Operations a second of one SM's tensor cores."""
     peak = gpu.dense_flops(tensor_rate_of(op.compute_dtype)) / gpu.sms
     peak *= constants.scaled if op.dtype == "fp8_block" else 1.0
     rate = peak * np.where(wide, constants.wide_rate, constants.plain_rate)
@@ -293,7 +246,7 @@ def _tensor_rate(op: MoE, gpu: Gpu, tiles: Tiles, wide: Array, constants: Consta
 
 
 def _one_by_one(values: Array, warps: Array, constants: Constants) -> Array:
-    """Seconds of an SM to load so many values one at a time, through registers, which spill if there are too many."""
+    """Seconds of an SM to load values one at a time, through registers, which spill if there are too many."""
     held = values / (LANES * warps)
     return np.asarray(values * constants.value * (1.0 + (held / constants.spill) ** SPILLING))
 
