@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
@@ -154,15 +155,11 @@ def choose_engine(name: str | None) -> str:
     return _engine.get()
 
 
-def use_vllm() -> bool:
-    """Whether kernels of vLLM are wanted."""
-    return _engine.get() == "vllm"
-
-
-def need_vllm() -> None:
-    """Raise ImportError, as a missing package would, where kernels of vLLM are not wanted."""
-    if not use_vllm():
+def vllm(module: str) -> Any:
+    """A module of vLLM; ImportError where it is missing, or where PyTorch's own kernels are measured."""
+    if _engine.get() != "vllm":
         raise ImportError("only vLLM has this kernel, and PyTorch's own are measured")
+    return import_module(f"vllm.{module}")
 
 
 def log_to_stderr() -> None:

@@ -7,14 +7,15 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from infercast.measure.cases import Shape
-from infercast.measure.device import need_vllm
+from infercast.measure.device import vllm
+from infercast.measure.kernels.elementwise import build_kv_write
 from infercast.measure.launch import SimpleLaunch, Workspace
 
 # Nothing but tensor core instructions: how fast `mma.sync` is on this chip, and `wgmma` where it has that.
@@ -122,7 +123,7 @@ def source() -> str:
 
 
 def build_tensor_rate(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """So many loops of one instruction on every multiprocessor."""
+    """Loops of one instruction on every multiprocessor."""
     op, dtype = shape["op"], shape["dtype"]
     chip = torch.cuda.get_device_capability()
     if op == "wgmma" and chip != HOPPER:
@@ -136,15 +137,11 @@ def build_tensor_rate(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
     def launch() -> None:
         stream = torch.cuda.current_stream().cuda_stream
-        failed = library.launch(kind, blocks, shape["rows"], *_pointers(read, written, stream))
+        failed = library.launch(kind, blocks, shape["rows"], read.data_ptr(), written.data_ptr(), stream)
         if failed:
             raise RuntimeError(f"CUDA error {failed} at the launch of {op}")
 
     return SimpleLaunch("cuda", launch)
-
-
-def _pointers(read: Any, written: Any, stream: int) -> tuple[ctypes.c_void_p, ...]:
-    return ctypes.c_void_p(read.data_ptr()), ctypes.c_void_p(written.data_ptr()), ctypes.c_void_p(stream)
 
 
 @cache
@@ -168,35 +165,12 @@ def _library(major: int, minor: int) -> Any:
     return library
 
 
-PAGE, GROUP = 16, 128
+GROUP = 128
 
 
 def build_probe(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """One kernel by what it does and whose it is."""
+    """One kernel, by its operation and its library."""
     return _BUILDERS[shape["op"]](shape, workspace)
-
-
-def _kv_write(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """New keys and values into pages of 16 tokens, in bf16 or brought to fp8."""
-    rows, heads, width, narrow = shape["rows"], shape["heads"], shape["width"], shape["dtype"] == "fp8"
-    both = workspace.take(2, rows, heads, width)
-    pages = workspace.take(-(-rows // PAGE) + 64, 2, PAGE, heads, width, dtype=shape["dtype"])
-    slots = torch.arange(rows, device=workspace.device)
-    one = torch.ones((), device=workspace.device)
-    if shape["by"] == "triton":
-        from infercast.measure.kernels.triton import write_pages  # noqa: PLC0415 - needs Triton
-
-        return SimpleLaunch("triton", lambda: write_pages(both, pages, slots, one), (both,))
-    need_vllm()
-    from vllm import _custom_ops  # noqa: PLC0415
-
-    keys, values = (pages.view(torch.uint8) if narrow else pages).unbind(1)
-    kind = "fp8" if narrow else "auto"
-    return SimpleLaunch(
-        "vllm",
-        lambda: _custom_ops.reshape_and_cache_flash(both[0], both[1], keys, values, slots, kind, one, one),
-        (both,),
-    )
 
 
 def _quantise(shape: Shape, workspace: Workspace) -> SimpleLaunch:
@@ -205,23 +179,18 @@ def _quantise(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     source = workspace.take(rows, width)
     by_token = shape["op"] == "quantise_token"
     if shape["by"] == "triton":
-        from infercast.measure.kernels.triton import (  # noqa: PLC0415
-            quantise_groups,
-            quantise_rows,
-        )
+        from infercast.measure.kernels.triton import quantise_groups, quantise_rows  # noqa: PLC0415
 
         target = workspace.take(rows, width, dtype="fp8")
         scales = torch.empty(rows, 1 if by_token else width // GROUP, dtype=torch.float32, device=workspace.device)
-        if by_token:
-            return SimpleLaunch("triton", lambda: quantise_rows(source, target, scales), (source,))
-        return SimpleLaunch("triton", lambda: quantise_groups(source, target, scales, GROUP), (source,))
-    need_vllm()
-    from vllm import _custom_ops  # noqa: PLC0415
-    from vllm.model_executor.layers.quantization.utils.fp8_utils import per_token_group_quant_fp8  # noqa: PLC0415
-
-    launch: Callable[[], Any] = lambda: _custom_ops.scaled_fp8_quant(source, use_per_token_if_dynamic=True)  # noqa: E731
+        by_triton = partial(
+            quantise_rows if by_token else partial(quantise_groups, group=GROUP), source, target, scales
+        )
+        return SimpleLaunch("triton", by_triton, (source,))
+    launch = partial(vllm("_custom_ops").scaled_fp8_quant, source, use_per_token_if_dynamic=True)
     if not by_token:
-        launch = lambda: per_token_group_quant_fp8(source, GROUP, column_major_scales=True, use_ue8m0=False)  # noqa: E731
+        by_group = vllm("model_executor.layers.quantization.utils.fp8_utils").per_token_group_quant_fp8
+        launch = partial(by_group, source, GROUP, column_major_scales=True, use_ue8m0=False)
     return SimpleLaunch("vllm", launch, (source,))
 
 
@@ -231,8 +200,8 @@ def _prompts(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     if shape["by"] == "triton":
         from infercast.measure.kernels.triton import prompts  # noqa: PLC0415 - needs Triton
 
-        out = torch.empty_like(query)
-        return SimpleLaunch("triton", lambda: prompts(query, key, value, out), (query, key, value))
+        launch = partial(prompts, query, key, value, torch.empty_like(query))
+        return SimpleLaunch("triton", launch, (query, key, value))
     return _torch_attention(shape["by"], query, key, value, causal=True)
 
 
@@ -269,7 +238,7 @@ def _torch_attention(by: str, query: Any, key: Any, value: Any, *, causal: bool)
 
 
 _BUILDERS: dict[str, Callable[[Shape, Workspace], SimpleLaunch]] = {
-    "kv_write": _kv_write,
+    "kv_write": build_kv_write,
     "quantise_token": _quantise,
     "quantise_block": _quantise,
     "prompts": _prompts,
