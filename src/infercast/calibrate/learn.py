@@ -39,8 +39,6 @@ STEPS = np.array([0.1, 0.05, 0.05, 0.5])
 
 
 class Point(NamedTuple):
-    """Values of what is looked for."""
-
     host: float = 0.0
     prefill: float = 0.0
     decode: float = 0.0
@@ -340,7 +338,6 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def learned_of(solution: Solution) -> dict[str, Learned]:
-    """Factors with their uncertainty; the path in seconds."""
     point, spreads = solution.point, solution.spreads
     before = np.sqrt(np.diag(solution.before))
     found = {

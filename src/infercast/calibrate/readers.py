@@ -154,7 +154,6 @@ def _stimulus(values: Values) -> Stimulus:
 
 BENCH_SERVE = "vllm bench serve"
 BENCH_SERVE_LATENCIES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
-"""Ours, and theirs."""
 
 
 def _completed(values: Values) -> int:
@@ -599,7 +598,6 @@ KNOWN = (
     "inference-perf, and a snapshot of vLLM's /metrics"
 )
 MOST_FILES = 200
-"""In a folder."""
 
 
 def read_results(paths: Iterable[Path], asked: Asked | None = None) -> list[Result]:

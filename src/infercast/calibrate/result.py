@@ -75,7 +75,6 @@ class Lengths(NamedTuple):
 
     mean: float
     spread: float = 0.0
-    """Standard deviation."""
     minimum: float | None = None
     maximum: float | None = None
 
@@ -91,8 +90,6 @@ class Lengths(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a file says was sent."""
-
     count: int
     inputs: Array | Lengths | str
     outputs: Array | Lengths | str
@@ -109,11 +106,8 @@ class Load:
 
 
 class Made(NamedTuple):
-    """The requests to replay."""
-
     workload: Workload
     assumptions: tuple[str, ...]
-    """What had to be taken for granted."""
     means_only: bool
     """Whether lengths are known by their means alone, so that no percentile can be told."""
 
@@ -299,7 +293,6 @@ class Values:
 
 
 def summed_up(latency: str, values: Array) -> dict[str, float]:
-    """Mean and percentiles of seconds, by their names."""
     if not values.size:
         return {}
     found = dict(zip(NAMES, percentiles(values).values, strict=True))

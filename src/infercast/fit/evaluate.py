@@ -34,8 +34,6 @@ SERVED = 512
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Predictions for some rows of one GPU, family and dtype."""
-
     family: str
     gpu: str
     dtype: str

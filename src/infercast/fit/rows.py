@@ -40,7 +40,6 @@ class Rows:
     op: Op
     seconds: Array
     index: Array
-    """Row numbers in the file."""
     beside: Array | None = None
     """Seconds of other kernels that were timed together with it, as they are estimated; None: of none."""
 
@@ -139,7 +138,6 @@ def read_checked(path: Path, columns: tuple[str, ...], extra_dtypes: Iterable[st
 
 
 def _names(path: Path, column: pandas.Series, *, needed: bool) -> pandas.Series:
-    """Text, whatever it was stored as."""
     if needed:
         _refuse(path, str(column.name), column.to_numpy(), column.isna().to_numpy(), "must be a name")
     return column.astype(object).where(column.notna(), "").astype(str)
@@ -152,7 +150,6 @@ def _numbers(path: Path, column: pandas.Series) -> Array:
 
 
 def _sizes(path: Path, column: pandas.Series) -> pandas.Series:
-    """Whole numbers that can be sizes."""
     values = _numbers(path, column)
     least = 0 if column.name in MAY_BE_ZERO else 1
     wrong = ~((values >= least) & (values <= LARGEST) & (values == np.floor(values)))
@@ -161,7 +158,6 @@ def _sizes(path: Path, column: pandas.Series) -> pandas.Series:
 
 
 def _check_known(path: Path, table: pandas.DataFrame, columns: tuple[str, ...], dtypes: set[str]) -> None:
-    """GPUs, formats, collectives and routings that are known."""
     for name in table.gpu.unique():
         try:
             load_gpu(name)

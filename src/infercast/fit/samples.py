@@ -89,7 +89,6 @@ class Sample:
     weight: Array
     """How much of what was timed the kernel is: less than 1 where others were timed with it."""
     seconds: Array
-    """What was timed."""
 
     def part(self, chosen: Array) -> Sample:
         return Sample(*(getattr(self, name)[chosen] for name in self.__slots__))
@@ -159,7 +158,6 @@ def is_left_out(rows: Rows) -> bool:
 
 
 def sample_of(rows: Rows) -> Sample:
-    """Physics and features of measured rows."""
     family = FAMILIES[family_of_rows(rows)]
     physics = family.physics(rows.op, load_gpu(rows.gpu), swept=rows.engine == SWEEP)
     base = base_seconds(family.name, rows.engine, physics)

@@ -49,14 +49,12 @@ SPARSE_FILES = {
         "encoder_attention": "encoder_attention",
     }.items()
 }
-"""Of each table, its file."""
 SPARSE_FAMILIES = {
     "paged_scores": "index_scores",
     "compressed_top_k": "top_k",
     "mla_attention": "sparse_attention",
     "hca_attention": "sparse_attention",
 }
-"""Families of the tables that have another name."""
 
 DSA_HEADS, DSA_TOPK = 32, 2048
 """Index heads and chosen tokens of GLM-5, of which all component rows are."""
@@ -254,7 +252,6 @@ def read_module(path: Path, name: str) -> Iterator[Rows]:
 
 
 def _whole(part: pandas.DataFrame, name: str, calls: list[Call], seconds: dict[str, Array]) -> Rows:
-    """The module as one operator."""
     kind, phase, _ = name.split("_")
     first = part.iloc[0]
     sums: dict[str, Any] = {each: np.zeros(len(part)) for each in PARTS}
@@ -292,7 +289,6 @@ def _kernel(part: pandas.DataFrame) -> str:
 
 
 def _group(part: pandas.DataFrame) -> str:
-    """One model at one number of heads."""
     return f"{part.model.iloc[0]}|{part.num_heads.iloc[0]}"
 
 

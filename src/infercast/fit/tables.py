@@ -168,7 +168,6 @@ NEEDED = ("gpu", "engine", "engine_version", "kernel_source", "phase", "latency_
 
 
 def read_recurrent(path: Path, kind: str) -> Iterator[Rows]:
-    """All rows of one file that are read, operator by operator."""
     yield from in_microseconds(path, _read(path, kind))
 
 
@@ -237,7 +236,6 @@ _MAKERS: dict[str, Callable[[str, Source, pandas.DataFrame], Rows]] = {
 
 
 Part = dict[str, Array]
-"""Some rows of a table, column by column."""
 
 COLLECTIVES = {"alltoall": "all_to_all"}
 # How a table's MoE dtype computes and stores: (activations, weights).

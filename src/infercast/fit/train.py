@@ -57,7 +57,6 @@ OTHERWISE = 0.1
 WORTH = 2.0
 """GPUs that this knowledge counts for."""
 NORMAL = 1.2816
-"""The normal law's 90th percentile."""
 
 
 def pooled_interval(family: str, misses: Sequence[Array], *, new_kernel: bool = False) -> tuple[float, float]:
@@ -121,7 +120,6 @@ PACKAGES = ("infercast", "numpy", "catboost", "pandas", "pyarrow")
 
 
 def table_hashes(folder: Path, families: Sequence[str]) -> dict[str, str]:
-    """A hash of each published table that was read."""
     paths = {FILES[family]: folder / FILES[family] for family in families}
     return {name: file_hash(path) for name, path in paths.items() if path.exists()}
 
@@ -185,7 +183,6 @@ class Settings:
     random_strength: float = 1.0
     """Noise on the scores by which splits are chosen."""
     refinements: int = 0
-    """How many times leaves are fitted again."""
     loss: str = "MAE"
     """What is made least, by CatBoost's name."""
 
@@ -332,7 +329,6 @@ _ATTENTION = Settings(trees=600, learning_rate=0.08, refinements=5)
 
 
 def pooled_recipe(family: str, variant: str) -> Recipe:
-    """For rows of several GPUs."""
     if family == "gemm":
         # With two source GPUs, trees made leaving one out worse: only their common offset is believed.
         shrink = 0.7 if variant == "bf16" else 0.0
@@ -385,8 +381,6 @@ PARTS = 5
 
 
 class Source(NamedTuple):
-    """Rows of one kernel on one GPU."""
-
     gpu: str
     variant: str
     sample: Sample

@@ -21,12 +21,8 @@ Shape = dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """A point of a sweep."""
-
     family: str
-    """Which table it belongs to."""
     shape: Shape
-    """Columns of that table."""
     flops: float = 0.0
     """How hard it is on the chip; 0 where memory is all that matters."""
 
@@ -68,7 +64,6 @@ def anchor_cases(each: int = DEFAULT) -> list[Case]:
 
 
 def _anchor_flops(family: str, shape: Shape) -> float:
-    """About as many products as heat the chip."""
     sizes = {name: float(value) for name, value in shape.items() if isinstance(value, int)}
     if family == "gemm":
         return 2.0 * sizes["m"] * sizes["n"] * sizes["k"]
@@ -184,7 +179,6 @@ GOLDEN = 0.7548776662466927, 0.5698402909980532
 
 
 def gemm_cases() -> Iterator[Case]:
-    """All products of a sweep; whatever order they run in."""
     generator = np.random.default_rng(0)
     for dtype, (pairs, thinning) in FORMATS.items():
         for number, (n, k) in enumerate(weight_shapes(pairs)):
@@ -273,7 +267,6 @@ MOST_SAMPLED = 256
 # (experts, experts of a token) of routers.
 ROUTED = ((8, 2), (16, 1), (32, 4), (60, 4), (64, 6), (64, 8), (128, 8), (128, 4), (160, 6), (256, 8))
 Named = tuple[str, int, int, int]
-"""Operation, rows, width, heads."""
 
 
 def expert_cases() -> Iterator[Case]:
@@ -352,7 +345,6 @@ class Layout:
 
     @property
     def columns(self) -> Shape:
-        """As a table has them."""
         names = ("kind", "heads", "key_heads", "key_dim", "value_dim")
         return {"dtype": "bf16", **{name: getattr(self, name) for name in names}}
 
@@ -378,7 +370,6 @@ LAYOUTS = (
     Layout("kda", 16, 16),
 )
 SCANS, CONVOLUTIONS = 44, 26
-"""Of each layout."""
 SCAN_BATCHES = (1, 1, 1, 2, 3, 4, 8, 16, 32, 64)
 SIGMAS = (0.0, 0.0, 0.5, 1.0)
 MOST_TOKENS, MOST_VALUES = 65_536, 2**28
@@ -386,7 +377,6 @@ MOST_TOKENS, MOST_VALUES = 65_536, 2**28
 UPDATE_ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 GATING_TOKENS = (1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16_384)
 MOST_STATES = 2**30
-"""Values of the states of a batch."""
 
 
 def recurrent_cases() -> Iterator[Case]:
@@ -496,7 +486,6 @@ def _sparse_case(op: str, lengths: Shape, **layout: object) -> Case:
 
 
 def _sparse_flops(shape: Shape) -> float:
-    """About as many products as heat the chip."""
     tokens: float = shape["batch"] * shape["q_len"]
     keys: float = shape["prefix"] + shape["q_len"] / 2
     heads: float = shape["heads"]
@@ -549,7 +538,6 @@ LOOPS = {"mma_sync": (1000, 3000), "wgmma": (1500, 4500)}
 
 
 def probe_cases() -> Iterator[Case]:
-    """All of them, in no order."""
     for dtype in ("bf16", "fp8"):
         for heads, width in PROBED_WRITES:
             yield from (

@@ -52,7 +52,6 @@ class MovingLaunch(SimpleLaunch):
         super().__init__(engine, *place())
 
     def touch(self) -> None:
-        """Move on, then as any launch."""
         self.launch, self.inputs = self._place()
         super().touch()
 
@@ -136,13 +135,11 @@ def starts_of(lengths: Sequence[int], device: str) -> Any:
 PAUSE_CYCLES = 4_000_000
 """About two milliseconds."""
 BURSTS = 3
-"""Runs of a heavy kernel after a pause."""
 QUEUED_SECONDS = 0.05
 """Work that is handed to the GPU at once when a kernel runs on and on."""
 
 
 def mark() -> None:
-    """Cut the record here."""
     torch.cuda._sleep(1)
 
 

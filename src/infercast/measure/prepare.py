@@ -53,7 +53,6 @@ def compiled_cases(cases: Sequence[Case]) -> list[Case]:
 
 
 def _tokens(case: Case) -> int:
-    """New tokens of a batch."""
     return int(case.shape.get("rows", 0) or case.shape["batch"] * case.shape["q_len"])
 
 

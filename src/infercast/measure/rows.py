@@ -54,7 +54,6 @@ class Store:
             yield from (_read(line, path, number) for number, line in enumerate(text.splitlines(), start=1))
 
     def done(self) -> set[str]:
-        """Keys of the cases that have a row."""
         return {row["key"] for row in self.rows()}
 
     def write_tables(self) -> dict[str, int]:
@@ -101,8 +100,6 @@ GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel as it ran."""
-
     name: str
     grid: str
     block: str
@@ -118,12 +115,9 @@ class LostRecordError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Repeated runs of one launch."""
-
     cold: Sections
     """Its own operands not in L2; at the power limit where that is what it runs into."""
     warm: Sections
-    """The same launch again at once."""
     burst: Sections
     """Cold and after a pause."""
 
@@ -257,8 +251,6 @@ class Watch(Protocol):
 
 @dataclass
 class Tally:
-    """What became of the cases so far."""
-
     tried: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     """Cases that this machine cannot run, by the reason."""
@@ -358,7 +350,6 @@ def _row(case: Case, engine: str, timing: Timing) -> Row:
 
 
 def _totals(sections: Sections) -> npt.NDArray[np.float64]:
-    """Microseconds of each run, all its kernels together."""
     return np.array([sum(kernel.microseconds for kernel in kernels) for kernels in sections])
 
 
@@ -368,5 +359,4 @@ def _typical(totals: npt.NDArray[np.float64]) -> float:
 
 
 def _error(totals: npt.NDArray[np.float64]) -> float:
-    """Standard error of the mean over the median."""
     return float(np.std(totals, ddof=1) / np.sqrt(len(totals)) / max(np.median(totals), 1e-9))

@@ -65,7 +65,6 @@ def measure_floors(store: Store) -> int:
 
 
 def _ways(elements: int) -> list[tuple[str, Callable[[], float]]]:
-    """How a kernel can be launched, and the microseconds of one."""
     torch = require_gpu()
     source = torch.ones(elements, device="cuda")
     target = torch.empty_like(source)
@@ -106,7 +105,6 @@ def _in_a_row(torch: Any, launch: Callable[[], None], count: int) -> float:
 
 
 def _between(torch: Any, launch: Callable[[], None], count: int) -> float:
-    """Microseconds of all."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     begin.record()
@@ -249,16 +247,12 @@ Progress = Callable[[int, int, float], None]
 
 @dataclass
 class Sweep:
-    """What a sweep did."""
-
     gpu: str
     folder: Path
     engine: str
     """Whose kernels were preferred."""
     rows: int = 0
-    """Measured this time."""
     left: int = 0
-    """Cases that there was no time for."""
     tally: Tally = field(default_factory=Tally)
     seconds: float = 0.0
     tables: dict[str, int] = field(default_factory=dict)

@@ -28,8 +28,6 @@ SMALL_HIDDEN, SMALL_INTER = 1024, 512
 
 @dataclass
 class Trial:
-    """What was tried."""
-
     gpu: str
     facts: dict[str, Any]
     rows: list[Row]

@@ -69,8 +69,6 @@ LEAST_PROMPTS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One number, measured and predicted."""
-
     measured: float
     predicted: float
     half_width: float | None = None
@@ -113,9 +111,7 @@ class Parts:
 
     is_static: bool
     num_input: int
-    """Tokens of all prompts."""
     idle_ttft: Comparison | None = None
-    """A single request."""
     prompts: Comparison | None = None
     """A static batch: from the first request sent to the last first token."""
     decode_step: Comparison | None = None
@@ -239,7 +235,6 @@ def summary_of(record: Record) -> npt.NDArray[Any]:
 
 
 def measured_summary(run: MeasuredRun) -> npt.NDArray[Any]:
-    """The same as it was measured."""
     return _summary(run.ttft, run.tpot, run.output_tokens_per_second)
 
 
@@ -259,7 +254,6 @@ BEFORE_SECONDS = 0.05
 
 
 def energy_of_record(deployment: Deployment, timer: KernelTimer, run: MeasuredRun, record: Record) -> Energy | None:
-    """What one simulated engine drew."""
     duration = float(np.nanmax(record.last_token) - np.nanmin(record.sent_at))
     return energy_of_pools([(deployment, timer, [record])], run.workload, record, duration)
 
@@ -289,7 +283,6 @@ prefixes are a class of their own, whatever their rate."""
 FACTORS: tuple[float, ...] = tuple(np.geomspace(0.6, 1.8, 12).tolist())
 """How many times longer than on the bundled host everything may take on a machine; ours differ by less."""
 TTFT_P50, TPOT_P50 = 0, 3
-"""Where these are in a summary."""
 
 
 class Errors(NamedTuple):
@@ -335,7 +328,6 @@ def load_class(run: MeasuredRun) -> str | None:
 
 
 def errors_of(pairs: Iterable[Comparison | None]) -> Errors | None:
-    """Over those that are known."""
     errors = np.array([pair.error for pair in pairs if pair is not None])
     if not errors.size:
         return None
@@ -407,8 +399,6 @@ class RunComparison:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """All runs of all files."""
-
     runs: tuple[RunComparison, ...]
     kv_blocks: tuple[tuple[str, Comparison | None], ...]
     """Of each file; None where the number was set and is no forecast."""
@@ -454,7 +444,6 @@ class Validation:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Kinds of runs, in order of appearance."""
         return tuple(dict.fromkeys(run.kind for run in self.runs))
 
 

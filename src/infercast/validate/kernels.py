@@ -83,7 +83,6 @@ class Profile:
 
     tag: str
     steps: tuple[tuple[ProfiledStep, float], ...]
-    """Each kind of step, and how often it ran."""
     family_us: dict[str, float]
     busy_us: float
 
@@ -181,7 +180,6 @@ class ProfileComparison:
 
     @property
     def scored(self) -> dict[str, Comparison]:
-        """Families that matter."""
         least = LEAST_SHARE * self.busy.measured
         return {name: values for name, values in self.families.items() if values.measured >= least}
 
@@ -200,7 +198,6 @@ def compare_profiles(
     predictor: str = "learned",
     real_weights: bool = False,
 ) -> list[ProfileComparison]:
-    """All profiles of all files."""
     compared = []
     for measured in files:
         deployment = deployment_of(measured, model_config, gpu, predictor, real_weights=real_weights)
@@ -211,7 +208,6 @@ def compare_profiles(
 
 
 def compare_profile(file: str, deployment: Deployment, profile: Profile) -> ProfileComparison:
-    """Estimate the steps of a profile and add their kernels up."""
     predicted: dict[str, float] = defaultdict(float)
     for step, count in profile.steps:
         for family, seconds in estimate_families(deployment, profile, step).items():
@@ -243,7 +239,6 @@ def estimate_families(deployment: Deployment, profile: Profile, step: ProfiledSt
 
 
 def summarise(profiles: Sequence[ProfileComparison]) -> dict[str, Any]:
-    """Medians over profiles and families, as fractions."""
     if not profiles:
         return {"kernel_ape_median": None, "busy_ape_median": None, "kernel_time_covered": None}
     errors = [values.ape for profile in profiles for values in profile.scored.values()]

@@ -30,8 +30,6 @@ FEWEST = 20
 
 @dataclass(frozen=True, slots=True)
 class Promises:
-    """The odds of each promise, and whether it held."""
-
     odds: Array
     held: Array
 
@@ -46,7 +44,6 @@ class Bucket:
     odds: float | None
     """The mean of what was said; None where there is no promise."""
     held: float | None
-    """The share that held."""
 
     @property
     def off(self) -> float | None:
@@ -57,7 +54,6 @@ class Bucket:
 
 
 def promises_of(pair: Comparison, slower: float, *, is_rate: bool = False) -> Promises:
-    """Promises about one number, at all limits."""
     assert pair.half_width is not None
     rooms, error = np.log(LIMITS), float(np.log(pair.measured / pair.predicted))
     if is_rate:
@@ -116,7 +112,6 @@ class Reliability:
 
     @property
     def worst(self) -> float | None:
-        """The largest distance in a bucket with enough promises."""
         return worst_of(self.buckets)
 
 

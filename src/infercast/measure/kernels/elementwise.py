@@ -199,7 +199,6 @@ def build_kv_write(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
 
 def _sample(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """The likeliest token of each row of logits."""
     logits = workspace.take(shape["rows"], shape["width"], dtype="fp32")
     try:
         sample = vllm("v1.worker.gpu.sample.gumbel").gumbel_sample

@@ -146,7 +146,6 @@ def build_tensor_rate(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
 @cache
 def _library(major: int, minor: int) -> Any:
-    """The program compiled for this chip."""
     compiler = shutil.which("nvcc")
     if compiler is None:
         raise NotImplementedError("nvcc, which compiles bare tensor core instructions, is not installed")

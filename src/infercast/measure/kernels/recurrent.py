@@ -50,7 +50,6 @@ class _Fresh:
     device = "cuda"
 
     def take(self, *sizes: int, dtype: str = "bf16") -> Any:
-        """Random numbers."""
         return torch.randn(*sizes, dtype={"bf16": torch.bfloat16, "fp32": torch.float32}[dtype], device=self.device)
 
 
@@ -87,7 +86,6 @@ MODULES = {
         )
     ],
 }
-"""Where the kernels of a scan are."""
 
 
 def parts_of(mixed: Any, width: int, size: int) -> tuple[Any, Any, Any]:

@@ -47,7 +47,6 @@ class _Batch:
 
 
 def _block_scores(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """The best score of each block, of prompts."""
     batch, heads = _Batch(shape, workspace), shape["kv_heads"]
     query, cache = workspace.take(batch.tokens, heads, WIDTH), workspace.take(batch.blocks, BLOCK, WIDTH)
     lengths = (batch.starts, batch.lengths, batch.prefixes, batch.queries, batch.keys)
@@ -75,7 +74,6 @@ def _block_decode_choice(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
 
 def _block_attention(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """Attention over the chosen blocks."""
     attend, batch = vllm(f"{OPS}.sparse_attn"), _Batch(shape, workspace)
     kv_heads, scale = shape["kv_heads"], WIDTH**-0.5
     query = workspace.take(batch.tokens, shape["heads"], WIDTH)

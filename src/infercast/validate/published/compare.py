@@ -109,7 +109,6 @@ def _full_from_to(served: Served) -> tuple[float, float] | None:
 
 
 def _tokens_between(served: Served, since: float, until: float) -> float:
-    """Tokens that came in that time."""
     ended, _, counts = served.timed_gaps
     within = (ended > since) & (ended <= until)
     first = (served.first_token > since) & (served.first_token <= until)
@@ -366,21 +365,17 @@ class PublishedComparison:
     end_to_end: Comparison | None = None
     output_tokens_per_second: Comparison | None = None
     problem: str = ""
-    """Why there is no forecast."""
     slower: float = 0.0
     """How much slower than forecast the middle of what such a run shows is (`slower_by`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Errors of one quantity over some runs."""
-
     count: int
     median: float
     mean: float
     p90: float
     bias: float
-    """Median of the signed errors."""
     inside: float
     """Share of the measured values in the 80 % intervals that `simulate` shows of the same runs ..."""
     width: float
@@ -432,7 +427,6 @@ def system_for(run: PublishedRun, deployment: Deployment) -> System:
 
 
 def compare_run(run: PublishedRun, system: System) -> PublishedComparison:
-    """What a simulated run shows beside what was published."""
     deployment = system.pools[0].deployment
     served = system.serve(run.workload)
     uncertainty = uncertainty_of(deployment, busiest(served.records[0]), run.version)

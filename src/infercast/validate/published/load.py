@@ -80,7 +80,6 @@ class RowReader:
         return None if value is None else round(value)
 
     def milliseconds(self, name: str) -> float | None:
-        """A time in seconds, written in milliseconds."""
         value = self.number(name)
         return None if value is None else value / 1e3
 
@@ -239,7 +238,6 @@ Lengths = tuple[list[int], list[int]]
 
 
 def read_lengths(row: RowReader, count: int) -> Lengths:
-    """Lengths of all prompts and answers."""
     stated = row.text("len_dist")
     if any(word in f"{stated} {row.text('bench_cmd')}".lower() for word in NOT_SERVED):
         raise row.wrong(f"len_dist {stated!r} is not modelled: prompts are text")
@@ -314,7 +312,6 @@ def _answers(row: RowReader, means: tuple[float, float], count: int, shuffle: np
 
 
 def _means(row: RowReader) -> tuple[float, float]:
-    """Mean lengths of prompts and answers."""
     inputs, outputs = row.number("mean_in"), row.number("mean_out")
     if inputs is None:
         lower = row.text("len_dist").lower()
@@ -412,7 +409,6 @@ class Load:
     kind: str
     workload: Workload
     cap: int | None = None
-    """Most requests that run at the same time."""
     steady: bool = False
     """Only the time counts in which so many do."""
 

@@ -152,11 +152,9 @@ class PublishedRun:
     """Stated GPUs, of which a layout may leave some idle."""
     layout_stated: bool = True
     load: str = ""
-    """Its kind, in a word."""
     grade: str = ""
     """``A``: settings are known, ``B``: some are implied; ``s`` behind it: with speculative decoding."""
     precision: str = ""
-    """As published."""
     chat: bool = False
     """Whether requests are chats, which the server renders by a template."""
     top_p: bool = False
@@ -164,7 +162,6 @@ class PublishedRun:
     assumptions: tuple[str, ...] = ()
     """What the source does not say and is taken to be so."""
     problem: str = ""
-    """Why it cannot be simulated."""
 
     @property
     def layout(self) -> str:

@@ -71,8 +71,6 @@ POOLS = re.compile(r"disagg|prefill workers|\bPD\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One kind of server, and how many there are."""
-
     engine: Engine
     version: Version
     reading: Reading
@@ -294,7 +292,6 @@ def read_measured(row: RowReader, gpus: int) -> Measured:
 
 
 def _seconds(row: RowReader, name: str) -> float | None:
-    """A time that is written in milliseconds."""
     value = row.measured(name)
     return None if value is None else value / 1e3
 
@@ -490,7 +487,6 @@ def read_collected(row: RowReader) -> PublishedRun:
 
 
 def _named(row: RowReader, **values: Any) -> PublishedRun:
-    """A run with what every row has."""
     unknown: dict[str, Any] = {
         "run_id": f"line {row.line}", "source": row.text("source_repo"), "gpu": gpu_of(row), "model": row.text("model"),
         "dtype": "", "tensor": 1, "data": 1, "expert_parallel": False, "version": (), "flags": NO_FLAGS,
