@@ -96,7 +96,7 @@ def parts_of(mixed: Any, width: int, size: int) -> tuple[Any, Any, Any]:
 class _Gated:
     """Operands of a gated delta rule as its convolution leaves them, and the kernel that splits them into heads."""
 
-    def __init__(self, rows: int, heads: int, key_heads: int, key_dim: int, value_dim: int, workspace: Any) -> None:
+    def __init__(self, workspace: Any, rows: int, heads: int, key_heads: int, key_dim: int, value_dim: int) -> None:
         self.mixed = workspace.take(rows, 2 * key_heads * key_dim + heads * value_dim)
         self.gates = {"a": workspace.take(rows, heads), "b": workspace.take(rows, heads)}
         device = workspace.device
@@ -126,7 +126,7 @@ HEADS = ("heads", "key_heads", "key_dim", "value_dim")
 
 def _gated_delta(shape: Shape, lengths: list[int], workspace: Any) -> SimpleLaunch:
     heads, _, key_dim, value_dim = sizes = [shape[name] for name in HEADS]
-    gated = _Gated(sum(lengths), *sizes, workspace)
+    gated = _Gated(workspace, sum(lengths), *sizes)
     query, key, value, gate, beta = (part.unsqueeze(0) for part in gated.split())
     starts, index = starts_of(lengths, workspace.device), vllm(f"{FLA}.index")
     on_host = starts.cpu()
@@ -232,7 +232,7 @@ def _blocks(rows: int, workspace: Workspace) -> Any:
 
 def _gated_delta_update(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     heads, _, key_dim, value_dim = sizes = [shape[name] for name in HEADS]
-    rows, gated = shape["rows"], _Gated(shape["rows"], *sizes, workspace)
+    rows, gated = shape["rows"], _Gated(workspace, shape["rows"], *sizes)
     launch = partial(
         vllm(FLA).fused_recurrent_gated_delta_rule_packed_decode,
         mixed_qkv=gated.mixed,
@@ -307,7 +307,7 @@ def build_gating(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     if shape["op"] != SCAN_INPUTS:
         return build_elementwise(shape, workspace)
     width = shape["width"]
-    gated = _Gated(shape["rows"], shape["heads"], shape["key_heads"], width, width, workspace)
+    gated = _Gated(workspace, shape["rows"], shape["heads"], shape["key_heads"], width, width)
     return SimpleLaunch("vllm", gated.split, gated.inputs)
 
 
