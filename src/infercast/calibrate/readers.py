@@ -52,7 +52,7 @@ UNKNOWN_LENGTHS = "is missing: how long requests were"
 def _result(
     file: str, kind: str, load: Load, asked: Asked, seen: dict[str, float], rate: float | None, **known: Any
 ) -> Result:
-    """A result whose requests can be replayed; ``rate``: output tokens a second, where the file says."""
+    """A result with requests that can be replayed; ``rate``: output tokens a second, where the file says."""
     made = make_workload(load, asked)
     assumed = (*made.assumptions, *known.pop("assumptions", ()))
     return Result(file, kind, made.workload, with_rate(seen, rate), made.means_only, assumptions=assumed, **known)

@@ -91,7 +91,7 @@ def batch_groups(part: pandas.DataFrame) -> Array:
 
 
 def padded_heads(heads: int, gpu: str) -> int:
-    """Heads that FlashMLA computes in place of so many."""
+    """Heads that FlashMLA computes, which takes multiples."""
     multiple = 128 if load_gpu(gpu).kernels == "blackwell" else 64
     return -(-heads // multiple) * multiple
 
@@ -211,7 +211,7 @@ FLASHMLA_HEADS = {"hopper": 64, "blackwell": 128}
 KERNELS = {"FLASHINFER": "flashinfer", "MSAImpl": "fmha"}
 """Kernels that are learned apart, by what tables call them."""
 UNPADDED = "FLASHINFER"
-"""Whose kernels take heads as they are."""
+"""Its kernels take heads as they are."""
 MODELS = {
     "deepseek-ai/DeepSeek-V3.2": "deepseek-v3.2",
     "zai-org/GLM-5": "glm-5",
@@ -269,12 +269,12 @@ def _whole(part: pandas.DataFrame, name: str, calls: list[Call], seconds: dict[s
 
 
 def _left(part: pandas.DataFrame, name: str, calls: list[Call], seconds: dict[str, Array]) -> Rows:
-    """Attention, with what all other kernels take beside it."""
+    """Attention, with the seconds of all other kernels."""
     first = part.iloc[0]
     attention = next(call for call in calls if isinstance(call.op, SparseAttention))
-    beside = np.sum([seconds[call.name] for call in calls if call is not attention], axis=0)
+    other_seconds = np.sum([seconds[call.name] for call in calls if call is not attention], axis=0)
     kernel = _variant(name, attention.op) + _kernel(part)
-    return _rows(part, name, FORMATS[first.gemm_type], attention.op, _group(part), kernel, beside=beside)
+    return _rows(part, name, FORMATS[first.gemm_type], attention.op, _group(part), kernel, other_seconds=other_seconds)
 
 
 def _variant(name: str, op: Any) -> str:
@@ -284,7 +284,7 @@ def _variant(name: str, op: Any) -> str:
 
 
 def _kernel(part: pandas.DataFrame) -> str:
-    """Whose kernel it is, where it is not the usual one."""
+    """The library of the kernel, if it is not the usual one."""
     return next((f" {name}" for word, name in KERNELS.items() if word in part.kernel_source.iloc[0]), "")
 
 
@@ -306,7 +306,7 @@ def module_calls(kind: str, row: Any, gpu: Gpu, lengths: tuple[Array, Array, Arr
 
 
 def _module_latent(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
-    """DeepSeek sparse attention at so many heads a GPU, with or without an indexer."""
+    """DeepSeek sparse attention at the row's heads per GPU, with or without an indexer."""
     config = read_model(MODELS[row.model])
     mixer = next(stack.mixer for stack in config.stacks if isinstance(stack.mixer, SparseLatentAttention))
     narrow = row.kv_cache_dtype == "fp8"
@@ -321,7 +321,7 @@ def _module_latent(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
 
 
 def _blocks(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
-    """Block-sparse attention at so many heads a GPU."""
+    """Block-sparse attention at the row's heads per GPU."""
     del gpu
     config = read_model(MODELS[row.model])
     mixer = next(stack.mixer for stack in config.stacks if isinstance(stack.mixer, BlockSparseAttention))
@@ -331,7 +331,7 @@ def _blocks(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
 
 
 def _compressed(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
-    """Compressed attention at so many heads a GPU; groups of heads are split as heads are."""
+    """Compressed attention at the row's heads per GPU; groups of heads are split as heads are."""
     config = read_model(MODELS[row.model])
     mixers = [stack.mixer for stack in config.stacks if isinstance(stack.mixer, CompressedAttention)]
     mixer = next(each for each in mixers if each.compressor and each.compressor.tokens == row.compress_ratio)

@@ -26,7 +26,7 @@ from infercast.ops.recurrent import GATED_DELTA, KIMI_DELTA, MAMBA2
 from infercast.predict.families.moe import WHOLE
 from infercast.predict.identity import expert_kernel_named, kernel_named, kernel_of
 
-# What rows of routed experts that are spread over GPUs were really a measurement of, told from the table alone.
+# What rows of routed experts that are spread over GPUs really measured, as far as the table itself shows.
 #
 # With half of the experts a GPU has about half of the pairs of tokens and experts to multiply. In some runs of SGLang's
 # collector (0.5.10, and Marlin's on B200) long batches take as long on a quarter of the experts as on all: there a GPU
@@ -36,20 +36,20 @@ from infercast.predict.identity import expert_kernel_named, kernel_named, kernel
 RUN = ["gpu", "engine", "engine_version", "kernel", "dtype"]
 EXPERT_SHAPE = ["hidden", "inter", "experts", "topk", "tp", "routing", "tokens"]
 MANY_TOKENS, MANY_EXPERTS, GPUS = 8192, 64, (4, 8)
-"""Batches and layers that are long and wide enough to tell, on so many GPUs."""
+"""Batches, layers and numbers of GPUs that are large enough to show it."""
 EVEN = ("balanced", "power_law_1.01")
 """Routings that leave no GPU with most of the tokens."""
 LONG = 0.62
 """Share of the time with all experts from which on a GPU cannot have had a quarter or an eighth of the pairs."""
 ENOUGH = 5
-"""Pairs of rows that it takes to tell."""
+"""Pairs of rows that are needed to show it."""
 
 
 def takes_whole_tokens(table: pandas.DataFrame) -> Array:
     """For each row, whether it is of spread experts and its run multiplied all pairs of the tokens it saw."""
     run = [name for name in RUN if name in table]
-    tells = (table.tokens >= MANY_TOKENS) & (table.experts >= MANY_EXPERTS) & table.routing.isin(EVEN)
-    long = table[tells]
+    large = (table.tokens >= MANY_TOKENS) & (table.experts >= MANY_EXPERTS) & table.routing.isin(EVEN)
+    long = table[large]
     alone = long[long.ep == 1].groupby([*run, *EXPERT_SHAPE]).latency_us.median()
     spread = long[long.ep.isin(GPUS)].set_index([*run, *EXPERT_SHAPE]).latency_us
     ratio = (spread / alone.reindex(spread.index)).dropna().groupby(level=run).agg(["median", "size"])
@@ -71,7 +71,7 @@ SAME_VERSION = 0.05
 def merge_repeats(table: pandas.DataFrame) -> pandas.DataFrame:
     """One row a shape: the median of what the newest version, and older ones that agree with it, took.
 
-    Kernels launched eagerly are left out, since what is timed is the host; so are sums of int8, which nobody computes.
+    Kernels launched eagerly are left out, since what is timed is the host; so are sums of int8, which none computes.
     """
     if "dtype" in table:
         table = table[~((table.dtype == "int8") & table.op.isin(SUMS))]
@@ -84,7 +84,7 @@ def merge_repeats(table: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def _current(rows: pandas.DataFrame) -> pandas.DataFrame:
-    """Rows of the newest version of a kernel, and of those that cannot be told from it."""
+    """Rows of the newest version of a kernel, and of versions with the same times."""
     if "engine_version" not in rows:
         return rows
     versions = {
@@ -119,13 +119,13 @@ RECURRENT_FILES = {kind: f"sparse-and-recurrent/{kind}.parquet" for kind in (GAT
 KIMI, SGLANG = "0.1.dev19262", "0.5.14"
 MOST = ("h100-sxm", "h200-sxm", "b200-sxm", "l40s")
 SHARED = "h200-sxm"
-"""The GPU whose memory another process used while SGLang 0.5.14 was measured."""
+"""The GPU on which another process used the memory while SGLang 0.5.14 was measured."""
 CONVOLUTIONS = 3
 """That a row of Kimi's prompts has: queries, keys and values."""
 
 
 class Source(NamedTuple):
-    """Rows that are read: of which kernel, of which version of whose engine, and on which GPUs."""
+    """Rows that are read: their kernel, engine, version and GPUs."""
 
     rows: str
     engine: str

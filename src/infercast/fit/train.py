@@ -30,7 +30,7 @@ from infercast.predict.fitted import FEATURES, KERNELS, POOLED, Entry, path_besi
 from infercast.predict.forest import Forest
 from infercast.predict.identity import ANY, BY_KERNEL, SWEEP, any_kernel
 
-# How far a GPU that nobody measured may lie from what was learned on others.
+# How far an unmeasured GPU may lie from what was learned on others.
 #
 # A model of several GPUs misses a new one in two ways: every kernel by the same factor, and each kernel by its own. The
 # second is seen in thousands of rows, the first only once a GPU, and the physics had all of these GPUs in view when its
@@ -52,7 +52,7 @@ from all others, and widens it. With FlashAttention 3 new to A100 and L40S, and 
 82 to 97 % of prompts and 68 to 94 % of decoding lie inside."""
 BEFOREHAND = {"attention_decode": 0.09, "attention_prefill": 0.11, "moe": 0.2, "collective": 0.2}
 """Standard deviation of the common miss: attention's is that of A100, L40S and H200 estimated with the rates of each
-other's kernel families, the experts' that of kernels whose constants were fitted for another."""
+other's kernel families, the experts' that of kernels with constants fitted for another."""
 OTHERWISE = 0.1
 WORTH = 2.0
 """GPUs that this knowledge counts for."""
@@ -188,7 +188,7 @@ class Settings:
 
     @property
     def lighter(self) -> Settings:
-        """For trial fits, which only tell how wide an interval must be."""
+        """For trial fits, which only give the width of an interval."""
         return replace(self, most_rows=10_000)
 
 
@@ -263,7 +263,7 @@ def _forest(document: dict[str, Any]) -> Forest:
 # unseen tier. docs/predict.md has the numbers.
 
 
-# What tells one GPU from another rather than one kernel from another.
+# What distinguishes GPUs rather than kernels.
 _GEMM_DROP = ("log_flops_per_sm_clock", "sustained", "log_dram_per_clock", "log_bytes_x", "log_bytes_w", "scaled")
 
 
@@ -295,7 +295,7 @@ def measured_settings(family: str, engine: str, rows: int) -> Settings:
     return _FEW if family == "gemm" else Settings(learning_rate=0.1)
 
 
-# Archives beside the main one are to stay small, and one estimate is one launch of a step.
+# Archives next to the main one are to stay small, and one estimate is one launch of a step.
 _SPARSE = ("index_scores", "top_k", "sparse_attention", "hyper_connection", "sparse_module", "encoder_attention")
 _SPARSE_MEASURED = Settings(trees=60, depth=6, learning_rate=0.25, borders=64)
 _RECURRENT_MEASURED = Settings(trees=80, depth=5, learning_rate=0.2, borders=48, most_features=12)
@@ -306,7 +306,7 @@ DEEP_ROWS, DEEP_ROWS_OF_SWEEP = 10_000, 8_000
 _FEW = Settings(trees=120, learning_rate=0.2, most_features=24, random_strength=0.0)
 
 
-# Few deep trees whose leaves are fitted again: a fifth of the time of 400 trees of depth six, and within 0.2 points of
+# Few deep trees with refined leaves: a fifth of the time of 400 trees of depth six, and within 0.2 points of
 # their error on hidden products, below it on decoding. Experts do worse with deep trees.
 _FEW_DEEP = Settings(trees=70, depth=8, learning_rate=0.3, most_features=24, random_strength=0.0, refinements=10)
 
@@ -315,7 +315,7 @@ _FEWER_DEEP = Settings(trees=40, depth=8, learning_rate=0.4, most_features=24, r
 
 
 # A short sweep: shallow trees learn as much from a few dozen rows as a Gaussian process over the same features, and
-# experts, whose physics is near, stay with them for longer.
+# experts, with physics that is near, stay with them for longer.
 _SHORT = Settings(trees=300, depth=4, learning_rate=0.08)
 SHORT_ROWS, SHORT_ROWS_OF_EXPERTS = 400, 1000
 
@@ -365,7 +365,7 @@ _POOLED = {
 }
 
 
-# Models for GPUs that nobody measured: of the same kernel on other chips, or of all kernels of a family.
+# Models for unmeasured GPUs: of the same kernel on other chips, or of all kernels of a family.
 #
 # A kernel on a new chip misses its physics much as it does on the chips that have it, so that its model is believed
 # almost in full. What other kernels miss says little of a new one: their model is half believed, a new kernel is taken
@@ -375,7 +375,7 @@ _POOLED = {
 Pool = tuple[str, str, str]
 """(family, engine, variant)"""
 FEW_MISSES = 4000
-"""Rows of a GPU that tell how a model misses it."""
+"""Rows of a GPU that show how a model misses it."""
 PARTS = 5
 """Of the groups of one GPU, each hidden in turn."""
 
@@ -476,20 +476,20 @@ def pool(family: str, sources: Sequence[Source], recipe: Recipe) -> tuple[Forest
     features = np.concatenate([sample.features for sample in thinned])
     features[:, recipe.columns(family)] = 0.0
     residual = np.concatenate([sample.residual for sample in thinned])
-    # Where only the common offset is believed, nobody asks the trees.
+    # Where only the common offset is believed, the trees are not needed.
     settings = recipe.settings if recipe.shrink else replace(recipe.settings, trees=1)
     return boost(features, residual - middle, settings, weight), middle
 
 
 def thin(values: Array, most: int) -> Array:
-    """At most so many rows, the same ones every time."""
+    """At most ``most`` rows, the same ones every time."""
     if len(values) <= most:
         return values
     return values[np.random.default_rng(0).permutation(len(values))[:most]]
 
 
 def thin_sample(sample: Sample, most: int) -> Sample:
-    """At most so many rows of a sample, in their order."""
+    """At most ``most`` rows of a sample, in their order."""
     chosen = thin(np.arange(sample.residual.size), most)
     return sample.part(np.sort(chosen))
 
@@ -505,9 +505,9 @@ def count_left_out(samples: Mapping[Key, Sample]) -> int:
 
 
 HELD_OUT_SHARE = 5
-"""One group in so many is held out to learn the interval."""
+"""One group in five is held out to learn the interval."""
 FEW_LAYOUTS = ("sparse_attention", "sparse_module")
-"""Families whose groups are whole layouts, of which tables have few."""
+"""Families with whole layouts as groups, of which tables have few."""
 KNOWN_SHARE = 0.3
 """Of what was timed, from which on the kernel's own time is known."""
 FEWEST = 8
@@ -534,7 +534,7 @@ def fit_artifact(
 ) -> list[Entry]:
     """Fit every model and write the artefact and its manifest; returns what was fitted. ``origin``: see there.
 
-    Families that have an archive of their own are written beside it.
+    Families that have an archive of their own are written next to it.
     """
     jobs: list[tuple[str, Callable[[], tuple[Entry, Forest]]]] = [
         (" ".join(part for part in key if part), partial(fit_measured, key, sample))
@@ -583,7 +583,7 @@ def fit_measured(key: Key, sample: Sample) -> tuple[Entry, Forest]:
         held_out = sample.group // HELD_OUT_SHARE % HELD_OUT_SHARE == part
         if 0 < np.count_nonzero(held_out) < held_out.size:
             trial = _boost(sample.part(~held_out), settings.lighter)
-            # Where it is a small part of what was timed, nobody knows how wrong an estimate is.
+            # Where it is a small part of what was timed, the error of an estimate is unknown.
             known = held_out & (sample.weight >= KNOWN_SHARE)
             held_out = known if known.any() else held_out
             found.append(sample.residual[held_out] - trial.predict(sample.features[held_out]))

@@ -72,14 +72,14 @@ def anchor_cases(each: int = DEFAULT) -> list[Case]:
 def _flops(family: str, shape: Shape) -> float:
     """Products that heat the chip, windows and causality left aside where that is small change."""
     if family == "gemm":
-        return 2.0 * shape["m"] * shape["n"] * shape["k"]
+        return float(2 * shape["m"] * shape["n"] * shape["k"])
     if family == "moe":
-        return 6.0 * shape["tokens"] * shape["topk"] * shape["hidden"] * shape["inter"]
+        return float(6 * shape["tokens"] * shape["topk"] * shape["hidden"] * shape["inter"])
     queries, prefix = shape.get("q_len", 1), shape.get("prefix", shape.get("kv_len", 0))
-    pairs = shape["batch"] * queries * (prefix + queries / 2)
+    pairs: float = shape["batch"] * queries * (prefix + queries / 2)
     if shape.get("window"):
         pairs = min(pairs, shape["batch"] * queries * shape["window"])
-    return 2.0 * shape["heads"] * (shape["head_dim"] + shape["value_dim"]) * pairs
+    return 2.0 * float(shape["heads"] * (shape["head_dim"] + shape["value_dim"])) * pairs
 
 
 # Which attention kernels to measure: head layouts, prompts with or without a cached prefix, decoding, both at once.
@@ -157,7 +157,7 @@ LONGEST_FLOPS = 8e12
 """About ten milliseconds on a large GPU; longer products run at the same rate."""
 LARGEST_WEIGHT = 2**31
 GOLDEN = 0.7548776662466927, 0.5698402909980532
-"""Steps of the two-dimensional additive sequence whose every beginning is spread evenly (Roberts, 2018)."""
+"""Steps of the two-dimensional additive sequence of which every beginning is spread evenly (Roberts, 2018)."""
 
 
 def gemm_cases() -> Iterator[Case]:

@@ -84,7 +84,7 @@ def _query(field: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The chip over a stretch of time; all zero where nobody could look."""
+    """The chip over a stretch of time; all zero if it could not be monitored."""
 
     sm_mhz: float = 0.0
     watts: float = 0.0
@@ -126,7 +126,7 @@ class Monitor:
         )
 
     def wait_until_cool(self, most: float) -> None:
-        """Return when the power limit no longer holds the clock back, or after so many seconds."""
+        """Return when the power limit no longer lowers the clock, or after ``most`` seconds."""
         end = time.monotonic() + most
         while time.monotonic() < end and self._samples and self._samples[-1][4]:
             time.sleep(PERIOD_MS / 1e3)
@@ -136,7 +136,7 @@ class Monitor:
             self._process.terminate()
 
 
-# Whose kernels are measured: vLLM's where it is installed, or PyTorch's own throughout.
+# Which kernels are measured: vLLM's where it is installed, or PyTorch's own throughout.
 
 
 ENGINES = ("vllm", "torch")

@@ -31,7 +31,7 @@ class Steps:
     """Keys of those that could not run, which were counted."""
     skipped: dict[str, int] = field(default_factory=dict)
     broken: str = ""
-    """Why the child gave up, where it could tell."""
+    """Why the child gave up, if it could say."""
 
 
 class Journal:
@@ -172,7 +172,7 @@ BROKEN = 3
 
 
 class JournalBench:
-    """Another bench, which tells a journal what it is at and ends the process when the GPU no longer answers."""
+    """A bench that writes its steps to a journal and ends the process when the GPU no longer answers."""
 
     def __init__(self, bench: Bench, journal: Journal) -> None:
         self._bench, self._journal = bench, journal
@@ -245,7 +245,7 @@ def _batches(cases: Sequence[Case]) -> Iterator[list[Case]]:
 
 
 def main(folder: str, engine: str, waiting: str, journal: str, seconds: str) -> None:
-    """Measure the cases whose keys are in a file, for so long."""
+    """Measure the cases with the keys of a file, for at most ``seconds``."""
     faulthandler.enable()
     deadline = time.monotonic() + float(seconds)
     choose_engine(engine)

@@ -41,7 +41,7 @@ class SimpleLaunch:
 
 
 class MovingLaunch(SimpleLaunch):
-    """A launch whose operands lie elsewhere in memory each time.
+    """A launch with operands that lie elsewhere in memory each time.
 
     Where weights lie decides which memory channels they share: the same product takes up to 10 % more or less, and
     each layer of a model has weights of its own.
@@ -201,7 +201,7 @@ def time_sustained(launches: Sequence[Launch], repeats: int, heat: Callable[[], 
 
 
 def repeat_for(launch: Launch, seconds: float, each: float) -> float:
-    """Launch on and on for so long; returns how many seconds one launch took.
+    """Launch again and again for ``seconds``; returns how many seconds one launch took.
 
     ``each`` is about how long one takes. It should be longer than launching takes, or the GPU waits for the CPU.
     """

@@ -69,7 +69,7 @@ def prepare(cases: Sequence[Case], engine: str, deadline: float) -> None:
 
 
 def launch_in_parallel(command: Sequence[str], workers: int, seconds: float) -> None:
-    """Run so many processes, each told its number, for so long at most."""
+    """Run ``workers`` processes, each with its number as the last argument, for at most ``seconds``."""
     environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
     running = [
         subprocess.Popen([*command, str(number)], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

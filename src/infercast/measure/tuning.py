@@ -50,7 +50,7 @@ def trial_cases(layer: Shape, configurations: Iterable[dict[str, int] | None]) -
 
 
 def try_configurations(cases: Sequence[Case], seconds: float) -> Trial:
-    """Compile with all cores, then measure, for so long at most."""
+    """Compile with all cores, then measure, for at most ``seconds``."""
     require_gpu()
     if choose_engine(None) != "vllm":
         raise InputError("trying configurations needs vLLM, whose kernel they are for: pip install vllm")
@@ -86,7 +86,7 @@ def _prepare(cases: Sequence[Case], seconds: float) -> None:
 
 
 def compiled_shape(shape: Shape) -> Shape:
-    """A layer with less weight whose kernels are the same. Block scales are counted in the sizes, so those stay."""
+    """A layer with less weight and the same kernels. Block scales are counted in the sizes, so those stay."""
     if shape["dtype"] == "fp8_block":
         return shape | {"turn": 0}
     small = {"hidden": SMALL_HIDDEN if shape["hidden"] % 16 == 0 else shape["hidden"], "turn": 0}

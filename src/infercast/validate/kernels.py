@@ -19,7 +19,7 @@ from infercast.serve.step import DraftShape, StepShape
 from infercast.validate.compare import Comparison, deployment_of
 from infercast.validate.measured import MeasuredFile, load_document
 
-# To which family a kernel of an engine's profile belongs, told by its name.
+# To which family a kernel of an engine's profile belongs, by its name.
 
 
 OTHER = "other"
@@ -139,7 +139,7 @@ def _steps(profile: Mapping[str, Any], engine: Engine) -> tuple[tuple[ProfiledSt
     if len(listed) < profile["n_annot"]:
         if len(listed) == total:
             total = profile["n_annot"] // 2  # host and GPU each say every step once
-        else:  # other things are named beside steps, each of which chooses tokens once
+        else:  # other things are named besides steps, each of which chooses tokens once
             total = max((kernel["n"] for kernel in profile["kernels"] if CHOOSES in kernel["name"]), default=total)
     return tuple((kind, count * total / sum(kinds.values())) for kind, count in sorted(kinds.items(), key=str))
 

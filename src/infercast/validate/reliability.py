@@ -15,7 +15,7 @@ from infercast.validate.published.compare import PublishedComparison
 
 # Promises held against measured runs: how often what was said to be so likely came true.
 #
-# Of every quantity of a run many promises are made, "TTFT p95 stays below so many times its forecast", each with its
+# Of every quantity of a run many promises are made, "TTFT p95 stays below 1.2 times its forecast", each with its
 # odds. Those of about the same odds form a bucket; of promises that are 90 % sure nine out of ten have to hold.
 
 
@@ -36,7 +36,7 @@ class Promises:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Promises whose odds lie between two tenths."""
+    """Promises with odds between two tenths."""
 
     low: float
     high: float

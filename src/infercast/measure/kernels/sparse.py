@@ -107,7 +107,7 @@ LONGEST_MODEL = 163_840
 """Scores of sequences that decode lie in rows of this length, whatever is in them."""
 TOPK_WORKSPACE = 1 << 20
 COOPERATIVE_ROWS = 32
-"""Up to so many rows several thread blocks search one together."""
+"""Up to this many rows, several thread blocks search one together."""
 SCALE = 0.0417
 
 

@@ -15,7 +15,7 @@ import triton.language as tl
 
 
 LARGEST_GROUP = 16
-"""Query heads of a key-value head are padded to so many: the least that a product takes."""
+"""Query heads of a key-value head are padded to this number: the least that a product takes."""
 PARTS = 8
 
 

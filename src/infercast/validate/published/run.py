@@ -40,7 +40,7 @@ class ServerFlags:
 
 
 NO_FLAGS = ServerFlags({}, "auto", None, expert_parallel=False, moe_backend="auto", eight_bit_experts=False)
-"""Of a run whose server's command is known."""
+"""Of a run with a known server command."""
 
 
 def read_server_flags(text: str, concurrency: int | None, isl: int | None, version: tuple[int, ...]) -> ServerFlags:
@@ -128,7 +128,7 @@ class PublishedRun:
     end_to_end: float | None
     output_tokens_per_second: float | None
     engine: str = "vllm@0.25"
-    """Whose rules stand for the stated version."""
+    """The engine that stands for the stated version."""
     reading: Reading | None = None
     """The flags of the server's command, where the source has it; its words in ``flags`` otherwise."""
     median: bool = False
@@ -142,7 +142,7 @@ class PublishedRun:
     steady: bool = False
     """Whether only the time was measured in which as many requests as may run did, and others waited."""
     stand_for: int = 0
-    """So many requests were sent, of which the first are simulated; 0: all are."""
+    """Requests that were sent, if only the first are simulated; 0: all are."""
     pipeline: int = 1
     instances: int = 1
     """Servers of this kind, each for itself behind a load balancer."""
