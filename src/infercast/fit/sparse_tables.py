@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas
 
+from infercast.bundled import read_data
 from infercast.fit.rows import Rows, read_parquet, rows_of
 from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.load import facts_of
@@ -36,25 +37,9 @@ from infercast.predict.roofline import Predictor
 Array = npt.NDArray[Any]
 
 FOLDER = "sparse-and-recurrent"
-SPARSE_FILES = {
-    name: f"{FOLDER}/{file}.parquet"
-    for name, file in {
-        "index_scores": "glm5_mqa_logits_module",
-        "paged_scores": "dsv4_paged_mqa_logits_module",
-        "top_k": "glm5_topk_module",
-        "compressed_top_k": "dsv4_csa_topk_calib",
-        "mla_attention": "glm5_dsa_attn_module",
-        "hca_attention": "dsv4_hca_attn_module",
-        "hyper_connection": "mhc_module",
-        "encoder_attention": "encoder_attention",
-    }.items()
-}
-SPARSE_FAMILIES = {
-    "paged_scores": "index_scores",
-    "compressed_top_k": "top_k",
-    "mla_attention": "sparse_attention",
-    "hca_attention": "sparse_attention",
-}
+TABLES = read_data("fit.toml")["sparse"]
+SPARSE_FILES = {name: f"{FOLDER}/{file}.parquet" for name, file in TABLES["files"].items()}
+SPARSE_FAMILIES: dict[str, str] = TABLES["families"]
 
 DSA_HEADS, DSA_TOPK = 32, 2048
 """Index heads and chosen tokens of GLM-5, of which all component rows are."""
@@ -212,15 +197,6 @@ KERNELS = {"FLASHINFER": "flashinfer", "MSAImpl": "fmha"}
 """Kernels that are learned apart, by what tables call them."""
 UNPADDED = "FLASHINFER"
 """Its kernels take heads as they are."""
-MODELS = {
-    "deepseek-ai/DeepSeek-V3.2": "deepseek-v3.2",
-    "zai-org/GLM-5": "glm-5",
-    "deepseek-ai/DeepSeek-V4-Flash": "deepseek-v4-flash",
-    "sgl-project/DeepSeek-V4-Flash-FP8": "deepseek-v4-flash",
-    "deepseek-ai/DeepSeek-V4-Pro": "deepseek-v4-pro",
-    "sgl-project/DeepSeek-V4-Pro-FP8": "deepseek-v4-pro",
-    "MiniMaxAI/MiniMax-M3": "minimax-m3",
-}
 HEADS = {"msa": (4, 8, 16, 32, 64)}
 """Heads of a GPU that a model can be split to."""
 HOST_BOUND = 1.3
@@ -307,7 +283,7 @@ def module_calls(kind: str, row: Any, gpu: Gpu, lengths: tuple[Array, Array, Arr
 
 def _module_latent(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
     """DeepSeek sparse attention at the row's heads per GPU, with or without an indexer."""
-    config = read_model(MODELS[row.model])
+    config = read_model(TABLES["models"][row.model])
     mixer = next(stack.mixer for stack in config.stacks if isinstance(stack.mixer, SparseLatentAttention))
     narrow = row.kv_cache_dtype == "fp8"
     is_padded = UNPADDED not in row.kernel_source
@@ -323,7 +299,7 @@ def _module_latent(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
 def _blocks(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
     """Block-sparse attention at the row's heads per GPU."""
     del gpu
-    config = read_model(MODELS[row.model])
+    config = read_model(TABLES["models"][row.model])
     mixer = next(stack.mixer for stack in config.stacks if isinstance(stack.mixer, BlockSparseAttention))
     kv_heads = max(1, mixer.kv_heads * int(row.num_heads) // mixer.heads)
     mixer = replace(mixer, heads=int(row.num_heads), kv_heads=kv_heads, index_heads=kv_heads)
@@ -332,7 +308,7 @@ def _blocks(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
 
 def _compressed(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
     """Compressed attention at the row's heads per GPU; groups of heads are split as heads are."""
-    config = read_model(MODELS[row.model])
+    config = read_model(TABLES["models"][row.model])
     mixers = [stack.mixer for stack in config.stacks if isinstance(stack.mixer, CompressedAttention)]
     mixer = next(each for each in mixers if each.compressor and each.compressor.tokens == row.compress_ratio)
     heads, padding = int(row.num_heads), FLASHMLA_HEADS[gpu.kernels]

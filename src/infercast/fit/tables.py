@@ -8,7 +8,7 @@ be split between fitting and testing: one (n, k) pair, one head layout, one expe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas
 
+from infercast.bundled import read_data
 from infercast.errors import FileFormatError
 from infercast.fit.rows import Array, Rows, in_microseconds, read_checked, read_parquet, rows_of
 from infercast.fit.sparse_tables import MODULE_FILES, SPARSE_FILES, read_module, read_sparse
@@ -107,19 +108,10 @@ def _version_order(version: object) -> list[int]:
 # Published tables of recurrent layers: one file a kind of layer, each with its scans, updates and convolutions.
 #
 # A *group* is one layout of heads, or one width of a convolution: all its lengths and batches are hidden together.
-#
-# Of several versions of an engine the latest is read, and of several engines vLLM's where it has the GPU. Left out are:
-# convolutions over prompts of vLLM 0.22 and of its Kimi branch, which wait for the host (0.2 to 0.8 ms for one token);
-# SGLang 0.5.14 on an H200, where another process shared the memory (twice the tokens take four times as long); SGLang
-# 0.5.9 and 0.5.10, all that there is of an A100: convolutions take the same time whatever the width, and updates move
-# states in fp32 faster than the memory can; rows that verify drafts.
 
 
 RECURRENT_FILES = {kind: f"sparse-and-recurrent/{kind}.parquet" for kind in (GATED_DELTA, KIMI_DELTA, MAMBA2)}
-KIMI, SGLANG = "0.1.dev19262", "0.5.14"
-MOST = ("h100-sxm", "h200-sxm", "b200-sxm", "l40s")
-SHARED = "h200-sxm"
-"""The GPU on which another process used the memory while SGLang 0.5.14 was measured."""
+ALL_GPUS = ("h100-sxm", "h200-sxm", "b200-sxm", "l40s")
 CONVOLUTIONS = 3
 """That a row of Kimi's prompts has: queries, keys and values."""
 
@@ -132,34 +124,11 @@ class Source(NamedTuple):
     version: str
     family: str
     library: str
-    gpus: tuple[str, ...] = MOST
+    gpus: Sequence[str] = ALL_GPUS
 
 
-_HERE = tuple(gpu for gpu in MOST if gpu != SHARED)
-SOURCES: dict[str, tuple[Source, ...]] = {
-    GATED_DELTA: (
-        Source("chunk_gated_delta_rule_flashinfer", "vllm", "0.24.0", "scan", "flashinfer"),
-        Source("chunk_gated_delta_rule_triton", "vllm", "0.24.0", "scan", "triton"),
-        Source("chunk_gated_delta_rule", "vllm", "0.22.0", "scan", "triton"),
-        Source("chunk_gated_delta_rule", "sglang", SGLANG, "scan", "triton", _HERE),
-        Source("fused_recurrent_gated_delta_rule_packed_decode", "vllm", "0.24.0", "state_update", ""),
-        Source("causal_conv1d_fn", "vllm", "0.24.0", "convolution", "triton"),
-        Source("causal_conv1d_update", "vllm", "0.24.0", "convolution", "triton"),
-    ),
-    KIMI_DELTA: (
-        Source("flashkda_fwd", "vllm", KIMI, "scan", "flashkda"),
-        Source("chunk_kda_with_fused_gate", "vllm", KIMI, "scan", "triton"),
-        Source("chunk_kda", "sglang", "0.5.16", "scan", "triton"),
-        Source("fused_recurrent_kda_packed_decode", "vllm", KIMI, "state_update", ""),
-        Source("causal_conv1d_fn_qkv3", "sglang", "0.5.16", "convolution", "triton"),
-        Source("causal_conv1d_update", "vllm", KIMI, "convolution", "kimi"),
-    ),
-    MAMBA2: (
-        Source("mamba_chunk_scan_combined", "trtllm", "1.3.0rc15", "scan", "cute"),
-        Source("causal_conv1d_fn", "trtllm", "1.3.0rc20", "convolution", "cuda"),
-        Source("causal_conv1d_update", "trtllm", "1.3.0rc20", "convolution", "cuda"),
-    ),
-}
+TABLES = read_data("fit.toml")
+SOURCES = {kind: [Source(*source) for source in sources] for kind, sources in TABLES["recurrent"].items()}
 NAMES = {"num_v_heads": "heads", "num_k_heads": "key_heads", "head_k_dim": "key_dim", "head_v_dim": "value_dim"}
 NAMES |= {"nheads": "heads", "n_groups": "key_heads", "d_state": "key_dim", "head_dim": "value_dim"}
 NAMES |= {"chunk_size": "chunk", "batch_size": "batch", "seq_len": "q_len"}
@@ -238,26 +207,9 @@ _MAKERS: dict[str, Callable[[str, Source, pandas.DataFrame], Rows]] = {
 Part = dict[str, Array]
 
 COLLECTIVES = {"alltoall": "all_to_all"}
-# How a table's MoE dtype computes and stores: (activations, weights).
-MOE_FORMATS = {"int4": ("bf16", "int4"), "mxfp4": ("bf16", "mxfp4"), "mxfp4_a8": ("fp8", "mxfp4")}
-
-
-# (hidden, inter, experts, topk) of Nemotron models: with three matrices they would beat the memory's bandwidth.
-UNGATED = {
-    (2688, 1856, 128, 6),
-    (2048, 5120, 512, 22),
-    (1024, 2688, 512, 22),
-    (4096, 2688, 512, 22),
-    (8192, 5120, 512, 22),
-}
-COLUMNS = {
-    "gemm": ("dtype", "m", "n", "k"),
-    "attention_prefill": ("dtype", "kv_dtype", "batch", "q_len", "heads", "kv_heads", "head_dim", "window"),
-    "attention_decode": ("dtype", "kv_dtype", "batch", "kv_len", "heads", "kv_heads", "head_dim", "window"),
-    "moe": ("dtype", "kernel", "routing", "tokens", "hidden", "inter", "topk", "experts", "tp", "ep"),
-    "quantise": ("m", "k"),
-    "collective": ("op", "gpus", "bytes"),
-}
+MOE_FORMATS: dict[str, tuple[str, ...]] = TABLES["moe"]["formats"]
+UNGATED = {tuple(layout) for layout in TABLES["moe"]["ungated"]}
+COLUMNS: dict[str, tuple[str, ...]] = TABLES["columns"]
 
 
 def read_table(path: Path, family: str) -> Iterator[Rows]:
