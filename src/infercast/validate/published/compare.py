@@ -27,7 +27,7 @@ from infercast.models.spec import GREEDY, SORTED, ModelConfig, weight_bytes
 from infercast.predict.roofline import with_older_kernels
 from infercast.serve.record import Served
 from infercast.validate.compare import Comparison, errors_of
-from infercast.validate.published.run import FIRST_V1, V0_BATCHED_TOKENS, PublishedRun
+from infercast.validate.published.run import FIRST_V1, FORMATS, V0_BATCHED_TOKENS, PublishedRun
 
 # What a simulated run is summed up to, as its source did: means or medians, over all of it or while it was full.
 
@@ -295,10 +295,6 @@ def shortened(run: PublishedRun, system: System) -> PublishedRun:
 
 
 # The engine of a published run, as we would set it up.
-
-
-FORMATS = {"bf16": "", "fp16": "", "bfloat16": "", "float16": "", "fp4": "nvfp4"}
-"""Publishers' names of weight formats, where they are not ours; nothing for the checkpoint's own."""
 
 
 def deployment_of(run: PublishedRun, predictor: str = "learned", host: Path | None = None) -> Deployment:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from infercast.bundled import read_data
 from infercast.forecast.command.flags import Reading
 from infercast.serve.workload.request import Workload
 
@@ -92,18 +93,10 @@ def with_arguments(flags: ServerFlags, stated: Mapping[str, Any]) -> ServerFlags
     )
 
 
-GPUS = {
-    "A100-80GB": "a100-sxm",
-    "H100": "h100-sxm",
-    "H200": "h200-sxm",
-    "B200": "b200-sxm",
-    "L40S": "l40s",
-    "RTX4090": "rtx-4090",
-    "RTX5090": "rtx-5090",
-    "RTXA6000": "rtx-a6000",
-    "RTXPRO6000": "rtx-pro-6000-server",
-}
-"""What publishers call a GPU, where it is not one of our names."""
+NAMES = read_data("published.toml")
+"""Names of publishers' tables in our terms."""
+GPUS: dict[str, str] = NAMES["gpus"]
+FORMATS = {name: ours for ours, names in NAMES["formats"].items() for name in names}
 
 
 @dataclass(frozen=True, slots=True)

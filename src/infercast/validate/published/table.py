@@ -13,7 +13,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,15 @@ from infercast.models.library import bundled_config, bundled_name, model_names
 from infercast.serve.workload.request import Request, Workload
 from infercast.units import MILLI
 from infercast.validate.published.load import OPEN, RowReader, read_arguments, read_load, read_workload
-from infercast.validate.published.run import GPUS, NO_FLAGS, PublishedRun, read_server_flags, with_arguments
+from infercast.validate.published.run import (
+    FORMATS,
+    GPUS,
+    NAMES,
+    NO_FLAGS,
+    PublishedRun,
+    read_server_flags,
+    with_arguments,
+)
 
 # What a published row says of its server: flags of the command, layout, engine and version.
 
@@ -38,27 +46,6 @@ COMMAND = "server_cmd"
 """The column that marks a table of collected runs."""
 CLIENT_FLAGS = ("--dataset-name", "--num-prompts", "--max-concurrency", "--random-input-len")
 """Flags of load generators: a command with these starts no server."""
-ENGINES = {
-    "vllm": "vllm",
-    "sglang": "sglang",
-    "dynamo-sglang": "sglang",
-    "mori-sglang": "sglang",
-    "dynamo-vllm": "vllm",
-}
-"""Engines that are modelled, by the names of tables."""
-RELEASED = {
-    "vllm": (
-        ("2024-04", (0, 4)), ("2024-06", (0, 5)), ("2024-09", (0, 6)), ("2025-01", (0, 7)), ("2025-03", (0, 8)),
-        ("2025-05", (0, 9)), ("2025-07", (0, 10)), ("2025-10", (0, 11)), ("2025-12", (0, 12)), ("2026-01", (0, 14)),
-        ("2026-04", (0, 19)), ("2026-06", (0, 22)),
-    ),
-    "sglang": (
-        ("2024-12", (0, 4, 0)), ("2025-05", (0, 4, 6)), ("2025-09", (0, 5, 2)), ("2025-11", (0, 5, 5)),
-        ("2025-12", (0, 5, 6)), ("2026-01", (0, 5, 7)), ("2026-02", (0, 5, 8)), ("2026-03", (0, 5, 9)),
-        ("2026-04", (0, 5, 10)), ("2026-05", (0, 5, 12)),
-    ),
-}  # fmt: skip
-"""From which month on a release was likely run, where only the date of a run is known."""
 LORA_MODULES = re.compile(r"""['"]lora_modules['"]: \[.*?\],?""", re.DOTALL)
 """Adapters and where they lie."""
 BARE_JSON = re.compile(r"([= ])(\{\"[^{}']*\})(?= |$)")
@@ -101,13 +88,13 @@ def _engine(row: RowReader) -> Engine:
         raise row.wrong("was served by a prefill pool and a decode pool, which are not read from tables")
     if "lora_modules" in row.text(COMMAND) or re.search(r"\blora \w", row.text("notes")):
         raise row.wrong("was served with LoRA adapters, which are not read from tables")
-    return measured_engine(ENGINES.get(stated, stated))
+    return measured_engine(NAMES["engines"].get(stated, stated))
 
 
 def check_drafts(row: RowReader) -> None:
     """Raise unless the command says how a run with speculative decoding drafts, in a way that is modelled."""
     stated = row.text("engine").lower()
-    if ENGINES.get(stated, stated) != "vllm":
+    if NAMES["engines"].get(stated, stated) != "vllm":
         raise row.wrong("was served with speculative decoding, which is modelled for vLLM")
     if not re.search(r"--speculative-config[ =]+['\"]?\{", row.text(COMMAND)):
         raise row.wrong("was served with speculative decoding, of which too little is stated")
@@ -218,7 +205,8 @@ def _server_version(row: RowReader, engine: Engine) -> Version:
         row.assume(f"the release of {engine.title} is not known: {engine.name}")
         return ()
     month = "-".join(date.groups())
-    release = next((number for since, number in reversed(RELEASED[engine.family]) if since <= month), None)
+    known: Iterable[tuple[str, Version]] = reversed(NAMES["released"][engine.family])
+    release = next((number for since, number in known if since <= month), None)
     if release is None:
         return ()
     row.assume(f"the release of {engine.title} is not stated: {'.'.join(map(str, release))} by its date {month}")
@@ -302,12 +290,6 @@ def _unit(row: RowReader, tpot: float | None) -> float:
 # Which of our models, GPUs and weight formats a published row means.
 
 
-FORMATS = {
-    "fp8": "fp8", "nvfp4": "nvfp4", "mxfp4": "mxfp4", "fp4": "nvfp4", "awq-int4": "awq", "awq": "awq", "gptq": "gptq",
-    "gptq-int4": "gptq", "int4": "int4", "uint4": "int4", "w4a16": "int4", "int8": "int8", "w8a8": "int8",
-    "bf16": "", "bfloat16": "", "": "", "fp16": "", "float16": "", "half": "", "auto": "", "unset": "",
-}  # fmt: skip
-"""How a checkpoint was quantised, where its own config does not say; nothing for the checkpoint's own format."""
 BLOCKS, IN_BLOCKS = "fp8_block", ("qwen/",)
 """Publishers with a scale for each block of weights in their fp8 checkpoints."""
 SUFFIX = re.compile(
@@ -320,8 +302,6 @@ SPELLINGS = (
     (re.compile(r"^(?:meta-)?llama[ _-]?2[ _-](\d+)b"), r"llama-2-\1b"),
 )
 """``llama3_1-70b-fp8_dyn``, ``Llama 3.1 8B Instruct FP8``."""
-SAME_SHAPE = {"step-3.5-flash": "step-3.7-flash", "deepseek-math-v2": "deepseek-v3.2"}
-"""Models that were trained from another one, or before it, with the same shape."""
 
 
 @cache
@@ -371,7 +351,7 @@ def model_of(row: RowReader) -> tuple[str, str]:
     found = known_model(published)
     short = published.lower().rpartition("/")[2]
     if found is None:
-        found = next((ours for name, ours in SAME_SHAPE.items() if short.startswith(name)), None)
+        found = next((ours for name, ours in NAMES["same_shape"].items() if short.startswith(name)), None)
         if found is None and listed and _looks_alike(published, listed):
             found = listed
         if found is not None:
