@@ -153,12 +153,9 @@ def _burst_lengths(row: RowReader, name: str, count: int, shuffle: np.random.Gen
     mean, length = row.number(f"mean_{name}"), row.whole(name)
     if mean is None and length is None:
         raise row.wrong(f"load {row.text('load')!r} needs the column {name!r} or 'mean_{name}'")
-    return [length] * count if mean is None and length else _chat(row, name, mean or 1.0, count, shuffle)
-
-
-def _chat(row: RowReader, name: str, mean: float, count: int, shuffle: np.random.Generator) -> list[int]:
-    """The same for a context of the row's length."""
-    return chat_lengths(name, mean, count, shuffle, row.whole("max_model_len"))
+    if mean is None and length:
+        return [length] * count
+    return chat_lengths(name, mean or 1.0, count, shuffle, row.whole("max_model_len"))
 
 
 def chat_lengths(
@@ -167,13 +164,26 @@ def chat_lengths(
     """Lengths of chats with the published mean, in random order."""
     spread, shortest, longest = CHATS[name]
     longest = min(longest, (context or 2 * longest) // 2)
+    return log_normal(mean, spread, count, shuffle, shortest, longest)
+
+
+def log_normal(
+    mean: float,
+    spread: float,
+    count: int,
+    shuffle: np.random.Generator,
+    shortest: float = 0.0,
+    longest: float | None = None,
+) -> list[int]:
+    """Lengths of that mean between two ends, evenly spaced in probability and in random order."""
     ranks = np.array([NormalDist().inv_cdf((position + 0.5) / count) for position in range(count)])
-    low, high = math.log(shortest), math.log(longest)
+    longest = longest or MOST_MEANS * mean
+    low, high = math.log(mean) - spread * ranks.max(), min(math.log(mean) - spread * ranks.min(), math.log(longest))
     for _ in range(40):  # halve the range of the median until the lengths have their mean
         middle = (low + high) / 2
         lengths = np.clip(np.exp(middle + spread * ranks), shortest, longest)
         low, high = (middle, high) if lengths.mean() < mean else (low, middle)
-    return [int(length) for length in shuffle.permutation(np.rint(lengths))]
+    return [max(1, int(length)) for length in shuffle.permutation(np.rint(lengths))]
 
 
 def _from_few_prompts(workload: Workload) -> Workload:
@@ -353,18 +363,6 @@ def _natural(
     spreads = LONG_CHATS if stated.startswith(("sharegpt", "random")) else (spread, ANSWERS)
     inputs, outputs = (log_normal(mean, each, count, shuffle) for mean, each in zip(means, spreads, strict=True))
     return inputs, outputs
-
-
-def log_normal(mean: float, spread: float, count: int, shuffle: np.random.Generator) -> list[int]:
-    """``count`` lengths of that mean, none many times as long, evenly spaced in probability and in random order."""
-    ranks = np.array([NormalDist().inv_cdf((position + 0.5) / count) for position in range(count)])
-    shape, longest = np.exp(spread * ranks), MOST_MEANS * mean
-    low, high = mean / shape.max(), mean / shape.min()
-    for _ in range(40):  # halve the range of the median until the lengths have their mean
-        middle = (low + high) / 2
-        lengths = np.minimum(middle * shape, longest)
-        low, high = (middle, high) if lengths.mean() < mean else (low, middle)
-    return [max(1, int(length)) for length in shuffle.permutation(np.rint(lengths))]
 
 
 def _between(count: int, shuffle: np.random.Generator, ends: Sequence[tuple[float, float]]) -> Lengths:
