@@ -122,7 +122,7 @@ def all_rows(tables: Path, sweeps: Path) -> Iterator[Rows]:
         if (tables / name).exists():
             chosen = (rows for rows in read_table(tables / name, family) if not is_left_out(rows))
             # What was timed with other kernels says nothing of the best that one can do.
-            yield from (rows for rows in chosen if rows.beside is None and family_of(rows.op).ceiling.is_known(rows.op))
+            yield from (rows for rows in chosen if rows.other_seconds is None and family_of(rows.op).ceiling.is_known(rows.op))
     for folder in sweep_folders(sweeps):
         yield from read_sweep(folder)
 

@@ -67,7 +67,7 @@ def test_attention_is_what_the_other_kernels_of_a_module_leave(tmp_path):
     path = module(tmp_path, "msa_decode_attention", [0.2, 0.001], **sizes)
     (rows,) = read_table(path, "msa_decode_attention")
     assert isinstance(rows.op, SparseAttention)
-    assert rows.own[0] == pytest.approx(rows.seconds[0] - rows.beside[0])
+    assert rows.own[0] == pytest.approx(rows.seconds[0] - rows.other_seconds[0])
     assert rows.own[1] == pytest.approx(0.05 * rows.seconds[1]), "a module never beats its products"
     assert rows.whole(rows.own)[0] == pytest.approx(rows.seconds[0])
     sample = sample_of(rows)
@@ -82,7 +82,7 @@ def test_a_module_is_the_sum_of_its_kernels(tmp_path):
     (left,) = read_table(path, "msa_decode_attention")
     assert isinstance(whole.op, SparseModule)
     others = whole.op.products + whole.op.small + whole.op.scores + whole.op.choice
-    assert others == pytest.approx(left.beside)
+    assert others == pytest.approx(left.other_seconds)
     assert whole.op.products.min() > 30e-6, "projections of 64 heads"
 
 

@@ -54,12 +54,13 @@ def test_whose_kernels(installed: bool, asked: str | None, chosen: str, monkeypa
     monkeypatch.setattr(engines, "find_spec", lambda name: object() if installed else None)
     monkeypatch.setenv("VLLM_LOGGING_STREAM", "")
     assert engines.choose_engine(asked) == chosen
-    assert engines.use_vllm() == (chosen == "vllm")
+    assert engines._engine.get() == chosen
     if chosen == "torch":
         with pytest.raises(ImportError, match="only vLLM has this kernel"):
-            engines.need_vllm()
+            engines.vllm("_custom_ops")
     else:
-        engines.need_vllm()
+        monkeypatch.setitem(sys.modules, "vllm._custom_ops", SimpleNamespace())
+        engines.vllm("_custom_ops")
 
 
 def test_nvidia_smi_looks_at_the_gpu_that_torch_sees(monkeypatch: pytest.MonkeyPatch) -> None:

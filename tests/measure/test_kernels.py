@@ -22,7 +22,7 @@ FLA, MAMBA = ".model_executor.layers.fla.ops", ".model_executor.layers.mamba.ops
 UTILS = ".v1.attention.backends.utils"
 VLLM += (".model_executor.layers.fla", FLA, f"{FLA}.fused_gdn_prefill_post_conv", f"{FLA}.index", f"{FLA}.kda")
 VLLM += (".model_executor.layers.mamba", MAMBA, f"{MAMBA}.ssd_combined", f"{MAMBA}.mamba_ssm", UTILS)
-VLLM += (f"{MAMBA}.causal_conv1d",)
+VLLM += (f"{MAMBA}.causal_conv1d", ".vllm_flash_attn.flash_attn_interface")
 
 
 @pytest.fixture
@@ -31,6 +31,8 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[MagicMock]:
     fake = MagicMock()
     fake.Tensor = type("Tensor", (), {})
     fake.cuda.get_device_capability.return_value = (9, 0)
+    for shaped in (fake.arange().unsqueeze(), fake.arange().view()):
+        shaped.__lt__ = lambda *_: MagicMock()
     for name, module in {"torch": fake, "torch.nn": fake.nn, "torch.nn.functional": fake.nn.functional}.items():
         monkeypatch.setitem(sys.modules, name, module)
     before = {name: sys.modules.pop(f"infercast.measure.{name}", None) for name in NEEDS_TORCH}

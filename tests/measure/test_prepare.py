@@ -1,8 +1,10 @@
 """Compiling ahead: what needs it, and that it is given up when the time is up."""
 
+import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,9 +54,8 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcess]:
 def test_all_cores_but_one_compile(processes: type[FakeProcess]) -> None:
     prepare.prepare(CASES, "vllm", time.monotonic() + 600)
     assert [command[-1] for command in processes.started] == [str(number) for number in range(7)]
-    assert processes.started[0][:6] == [
-        sys.executable, "-m", "infercast.measure.prepare", "vllm", "elementwise,moe", "7",
-    ]  # fmt: skip
+    program, *module, engine, _, workers, _ = processes.started[0]
+    assert (program, module, engine, workers) == (sys.executable, ["-m", "infercast.measure.prepare"], "vllm", "7")
 
 
 def test_processes_that_take_too_long_are_stopped(processes: type[FakeProcess]) -> None:
@@ -71,7 +72,9 @@ def test_a_short_sweep_or_one_without_such_kernels_starts_at_once(
     assert processes.started == []
 
 
-def test_a_process_launches_its_share_and_goes_on_where_one_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_launches_its_share_and_goes_on_where_one_cannot_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     built: list[Any] = []
 
     class Bench:
@@ -85,5 +88,7 @@ def test_a_process_launches_its_share_and_goes_on_where_one_cannot_run(monkeypat
 
     monkeypatch.setitem(sys.modules, "infercast.measure.kernels", SimpleNamespace(GpuBench=Bench))
     monkeypatch.setattr(engines, "find_spec", lambda name: None)
-    prepare.main("torch", "moe,elementwise", 9, 2)
-    assert built == prepare.compiled_cases(CASES)[2::9]
+    path, cases = tmp_path / "cases.jsonl", prepare.compiled_cases(CASES)
+    path.write_text("\n".join(json.dumps([case.family, case.shape]) for case in cases), encoding="utf-8")
+    prepare.main("torch", str(path), 9, 2)
+    assert [case.key for case in built] == [case.key for case in cases[2::9]]

@@ -39,8 +39,6 @@ STEPS = np.array([0.1, 0.05, 0.05, 0.5])
 
 
 class Point(NamedTuple):
-    """Values of what is looked for."""
-
     host: float = 0.0
     prefill: float = 0.0
     decode: float = 0.0
@@ -163,12 +161,12 @@ WRONG = {
 WRONG_RATE = 0.02
 """What a simulation gets wrong, beyond factors, as standard deviations of logarithms."""
 OTHER_LENGTHS = 3.0
-"""So many times as much where lengths are known by their means alone: lognormal lengths in place of equal ones move the
+"""This factor applies where lengths are known by their means alone: lognormal lengths in place of equal ones move the
 mean TTFT of Llama 3.1 8B by -5, 0 and 21 % at 4, 12 and 24 requests/s, and its mean TPOT by 0, 0 and 6."""
 OF_A_RUN = np.array([0.02, 0.008, 0.004])
 OF_A_RUN_PATH = 0.0005
 """What one run's own factors differ by from another's: three logarithms, and seconds. Like the rest, chosen so that one
-run of a measured deployment tells other rates well (benchmarks/accuracy/calibrate.py); little hangs on any of them."""
+run of a measured deployment predicts other rates (benchmarks/accuracy/calibrate.py); little hangs on any of them."""
 MOST_ROUNDS = 3
 NEAR = 0.25
 """Enough is known when a step is shorter than this share of what stays unknown."""
@@ -325,7 +323,7 @@ def _left_out(replays: Sequence[Replay], prior: Array, tell: Tell) -> list[tuple
 
 
 def _accepting(deployment: Deployment, length: float) -> Deployment:
-    """The deployment whose drafts are accepted as the results say, unless somebody said how often they are."""
+    """The deployment with drafts that are accepted as the results say, unless an acceptance was set."""
     if deployment.drafting is None:
         raise InputError(
             f"the results had {length:.2f} tokens a step by speculative decoding; say how with --speculative-config, "
@@ -340,7 +338,6 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def learned_of(solution: Solution) -> dict[str, Learned]:
-    """Factors with their uncertainty; the path in seconds."""
     point, spreads = solution.point, solution.spreads
     before = np.sqrt(np.diag(solution.before))
     found = {

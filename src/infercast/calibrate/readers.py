@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -46,12 +46,13 @@ from infercast.errors import FileFormatError, InputError
 from infercast.units import MILLI
 
 Array = npt.NDArray[Any]
+UNKNOWN_LENGTHS = "is missing: how long requests were"
 
 
 def _result(
     file: str, kind: str, load: Load, asked: Asked, seen: dict[str, float], rate: float | None, **known: Any
 ) -> Result:
-    """A result whose requests can be replayed; ``rate``: output tokens a second, where the file says."""
+    """A result with requests that can be replayed; ``rate``: output tokens a second, where the file says."""
     made = make_workload(load, asked)
     assumed = (*made.assumptions, *known.pop("assumptions", ()))
     return Result(file, kind, made.workload, with_rate(seen, rate), made.means_only, assumptions=assumed, **known)
@@ -71,19 +72,21 @@ def _latencies(
     return {name: value for ours, each in found for name, value in statistics(each, ours, called, scale(each)).items()}
 
 
+def _summary(values: Values | None, names: tuple[str, str], missing: FileFormatError) -> Lengths:
+    """Lengths by their mean and standard deviation, which have these names, and their ends."""
+    if values is None:
+        raise missing
+    mean, spread = names
+    return Lengths(
+        values.needed(mean, least=1), values.number(spread) or 0.0, values.number("min"), values.number("max")
+    )
+
+
 AIPERF_LATENCIES = {"ttft": "time_to_first_token", "tpot": "inter_token_latency", "e2e": "request_latency"}
 AIPERF_NAMES = {"mean": "avg", "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 USUAL_COUNT = 200
-"""Requests where the file does not say how many there were."""
-
-
-class Stimulus(NamedTuple):
-    """How requests were sent."""
-
-    rate: float | None
-    concurrency: int | None
-    arrival: str = "poisson"
+"""Requests, if the file does not say how many there were."""
 
 
 def read_aiperf(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
@@ -91,18 +94,22 @@ def read_aiperf(path: Path, document: Any, asked: Asked, name: str) -> list[Resu
     seen = _latencies(values, AIPERF_LATENCIES, AIPERF_NAMES, _scale)
     if not seen:
         raise FileFormatError(path, "request_latency says no latency")
-    stimulus = _stimulus(values)
-    if stimulus.rate is None and stimulus.concurrency is None and asked.rate is None and asked.concurrency is None:
+    rate, concurrency, arrival = _stimulus(values)
+    if (rate, concurrency, asked.rate, asked.concurrency) == (None,) * 4:
         raise FileFormatError(
             path, "input_config says no concurrency and no request_rate; give --concurrency or --rate"
         )
+    lengths = [values.part(f"{each}_sequence_length") for each in ("input", "output")]
+    inputs, outputs = (_summary(each, ("avg", "std"), each.wrong("avg", "is missing")) for each in lengths)
+    requests = values.maybe("request_count")
+    count = None if requests is None else requests.count("avg", least=1)
     load = Load(
-        count=_count(values, values.maybe("request_count")),
-        inputs=_aiperf_lengths(values, "input_sequence_length"),
-        outputs=_aiperf_lengths(values, "output_sequence_length"),
-        rate=stimulus.rate,
-        arrival=stimulus.arrival,
-        concurrency=stimulus.concurrency,
+        count=count or values.part("request_latency").count("count", least=1) or USUAL_COUNT,
+        inputs=inputs,
+        outputs=outputs,
+        rate=rate,
+        arrival=arrival,
+        concurrency=concurrency,
         served_rate=_number(values, "request_throughput", "avg"),
     )
     kind = "AIPerf" if "aiperf_version" in document or "schema_version" in document else "GenAI-Perf"
@@ -116,22 +123,8 @@ def _scale(metric: Values) -> float:
     return SECONDS[unit]
 
 
-def _count(values: Values, requests: Values | None) -> int:
-    if requests is not None and (count := requests.count("avg", least=1)) is not None:
-        return count
-    latency = values.part("request_latency").count("count", least=1)
-    return latency or USUAL_COUNT
-
-
-def _aiperf_lengths(values: Values, name: str) -> Lengths:
-    metric = values.part(name)
-    return Lengths(
-        metric.needed("avg", least=1), metric.number("std") or 0.0, metric.number("min"), metric.number("max")
-    )
-
-
-def _stimulus(values: Values) -> Stimulus:
-    """Older releases have a place for the load, newer ones phases of which the last but any warm-up counts."""
+def _stimulus(values: Values) -> tuple[float | None, int | None, str]:
+    """Rate, concurrency and kind of arrival: of the last phase but a warm-up, or where older releases have them."""
     config = values.part("input_config")
     places = [config.maybe("loadgen"), config]
     if (analyzer := config.maybe("perf_analyzer")) is not None:
@@ -148,57 +141,73 @@ def _stimulus(values: Values) -> Stimulus:
         concurrency = place.count("concurrency", least=1)
         if rate is not None or concurrency is not None:
             mode = str(place.holder.get("request_rate_mode") or place.holder.get("type") or "poisson")
-            return Stimulus(rate, concurrency, "constant" if mode == "constant" else "poisson")
-    return Stimulus(None, None)
+            return rate, concurrency, "constant" if mode == "constant" else "poisson"
+    return None, None, "poisson"
 
 
 BENCH_SERVE = "vllm bench serve"
 BENCH_SERVE_LATENCIES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
-"""Ours, and theirs."""
-
-
-def _completed(values: Values) -> int:
-    completed = values.count("completed") or 0
-    if completed < 1:
-        raise FileFormatError(values.path, f"{values.named('completed')} is {completed}: no request was answered")
-    return completed
 
 
 def read_bench_serve(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
     values = Values(path, document, "" if name == path.name else name.removeprefix(f"{path.name} "))
-    completed, detailed = _completed(values), read_lists(values)
-    inputs, outputs = (
-        (Lengths(values.needed(f"total_{each}_tokens", least=1) / completed) for each in ("input", "output"))
-        if detailed is None
-        else detailed[:2]
-    )
+    if values.word("ramp_up_strategy"):
+        raise FileFormatError(path, "ramp_up_strategy: a rate that grows is not replayed; give runs at one rate each")
+    burstiness = values.number("burstiness", least=1e-3, most=1e6) or 1.0
+    sent = {"arrival": "poisson" if burstiness == 1.0 else "gamma", "burstiness": burstiness}
+    failed = values.count("failed")
+    known = {
+        "model": values.word("model_id"),
+        "acceptance_length": values.number("spec_decode_acceptance_length", least=1, most=1e3),
+        "assumptions": (f"{failed:,} requests that failed are left out",) if failed else (),
+    }
+    return _read_serving(values, asked, name, BENCH_SERVE, BENCH_SERVE_LATENCIES, sent, known)
+
+
+def _read_serving(
+    values: Values,
+    asked: Asked,
+    name: str,
+    kind: str,
+    latencies: dict[str, str],
+    sent: dict[str, Any],
+    known: dict[str, Any],
+) -> list[Result]:
+    """A result of vLLM's benchmark or SGLang's, which was made from it."""
+    completed = values.count("completed") or 0
+    if completed < 1:
+        raise FileFormatError(values.path, f"{values.named('completed')} is {completed}: no request was answered")
+    detailed = read_lists(values)
+    if detailed is None:
+        inputs, outputs = (_mean_length(values, each, completed) for each in ("input", "output"))
+    else:
+        inputs, outputs = detailed[:2]
     load = Load(
         count=completed,
         inputs=inputs,
         outputs=outputs,
         rate=read_rate(values),
-        arrival="poisson" if values.number("burstiness") in (None, 1.0) else "gamma",
-        burstiness=values.number("burstiness", least=1e-3, most=1e6) or 1.0,
         concurrency=values.count("max_concurrency", least=1),
-        arrivals=None if detailed is None else detailed[4],
+        arrivals=detailed[4] if detailed is not None and kind == BENCH_SERVE else None,
         served_rate=values.number("request_throughput"),
+        **sent,
     )
-    if values.word("ramp_up_strategy"):
-        raise FileFormatError(path, "ramp_up_strategy: a rate that grows is not replayed; give runs at one rate each")
-    failed = values.count("failed")
-    return [
-        _result(
-            name,
-            f"{BENCH_SERVE}{'' if detailed is None else ', detailed'}",
-            load,
-            asked,
-            seen_in_fields(values, BENCH_SERVE_LATENCIES) if detailed is None else seen_in_lists(detailed),
-            values.number("output_throughput"),
-            model=values.word("model_id"),
-            acceptance_length=values.number("spec_decode_acceptance_length", least=1, most=1e3),
-            assumptions=(f"{failed:,} requests that failed are left out",) if failed else (),
-        )
-    ]
+    seen = seen_in_fields(values, latencies) if detailed is None else seen_in_lists(detailed)
+    title = kind if detailed is None else f"{kind}, detailed"
+    return [_result(name, title, load, asked, seen, values.number("output_throughput"), **known)]
+
+
+EVENLY = ("random", "random-ids")
+"""SGLang's datasets of lengths that are drawn evenly from a share of the longest to the longest."""
+
+
+def _mean_length(values: Values, what: str, completed: int) -> Any:
+    """From what was drawn evenly, or from the mean."""
+    mean = values.needed(f"total_{what}_tokens", least=1) / completed
+    ratio, most = values.number("random_range_ratio", most=1.0), values.count(f"random_{what}_len", least=1)
+    if values.word("dataset_name") in EVENLY and most is not None and ratio is not None and ratio < 1:
+        return f"uniform:{max(1, round(ratio * most))}:{most}"
+    return Lengths(mean)
 
 
 def read_rate(values: Values) -> float | None:
@@ -312,7 +321,10 @@ def _guidellm_benchmark(values: Values, asked: Asked) -> Result:
                 if (ranks := summary.maybe("percentiles")) is not None:
                     seen |= statistics(ranks, ours, {name: name for name in ("p90", "p95", "p99")}, scale)
         inputs_of, outputs_of = (
-            _guidellm_lengths(metrics, name) for name in ("prompt_token_count", "output_token_count")
+            _summary(
+                _successful(metrics, each), ("mean", "std_dev"), metrics.wrong(each, "is missing: request lengths")
+            )
+            for each in ("prompt_token_count", "output_token_count")
         )
         totals = metrics.part("request_totals").count("successful") or 0
         load = Load(totals, inputs_of, outputs_of, rate, kind, concurrency=concurrency)
@@ -347,15 +359,6 @@ def _strategy(values: Values) -> tuple[str, float | None, int | None]:
 def _successful(metrics: Values, name: str) -> Values | None:
     found = metrics.maybe(name)
     return None if found is None else found.maybe("successful")
-
-
-def _guidellm_lengths(metrics: Values, name: str) -> Lengths:
-    summary = _successful(metrics, name)
-    if summary is None:
-        raise metrics.wrong(name, "is missing: how long requests were")
-    numbers = (summary.number(each) for each in ("std_dev", "min", "max"))
-    spread, low, high = numbers
-    return Lengths(summary.needed("mean", least=1), spread or 0.0, low, high)
 
 
 NEEDED = ("request_start_time", "prompt_tokens", "output_tokens", "time_to_first_token_ms", "request_latency")
@@ -526,7 +529,7 @@ def _inference_perf_lengths(successes: Values, names: tuple[str, str]) -> Length
             mean = found.needed("mean", least=1)
             spread = 0.0 if low is None or high is None or middle is None else (high - low) / 4
             return Lengths(mean, spread, low, high)
-    raise successes.wrong(names[0], "is missing: how long requests were")
+    raise successes.wrong(names[0], UNKNOWN_LENGTHS)
 
 
 def _hits(successes: Values) -> float | None:
@@ -539,59 +542,22 @@ def _hits(successes: Values) -> float | None:
 
 SGLANG_SERVING = "SGLang bench_serving"
 SGLANG_LATENCIES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2e_latency"}
-EVENLY = ("random", "random-ids")
-"""Datasets whose lengths are drawn evenly from a share of the longest to the longest."""
 
 
 def read_sglang_serving(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
     values = Values(path, document, name.removeprefix(path.name).strip())
-    completed = _completed(values)
     if values.holder.get("request_rate") == "trace":
         raise FileFormatError(path, "request_rate is trace: give the trace itself to `infercast simulate --trace`")
-    detailed = read_lists(values)
-    inputs, outputs = (
-        (
-            _sglang_lengths(values, f"random_{each}_len", f"total_{each}_tokens", completed)
-            for each in ("input", "output")
-        )
-        if detailed is None
-        else detailed[:2]
-    )
-    report = values.maybe("cache_report")
+    report, server = values.maybe("cache_report"), values.maybe("server_info")
     hits = None if report is None else report.number("cache_hit_rate_pct", most=100)
-    load = Load(
-        count=completed,
-        inputs=inputs,
-        outputs=outputs,
-        rate=read_rate(values),
-        concurrency=values.count("max_concurrency", least=1),
-        served_rate=values.number("request_throughput"),
-        prefix_hit_rate=None if hits is None else hits / 100,
-    )
+    hit_rate = {"prefix_hit_rate": None if hits is None else hits / 100}
     accepted = values.number("accept_length", most=1e3)
-    server = values.maybe("server_info")
-    return [
-        _result(
-            name,
-            f"{SGLANG_SERVING}{'' if detailed is None else ', detailed'}",
-            load,
-            asked,
-            seen_in_fields(values, SGLANG_LATENCIES) if detailed is None else seen_in_lists(detailed),
-            values.number("output_throughput"),
-            model=None if server is None else server.word("model_path"),
-            acceptance_length=accepted if accepted and accepted > 1 else None,
-            prefix_hit_rate=load.prefix_hit_rate,
-        )
-    ]
-
-
-def _sglang_lengths(values: Values, longest: str, total: str, completed: int) -> Lengths | str:
-    """From what was drawn evenly, or from the mean."""
-    mean = values.needed(total, least=1) / completed
-    ratio, most = values.number("random_range_ratio", most=1.0), values.count(longest, least=1)
-    if values.word("dataset_name") in EVENLY and most is not None and ratio is not None and ratio < 1:
-        return f"uniform:{max(1, round(ratio * most))}:{most}"
-    return Lengths(mean)
+    known = {
+        "model": None if server is None else server.word("model_path"),
+        "acceptance_length": accepted if accepted and accepted > 1 else None,
+        **hit_rate,
+    }
+    return _read_serving(values, asked, name, SGLANG_SERVING, SGLANG_LATENCIES, hit_rate, known)
 
 
 KNOWN = (
@@ -599,7 +565,6 @@ KNOWN = (
     "inference-perf, and a snapshot of vLLM's /metrics"
 )
 MOST_FILES = 200
-"""In a folder."""
 
 
 def read_results(paths: Iterable[Path], asked: Asked | None = None) -> list[Result]:

@@ -31,12 +31,12 @@ class Result:
 
     file: str
     kind: str
-    """Whose format it is, for people."""
+    """Name of its format, for people."""
     workload: Workload
     seen: Mapping[str, float]
     """Seconds by name (``ttft_p50``, ``tpot_mean``, ...), and output tokens a second."""
     means_only: bool = False
-    """Whether only means can be told, since lengths are known by their means alone."""
+    """Whether only means can be compared, since lengths are known by their means alone."""
     model: str | None = None
     server_side: bool = False
     """Whether times are the engine's own, without its API server and the network."""
@@ -75,7 +75,6 @@ class Lengths(NamedTuple):
 
     mean: float
     spread: float = 0.0
-    """Standard deviation."""
     minimum: float | None = None
     maximum: float | None = None
 
@@ -91,8 +90,6 @@ class Lengths(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a file says was sent."""
-
     count: int
     inputs: Array | Lengths | str
     outputs: Array | Lengths | str
@@ -109,13 +106,10 @@ class Load:
 
 
 class Made(NamedTuple):
-    """The requests to replay."""
-
     workload: Workload
     assumptions: tuple[str, ...]
-    """What had to be taken for granted."""
     means_only: bool
-    """Whether lengths are known by their means alone, so that no percentile can be told."""
+    """Whether lengths are known by their means alone, so that no percentile can be compared."""
 
 
 def make_workload(load: Load, asked: Asked) -> Made:
@@ -242,7 +236,7 @@ def parse_json(path: Path, text: str, line: int | None = None) -> Any:
 
 
 class Values:
-    """An object of a file, whose values are asked for by name."""
+    """An object of a file, with values that are read by name."""
 
     def __init__(self, path: Path, holder: Any, place: str = "") -> None:
         if not isinstance(holder, dict):
@@ -299,7 +293,6 @@ class Values:
 
 
 def summed_up(latency: str, values: Array) -> dict[str, float]:
-    """Mean and percentiles of seconds, by their names."""
     if not values.size:
         return {}
     found = dict(zip(NAMES, percentiles(values).values, strict=True))

@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 
 DATE = "19700101-000000"
 BACKEND = "openai"
-"""What the benchmark takes an engine for unless told otherwise."""
+"""The benchmark's default engine."""
 
 
 def result_name(forecast: Forecast) -> str:

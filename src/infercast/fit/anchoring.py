@@ -102,7 +102,6 @@ def _is_another(op: Op, gpu: Gpu, profile: KernelProfile) -> bool:
 
 
 def _of_table(rows: Rows, gpu: Gpu, artifact: Artifact, profile: KernelProfile) -> tuple[tuple[str, str], _Points]:
-    """A table's rows, under its conditions."""
     family, _, _, variant = key_of(rows)
     predictor = Learned(artifact, profile.preferring(rows.engine), as_tabled=True)
     choice = predictor.choose(rows.op, gpu, (variant,))
@@ -112,7 +111,6 @@ def _of_table(rows: Rows, gpu: Gpu, artifact: Artifact, profile: KernelProfile) 
 
 
 def _of_sweep(rows: Rows, gpu: Gpu, predictor: Learned, profile: KernelProfile) -> tuple[tuple[str, str], _Points]:
-    """Rows of `infercast measure`."""
     family, _, _, variant = key_of(rows)
     record = FAMILIES[family_of_rows(rows)]
     choice = predictor.choose(rows.op, gpu)

@@ -25,17 +25,15 @@ from infercast.predict.learned import Learned
 Array = npt.NDArray[Any]
 
 FEW_ROWS = 1000
-"""A fifth of fewer rows is too few to tell: every fifth is hidden in turn."""
+"""A fifth of fewer rows is too few to judge: every fifth is hidden in turn."""
 FEW_GROUPS = {"sparse_attention": 200, "sparse_module": 200}
-"""The same of groups, in families whose tables have few layouts."""
+"""The same of groups, in families with few layouts."""
 SERVED = 512
-"""GEMM rows with n and k of at least this are the ones that models are made of; they are reported beside the rest."""
+"""GEMM rows with n and k of at least this are the ones that models are made of; they are also reported apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Predictions for some rows of one GPU, family and dtype."""
-
     family: str
     gpu: str
     dtype: str

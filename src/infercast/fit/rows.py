@@ -22,7 +22,7 @@ from infercast.predict.roofline import Roofline
 Array = npt.NDArray[Any]
 
 LEFT_OUT = ("trtllm",)
-"""Engines whose kernels nobody here estimates, but for families of which nobody else has any."""
+"""Engines without estimates, except for families that no other engine has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +40,21 @@ class Rows:
     op: Op
     seconds: Array
     index: Array
-    """Row numbers in the file."""
-    beside: Array | None = None
+    other_seconds: Array | None = None
     """Seconds of other kernels that were timed together with it, as they are estimated; None: of none."""
 
     @property
     def own(self) -> Array:
         """Seconds that are left for the kernel itself, never less than a small part of all."""
-        return self.seconds if self.beside is None else np.maximum(self.seconds - self.beside, LEAST * self.seconds)
+        return (
+            self.seconds
+            if self.other_seconds is None
+            else np.maximum(self.seconds - self.other_seconds, LEAST * self.seconds)
+        )
 
     def whole(self, own: Array) -> Array:
         """Seconds of everything that was timed, where the kernel itself takes ``own``."""
-        return own if self.beside is None else own + self.beside
+        return own if self.other_seconds is None else own + self.other_seconds
 
 
 def rows_of(
@@ -64,7 +67,7 @@ def rows_of(
     *,
     engine: str = "",
     time: tuple[str, float] = ("latency_us", 1e-6),
-    beside: Array | None = None,
+    other_seconds: Array | None = None,
 ) -> Rows:
     """Rows of a table that are one operator: ``time`` is a column and its unit, a ``group`` may be that of all rows."""
     seconds = np.asarray(part[time[0]]) * time[1]
@@ -78,7 +81,7 @@ def rows_of(
         op=op,
         seconds=seconds,
         index=np.asarray(part["index"]),
-        beside=beside,
+        other_seconds=other_seconds,
     )
 
 
@@ -98,7 +101,7 @@ AT_MOST = {"kv_heads": "heads", "topk": "experts", "ep": "experts", "tp": "inter
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "all_to_all")
 ROUTINGS = re.compile(r"uniform|balanced|power_law_\d+(\.\d+)?")
 TOO_FAST, TOO_SLOW = 30.0, 300.0
-"""No kernel beats the roofline so many times (a warm cache is worth three), and no GPU's median kernel is so much
+"""No kernel beats the roofline by this factor (a warm cache is worth three), and no GPU's median kernel is so much
 slower (fivefold is usual): what does is in another unit."""
 
 
@@ -116,7 +119,7 @@ def read_parquet(path: Path, columns: Iterable[str], hint: str = "") -> pandas.D
 
 
 def read_checked(path: Path, columns: tuple[str, ...], extra_dtypes: Iterable[str] = ()) -> pandas.DataFrame:
-    """A parquet file as a table whose names are known and whose numbers can be sizes and latencies."""
+    """A parquet file as a table of known names and of numbers that can be sizes and latencies."""
     needed = ("gpu", "engine", "latency_us", *columns)
     table = read_parquet(path, needed, f"; it needs {', '.join(needed)}")
     if table.empty:
@@ -124,7 +127,7 @@ def read_checked(path: Path, columns: tuple[str, ...], extra_dtypes: Iterable[st
     for name in NAMES:
         if name in table:
             table[name] = _names(path, table[name], needed=name in ("gpu", "engine", *columns))
-    if "dtype" in columns:  # engines that nobody here estimates have formats that nobody else has
+    if "dtype" in columns:  # engines without estimates have formats of their own
         table = table[~table.engine.isin(LEFT_OUT)].reset_index(drop=True)
     for name in columns:
         if name not in NAMES:
@@ -139,7 +142,6 @@ def read_checked(path: Path, columns: tuple[str, ...], extra_dtypes: Iterable[st
 
 
 def _names(path: Path, column: pandas.Series, *, needed: bool) -> pandas.Series:
-    """Text, whatever it was stored as."""
     if needed:
         _refuse(path, str(column.name), column.to_numpy(), column.isna().to_numpy(), "must be a name")
     return column.astype(object).where(column.notna(), "").astype(str)
@@ -152,7 +154,6 @@ def _numbers(path: Path, column: pandas.Series) -> Array:
 
 
 def _sizes(path: Path, column: pandas.Series) -> pandas.Series:
-    """Whole numbers that can be sizes."""
     values = _numbers(path, column)
     least = 0 if column.name in MAY_BE_ZERO else 1
     wrong = ~((values >= least) & (values <= LARGEST) & (values == np.floor(values)))
@@ -161,7 +162,6 @@ def _sizes(path: Path, column: pandas.Series) -> pandas.Series:
 
 
 def _check_known(path: Path, table: pandas.DataFrame, columns: tuple[str, ...], dtypes: set[str]) -> None:
-    """GPUs, formats, collectives and routings that are known."""
     for name in table.gpu.unique():
         try:
             load_gpu(name)

@@ -28,7 +28,7 @@ from infercast.predict.kernels import base_seconds
 #
 # FlashInfer's CUTLASS experts in fp8 take three to five times their physics on H100 and H200 in vLLM's tables, where
 # TensorRT-LLM's tables have the same kernels at 0.95 of it. The rule needs no names: a whole group of rows (one layout
-# of experts under one routing, one pair of sizes of a product) whose median takes more than twice the physics is left
+# of experts under one routing, one pair of sizes of a product) with a median of more than twice the physics is left
 # out of models for other GPUs. A GPU's own model keeps it: there it is what was measured.
 #
 # Where the host launched kernels one by one, a table has a floor that no kernel has: vLLM's products in fp8 by blocks
@@ -42,7 +42,7 @@ Array = npt.NDArray[Any]
 CHECKED_FAMILIES = ("moe", "gemm")
 TWICE = float(np.log(2.0))
 FLOOR, NEAR, HOST = 0.05, 1.25, float(np.log(8.0))
-"""Share of the shortest rows that tells the floor of a table, how many times it a kernel must take to show beside the
+"""Share of the shortest rows that gives the floor of a table, how many times it a kernel must take to show above the
 host, and log(measured / physics) of the rows at the floor from which on it is the host's."""
 
 
@@ -75,7 +75,7 @@ def is_usual(family: str, residual: Array, group: Array) -> Array:
 
 FAMILY_OF_TABLE = {"quantise": "memory_bound", **SPARSE_FAMILIES, **MODULE_FAMILIES}
 ALL_ENGINES = ("scan", "convolution")
-"""Families whose readers choose among all engines: of some of their kernels one alone has any."""
+"""Families with readers that choose among all engines: some of their kernels exist in one alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,6 @@ class Sample:
     weight: Array
     """How much of what was timed the kernel is: less than 1 where others were timed with it."""
     seconds: Array
-    """What was timed."""
 
     def part(self, chosen: Array) -> Sample:
         return Sample(*(getattr(self, name)[chosen] for name in self.__slots__))
@@ -133,7 +132,7 @@ def sweep_samples(folder: Path, families: Sequence[str] | None = None) -> dict[K
 
 
 def family_of_rows(rows: Rows) -> str:
-    """The family whose kernels these rows are of: prompts of one token are run by those that decode."""
+    """The family of these rows' kernels: prompts of one token run on decode kernels."""
     if isinstance(rows.op, Attention) and rows.engine != SWEEP:
         return family_of(rows.op).name
     return FAMILY_OF_TABLE.get(rows.family, rows.family)
@@ -154,12 +153,11 @@ def key_of(rows: Rows) -> Key:
 
 
 def is_left_out(rows: Rows) -> bool:
-    """Whether nobody here estimates such kernels."""
+    """Whether such kernels are not estimated."""
     return rows.engine in LEFT_OUT and rows.family not in ALL_ENGINES
 
 
 def sample_of(rows: Rows) -> Sample:
-    """Physics and features of measured rows."""
     family = FAMILIES[family_of_rows(rows)]
     physics = family.physics(rows.op, load_gpu(rows.gpu), swept=rows.engine == SWEEP)
     base = base_seconds(family.name, rows.engine, physics)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas
 
+from infercast.bundled import read_data
 from infercast.fit.rows import Rows, read_parquet, rows_of
 from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.load import facts_of
@@ -42,27 +43,9 @@ from infercast.predict.roofline import Predictor
 Array = npt.NDArray[Any]
 
 FOLDER = "sparse-and-recurrent"
-SPARSE_FILES = {
-    name: f"{FOLDER}/{file}.parquet"
-    for name, file in {
-        "index_scores": "glm5_mqa_logits_module",
-        "paged_scores": "dsv4_paged_mqa_logits_module",
-        "top_k": "glm5_topk_module",
-        "compressed_top_k": "dsv4_csa_topk_calib",
-        "mla_attention": "glm5_dsa_attn_module",
-        "hca_attention": "dsv4_hca_attn_module",
-        "hyper_connection": "mhc_module",
-        "encoder_attention": "encoder_attention",
-    }.items()
-}
-"""Of each table, its file."""
-SPARSE_FAMILIES = {
-    "paged_scores": "index_scores",
-    "compressed_top_k": "top_k",
-    "mla_attention": "sparse_attention",
-    "hca_attention": "sparse_attention",
-}
-"""Families of the tables that have another name."""
+TABLES = read_data("fit.toml")["sparse"]
+SPARSE_FILES = {name: f"{FOLDER}/{file}.parquet" for name, file in TABLES["files"].items()}
+SPARSE_FAMILIES: dict[str, str] = TABLES["families"]
 
 DSA_HEADS, DSA_TOPK = 32, 2048
 """Index heads and chosen tokens of GLM-5, of which all component rows are."""
@@ -99,7 +82,7 @@ def batch_groups(part: pandas.DataFrame) -> Array:
 
 
 def padded_heads(heads: int, gpu: str) -> int:
-    """Heads that FlashMLA computes in place of so many."""
+    """Heads that FlashMLA computes, which takes multiples."""
     multiple = 128 if load_gpu(gpu).kernels == "blackwell" else 64
     return -(-heads // multiple) * multiple
 
@@ -219,16 +202,7 @@ FLASHMLA_HEADS = {"hopper": 64, "blackwell": 128}
 KERNELS = {"FLASHINFER": "flashinfer", "MSAImpl": "fmha"}
 """Kernels that are learned apart, by what tables call them."""
 UNPADDED = "FLASHINFER"
-"""Whose kernels take heads as they are."""
-MODELS = {
-    "deepseek-ai/DeepSeek-V3.2": "deepseek-v3.2",
-    "zai-org/GLM-5": "glm-5",
-    "deepseek-ai/DeepSeek-V4-Flash": "deepseek-v4-flash",
-    "sgl-project/DeepSeek-V4-Flash-FP8": "deepseek-v4-flash",
-    "deepseek-ai/DeepSeek-V4-Pro": "deepseek-v4-pro",
-    "sgl-project/DeepSeek-V4-Pro-FP8": "deepseek-v4-pro",
-    "MiniMaxAI/MiniMax-M3": "minimax-m3",
-}
+"""Its kernels take heads as they are."""
 HEADS = {"msa": (4, 8, 16, 32, 64)}
 """Heads of a GPU that a model can be split to."""
 HOST_BOUND = 1.3
@@ -260,7 +234,6 @@ def read_module(path: Path, name: str) -> Iterator[Rows]:
 
 
 def _whole(part: pandas.DataFrame, name: str, calls: list[Call], seconds: dict[str, Array]) -> Rows:
-    """The module as one operator."""
     kind, phase, _ = name.split("_")
     first = part.iloc[0]
     sums: dict[str, Any] = {each: np.zeros(len(part)) for each in PARTS}
@@ -278,12 +251,12 @@ def _whole(part: pandas.DataFrame, name: str, calls: list[Call], seconds: dict[s
 
 
 def _left(part: pandas.DataFrame, name: str, calls: list[Call], seconds: dict[str, Array]) -> Rows:
-    """Attention, with what all other kernels take beside it."""
+    """Attention, with the seconds of all other kernels."""
     first = part.iloc[0]
     attention = next(call for call in calls if isinstance(call.op, SparseAttention))
-    beside = np.sum([seconds[call.name] for call in calls if call is not attention], axis=0)
+    other_seconds = np.sum([seconds[call.name] for call in calls if call is not attention], axis=0)
     kernel = _variant(name, attention.op) + _kernel(part)
-    return _rows(part, name, FORMATS[first.gemm_type], attention.op, _group(part), kernel, beside=beside)
+    return _rows(part, name, FORMATS[first.gemm_type], attention.op, _group(part), kernel, other_seconds=other_seconds)
 
 
 def _variant(name: str, op: Any) -> str:
@@ -293,12 +266,11 @@ def _variant(name: str, op: Any) -> str:
 
 
 def _kernel(part: pandas.DataFrame) -> str:
-    """Whose kernel it is, where it is not the usual one."""
+    """The library of the kernel, if it is not the usual one."""
     return next((f" {name}" for word, name in KERNELS.items() if word in part.kernel_source.iloc[0]), "")
 
 
 def _group(part: pandas.DataFrame) -> str:
-    """One model at one number of heads."""
     return f"{part.model.iloc[0]}|{part.num_heads.iloc[0]}"
 
 
@@ -316,8 +288,8 @@ def module_calls(kind: str, row: Any, gpu: Gpu, lengths: tuple[Array, Array, Arr
 
 
 def _module_latent(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
-    """DeepSeek sparse attention at so many heads a GPU, with or without an indexer."""
-    config = read_model(MODELS[row.model])
+    """DeepSeek sparse attention at the row's heads per GPU, with or without an indexer."""
+    config = read_model(TABLES["models"][row.model])
     mixer = next(stack.mixer for stack in config.stacks if isinstance(stack.mixer, SparseLatentAttention))
     narrow = row.kv_cache_dtype == "fp8"
     is_padded = UNPADDED not in row.kernel_source
@@ -331,9 +303,9 @@ def _module_latent(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
 
 
 def _blocks(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
-    """Block-sparse attention at so many heads a GPU."""
+    """Block-sparse attention at the row's heads per GPU."""
     del gpu
-    config = read_model(MODELS[row.model])
+    config = read_model(TABLES["models"][row.model])
     mixer = next(stack.mixer for stack in config.stacks if isinstance(stack.mixer, BlockSparseAttention))
     kv_heads = max(1, mixer.kv_heads * int(row.num_heads) // mixer.heads)
     mixer = replace(mixer, heads=int(row.num_heads), kv_heads=kv_heads, index_heads=kv_heads)
@@ -341,8 +313,8 @@ def _blocks(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
 
 
 def _compressed(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
-    """Compressed attention at so many heads a GPU; groups of heads are split as heads are."""
-    config = read_model(MODELS[row.model])
+    """Compressed attention at the row's heads per GPU; groups of heads are split as heads are."""
+    config = read_model(TABLES["models"][row.model])
     mixers = [stack.mixer for stack in config.stacks if isinstance(stack.mixer, CompressedAttention)]
     mixer = next(each for each in mixers if each.compressor and each.compressor.tokens == row.compress_ratio)
     heads, padding = int(row.num_heads), FLASHMLA_HEADS[gpu.kernels]

@@ -82,8 +82,8 @@ def _blocks(
     elif op == "msa_choice":
         yield _sparse_rows(part, "top_k", choice, f"{BLOCK_CHOICE} {phase}")
     elif op == "msa_decode_choice":
-        beside = np.ravel(TOP_K.physics(choice, load_gpu(part.gpu.iloc[0]), swept=True).seconds)
-        yield _sparse_rows(part, "index_scores", scores, f"bf16 {phase}", beside)
+        other_seconds = np.ravel(TOP_K.physics(choice, load_gpu(part.gpu.iloc[0]), swept=True).seconds)
+        yield _sparse_rows(part, "index_scores", scores, f"bf16 {phase}", other_seconds)
     else:
         attention = SparseAttention(
             *lengths,
@@ -100,10 +100,10 @@ def _blocks(
         yield _sparse_rows(part, "sparse_attention", attention, f"msa {phase}")
 
 
-def _sparse_rows(part: pandas.DataFrame, family: str, op: Any, kernel: str, beside: Array | None = None) -> Rows:
+def _sparse_rows(part: pandas.DataFrame, family: str, op: Any, kernel: str, other_seconds: Array | None = None) -> Rows:
     layout = f"{part.heads.iloc[0]}|{part.kv_heads.iloc[0]}|{part.topk.iloc[0]}"
     group = np.array([f"{layout}|{batch}" for batch in part.batch])
-    return _rows(part, family, part.kv_dtype.iloc[0], op, group, kernel, beside=beside)
+    return _rows(part, family, part.kv_dtype.iloc[0], op, group, kernel, other_seconds=other_seconds)
 
 
 PUBLISHED: dict[str, tuple[str, ...]] = {"elementwise": ("quantise",)}

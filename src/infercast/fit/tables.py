@@ -8,7 +8,7 @@ be split between fitting and testing: one (n, k) pair, one head layout, one expe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas
 
+from infercast.bundled import read_data
 from infercast.errors import FileFormatError
 from infercast.fit.rows import Array, Rows, in_microseconds, read_checked, read_parquet, rows_of
 from infercast.fit.sparse_tables import MODULE_FILES, SPARSE_FILES, read_module, read_sparse
@@ -26,7 +27,7 @@ from infercast.ops.recurrent import GATED_DELTA, KIMI_DELTA, MAMBA2
 from infercast.predict.families.moe import WHOLE
 from infercast.predict.identity import expert_kernel_named, kernel_named, kernel_of
 
-# What rows of routed experts that are spread over GPUs were really a measurement of, told from the table alone.
+# What rows of routed experts that are spread over GPUs really measured, as far as the table itself shows.
 #
 # With half of the experts a GPU has about half of the pairs of tokens and experts to multiply. In some runs of SGLang's
 # collector (0.5.10, and Marlin's on B200) long batches take as long on a quarter of the experts as on all: there a GPU
@@ -36,20 +37,20 @@ from infercast.predict.identity import expert_kernel_named, kernel_named, kernel
 RUN = ["gpu", "engine", "engine_version", "kernel", "dtype"]
 EXPERT_SHAPE = ["hidden", "inter", "experts", "topk", "tp", "routing", "tokens"]
 MANY_TOKENS, MANY_EXPERTS, GPUS = 8192, 64, (4, 8)
-"""Batches and layers that are long and wide enough to tell, on so many GPUs."""
+"""Batches, layers and numbers of GPUs that are large enough to show it."""
 EVEN = ("balanced", "power_law_1.01")
 """Routings that leave no GPU with most of the tokens."""
 LONG = 0.62
 """Share of the time with all experts from which on a GPU cannot have had a quarter or an eighth of the pairs."""
 ENOUGH = 5
-"""Pairs of rows that it takes to tell."""
+"""Pairs of rows that are needed to show it."""
 
 
 def takes_whole_tokens(table: pandas.DataFrame) -> Array:
     """For each row, whether it is of spread experts and its run multiplied all pairs of the tokens it saw."""
     run = [name for name in RUN if name in table]
-    tells = (table.tokens >= MANY_TOKENS) & (table.experts >= MANY_EXPERTS) & table.routing.isin(EVEN)
-    long = table[tells]
+    large = (table.tokens >= MANY_TOKENS) & (table.experts >= MANY_EXPERTS) & table.routing.isin(EVEN)
+    long = table[large]
     alone = long[long.ep == 1].groupby([*run, *EXPERT_SHAPE]).latency_us.median()
     spread = long[long.ep.isin(GPUS)].set_index([*run, *EXPERT_SHAPE]).latency_us
     ratio = (spread / alone.reindex(spread.index)).dropna().groupby(level=run).agg(["median", "size"])
@@ -71,7 +72,7 @@ SAME_VERSION = 0.05
 def merge_repeats(table: pandas.DataFrame) -> pandas.DataFrame:
     """One row a shape: the median of what the newest version, and older ones that agree with it, took.
 
-    Kernels launched eagerly are left out, since what is timed is the host; so are sums of int8, which nobody computes.
+    Kernels launched eagerly are left out, since what is timed is the host; so are sums of int8, which none computes.
     """
     if "dtype" in table:
         table = table[~((table.dtype == "int8") & table.op.isin(SUMS))]
@@ -84,7 +85,7 @@ def merge_repeats(table: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def _current(rows: pandas.DataFrame) -> pandas.DataFrame:
-    """Rows of the newest version of a kernel, and of those that cannot be told from it."""
+    """Rows of the newest version of a kernel, and of versions with the same times."""
     if "engine_version" not in rows:
         return rows
     versions = {
@@ -107,59 +108,27 @@ def _version_order(version: object) -> list[int]:
 # Published tables of recurrent layers: one file a kind of layer, each with its scans, updates and convolutions.
 #
 # A *group* is one layout of heads, or one width of a convolution: all its lengths and batches are hidden together.
-#
-# Of several versions of an engine the latest is read, and of several engines vLLM's where it has the GPU. Left out are:
-# convolutions over prompts of vLLM 0.22 and of its Kimi branch, which wait for the host (0.2 to 0.8 ms for one token);
-# SGLang 0.5.14 on an H200, where another process shared the memory (twice the tokens take four times as long); SGLang
-# 0.5.9 and 0.5.10, all that there is of an A100: convolutions take the same time whatever the width, and updates move
-# states in fp32 faster than the memory can; rows that verify drafts.
 
 
 RECURRENT_FILES = {kind: f"sparse-and-recurrent/{kind}.parquet" for kind in (GATED_DELTA, KIMI_DELTA, MAMBA2)}
-KIMI, SGLANG = "0.1.dev19262", "0.5.14"
-MOST = ("h100-sxm", "h200-sxm", "b200-sxm", "l40s")
-SHARED = "h200-sxm"
-"""The GPU whose memory another process used while SGLang 0.5.14 was measured."""
+ALL_GPUS = ("h100-sxm", "h200-sxm", "b200-sxm", "l40s")
 CONVOLUTIONS = 3
 """That a row of Kimi's prompts has: queries, keys and values."""
 
 
 class Source(NamedTuple):
-    """Rows that are read: of which kernel, of which version of whose engine, and on which GPUs."""
+    """Rows that are read: their kernel, engine, version and GPUs."""
 
     rows: str
     engine: str
     version: str
     family: str
     library: str
-    gpus: tuple[str, ...] = MOST
+    gpus: Sequence[str] = ALL_GPUS
 
 
-_HERE = tuple(gpu for gpu in MOST if gpu != SHARED)
-SOURCES: dict[str, tuple[Source, ...]] = {
-    GATED_DELTA: (
-        Source("chunk_gated_delta_rule_flashinfer", "vllm", "0.24.0", "scan", "flashinfer"),
-        Source("chunk_gated_delta_rule_triton", "vllm", "0.24.0", "scan", "triton"),
-        Source("chunk_gated_delta_rule", "vllm", "0.22.0", "scan", "triton"),
-        Source("chunk_gated_delta_rule", "sglang", SGLANG, "scan", "triton", _HERE),
-        Source("fused_recurrent_gated_delta_rule_packed_decode", "vllm", "0.24.0", "state_update", ""),
-        Source("causal_conv1d_fn", "vllm", "0.24.0", "convolution", "triton"),
-        Source("causal_conv1d_update", "vllm", "0.24.0", "convolution", "triton"),
-    ),
-    KIMI_DELTA: (
-        Source("flashkda_fwd", "vllm", KIMI, "scan", "flashkda"),
-        Source("chunk_kda_with_fused_gate", "vllm", KIMI, "scan", "triton"),
-        Source("chunk_kda", "sglang", "0.5.16", "scan", "triton"),
-        Source("fused_recurrent_kda_packed_decode", "vllm", KIMI, "state_update", ""),
-        Source("causal_conv1d_fn_qkv3", "sglang", "0.5.16", "convolution", "triton"),
-        Source("causal_conv1d_update", "vllm", KIMI, "convolution", "kimi"),
-    ),
-    MAMBA2: (
-        Source("mamba_chunk_scan_combined", "trtllm", "1.3.0rc15", "scan", "cute"),
-        Source("causal_conv1d_fn", "trtllm", "1.3.0rc20", "convolution", "cuda"),
-        Source("causal_conv1d_update", "trtllm", "1.3.0rc20", "convolution", "cuda"),
-    ),
-}
+TABLES = read_data("fit.toml")
+SOURCES = {kind: [Source(*source) for source in sources] for kind, sources in TABLES["recurrent"].items()}
 NAMES = {"num_v_heads": "heads", "num_k_heads": "key_heads", "head_k_dim": "key_dim", "head_v_dim": "value_dim"}
 NAMES |= {"nheads": "heads", "n_groups": "key_heads", "d_state": "key_dim", "head_dim": "value_dim"}
 NAMES |= {"chunk_size": "chunk", "batch_size": "batch", "seq_len": "q_len"}
@@ -168,7 +137,6 @@ NEEDED = ("gpu", "engine", "engine_version", "kernel_source", "phase", "latency_
 
 
 def read_recurrent(path: Path, kind: str) -> Iterator[Rows]:
-    """All rows of one file that are read, operator by operator."""
     yield from in_microseconds(path, _read(path, kind))
 
 
@@ -237,29 +205,11 @@ _MAKERS: dict[str, Callable[[str, Source, pandas.DataFrame], Rows]] = {
 
 
 Part = dict[str, Array]
-"""Some rows of a table, column by column."""
 
 COLLECTIVES = {"alltoall": "all_to_all"}
-# How a table's MoE dtype computes and stores: (activations, weights).
-MOE_FORMATS = {"int4": ("bf16", "int4"), "mxfp4": ("bf16", "mxfp4"), "mxfp4_a8": ("fp8", "mxfp4")}
-
-
-# (hidden, inter, experts, topk) of Nemotron models: with three matrices they would beat the memory's bandwidth.
-UNGATED = {
-    (2688, 1856, 128, 6),
-    (2048, 5120, 512, 22),
-    (1024, 2688, 512, 22),
-    (4096, 2688, 512, 22),
-    (8192, 5120, 512, 22),
-}
-COLUMNS = {
-    "gemm": ("dtype", "m", "n", "k"),
-    "attention_prefill": ("dtype", "kv_dtype", "batch", "q_len", "heads", "kv_heads", "head_dim", "window"),
-    "attention_decode": ("dtype", "kv_dtype", "batch", "kv_len", "heads", "kv_heads", "head_dim", "window"),
-    "moe": ("dtype", "kernel", "routing", "tokens", "hidden", "inter", "topk", "experts", "tp", "ep"),
-    "quantise": ("m", "k"),
-    "collective": ("op", "gpus", "bytes"),
-}
+MOE_FORMATS: dict[str, tuple[str, ...]] = TABLES["moe"]["formats"]
+UNGATED = {tuple(layout) for layout in TABLES["moe"]["ungated"]}
+COLUMNS: dict[str, tuple[str, ...]] = TABLES["columns"]
 
 
 def read_table(path: Path, family: str) -> Iterator[Rows]:

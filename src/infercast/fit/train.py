@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from infercast.bundled import read_data
 from infercast.errors import InputError
 from infercast.fit.samples import Key, Sample, is_usual, sweep_samples
 from infercast.fit.sweeps import read_families, sweep_folders
@@ -29,7 +30,7 @@ from infercast.predict.families.attention_kernels import SCHEDULE_FEATURES
 from infercast.predict.fitted import FEATURES, KERNELS, POOLED, Entry, Forest, path_beside, save_artifact
 from infercast.predict.identity import ANY, BY_KERNEL, SWEEP, any_kernel
 
-# How far a GPU that nobody measured may lie from what was learned on others.
+# How far an unmeasured GPU may lie from what was learned on others.
 #
 # A model of several GPUs misses a new one in two ways: every kernel by the same factor, and each kernel by its own. The
 # second is seen in thousands of rows, the first only once a GPU, and the physics had all of these GPUs in view when its
@@ -51,12 +52,11 @@ from all others, and widens it. With FlashAttention 3 new to A100 and L40S, and 
 82 to 97 % of prompts and 68 to 94 % of decoding lie inside."""
 BEFOREHAND = {"attention_decode": 0.09, "attention_prefill": 0.11, "moe": 0.2, "collective": 0.2}
 """Standard deviation of the common miss: attention's is that of A100, L40S and H200 estimated with the rates of each
-other's kernel families, the experts' that of kernels whose constants were fitted for another."""
+other's kernel families, the experts' that of kernels with constants fitted for another."""
 OTHERWISE = 0.1
 WORTH = 2.0
 """GPUs that this knowledge counts for."""
 NORMAL = 1.2816
-"""The normal law's 90th percentile."""
 
 
 def pooled_interval(family: str, misses: Sequence[Array], *, new_kernel: bool = False) -> tuple[float, float]:
@@ -120,7 +120,6 @@ PACKAGES = ("infercast", "numpy", "catboost", "pandas", "pyarrow")
 
 
 def table_hashes(folder: Path, families: Sequence[str]) -> dict[str, str]:
-    """A hash of each published table that was read."""
     paths = {FILES[family]: folder / FILES[family] for family in families}
     return {name: file_hash(path) for name, path in paths.items() if path.exists()}
 
@@ -184,13 +183,12 @@ class Settings:
     random_strength: float = 1.0
     """Noise on the scores by which splits are chosen."""
     refinements: int = 0
-    """How many times leaves are fitted again."""
     loss: str = "MAE"
     """What is made least, by CatBoost's name."""
 
     @property
     def lighter(self) -> Settings:
-        """For trial fits, which only tell how wide an interval must be."""
+        """For trial fits, which only give the width of an interval."""
         return replace(self, most_rows=10_000)
 
 
@@ -265,10 +263,6 @@ def _forest(document: dict[str, Any]) -> Forest:
 # unseen tier. docs/predict.md has the numbers.
 
 
-# What tells one GPU from another rather than one kernel from another.
-_GEMM_DROP = ("log_flops_per_sm_clock", "sustained", "log_dram_per_clock", "log_bytes_x", "log_bytes_w", "scaled")
-
-
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """A pooled learner, and how much of what it says is believed on a GPU that it never saw."""
@@ -282,93 +276,41 @@ class Recipe:
         return [FEATURES[family].index(name) for name in self.drop]
 
 
+FILE = "fit.toml"
+SETTINGS = {name: Settings(**values) for name, values in read_data(FILE)["settings"].items()}
+DEEP_ROWS, DEEP_ROWS_OF_SWEEP = 10_000, 8_000
+SHORT_ROWS, SHORT_ROWS_OF_EXPERTS = 400, 1000
+"""Rows of a short sweep; experts, with physics that is near, stay with shallow trees for longer."""
+
+
 def measured_settings(family: str, engine: str, rows: int) -> Settings:
     """For a GPU's own rows. Deep trees need many."""
     if engine == SWEEP and rows < (SHORT_ROWS_OF_EXPERTS if family == "moe" else SHORT_ROWS):
-        return _MEMORY_BOUND if family == "memory_bound" else _SHORT
+        return SETTINGS["memory_bound" if family == "memory_bound" else "short"]
     if engine == SWEEP and family.startswith("attention"):
-        return _ATTENTION
+        return SETTINGS["attention"]
     if family not in ("gemm", "attention_decode", "attention_prefill"):
-        return _OWN.get(family, Settings())
+        own = next((name for name, families in read_data(FILE)["measured"].items() if family in families), None)
+        return Settings() if own is None else SETTINGS[own]
     if engine == SWEEP and rows >= DEEP_ROWS_OF_SWEEP:
-        return _FEWER_DEEP
+        return SETTINGS["fewer_deep"]
     if rows >= DEEP_ROWS:
-        return _FEW_DEEP
-    return _FEW if family == "gemm" else Settings(learning_rate=0.1)
-
-
-# Archives beside the main one are to stay small, and one estimate is one launch of a step.
-_SPARSE = ("index_scores", "top_k", "sparse_attention", "hyper_connection", "sparse_module", "encoder_attention")
-_SPARSE_MEASURED = Settings(trees=60, depth=6, learning_rate=0.25, borders=64)
-_RECURRENT_MEASURED = Settings(trees=80, depth=5, learning_rate=0.2, borders=48, most_features=12)
-_OWN = dict.fromkeys(_SPARSE, _SPARSE_MEASURED)
-_OWN |= dict.fromkeys(("scan", "state_update", "convolution"), _RECURRENT_MEASURED)
-DEEP_ROWS, DEEP_ROWS_OF_SWEEP = 10_000, 8_000
-# Products are estimated by the million: 300 trees would win 0.1 points on hidden ones and take twice as long.
-_FEW = Settings(trees=120, learning_rate=0.2, most_features=24, random_strength=0.0)
-
-
-# Few deep trees whose leaves are fitted again: a fifth of the time of 400 trees of depth six, and within 0.2 points of
-# their error on hidden products, below it on decoding. Experts do worse with deep trees.
-_FEW_DEEP = Settings(trees=70, depth=8, learning_rate=0.3, most_features=24, random_strength=0.0, refinements=10)
-
-# A sweep's products are clean enough for fewer still: 40 trees miss 3.68 % of hidden bf16 products, 70 trees 3.70 %.
-_FEWER_DEEP = Settings(trees=40, depth=8, learning_rate=0.4, most_features=24, random_strength=0.0, refinements=30)
-
-
-# A short sweep: shallow trees learn as much from a few dozen rows as a Gaussian process over the same features, and
-# experts, whose physics is near, stay with them for longer.
-_SHORT = Settings(trees=300, depth=4, learning_rate=0.08)
-SHORT_ROWS, SHORT_ROWS_OF_EXPERTS = 400, 1000
-
-
-# A dozen widths of one kernel: trees may bend its physics, no more.
-_MEMORY_BOUND = Settings(trees=120, depth=4, learning_rate=0.06)
-
-
-# One estimate of attention is one launch of a step, not one of a million shapes: more trees are worth their time.
-_ATTENTION = Settings(trees=600, learning_rate=0.08, refinements=5)
+        return SETTINGS["few_deep"]
+    return SETTINGS["few" if family == "gemm" else "plain"]
 
 
 def pooled_recipe(family: str, variant: str) -> Recipe:
-    """For rows of several GPUs."""
-    if family == "gemm":
-        # With two source GPUs, trees made leaving one out worse: only their common offset is believed.
-        shrink = 0.7 if variant == "bf16" else 0.0
-        return Recipe(Settings(trees=150, depth=5, learning_rate=0.08), shrink, _GEMM_DROP)
-    recipe = _POOLED[family]
-    known = KNOWN_KERNEL.get(family)
-    return recipe if known is None or variant.rpartition("/")[2] == ANY else replace(recipe, shrink=known)
+    stated = read_data(FILE)["pooled"][family]
+    shrink = stated["shrink"]
+    if family == "gemm" and variant == "bf16":
+        shrink = 0.7
+    elif variant.rpartition("/")[2] != ANY:
+        shrink = stated.get("known_kernel", shrink)
+    drop = SCHEDULE_FEATURES if family.startswith("attention") else stated.get("drop", ())
+    return Recipe(SETTINGS[stated["settings"]], shrink, tuple(drop))
 
 
-# How much of the trees of the same kernel on other chips is believed. With one in place of 0.8 and 0.9, FlashAttention
-# 2 is missed by 1 point more on A100 and L40S, version 3 by 1 point less between H100 and H200.
-# Experts of one kernel are better with less of the trees on A100 and L40S (0.5: 23.6 and 20.7 % against 26.1 and 22.9
-# with 0.9, vLLM), and with more of them between H100 and H200.
-KNOWN_KERNEL = {"attention_prefill": 0.8, "attention_decode": 0.9, "moe": 0.7}
-
-
-_RECURRENT_POOLED = Settings(trees=60, depth=4, learning_rate=0.1, borders=32, most_features=12)
-_SPARSE_POOLED = Settings(trees=60, depth=5, learning_rate=0.15, borders=64)
-_POOLED = {
-    "attention_prefill": Recipe(Settings(trees=150, depth=5, learning_rate=0.1), 0.5, SCHEDULE_FEATURES),
-    "attention_decode": Recipe(Settings(trees=150, depth=5, learning_rate=0.1), 0.5, SCHEDULE_FEATURES),
-    "moe": Recipe(Settings(trees=200, depth=5, learning_rate=0.08), 0.5),
-    "memory_bound": Recipe(Settings(trees=50, depth=4, learning_rate=0.08), 0.0),
-    "collective": Recipe(Settings(trees=200, depth=4, learning_rate=0.08), 1.0, ("log_microseconds",)),
-    "scan": Recipe(_RECURRENT_POOLED, 0.9),
-    "state_update": Recipe(_RECURRENT_POOLED, 0.6),
-    "convolution": Recipe(_RECURRENT_POOLED, 0.9),
-    "index_scores": Recipe(_SPARSE_POOLED, 1.0),
-    "top_k": Recipe(_SPARSE_POOLED, 1.0),
-    "sparse_attention": Recipe(_SPARSE_POOLED, 1.0),
-    "hyper_connection": Recipe(_SPARSE_POOLED, 1.0),
-    "sparse_module": Recipe(_SPARSE_POOLED, 1.0),
-    "encoder_attention": Recipe(_SPARSE_POOLED, 0.5),
-}
-
-
-# Models for GPUs that nobody measured: of the same kernel on other chips, or of all kernels of a family.
+# Models for unmeasured GPUs: of the same kernel on other chips, or of all kernels of a family.
 #
 # A kernel on a new chip misses its physics much as it does on the chips that have it, so that its model is believed
 # almost in full. What other kernels miss says little of a new one: their model is half believed, a new kernel is taken
@@ -378,14 +320,12 @@ _POOLED = {
 Pool = tuple[str, str, str]
 """(family, engine, variant)"""
 FEW_MISSES = 4000
-"""Rows of a GPU that tell how a model misses it."""
+"""Rows of a GPU that show how a model misses it."""
 PARTS = 5
 """Of the groups of one GPU, each hidden in turn."""
 
 
 class Source(NamedTuple):
-    """Rows of one kernel on one GPU."""
-
     gpu: str
     variant: str
     sample: Sample
@@ -481,20 +421,20 @@ def pool(family: str, sources: Sequence[Source], recipe: Recipe) -> tuple[Forest
     features = np.concatenate([sample.features for sample in thinned])
     features[:, recipe.columns(family)] = 0.0
     residual = np.concatenate([sample.residual for sample in thinned])
-    # Where only the common offset is believed, nobody asks the trees.
+    # Where only the common offset is believed, the trees are not needed.
     settings = recipe.settings if recipe.shrink else replace(recipe.settings, trees=1)
     return boost(features, residual - middle, settings, weight), middle
 
 
 def thin(values: Array, most: int) -> Array:
-    """At most so many rows, the same ones every time."""
+    """At most ``most`` rows, the same ones every time."""
     if len(values) <= most:
         return values
     return values[np.random.default_rng(0).permutation(len(values))[:most]]
 
 
 def thin_sample(sample: Sample, most: int) -> Sample:
-    """At most so many rows of a sample, in their order."""
+    """At most ``most`` rows of a sample, in their order."""
     chosen = thin(np.arange(sample.residual.size), most)
     return sample.part(np.sort(chosen))
 
@@ -510,9 +450,9 @@ def count_left_out(samples: Mapping[Key, Sample]) -> int:
 
 
 HELD_OUT_SHARE = 5
-"""One group in so many is held out to learn the interval."""
+"""One group in five is held out to learn the interval."""
 FEW_LAYOUTS = ("sparse_attention", "sparse_module")
-"""Families whose groups are whole layouts, of which tables have few."""
+"""Families with whole layouts as groups, of which tables have few."""
 KNOWN_SHARE = 0.3
 """Of what was timed, from which on the kernel's own time is known."""
 FEWEST = 8
@@ -539,7 +479,7 @@ def fit_artifact(
 ) -> list[Entry]:
     """Fit every model and write the artefact and its manifest; returns what was fitted. ``origin``: see there.
 
-    Families that have an archive of their own are written beside it.
+    Families that have an archive of their own are written next to it.
     """
     jobs: list[tuple[str, Callable[[], tuple[Entry, Forest]]]] = [
         (" ".join(part for part in key if part), partial(fit_measured, key, sample))
@@ -588,7 +528,7 @@ def fit_measured(key: Key, sample: Sample) -> tuple[Entry, Forest]:
         held_out = sample.group // HELD_OUT_SHARE % HELD_OUT_SHARE == part
         if 0 < np.count_nonzero(held_out) < held_out.size:
             trial = _boost(sample.part(~held_out), settings.lighter)
-            # Where it is a small part of what was timed, nobody knows how wrong an estimate is.
+            # Where it is a small part of what was timed, the error of an estimate is unknown.
             known = held_out & (sample.weight >= KNOWN_SHARE)
             held_out = known if known.any() else held_out
             found.append(sample.residual[held_out] - trial.predict(sample.features[held_out]))

@@ -1,4 +1,7 @@
-"""The cases of a sweep: kernel families and the shapes to measure, in the order in which a sweep runs them."""
+"""The cases of a sweep: kernel families and the shapes to measure, in the order in which a sweep runs them.
+
+Grids of sizes are in ``data/sweep.toml``.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,22 +18,20 @@ import numpy as np
 from infercast.bundled import read_data
 from infercast.errors import UnknownNameError
 
-# One thing to measure: a kernel family and a shape, and what a kernel must be able to do to be measured.
-
-
 Shape = dict[str, Any]
+Generator = np.random.Generator
+GRIDS = read_data("sweep.toml")
+GEMM, ATTENTION, MOE, ELEMENTWISE, RECURRENT_GRID, SPARSE, PROBE = (
+    GRIDS[name] for name in ("gemm", "attention", "moe", "elementwise", "recurrent", "sparse", "probe")
+)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A point of a sweep."""
-
     family: str
-    """Which table it belongs to."""
     shape: Shape
-    """Columns of that table."""
     flops: float = 0.0
-    """How hard it is on the chip; 0 where memory is all that matters."""
+    """How hard it is on the chip; 0 if memory is all that matters."""
 
     @property
     def key(self) -> str:
@@ -40,7 +43,7 @@ class Launch(Protocol):
     """A kernel ready to run."""
 
     engine: str
-    """Whose kernel it is: ``vllm`` or ``torch``."""
+    """The library of the kernel: ``vllm``, ``torch``, ``triton`` or ``cuda``."""
 
     def touch(self) -> None:
         """Write what the kernel before would have written, so that it is as warm as in a model."""
@@ -49,114 +52,94 @@ class Launch(Protocol):
         """Launch the kernel once."""
 
 
-# Anchors: the few shapes of each kernel that tell most about all others, for a GPU that nobody measured.
+# Anchors: the few shapes of each kernel that say most about all others, for a GPU without measurements.
 
 
 DEFAULT = 64
 """Of each kernel; a list has no more."""
-FILE = "anchors.toml"
 
 
 def anchor_cases(each: int = DEFAULT) -> list[Case]:
     """The first ``each`` of every list, the best of all kernels first."""
     places = []
-    for number, table in enumerate(read_data(FILE).values()):
+    for number, table in enumerate(read_data("anchors.toml").values()):
         for rank, values in enumerate(table["shapes"][:each]):
             shape = dict(zip(table["columns"], values, strict=True))
-            places.append((rank, number, Case(table["family"], shape, _anchor_flops(table["family"], shape))))
+            places.append((rank, number, Case(table["family"], shape, _flops(table["family"], shape))))
     return [case for _, _, case in sorted(places, key=lambda place: place[:2])]
 
 
-def _anchor_flops(family: str, shape: Shape) -> float:
-    """About as many products as heat the chip."""
-    sizes = {name: float(value) for name, value in shape.items() if isinstance(value, int)}
+def _flops(family: str, shape: Shape) -> float:
+    """Products that heat the chip, windows and causality left aside where that is small change."""
     if family == "gemm":
-        return 2.0 * sizes["m"] * sizes["n"] * sizes["k"]
+        return float(2 * shape["m"] * shape["n"] * shape["k"])
     if family == "moe":
-        return 6.0 * sizes["tokens"] * sizes["topk"] * sizes["hidden"] * sizes["inter"]
-    queries, prefix = sizes.get("q_len", 1.0), sizes.get("prefix", sizes.get("kv_len", 0.0))
-    pairs = sizes["batch"] * queries * (prefix + queries / 2)
-    return 2.0 * sizes["heads"] * (sizes["head_dim"] + sizes["value_dim"]) * pairs
+        return float(6 * shape["tokens"] * shape["topk"] * shape["hidden"] * shape["inter"])
+    queries, prefix = shape.get("q_len", 1), shape.get("prefix", shape.get("kv_len", 0))
+    pairs: float = shape["batch"] * queries * (prefix + queries / 2)
+    if shape.get("window"):
+        pairs = min(pairs, shape["batch"] * queries * shape["window"])
+    return 2.0 * float(shape["heads"] * (shape["head_dim"] + shape["value_dim"])) * pairs
 
 
 # Which attention kernels to measure: head layouts, prompts with or without a cached prefix, decoding, both at once.
 
 
-Generator = np.random.Generator
-
-# (heads, kv_heads, head_dim): groups of 1 to 16 queries a key, few and many heads, all head sizes.
-ATTENTION_LAYOUTS = (
-    (32, 8, 128), (16, 8, 128), (28, 4, 128), (64, 8, 128), (40, 8, 128), (32, 4, 128), (8, 1, 128), (32, 32, 128),
-    (16, 16, 128), (48, 8, 128), (8, 4, 128), (24, 8, 128), (16, 2, 128), (64, 4, 128), (20, 20, 128), (4, 1, 128),
-    (14, 2, 64), (32, 8, 64), (64, 8, 64), (16, 16, 64), (8, 2, 64), (24, 4, 64), (71, 1, 64),
-    (32, 8, 96), (32, 32, 96), (8, 4, 256), (16, 8, 256), (4, 1, 256), (16, 16, 256), (10, 1, 256), (32, 16, 256),
-    (1, 1, 128), (4, 4, 128), (12, 12, 128), (40, 40, 128), (4, 2, 128), (32, 16, 128), (12, 4, 128), (16, 4, 128),
-    (8, 2, 128), (10, 2, 128), (5, 1, 128), (6, 1, 128), (12, 2, 128), (24, 4, 128), (7, 1, 128), (14, 2, 128),
-    (56, 8, 128), (16, 1, 128), (32, 2, 128), (96, 8, 128), (24, 2, 128), (128, 8, 128),
-    (4, 4, 64), (12, 12, 64), (32, 32, 64), (8, 4, 64), (16, 8, 64), (7, 1, 64), (8, 1, 64), (16, 2, 64), (16, 4, 64),
-    (9, 3, 64), (25, 5, 64), (48, 8, 64), (8, 8, 96), (16, 16, 96), (8, 2, 96), (24, 8, 96), (8, 4, 96), (20, 5, 96),
-    (4, 4, 256), (8, 8, 256), (4, 2, 256), (8, 2, 256), (16, 4, 256), (8, 1, 256), (24, 4, 256), (2, 1, 256),
-    (32, 32, 80), (16, 16, 80), (32, 8, 80),
-)  # fmt: skip
-WINDOWS = (0, 0, 0, 0, 128, 512, 1024, 4096)
 MOST_KEYS = 1_000_000
-# (heads, latent width, rotary width) of multi-head latent attention.
-LATENT = tuple((heads, 512, 64) for heads in (16, 128, 32, 64, 8, 20, 4, 12, 24, 40, 48, 96))
-# (heads, query-key width, value width) of the same attention over prompts.
-EXPANDED = tuple((heads, 192, 128) for heads in (16, 32, 64, 128, 8, 20, 4, 12, 24, 40, 48, 96))
+LATENT, ROTARY = 512, 64
+EXPANDED_KEY, EXPANDED_VALUE = 192, 128
 PLAIN: Shape = {"window": 0, "dtype": "bf16", "kv_dtype": "bf16"}
-ATTENTION_BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
 
 
 def attention_cases(each: int = 66) -> Iterator[Case]:
     """All attention kernels of a sweep; ``each`` is how many of each kind a head layout gets."""
     generator = np.random.default_rng(1)
-    for heads, kv_heads, head_dim in ATTENTION_LAYOUTS:
-        layout = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "value_dim": head_dim, "latent": False}
+
+    def case(family: str, *parts: Shape) -> Case:
+        shape = {name: value for part in parts for name, value in part.items()}
+        return Case(family, shape, _flops(family, shape))
+
+    for heads, kv_heads, head_dim in ATTENTION["layouts"]:
+        layout = _heads(heads, kv_heads, head_dim, head_dim)
         for number in range(each):
             extra: Shape = {"dtype": "bf16", "kv_dtype": "fp8" if number % 9 == 8 else "bf16"}
-            window = {"window": int(generator.choice(WINDOWS))}
-            yield _attention_case("attention_decode", {**_attention_decodes(generator), **layout, **window, **extra})
-            yield _attention_case("attention_prefill", {**_attention_prompts(generator), **layout, **window, **extra})
+            window = {"window": int(generator.choice(ATTENTION["windows"]))}
+            yield case("attention_decode", _attention_decodes(generator), layout, window, extra)
+            yield case("attention_prefill", _attention_prompts(generator), layout, window, extra)
             if number % 3 == 0:
-                both = {**_attention_prompts(generator), "decodes": (few := _attention_decodes(generator))["batch"]}
-                both |= {"kv_len": few["kv_len"], "sigma": few["sigma"]}
-                yield _attention_case(
-                    "attention_mixed", {**both, **layout, **window, "dtype": "bf16", "kv_dtype": "bf16"}
-                )
-    for heads, latent, rotary in LATENT:
-        layout = {"heads": heads, "kv_heads": 1, "head_dim": latent + rotary, "value_dim": latent, "latent": True}
+                prompts, few = _attention_prompts(generator), _attention_decodes(generator)
+                decodes = {"decodes": few.pop("batch"), **few}
+                yield case("attention_mixed", prompts, decodes, layout, PLAIN | window)
+    for heads in ATTENTION["latent_heads"]:
+        layout = _heads(heads, 1, LATENT + ROTARY, LATENT, latent=True)
         for _ in range(each):
-            yield _attention_case("attention_decode", {**_attention_decodes(generator), **layout, **PLAIN})
-    for heads, head_dim, value_dim in (*EXPANDED, *EXPANDED):
-        layout = {"heads": heads, "kv_heads": heads, "head_dim": head_dim, "value_dim": value_dim, "latent": False}
+            yield case("attention_decode", _attention_decodes(generator), layout, PLAIN)
+    for heads in 2 * ATTENTION["expanded_heads"]:
+        layout = _heads(heads, heads, EXPANDED_KEY, EXPANDED_VALUE)
         for _ in range(each // 2):
-            yield _attention_case("attention_prefill", {**_attention_prompts(generator), **layout, **PLAIN})
+            yield case("attention_prefill", _attention_prompts(generator), layout, PLAIN)
 
 
-def _attention_case(family: str, shape: Shape) -> Case:
-    """With the products of all query-key pairs, windows and causality left aside where that is small change."""
-    queries, prefix = shape.get("q_len", 1), shape.get("prefix", shape.get("kv_len", 0))
-    batch = shape["batch"]
-    pairs = batch * queries * (prefix + queries / 2)
-    if shape["window"]:
-        pairs = min(pairs, batch * queries * shape["window"])
-    return Case(family, shape, 2.0 * shape["heads"] * (shape["head_dim"] + shape["value_dim"]) * pairs)
+def _heads(heads: int, kv_heads: int, head_dim: int, value_dim: int, *, latent: bool = False) -> Shape:
+    return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "value_dim": value_dim, "latent": latent}
 
 
 def _attention_decodes(generator: Generator) -> Shape:
     """A batch of sequences with one new token each."""
     while True:
-        batch = (
-            int(generator.choice(ATTENTION_BATCHES)) if generator.random() < 0.7 else int(2 ** generator.uniform(0, 9))
-        )
+        batch = _batch(generator, ATTENTION["batches"], 0.7, 9)
         kv_len = int(2 ** generator.uniform(4, 17))
         if batch * kv_len <= MOST_KEYS:
             return {"batch": batch, "kv_len": kv_len, "sigma": float(generator.choice((0.0, 0.0, 0.5, 1.0)))}
 
 
+def _batch(generator: Generator, usual: Sequence[int], share: float, largest: int) -> int:
+    """One of the usual batches, or now and then any up to a power of two."""
+    return int(generator.choice(usual)) if generator.random() < share else int(2 ** generator.uniform(0, largest))
+
+
 def _attention_prompts(generator: Generator) -> Shape:
-    """A few prompts, or chunks of prompts whose beginning is cached."""
+    """A few prompts, or chunks of prompts with a cached beginning."""
     while True:
         batch = int(generator.choice((1, 1, 1, 2, 3, 4, 5, 8, 16, 32)))
         q_len = int(2 ** generator.uniform(2, 14.1))
@@ -168,34 +151,28 @@ def _attention_prompts(generator: Generator) -> Shape:
 # Which matrix products to measure: weight shapes spread evenly over their logarithms, tied to no model.
 
 
-# Tokens of a step: graph sizes and their neighbours while small, tile edges and beyond when large.
-TOKENS = (
-    1, 2, 3, 4, 5, 8, 12, 16, 17, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 144, 160, 192, 208, 224, 256, 272, 320,
-    384, 400, 448, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192,
-    12288, 16384,
-)  # fmt: skip
 # How many weight shapes of a format, and one in how many token counts of each.
 FORMATS = {"bf16": (800, 2), "fp8": (450, 2), "fp16": (24, 4), "tf32": (16, 6)}
 LONGEST_FLOPS = 8e12
 """About ten milliseconds on a large GPU; longer products run at the same rate."""
 LARGEST_WEIGHT = 2**31
 GOLDEN = 0.7548776662466927, 0.5698402909980532
-"""Steps of the two-dimensional additive sequence whose every beginning is spread evenly (Roberts, 2018)."""
+"""Steps of the two-dimensional additive sequence of which every beginning is spread evenly (Roberts, 2018)."""
 
 
 def gemm_cases() -> Iterator[Case]:
-    """All products of a sweep; whatever order they run in."""
     generator = np.random.default_rng(0)
     for dtype, (pairs, thinning) in FORMATS.items():
         for number, (n, k) in enumerate(weight_shapes(pairs)):
-            for place, tokens in enumerate(TOKENS):
+            for place, tokens in enumerate(GEMM["tokens"]):
                 if (place + number) % thinning:
                     continue
                 # Every other count moves to a place between: a model of tiles must not learn round numbers only.
                 moves = tokens > 64 and generator.random() < 0.4
                 m = int(tokens * (1 + 0.2 * generator.random())) if moves else tokens
-                if 2.0 * m * n * k <= LONGEST_FLOPS and m * n <= LARGEST_WEIGHT:
-                    yield Case("gemm", {"dtype": dtype, "m": m, "n": n, "k": k}, 2.0 * m * n * k)
+                shape = {"dtype": dtype, "m": m, "n": n, "k": k}
+                if _flops("gemm", shape) <= LONGEST_FLOPS and m * n <= LARGEST_WEIGHT:
+                    yield Case("gemm", shape, _flops("gemm", shape))
 
 
 def weight_shapes(count: int) -> Iterator[tuple[int, int]]:
@@ -227,110 +204,59 @@ def _round(value: float, multiple: int) -> int:
 # Which experts and memory-bound kernels to measure.
 
 
-# (hidden, inter, experts, topk): spread over their logarithms; the last ones have a tuned configuration in vLLM.
-EXPERTS = (
-    (1024, 512, 32, 4), (1536, 512, 64, 6), (2048, 1024, 16, 2), (3072, 1408, 64, 6), (2560, 1536, 32, 4),
-    (2880, 2880, 32, 4), (3072, 1024, 96, 8), (4096, 1536, 128, 8), (3072, 14336, 8, 2), (5120, 8192, 16, 1),
-    (6144, 2048, 64, 4), (1024, 256, 128, 8), (2048, 512, 256, 8), (7168, 2048, 64, 8), (3584, 2560, 60, 4),
-    (2560, 768, 128, 8), (4096, 768, 128, 8), (2048, 384, 128, 8), (4096, 6400, 16, 2), (6144, 16384, 8, 2),
-    (5120, 1536, 160, 6), (2048, 1024, 64, 8), (4096, 1792, 72, 6), (1536, 768, 40, 8),
-    (2304, 896, 128, 8), (2048, 1280, 64, 6), (4608, 12288, 8, 2), (2880, 1440, 128, 4), (4096, 512, 512, 10),
-    (2048, 1536, 48, 4), (1024, 1024, 24, 2), (3584, 896, 96, 6), (5120, 3072, 32, 2), (7168, 512, 128, 8),
-    (6144, 2560, 160, 8), (4608, 1152, 80, 4), (2304, 640, 144, 8), (3072, 7168, 16, 2), (1280, 384, 192, 6),
-    (8192, 1024, 32, 4), (2560, 2048, 20, 1), (5120, 768, 256, 8), (3840, 1920, 56, 5), (4096, 3584, 16, 4),
-)  # fmt: skip
-EXPERT_TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 3072, 4096, 8192, 16384)
-ROUTINGS = ("uniform", "balanced", "power_law_1.2")
 MOST_ROWS = 131_072
-
-# Each width of each expression is compiled by itself; every other one takes the even places of the rows below.
-WIDTHS = {
-    "norm": (768, 896, 1024, 1536, 2048, 2560, 2880, 3584, 4096, 5120, 6144, 7168, 8192),
-    "add_norm": (768, 896, 1024, 1280, 1536, 2048, 2304, 2560, 2880, 3072, 3584, 4096, 5120, 6144, 7168, 8192, 12288),
-    "norm_quant": (1024, 1536, 2048, 3072, 4096, 5120, 7168, 8192),
-    "add_norm_quant": (1024, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 7168, 8192),
-    "quant": (1024, 2048, 3072, 4096, 5120, 8192, 14336, 28672),
-    "add": (1024, 2048, 4096, 5120, 7168),
-    "silu_mul": (768, 1408, 2048, 2816, 3072, 4096, 4864, 6144, 7168, 8192, 9728, 11008, 12288, 14336, 18944, 28672),
-    "gelu_mul": (2560, 4096, 6912, 9216, 15360, 24576),
-    "silu_mul_quant": (1536, 3072, 4096, 6144, 9728, 11008, 14336, 18944, 28672),
-    "embedding": (1024, 2048, 4096, 5120, 8192),
-}
-ELEMENTWISE_ROWS = (
-    2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384,
-)  # fmt: skip
-# (query heads, key heads, width of a head) that are rotated or normed.
-ROTATED = (
-    (32, 8, 128), (16, 8, 128), (64, 8, 128), (32, 32, 96), (14, 2, 64), (8, 4, 256), (28, 4, 128), (32, 4, 128),
-    (64, 8, 64), (16, 16, 128), (8, 1, 128), (32, 16, 256), (40, 8, 128), (16, 4, 64), (24, 8, 64), (48, 8, 96),
-)  # fmt: skip
-# Heads whose last 64 of 192 numbers are rotated, with one key for all of them.
-LATENT_HEADS = (16, 128, 8, 32, 64)
-# (heads, width) whose keys and values are written.
-WRITTEN = ((8, 128), (4, 128), (2, 64), (32, 96), (4, 256), (1, 128), (16, 128), (8, 64), (32, 128), (16, 256))
-VOCABULARIES = (32_000, 51_200, 102_400, 128_256, 151_936, 201_088, 262_144)
 MOST_SAMPLED = 256
-# (experts, experts of a token) of routers.
-ROUTED = ((8, 2), (16, 1), (32, 4), (60, 4), (64, 6), (64, 8), (128, 8), (128, 4), (160, 6), (256, 8))
-Named = tuple[str, int, int, int]
-"""Operation, rows, width, heads."""
+"""No step samples more rows than a few hundred."""
 
 
 def expert_cases() -> Iterator[Case]:
     """Fused experts, from sorting the tokens to adding up their results."""
-    for number, (hidden, inter, experts, topk) in enumerate(EXPERTS):
+    for number, (hidden, inter, experts, topk) in enumerate(MOE["layers"]):
         for dtype in ("bf16", "fp8") if number % 2 == 0 else ("bf16",):
-            for place, tokens in enumerate(EXPERT_TOKENS):
+            for place, tokens in enumerate(MOE["tokens"]):
                 if (place + number) % 2 or tokens * topk > MOST_ROWS:
                     continue
-                routing = ROUTINGS[(place // 2 + number) % 3] if place % 4 > 1 else ROUTINGS[0]
+                routing = MOE["routings"][(place // 2 + number) % 3 if place % 4 > 1 else 0]
                 shape = {"dtype": dtype, "tokens": tokens, "hidden": hidden, "inter": inter}
                 shape |= {"experts": experts, "topk": topk, "routing": routing}
-                yield Case("moe", shape, 6.0 * tokens * topk * hidden * inter)
+                yield Case("moe", shape, _flops("moe", shape))
 
 
 def elementwise_cases() -> Iterator[Case]:
     """Norms, activations, rotations, writes, look-ups, quantising and sampling; some row counts off the round ones."""
     generator = np.random.default_rng(2)
-    for op, rows, width, heads in (*_by_width(), *_by_heads(), *_by_vocabulary(), *_by_experts(), *_copies()):
+    for op, rows, width, heads in _elementwise():
         moves = rows > 64 and generator.random() < 0.3
         count = int(rows * generator.uniform(0.8, 1.2)) if moves else rows
         yield Case("elementwise", {"dtype": "bf16", "op": op, "rows": count, "width": width, "heads": heads})
 
 
-def _by_width() -> Iterator[Named]:
-    for op, widths in WIDTHS.items():
+def _elementwise() -> Iterator[tuple[str, int, int, int]]:
+    """(operation, rows, width, heads); of routers the experts and how many a token goes to."""
+    grid = ELEMENTWISE
+
+    def rows_of(number: int) -> Sequence[int]:
+        found: Sequence[int] = grid["rows"][number % 2 :: 2]
+        return found
+
+    for op, widths in grid["widths"].items():
         for number, width in enumerate(widths):
-            yield from ((op, rows, width, 1) for rows in ELEMENTWISE_ROWS[number % 2 :: 2])
-
-
-def _by_heads() -> Iterator[Named]:
-    for number, (heads, kv_heads, width) in enumerate(ROTATED):
-        for rows in ELEMENTWISE_ROWS[number % 2 :: 2]:
+            yield from ((op, rows, width, 1) for rows in rows_of(number))
+    for number, (heads, kv_heads, width) in enumerate(grid["rotated"]):
+        for rows in rows_of(number):
             yield "rope", rows, width, heads + kv_heads
             yield "head_norm", rows, width, heads
-    for number, heads in enumerate(LATENT_HEADS):
-        yield from (("latent_rope", rows, 192, heads) for rows in ELEMENTWISE_ROWS[number % 2 :: 2])
-    for number, (heads, width) in enumerate(WRITTEN):
-        yield from (("kv_write", rows, width, heads) for rows in ELEMENTWISE_ROWS[number % 2 :: 2])
-
-
-def _by_vocabulary() -> Iterator[Named]:
-    """What happens to logits; no step samples more than a few hundred rows."""
-    for vocabulary in VOCABULARIES:
-        for rows in ELEMENTWISE_ROWS:
+    for number, heads in enumerate(grid["latent_heads"]):
+        yield from (("latent_rope", rows, 192, heads) for rows in rows_of(number))
+    for number, (heads, width) in enumerate(grid["written"]):
+        yield from (("kv_write", rows, width, heads) for rows in rows_of(number))
+    for vocabulary in grid["vocabularies"]:
+        for rows in grid["rows"]:
             if rows <= MOST_SAMPLED:
                 yield "to_float", rows, vocabulary, 1
                 yield "sample", rows, vocabulary, 1
-
-
-def _by_experts() -> Iterator[Named]:
-    """Choosing experts: their number in place of a width, how many each token goes to in place of heads."""
-    for number, (experts, topk) in enumerate(ROUTED):
-        yield from (("topk", rows, experts, topk) for rows in ELEMENTWISE_ROWS[number % 2 :: 2])
-
-
-def _copies() -> Iterator[Named]:
+    for number, (experts, topk) in enumerate(grid["routed"]):
+        yield from (("topk", rows, experts, topk) for rows in rows_of(number))
     yield from (("copy", 1, megabytes * 2**19, 1) for megabytes in (1, 4, 16, 64, 256, 1024))
 
 
@@ -339,54 +265,12 @@ def _copies() -> Iterator[Named]:
 # Lengths and batches are many instead: short and long prompts, alone and together, of equal and of uneven lengths.
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Heads of one layer on one GPU, as operators name them."""
-
-    kind: str
-    heads: int
-    key_heads: int
-    key_dim: int = 128
-    value_dim: int = 128
-    chunk: int = 64
-
-    @property
-    def columns(self) -> Shape:
-        """As a table has them."""
-        names = ("kind", "heads", "key_heads", "key_dim", "value_dim")
-        return {"dtype": "bf16", **{name: getattr(self, name) for name in names}}
-
-    @property
-    def channels(self) -> int:
-        """That its convolution is over, or each of three."""
-        if self.kind == "kda":
-            return self.heads * self.value_dim
-        return 2 * self.key_heads * self.key_dim + self.heads * self.value_dim
-
-
-LAYOUTS = (
-    Layout("gdn", 32, 16),
-    Layout("gdn", 48, 16),
-    Layout("gdn", 16, 16),
-    Layout("gdn", 64, 16),
-    Layout("gdn", 16, 8),
-    Layout("mamba2", 64, 8, 128, 64, 128),
-    Layout("mamba2", 128, 8, 128, 64, 128),
-    Layout("mamba2", 256, 8, 256, 64, 128),
-    Layout("mamba2", 128, 1, 128, 64, 256),
-    Layout("kda", 32, 32),
-    Layout("kda", 16, 16),
-)
+COLUMNS = ("kind", "heads", "key_heads", "key_dim", "value_dim")
+LAYOUTS = [dict(zip((*COLUMNS, "chunk"), layout, strict=True)) for layout in RECURRENT_GRID["layouts"]]
 SCANS, CONVOLUTIONS = 44, 26
-"""Of each layout."""
-SCAN_BATCHES = (1, 1, 1, 2, 3, 4, 8, 16, 32, 64)
-SIGMAS = (0.0, 0.0, 0.5, 1.0)
 MOST_TOKENS, MOST_VALUES = 65_536, 2**28
 """Of a batch: tokens, and values of all heads."""
-UPDATE_ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-GATING_TOKENS = (1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16_384)
 MOST_STATES = 2**30
-"""Values of the states of a batch."""
 
 
 def recurrent_cases() -> Iterator[Case]:
@@ -394,51 +278,44 @@ def recurrent_cases() -> Iterator[Case]:
     generator = np.random.default_rng(3)
     widths: set[int] = set()
     for layout in LAYOUTS:
+        columns = {"dtype": "bf16", **{name: layout[name] for name in COLUMNS}}
+        kind, heads, key_heads, key_dim, value_dim = (layout[name] for name in COLUMNS)
         for _ in range(SCANS):
-            prompts = _scan_prompts(generator, layout.heads * layout.value_dim)
-            yield Case("scan", {**prompts, **layout.columns, "chunk": layout.chunk, "state_dtype": "fp32"})
-        yield from _updates(layout)
-        if layout.kind == "gdn":
-            yield from _gating(layout)
-        if layout.channels not in widths:
-            widths.add(layout.channels)
-            yield from _convolutions(generator, layout.channels)
+            prompts = _scan_prompts(generator, heads * value_dim)
+            yield Case("scan", {**prompts, **columns, "chunk": layout["chunk"], "state_dtype": "fp32"})
+        for place, rows in enumerate(RECURRENT_GRID["update_rows"]):
+            # Gated delta nets keep their states in fp32 or in the model's own format.
+            for dtype in ("fp32", "bf16") if kind != "kda" and place % 3 == 0 else ("fp32",):
+                if rows * heads * key_dim * value_dim <= MOST_STATES:
+                    yield Case("state_update", {"rows": rows, **columns, "state_dtype": dtype})
+        if kind == "gdn":  # memory-bound kernels that no other layer has
+            sizes = {"width": value_dim, "heads": heads, "key_heads": key_heads}
+            for op in ("scan_inputs", "gated_norm"):
+                for rows in RECURRENT_GRID["gating_rows"]:
+                    yield Case("gating", {"dtype": "bf16", "op": op, "rows": rows, **sizes})
+        # Of Kimi's three convolutions one is measured.
+        channels = heads * value_dim + (0 if kind == "kda" else 2 * key_heads * key_dim)
+        if channels not in widths:
+            widths.add(channels)
+            yield from _convolutions(generator, channels)
 
 
 def _scan_prompts(generator: Generator, width: int) -> Shape:
     """A batch of prompts; one in four lengths is a whole number of chunks."""
     while True:
-        batch, q_len = int(generator.choice(SCAN_BATCHES)), int(2 ** generator.uniform(3, 15))
+        batch, q_len = int(generator.choice(RECURRENT_GRID["batches"])), int(2 ** generator.uniform(3, 15))
         q_len = max(64, q_len // 64 * 64) if generator.random() < 0.25 else q_len
-        sigma = float(generator.choice(SIGMAS)) if batch > 1 else 0.0
+        sigma = float(generator.choice((0.0, 0.0, 0.5, 1.0))) if batch > 1 else 0.0
         if batch * q_len <= MOST_TOKENS and batch * q_len * width <= MOST_VALUES:
             return {"batch": batch, "q_len": q_len, "sigma": sigma}
 
 
-def _updates(layout: Layout) -> Iterator[Case]:
-    state = layout.heads * layout.key_dim * layout.value_dim
-    for place, rows in enumerate(UPDATE_ROWS):
-        # Gated delta nets keep their states in fp32 or in the model's own format.
-        narrow = layout.kind != "kda" and place % 3 == 0
-        for dtype in ("fp32", "bf16") if narrow else ("fp32",):
-            if rows * state <= MOST_STATES:
-                yield Case("state_update", {"rows": rows, **layout.columns, "state_dtype": dtype})
-
-
-def _gating(layout: Layout) -> Iterator[Case]:
-    """Memory-bound kernels that no other layer has."""
-    for op, rows in ((op, rows) for op in ("scan_inputs", "gated_norm") for rows in GATING_TOKENS):
-        sizes = {"width": layout.value_dim, "heads": layout.heads, "key_heads": layout.key_heads}
-        yield Case("gating", {"dtype": "bf16", "op": op, "rows": rows, **sizes})
-
-
 def _convolutions(generator: Generator, channels: int) -> Iterator[Case]:
+    shape = {"dtype": "bf16", "channels": channels, "taps": 4}
     for _ in range(CONVOLUTIONS):
-        prompts = _scan_prompts(generator, channels)
-        yield Case("convolution", {"dtype": "bf16", "update": False, **prompts, "channels": channels, "taps": 4})
-    for rows in UPDATE_ROWS:
-        shape = {"dtype": "bf16", "update": True, "batch": rows, "q_len": 1, "sigma": 0.0}
-        yield Case("convolution", {**shape, "channels": channels, "taps": 4})
+        yield Case("convolution", {"update": False, **_scan_prompts(generator, channels), **shape})
+    for rows in RECURRENT_GRID["update_rows"]:
+        yield Case("convolution", {"update": True, "batch": rows, "q_len": 1, "sigma": 0.0, **shape})
 
 
 # Which kernels of sparse attention to measure: prompts behind prefixes of all lengths, and sequences that decode.
@@ -448,9 +325,8 @@ INDEX_HEADS = (64, 32)
 TOPK = (2048, 512)
 # Heads of a GPU: FlashAttention takes any number, FlashMLA 64 and 128.
 HEADS, PADDED_HEADS = (16, 8, 64, 128, 32), (64, 128)
-# (heads, key-value heads, which are index heads too) of block-sparse attention, and its blocks.
-GROUPED, BLOCKS = ((16, 1), (64, 4), (8, 1), (32, 2)), 16
-SPARSE_BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+BLOCKS = 16
+"""Chosen blocks of block-sparse attention."""
 MOST_SCORES = 96_000_000
 """Scores of prompts are computed in parts that are no larger."""
 MOST_SPARSE_KEYS = 2_000_000
@@ -459,67 +335,63 @@ MOST_SPARSE_KEYS = 2_000_000
 def sparse_cases(each: int = 48) -> Iterator[Case]:
     """All kernels; ``each`` is how many shapes a layout of heads gets, prompts and decoding apart."""
     generator = np.random.default_rng(3)
+    prompts, decodes = partial(_sparse_prompts, generator), partial(_sparse_decodes, generator)
     for heads in INDEX_HEADS:
         for _ in range(each):
-            yield _sparse_case("index_scores", _sparse_prompts(generator), heads=heads)
-            yield _sparse_case("index_scores_decode", _sparse_decodes(generator), heads=heads)
+            yield _sparse_case("index_scores", prompts(), heads=heads)
+            yield _sparse_case("index_scores_decode", decodes(), heads=heads)
     for topk in TOPK:
         for _ in range(each):
-            yield _sparse_case("top_k", _sparse_prompts(generator), topk=topk)
-            yield _sparse_case("top_k_decode", _sparse_decodes(generator), topk=topk)
+            yield _sparse_case("top_k", prompts(), topk=topk)
+            yield _sparse_case("top_k_decode", decodes(), topk=topk)
     for heads in HEADS:
         for number in range(each):
-            lengths = _sparse_prompts(generator) if number % 2 else _sparse_decodes(generator)
-            yield _sparse_case("mla", lengths, heads=heads, topk=TOPK[0])
+            yield _sparse_case("mla", prompts() if number % 2 else decodes(), heads=heads, topk=TOPK[0])
     for heads in PADDED_HEADS:
         for number in range(each):
-            lengths = _sparse_prompts(generator) if number % 4 == 1 else _sparse_decodes(generator)
+            lengths = prompts() if number % 4 == 1 else decodes()
             yield _sparse_case("mla_packed", lengths, heads=heads, topk=TOPK[0], kv_dtype="fp8")
             if number % 2:
-                yield _sparse_case("mla_widened", _sparse_prompts(generator), heads=heads, topk=TOPK[0])
-    for heads, kv_heads in GROUPED:
+                yield _sparse_case("mla_widened", prompts(), heads=heads, topk=TOPK[0])
+    for heads, kv_heads in SPARSE["grouped"]:
         group = {"heads": heads, "kv_heads": kv_heads, "topk": BLOCKS}
         for number in range(each // 2):
-            yield _sparse_case("msa_scores", _sparse_prompts(generator), **group)
-            yield _sparse_case("msa_choice", _sparse_prompts(generator), **group)
-            yield _sparse_case("msa_decode_choice", _sparse_decodes(generator), **group)
+            yield _sparse_case("msa_scores", prompts(), **group)
+            yield _sparse_case("msa_choice", prompts(), **group)
+            yield _sparse_case("msa_decode_choice", decodes(), **group)
             narrow = "fp8" if number % 4 == 3 else "bf16"
-            yield _sparse_case("msa", _sparse_prompts(generator), **group, kv_dtype=narrow)
-            yield _sparse_case("msa", _sparse_decodes(generator), **group, kv_dtype=narrow)
+            yield _sparse_case("msa", prompts(), **group, kv_dtype=narrow)
+            yield _sparse_case("msa", decodes(), **group, kv_dtype=narrow)
 
 
 def _sparse_case(op: str, lengths: Shape, **layout: object) -> Case:
-    """With columns that do not matter left at what they are mostly."""
+    """With columns that do not matter at their usual values."""
     shape: Shape = {"op": op, "dtype": "bf16", "kv_dtype": "bf16", "heads": 0, "kv_heads": 1, "topk": 0}
     shape |= {**lengths, **layout}
-    return Case("sparse", shape, _sparse_flops(shape))
-
-
-def _sparse_flops(shape: Shape) -> float:
-    """About as many products as heat the chip."""
     tokens: float = shape["batch"] * shape["q_len"]
     keys: float = shape["prefix"] + shape["q_len"] / 2
-    heads: float = shape["heads"]
-    if shape["op"].startswith("index_scores"):
-        return 2.0 * heads * 128 * tokens * keys
-    if shape["op"].startswith("mla"):
-        return 2.0 * heads * (576 + 512) * tokens * min(keys, TOPK[0])
-    if shape["op"] == "msa":
-        return 4.0 * heads * 128 * tokens * min(keys, 128.0 * (BLOCKS + 1))
-    return 16.0 * heads * tokens * keys if shape["op"] == "msa_scores" else 0.0
+    if op.startswith("index_scores"):
+        each = 2.0 * 128 * keys
+    elif op.startswith("mla"):
+        each = 2.0 * (576 + 512) * min(keys, TOPK[0])
+    elif op == "msa":
+        each = 4.0 * 128 * min(keys, 128.0 * (BLOCKS + 1))
+    else:
+        each = 16.0 * keys if op == "msa_scores" else 0.0
+    return Case("sparse", shape, shape["heads"] * tokens * each)
 
 
 def _sparse_decodes(generator: Generator) -> Shape:
     """A batch of sequences with one new token each."""
     while True:
-        batch = int(generator.choice(SPARSE_BATCHES)) if generator.random() < 0.8 else int(2 ** generator.uniform(0, 8))
+        batch = _batch(generator, SPARSE["batches"], 0.8, 8)
         prefix = int(2 ** generator.uniform(6, 17.2))
         if batch * prefix <= MOST_SPARSE_KEYS:
             return {"batch": batch, "q_len": 1, "prefix": prefix}
 
 
 def _sparse_prompts(generator: Generator) -> Shape:
-    """A few prompts, or chunks of prompts whose beginning is cached."""
+    """A few prompts, or chunks of prompts with a cached beginning."""
     while True:
         batch = int(generator.choice((1, 1, 1, 1, 2, 3, 4, 8)))
         q_len = int(2 ** generator.uniform(3, 13.1))
@@ -531,70 +403,40 @@ def _sparse_prompts(generator: Generator) -> Shape:
 
 # Small kernels that published tables hold only inside of others: KV writes, quantisers, attention, bare rates.
 #
-# One table, ``probe``: ``op`` says what is done, ``by`` whose kernel does it (Triton's need no engine).
+# One table, ``probe``: ``op`` names the operation, ``by`` the library of the kernel (Triton's need no engine).
 
 
-# (key-value heads, width of a head) and tokens of writes; formats are the cache's.
-PROBED_WRITES = ((8, 128), (4, 128), (2, 64), (1, 128), (32, 128), (16, 256), (8, 64))
-WRITTEN_TOKENS = (1, 4, 16, 64, 192, 512, 1024, 2048, 4096, 8192, 16384)
-QUANTISED_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192, 16384)
-QUANTISED_WIDTHS = (512, 1024, 1536, 2048, 3072, 4096, 5120, 6144, 7168, 8192, 12288, 14336, 18432, 28672)
 ENGINES = ("triton", "vllm")
-# (heads, key-value heads, width) of attention; PyTorch's FlashAttention is version 2 and takes bf16 only.
-PROBED_LAYOUTS = ((32, 8, 128), (32, 32, 128), (8, 1, 128), (64, 8, 64), (28, 4, 128), (16, 2, 256))
-PROMPTS = ((1, 64), (1, 256), (1, 1024), (1, 2048), (1, 4096), (1, 8192), (4, 512), (4, 2048), (16, 128), (16, 512))
-DECODES = tuple((batch, length) for batch in (1, 4, 16, 64, 128) for length in (128, 1024, 4096, 16384))
+# PyTorch's FlashAttention is version 2 and takes bf16 only.
+ATTENTION_KERNELS = (("triton", "bf16"), ("triton", "fp8"), ("flash2", "bf16"), ("cudnn", "bf16"))
 MOST_PROBED_KEYS = 1_100_000
 LOOPS = {"mma_sync": (1000, 3000), "wgmma": (1500, 4500)}
 
 
 def probe_cases() -> Iterator[Case]:
-    """All of them, in no order."""
-    for dtype in ("bf16", "fp8"):
-        for heads, width in PROBED_WRITES:
-            yield from (
-                _probe_case("kv_write", by, dtype, rows, width, heads) for rows in WRITTEN_TOKENS for by in ENGINES
-            )
-    for op in ("quantise_token", "quantise_block"):
-        for number, width in enumerate(QUANTISED_WIDTHS):
-            rows_of = QUANTISED_ROWS[number % 2 :: 2]
-            yield from (_probe_case(op, by, "fp8", rows, width) for rows in rows_of for by in ENGINES)
-    for heads, kv_heads, width in PROBED_LAYOUTS:
-        for by, dtype in (("triton", "bf16"), ("triton", "fp8"), ("flash2", "bf16"), ("cudnn", "bf16")):
-            for batch, length in PROMPTS:
-                flops = 2.0 * batch * heads * width * length * length
-                shape = _shape("prompts", by, dtype, batch, width, heads) | {"kv_heads": kv_heads, "length": length}
-                yield Case("probe", shape, min(flops, LONGEST_FLOPS))
-            for batch, length in DECODES if by != "cudnn" else ():
+    for dtype, (heads, width), rows, by in product(("bf16", "fp8"), PROBE["written"], PROBE["written_rows"], ENGINES):
+        yield _probe("kv_write", by, dtype, rows, width, heads)
+    for op, (number, width) in product(("quantise_token", "quantise_block"), enumerate(PROBE["quantised_widths"])):
+        for rows, by in product(PROBE["quantised_rows"][number % 2 :: 2], ENGINES):
+            yield _probe(op, by, "fp8", rows, width)
+    for heads, kv_heads, width in PROBE["layouts"]:
+        for by, dtype in ATTENTION_KERNELS:
+            for batch, length in PROBE["prompts"]:
+                flops = min(2.0 * batch * heads * width * length * length, LONGEST_FLOPS)
+                yield _probe("prompts", by, dtype, batch, width, heads, kv_heads, length, flops=flops)
+            for batch, length in PROBE["decodes"] if by != "cudnn" else ():
                 if batch * length <= MOST_PROBED_KEYS:
-                    shape = _shape("decode", by, dtype, batch, width, heads)
-                    yield Case("probe", shape | {"kv_heads": kv_heads, "length": length})
+                    yield _probe("decode", by, dtype, batch, width, heads, kv_heads, length)
     for op, loops_of in LOOPS.items():
-        for dtype in ("bf16", "fp8"):
-            yield from (_rate(op, dtype, loops) for loops in loops_of)
+        for dtype in ("bf16", "fp8"):  # heavy: at the power limit, and after a pause
+            yield from (_probe(op, "cuda", dtype, loops, 0, flops=1e11) for loops in loops_of)
 
 
-def _rate(op: str, dtype: str, loops: int) -> Case:
-    """Heavy: at the power limit, and after a pause."""
-    return Case("probe", _shape(op, "cuda", dtype, loops, 0, 1), 1e11)
-
-
-def _probe_case(op: str, by: str, dtype: str, rows: int, width: int, heads: int = 1) -> Case:
-    return Case("probe", _shape(op, by, dtype, rows, width, heads))
-
-
-def _shape(op: str, by: str, dtype: str, rows: int, width: int, heads: int) -> Shape:
-    """With columns that do not matter left at what they are mostly."""
-    return {
-        "op": op,
-        "by": by,
-        "dtype": dtype,
-        "rows": rows,
-        "width": width,
-        "heads": heads,
-        "kv_heads": 0,
-        "length": 0,
-    }
+def _probe(op: str, by: str, dtype: str, rows: int, width: int, *sizes: int, flops: float = 0.0) -> Case:
+    """``sizes``: heads, key-value heads and length, at values that do not matter where they are left out."""
+    heads, kv_heads, length = (*sizes, *(1, 0, 0)[len(sizes) :])
+    shape = {"op": op, "by": by, "dtype": dtype, "rows": rows, "width": width}
+    return Case("probe", shape | {"heads": heads, "kv_heads": kv_heads, "length": length}, flops)
 
 
 # How large a share of any beginning each family gets; the first points are what a short sweep lives on.

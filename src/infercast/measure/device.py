@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
@@ -83,7 +84,7 @@ def _query(field: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The chip over a stretch of time; all zero where nobody could look."""
+    """The chip over a stretch of time; all zero if it could not be monitored."""
 
     sm_mhz: float = 0.0
     watts: float = 0.0
@@ -125,7 +126,7 @@ class Monitor:
         )
 
     def wait_until_cool(self, most: float) -> None:
-        """Return when the power limit no longer holds the clock back, or after so many seconds."""
+        """Return when the power limit no longer lowers the clock, or after ``most`` seconds."""
         end = time.monotonic() + most
         while time.monotonic() < end and self._samples and self._samples[-1][4]:
             time.sleep(PERIOD_MS / 1e3)
@@ -135,7 +136,7 @@ class Monitor:
             self._process.terminate()
 
 
-# Whose kernels are measured: vLLM's where it is installed, or PyTorch's own throughout.
+# Which kernels are measured: vLLM's where it is installed, or PyTorch's own throughout.
 
 
 ENGINES = ("vllm", "torch")
@@ -154,15 +155,11 @@ def choose_engine(name: str | None) -> str:
     return _engine.get()
 
 
-def use_vllm() -> bool:
-    """Whether kernels of vLLM are wanted."""
-    return _engine.get() == "vllm"
-
-
-def need_vllm() -> None:
-    """Raise ImportError, as a missing package would, where kernels of vLLM are not wanted."""
-    if not use_vllm():
+def vllm(module: str) -> Any:
+    """A module of vLLM; ImportError where it is missing, or where PyTorch's own kernels are measured."""
+    if _engine.get() != "vllm":
         raise ImportError("only vLLM has this kernel, and PyTorch's own are measured")
+    return import_module(f"vllm.{module}")
 
 
 def log_to_stderr() -> None:

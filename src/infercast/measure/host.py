@@ -2,7 +2,7 @@
 
 An idle engine answers single prompts (how long until the first token, by prompt length), then decodes batches of short
 sequences (how long a step takes, by batch), then takes bursts of requests at once. Models differ in their number of
-layers only, so what grows with layers can be told from what does not.
+layers only, so what grows with layers can be separated from what does not.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def measure_host(layers: Sequence[int] = LAYERS, say: Say = print) -> dict[str, 
 
 
 def _cpu() -> str:
-    """The processor's name, where Linux tells it."""
+    """The processor's name, if Linux has it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

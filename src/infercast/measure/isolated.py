@@ -23,8 +23,6 @@ from infercast.measure.rows import Bench, Store, Tally, Timing, Watch, is_heavy,
 
 @dataclass
 class Steps:
-    """A journal as its reader sees it."""
-
     begun: set[str] = field(default_factory=set)
     """Keys of cases that a child started with."""
     under_way: set[str] = field(default_factory=set)
@@ -32,14 +30,11 @@ class Steps:
     refused: set[str] = field(default_factory=set)
     """Keys of those that could not run, which were counted."""
     skipped: dict[str, int] = field(default_factory=dict)
-    """By the reason."""
     broken: str = ""
-    """Why the child gave up, where it could tell."""
+    """Why the child gave up, if it could say."""
 
 
 class Journal:
-    """One line a step."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         path.touch()
@@ -54,7 +49,6 @@ class Journal:
         self._write({"skip": case.key, "why": next(iter(tally.skipped))})
 
     def give_up(self, why: str) -> None:
-        """The process is of no use any more."""
         self._write({"broken": why})
 
     def _write(self, step: dict[str, object]) -> None:
@@ -62,7 +56,6 @@ class Journal:
             file.write(json.dumps(step) + "\n")
 
     def last_step(self) -> float:
-        """When, by ``time.monotonic``."""
         return time.monotonic() - max(0.0, time.time() - self.path.stat().st_mtime)
 
     def read(self) -> Steps:
@@ -179,7 +172,7 @@ BROKEN = 3
 
 
 class JournalBench:
-    """Another bench, which tells a journal what it is at and ends the process when the GPU no longer answers."""
+    """A bench that writes its steps to a journal and ends the process when the GPU no longer answers."""
 
     def __init__(self, bench: Bench, journal: Journal) -> None:
         self._bench, self._journal = bench, journal
@@ -252,7 +245,7 @@ def _batches(cases: Sequence[Case]) -> Iterator[list[Case]]:
 
 
 def main(folder: str, engine: str, waiting: str, journal: str, seconds: str) -> None:
-    """Measure the cases whose keys are in a file, for so long."""
+    """Measure the cases with the keys of a file, for at most ``seconds``."""
     faulthandler.enable()
     deadline = time.monotonic() + float(seconds)
     choose_engine(engine)

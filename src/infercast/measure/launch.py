@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from infercast.errors import InputError
@@ -39,7 +41,7 @@ class SimpleLaunch:
 
 
 class MovingLaunch(SimpleLaunch):
-    """A launch whose operands lie elsewhere in memory each time.
+    """A launch with operands that lie elsewhere in memory each time.
 
     Where weights lie decides which memory channels they share: the same product takes up to 10 % more or less, and
     each layer of a model has weights of its own.
@@ -50,7 +52,6 @@ class MovingLaunch(SimpleLaunch):
         super().__init__(engine, *place())
 
     def touch(self) -> None:
-        """Move on, then as any launch."""
         self.launch, self.inputs = self._place()
         super().touch()
 
@@ -74,7 +75,9 @@ class Workspace:
         self._sizes = {"wide": int(free * share), "fp8": narrow, "fp16": 2**31, "fp32": min(2**32, narrow)}
         self._pools: dict[str, Any] = {}
         self._next: dict[str, int] = {}
-        self._flush = torch.zeros(2 * l2_bytes() // 4, dtype=torch.float32, device=device)
+        self._flush = torch.zeros(
+            2 * int(torch.cuda.get_device_properties(0).L2_cache_size) // 4, dtype=torch.float32, device=device
+        )
         self.device = device
 
     def _pool(self, kind: str) -> Any:
@@ -90,7 +93,8 @@ class Workspace:
                 block = block.to(torch.float8_e4m3fn)
             size = self._sizes[kind] // ALIGNMENT * ALIGNMENT
             self._pools[kind] = torch.empty(size, dtype=torch.uint8, device=self.device)
-            _fill(self._pools[kind], block.view(torch.uint8))
+            for part in self._pools[kind].split(block.nbytes):
+                part.copy_(block.view(torch.uint8)[: part.numel()])
             self._next[kind] = 0
         return self._pools[kind]
 
@@ -98,9 +102,7 @@ class Workspace:
         """A tensor of random numbers; later ones lie elsewhere until the pool is used up."""
         kind = {"fp8": "fp8", "fp16": "fp16", "fp32": "fp32", "tf32": "fp32"}.get(dtype, "wide")
         pool, scalar = self._pool(kind), DTYPES[dtype]
-        count = 1
-        for size in sizes:
-            count *= size
+        count = math.prod(sizes)
         length = -(-count * scalar.itemsize // ALIGNMENT) * ALIGNMENT
         if length > pool.numel():
             raise InputError(f"a tensor of {length / 2**30:.1f} GiB is larger than the GPU has room for")
@@ -115,15 +117,13 @@ class Workspace:
         self._flush.sum()
 
 
-def l2_bytes() -> int:
-    """Size of the L2 cache as the driver reports it."""
-    return int(torch.cuda.get_device_properties(0).L2_cache_size)
+def integers(values: Any, device: str) -> Any:
+    return torch.tensor(np.asarray(values), dtype=torch.int32, device=device)
 
 
-def _fill(pool: Any, block: Any) -> None:
-    for start in range(0, pool.numel(), block.numel()):
-        part = pool[start : start + block.numel()]
-        part.copy_(block[: part.numel()])
+def starts_of(lengths: Sequence[int], device: str) -> Any:
+    """Where each sequence begins, and where the last one ends."""
+    return integers([0, *np.cumsum(lengths)], device)
 
 
 # Kernel times by the GPU's own clock: run launches under the profiler and cut its record at marker kernels.
@@ -135,13 +135,11 @@ def _fill(pool: Any, block: Any) -> None:
 PAUSE_CYCLES = 4_000_000
 """About two milliseconds."""
 BURSTS = 3
-"""Runs of a heavy kernel after a pause."""
 QUEUED_SECONDS = 0.05
 """Work that is handed to the GPU at once when a kernel runs on and on."""
 
 
 def mark() -> None:
-    """Cut the record here."""
     torch.cuda._sleep(1)
 
 
@@ -203,7 +201,7 @@ def time_sustained(launches: Sequence[Launch], repeats: int, heat: Callable[[], 
 
 
 def repeat_for(launch: Launch, seconds: float, each: float) -> float:
-    """Launch on and on for so long; returns how many seconds one launch took.
+    """Launch again and again for ``seconds``; returns how many seconds one launch took.
 
     ``each`` is about how long one takes. It should be longer than launching takes, or the GPU waits for the CPU.
     """

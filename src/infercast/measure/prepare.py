@@ -6,13 +6,17 @@ whole sweep measures, so a few processes launch each such kernel once, and the s
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 
-from infercast.measure.cases import Case, sweep_cases
+from infercast.measure.cases import Case
 from infercast.measure.device import choose_engine
 
 MOST_WORKERS = 14
@@ -53,50 +57,49 @@ def compiled_cases(cases: Sequence[Case]) -> list[Case]:
 
 
 def _tokens(case: Case) -> int:
-    """New tokens of a batch."""
     return int(case.shape.get("rows", 0) or case.shape["batch"] * case.shape["q_len"])
 
 
 def prepare(cases: Sequence[Case], engine: str, deadline: float) -> None:
     """Compile what ``cases`` need, as far as there is time before the deadline (of ``time.monotonic``)."""
     seconds = SHARE_OF_TIME * (deadline - time.monotonic())
-    waiting = compiled_cases(cases)
-    workers = min(MOST_WORKERS, (os.cpu_count() or 1) - 1, len(waiting))
-    if seconds < LEAST_SECONDS or workers < 2:
+    if seconds >= LEAST_SECONDS:
+        compile_ahead(compiled_cases(cases), engine, seconds)
+
+
+def compile_ahead(cases: Sequence[Case], engine: str, seconds: float) -> None:
+    """Launch each case once, by one process per core, for at most ``seconds``."""
+    workers = min(MOST_WORKERS, (os.cpu_count() or 1) - 1, len(cases))
+    if workers < 2:
         return
-    families = ",".join(sorted({case.family for case in waiting}))
-    command = [sys.executable, "-m", "infercast.measure.prepare", engine, families, str(workers)]
-    launch_in_parallel(command, workers, seconds)
-
-
-def launch_in_parallel(command: Sequence[str], workers: int, seconds: float) -> None:
-    """Run so many processes, each told its number, for so long at most."""
     environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    running = [
-        subprocess.Popen([*command, str(number)], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for number in range(workers)
-    ]
-    until = time.monotonic() + seconds
-    try:
-        for process in running:
-            process.wait(timeout=max(0.0, until - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        pass  # the rest is compiled when its turn comes
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "cases.jsonl"
+        path.write_text("\n".join(json.dumps([case.family, case.shape]) for case in cases), encoding="utf-8")
+        command = [sys.executable, "-m", "infercast.measure.prepare", engine, str(path), str(workers)]
+        start = partial(subprocess.Popen, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        running = [start([*command, str(number)]) for number in range(workers)]
+        until = time.monotonic() + seconds
+        try:
+            for process in running:
+                process.wait(timeout=max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            pass  # the rest is compiled when its turn comes
+        finally:
+            for process in running:
+                process.kill()
+                process.wait()
 
 
-def main(engine: str, families: str, workers: int, number: int) -> None:
-    """Launch every ``workers``-th of the kernels once."""
+def main(engine: str, path: str, workers: int, number: int) -> None:
+    """Launch every ``workers``-th case of a file once."""
     from infercast.measure.kernels import GpuBench  # noqa: PLC0415 - needs PyTorch
 
     choose_engine(engine)
     bench = GpuBench(POOL_SHARE)
-    for case in compiled_cases(sweep_cases(families.split(",")))[number::workers]:
+    for line in Path(path).read_text(encoding="utf-8").splitlines()[number::workers]:
         try:
-            bench.build(case)()
+            bench.build(Case(*json.loads(line)))()
         except Exception:  # what cannot run is counted, with its reason, when its turn comes
             continue
 

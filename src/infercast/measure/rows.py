@@ -54,7 +54,6 @@ class Store:
             yield from (_read(line, path, number) for number, line in enumerate(text.splitlines(), start=1))
 
     def done(self) -> set[str]:
-        """Keys of the cases that have a row."""
         return {row["key"] for row in self.rows()}
 
     def write_tables(self) -> dict[str, int]:
@@ -101,8 +100,6 @@ GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel as it ran."""
-
     name: str
     grid: str
     block: str
@@ -118,12 +115,9 @@ class LostRecordError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Repeated runs of one launch."""
-
     cold: Sections
     """Its own operands not in L2; at the power limit where that is what it runs into."""
     warm: Sections
-    """The same launch again at once."""
     burst: Sections
     """Cold and after a pause."""
 
@@ -183,7 +177,7 @@ def _check(sections: Sections, expected: int) -> None:
         raise LostRecordError(f"the profiler lost {expected - len(sections)} of {expected} sections of its record")
 
 
-# What a kernel's name tells: which library it comes from, and the tile each of its thread blocks works on.
+# What a kernel's name says: which library it comes from, and the tile each of its thread blocks works on.
 
 
 LONGEST = 64
@@ -218,7 +212,7 @@ ROUNDS = 3
 STEADY = 0.01
 """Standard error of the mean, over the median, above which a case is repeated more often."""
 DISTURBED = 1.5
-"""A run that takes so many times the median is left out."""
+"""A run that takes this many times the median is left out."""
 HEAVY_FLOPS = 5e10
 """Products of this size run into the power limit when nothing but products runs."""
 HEAT_SECONDS = 0.25
@@ -239,7 +233,7 @@ class Bench(Protocol):
         """Among each other at the power limit."""
 
     def repeat_for(self, launch: Launch, seconds: float, each: float) -> float:
-        """On and on for so long; returns how many seconds one launch took."""
+        """Again and again for ``seconds``; returns how many seconds one launch took."""
 
     def details(self, case: Case) -> dict[str, Any]:
         """What else is known of a case's kernel."""
@@ -252,13 +246,11 @@ class Watch(Protocol):
         """The chip since ``start`` (of ``time.monotonic``)."""
 
     def wait_until_cool(self, most: float) -> None:
-        """Return when the power limit no longer holds the clock back, or after so many seconds."""
+        """Return when the power limit no longer lowers the clock, or after ``most`` seconds."""
 
 
 @dataclass
 class Tally:
-    """What became of the cases so far."""
-
     tried: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     """Cases that this machine cannot run, by the reason."""
@@ -315,7 +307,7 @@ def measure_batch(cases: Sequence[Case], bench: Bench, monitor: Watch, tally: Ta
 
 
 def _details(case: Case, bench: Bench) -> dict[str, Any]:
-    """What else is known, nothing where another version of the engine does not tell."""
+    """What else is known; nothing if another version of the engine does not say."""
     try:
         return bench.details(case)
     except Exception:
@@ -323,7 +315,7 @@ def _details(case: Case, bench: Bench) -> dict[str, Any]:
 
 
 def _time_light(launches: Sequence[Launch], bench: Bench) -> list[Timing]:
-    """A few runs of each, more of those whose runs differ."""
+    """A few runs of each, more of those that vary."""
     timings = bench.time(launches, REPEATS)
     unsteady = [number for number, timing in enumerate(timings) if _error(_totals(timing.cold)) > STEADY]
     if unsteady:
@@ -358,7 +350,6 @@ def _row(case: Case, engine: str, timing: Timing) -> Row:
 
 
 def _totals(sections: Sections) -> npt.NDArray[np.float64]:
-    """Microseconds of each run, all its kernels together."""
     return np.array([sum(kernel.microseconds for kernel in kernels) for kernels in sections])
 
 
@@ -368,5 +359,4 @@ def _typical(totals: npt.NDArray[np.float64]) -> float:
 
 
 def _error(totals: npt.NDArray[np.float64]) -> float:
-    """Standard error of the mean over the median."""
     return float(np.std(totals, ddof=1) / np.sqrt(len(totals)) / max(np.median(totals), 1e-9))

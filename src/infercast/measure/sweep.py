@@ -65,7 +65,6 @@ def measure_floors(store: Store) -> int:
 
 
 def _ways(elements: int) -> list[tuple[str, Callable[[], float]]]:
-    """How a kernel can be launched, and the microseconds of one."""
     torch = require_gpu()
     source = torch.ones(elements, device="cuda")
     target = torch.empty_like(source)
@@ -100,13 +99,12 @@ def _alone(torch: Any, launch: Callable[[], None]) -> float:
 
 
 def _in_a_row(torch: Any, launch: Callable[[], None], count: int) -> float:
-    """Each of so many without a pause, the median of three turns."""
+    """Microseconds of each of ``count`` launches without a pause, the median of three turns."""
     _between(torch, launch, WARM)
     return sorted(_between(torch, launch, count) for _ in range(3))[1] / count
 
 
 def _between(torch: Any, launch: Callable[[], None], count: int) -> float:
-    """Microseconds of all."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     begin.record()
@@ -117,7 +115,7 @@ def _between(torch: Any, launch: Callable[[], None], count: int) -> float:
     return float(1e3 * begin.elapsed_time(end))
 
 
-# What a reader of a table must know: ``meta.toml`` beside it.
+# What a reader of a table must know: ``meta.toml`` next to it.
 
 
 NAME = "meta.toml"
@@ -155,7 +153,7 @@ def revision() -> dict[str, str]:
     here = Path(__file__).resolve()
     git = ["git", "-C", str(here.parent)]
     try:
-        # An installed package may lie in an environment inside somebody else's checkout.
+        # An installed package may lie in an environment inside another project's checkout.
         subprocess.run([*git, "ls-files", "--error-unmatch", here.name], capture_output=True, check=True, timeout=20)
         describe = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
         found = subprocess.run(describe, capture_output=True, text=True, check=True, timeout=20)
@@ -209,7 +207,7 @@ LEAST_US = 100.0
 def measure_power(cases: Sequence[Case], store: Store, bench: Bench, monitor: Watch, deadline: float) -> int:
     """Rows of ``power.parquet`` into the store, as many as there is time for; returns how many came new."""
     if monitor.since(0.0) == State():
-        return 0  # nobody can look at the board
+        return 0  # the board cannot be monitored
     done, added = store.done(), 0
     for case, seconds in power_cases(cases, {row["key"]: row["latency_us"] for row in store.rows()}):
         key = f"{POWER_TABLE} {case.key}"
@@ -223,7 +221,7 @@ def measure_power(cases: Sequence[Case], store: Store, bench: Bench, monitor: Wa
             start = time.monotonic()
             each = bench.repeat_for(launch, SECONDS, seconds)
         except Exception:
-            continue  # it ran once, but memory may be short by now; other kernels tell as much
+            continue  # it ran once, but memory may be short by now; other kernels show as much
         state = monitor.since(start + SETTLE_SECONDS)
         row = {"key": key, "table": POWER_TABLE, "gpu": store.folder.name, "family": case.family}
         row |= {"shape": json.dumps(case.shape, sort_keys=True)}
@@ -249,16 +247,12 @@ Progress = Callable[[int, int, float], None]
 
 @dataclass
 class Sweep:
-    """What a sweep did."""
-
     gpu: str
     folder: Path
     engine: str
-    """Whose kernels were preferred."""
+    """Library of the preferred kernels."""
     rows: int = 0
-    """Measured this time."""
     left: int = 0
-    """Cases that there was no time for."""
     tally: Tally = field(default_factory=Tally)
     seconds: float = 0.0
     tables: dict[str, int] = field(default_factory=dict)
@@ -276,7 +270,7 @@ def run_sweep(
 ) -> Sweep:
     """Measure until all is done or the time is up; takes up where an earlier sweep into ``out`` ended.
 
-    ``anchors``: no sweep, but so many of the shapes of each kernel that tell most of it.
+    ``anchors``: no sweep, but this many of the most informative shapes of each kernel.
     """
     cases = [case for case in anchor_cases(anchors) if not families or case.family in families]
     cases = cases if anchors else sweep_cases(families)

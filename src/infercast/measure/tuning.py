@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from infercast.errors import InputError
 from infercast.measure.cases import Case, Shape
 from infercast.measure.device import Monitor, choose_engine, describe, gpu_name, require_gpu
-from infercast.measure.prepare import MOST_WORKERS, POOL_SHARE, launch_in_parallel
+from infercast.measure.prepare import compile_ahead
 from infercast.measure.rows import Row, Tally, measure_batch
 from infercast.measure.sweep import batches, open_bench
 
@@ -28,8 +23,6 @@ SMALL_HIDDEN, SMALL_INTER = 1024, 512
 
 @dataclass
 class Trial:
-    """What was tried."""
-
     gpu: str
     facts: dict[str, Any]
     rows: list[Row]
@@ -52,13 +45,14 @@ def trial_cases(layer: Shape, configurations: Iterable[dict[str, int] | None]) -
 
 
 def try_configurations(cases: Sequence[Case], seconds: float) -> Trial:
-    """Compile with all cores, then measure, for so long at most."""
+    """Compile with all cores, then measure, for at most ``seconds``."""
     require_gpu()
     if choose_engine(None) != "vllm":
         raise InputError("trying configurations needs vLLM, whose kernel they are for: pip install vllm")
     begin = time.monotonic()
     trial = Trial(gpu_name(), describe(), [], {})
-    _prepare(cases, COMPILING * seconds)
+    kernels = {(case := Case(FAMILY, compiled_shape(each.shape))).key: case for each in cases}
+    compile_ahead(list(kernels.values()), "vllm", COMPILING * seconds)
     trial.stages["compiled"] = time.monotonic() - begin
     tally, monitor = Tally(), Monitor()
     try:
@@ -75,38 +69,9 @@ def try_configurations(cases: Sequence[Case], seconds: float) -> Trial:
     return trial
 
 
-def _prepare(cases: Sequence[Case], seconds: float) -> None:
-    workers = min(MOST_WORKERS, (os.cpu_count() or 1) - 1, len(cases))
-    if workers < 2:
-        return
-    shapes = list({json.dumps(compiled_shape(case.shape), sort_keys=True): None for case in cases})
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "shapes.jsonl"
-        path.write_text("\n".join(shapes), encoding="utf-8")
-        command = [sys.executable, "-m", "infercast.measure.tuning", str(path), str(workers)]
-        launch_in_parallel(command, workers, seconds)
-
-
 def compiled_shape(shape: Shape) -> Shape:
-    """A layer with less weight whose kernels are the same. Block scales are counted in the sizes, so those stay."""
+    """A layer with less weight and the same kernels. Block scales are counted in the sizes, so those stay."""
     if shape["dtype"] == "fp8_block":
         return shape | {"turn": 0}
     small = {"hidden": SMALL_HIDDEN if shape["hidden"] % 16 == 0 else shape["hidden"], "turn": 0}
     return shape | small | {"inter": SMALL_INTER if shape["inter"] % 16 == 0 else shape["inter"]}
-
-
-def main(path: str, workers: int, number: int) -> None:
-    """Launch every ``workers``-th configuration of a file once."""
-    choose_engine("vllm")
-    from infercast.measure.kernels import GpuBench  # noqa: PLC0415 - needs PyTorch
-
-    bench = GpuBench(POOL_SHARE)
-    for line in Path(path).read_text(encoding="utf-8").splitlines()[number::workers]:
-        try:
-            bench.build(Case(FAMILY, json.loads(line)))()
-        except Exception:  # what cannot run is counted, with its reason, when its turn comes
-            continue
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -31,7 +31,7 @@ from infercast.validate.measured import WARM_UP, MeasuredFile, MeasuredRun
 # Engines that were measured with dummy weights: what an untrained router does to experts, and an untrained indexer.
 #
 # vLLM's dummy weights are about 1e-3 in size, so all scores of a router are equal but for tiny differences. Routers
-# that rank scores in single precision still tell experts apart, and tokens spread evenly. Those that choose from groups
+# that rank scores in single precision still separate experts, and tokens spread evenly. Those that choose from groups
 # rank softmax scores in bf16, where nearly all are equal: ties go to the same few experts for every token (12 of 64 in
 # DeepSeek-V2-Lite, twice its topk). With a correction bias, the dummy bias alone decides: the same topk experts for
 # all. SGLang ranks the scores of groups in single precision, too. Scores of an indexer are as equal, and what searches
@@ -39,7 +39,7 @@ from infercast.validate.measured import WARM_UP, MeasuredFile, MeasuredRun
 
 
 def with_dummy_weights(model: ModelConfig, *, ties_groups: bool = True) -> ModelConfig:
-    """The model as an engine runs it whose weights were never trained; ``ties_groups`` as `Engine` has it."""
+    """The model as an engine with untrained weights runs it; ``ties_groups`` as `Engine` has it."""
     stacks = (replace(stack, mixer=_searching(stack.mixer)) for stack in model.stacks)
     return replace(model, stacks=tuple(stacks)).with_experts(partial(_tied, ties_groups=ties_groups))
 
@@ -59,7 +59,7 @@ def _tied(spec: ExpertFeedForward, *, ties_groups: bool) -> ExpertFeedForward:
 # Which part of a forecast is off: runs in which one of host, kernels and queue decides.
 #
 # A request alone on an idle engine shows the host: with a short prompt the GPU waits for launches. A static batch,
-# where nobody waits for anybody else's arrival, is a replay of known steps: how long all its prompts take, and how long
+# where no request waits for another's arrival, is a replay of known steps: how long all its prompts take, and how long
 # one step of decoding takes. What is left to go wrong under load is the queue.
 
 
@@ -69,8 +69,6 @@ LEAST_PROMPTS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One number, measured and predicted."""
-
     measured: float
     predicted: float
     half_width: float | None = None
@@ -109,13 +107,11 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What of a run can be told apart; seconds."""
+    """Parts of a run that can be separated; seconds."""
 
     is_static: bool
     num_input: int
-    """Tokens of all prompts."""
     idle_ttft: Comparison | None = None
-    """A single request."""
     prompts: Comparison | None = None
     """A static batch: from the first request sent to the last first token."""
     decode_step: Comparison | None = None
@@ -144,7 +140,7 @@ def parts_of(run: MeasuredRun, record: Record) -> Parts:
 
 @dataclass(frozen=True, slots=True)
 class FileParts:
-    """The parts of one file: median signed errors as fractions, None where no run tells."""
+    """The parts of one file: median signed errors as fractions, None if no run shows it."""
 
     file: str
     idle_ttft: float | None
@@ -176,7 +172,7 @@ class Scatter:
     start_order: float | None
     """Spearman's rank correlation of the moments of first tokens; None for a handful of requests."""
     ttft_order: float | None
-    """The same of the times to first token: who waits long, and who does not."""
+    """The same of the times to first token: which requests wait long."""
 
 
 def scatter_of(run: MeasuredRun, record: Record) -> Scatter:
@@ -232,14 +228,13 @@ def quantile(values: npt.NDArray[Any], fraction: float) -> float:
 def summary_of(record: Record) -> npt.NDArray[Any]:
     """TTFT p50, p95 and p99, TPOT p50 and p95, and output tokens a second.
 
-    TPOT is not a number where nobody has a second token.
+    TPOT is not a number where no request has a second token.
     """
     duration = float(record.last_token.max() - record.sent_at.min())
     return _summary(record.ttft, record.tpot, record.num_output.sum() / duration)
 
 
 def measured_summary(run: MeasuredRun) -> npt.NDArray[Any]:
-    """The same as it was measured."""
     return _summary(run.ttft, run.tpot, run.output_tokens_per_second)
 
 
@@ -253,19 +248,18 @@ def _summary(ttft: npt.NDArray[Any], tpot: npt.NDArray[Any], rate: float) -> npt
 
 
 LEAST_SECONDS = 1.0
-"""Shorter runs tell little: the counter moves ten times a second."""
+"""Shorter runs show little: the counter moves ten times a second."""
 BEFORE_SECONDS = 0.05
-"""The counter is read so long before the clock of a run starts."""
+"""The counter is read this long before the clock of a run starts."""
 
 
 def energy_of_record(deployment: Deployment, timer: KernelTimer, run: MeasuredRun, record: Record) -> Energy | None:
-    """What one simulated engine drew."""
     duration = float(np.nanmax(record.last_token) - np.nanmin(record.sent_at))
     return energy_of_pools([(deployment, timer, [record])], run.workload, record, duration)
 
 
 def compare_joules(run: MeasuredRun, energy: Energy | None) -> Comparison | None:
-    """Joules of an output token; None where the run does not tell, or was too short for its counter."""
+    """Joules of an output token; None where the file has none, or the run was too short for the counter."""
     if energy is None or run.joules is None or not run.mean_watts or run.joules / run.mean_watts < LEAST_SECONDS:
         return None
     tokens = sum(request.num_output for request in run.workload.requests)
@@ -284,12 +278,11 @@ def compare_joules(run: MeasuredRun, energy: Energy | None) -> Comparison | None
 CLASSES = ((8.0, "up to 8/s"), (16.0, "9 to 16/s"), (30.0, "17 to 30/s"), (inf, "above 30/s"))
 """Arrivals a second up to which a run belongs to a class."""
 STATIC, PREFIX = "static", "prefix"
-"""Batches that were sent at once, as fast as their client could, are no load over time; runs whose prompts share
+"""Batches that were sent at once, as fast as their client could, are no load over time; runs with prompts that share
 prefixes are a class of their own, whatever their rate."""
 FACTORS: tuple[float, ...] = tuple(np.geomspace(0.6, 1.8, 12).tolist())
 """How many times longer than on the bundled host everything may take on a machine; ours differ by less."""
 TTFT_P50, TPOT_P50 = 0, 3
-"""Where these are in a summary."""
 
 
 class Errors(NamedTuple):
@@ -326,7 +319,7 @@ class LoadErrors:
 
 
 def load_class(run: MeasuredRun) -> str | None:
-    """The class of a run whose requests arrive over time."""
+    """The class of a run with arrivals over time."""
     if run.kind == STATIC or is_at_once(run.workload):
         return None
     if run.kind == PREFIX:
@@ -335,7 +328,6 @@ def load_class(run: MeasuredRun) -> str | None:
 
 
 def errors_of(pairs: Iterable[Comparison | None]) -> Errors | None:
-    """Over those that are known."""
     errors = np.array([pair.error for pair in pairs if pair is not None])
     if not errors.size:
         return None
@@ -346,7 +338,7 @@ def errors_of(pairs: Iterable[Comparison | None]) -> Errors | None:
 def on_own_host(runs: Sequence[tuple[Replica, MeasuredRun]]) -> list[OnOwnHost | None]:
     """Runs of one file with arrivals over time, each with its engine as it was before it, at the speed of the lightest.
 
-    The lightest itself, and a file with a single load, tell nothing.
+    The lightest itself, and a file with a single load, show nothing.
     """
     if len(runs) < 2:
         return [None] * len(runs)
@@ -371,7 +363,7 @@ def _compare_at_load(factor: float, replica: Replica, run: MeasuredRun) -> OnOwn
 
 
 SET_BELOW = 0.8
-"""An engine with fewer KV blocks than this share of what fits was told how many, though its file may not say so."""
+"""An engine with fewer KV blocks than this share of what fits had their number set, though its file may not say so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +384,7 @@ class RunComparison:
     scatter: Scatter | None = None
     """Request by request."""
     parts: Parts | None = None
-    """What of the run can be told apart."""
+    """Parts of the run that can be separated."""
     cached_tokens: Comparison | None = None
     """Prompt tokens that were found in a cache, where the file has them ..."""
     loaded_tokens: Comparison | None = None
@@ -407,8 +399,6 @@ class RunComparison:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """All runs of all files."""
-
     runs: tuple[RunComparison, ...]
     kv_blocks: tuple[tuple[str, Comparison | None], ...]
     """Of each file; None where the number was set and is no forecast."""
@@ -419,23 +409,22 @@ class Validation:
         return _median("ape", (getattr(run, quantity) for run in self.runs if kind in (None, run.kind)))
 
     def coverage(self, *quantities: str, kind: str | None = None, file: str | None = None) -> float | None:
-        """How many of the measured values lie in the 80 % intervals that `simulate` shows of the same runs, as a
-        fraction; of some runs only if told so.
-        """
-        chosen = [run for run in self.runs if kind in (None, run.kind) and file in (None, run.file)]
-        pairs = (getattr(run, quantity) for run in chosen for quantity in quantities)
-        inside = [pair.is_inside for pair in pairs if pair is not None and pair.is_inside is not None]
-        return float(np.mean(inside)) if inside else None
+        """Fraction of the measured values in the 80 % intervals that `simulate` shows of the same runs."""
+        return self._mean_of("is_inside", quantities, kind, file)
 
     def width(self, *quantities: str, kind: str | None = None, file: str | None = None) -> float | None:
         """The mean half width of these intervals, as a fraction of the forecast: the narrower, the sharper."""
+        return self._mean_of("width", quantities, kind, file)
+
+    def _mean_of(self, name: str, quantities: Iterable[str], kind: str | None, file: str | None) -> float | None:
+        """Over some runs only if a kind or file is given."""
         chosen = [run for run in self.runs if kind in (None, run.kind) and file in (None, run.file)]
         pairs = (getattr(run, quantity) for run in chosen for quantity in quantities)
-        widths = [pair.width for pair in pairs if pair is not None and pair.width is not None]
-        return float(np.mean(widths)) if widths else None
+        values = [value for pair in pairs if pair is not None and (value := getattr(pair, name)) is not None]
+        return float(np.mean(values)) if values else None
 
     def median_loaded(self, quantity: str) -> float | None:
-        """Median error of one quantity over the runs whose requests arrive over time."""
+        """Median error of one quantity over the runs with arrivals over time."""
         loaded = (run for run in self.runs if run.parts is not None and not run.parts.is_static)
         return _median("ape", (getattr(run, quantity) for run in loaded))
 
@@ -445,7 +434,7 @@ class Validation:
         return tuple(_load_errors(name, [run for run in self.runs if run.load == name]) for name in classes)
 
     def median_part(self, part: str) -> float | None:
-        """Median error of one part over the runs that tell it."""
+        """Median error of one part over the runs that show it."""
         return _median("ape", (getattr(run.parts, part) for run in self.runs if run.parts is not None))
 
     def file_parts(self) -> tuple[FileParts, ...]:
@@ -454,7 +443,6 @@ class Validation:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Kinds of runs, in order of appearance."""
         return tuple(dict.fromkeys(run.kind for run in self.runs))
 
 
@@ -535,7 +523,7 @@ def validate(
 
 
 def _joules(deployment: Deployment, replica: Replica, run: MeasuredRun, record: Record) -> Comparison | None:
-    """Joules of an output token, of runs whose files have them."""
+    """Joules of an output token, if the file has them."""
     if run.joules is None or not isinstance(replica.timer, KernelTimer):
         return None
     return compare_joules(run, energy_of_record(deployment, replica.timer, run, record))

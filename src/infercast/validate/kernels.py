@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from infercast.bundled import read_data
 from infercast.engines.base import Deployment, Engine
 from infercast.engines.settings import ProfiledStep
 from infercast.errors import FileFormatError
@@ -19,42 +20,15 @@ from infercast.serve.step import DraftShape, StepShape
 from infercast.validate.compare import Comparison, deployment_of
 from infercast.validate.measured import MeasuredFile, load_document
 
-# To which family a kernel of an engine's profile belongs, told by its name.
+# To which family a kernel of an engine's profile belongs, by its name.
 
 
 OTHER = "other"
 GEMM = "gemm"
-# First match wins. Kernels that a compiler fused carry the names of what went into them; one without any names reduces
-# (the norm of each head) or maps (the rotary embedding): the only fused kernels in a layer that nothing is named after.
-_PATTERNS: tuple[tuple[str, str], ...] = (
-    (
-        "attention",
-        r"flashattn|flash_fwd|flash::|fmha|unified_attention|paged_attention|flash_?mla|mla_decode|merge_attn_states"
-        r"|batchdecode|batchprefill|batch_?(decode|prefill)_?with",
-    ),
-    ("norm", r"rms_?norm|layer_?norm|qknorm"),
-    ("kv_write", r"reshape_and_cache|concat_and_cache|indexer_k_quant|store_kvcache"),
-    (
-        "moe",
-        r"fused_moe|moe_align|moe_sum|::moe::|topkgating|sbtopk|gathertopk|grouped_topk|topk_softmax|count_and_sort|expert|marlin_moe"
-        r"|matmul_ogs|topk_forward|bitmatrix|m_grouped|grouped_gemm|_router_triton|triton_per_fused_copy__mul_sum",
-    ),
-    ("moe", r"triton_.*softmax|triton_.*topk|triton_.*sigmoid"),
-    (
-        "sampling",
-        r"gumbel|argmax|_bias_kernel|resample|reject|local_logits_stats|_temperature_kernel|top_?k_?top_?p|_min_p|direct_copy_kernel.*lambda..#7",
-    ),
-    ("norm", r"triton_(red|per)_fused_\d+$"),
-    # A slice is copied out of wider rows: the queries of an engine that fuses nothing.
-    ("activation", r"silu|gelu|relu|act_and_mul|swiglu|impl_nocast<at::native::direct_copy_kernel"),
-    (
-        "quantise",
-        r"scaled_fp8_quant|per_token_.*quant|per_token_group|triton_.*scaled_mm|triton_.*quant|triton_red.*abs",
-    ),
-    ("rope", r"rotary|rope|triton_poi_fused_\d+$|triton_poi_fused_(cat|split|mul)[a-z_]*_\d+$"),
-    (GEMM, r"nvjet|gemm|gemv|cublas|splitkreduce|scaled_mm|xmma|cutlass::kernel|machete|marlin"),
-)
-_COMPILED = tuple((family, re.compile(pattern, re.IGNORECASE)) for family, pattern in _PATTERNS)
+_COMPILED = [
+    (family, re.compile("|".join(patterns), re.IGNORECASE))
+    for family, patterns in read_data("profiles.toml")["families"]
+]
 
 
 def family_of_kernel(name: str, *, has_experts: bool) -> str:
@@ -83,7 +57,6 @@ class Profile:
 
     tag: str
     steps: tuple[tuple[ProfiledStep, float], ...]
-    """Each kind of step, and how often it ran."""
     family_us: dict[str, float]
     busy_us: float
 
@@ -140,7 +113,7 @@ def _steps(profile: Mapping[str, Any], engine: Engine) -> tuple[tuple[ProfiledSt
     if len(listed) < profile["n_annot"]:
         if len(listed) == total:
             total = profile["n_annot"] // 2  # host and GPU each say every step once
-        else:  # other things are named beside steps, each of which chooses tokens once
+        else:  # other things are named besides steps, each of which chooses tokens once
             total = max((kernel["n"] for kernel in profile["kernels"] if CHOOSES in kernel["name"]), default=total)
     return tuple((kind, count * total / sum(kinds.values())) for kind, count in sorted(kinds.items(), key=str))
 
@@ -181,7 +154,6 @@ class ProfileComparison:
 
     @property
     def scored(self) -> dict[str, Comparison]:
-        """Families that matter."""
         least = LEAST_SHARE * self.busy.measured
         return {name: values for name, values in self.families.items() if values.measured >= least}
 
@@ -200,7 +172,6 @@ def compare_profiles(
     predictor: str = "learned",
     real_weights: bool = False,
 ) -> list[ProfileComparison]:
-    """All profiles of all files."""
     compared = []
     for measured in files:
         deployment = deployment_of(measured, model_config, gpu, predictor, real_weights=real_weights)
@@ -211,7 +182,6 @@ def compare_profiles(
 
 
 def compare_profile(file: str, deployment: Deployment, profile: Profile) -> ProfileComparison:
-    """Estimate the steps of a profile and add their kernels up."""
     predicted: dict[str, float] = defaultdict(float)
     for step, count in profile.steps:
         for family, seconds in estimate_families(deployment, profile, step).items():
@@ -243,7 +213,6 @@ def estimate_families(deployment: Deployment, profile: Profile, step: ProfiledSt
 
 
 def summarise(profiles: Sequence[ProfileComparison]) -> dict[str, Any]:
-    """Medians over profiles and families, as fractions."""
     if not profiles:
         return {"kernel_ape_median": None, "busy_ape_median": None, "kernel_time_covered": None}
     errors = [values.ape for profile in profiles for values in profile.scored.values()]

@@ -29,7 +29,7 @@ from infercast.engines.settings import Fields, MeasuredSetup
 from infercast.errors import FileFormatError
 from infercast.serve.workload.request import Request, Segment, Workload
 
-# What measured files tell of prefixes: conversations whose prompts go on with answers, and tokens that were cached.
+# What measured files say of prefixes: conversations with prompts that continue answers, and tokens that were cached.
 
 
 SYSTEM = 0
@@ -54,7 +54,7 @@ def hits_of(path: Path, rows: list[Any], where: str) -> Hits | None:
     return Hits(*(sum(_count(path, row, name, where) for row in rows) for name in ("n_cached", "n_external")))
 
 
-class Talks:
+class Conversations:
     """Conversations of a run: every prompt is the one before, its answer, and new tokens."""
 
     def __init__(self, run: Fields) -> None:
@@ -86,9 +86,9 @@ def _count(path: Path, row: dict[str, Any], name: str, place: str) -> int:
 
 GZIP_MAGIC = b"\x1f\x8b"
 FIRST_MEASURED = "vllm"
-"""Whose files name no engine."""
+"""The engine of files that name none."""
 EARLY_SECONDS = 1e-3
-"""A client's timer may wake it so long before the start; that counts as the start."""
+"""A client's timer may wake it this long before the start; that counts as the start."""
 TINY_MS = 1e-6
 """No latency is shorter than this; errors are fractions of what was measured."""
 
@@ -191,7 +191,7 @@ def _read_run(run: Fields) -> MeasuredRun:
         if not isinstance(groups, list) or len(groups) != len(rows) or not all(type(each) is int for each in groups):
             raise FileFormatError(path, f"{where}.groups must number a prefix for each of the {len(rows)} requests")
     requests, values = [], []
-    talks = Talks(run) if isinstance(rows[0], dict) and "session" in rows[0] else None
+    conversations = Conversations(run) if isinstance(rows[0], dict) and "session" in rows[0] else None
     for position, row in enumerate(rows):
         place = f"{where}.requests[{position}]"
         number = _numbers(path, row, place)
@@ -201,7 +201,7 @@ def _read_run(run: Fields) -> MeasuredRun:
         prefix = () if groups is None else (Segment(groups[position], prefix_len),)
         arrival = max(number("arrival", -EARLY_SECONDS), 0.0)
         request = Request(arrival, num_input, num_output, prefix)
-        requests.append(request if talks is None else talks.turn(request, row, place))
+        requests.append(request if conversations is None else conversations.turn(request, row, place))
         # After a stall all tokens of an answer may come at one moment.
         tpot_ms = max(number("tpot_ms", 0.0), TINY_MS) if num_output > 1 else 0.0
         values.append((arrival, num_output, number("ttft_ms", TINY_MS), tpot_ms, number("e2e_ms", TINY_MS)))
@@ -257,7 +257,7 @@ def _label(kind: str, run: Mapping[str, Any]) -> str:
 
 
 def _numbers(path: Path, row: Any, place: str) -> Callable[..., float]:
-    """A reader of the finite numbers of one request, 0 or more unless told otherwise."""
+    """A reader of the finite numbers of one request, 0 or more by default."""
 
     def number(name: str, least: float = 0) -> float:
         value = row.get(name) if isinstance(row, dict) else None

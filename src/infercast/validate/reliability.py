@@ -15,7 +15,7 @@ from infercast.validate.published.compare import PublishedComparison
 
 # Promises held against measured runs: how often what was said to be so likely came true.
 #
-# Of every quantity of a run many promises are made, "TTFT p95 stays below so many times its forecast", each with its
+# Of every quantity of a run many promises are made, "TTFT p95 stays below 1.2 times its forecast", each with its
 # odds. Those of about the same odds form a bucket; of promises that are 90 % sure nine out of ten have to hold.
 
 
@@ -30,15 +30,13 @@ FEWEST = 20
 
 @dataclass(frozen=True, slots=True)
 class Promises:
-    """The odds of each promise, and whether it held."""
-
     odds: Array
     held: Array
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Promises whose odds lie between two tenths."""
+    """Promises with odds between two tenths."""
 
     low: float
     high: float
@@ -46,7 +44,6 @@ class Bucket:
     odds: float | None
     """The mean of what was said; None where there is no promise."""
     held: float | None
-    """The share that held."""
 
     @property
     def off(self) -> float | None:
@@ -57,7 +54,6 @@ class Bucket:
 
 
 def promises_of(pair: Comparison, slower: float, *, is_rate: bool = False) -> Promises:
-    """Promises about one number, at all limits."""
     assert pair.half_width is not None
     rooms, error = np.log(LIMITS), float(np.log(pair.measured / pair.predicted))
     if is_rate:
@@ -116,7 +112,6 @@ class Reliability:
 
     @property
     def worst(self) -> float | None:
-        """The largest distance in a bucket with enough promises."""
         return worst_of(self.buckets)
 
 

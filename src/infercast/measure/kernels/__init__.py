@@ -35,8 +35,6 @@ BUILDERS = {
 
 
 class GpuBench:
-    """Builds and times launches on the GPU at hand."""
-
     def __init__(self, share: float = POOL_SHARE) -> None:
         torch.manual_seed(0)
         # For good and not by a context: what is compiled inside of one is compiled again outside.

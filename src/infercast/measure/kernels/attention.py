@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from infercast.measure.cases import Shape
-from infercast.measure.device import need_vllm
-from infercast.measure.launch import SimpleLaunch, Workspace
+from infercast.measure.device import vllm
+from infercast.measure.launch import SimpleLaunch, Workspace, integers, starts_of
 from infercast.ops.op import spread_lengths
 
 BLOCK = 16
 OLDER, NEWER, HOPPER = 2, 3, 9
 LARGEST_GRAPH = 512
-"""Steps of up to so many tokens run in a graph, for which vLLM fixes the most splits of a sequence."""
+"""Steps of up to this many tokens run in a graph, for which vLLM limits the splits of a sequence."""
 MOST_SPLITS = 32
 LONGEST_MODEL = 16_384
 """What a graph of decoding steps is captured for, unless the batch is longer."""
@@ -37,119 +38,104 @@ def batch_of(shape: Shape) -> tuple[list[int], list[int]]:
 
 def build_attention(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     try:
-        need_vllm()
-        from vllm.vllm_flash_attn import flash_attn_interface as flash  # noqa: PLC0415
+        flash = vllm("vllm_flash_attn.flash_attn_interface")
     except ImportError:
         return _plain(shape, workspace)
+    # Version 3 of FlashAttention is for Hopper; other chips run version 2.
+    version = NEWER if torch.cuda.get_device_capability()[0] == HOPPER else OLDER
     queries, keys = batch_of(shape)
-    if shape["head_dim"] != shape["value_dim"] and not shape["latent"]:
-        return _expanded(shape, workspace, queries, keys, flash)
-    starts = _integers([0, *np.cumsum(queries)], workspace)
-    lengths, table = _integers(keys, workspace), _block_table(keys, workspace)
-    tokens, longest = sum(queries), max(keys)
-    decoding = max(queries) == 1
-    splits = MOST_SPLITS if tokens <= LARGEST_GRAPH else 0
-    window = (shape["window"] - 1, 0) if shape["window"] else (-1, -1)
-    latent = shape["latent"]
-    head_dim = shape["head_dim"] - shape["value_dim"] if latent else shape["head_dim"]
-    blocks = int(table.max()) + 1
-    narrow = shape["kv_dtype"] == "fp8"
-    dtype = "fp8" if narrow else "bf16"
-    most_keys = max(longest, LONGEST_MODEL) if decoding else longest
-    version = flash_version()
+    build = _expanded if shape["head_dim"] != shape["value_dim"] and not shape["latent"] else _paged
+    return build(shape, workspace, queries, keys, flash, version)
+
+
+def _paged(
+    shape: Shape, workspace: Workspace, queries: list[int], keys: list[int], flash: Any, version: int
+) -> SimpleLaunch:
+    latent, narrow, heads = shape["latent"], shape["kv_dtype"] == "fp8", shape["heads"]
     if version == OLDER and (latent or narrow):
         raise NotImplementedError("FlashAttention 2 has no kernel for latent or fp8 keys")
-    scheduled = (
-        None
-        if version == OLDER
-        else flash.get_scheduler_metadata(
+    tokens, decoding, table = sum(queries), max(queries) == 1, _block_table(keys, workspace)
+    lengths, starts = integers(keys, workspace.device), starts_of(queries, workspace.device)
+    window = (shape["window"] - 1, 0) if shape["window"] else (-1, -1)
+    head_dim = shape["head_dim"] - shape["value_dim"] if latent else shape["head_dim"]
+    same = {
+        "max_seqlen_q": max(queries),
+        "max_seqlen_k": max(*keys, LONGEST_MODEL) if decoding else max(keys),
+        "cu_seqlens_q": starts,
+        "causal": True,
+        "num_splits": MOST_SPLITS if tokens <= LARGEST_GRAPH and version != OLDER else 0,
+    }
+    scheduled = None
+    if version != OLDER:
+        scheduled = flash.get_scheduler_metadata(
             batch_size=len(queries),
-            max_seqlen_q=max(queries),
-            max_seqlen_k=most_keys,
-            num_heads_q=shape["heads"],
+            num_heads_q=heads,
             num_heads_kv=shape["kv_heads"],
             headdim=head_dim,
             headdim_v=shape["value_dim"],
             cache_seqlens=lengths,
             qkv_dtype=torch.float8_e4m3fn if narrow else torch.bfloat16,
-            cu_seqlens_q=starts,
             page_size=BLOCK,
-            causal=True,
             window_size=window,
-            num_splits=splits,
+            **same,
         )
-    )
-    query = workspace.take(tokens, shape["heads"], head_dim, dtype=dtype)
-    if latent:
-        cache = workspace.take(blocks, BLOCK, shape["head_dim"])
-        value, key = cache[..., : shape["value_dim"]].unsqueeze(-2), cache[..., shape["value_dim"] :].unsqueeze(-2)
-        absorbed = workspace.take(tokens, shape["heads"], shape["value_dim"])
-    else:
-        cache = workspace.take(blocks, 2, BLOCK, shape["kv_heads"], head_dim, dtype=dtype)
-        key, value = cache.unbind(1)
-        if shape["kv_heads"] == 1:
-            key, value = (_with_strides(part) for part in (key, value))
-        absorbed = None
+    query = workspace.take(tokens, heads, head_dim, dtype="fp8" if narrow else "bf16")
+    cache, key, value = _pages(shape, workspace, int(table.max()) + 1)
     descale = torch.ones((), device=workspace.device).expand(len(queries), shape["kv_heads"]) if narrow else None
-    out = workspace.take(tokens, shape["heads"], shape["value_dim"])
-
-    def launch() -> None:
-        flash.flash_attn_varlen_func(
-            q=query,
-            k=key,
-            v=value,
-            q_v=absorbed,
-            max_seqlen_q=max(queries),
-            cu_seqlens_q=starts,
-            max_seqlen_k=most_keys,
-            seqused_k=lengths,
-            block_table=table,
-            causal=True,
-            window_size=list(window),
-            out=out,
-            scheduler_metadata=scheduled,
-            num_splits=0 if version == OLDER else splits,
-            fa_version=version,
-            q_descale=descale,
-            k_descale=descale,
-            v_descale=descale,
-        )
-
+    launch = partial(
+        flash.flash_attn_varlen_func,
+        q=query,
+        k=key,
+        v=value,
+        q_v=workspace.take(tokens, heads, shape["value_dim"]) if latent else None,
+        seqused_k=lengths,
+        block_table=table,
+        window_size=list(window),
+        out=workspace.take(tokens, heads, shape["value_dim"]),
+        scheduler_metadata=scheduled,
+        fa_version=version,
+        **same,
+        **dict.fromkeys(("q_descale", "k_descale", "v_descale"), descale),
+    )
     # Keys and values of new tokens were written just before; a cached prefix and decoding sequences are cold.
     fresh = (cache,) if not decoding and shape.get("prefix", 0) == 0 and not shape.get("decodes") else ()
     return SimpleLaunch("vllm", launch, (query, *fresh))
 
 
-def _expanded(shape: Shape, workspace: Workspace, queries: list[int], keys: list[int], flash: Any) -> SimpleLaunch:
+def _pages(shape: Shape, workspace: Workspace, blocks: int) -> tuple[Any, Any, Any]:
+    """The cache with its keys and values, which of latents are parts of one entry."""
+    if shape["latent"]:
+        cache = workspace.take(blocks, BLOCK, shape["head_dim"])
+        return cache, cache[..., shape["value_dim"] :].unsqueeze(-2), cache[..., : shape["value_dim"]].unsqueeze(-2)
+    cache = workspace.take(blocks, 2, BLOCK, shape["kv_heads"], shape["head_dim"], dtype=shape["kv_dtype"])
+    key, value = cache.unbind(1)
+    if shape["kv_heads"] == 1:
+        key, value = (_with_strides(part) for part in (key, value))
+    return cache, key, value
+
+
+def _expanded(
+    shape: Shape, workspace: Workspace, queries: list[int], keys: list[int], flash: Any, version: int
+) -> SimpleLaunch:
     """Prompts of latent attention: keys and values are expanded to full heads, without pages."""
-    starts, ends = (_integers([0, *np.cumsum(sizes)], workspace) for sizes in (queries, keys))
+    if version == OLDER:
+        raise NotImplementedError("FlashAttention 2 has no kernel for values narrower than keys")
     query = workspace.take(sum(queries), shape["heads"], shape["head_dim"])
     key = workspace.take(sum(keys), shape["heads"], shape["head_dim"])
     value = workspace.take(sum(keys), shape["heads"], shape["value_dim"])
-    version = flash_version()
-    if version == OLDER:
-        raise NotImplementedError("FlashAttention 2 has no kernel for values narrower than keys")
-
-    def launch() -> None:
-        flash.flash_attn_varlen_func(
-            q=query,
-            k=key,
-            v=value,
-            cu_seqlens_q=starts,
-            cu_seqlens_k=ends,
-            max_seqlen_q=max(queries),
-            max_seqlen_k=max(keys),
-            causal=True,
-            fa_version=version,
-        )
-
+    launch = partial(
+        flash.flash_attn_varlen_func,
+        q=query,
+        k=key,
+        v=value,
+        cu_seqlens_q=starts_of(queries, workspace.device),
+        cu_seqlens_k=starts_of(keys, workspace.device),
+        max_seqlen_q=max(queries),
+        max_seqlen_k=max(keys),
+        causal=True,
+        fa_version=version,
+    )
     return SimpleLaunch("vllm", launch, (query, key, value))
-
-
-def flash_version() -> int:
-    """Version 3 of FlashAttention is for Hopper; other chips run version 2."""
-    major, _ = torch.cuda.get_device_capability()
-    return NEWER if major == HOPPER else OLDER
 
 
 def _plain(shape: Shape, workspace: Workspace) -> SimpleLaunch:
@@ -168,10 +154,6 @@ def _plain(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     )
 
 
-def _integers(values: Any, workspace: Workspace) -> Any:
-    return torch.tensor(np.asarray(values), dtype=torch.int32, device=workspace.device)
-
-
 def _block_table(keys: list[int], workspace: Workspace) -> Any:
     """Blocks of each sequence, one sequence after the other, as an engine hands them out to prompts."""
     counts = [-(-length // BLOCK) for length in keys]
@@ -180,7 +162,7 @@ def _block_table(keys: list[int], workspace: Workspace) -> Any:
     for row, count in zip(table, counts, strict=True):
         row[:count] = np.arange(start, start + count)
         start += count
-    return torch.tensor(table, device=workspace.device)
+    return integers(table, workspace.device)
 
 
 def _with_strides(cache: Any) -> Any:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch.nn.functional import gelu, silu
 
 from infercast.measure.cases import Shape
-from infercast.measure.device import need_vllm
+from infercast.measure.device import vllm
 from infercast.measure.launch import SimpleLaunch, Workspace
 
 SIZE_HINT = 8192
 """Rows that the compiler sees first: it chooses block sizes for them, as an engine's does for its largest step."""
 LARGEST_FP8 = 448.0
+PAGE = 16
 EPSILON = 1e-6
 LATENT, ROTARY = 512, 64
-"""Widths of a latent, and of the part of keys and queries beside it that is rotated."""
+"""Widths of a latent, and of the rotated part of keys and queries next to it."""
 GATED = ("silu_mul", "gelu_mul", "silu_mul_quant")
 """Expressions that take two numbers for one that they write."""
 
@@ -44,10 +45,6 @@ def _gated(activation: Callable[[Any], Any], x: Any) -> Any:
     return activation(x[..., :half]) * x[..., half:]
 
 
-def _tanh_gelu(x: Any) -> Any:
-    return gelu(x, approximate="tanh")
-
-
 def _rotate(x: Any, positions: Any, table: Any, width: int) -> Any:
     """All heads of a row side by side, halves rotated into each other."""
     cosine, sine = table[positions].chunk(2, dim=-1)
@@ -69,10 +66,6 @@ def _pairs(x: Any, cosine: Any, sine: Any) -> Any:
     return torch.stack((first * cosine - second * sine, second * cosine + first * sine), dim=-1).flatten(-2)
 
 
-def _normed_then_quantised(x: Any, weight: Any) -> tuple[Any, Any]:
-    return _quantise(_rms(x, weight))
-
-
 def _added_then_quantised(x: Any, residual: Any, weight: Any) -> tuple[Any, Any, Any]:
     normed, kept = _add_rms(x, residual, weight)
     return *_quantise(normed), kept
@@ -85,21 +78,17 @@ def _gated_rms(x: Any, gate: Any, weight: Any) -> Any:
     return (normed * silu(gate.float())).to(x.dtype)
 
 
-def _activated_then_quantised(x: Any) -> tuple[Any, Any]:
-    return _quantise(_gated(silu, x))
-
-
 EXPRESSIONS: dict[str, Callable[..., Any]] = {
     "norm": _rms,
     "head_norm": _rms,
     "gated_norm": _gated_rms,
     "add_norm": _add_rms,
-    "norm_quant": _normed_then_quantised,
+    "norm_quant": lambda x, weight: _quantise(_rms(x, weight)),
     "add_norm_quant": _added_then_quantised,
     "quant": _quantise,
     "silu_mul": lambda x: _gated(silu, x),
-    "gelu_mul": lambda x: _gated(_tanh_gelu, x),
-    "silu_mul_quant": _activated_then_quantised,
+    "gelu_mul": lambda x: _gated(partial(gelu, approximate="tanh"), x),
+    "silu_mul_quant": lambda x: _quantise(_gated(silu, x)),
     "rope": _rotate,
     "latent_rope": _rotate_latent,
     "add": lambda x, y: x + y,
@@ -193,57 +182,50 @@ def _copy(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     return SimpleLaunch("torch", lambda: target.copy_(source))
 
 
-def _kv_write(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """New keys and values into their blocks."""
-    need_vllm()
-    from vllm import _custom_ops  # noqa: PLC0415
-
-    rows, heads, width = shape["rows"], shape["heads"], shape["width"]
+def build_kv_write(shape: Shape, workspace: Workspace) -> SimpleLaunch:
+    """New keys and values into pages of 16 tokens, in bf16 or brought to fp8; by vLLM unless the shape says Triton."""
+    rows, heads, width, narrow = shape["rows"], shape["heads"], shape["width"], shape["dtype"] == "fp8"
     both = workspace.take(2, rows, heads, width)
-    cache = workspace.take(-(-rows // 16) + 64, 2, 16, heads, width)
-    keys, values = cache.unbind(1)
+    pages = workspace.take(-(-rows // PAGE) + 64, 2, PAGE, heads, width, dtype=shape["dtype"])
     slots = torch.arange(rows, device=workspace.device)
     one = torch.ones((), device=workspace.device)
-    return SimpleLaunch(
-        "vllm",
-        lambda: _custom_ops.reshape_and_cache_flash(both[0], both[1], keys, values, slots, "auto", one, one),
-        (both,),
-    )
+    if shape.get("by") == "triton":
+        from infercast.measure.kernels.triton import write_pages  # noqa: PLC0415 - needs Triton
+
+        return SimpleLaunch("triton", partial(write_pages, both, pages, slots, one), (both,))
+    write, kind = vllm("_custom_ops").reshape_and_cache_flash, "fp8" if narrow else "auto"
+    keys, values = (pages.view(torch.uint8) if narrow else pages).unbind(1)
+    return SimpleLaunch("vllm", partial(write, both[0], both[1], keys, values, slots, kind, one, one), (both,))
 
 
 def _sample(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """The likeliest token of each row of logits."""
     logits = workspace.take(shape["rows"], shape["width"], dtype="fp32")
     try:
-        need_vllm()
-        from vllm.v1.worker.gpu.sample.gumbel import gumbel_sample  # noqa: PLC0415
+        sample = vllm("v1.worker.gpu.sample.gumbel").gumbel_sample
     except ImportError:
         return SimpleLaunch("torch", lambda: logits.argmax(dim=-1), (logits.view(-1),))
     rows = torch.arange(shape["rows"], dtype=torch.int32, device=workspace.device)
     cold = torch.zeros(shape["rows"], device=workspace.device)
     seeds = torch.zeros(shape["rows"], dtype=torch.int64, device=workspace.device)
-    return SimpleLaunch(
-        "vllm", lambda: gumbel_sample(logits, rows, cold, seeds, seeds, apply_temperature=False), (logits.view(-1),)
-    )
+    launch = partial(sample, logits, rows, cold, seeds, seeds, apply_temperature=False)
+    return SimpleLaunch("vllm", launch, (logits.view(-1),))
 
 
 def _topk(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     """The experts of each token, from the router's output."""
-    need_vllm()
-    from vllm import _custom_ops  # noqa: PLC0415
-
     rows, experts, topk = shape["rows"], shape["width"], shape["heads"]
     gating = workspace.take(rows, experts)
     weights = torch.empty(rows, topk, dtype=torch.float32, device=workspace.device)
     ids, places = (torch.empty(rows, topk, dtype=torch.int32, device=workspace.device) for _ in range(2))
-    return SimpleLaunch("vllm", lambda: _custom_ops.topk_softmax(weights, ids, places, gating, True), (gating,))
+    launch = partial(vllm("_custom_ops").topk_softmax, weights, ids, places, gating, True)
+    return SimpleLaunch("vllm", launch, (gating,))
 
 
 _DIRECT: dict[str, Callable[[Shape, Workspace], SimpleLaunch]] = {
     "copy": _copy,
     "embedding": _embedding,
     "to_float": _to_float,
-    "kv_write": _kv_write,
+    "kv_write": build_kv_write,
     "sample": _sample,
     "topk": _topk,
 }

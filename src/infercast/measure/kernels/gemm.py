@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from torch.nn.functional import linear
 
 from infercast.measure.cases import Shape
-from infercast.measure.device import need_vllm
+from infercast.measure.device import vllm
 from infercast.measure.launch import MovingLaunch, Operands, SimpleLaunch, Workspace
 
 # Matrix products as an engine launches them.
@@ -21,43 +22,31 @@ from infercast.measure.launch import MovingLaunch, Operands, SimpleLaunch, Works
 def build_gemm(shape: Shape, workspace: Workspace) -> MovingLaunch:
     """``y = x w^T``, weights stored by output row as in every checkpoint."""
     m, n, k, dtype = shape["m"], shape["n"], shape["k"], shape["dtype"]
-    if dtype == "fp8":
-        return _fp8(m, n, k, workspace)
     torch.backends.cuda.matmul.allow_tf32 = True
+    engine, multiply = _fp8_product(m, n, workspace) if dtype == "fp8" else ("torch", linear)
 
     def place() -> Operands:
         x, weight = workspace.take(m, k, dtype=dtype), workspace.take(n, k, dtype=dtype)
-        return lambda: linear(x, weight), (x,)
-
-    return MovingLaunch("torch", place)
-
-
-def _fp8(m: int, n: int, k: int, workspace: Workspace) -> MovingLaunch:
-    """One scale a token and one a weight matrix; vLLM's own kernel where it is installed."""
-    engine, multiply = _fp8_product(m, n, workspace)
-
-    def place() -> Operands:
-        x, weight = workspace.take(m, k, dtype="fp8"), workspace.take(n, k, dtype="fp8").t()
-        return lambda: multiply(x, weight), (x,)
+        return partial(multiply, x, weight.t() if dtype == "fp8" else weight), (x,)
 
     return MovingLaunch(engine, place)
 
 
 def _fp8_product(m: int, n: int, workspace: Workspace) -> tuple[str, Callable[[Any, Any], Any]]:
+    """One scale a token and one a weight matrix; vLLM's own kernel where it is installed."""
     by_token = torch.full((m, 1), 0.01, device=workspace.device)
     try:
-        need_vllm()
-        from vllm import _custom_ops  # noqa: PLC0415
+        multiply = vllm("_custom_ops").cutlass_scaled_mm
     except ImportError:
         by_row = torch.full((1, n), 0.01, device=workspace.device)
         scales = {"scale_a": by_token, "scale_b": by_row, "out_dtype": torch.bfloat16}
         return "torch", lambda x, weight: torch._scaled_mm(x, weight, **scales)
     scale = torch.full((1, 1), 0.01, device=workspace.device)
-    return "vllm", lambda x, weight: _custom_ops.cutlass_scaled_mm(x, weight, by_token, scale, torch.bfloat16)
+    return "vllm", lambda x, weight: multiply(x, weight, by_token, scale, torch.bfloat16)
 
 
 def heater(workspace: Workspace, seconds: float) -> Any:
-    """A function that multiplies large matrices for about so long."""
+    """A function that multiplies large matrices for about this long."""
     size = 8192
     x, weight = workspace.take(size, size), workspace.take(size, size)
     rounds = max(1, int(seconds * 650e12 / (2.0 * size**3)))
@@ -72,6 +61,7 @@ def heater(workspace: Workspace, seconds: float) -> Any:
 # Mixture-of-experts layers as an engine launches them.
 
 
+MOE = "model_executor.layers.fused_moe"
 BLOCK = 128
 """Rows and columns of weights that share a scale."""
 
@@ -95,9 +85,7 @@ def build_experts(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
     A ``configuration`` in the shape, in vLLM's words, takes the place of the one that vLLM would choose.
     """
-    need_vllm()
-    from vllm.model_executor.layers.fused_moe import fused_experts, override_config  # noqa: PLC0415
-
+    fused_moe = vllm(MOE)
     tokens, hidden, inter = shape["tokens"], shape["hidden"], shape["inter"]
     experts, topk, dtype = shape["experts"], shape["topk"], shape["dtype"]
     x = workspace.take(tokens, hidden)
@@ -111,47 +99,43 @@ def build_experts(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     chosen_here = shape.get("configuration")
 
     def launch() -> None:
-        with override_config(chosen_here) if chosen_here else nullcontext():
-            fused_experts(x, up, down, weights, ids, quant_config=scales)
+        with fused_moe.override_config(chosen_here) if chosen_here else nullcontext():
+            fused_moe.fused_experts(x, up, down, weights, ids, quant_config=scales)
 
     return SimpleLaunch("vllm", launch, (x,))
 
 
 def _scales(shape: Shape, workspace: Workspace) -> Any:
     """How a layer's weights are scaled: not at all, one number an expert, or one for each 128 x 128 of them."""
-    from vllm.model_executor.layers.fused_moe.config import fp8_w8a8_moe_quant_config  # noqa: PLC0415
-
+    quantised = vllm(f"{MOE}.config").fp8_w8a8_moe_quant_config
     experts, hidden, inter = shape["experts"], shape["hidden"], shape["inter"]
     if shape["dtype"] == "fp8":
         scale = torch.full((experts, 1, 1), 0.01, device=workspace.device)
-        return fp8_w8a8_moe_quant_config(w1_scale=scale, w2_scale=scale, per_act_token_quant=False)
+        return quantised(w1_scale=scale, w2_scale=scale, per_act_token_quant=False)
     if shape["dtype"] == "fp8_block":
         sizes = ((-(-rows // BLOCK), -(-columns // BLOCK)) for rows, columns in ((2 * inter, hidden), (hidden, inter)))
         up, down = (torch.full((experts, *size), 0.01, device=workspace.device) for size in sizes)
-        return fp8_w8a8_moe_quant_config(w1_scale=up, w2_scale=down, block_shape=[BLOCK, BLOCK])
+        return quantised(w1_scale=up, w2_scale=down, block_shape=[BLOCK, BLOCK])
     return None
 
 
 def launch_configuration(shape: Shape) -> dict[str, Any]:
-    """The tiles that vLLM picks for a layer, and whether somebody tuned them for this GPU."""
-    from vllm.model_executor.layers.fused_moe import fused_moe  # noqa: PLC0415
-
-    tuned, picked = _picked(shape, fused_moe)
+    """The tiles that vLLM picks for a layer, and whether they are tuned for this GPU."""
+    tuned, picked = _picked(shape)
     return {"tuned": tuned, "block_m": picked["BLOCK_SIZE_M"], "block_n": picked["BLOCK_SIZE_N"]}
 
 
 def trial_details(shape: Shape) -> dict[str, Any]:
     """The whole configuration of a trial: the one asked for, or vLLM's own choice."""
-    from vllm.model_executor.layers.fused_moe import fused_moe  # noqa: PLC0415
-
     if shape["configuration"]:
         return {"ran": shape["configuration"]}
-    tuned, picked = _picked(shape, fused_moe)
+    tuned, picked = _picked(shape)
     return {"tuned": tuned, "ran": {name: int(value) for name, value in picked.items()}}
 
 
-def _picked(shape: Shape, fused_moe: Any) -> tuple[bool, dict[str, Any]]:
+def _picked(shape: Shape) -> tuple[bool, dict[str, Any]]:
     """Whether there is a tuned file, and what vLLM launches."""
+    fused_moe = vllm(f"{MOE}.fused_moe")
     dtype = {"bf16": None, "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}[shape["dtype"]]
     blocks = [BLOCK, BLOCK] if shape["dtype"] == "fp8_block" else None
     experts, inter, hidden = shape["experts"], shape["inter"], shape["hidden"]

@@ -7,22 +7,19 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from infercast.bundled import DATA
 from infercast.measure.cases import Shape
-from infercast.measure.device import need_vllm
+from infercast.measure.device import vllm
+from infercast.measure.kernels.elementwise import build_kv_write
 from infercast.measure.launch import SimpleLaunch, Workspace
 
-# Nothing but tensor core instructions: how fast `mma.sync` is on this chip, and `wgmma` where it has that.
-#
-# Kernels of older generations (Marlin's, FlashAttention 2's) multiply by `mma.sync` on every chip. On Hopper it reaches
-# less than `wgmma`, which reads its operands from shared memory and is what kernels written for Hopper use. Operands
-# stay in registers or in shared memory, so nothing else can hold the instructions back. Compiled by nvcc when first
-# asked for.
+# Bare tensor core rates: a program of CUDA C++ (data/tensor_rate.cu), compiled by nvcc when first asked for.
 
 
 KINDS = {"mma_sync/bf16": 0, "mma_sync/fp8": 1, "wgmma/bf16": 2, "wgmma/fp8": 3}
@@ -33,96 +30,17 @@ BLOCKS = {"mma_sync": 2, "wgmma": 1}
 HOPPER = (9, 0)
 FP8_SINCE = (8, 9)
 
-SOURCE = r"""
-#include <cuda_runtime.h>
-#include <cstdint>
-
-template <int KIND>
-__global__ void __launch_bounds__(256) mma_sync_rate(const uint32_t* in, float* out, int loops) {
-  uint32_t a[4], b[2];
-  for (int i = 0; i < 4; ++i) a[i] = in[threadIdx.x * 8 + i];
-  for (int i = 0; i < 2; ++i) b[i] = in[threadIdx.x * 8 + 4 + i];
-  float d[8][4] = {};
-  for (int loop = 0; loop < loops; ++loop) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if constexpr (KIND == 0)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                     "{%0,%1,%2,%3};" : "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#if FP8
-      else
-        asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                     "{%0,%1,%2,%3};" : "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#endif
-    }
-  }
-  float sum = 0;
-  for (int i = 0; i < 32; ++i) sum += d[i / 4][i % 4];
-  out[blockIdx.x * 256 + threadIdx.x] = sum;
-}
-
-#if WGMMA
-__device__ uint64_t describe(const void* at) {
-  uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(at));
-  return ((uint64_t)(address & 0x3FFFF) >> 4) | (8ull << 16) | (16ull << 32);
-}
-
-template <int KIND>
-__global__ void __launch_bounds__(256) wgmma_rate(const uint4* in, float* out, int loops) {
-  __shared__ __align__(1024) uint4 tiles[2][640];
-  for (int i = threadIdx.x; i < 1280; i += 256) tiles[i / 640][i % 640] = in[i];
-  __syncthreads();
-  const uint4* own = tiles[threadIdx.x / 128];
-  uint64_t a = describe(own), b = describe(own + 128);
-  float d[REGISTERS] = {};
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-  for (int loop = 0; loop < loops; ++loop) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if constexpr (KIND == 2)
-        asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {SUMS}, %128, %129, 1, 1, 1, 0, 0;"
-                     : OUTPUTS : "l"(a), "l"(b));
-      else
-        asm volatile("wgmma.mma_async.sync.aligned.m64n256k32.f32.e4m3.e4m3 {SUMS}, %128, %129, 1, 1, 1;"
-                     : OUTPUTS : "l"(a), "l"(b));
-    }
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-    asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-  }
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-  float sum = 0;
-  for (int i = 0; i < REGISTERS; ++i) sum += d[i];
-  out[blockIdx.x * 256 + threadIdx.x] = sum;
-}
-#endif
-
-extern "C" int launch(int kind, int blocks, int loops, const void* in, void* out, void* stream) {
-  auto s = static_cast<cudaStream_t>(stream);
-  auto o = static_cast<float*>(out);
-  auto words = static_cast<const uint32_t*>(in);
-  if (kind == 0) mma_sync_rate<0><<<blocks, 256, 0, s>>>(words, o, loops);
-  if (kind == 1) mma_sync_rate<1><<<blocks, 256, 0, s>>>(words, o, loops);
-#if WGMMA
-  auto wide = static_cast<const uint4*>(in);
-  if (kind == 2) wgmma_rate<2><<<blocks, 256, 0, s>>>(wide, o, loops);
-  if (kind == 3) wgmma_rate<3><<<blocks, 256, 0, s>>>(wide, o, loops);
-#endif
-  return static_cast<int>(cudaGetLastError());
-}
-"""
-
 
 def source() -> str:
     """The program, with the lists of sums that C++ has no loop for."""
     sums = ", ".join(f"%{number}" for number in range(REGISTERS))
     outputs = ", ".join(f'"+f"(d[{number}])' for number in range(REGISTERS))
-    return SOURCE.replace("{SUMS}", "{" + sums + "}").replace("OUTPUTS", outputs).replace("REGISTERS", str(REGISTERS))
+    program = (DATA / "tensor_rate.cu").read_text(encoding="utf-8")
+    return program.replace("{SUMS}", "{" + sums + "}").replace("OUTPUTS", outputs).replace("REGISTERS", str(REGISTERS))
 
 
 def build_tensor_rate(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """So many loops of one instruction on every multiprocessor."""
+    """Loops of one instruction on every multiprocessor."""
     op, dtype = shape["op"], shape["dtype"]
     chip = torch.cuda.get_device_capability()
     if op == "wgmma" and chip != HOPPER:
@@ -136,20 +54,15 @@ def build_tensor_rate(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
     def launch() -> None:
         stream = torch.cuda.current_stream().cuda_stream
-        failed = library.launch(kind, blocks, shape["rows"], *_pointers(read, written, stream))
+        failed = library.launch(kind, blocks, shape["rows"], read.data_ptr(), written.data_ptr(), stream)
         if failed:
             raise RuntimeError(f"CUDA error {failed} at the launch of {op}")
 
     return SimpleLaunch("cuda", launch)
 
 
-def _pointers(read: Any, written: Any, stream: int) -> tuple[ctypes.c_void_p, ...]:
-    return ctypes.c_void_p(read.data_ptr()), ctypes.c_void_p(written.data_ptr()), ctypes.c_void_p(stream)
-
-
 @cache
 def _library(major: int, minor: int) -> Any:
-    """The program compiled for this chip."""
     compiler = shutil.which("nvcc")
     if compiler is None:
         raise NotImplementedError("nvcc, which compiles bare tensor core instructions, is not installed")
@@ -168,35 +81,12 @@ def _library(major: int, minor: int) -> Any:
     return library
 
 
-PAGE, GROUP = 16, 128
+GROUP = 128
 
 
 def build_probe(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """One kernel by what it does and whose it is."""
+    """One kernel, by its operation and its library."""
     return _BUILDERS[shape["op"]](shape, workspace)
-
-
-def _kv_write(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """New keys and values into pages of 16 tokens, in bf16 or brought to fp8."""
-    rows, heads, width, narrow = shape["rows"], shape["heads"], shape["width"], shape["dtype"] == "fp8"
-    both = workspace.take(2, rows, heads, width)
-    pages = workspace.take(-(-rows // PAGE) + 64, 2, PAGE, heads, width, dtype=shape["dtype"])
-    slots = torch.arange(rows, device=workspace.device)
-    one = torch.ones((), device=workspace.device)
-    if shape["by"] == "triton":
-        from infercast.measure.kernels.triton import write_pages  # noqa: PLC0415 - needs Triton
-
-        return SimpleLaunch("triton", lambda: write_pages(both, pages, slots, one), (both,))
-    need_vllm()
-    from vllm import _custom_ops  # noqa: PLC0415
-
-    keys, values = (pages.view(torch.uint8) if narrow else pages).unbind(1)
-    kind = "fp8" if narrow else "auto"
-    return SimpleLaunch(
-        "vllm",
-        lambda: _custom_ops.reshape_and_cache_flash(both[0], both[1], keys, values, slots, kind, one, one),
-        (both,),
-    )
 
 
 def _quantise(shape: Shape, workspace: Workspace) -> SimpleLaunch:
@@ -205,23 +95,18 @@ def _quantise(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     source = workspace.take(rows, width)
     by_token = shape["op"] == "quantise_token"
     if shape["by"] == "triton":
-        from infercast.measure.kernels.triton import (  # noqa: PLC0415
-            quantise_groups,
-            quantise_rows,
-        )
+        from infercast.measure.kernels.triton import quantise_groups, quantise_rows  # noqa: PLC0415
 
         target = workspace.take(rows, width, dtype="fp8")
         scales = torch.empty(rows, 1 if by_token else width // GROUP, dtype=torch.float32, device=workspace.device)
-        if by_token:
-            return SimpleLaunch("triton", lambda: quantise_rows(source, target, scales), (source,))
-        return SimpleLaunch("triton", lambda: quantise_groups(source, target, scales, GROUP), (source,))
-    need_vllm()
-    from vllm import _custom_ops  # noqa: PLC0415
-    from vllm.model_executor.layers.quantization.utils.fp8_utils import per_token_group_quant_fp8  # noqa: PLC0415
-
-    launch: Callable[[], Any] = lambda: _custom_ops.scaled_fp8_quant(source, use_per_token_if_dynamic=True)  # noqa: E731
+        by_triton = partial(
+            quantise_rows if by_token else partial(quantise_groups, group=GROUP), source, target, scales
+        )
+        return SimpleLaunch("triton", by_triton, (source,))
+    launch = partial(vllm("_custom_ops").scaled_fp8_quant, source, use_per_token_if_dynamic=True)
     if not by_token:
-        launch = lambda: per_token_group_quant_fp8(source, GROUP, column_major_scales=True, use_ue8m0=False)  # noqa: E731
+        by_group = vllm("model_executor.layers.quantization.utils.fp8_utils").per_token_group_quant_fp8
+        launch = partial(by_group, source, GROUP, column_major_scales=True, use_ue8m0=False)
     return SimpleLaunch("vllm", launch, (source,))
 
 
@@ -231,8 +116,8 @@ def _prompts(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     if shape["by"] == "triton":
         from infercast.measure.kernels.triton import prompts  # noqa: PLC0415 - needs Triton
 
-        out = torch.empty_like(query)
-        return SimpleLaunch("triton", lambda: prompts(query, key, value, out), (query, key, value))
+        launch = partial(prompts, query, key, value, torch.empty_like(query))
+        return SimpleLaunch("triton", launch, (query, key, value))
     return _torch_attention(shape["by"], query, key, value, causal=True)
 
 
@@ -269,7 +154,7 @@ def _torch_attention(by: str, query: Any, key: Any, value: Any, *, causal: bool)
 
 
 _BUILDERS: dict[str, Callable[[Shape, Workspace], SimpleLaunch]] = {
-    "kv_write": _kv_write,
+    "kv_write": build_kv_write,
     "quantise_token": _quantise,
     "quantise_block": _quantise,
     "prompts": _prompts,

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from infercast.measure.cases import Shape
-from infercast.measure.device import need_vllm
+from infercast.measure.device import vllm
 from infercast.measure.kernels.elementwise import build_elementwise
-from infercast.measure.launch import SimpleLaunch, Workspace
+from infercast.measure.launch import SimpleLaunch, Workspace, integers, starts_of
 from infercast.ops.op import spread_lengths
 
 # The engine tunes each kernel once with a single chunk, before it knows any prompt, so the same is done here. Queries,
@@ -28,7 +28,6 @@ TUNING_MS = 5, 20
 
 
 def build_scan(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    need_vllm()
     layout = tuple(shape[name] for name in ("heads", "key_heads", "key_dim", "value_dim", "chunk"))
     _tune(shape["kind"], *layout)
     lengths = [int(length) for length in spread_lengths(shape["batch"], shape["q_len"], shape["sigma"])]
@@ -51,7 +50,6 @@ class _Fresh:
     device = "cuda"
 
     def take(self, *sizes: int, dtype: str = "bf16") -> Any:
-        """Random numbers."""
         return torch.randn(*sizes, dtype={"bf16": torch.bfloat16, "fp32": torch.float32}[dtype], device=self.device)
 
 
@@ -62,8 +60,8 @@ def _shorten_trials(kind: str) -> None:
         from triton.testing import do_bench  # noqa: PLC0415
 
         warmup, length = TUNING_MS
-        for module in _modules(kind):
-            for value in vars(module).values():
+        for module in MODULES.get(kind, MODULES["delta"]):
+            for value in vars(vllm(module)).values():
                 inner = value
                 while inner is not None and not isinstance(inner, Autotuner):
                     inner = getattr(inner, "fn", None)
@@ -71,38 +69,23 @@ def _shorten_trials(kind: str) -> None:
                     inner.do_bench = partial(do_bench, warmup=warmup, rep=length)
 
 
-def _modules(kind: str) -> list[Any]:
-    """Where the kernels of a scan are."""
-    if kind == "mamba2":
-        from vllm.model_executor.layers.mamba.ops import (  # noqa: PLC0415
-            ssd_bmm,
-            ssd_chunk_scan,
-            ssd_chunk_state,
-            ssd_state_passing,
+FLA, MAMBA = "model_executor.layers.fla.ops", "model_executor.layers.mamba.ops"
+MODULES = {
+    "mamba2": [f"{MAMBA}.ssd_{name}" for name in ("bmm", "chunk_scan", "chunk_state", "state_passing")],
+    "delta": [
+        f"{FLA}.{name}"
+        for name in (
+            "chunk_delta_h",
+            "chunk_o",
+            "chunk_scaled_dot_kkt",
+            "cumsum",
+            "kda",
+            "l2norm",
+            "solve_tril",
+            "wy_fast",
         )
-
-        return [ssd_bmm, ssd_chunk_scan, ssd_chunk_state, ssd_state_passing]
-    from vllm.model_executor.layers.fla.ops import (  # noqa: PLC0415
-        chunk_delta_h,
-        chunk_o,
-        chunk_scaled_dot_kkt,
-        cumsum,
-        kda,
-        l2norm,
-        solve_tril,
-        wy_fast,
-    )
-
-    return [chunk_delta_h, chunk_o, chunk_scaled_dot_kkt, cumsum, kda, l2norm, solve_tril, wy_fast]
-
-
-def integers(values: Any, workspace: Any) -> Any:
-    return torch.tensor(np.asarray(values), dtype=torch.int32, device=workspace.device)
-
-
-def starts_of(lengths: list[int], workspace: Any) -> Any:
-    """Where each sequence begins, and where the last one ends."""
-    return integers([0, *np.cumsum(lengths)], workspace)
+    ],
+}
 
 
 def parts_of(mixed: Any, width: int, size: int) -> tuple[Any, Any, Any]:
@@ -110,61 +93,67 @@ def parts_of(mixed: Any, width: int, size: int) -> tuple[Any, Any, Any]:
     return mixed[:, :width], mixed[:, width : width + size], mixed[:, width + size :]
 
 
-def _gated_delta(shape: Shape, lengths: list[int], workspace: Any) -> SimpleLaunch:
-    from vllm.model_executor.layers.fla.ops import chunk_gated_delta_rule  # noqa: PLC0415
-    from vllm.model_executor.layers.fla.ops.fused_gdn_prefill_post_conv import fused_post_conv_prep  # noqa: PLC0415
-    from vllm.model_executor.layers.fla.ops.index import prepare_chunk_indices, prepare_chunk_offsets  # noqa: PLC0415
+class _Gated:
+    """Operands of a gated delta rule as its convolution leaves them, and the kernel that splits them into heads."""
 
-    heads, key_heads, key_dim, value_dim = (shape[name] for name in ("heads", "key_heads", "key_dim", "value_dim"))
-    tokens, device = sum(lengths), workspace.device
-    mixed = workspace.take(tokens, 2 * key_heads * key_dim + heads * value_dim)
-    gates = workspace.take(tokens, heads), workspace.take(tokens, heads)
-    decay, bias = torch.zeros(heads, device=device), torch.ones(heads, dtype=torch.bfloat16, device=device)
-    parts = fused_post_conv_prep(
-        conv_output=mixed,
-        a=gates[0],
-        b=gates[1],
-        A_log=decay,
-        dt_bias=bias,
-        num_k_heads=key_heads,
-        head_k_dim=key_dim,
-        head_v_dim=value_dim,
-        apply_l2norm=True,
-        output_g_exp=False,
-    )
-    query, key, value, gate, beta = (part.unsqueeze(0) for part in parts)
-    state = workspace.take(len(lengths), heads, value_dim, key_dim, dtype="fp32")
-    starts = starts_of(lengths, workspace)
+    def __init__(self, workspace: Any, rows: int, heads: int, key_heads: int, key_dim: int, value_dim: int) -> None:
+        self.mixed = workspace.take(rows, 2 * key_heads * key_dim + heads * value_dim)
+        self.gates = {"a": workspace.take(rows, heads), "b": workspace.take(rows, heads)}
+        device = workspace.device
+        self.decay = {
+            "A_log": torch.zeros(heads, device=device),
+            "dt_bias": torch.ones(heads, dtype=torch.bfloat16, device=device),
+        }
+        self.split = partial(
+            vllm(f"{FLA}.fused_gdn_prefill_post_conv").fused_post_conv_prep,
+            conv_output=self.mixed,
+            **self.gates,
+            **self.decay,
+            num_k_heads=key_heads,
+            head_k_dim=key_dim,
+            head_v_dim=value_dim,
+            apply_l2norm=True,
+            output_g_exp=False,
+        )
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        return self.mixed, *self.gates.values()
+
+
+HEADS = ("heads", "key_heads", "key_dim", "value_dim")
+
+
+def _gated_delta(shape: Shape, lengths: list[int], workspace: Any) -> SimpleLaunch:
+    heads, _, key_dim, value_dim = sizes = [shape[name] for name in HEADS]
+    gated = _Gated(workspace, sum(lengths), *sizes)
+    query, key, value, gate, beta = (part.unsqueeze(0) for part in gated.split())
+    starts, index = starts_of(lengths, workspace.device), vllm(f"{FLA}.index")
     on_host = starts.cpu()
-    chunks = prepare_chunk_indices(on_host, CHUNK).to(device)
-    offsets = prepare_chunk_offsets(on_host, CHUNK).to(device)
     launch = partial(
-        chunk_gated_delta_rule,
+        vllm(FLA).chunk_gated_delta_rule,
         q=query,
         k=key,
         v=value,
         g=gate,
         beta=beta,
-        initial_state=state,
+        initial_state=workspace.take(len(lengths), heads, value_dim, key_dim, dtype="fp32"),
         output_final_state=True,
         cu_seqlens=starts,
-        chunk_indices=chunks,
-        chunk_offsets=offsets,
+        chunk_indices=index.prepare_chunk_indices(on_host, CHUNK).to(workspace.device),
+        chunk_offsets=index.prepare_chunk_offsets(on_host, CHUNK).to(workspace.device),
         use_qk_l2norm_in_kernel=False,
     )
     return SimpleLaunch("vllm", launch, (query, key, value, gate, beta))
 
 
 def _kimi_delta(shape: Shape, lengths: list[int], workspace: Any) -> SimpleLaunch:
-    from vllm.model_executor.layers.fla.ops.kda import chunk_kda_with_fused_gate  # noqa: PLC0415
-
     heads, width = shape["heads"], shape["key_dim"]
     tokens, device = sum(lengths), workspace.device
     query, key, value, gate = (workspace.take(1, tokens, heads, width) for _ in range(4))
     beta = torch.rand(1, tokens, heads, device=device)
-    state = workspace.take(len(lengths), heads, shape["value_dim"], width, dtype="fp32")
     launch = partial(
-        chunk_kda_with_fused_gate,
+        vllm(f"{FLA}.kda").chunk_kda_with_fused_gate,
         q=query,
         k=key,
         v=value,
@@ -172,18 +161,16 @@ def _kimi_delta(shape: Shape, lengths: list[int], workspace: Any) -> SimpleLaunc
         beta=beta,
         A_log=torch.zeros(1, 1, heads, 1, device=device),
         g_bias=torch.zeros(heads * width, device=device),
-        initial_state=state,
+        initial_state=workspace.take(len(lengths), heads, shape["value_dim"], width, dtype="fp32"),
         output_final_state=True,
         use_qk_l2norm_in_kernel=True,
-        cu_seqlens=starts_of(lengths, workspace),
+        cu_seqlens=starts_of(lengths, device),
     )
     return SimpleLaunch("vllm", launch, (query, key, value, gate, beta))
 
 
 def _state_space(shape: Shape, lengths: list[int], workspace: Any) -> SimpleLaunch:
-    from vllm.model_executor.layers.mamba.ops.ssd_combined import mamba_chunk_scan_combined_varlen  # noqa: PLC0415
-
-    heads, groups, size, width = (shape[name] for name in ("heads", "key_heads", "key_dim", "value_dim"))
+    heads, groups, size, width = (shape[name] for name in HEADS)
     tokens, device, chunk = sum(lengths), workspace.device, shape["chunk"]
     mixed = workspace.take(tokens, heads * width + 2 * groups * size)
     values, keys, queries = parts_of(mixed, heads * width, groups * size)
@@ -192,7 +179,7 @@ def _state_space(shape: Shape, lengths: list[int], workspace: Any) -> SimpleLaun
     cuts = [[min(chunk, length - start) for start in range(0, length, chunk)] for length in lengths]
     owners = [number for number, parts in enumerate(cuts) for _ in parts]
     launch = partial(
-        mamba_chunk_scan_combined_varlen,
+        vllm(f"{MAMBA}.ssd_combined").mamba_chunk_scan_combined_varlen,
         values.view(tokens, heads, width),
         steps,
         -torch.ones(heads, device=device),
@@ -202,10 +189,10 @@ def _state_space(shape: Shape, lengths: list[int], workspace: Any) -> SimpleLaun
         D=ones,
         z=None,
         dt_bias=ones,
-        seq_idx=integers(owners, workspace),
-        cu_seqlens=starts_of(lengths, workspace),
-        cu_chunk_seqlens=starts_of([part for parts in cuts for part in parts], workspace),
-        last_chunk_indices=integers(np.cumsum([len(parts) for parts in cuts]) - 1, workspace),
+        seq_idx=integers(owners, device),
+        cu_seqlens=starts_of(lengths, device),
+        cu_chunk_seqlens=starts_of([part for parts in cuts for part in parts], device),
+        last_chunk_indices=integers(np.cumsum([len(parts) for parts in cuts]) - 1, device),
         initial_states=None,
         return_intermediate_states=False,
         dt_softplus=True,
@@ -223,7 +210,7 @@ _BUILDERS: dict[str, Callable[[Shape, list[int], Any], SimpleLaunch]] = {
 }
 
 
-# What a recurrent layer runs beside its scan, as vLLM 0.25 launches it: updates of states, and short convolutions.
+# What a recurrent layer runs besides its scan, as vLLM 0.25 launches it: updates of states, and short convolutions.
 #
 # States lie in blocks that an engine hands out, of which number 0 means none; they are cold, and what the kernel before
 # has written is not.
@@ -236,99 +223,75 @@ SCAN_INPUTS = "scan_inputs"
 
 
 def build_update(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    need_vllm()
     return _UPDATES[shape["kind"]](shape, workspace)
 
 
 def _blocks(rows: int, workspace: Workspace) -> Any:
-    return integers(range(1, rows + 1), workspace)
+    return integers(range(1, rows + 1), workspace.device)
 
 
 def _gated_delta_update(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    from vllm.model_executor.layers.fla.ops import fused_recurrent_gated_delta_rule_packed_decode  # noqa: PLC0415
-
-    heads, key_heads, key_dim, value_dim = (shape[name] for name in ("heads", "key_heads", "key_dim", "value_dim"))
-    rows, device = shape["rows"], workspace.device
-    mixed = workspace.take(rows, 2 * key_heads * key_dim + heads * value_dim)
-    gates = workspace.take(rows, heads), workspace.take(rows, heads)
-    state = workspace.take(rows + 1, heads, value_dim, key_dim, dtype=shape["state_dtype"])
-    decay, bias = torch.zeros(heads, device=device), torch.ones(heads, dtype=torch.bfloat16, device=device)
-    blocks, out = _blocks(rows, workspace), workspace.take(rows, 1, heads, value_dim)
-
-    def launch() -> None:
-        fused_recurrent_gated_delta_rule_packed_decode(
-            mixed_qkv=mixed,
-            a=gates[0],
-            b=gates[1],
-            A_log=decay,
-            dt_bias=bias,
-            scale=key_dim**-0.5,
-            initial_state=state,
-            out=out,
-            ssm_state_indices=blocks,
-            use_qk_l2norm_in_kernel=True,
-        )
-
-    return SimpleLaunch("vllm", launch, (mixed, *gates))
+    heads, _, key_dim, value_dim = sizes = [shape[name] for name in HEADS]
+    rows, gated = shape["rows"], _Gated(workspace, shape["rows"], *sizes)
+    launch = partial(
+        vllm(FLA).fused_recurrent_gated_delta_rule_packed_decode,
+        mixed_qkv=gated.mixed,
+        **gated.gates,
+        **gated.decay,
+        scale=key_dim**-0.5,
+        initial_state=workspace.take(rows + 1, heads, value_dim, key_dim, dtype=shape["state_dtype"]),
+        out=workspace.take(rows, 1, heads, value_dim),
+        ssm_state_indices=_blocks(rows, workspace),
+        use_qk_l2norm_in_kernel=True,
+    )
+    return SimpleLaunch("vllm", launch, gated.inputs)
 
 
 def _kimi_delta_update(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    from vllm.model_executor.layers.fla.ops.kda import fused_recurrent_kda  # noqa: PLC0415
-
     heads, width, rows, device = shape["heads"], shape["key_dim"], shape["rows"], workspace.device
     query, key, value = (workspace.take(1, rows, heads, width) for _ in range(3))
     gate = -torch.rand(1, rows, heads, width, device=device)
     beta = torch.rand(1, rows, heads, device=device)
-    state = workspace.take(rows + 1, heads, shape["value_dim"], width, dtype=shape["state_dtype"])
-    starts, blocks = starts_of([1] * rows, workspace), _blocks(rows, workspace)
-
-    def launch() -> None:
-        fused_recurrent_kda(
-            q=query,
-            k=key,
-            v=value,
-            g=gate,
-            beta=beta,
-            initial_state=state,
-            use_qk_l2norm_in_kernel=True,
-            cu_seqlens=starts,
-            ssm_state_indices=blocks,
-        )
-
+    launch = partial(
+        vllm(f"{FLA}.kda").fused_recurrent_kda,
+        q=query,
+        k=key,
+        v=value,
+        g=gate,
+        beta=beta,
+        initial_state=workspace.take(rows + 1, heads, shape["value_dim"], width, dtype=shape["state_dtype"]),
+        use_qk_l2norm_in_kernel=True,
+        cu_seqlens=starts_of([1] * rows, device),
+        ssm_state_indices=_blocks(rows, workspace),
+    )
     return SimpleLaunch("vllm", launch, (query, key, value, gate, beta))
 
 
 def _state_space_update(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    from vllm.model_executor.layers.mamba.ops.mamba_ssm import selective_state_update  # noqa: PLC0415
-
-    heads, groups, size, width = (shape[name] for name in ("heads", "key_heads", "key_dim", "value_dim"))
+    heads, groups, size, width = (shape[name] for name in HEADS)
     rows, device = shape["rows"], workspace.device
     mixed = workspace.take(rows, heads * width + 2 * groups * size)
     values, keys, queries = parts_of(mixed, heads * width, groups * size)
     steps, out = workspace.take(rows, heads), workspace.take(rows, heads, width)
-    state = workspace.take(rows + 1, heads, width, size, dtype=shape["state_dtype"])
     ones = torch.ones(heads, dtype=torch.bfloat16, device=device)
     decay = -torch.ones(heads, device=device)
     blocks = _blocks(rows, workspace)
-    is_blackwell = torch.cuda.get_device_capability()[0] == BLACKWELL
-
-    def launch() -> None:
-        selective_state_update(
-            state,
-            values.view(-1, heads, width),
-            steps[:, :, None].expand(-1, -1, width),
-            decay[:, None, None].expand(-1, width, size),
-            keys.view(-1, groups, size),
-            queries.view(-1, groups, size),
-            ones[:, None].expand(-1, width),
-            ones[:, None].expand(-1, width),
-            dt_softplus=True,
-            state_batch_indices=blocks,
-            dst_state_batch_indices=blocks,
-            out=out,
-            is_blackwell=is_blackwell,
-        )
-
+    launch = partial(
+        vllm(f"{MAMBA}.mamba_ssm").selective_state_update,
+        workspace.take(rows + 1, heads, width, size, dtype=shape["state_dtype"]),
+        values.view(-1, heads, width),
+        steps[:, :, None].expand(-1, -1, width),
+        decay[:, None, None].expand(-1, width, size),
+        keys.view(-1, groups, size),
+        queries.view(-1, groups, size),
+        ones[:, None].expand(-1, width),
+        ones[:, None].expand(-1, width),
+        dt_softplus=True,
+        state_batch_indices=blocks,
+        dst_state_batch_indices=blocks,
+        out=out,
+        is_blackwell=torch.cuda.get_device_capability()[0] == BLACKWELL,
+    )
     return SimpleLaunch("vllm", launch, (mixed, steps))
 
 
@@ -343,78 +306,37 @@ def build_gating(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     """What lies between convolution, scan and output: heads split and gates worked out, or the gated norm."""
     if shape["op"] != SCAN_INPUTS:
         return build_elementwise(shape, workspace)
-    need_vllm()
-    from vllm.model_executor.layers.fla.ops.fused_gdn_prefill_post_conv import fused_post_conv_prep  # noqa: PLC0415
-
-    rows, heads, key_heads, width = (shape[name] for name in ("rows", "heads", "key_heads", "width"))
-    mixed = workspace.take(rows, (2 * key_heads + heads) * width)
-    gates = workspace.take(rows, heads), workspace.take(rows, heads)
-    decay = torch.zeros(heads, device=workspace.device)
-    bias = torch.ones(heads, dtype=torch.bfloat16, device=workspace.device)
-
-    def launch() -> None:
-        fused_post_conv_prep(
-            conv_output=mixed,
-            a=gates[0],
-            b=gates[1],
-            A_log=decay,
-            dt_bias=bias,
-            num_k_heads=key_heads,
-            head_k_dim=width,
-            head_v_dim=width,
-            apply_l2norm=True,
-            output_g_exp=False,
-        )
-
-    return SimpleLaunch("vllm", launch, (mixed, *gates))
+    width = shape["width"]
+    gated = _Gated(workspace, shape["rows"], shape["heads"], shape["key_heads"], width, width)
+    return SimpleLaunch("vllm", gated.split, gated.inputs)
 
 
 def build_convolution(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    need_vllm()
+    convolution, sequences = vllm(f"{MAMBA}.causal_conv1d"), shape["batch"]
     channels, taps = shape["channels"], shape["taps"]
-    sequences = shape["batch"]
     weight = workspace.take(channels, taps)
     # Stored token by token, and seen by the kernel channel by channel.
     state = workspace.take(max(LINES, sequences + 1), taps - 1, channels).transpose(-1, -2)
     blocks = _blocks(sequences, workspace)
-    build = _update_of_convolution if shape["update"] else _prompts_of_convolution
-    return build(shape, workspace, weight, state, blocks)
-
-
-def _update_of_convolution(shape: Shape, workspace: Workspace, weight: Any, state: Any, blocks: Any) -> SimpleLaunch:
-    from vllm.model_executor.layers.mamba.ops.causal_conv1d import causal_conv1d_update  # noqa: PLC0415
-
-    x = workspace.take(shape["batch"], shape["channels"])
-
-    def launch() -> None:
-        causal_conv1d_update(x, state, weight, None, "silu", conv_state_indices=blocks, validate_data=False)
-
-    return SimpleLaunch("vllm", launch, (x,))
-
-
-def _prompts_of_convolution(shape: Shape, workspace: Workspace, weight: Any, state: Any, blocks: Any) -> SimpleLaunch:
-    from vllm.model_executor.layers.mamba.ops.causal_conv1d import causal_conv1d_fn  # noqa: PLC0415
-    from vllm.v1.attention.backends.utils import compute_causal_conv1d_metadata  # noqa: PLC0415
-
-    lengths = [int(length) for length in spread_lengths(shape["batch"], shape["q_len"], shape["sigma"])]
-    starts, device = starts_of(lengths, workspace), torch.device(workspace.device)
+    if shape["update"]:
+        x = workspace.take(sequences, channels)
+        launch = partial(convolution.causal_conv1d_update, x, state, weight, None, "silu", conv_state_indices=blocks)
+        return SimpleLaunch("vllm", partial(launch, validate_data=False), (x,))
+    lengths = [int(length) for length in spread_lengths(sequences, shape["q_len"], shape["sigma"])]
+    starts, device = starts_of(lengths, workspace.device), torch.device(workspace.device)
     names = ("nums_dict", "batch_ptr", "token_chunk_offset_ptr")
-    found = compute_causal_conv1d_metadata(starts.cpu(), device=device)
-    metadata = SimpleNamespace(**dict(zip(names, found, strict=True)))
-    x = workspace.take(sum(lengths), shape["channels"])
-    has_state = torch.zeros(len(lengths), dtype=torch.bool, device=device)
-
-    def launch() -> None:
-        causal_conv1d_fn(
-            x.transpose(0, 1),
-            weight,
-            None,
-            activation="silu",
-            conv_states=state,
-            has_initial_state=has_state,
-            cache_indices=blocks,
-            query_start_loc=starts,
-            metadata=metadata,
-        )
-
+    found = vllm("v1.attention.backends.utils").compute_causal_conv1d_metadata(starts.cpu(), device=device)
+    x = workspace.take(sum(lengths), channels)
+    launch = partial(
+        convolution.causal_conv1d_fn,
+        x.transpose(0, 1),
+        weight,
+        None,
+        activation="silu",
+        conv_states=state,
+        has_initial_state=torch.zeros(len(lengths), dtype=torch.bool, device=device),
+        cache_indices=blocks,
+        query_start_loc=starts,
+        metadata=SimpleNamespace(**dict(zip(names, found, strict=True))),
+    )
     return SimpleLaunch("vllm", launch, (x,))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from infercast.measure.cases import Shape
-from infercast.measure.device import need_vllm
-from infercast.measure.launch import SimpleLaunch, Workspace
+from infercast.measure.device import vllm
+from infercast.measure.launch import SimpleLaunch, Workspace, integers
 
 # Block-sparse attention (MiniMax-M3) as vLLM launches it on chips without kernels of their own for it: Triton's.
 
@@ -19,6 +20,7 @@ BLOCK, WIDTH = 128, 128
 """Tokens of a block, which is a page too, and the width of a head."""
 LOCAL = 1
 """Blocks before a token that are always chosen."""
+OPS = "models.minimax_m3.common.ops"
 
 
 class _Batch:
@@ -45,81 +47,44 @@ class _Batch:
 
 
 def _block_scores(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """The best score of each block, of prompts."""
-    from vllm.models.minimax_m3.common.ops.index_topk import minimax_m3_index_score  # noqa: PLC0415
-
     batch, heads = _Batch(shape, workspace), shape["kv_heads"]
-    query = workspace.take(batch.tokens, heads, WIDTH)
-    cache = workspace.take(batch.blocks, BLOCK, WIDTH)
-
-    def launch() -> None:
-        minimax_m3_index_score(
-            query, cache, batch.table, batch.starts, batch.lengths, batch.prefixes, batch.queries, batch.keys, heads
-        )
-
-    return SimpleLaunch("vllm", launch, (query,))
+    query, cache = workspace.take(batch.tokens, heads, WIDTH), workspace.take(batch.blocks, BLOCK, WIDTH)
+    lengths = (batch.starts, batch.lengths, batch.prefixes, batch.queries, batch.keys)
+    score = vllm(f"{OPS}.index_topk").minimax_m3_index_score
+    return SimpleLaunch("vllm", partial(score, query, cache, batch.table, *lengths, heads), (query,))
 
 
 def _block_choice(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     """The best blocks of each token, of prompts."""
-    from vllm.models.minimax_m3.common.ops.index_topk import minimax_m3_index_topk  # noqa: PLC0415
-
     batch = _Batch(shape, workspace)
     columns = -(-batch.most // 16) * 16
     scores = workspace.take(shape["kv_heads"], batch.tokens, columns, dtype="fp32")[:, :, : batch.most]
-
-    def launch() -> None:
-        minimax_m3_index_topk(scores, batch.starts, batch.prefixes, batch.queries, shape["topk"], 0, LOCAL)
-
-    return SimpleLaunch("vllm", launch)
+    choose = vllm(f"{OPS}.index_topk").minimax_m3_index_topk
+    lengths = (batch.starts, batch.prefixes, batch.queries)
+    return SimpleLaunch("vllm", partial(choose, scores, *lengths, shape["topk"], 0, LOCAL))
 
 
 def _block_decode_choice(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     """Scores and the choice of sequences that decode."""
-    from vllm.models.minimax_m3.common.ops.index_topk import minimax_m3_index_decode  # noqa: PLC0415
-
     batch, heads = _Batch(shape, workspace), shape["kv_heads"]
-    query = workspace.take(batch.tokens, heads, WIDTH)
-    cache = workspace.take(batch.blocks, BLOCK, WIDTH)
-
-    def launch() -> None:
-        minimax_m3_index_decode(
-            query, cache, batch.table, batch.lengths, batch.keys, shape["topk"], 0, LOCAL, heads, 1, 1
-        )
-
-    return SimpleLaunch("vllm", launch, (query,))
+    query, cache = workspace.take(batch.tokens, heads, WIDTH), workspace.take(batch.blocks, BLOCK, WIDTH)
+    choose = vllm(f"{OPS}.index_topk").minimax_m3_index_decode
+    operands = (query, cache, batch.table, batch.lengths, batch.keys)
+    return SimpleLaunch("vllm", partial(choose, *operands, shape["topk"], 0, LOCAL, heads, 1, 1), (query,))
 
 
 def _block_attention(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """Attention over the chosen blocks."""
-    from vllm.models.minimax_m3.common.ops.sparse_attn import (  # noqa: PLC0415
-        minimax_m3_sparse_attn,
-        minimax_m3_sparse_attn_decode,
-    )
-
-    batch, kv_heads, scale = _Batch(shape, workspace), shape["kv_heads"], WIDTH**-0.5
+    attend, batch = vllm(f"{OPS}.sparse_attn"), _Batch(shape, workspace)
+    kv_heads, scale = shape["kv_heads"], WIDTH**-0.5
     query = workspace.take(batch.tokens, shape["heads"], WIDTH)
     cache = workspace.take(batch.blocks, 2, BLOCK, kv_heads, WIDTH, dtype=shape["kv_dtype"])
-    chosen, out = batch.chosen(shape, workspace), torch.empty_like(query)
-
-    def launch() -> None:
-        if batch.queries == 1:
-            minimax_m3_sparse_attn_decode(query, cache, chosen, batch.table, batch.lengths, kv_heads, scale, out, 1)
-        else:
-            minimax_m3_sparse_attn(
-                query,
-                cache,
-                chosen,
-                batch.table,
-                batch.starts,
-                batch.lengths,
-                batch.prefixes,
-                batch.queries,
-                kv_heads,
-                scale,
-                out,
-            )
-
+    operands = (query, cache, batch.chosen(shape, workspace), batch.table)
+    out = torch.empty_like(query)
+    if batch.queries == 1:
+        decode = attend.minimax_m3_sparse_attn_decode
+        return SimpleLaunch("vllm", partial(decode, *operands, batch.lengths, kv_heads, scale, out, 1), (query,))
+    lengths = (batch.starts, batch.lengths, batch.prefixes, batch.queries)
+    launch = partial(attend.minimax_m3_sparse_attn, *operands, *lengths, kv_heads, scale, out)
     return SimpleLaunch("vllm", launch, (query,))
 
 
@@ -142,7 +107,7 @@ LONGEST_MODEL = 163_840
 """Scores of sequences that decode lie in rows of this length, whatever is in them."""
 TOPK_WORKSPACE = 1 << 20
 COOPERATIVE_ROWS = 32
-"""Up to so many rows several thread blocks search one together."""
+"""Up to this many rows, several thread blocks search one together."""
 SCALE = 0.0417
 
 
@@ -156,12 +121,7 @@ class _RowsLaunch(SimpleLaunch):
 
 
 def build_sparse(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    need_vllm()
     return {**_BUILDERS, **BLOCK_SPARSE}[shape["op"]](shape, workspace)
-
-
-def _integers(values: Any, workspace: Workspace) -> Any:
-    return torch.tensor(np.asarray(values), dtype=torch.int32, device=workspace.device)
 
 
 def _bytes(workspace: Workspace, *sizes: int) -> Any:
@@ -184,73 +144,53 @@ def _pages(shape: Shape, workspace: Workspace) -> tuple[Any, int]:
 
 def _scores(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     """Scores of prompts, over keys that were gathered into one array."""
-    from vllm.utils.deep_gemm import fp8_fp4_mqa_logits  # noqa: PLC0415
-
     tokens, keys = shape["batch"] * shape["q_len"], shape["batch"] * (shape["prefix"] + shape["q_len"])
     query = workspace.take(tokens, shape["heads"], INDEX_DIM, dtype="fp8")
     key, scale = workspace.take(keys, INDEX_DIM, dtype="fp8"), workspace.take(keys, dtype="fp32")
     weights = workspace.take(tokens, shape["heads"], dtype="fp32")
-    starts, ends = (_integers(each, workspace) for each in _ends(shape))
-
-    def launch() -> None:
-        fp8_fp4_mqa_logits((query, None), (key, scale), weights, starts, ends, clean_logits=False)
-
+    ends = (integers(each, workspace.device) for each in _ends(shape))
+    score = vllm("utils.deep_gemm").fp8_fp4_mqa_logits
+    launch = partial(score, (query, None), (key, scale), weights, *ends, clean_logits=False)
     return SimpleLaunch("vllm", launch, (query, key, scale, weights))
 
 
 def _paged_scores(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     """Scores of sequences that decode, over keys in blocks."""
-    from vllm.utils.deep_gemm import fp8_fp4_paged_mqa_logits, get_paged_mqa_logits_metadata  # noqa: PLC0415
-
+    gemm = vllm("utils.deep_gemm")
     batch, heads = shape["batch"], shape["heads"]
     query = workspace.take(batch, 1, heads, INDEX_DIM, dtype="fp8")
     weights = workspace.take(batch, heads, dtype="fp32")
-    lengths = _integers(np.full((batch, 1), shape["prefix"] + 1), workspace)
+    lengths = integers(np.full((batch, 1), shape["prefix"] + 1), workspace.device)
     table, blocks = _pages(shape, workspace)
     cache = _bytes(workspace, blocks, PAGE, INDEX_BYTES).unsqueeze(-2)
     sms = torch.cuda.get_device_properties(0).multi_processor_count
-    schedule = get_paged_mqa_logits_metadata(lengths, PAGE, sms)
-
-    def launch() -> None:
-        fp8_fp4_paged_mqa_logits(
-            (query, None), cache, weights, lengths, table, schedule, max_model_len=LONGEST_MODEL, clean_logits=False
-        )
-
+    operands = ((query, None), cache, weights, lengths, table, gemm.get_paged_mqa_logits_metadata(lengths, PAGE, sms))
+    launch = partial(gemm.fp8_fp4_paged_mqa_logits, *operands, max_model_len=LONGEST_MODEL, clean_logits=False)
     return SimpleLaunch("vllm", launch, (query, weights))
 
 
 def _choice(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     """The best scores of each new token of prompts."""
-    from vllm import _custom_ops as ops  # noqa: PLC0415
-
     starts, ends = _ends(shape)
     rows, columns, topk = len(starts), int(ends[-1]), shape["topk"]
     logits = workspace.take(rows, columns, dtype="fp32")
-    first, last = _integers(starts, workspace), _integers(ends, workspace)
+    first, last = integers(starts, workspace.device), integers(ends, workspace.device)
     places = torch.empty(rows, topk, dtype=torch.int32, device=workspace.device)
-
-    def launch() -> None:
-        ops.top_k_per_row_prefill(logits, first, last, places, rows, logits.stride(0), logits.stride(1), topk)
-
-    return SimpleLaunch("vllm", launch, (logits,))
+    choose, strides = vllm("_custom_ops").top_k_per_row_prefill, (logits.stride(0), logits.stride(1))
+    return SimpleLaunch("vllm", partial(choose, logits, first, last, places, rows, *strides, topk), (logits,))
 
 
 def _decode_choice(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     """The best scores of sequences that decode: a row of the longest length each, of which a part is taken."""
-    import vllm._custom_ops  # noqa: F401, PLC0415 - registers the kernels
-
+    vllm("_custom_ops")  # registers the kernels
     batch, keys, topk = shape["batch"], shape["prefix"] + 1, shape["topk"]
     logits = workspace.take(batch, LONGEST_MODEL, dtype="fp32")
-    lengths = _integers(np.full((batch, 1), keys), workspace)
+    lengths = integers(np.full((batch, 1), keys), workspace.device)
     places = torch.empty(batch, topk, dtype=torch.int32, device=workspace.device)
-    scratch = torch.zeros(TOPK_WORKSPACE, dtype=torch.uint8, device=workspace.device)
-
-    def launch() -> None:
-        if batch <= COOPERATIVE_ROWS:
-            torch.ops._C.cooperative_topk(logits, lengths, places, scratch, topk, keys)
-        else:
-            torch.ops._C.persistent_topk(logits, lengths, places, scratch, topk, LONGEST_MODEL)
-
+    operands = (logits, lengths, places, torch.zeros(TOPK_WORKSPACE, dtype=torch.uint8, device=workspace.device), topk)
+    launch = partial(torch.ops._C.persistent_topk, *operands, LONGEST_MODEL)
+    if batch <= COOPERATIVE_ROWS:
+        launch = partial(torch.ops._C.cooperative_topk, *operands, keys)
     return _RowsLaunch("vllm", launch, (logits[:, :keys],))
 
 
@@ -269,8 +209,7 @@ def _chosen(shape: Shape, workspace: Workspace) -> tuple[Any, Any]:
 
 def _attention(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     """FlashAttention over single entries of a bf16 cache."""
-    from vllm.vllm_flash_attn.flash_attn_interface import flash_attn_varlen_func  # noqa: PLC0415
-
+    attend = vllm("vllm_flash_attn.flash_attn_interface").flash_attn_varlen_func
     places, counts = _chosen(shape, workspace)
     tokens, (_, blocks) = len(places), _pages(shape, workspace)
     cache = workspace.take(blocks, PAGE, LATENT)
@@ -281,7 +220,7 @@ def _attention(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
     def launch() -> None:
         starts = torch.arange(0, tokens + 1, dtype=torch.int32, device=workspace.device)
-        flash_attn_varlen_func(
+        attend(
             q=rotated,
             k=key,
             v=value,
@@ -301,23 +240,17 @@ def _attention(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
 def _widened_attention(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     """FlashMLA over a bf16 copy of the cache, as prompts of many heads run over a packed one."""
-    from vllm.v1.attention.ops.flashmla import flash_mla_sparse_fwd  # noqa: PLC0415
-
+    attend = vllm("v1.attention.ops.flashmla").flash_mla_sparse_fwd
     places, counts = _chosen(shape, workspace)
     _, blocks = _pages(shape, workspace)
     query, copy = workspace.take(len(places), shape["heads"], LATENT), workspace.take(blocks * PAGE, 1, LATENT)
-    chosen = places.unsqueeze(1)
-
-    def launch() -> None:
-        flash_mla_sparse_fwd(query, copy, chosen, SCALE, topk_length=counts)
-
+    launch = partial(attend, query, copy, places.unsqueeze(1), SCALE, topk_length=counts)
     return SimpleLaunch("vllm", launch, (query, copy))
 
 
 def _packed_attention(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     """FlashMLA over a packed cache: sequences that decode, or prompts of few heads as one long sequence."""
-    from vllm.v1.attention.ops.flashmla import flash_mla_with_kvcache, get_mla_metadata  # noqa: PLC0415
-
+    flashmla = vllm("v1.attention.ops.flashmla")
     places, _ = _chosen(shape, workspace)
     _, blocks = _pages(shape, workspace)
     decodes = shape["q_len"] == 1
@@ -327,21 +260,18 @@ def _packed_attention(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     cache = _bytes(workspace, blocks, PAGE, PACKED).unsqueeze(-2)
     table = torch.zeros(sizes[0], 1, dtype=torch.int32, device=workspace.device)
     lengths = torch.full((sizes[0],), LONGEST_MODEL, dtype=torch.int32, device=workspace.device)
-    schedule, _ = get_mla_metadata()
-
-    def launch() -> None:
-        flash_mla_with_kvcache(
-            q=query,
-            k_cache=cache,
-            block_table=table,
-            head_dim_v=VALUE,
-            cache_seqlens=lengths,
-            tile_scheduler_metadata=schedule,
-            is_fp8_kvcache=True,
-            indices=places.view(*sizes, -1),
-            softmax_scale=SCALE,
-        )
-
+    launch = partial(
+        flashmla.flash_mla_with_kvcache,
+        q=query,
+        k_cache=cache,
+        block_table=table,
+        head_dim_v=VALUE,
+        cache_seqlens=lengths,
+        tile_scheduler_metadata=flashmla.get_mla_metadata()[0],
+        is_fp8_kvcache=True,
+        indices=places.view(*sizes, -1),
+        softmax_scale=SCALE,
+    )
     return SimpleLaunch("vllm", launch, (query,))
 
 

@@ -15,7 +15,7 @@ import triton.language as tl
 
 
 LARGEST_GROUP = 16
-"""Query heads of a key-value head are padded to so many: the least that a product takes."""
+"""Query heads of a key-value head are padded to this number: the least that a product takes."""
 PARTS = 8
 
 
@@ -100,7 +100,6 @@ def _part(
 
 
 def _add_up(sums: tl.tensor, tops: tl.tensor, out: tl.tensor, width: tl.constexpr, parts: tl.constexpr) -> None:
-    """All parts of one query head."""
     head, part, along = tl.program_id(0), tl.arange(0, parts), tl.arange(0, width)
     top = tl.load(tops + head * parts + part)
     share = tl.exp2(top - tl.max(top, axis=0))
@@ -234,12 +233,10 @@ def write_pages(both: Any, pages: Any, slots: Any, scale: Any) -> None:
 
 
 def quantise_rows(source: Any, target: Any, scales: Any) -> None:
-    """A scale a token."""
     rows, width = source.shape
     block = min(triton.next_power_of_2(width), 4096)
     QUANTISE_ROW[(rows,)](source, target, scales, width, block, num_warps=8)
 
 
 def quantise_groups(source: Any, target: Any, scales: Any, group: int) -> None:
-    """A scale for each group of neighbours of a token."""
     QUANTISE_GROUP[(source.numel() // group,)](source, target, scales, group, num_warps=1)

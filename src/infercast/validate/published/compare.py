@@ -26,8 +26,8 @@ from infercast.hardware import Gpu
 from infercast.models.spec import GREEDY, SORTED, ModelConfig, weight_bytes
 from infercast.predict.roofline import with_older_kernels
 from infercast.serve.record import Served
-from infercast.validate.compare import Comparison
-from infercast.validate.published.run import FIRST_V1, V0_BATCHED_TOKENS, PublishedRun
+from infercast.validate.compare import Comparison, errors_of
+from infercast.validate.published.run import FIRST_V1, FORMATS, V0_BATCHED_TOKENS, PublishedRun
 
 # What a simulated run is summed up to, as its source did: means or medians, over all of it or while it was full.
 
@@ -99,7 +99,7 @@ def _weighted_median(values: Array, weights: Array) -> float:
 
 
 def _full_from_to(served: Served) -> tuple[float, float] | None:
-    """From when on all that can run at once did until nobody waits: the last of the first prompts to the last start."""
+    """The time of full batches: from the last of the first prompts to the last start, when the queue is empty."""
     begin, last = float(served.sent_at.min()), float(served.last_token.max())
     until = float(served.started_at.max())
     ended = float(served.last_token.min())
@@ -109,7 +109,6 @@ def _full_from_to(served: Served) -> tuple[float, float] | None:
 
 
 def _tokens_between(served: Served, since: float, until: float) -> float:
-    """Tokens that came in that time."""
     ended, _, counts = served.timed_gaps
     within = (ended > since) & (ended <= until)
     first = (served.first_token > since) & (served.first_token <= until)
@@ -128,18 +127,18 @@ def _median_gap(served: Served, window: tuple[float, float] | None) -> float:
 
 
 TRAINED_ROUTING = "power_law_1.2"
-"""Published runs have trained weights, whose routers prefer some experts."""
+"""Published runs have trained weights: routers prefer some experts."""
 V0_SEQUENCE_SECONDS = 80e-6
 """What a token cost the one thread that both served and computed, before V1; fitted on published bursts."""
 CONTEXT_MARGIN = 256
 """Publishers of closed loops set max_model_len a little above prompt and answer."""
 WITHOUT_TEMPLATE = "gpt-oss"
-"""How the names of models begin whose chats are rendered by a library of their own."""
+"""Beginning of the names of models with a chat renderer of their own."""
 CONTEXTS = {"vllm": "max_model_len", "sglang": "context_length"}
 """What engines call the longest context."""
 WIDTHS = (1, 2, 4, 8)
 MOST_WEIGHTS = 0.6
-"""Where nobody says how GPUs are used, a server has so many that weights take no more of their memory."""
+"""Where the layout is not stated, a server has enough GPUs for weights to take no more of their memory."""
 
 
 def started(
@@ -246,7 +245,7 @@ def _start(run: PublishedRun, engine: Engine, model: ModelConfig, predictor: str
 
 
 def _host(run: PublishedRun, engine: Engine, host: HostCosts | None) -> HostCosts:
-    """The machine beside the GPUs; before vLLM's V1 engine the server shared its thread with the engine."""
+    """The host of the GPUs; before vLLM's V1 engine the server shared its thread with the engine."""
     found = host or engine.default_host()
     if not isinstance(found, VllmHost):
         return found
@@ -276,7 +275,7 @@ def _within(run: PublishedRun, deployment: Deployment) -> PublishedRun:
 
 
 TURNS, LEAST = 5, 64
-"""So many requests of each client are simulated, and so many in all, of a loop that has more ..."""
+"""Requests of each client that are simulated, and in all, of a loop that has more ..."""
 TURNS_STEP_BY_STEP, LEAST_STEP_BY_STEP = 2, 32
 """... and where no stretch of steps can be jumped over, which takes ten times as long."""
 
@@ -298,10 +297,6 @@ def shortened(run: PublishedRun, system: System) -> PublishedRun:
 # The engine of a published run, as we would set it up.
 
 
-FORMATS = {"bf16": "", "fp16": "", "bfloat16": "", "float16": "", "fp4": "nvfp4"}
-"""Publishers' names of weight formats, where they are not ours; nothing for the checkpoint's own."""
-
-
 def deployment_of(run: PublishedRun, predictor: str = "learned", host: Path | None = None) -> Deployment:
     return set_up(run, predictor, host)[1]
 
@@ -313,7 +308,7 @@ def set_up(run: PublishedRun, predictor: str = "learned", host: Path | None = No
 
 
 def _worded(run: PublishedRun, predictor: str, host: HostCosts | None) -> Deployment:
-    """The engine of a run whose settings are told in words."""
+    """The engine of a run with settings in words."""
     flags = run.flags
     model = _model(run)
     longest = max(request.num_input + request.num_output for request in run.workload.requests)
@@ -366,21 +361,17 @@ class PublishedComparison:
     end_to_end: Comparison | None = None
     output_tokens_per_second: Comparison | None = None
     problem: str = ""
-    """Why there is no forecast."""
     slower: float = 0.0
     """How much slower than forecast the middle of what such a run shows is (`slower_by`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Errors of one quantity over some runs."""
-
     count: int
     median: float
     mean: float
     p90: float
     bias: float
-    """Median of the signed errors."""
     inside: float
     """Share of the measured values in the 80 % intervals that `simulate` shows of the same runs ..."""
     width: float
@@ -410,18 +401,14 @@ def compare_published(
 
 
 def summarise(compared: Iterable[PublishedComparison], quantity: str) -> Summary | None:
-    """Errors of one quantity; None where no run tells it."""
+    """Errors of one quantity; None if no run has it."""
     pairs = [pair for each in compared if (pair := getattr(each, quantity)) is not None]
-    errors = np.array([pair.error for pair in pairs])
-    if not errors.size:
+    errors = errors_of(pairs)
+    if errors is None:
         return None
-    sizes = np.abs(errors)
     return Summary(
-        count=errors.size,
-        median=float(np.median(sizes)),
-        mean=float(sizes.mean()),
-        p90=float(np.percentile(sizes, 90)),
-        bias=float(np.median(errors)),
+        count=len(pairs),
+        **errors._asdict(),
         inside=float(np.mean([bool(pair.is_inside) for pair in pairs])),
         width=float(np.mean([pair.width or 0.0 for pair in pairs])),
     )
@@ -432,7 +419,6 @@ def system_for(run: PublishedRun, deployment: Deployment) -> System:
 
 
 def compare_run(run: PublishedRun, system: System) -> PublishedComparison:
-    """What a simulated run shows beside what was published."""
     deployment = system.pools[0].deployment
     served = system.serve(run.workload)
     uncertainty = uncertainty_of(deployment, busiest(served.records[0]), run.version)

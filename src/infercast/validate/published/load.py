@@ -1,4 +1,4 @@
-"""The load of a published run: as much of it as its row tells, the rest as stated here."""
+"""The load of a published run: as much of it as its row says, the rest as stated here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPEN_LOOP_SECONDS = 120.0
 SHARED_PROMPTS = 16
 """Prompts of a load generator that goes round a small set of them."""
 CHATS = {"isl": (1.1, 4, 1000), "osl": (1.4, 2, 1000)}
-"""Lengths of chats whose mean alone is published: log-normal, standard deviation of logarithms, shortest, longest."""
+"""Lengths of chats with a published mean: log-normal, standard deviation of logarithms, shortest, longest."""
 
 
 class RowReader:
@@ -80,7 +80,6 @@ class RowReader:
         return None if value is None else round(value)
 
     def milliseconds(self, name: str) -> float | None:
-        """A time in seconds, written in milliseconds."""
         value = self.number(name)
         return None if value is None else value / 1e3
 
@@ -154,27 +153,37 @@ def _burst_lengths(row: RowReader, name: str, count: int, shuffle: np.random.Gen
     mean, length = row.number(f"mean_{name}"), row.whole(name)
     if mean is None and length is None:
         raise row.wrong(f"load {row.text('load')!r} needs the column {name!r} or 'mean_{name}'")
-    return [length] * count if mean is None and length else _chat(row, name, mean or 1.0, count, shuffle)
-
-
-def _chat(row: RowReader, name: str, mean: float, count: int, shuffle: np.random.Generator) -> list[int]:
-    """The same for a context of the row's length."""
-    return chat_lengths(name, mean, count, shuffle, row.whole("max_model_len"))
+    if mean is None and length:
+        return [length] * count
+    return chat_lengths(name, mean or 1.0, count, shuffle, row.whole("max_model_len"))
 
 
 def chat_lengths(
     name: str, mean: float, count: int, shuffle: np.random.Generator, context: int | None = None
 ) -> list[int]:
-    """Lengths of chats whose mean is the published one, in random order."""
+    """Lengths of chats with the published mean, in random order."""
     spread, shortest, longest = CHATS[name]
     longest = min(longest, (context or 2 * longest) // 2)
+    return log_normal(mean, spread, count, shuffle, shortest, longest)
+
+
+def log_normal(
+    mean: float,
+    spread: float,
+    count: int,
+    shuffle: np.random.Generator,
+    shortest: float = 0.0,
+    longest: float | None = None,
+) -> list[int]:
+    """Lengths of that mean between two ends, evenly spaced in probability and in random order."""
     ranks = np.array([NormalDist().inv_cdf((position + 0.5) / count) for position in range(count)])
-    low, high = math.log(shortest), math.log(longest)
+    longest = longest or MOST_MEANS * mean
+    low, high = math.log(mean) - spread * ranks.max(), min(math.log(mean) - spread * ranks.min(), math.log(longest))
     for _ in range(40):  # halve the range of the median until the lengths have their mean
         middle = (low + high) / 2
         lengths = np.clip(np.exp(middle + spread * ranks), shortest, longest)
         low, high = (middle, high) if lengths.mean() < mean else (low, middle)
-    return [int(length) for length in shuffle.permutation(np.rint(lengths))]
+    return [max(1, int(length)) for length in shuffle.permutation(np.rint(lengths))]
 
 
 def _from_few_prompts(workload: Workload) -> Workload:
@@ -186,7 +195,7 @@ def _from_few_prompts(workload: Workload) -> Workload:
 
 
 def _read_requests(row: RowReader, path: Path) -> Workload:
-    """Arrivals and lengths of single requests, from the file beside the table."""
+    """Arrivals and lengths of single requests, from the file next to the table."""
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         start = min(line["arrival_time"] for line in lines)
@@ -211,12 +220,12 @@ STATED = re.compile(r"(\d+)/(\d+)$")
 RANGED = re.compile(r"random (\d+)/(\d+) range ([\d.]+)")
 """The same in words, with the share of each that the shortest has."""
 NOT_SERVED = ("image", "vision", "video", "audio")
-"""Words of data sets whose prompts hold more than text."""
+"""Words of data sets with more than text in their prompts."""
 DATASETS = {
     "lm-arena-chat": (450.0, 1.1), "gpqa": (260.0, 0.6), "sourcegraph-fim": (1200.0, 0.8), "openorca": (222.3, 0.9),
 }  # fmt: skip
 """Mean prompts of data sets where a table has none, and how they vary: the standard deviation of logarithms. Chats of
-LM Arena have several turns, and nobody states their length: tokens a second of 14 runs of seven dense models come out
+LM Arena have several turns, and their length is not stated: tokens a second of 14 runs of seven dense models come out
 with 360 to 600 tokens each."""
 CHAT_DATASETS = ("sharegpt", "lm-arena", "openorca", "cnn", "longbench", "gpqa", "sourcegraph", "mlperf", "hf")
 """How descriptions of natural prompts begin: no two are of one length."""
@@ -225,21 +234,20 @@ EQUAL = ("random", "synthetic", "fixed", "exact")
 ANSWERS = 0.8
 """The same of natural answers."""
 LONG_CHATS = (0.55, 0.15)
-"""The same of prompts and answers of chats chosen to be long, as the one publisher has them who lists them."""
+"""The same of prompts and answers of chats chosen to be long, as the one publisher that lists them has them."""
 MOST_MEANS = 4.0
-"""No natural prompt or answer is longer than so many means: clients ask for no more, and longer ones are left out."""
+"""No natural prompt or answer is longer than this many means: clients ask for no more, and longer ones are left out."""
 MOST_CHATTED = 400.0
 """Mean lengths up to which chats are as benchmarks cut them, at 1,000 tokens."""
 SOME_EARLY = 0.02
 """A mean that leaves a smaller share of answers to end early is that of answers of one length."""
 CONTRADICTED = 1.5
-"""A stated length that the mean is so many times longer or shorter than is that of another run."""
+"""A stated length that differs from the mean by this factor is that of another run."""
 
 Lengths = tuple[list[int], list[int]]
 
 
 def read_lengths(row: RowReader, count: int) -> Lengths:
-    """Lengths of all prompts and answers."""
     stated = row.text("len_dist")
     if any(word in f"{stated} {row.text('bench_cmd')}".lower() for word in NOT_SERVED):
         raise row.wrong(f"len_dist {stated!r} is not modelled: prompts are text")
@@ -314,7 +322,6 @@ def _answers(row: RowReader, means: tuple[float, float], count: int, shuffle: np
 
 
 def _means(row: RowReader) -> tuple[float, float]:
-    """Mean lengths of prompts and answers."""
     inputs, outputs = row.number("mean_in"), row.number("mean_out")
     if inputs is None:
         lower = row.text("len_dist").lower()
@@ -358,18 +365,6 @@ def _natural(
     return inputs, outputs
 
 
-def log_normal(mean: float, spread: float, count: int, shuffle: np.random.Generator) -> list[int]:
-    """So many lengths of that mean, none many times as long, evenly spaced in probability and in random order."""
-    ranks = np.array([NormalDist().inv_cdf((position + 0.5) / count) for position in range(count)])
-    shape, longest = np.exp(spread * ranks), MOST_MEANS * mean
-    low, high = mean / shape.max(), mean / shape.min()
-    for _ in range(40):  # halve the range of the median until the lengths have their mean
-        middle = (low + high) / 2
-        lengths = np.minimum(middle * shape, longest)
-        low, high = (middle, high) if lengths.mean() < mean else (low, middle)
-    return [max(1, int(length)) for length in shuffle.permutation(np.rint(lengths))]
-
-
 def _between(count: int, shuffle: np.random.Generator, ends: Sequence[tuple[float, float]]) -> Lengths:
     drawn = [
         shuffle.integers(round(low), max(round(low), round(high)), count, endpoint=True).tolist() for low, high in ends
@@ -390,10 +385,10 @@ RATE = re.compile(r"(?:rate|poisson|constant) (\d+(?:\.\d+)?|inf)")
 CLIENTS = re.compile(r"concurrency (\d+)")
 CAP = re.compile(r"max_num_seqs (\d+)")
 OUT_OF_STEP = re.compile(r"\b(aiperf|genai-perf|guidellm)\b", re.IGNORECASE)
-"""Load generators whose clients do not stay in step where all requests are of one length: published medians of TTFT
+"""Load generators with clients that do not stay in step where all requests are of one length: published medians of TTFT
 are those of prompts that come alone, and only the 99th percentile is that of the first ones, which come together."""
 AT_ONCE_FROM = 1000.0
-"""So many requests a second are a burst."""
+"""This many requests per second are a burst."""
 TURNS = 10
 """Requests of each client, where their number is not stated."""
 OPEN_SECONDS, MOST_OPEN = 200.0, 12000
@@ -402,19 +397,18 @@ STEADY_TURNS, WIDE, WIDE_TURNS = 3, 256, 2
 """How often every place of a full batch is taken in a simulation of one that stays full, and of one with more places
 than that ..."""
 LEAST_STEADY, MOST_STEADY = 96, 3072
-"""... but so many requests at least, and at most."""
+"""... within these numbers of requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests, what kind of load they are, and what it tells of the server."""
+    """Requests, what kind of load they are, and what it says of the server."""
 
     kind: str
     workload: Workload
     cap: int | None = None
-    """Most requests that run at the same time."""
     steady: bool = False
-    """Only the time counts in which so many do."""
+    """Only the time of full batches counts."""
 
 
 def read_load(row: RowReader) -> Load:
@@ -451,7 +445,7 @@ def _count(row: RowReader, otherwise: int) -> int:
 
 
 def _requests(row: RowReader, count: int) -> list[Request]:
-    """So many requests, all of which come at once."""
+    """``count`` requests that come at once."""
     return [Request(0.0, *pair) for pair in zip(*read_lengths(row, count), strict=True)]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from infercast.bundled import read_data
 from infercast.forecast.command.flags import Reading
 from infercast.serve.workload.request import Workload
 
@@ -40,7 +41,7 @@ class ServerFlags:
 
 
 NO_FLAGS = ServerFlags({}, "auto", None, expert_parallel=False, moe_backend="auto", eight_bit_experts=False)
-"""Of a run whose server's command is known."""
+"""Of a run with a known server command."""
 
 
 def read_server_flags(text: str, concurrency: int | None, isl: int | None, version: tuple[int, ...]) -> ServerFlags:
@@ -92,18 +93,10 @@ def with_arguments(flags: ServerFlags, stated: Mapping[str, Any]) -> ServerFlags
     )
 
 
-GPUS = {
-    "A100-80GB": "a100-sxm",
-    "H100": "h100-sxm",
-    "H200": "h200-sxm",
-    "B200": "b200-sxm",
-    "L40S": "l40s",
-    "RTX4090": "rtx-4090",
-    "RTX5090": "rtx-5090",
-    "RTXA6000": "rtx-a6000",
-    "RTXPRO6000": "rtx-pro-6000-server",
-}
-"""What publishers call a GPU, where it is not one of our names."""
+NAMES = read_data("published.toml")
+"""Names of publishers' tables in our terms."""
+GPUS: dict[str, str] = NAMES["gpus"]
+FORMATS = {name: ours for ours, names in NAMES["formats"].items() for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +121,7 @@ class PublishedRun:
     end_to_end: float | None
     output_tokens_per_second: float | None
     engine: str = "vllm@0.25"
-    """Whose rules stand for the stated version."""
+    """The engine that stands for the stated version."""
     reading: Reading | None = None
     """The flags of the server's command, where the source has it; its words in ``flags`` otherwise."""
     median: bool = False
@@ -142,7 +135,7 @@ class PublishedRun:
     steady: bool = False
     """Whether only the time was measured in which as many requests as may run did, and others waited."""
     stand_for: int = 0
-    """So many requests were sent, of which the first are simulated; 0: all are."""
+    """Requests that were sent, if only the first are simulated; 0: all are."""
     pipeline: int = 1
     instances: int = 1
     """Servers of this kind, each for itself behind a load balancer."""
@@ -152,11 +145,9 @@ class PublishedRun:
     """Stated GPUs, of which a layout may leave some idle."""
     layout_stated: bool = True
     load: str = ""
-    """Its kind, in a word."""
     grade: str = ""
     """``A``: settings are known, ``B``: some are implied; ``s`` behind it: with speculative decoding."""
     precision: str = ""
-    """As published."""
     chat: bool = False
     """Whether requests are chats, which the server renders by a template."""
     top_p: bool = False
@@ -164,7 +155,6 @@ class PublishedRun:
     assumptions: tuple[str, ...] = ()
     """What the source does not say and is taken to be so."""
     problem: str = ""
-    """Why it cannot be simulated."""
 
     @property
     def layout(self) -> str:

@@ -13,7 +13,7 @@ import json
 import math
 import re
 import shlex
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,17 @@ from infercast.forecast.estimate import read_rows
 from infercast.hardware import load_gpu
 from infercast.models.library import bundled_config, bundled_name, model_names
 from infercast.serve.workload.request import Request, Workload
+from infercast.units import MILLI
 from infercast.validate.published.load import OPEN, RowReader, read_arguments, read_load, read_workload
-from infercast.validate.published.run import GPUS, NO_FLAGS, PublishedRun, read_server_flags, with_arguments
+from infercast.validate.published.run import (
+    FORMATS,
+    GPUS,
+    NAMES,
+    NO_FLAGS,
+    PublishedRun,
+    read_server_flags,
+    with_arguments,
+)
 
 # What a published row says of its server: flags of the command, layout, engine and version.
 
@@ -34,30 +43,9 @@ from infercast.validate.published.run import GPUS, NO_FLAGS, PublishedRun, read_
 Version = tuple[int, ...]
 
 COMMAND = "server_cmd"
-"""The column that tells a table of collected runs."""
+"""The column that marks a table of collected runs."""
 CLIENT_FLAGS = ("--dataset-name", "--num-prompts", "--max-concurrency", "--random-input-len")
 """Flags of load generators: a command with these starts no server."""
-ENGINES = {
-    "vllm": "vllm",
-    "sglang": "sglang",
-    "dynamo-sglang": "sglang",
-    "mori-sglang": "sglang",
-    "dynamo-vllm": "vllm",
-}
-"""Engines that are modelled, by the names of tables."""
-RELEASED = {
-    "vllm": (
-        ("2024-04", (0, 4)), ("2024-06", (0, 5)), ("2024-09", (0, 6)), ("2025-01", (0, 7)), ("2025-03", (0, 8)),
-        ("2025-05", (0, 9)), ("2025-07", (0, 10)), ("2025-10", (0, 11)), ("2025-12", (0, 12)), ("2026-01", (0, 14)),
-        ("2026-04", (0, 19)), ("2026-06", (0, 22)),
-    ),
-    "sglang": (
-        ("2024-12", (0, 4, 0)), ("2025-05", (0, 4, 6)), ("2025-09", (0, 5, 2)), ("2025-11", (0, 5, 5)),
-        ("2025-12", (0, 5, 6)), ("2026-01", (0, 5, 7)), ("2026-02", (0, 5, 8)), ("2026-03", (0, 5, 9)),
-        ("2026-04", (0, 5, 10)), ("2026-05", (0, 5, 12)),
-    ),
-}  # fmt: skip
-"""From which month on a release was likely run, where only the date of a run is known."""
 LORA_MODULES = re.compile(r"""['"]lora_modules['"]: \[.*?\],?""", re.DOTALL)
 """Adapters and where they lie."""
 BARE_JSON = re.compile(r"([= ])(\{\"[^{}']*\})(?= |$)")
@@ -69,79 +57,62 @@ POOLS = re.compile(r"disagg|prefill workers|\bPD\b", re.IGNORECASE)
 """Prompts and answers on servers of their own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
-    """One kind of server, and how many there are."""
+def read_server(row: RowReader, engine: Engine, reading: Reading) -> dict[str, Any]:
+    """Layout, release and rules of a row's server, as fields of a run; what it does not say is assumed, and listed."""
+    options = reading.options
+    instances = 1
+    data = _size(row, options.get("data_parallel_size") or reading.settings.get("dp_size"), "dp") or 1
+    pipeline = _size(row, options.get("pipeline_parallel_size") or reading.settings.get("pp_size"), "pp") or 1
+    spread = _spread(row)
+    if data > 1 and "separate" in row.text("notes") and "instances" in row.text("notes"):
+        instances, data = data, 1
+    tensor = _tensor(row, options.get("tensor_parallel_size"), pipeline * data * instances, spread or 1)
+    version = _server_version(row, engine)
+    return {
+        "engine": engine_named(f"{engine.family}@{'.'.join(map(str, version))}").name if version else engine.name,
+        "version": version,
+        "reading": reading,
+        "tensor": tensor or 1,
+        "pipeline": pipeline,
+        "data": data,
+        "expert_parallel": bool(options.get("enable_expert_parallel")) or spread is None or spread > 1,
+        "instances": instances,
+        "gpus": max(_size(row, None, "num_gpus") or 1, (tensor or 1) * pipeline * data * instances),
+        "layout_stated": tensor is not None,
+    }
 
-    engine: Engine
-    version: Version
-    reading: Reading
-    tensor: int
-    pipeline: int
-    data: int
-    expert_parallel: bool
-    instances: int
-    gpus: int
-    layout_stated: bool
 
-
-def read_server(row: RowReader, model: str) -> Server:
-    """The server of a row; what it does not say is assumed, and listed."""
+def _engine(row: RowReader) -> Engine:
     stated = row.required("engine").lower()
     if POOLS.search(row.text("notes")):
         raise row.wrong("was served by a prefill pool and a decode pool, which are not read from tables")
     if "lora_modules" in row.text(COMMAND) or re.search(r"\blora \w", row.text("notes")):
         raise row.wrong("was served with LoRA adapters, which are not read from tables")
-    engine = measured_engine(ENGINES.get(stated, stated))
-    reading = _reading(row, engine, model)
-    options, settings = reading.options, reading.settings
-    instances = 1
-    data = _size(row, options.get("data_parallel_size") or settings.get("dp_size"), "dp")
-    pipeline = _size(row, options.get("pipeline_parallel_size") or settings.get("pp_size"), "pp") or 1
-    spread = _spread(row)
-    expert_parallel = bool(options.get("enable_expert_parallel")) or spread is None or spread > 1
-    if (data or 1) > 1 and "separate" in row.text("notes") and "instances" in row.text("notes"):
-        instances, data = data or 1, 1
-    tensor = _tensor(row, options.get("tensor_parallel_size"), pipeline * (data or 1) * instances, spread or 1)
-    version = _server_version(row, engine)
-    return Server(
-        engine=engine_named(f"{engine.family}@{'.'.join(map(str, version))}") if version else engine,
-        version=version,
-        reading=reading,
-        tensor=tensor or 1,
-        pipeline=pipeline,
-        data=data or 1,
-        expert_parallel=expert_parallel,
-        instances=instances,
-        gpus=max(_size(row, None, "num_gpus") or 1, (tensor or 1) * pipeline * (data or 1) * instances),
-        layout_stated=tensor is not None,
-    )
+    return measured_engine(NAMES["engines"].get(stated, stated))
 
 
 def check_drafts(row: RowReader) -> None:
     """Raise unless the command says how a run with speculative decoding drafts, in a way that is modelled."""
     stated = row.text("engine").lower()
-    if ENGINES.get(stated, stated) != "vllm":
+    if NAMES["engines"].get(stated, stated) != "vllm":
         raise row.wrong("was served with speculative decoding, which is modelled for vLLM")
     if not re.search(r"--speculative-config[ =]+['\"]?\{", row.text(COMMAND)):
         raise row.wrong("was served with speculative decoding, of which too little is stated")
 
 
-def noted_cache(row: RowReader, server: Server) -> int:
-    """Tokens that vLLM's KV cache has room for, where notes say so; 0 where they do not."""
-    found = CACHE.search(row.text("notes")) if server.engine.family == "vllm" else None
+def noted_cache(row: RowReader) -> int:
+    """Tokens that vLLM's KV cache has room for, if the notes say so; 0 otherwise."""
+    found = CACHE.search(row.text("notes"))
     if found is None:
         return 0
     row.assume(f"room for {int(found[1]):,} tokens in the KV cache, as the source has it")
     return int(found[1])
 
 
-def noted_settings(row: RowReader, server: Server) -> dict[str, int]:
-    """Settings of vLLM that stand in a row's notes, where its command has none."""
-    if server.engine.family != "vllm":
-        return {}
+def noted_settings(row: RowReader, stated: Mapping[str, Any]) -> dict[str, int]:
+    """Settings of vLLM that stand in a row's notes, if its command has none."""
     found = {name: re.search(rf"\b{name} (\d+)", row.text("notes")) for name in NOTED}
-    return {name: int(match[1]) for name, match in found.items() if match and name not in server.reading.settings}
+    return {name: int(match[1]) for name, match in found.items() if match and name not in stated}
 
 
 def _reading(row: RowReader, engine: Engine, model: str) -> Reading:
@@ -234,7 +205,8 @@ def _server_version(row: RowReader, engine: Engine) -> Version:
         row.assume(f"the release of {engine.title} is not known: {engine.name}")
         return ()
     month = "-".join(date.groups())
-    release = next((number for since, number in reversed(RELEASED[engine.family]) if since <= month), None)
+    known: Iterable[tuple[str, Version]] = reversed(NAMES["released"][engine.family])
+    release = next((number for since, number in known if since <= month), None)
     if release is None:
         return ()
     row.assume(f"the release of {engine.title} is not stated: {'.'.join(map(str, release))} by its date {month}")
@@ -250,53 +222,28 @@ THOUSANDFOLD = (math.log(250.0), math.log(4000.0))
 """Between these, as logarithms, is a factor that a wrong unit makes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What was measured, in seconds; None where it was not published."""
-
-    ttft: float | None
-    tpot: float | None
-    end_to_end: float | None
-    output_tokens_per_second: float | None
-    median: bool
-    gaps: bool
-
-
-def read_measured(row: RowReader, gpus: int) -> Measured:
-    """Medians where they are published, means otherwise."""
+def read_measured(row: RowReader, gpus: int) -> dict[str, Any]:
+    """What was measured, in seconds, as fields of a run: medians if they are published, means otherwise."""
     rate = _whole_rate(row, row.measured("output_tok_s"), gpus)
     if _came_together(row):
         row.assume("half of the times between tokens are 0: tokens came in lumps, and only their rate is compared")
-        return Measured(None, None, None, rate, median=True, gaps=False)
-    token = "itl" if _counts_first_token(row) else "tpot"
-    if token == "itl":
+        return {"output_tokens_per_second": rate, "median": True}
+    token, mean = "tpot", "tpot_mean_ms"
+    if _counts_first_token(row):
+        token, mean = "itl", "itl_mean"
         row.assume("the published TPOT counts the first token: the time between tokens is compared")
     median = row.measured("ttft_p50") is not None and row.measured(f"{token}_p50") is not None
-    mean = "itl_mean" if token == "itl" else "tpot_mean_ms"
-    ttft = _seconds(row, "ttft_p50" if median else "ttft_mean_ms") or _seconds(row, "ttft_p50")
-    tpot = _seconds(row, f"{token}_p50" if median else mean)
+    ttft = row.measured("ttft_p50" if median else "ttft_mean_ms") or row.measured("ttft_p50")
+    tpot = row.measured(f"{token}_p50" if median else mean)
     gaps = tpot is None and row.measured("itl_p50") is not None
     if gaps:
-        tpot = _seconds(row, "itl_p50")
-        median = True
-    factor = _unit(row, tpot)
-    if factor != 1.0:
+        tpot, median = row.measured("itl_p50"), True
+    unit = _unit(row, None if tpot is None else tpot / 1e3)
+    if unit != MILLI:
         row.assume("times are in seconds, though their columns say milliseconds")
-    whole = _seconds(row, "e2e_mean_ms")
-    return Measured(
-        None if ttft is None else ttft * factor,
-        None if tpot is None else tpot * factor,
-        None if median or whole is None else whole * factor,
-        rate,
-        median,
-        gaps,
-    )
-
-
-def _seconds(row: RowReader, name: str) -> float | None:
-    """A time that is written in milliseconds."""
-    value = row.measured(name)
-    return None if value is None else value / 1e3
+    times = {"ttft": ttft, "tpot": tpot, "end_to_end": None if median else row.measured("e2e_mean_ms")}
+    seconds = {name: None if value is None else value * unit for name, value in times.items()}
+    return {**seconds, "output_tokens_per_second": rate, "median": median, "gaps": gaps}
 
 
 def _whole_rate(row: RowReader, rate: float | None, gpus: int) -> float | None:
@@ -315,7 +262,7 @@ def _came_together(row: RowReader) -> bool:
 def _counts_first_token(row: RowReader) -> bool:
     """Whether the published TPOT is the whole time over all tokens, as guidellm has it; its ITL is then our TPOT.
 
-    The table tells: TTFT and ITL of all other tokens add up to it.
+    The table shows it: TTFT and ITL of all other tokens add up to it.
     """
     names = ("mean_out", "ttft_mean_ms", "itl_mean", "tpot_mean_ms")
     tokens, first, other, stated = (row.measured(name) or 0.0 for name in names)
@@ -326,31 +273,25 @@ def _counts_first_token(row: RowReader) -> bool:
 
 
 def _unit(row: RowReader, tpot: float | None) -> float:
-    """1,000 where seconds stand in a column of milliseconds: so many requests cannot be answered in their time.
+    """1 where seconds stand in a column of milliseconds: the stated requests cannot be answered in their time.
 
-    With so many clients, tokens a second times the time of a token is the number of clients at most, and not less by
+    With the stated clients, tokens a second times the time of a token is the number of clients at most, and not less by
     a thousand.
     """
     rate, clients = row.measured("output_tok_s"), re.search(r"concurrency (\d+)", row.text("concurrency_or_rate"))
     if rate is None or tpot is None or clients is None:
-        return 1.0
+        return MILLI
     off = math.log(int(clients[1]) / (rate * tpot))
     waiting = (row.measured("ttft_mean_ms") or row.measured("ttft_p50") or 0.0) / 1e3
     answered = tpot * (row.number("mean_out") or 1.0)
-    return 1e3 if THOUSANDFOLD[0] < off < THOUSANDFOLD[1] and waiting < 100 * answered else 1.0
+    return 1.0 if THOUSANDFOLD[0] < off < THOUSANDFOLD[1] and waiting < 100 * answered else MILLI
 
 
 # Which of our models, GPUs and weight formats a published row means.
 
 
-FORMATS = {
-    "fp8": "fp8", "nvfp4": "nvfp4", "mxfp4": "mxfp4", "fp4": "nvfp4", "awq-int4": "awq", "awq": "awq", "gptq": "gptq",
-    "gptq-int4": "gptq", "int4": "int4", "uint4": "int4", "w4a16": "int4", "int8": "int8", "w8a8": "int8",
-    "bf16": "", "bfloat16": "", "": "", "fp16": "", "float16": "", "half": "", "auto": "", "unset": "",
-}  # fmt: skip
-"""How a checkpoint was quantised, where its own config does not say; nothing for the checkpoint's own format."""
 BLOCKS, IN_BLOCKS = "fp8_block", ("qwen/",)
-"""Whose checkpoints in fp8 have a scale for each block of weights."""
+"""Publishers with a scale for each block of weights in their fp8 checkpoints."""
 SUFFIX = re.compile(
     r"-(instruct|chat|it|base|thinking|reasoning|omni|0528|2507|bf16|fp8|fp4|nvfp4|mxfp4|awq|gptq|int4|4bit|w4a16|hf|v1"
     r"|dynamic|pt)\b"
@@ -361,8 +302,6 @@ SPELLINGS = (
     (re.compile(r"^(?:meta-)?llama[ _-]?2[ _-](\d+)b"), r"llama-2-\1b"),
 )
 """``llama3_1-70b-fp8_dyn``, ``Llama 3.1 8B Instruct FP8``."""
-SAME_SHAPE = {"step-3.5-flash": "step-3.7-flash", "deepseek-math-v2": "deepseek-v3.2"}
-"""Models that were trained from another one, or before it, with the same shape."""
 
 
 @cache
@@ -412,7 +351,7 @@ def model_of(row: RowReader) -> tuple[str, str]:
     found = known_model(published)
     short = published.lower().rpartition("/")[2]
     if found is None:
-        found = next((ours for name, ours in SAME_SHAPE.items() if short.startswith(name)), None)
+        found = next((ours for name, ours in NAMES["same_shape"].items() if short.startswith(name)), None)
         if found is None and listed and _looks_alike(published, listed):
             found = listed
         if found is not None:
@@ -477,7 +416,7 @@ def format_of(row: RowReader) -> str:
 # the run.
 
 
-NOBODY = Workload((Request(0.0, 1, 1),))
+UNKNOWN_LOAD = Workload((Request(0.0, 1, 1),))
 """In place of a load that is not known."""
 
 
@@ -490,11 +429,10 @@ def read_collected(row: RowReader) -> PublishedRun:
 
 
 def _named(row: RowReader, **values: Any) -> PublishedRun:
-    """A run with what every row has."""
     unknown: dict[str, Any] = {
         "run_id": f"line {row.line}", "source": row.text("source_repo"), "gpu": gpu_of(row), "model": row.text("model"),
         "dtype": "", "tensor": 1, "data": 1, "expert_parallel": False, "version": (), "flags": NO_FLAGS,
-        "workload": NOBODY, "max_model_len": None, "ttft": None, "tpot": None, "end_to_end": None,
+        "workload": UNKNOWN_LOAD, "max_model_len": None, "ttft": None, "tpot": None, "end_to_end": None,
         "output_tokens_per_second": None, "engine": row.text("engine"), "grade": row.text("quality"),
         "load": row.text("load_kind"), "precision": row.text("precision"), "assumptions": tuple(row.assumptions),
     }  # fmt: skip
@@ -505,53 +443,40 @@ def _read(row: RowReader) -> PublishedRun:
     if "s" in row.text("quality"):
         check_drafts(row)
     model, dtype = model_of(row)
-    server = read_server(row, row.text("model") or model)
-    load = read_load(row)
-    measured = read_measured(row, server.gpus)
-    settings: dict[str, Any] = {**noted_settings(row, server)}
+    engine = _engine(row)
+    server = read_server(row, engine, _reading(row, engine, row.text("model") or model))
+    load, is_vllm = read_load(row), engine.family == "vllm"
+    measured = read_measured(row, server["gpus"])
+    if load.steady and load.kind not in OPEN:
+        measured["ttft"] = None
+    settings: dict[str, Any] = {**noted_settings(row, server["reading"].settings)} if is_vllm else {}
     if load.cap is not None:
-        settings["max_num_seqs" if server.engine.family == "vllm" else "max_running_requests"] = load.cap
+        settings["max_num_seqs" if is_vllm else "max_running_requests"] = load.cap
     if "prefix caching off" in row.text("prefix_note"):
-        settings["enable_prefix_caching" if server.engine.family == "vllm" else "disable_radix_cache"] = (
-            server.engine.family != "vllm"
-        )
+        settings["enable_prefix_caching" if is_vllm else "disable_radix_cache"] = not is_vllm
     return _named(
         row,
         model=model,
         dtype=dtype,
-        tensor=server.tensor,
-        pipeline=server.pipeline,
-        data=server.data,
-        instances=server.instances,
-        expert_parallel=server.expert_parallel,
-        gpus=server.gpus,
-        cache_tokens=noted_cache(row, server),
-        layout_stated=server.layout_stated,
-        version=server.version,
+        **server,
+        **measured,
+        cache_tokens=noted_cache(row) if is_vllm else 0,
         workload=load.workload,
         load=load.kind,
         steady=load.steady,
-        ttft=None if load.steady and load.kind not in OPEN else measured.ttft,
-        tpot=measured.tpot,
-        end_to_end=measured.end_to_end,
-        output_tokens_per_second=measured.output_tokens_per_second,
-        engine=server.engine.name,
         chat="chat" in row.text("bench_cmd"),
         top_p="top-p" in row.text("bench_cmd"),
-        reading=server.reading,
         settings=settings,
-        median=measured.median,
-        gaps=measured.gaps,
         assumptions=tuple(row.assumptions),
     )
 
 
 CACHE_UNKNOWN = "prefix_cache_on"
-"""In the column ``flags``: prompts may have been found in the prefix cache, and nobody knows how many."""
+"""In the column ``flags``: prompts may have been found in the prefix cache, it is not known how many."""
 
 
 def read_published(path: Path) -> list[PublishedRun]:
-    """Every run of a table; files of single requests are looked for beside it.
+    """Every run of a table; files of single requests are looked for next to it.
 
     A table with a column of commands is read as `infercast.validate.published.table` says.
     """
