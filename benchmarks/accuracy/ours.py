@@ -8,9 +8,9 @@ from unittest import mock
 
 import pandas
 
-from infercast.fit import train
-from infercast.fit.evaluate import score
-from infercast.fit.tables import FILES
+from infercast.lab.fit import train
+from infercast.lab.fit.evaluate import score
+from infercast.lab.fit.tables import FILES
 from infercast.predict.fitted import Artifact, Entry, load_artifact
 from infercast.predict.forest import Forest
 from infercast.predict.identity import kernel_profile

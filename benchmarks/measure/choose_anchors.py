@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-from infercast.fit.sweeps import _READERS
 from infercast.hardware import load_gpu
-from infercast.measure.cases import Case, sweep_cases
+from infercast.lab.fit.sweeps import _READERS
+from infercast.lab.measure.cases import Case, sweep_cases
 from infercast.predict.adjust.anchors import choose
 from infercast.predict.families import FAMILIES
 
