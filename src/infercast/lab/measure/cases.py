@@ -85,14 +85,15 @@ def _flops(family: str, shape: Shape) -> float:
 # Which attention kernels to measure: head layouts, prompts with or without a cached prefix, decoding, both at once.
 
 
+ATTENTION_SHAPES, SPARSE_SHAPES = 66, 48
+"""Of each kind of kernel, for each layout of heads."""
 MOST_KEYS = 1_000_000
 LATENT, ROTARY = 512, 64
 EXPANDED_KEY, EXPANDED_VALUE = 192, 128
 PLAIN: Shape = {"window": 0, "dtype": "bf16", "kv_dtype": "bf16"}
 
 
-def attention_cases(each: int = 66) -> Iterator[Case]:
-    """All attention kernels of a sweep; ``each`` is how many of each kind a head layout gets."""
+def attention_cases() -> Iterator[Case]:
     generator = np.random.default_rng(1)
 
     def case(family: str, *parts: Shape) -> Case:
@@ -101,7 +102,7 @@ def attention_cases(each: int = 66) -> Iterator[Case]:
 
     for heads, kv_heads, head_dim in ATTENTION["layouts"]:
         layout = _heads(heads, kv_heads, head_dim, head_dim)
-        for number in range(each):
+        for number in range(ATTENTION_SHAPES):
             extra: Shape = {"dtype": "bf16", "kv_dtype": "fp8" if number % 9 == 8 else "bf16"}
             window = {"window": int(generator.choice(ATTENTION["windows"]))}
             yield case("attention_decode", _attention_decodes(generator), layout, window, extra)
@@ -112,11 +113,11 @@ def attention_cases(each: int = 66) -> Iterator[Case]:
                 yield case("attention_mixed", prompts, decodes, layout, PLAIN | window)
     for heads in ATTENTION["latent_heads"]:
         layout = _heads(heads, 1, LATENT + ROTARY, LATENT, latent=True)
-        for _ in range(each):
+        for _ in range(ATTENTION_SHAPES):
             yield case("attention_decode", _attention_decodes(generator), layout, PLAIN)
     for heads in 2 * ATTENTION["expanded_heads"]:
         layout = _heads(heads, heads, EXPANDED_KEY, EXPANDED_VALUE)
-        for _ in range(each // 2):
+        for _ in range(ATTENTION_SHAPES // 2):
             yield case("attention_prefill", _attention_prompts(generator), layout, PLAIN)
 
 
@@ -332,9 +333,8 @@ MOST_SCORES = 96_000_000
 MOST_SPARSE_KEYS = 2_000_000
 
 
-def sparse_cases(each: int = 48) -> Iterator[Case]:
-    """All kernels; ``each`` is how many shapes a layout of heads gets, prompts and decoding apart."""
-    generator = np.random.default_rng(3)
+def sparse_cases() -> Iterator[Case]:
+    each, generator = SPARSE_SHAPES, np.random.default_rng(3)
     prompts, decodes = partial(_sparse_prompts, generator), partial(_sparse_decodes, generator)
     for heads in INDEX_HEADS:
         for _ in range(each):

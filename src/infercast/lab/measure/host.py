@@ -13,7 +13,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ CONFIG = {
 Say = Callable[[str], None]
 
 
-def measure_host(layers: Sequence[int] = LAYERS, say: Say = print) -> dict[str, Any]:
+def measure_host(say: Say = print) -> dict[str, Any]:
     """Times of an engine with each number of layers, in milliseconds."""
     log_to_stderr()
     # PyTorch may have looked at the GPU already, and a process that has must not be forked.
@@ -59,7 +59,7 @@ def measure_host(layers: Sequence[int] = LAYERS, say: Say = print) -> dict[str, 
     except ImportError:
         raise InputError("measuring the host needs vLLM: pip install vllm") from None
     models = []
-    for number in layers:
+    for number in LAYERS:
         models.append(asyncio.run(_measure_model(number, say)))
         say(f"{number} layers: {json.dumps(models[-1])[:300]}")
     return {"engine": "vllm", "config": CONFIG, "engine_version": vllm.__version__, "cpu": _cpu(), "models": models}

@@ -534,11 +534,10 @@ def deployment_of(
     model_config: Path | None,
     gpu: str | None,
     predictor: str = "learned",
-    host: Path | None = None,
     *,
     real_weights: bool = False,
 ) -> Deployment:
-    return _started(measured, model_config, gpu, predictor, host, real_weights=real_weights)[0]
+    return _started(measured, model_config, gpu, predictor, None, real_weights=real_weights)[0]
 
 
 def _started(
