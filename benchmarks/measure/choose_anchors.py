@@ -1,4 +1,4 @@
-"""Choose the anchors that `infercast measure --anchors` runs, and write data/anchors.toml.
+"""Choose the anchors that `infercast measure --anchors` runs, and write data/lab/anchors.toml.
 
     PYTHONPATH=src python benchmarks/measure/choose_anchors.py
 
@@ -36,7 +36,7 @@ KERNELS: dict[str, tuple[str, Keep]] = {
     "experts_bf16": ("moe", lambda shape: shape["dtype"] == "bf16"),
     "experts_fp8": ("moe", lambda shape: shape["dtype"] == "fp8"),
 }
-OUT = Path(__file__).resolve().parents[2] / "src" / "infercast" / "data" / "anchors.toml"
+OUT = Path(__file__).resolve().parents[2] / "src" / "infercast" / "data" / "lab" / "anchors.toml"
 
 
 def _is_plain(shape: dict[str, object]) -> bool:

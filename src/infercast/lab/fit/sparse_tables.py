@@ -37,7 +37,7 @@ from infercast.predict.roofline import Predictor
 Array = npt.NDArray[Any]
 
 FOLDER = "sparse-and-recurrent"
-TABLES = read_data("fit.toml")["sparse"]
+TABLES = read_data("lab/fit.toml")["sparse"]
 SPARSE_FILES = {name: f"{FOLDER}/{file}.parquet" for name, file in TABLES["files"].items()}
 SPARSE_FAMILIES: dict[str, str] = TABLES["families"]
 

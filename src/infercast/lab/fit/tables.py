@@ -127,7 +127,7 @@ class Source(NamedTuple):
     gpus: Sequence[str] = ALL_GPUS
 
 
-TABLES = read_data("fit.toml")
+TABLES = read_data("lab/fit.toml")
 SOURCES = {kind: [Source(*source) for source in sources] for kind, sources in TABLES["recurrent"].items()}
 NAMES = {"num_v_heads": "heads", "num_k_heads": "key_heads", "head_k_dim": "key_dim", "head_v_dim": "value_dim"}
 NAMES |= {"nheads": "heads", "n_groups": "key_heads", "d_state": "key_dim", "head_dim": "value_dim"}

@@ -277,7 +277,7 @@ class Recipe:
         return [FEATURES[family].index(name) for name in self.drop]
 
 
-FILE = "fit.toml"
+FILE = "lab/fit.toml"
 SETTINGS = {name: Settings(**values) for name, values in read_data(FILE)["settings"].items()}
 DEEP_ROWS, DEEP_ROWS_OF_SWEEP = 10_000, 8_000
 SHORT_ROWS, SHORT_ROWS_OF_EXPERTS = 400, 1000

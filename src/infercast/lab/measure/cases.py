@@ -1,6 +1,6 @@
 """The cases of a sweep: kernel families and the shapes to measure, in the order in which a sweep runs them.
 
-Grids of sizes are in ``data/sweep.toml``.
+Grids of sizes are in ``data/lab/sweep.toml``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from infercast.errors import UnknownNameError
 
 Shape = dict[str, Any]
 Generator = np.random.Generator
-GRIDS = read_data("sweep.toml")
+GRIDS = read_data("lab/sweep.toml")
 GEMM, ATTENTION, MOE, ELEMENTWISE, RECURRENT_GRID, SPARSE, PROBE = (
     GRIDS[name] for name in ("gemm", "attention", "moe", "elementwise", "recurrent", "sparse", "probe")
 )
@@ -62,7 +62,7 @@ DEFAULT = 64
 def anchor_cases(each: int = DEFAULT) -> list[Case]:
     """The first ``each`` of every list, the best of all kernels first."""
     places = []
-    for number, table in enumerate(read_data("anchors.toml").values()):
+    for number, table in enumerate(read_data("lab/anchors.toml").values()):
         for rank, values in enumerate(table["shapes"][:each]):
             shape = dict(zip(table["columns"], values, strict=True))
             places.append((rank, number, Case(table["family"], shape, _flops(table["family"], shape))))

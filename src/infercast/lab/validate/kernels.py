@@ -27,7 +27,7 @@ OTHER = "other"
 GEMM = "gemm"
 _COMPILED = [
     (family, re.compile("|".join(patterns), re.IGNORECASE))
-    for family, patterns in read_data("profiles.toml")["families"]
+    for family, patterns in read_data("lab/profiles.toml")["families"]
 ]
 
 

@@ -19,7 +19,7 @@ from infercast.lab.measure.device import vllm
 from infercast.lab.measure.kernels.elementwise import build_kv_write
 from infercast.lab.measure.launch import SimpleLaunch, Workspace
 
-# Bare tensor core rates: a program of CUDA C++ (data/tensor_rate.cu), compiled by nvcc when first asked for.
+# Bare tensor core rates: a program of CUDA C++ (data/lab/tensor_rate.cu), compiled by nvcc when first asked for.
 
 
 KINDS = {"mma_sync/bf16": 0, "mma_sync/fp8": 1, "wgmma/bf16": 2, "wgmma/fp8": 3}
@@ -35,7 +35,7 @@ def source() -> str:
     """The program, with the lists of sums that C++ has no loop for."""
     sums = ", ".join(f"%{number}" for number in range(REGISTERS))
     outputs = ", ".join(f'"+f"(d[{number}])' for number in range(REGISTERS))
-    program = (DATA / "tensor_rate.cu").read_text(encoding="utf-8")
+    program = (DATA / "lab" / "tensor_rate.cu").read_text(encoding="utf-8")
     return program.replace("{SUMS}", "{" + sums + "}").replace("OUTPUTS", outputs).replace("REGISTERS", str(REGISTERS))
 
 

@@ -93,7 +93,7 @@ def with_arguments(flags: ServerFlags, stated: Mapping[str, Any]) -> ServerFlags
     )
 
 
-NAMES = read_data("published.toml")
+NAMES = read_data("lab/published.toml")
 """Names of publishers' tables in our terms."""
 GPUS: dict[str, str] = NAMES["gpus"]
 FORMATS = {name: ours for ours, names in NAMES["formats"].items() for name in names}
