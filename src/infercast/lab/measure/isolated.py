@@ -16,7 +16,7 @@ from pathlib import Path
 
 from infercast.lab.measure.cases import Case, Launch, sweep_cases
 from infercast.lab.measure.device import Monitor, choose_engine, require_gpu
-from infercast.lab.measure.rows import Bench, Store, Tally, Timing, Watch, is_heavy, measure_batch
+from infercast.lab.measure.rows import Bench, Store, Tally, Timing, is_heavy, measure_batch
 
 # What a child process is at, so that its parent knows which case broke it.
 
@@ -218,7 +218,7 @@ class JournalBench:
 
 
 def measure_kinds(
-    cases: Sequence[Case], store: Store, bench: JournalBench, monitor: Watch, journal: Journal, deadline: float
+    cases: Sequence[Case], store: Store, bench: JournalBench, monitor: Monitor, journal: Journal, deadline: float
 ) -> None:
     """One kind of kernel after the other; each gets its share of the time that is left."""
     kinds = [list(own) for _, own in groupby(cases, key=kind_of)]

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from infercast.errors import FileFormatError, InputError
 from infercast.lab.measure.cases import Case, Launch
-from infercast.lab.measure.device import State
+from infercast.lab.measure.device import Monitor
 
 # Where a sweep keeps its rows: whole batches as they come, one parquet file a family in the end.
 
@@ -239,16 +239,6 @@ class Bench(Protocol):
         """What else is known of a case's kernel."""
 
 
-class Watch(Protocol):
-    """Looks at clocks and power meanwhile."""
-
-    def since(self, start: float) -> State:
-        """The chip since ``start`` (of ``time.monotonic``)."""
-
-    def wait_until_cool(self, most: float) -> None:
-        """Return when the power limit no longer lowers the clock, or after ``most`` seconds."""
-
-
 @dataclass
 class Tally:
     tried: int = 0
@@ -267,7 +257,7 @@ def is_heavy(case: Case) -> bool:
     return case.flops >= HEAVY_FLOPS
 
 
-def measure_batch(cases: Sequence[Case], bench: Bench, monitor: Watch, tally: Tally, deadline: float) -> list[Row]:
+def measure_batch(cases: Sequence[Case], bench: Bench, monitor: Monitor, tally: Tally, deadline: float) -> list[Row]:
     """Rows of those cases that this machine can run and that could be built (compiled) before the deadline."""
     ready: list[tuple[Case, Launch]] = []
     for case in cases:

@@ -26,7 +26,6 @@ from infercast.lab.measure.rows import (
     Row,
     Store,
     Tally,
-    Watch,
     is_heavy,
     measure_batch,
     require_pandas,
@@ -204,7 +203,7 @@ LEAST_US = 100.0
 """A shorter kernel is over before the CPU has launched the next one, and the GPU would be measured waiting."""
 
 
-def measure_power(cases: Sequence[Case], store: Store, bench: Bench, monitor: Watch, deadline: float) -> int:
+def measure_power(cases: Sequence[Case], store: Store, bench: Bench, monitor: Monitor, deadline: float) -> int:
     """Rows of ``power.parquet`` into the store, as many as there is time for; returns how many came new."""
     if monitor.since(0.0) == State():
         return 0  # the board cannot be monitored
@@ -334,7 +333,7 @@ def _measure(
     cases: Sequence[Case],
     store: Store,
     bench: Bench,
-    monitor: Watch,
+    monitor: Monitor,
     result: Sweep,
     deadline: float,
     progress: Progress | None,

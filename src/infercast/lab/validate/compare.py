@@ -512,9 +512,9 @@ def validate(
             if run.kind == WARM_UP:
                 continue
             widths = _half_widths(before, deployment, run, record)
-            compared = _compare(measured, run, record, widths, slower_by([deployment], run.workload))
             joules = _joules(deployment, replica, run, record)
-            runs.append(replace(compared, joules_per_output_token=joules, load=load_class(run)))
+            slower = slower_by([deployment], run.workload)
+            runs.append(_compare(measured.path.name, run, record, widths, slower, joules))
             if runs[-1].load is not None:
                 loaded.append((before, run))
         own_hosts = iter(on_own_host(loaded))
@@ -583,28 +583,28 @@ def _half_widths(replica: Replica, deployment: Deployment, run: MeasuredRun, rec
 
 
 def _compare(
-    measured: MeasuredFile, run: MeasuredRun, record: Record, widths: list[float], slower: float
+    file: str, run: MeasuredRun, record: Record, widths: list[float], slower: float, joules: Comparison | None
 ) -> RunComparison:
     both = zip(measured_summary(run).tolist(), summary_of(record).tolist(), widths, strict=True)
     pairs = [Comparison(*each, middle=each[2] * slower / EIGHTY) for each in both]
     pairs[-1] = replace(pairs[-1], middle=-pairs[-1].middle)  # what is slower has a lower rate
+    names = ("ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "output_tokens_per_second")
+    latencies: dict[str, Any] = dict(zip(names, pairs, strict=True))
+    if not record.tpot.size:
+        latencies |= {"tpot_p50": None, "tpot_p95": None}
     cached_tokens, loaded_tokens = _hits(run, record)
-    ttft_p50, ttft_p95, ttft_p99, tpot_p50, tpot_p95, rate = pairs
     return RunComparison(
-        file=measured.path.name,
+        file=file,
         kind=run.kind,
         label=run.label,
-        ttft_p50=ttft_p50,
-        ttft_p95=ttft_p95,
-        ttft_p99=ttft_p99,
-        tpot_p50=tpot_p50 if record.tpot.size else None,
-        tpot_p95=tpot_p95 if record.tpot.size else None,
-        output_tokens_per_second=rate,
+        **latencies,
         slower=slower,
         scatter=scatter_of(run, record),
         parts=parts_of(run, record),
         cached_tokens=cached_tokens,
         loaded_tokens=loaded_tokens,
+        joules_per_output_token=joules,
+        load=load_class(run),
     )
 
 
