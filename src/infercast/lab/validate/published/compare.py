@@ -24,7 +24,7 @@ from infercast.forecast.system import System, busiest, system_of
 from infercast.forecast.uncertainty import EIGHTY, slower_by, uncertainty_of
 from infercast.hardware import Gpu
 from infercast.lab.validate.compare import Comparison, errors_of
-from infercast.lab.validate.published.run import FIRST_V1, FORMATS, V0_BATCHED_TOKENS, PublishedRun
+from infercast.lab.validate.published.run import FIRST_V1, FORMATS, V0_BATCHED_TOKENS, PublishedRun, ServerFlags
 from infercast.models.spec import GREEDY, SORTED, ModelConfig, weight_bytes
 from infercast.predict.roofline import with_older_kernels
 from infercast.serve.record import Served
@@ -304,13 +304,12 @@ def deployment_of(run: PublishedRun, predictor: str = "learned", host: Path | No
 def set_up(run: PublishedRun, predictor: str = "learned", host: Path | None = None) -> tuple[PublishedRun, Deployment]:
     """The engine of a run, and the run with what had to be assumed for it to start."""
     costs = None if host is None else read_host(host, engine_named(run.engine).host_type)
-    return (run, _worded(run, predictor, costs)) if run.reading is None else started(run, predictor, costs)
+    return started(run, predictor, costs) if run.flags is None else (run, _worded(run, run.flags, predictor, costs))
 
 
-def _worded(run: PublishedRun, predictor: str, host: HostCosts | None) -> Deployment:
+def _worded(run: PublishedRun, flags: ServerFlags, predictor: str, host: HostCosts | None) -> Deployment:
     """The engine of a run with settings in words."""
-    flags = run.flags
-    model = _model(run)
+    model = _model(run, flags)
     longest = max(request.num_input + request.num_output for request in run.workload.requests)
     context = min(model.max_positions, run.max_model_len or longest + CONTEXT_MARGIN)
     settings = EngineSettings(**{**flags.settings, "max_model_len": context, "engine": MEASURED})
@@ -331,18 +330,18 @@ def _worded(run: PublishedRun, predictor: str, host: HostCosts | None) -> Deploy
     )
 
 
-def _model(run: PublishedRun) -> ModelConfig:
+def _model(run: PublishedRun, flags: ServerFlags) -> ModelConfig:
     """The checkpoint: quantised while loading where the publisher states a format that the plain name does not have."""
     quantization = FORMATS.get(run.dtype, run.dtype)
     model = load_model(
         run.model,
         quantization=quantization or None,
-        kv_cache_dtype=run.flags.kv_cache_dtype,
+        kv_cache_dtype=flags.kv_cache_dtype,
         expert_routing=TRAINED_ROUTING,
     )
     if model.weights.experts == "mxfp4":
-        activations = "fp8" if run.flags.eight_bit_experts else model.weights.activation_experts
-        kernel = "" if run.flags.moe_backend == "auto" else run.flags.moe_backend
+        activations = "fp8" if flags.eight_bit_experts else model.weights.activation_experts
+        kernel = "" if flags.moe_backend == "auto" else flags.moe_backend
         weights = replace(model.weights, activation_experts=activations, experts_kernel=kernel)
         return replace(model, weights=weights)
     return model

@@ -40,10 +40,6 @@ class ServerFlags:
     """Activations of 4-bit experts are quantised to 8 bits."""
 
 
-NO_FLAGS = ServerFlags({}, "auto", None, expert_parallel=False, moe_backend="auto", eight_bit_experts=False)
-"""Of a run with a known server command."""
-
-
 def read_server_flags(text: str, concurrency: int | None, isl: int | None, version: tuple[int, ...]) -> ServerFlags:
     """Understand a row's words; ``concurrency`` and ``isl`` (prompt length) may stand in for numbers in them."""
     lower = text.lower()
@@ -107,19 +103,19 @@ class PublishedRun:
     source: str
     gpu: str
     model: str
-    dtype: str
-    tensor: int
-    data: int
-    expert_parallel: bool
-    version: tuple[int, ...]
-    flags: ServerFlags
     workload: Workload
-    max_model_len: int | None
-    ttft: float | None
+    dtype: str = ""
+    tensor: int = 1
+    data: int = 1
+    expert_parallel: bool = False
+    version: tuple[int, ...] = ()
+    flags: ServerFlags | None = None
+    max_model_len: int | None = None
+    ttft: float | None = None
     """None where the state of the prefix cache is unknown, too."""
-    tpot: float | None
-    end_to_end: float | None
-    output_tokens_per_second: float | None
+    tpot: float | None = None
+    end_to_end: float | None = None
+    output_tokens_per_second: float | None = None
     engine: str = "vllm@0.25"
     """The engine that stands for the stated version."""
     reading: Reading | None = None

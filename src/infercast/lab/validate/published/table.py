@@ -28,7 +28,6 @@ from infercast.lab.validate.published.run import (
     FORMATS,
     GPUS,
     NAMES,
-    NO_FLAGS,
     PublishedRun,
     read_server_flags,
     with_arguments,
@@ -431,9 +430,7 @@ def read_collected(row: RowReader) -> PublishedRun:
 def _named(row: RowReader, **values: Any) -> PublishedRun:
     unknown: dict[str, Any] = {
         "run_id": f"line {row.line}", "source": row.text("source_repo"), "gpu": gpu_of(row), "model": row.text("model"),
-        "dtype": "", "tensor": 1, "data": 1, "expert_parallel": False, "version": (), "flags": NO_FLAGS,
-        "workload": UNKNOWN_LOAD, "max_model_len": None, "ttft": None, "tpot": None, "end_to_end": None,
-        "output_tokens_per_second": None, "engine": row.text("engine"), "grade": row.text("quality"),
+        "workload": UNKNOWN_LOAD, "engine": row.text("engine"), "grade": row.text("quality"),
         "load": row.text("load_kind"), "precision": row.text("precision"), "assumptions": tuple(row.assumptions),
     }  # fmt: skip
     return PublishedRun(**{**unknown, **values})
