@@ -16,7 +16,7 @@ from pathlib import Path
 
 from infercast.lab.measure.cases import Case, Launch, sweep_cases
 from infercast.lab.measure.device import Monitor, choose_engine, require_gpu
-from infercast.lab.measure.rows import Bench, Store, Tally, Timing, is_heavy, measure_batch
+from infercast.lab.measure.rows import Bench, Store, Tally, Timing, is_heavy, measure_batch, reason_of
 
 # What a child process is at, so that its parent knows which case broke it.
 
@@ -44,9 +44,7 @@ class Journal:
 
     def skip(self, case: Case, problem: Exception) -> None:
         """A case that cannot run, with its reason in a tally's words."""
-        tally = Tally()
-        tally.skip(case, problem)
-        self._write({"skip": case.key, "why": next(iter(tally.skipped))})
+        self._write({"skip": case.key, "why": reason_of(case, problem)})
 
     def give_up(self, why: str) -> None:
         self._write({"broken": why})

@@ -246,10 +246,15 @@ class Tally:
     """Cases that this machine cannot run, by the reason."""
 
     def skip(self, case: Case, problem: Exception) -> None:
-        first_line = (str(problem).splitlines() or [""])[0][:120]
-        kind = "" if isinstance(problem, NotImplementedError | ImportError) else type(problem).__name__ + " "
-        reason = f"{case.family}: {kind}{first_line}"
+        reason = reason_of(case, problem)
         self.skipped[reason] = self.skipped.get(reason, 0) + 1
+
+
+def reason_of(case: Case, problem: Exception) -> str:
+    """Why a case cannot run, in one line."""
+    first_line = (str(problem).splitlines() or [""])[0][:120]
+    kind = "" if isinstance(problem, NotImplementedError | ImportError) else type(problem).__name__ + " "
+    return f"{case.family}: {kind}{first_line}"
 
 
 def is_heavy(case: Case) -> bool:

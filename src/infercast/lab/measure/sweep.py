@@ -51,14 +51,8 @@ def measure_floors(store: Store) -> int:
             key = f"{LAUNCH_TABLE} {way} {elements}"
             if key not in done:
                 microseconds = each()
-                row: Row = {
-                    "key": key,
-                    "table": LAUNCH_TABLE,
-                    "gpu": store.folder.name,
-                    "family": LAUNCH_TABLE,
-                    "way": way,
-                }
-                rows.append(row | {"elements": elements, "latency_us": round(microseconds, 4)})
+                row: Row = {"key": key, "table": LAUNCH_TABLE, "gpu": store.folder.name, "family": LAUNCH_TABLE}
+                rows.append(row | {"way": way, "elements": elements, "latency_us": round(microseconds, 4)})
     store.append(rows)
     return len(rows)
 
@@ -325,31 +319,18 @@ def _measure_here(
     bench = open_bench()
     if any(case.family == "probe" for case in waiting):
         measure_floors(store)
-    _measure(waiting, store, bench, monitor, result, deadline, progress)
-    measure_power([case for case in cases if case.family not in (*ISOLATED, "probe")], store, bench, monitor, deadline)
-
-
-def _measure(
-    cases: Sequence[Case],
-    store: Store,
-    bench: Bench,
-    monitor: Monitor,
-    result: Sweep,
-    deadline: float,
-    progress: Progress | None,
-) -> None:
-    begin = time.monotonic()
-    before = result.tally.tried
-    for batch in batches(cases):
+    begin, before = time.monotonic(), result.tally.tried
+    for batch in batches(waiting):
         now = time.monotonic()
         if now > deadline:
-            return
+            break
         if progress is not None:
-            progress(result.tally.tried - before, len(cases), now - begin)
+            progress(result.tally.tried - before, len(waiting), now - begin)
         rows = measure_batch(batch, bench, monitor, result.tally, deadline)
         store.append([{"gpu": result.gpu, **row} for row in rows])
         result.rows += len(rows)
-        result.left = before + len(cases) - result.tally.tried
+        result.left = before + len(waiting) - result.tally.tried
+    measure_power([case for case in cases if case.family not in (*ISOLATED, "probe")], store, bench, monitor, deadline)
 
 
 def batches(cases: Sequence[Case]) -> Iterator[list[Case]]:
