@@ -132,31 +132,24 @@ def reliability_of(runs: Sequence[RunComparison]) -> tuple[Reliability, ...]:
     loaded = [run for run in runs if run.parts is not None and not run.parts.is_static]
     groups = (("all", runs), ("static", static), ("under load", loaded))
     pairs = [_both_limits(run) for run in runs if run.tpot_p95 is not None]
-    found = [_of([each for run in members for each in _promises(run)], name) for name, members in groups]
+    found = [_of([each for run in members for each in _promises(run, LATENCIES)], name) for name, members in groups]
     return (*found, _of(pairs, "two limits"))
 
 
 def reliability_of_published(compared: Iterable[PublishedComparison]) -> Reliability:
     """The same of published runs, of which means are known."""
-    promises = [
-        promises_of(pair, each.slower, is_rate=name == RATE)
-        for each in compared
-        for name in (*PUBLISHED, RATE)
-        if (pair := getattr(each, name)) is not None and pair.half_width is not None
-    ]
-    return _of(promises, "all")
+    return _of([promise for each in compared for promise in _promises(each, PUBLISHED)], "all")
 
 
 def _of(promises: list[Promises], name: str) -> Reliability:
     return Reliability(name, len(promises), reliability(together(promises)))
 
 
-def _promises(run: RunComparison) -> list[Promises]:
-    pairs = ((name, getattr(run, name)) for name in (*LATENCIES, RATE))
+def _promises(run: RunComparison | PublishedComparison, latencies: Iterable[str]) -> list[Promises]:
     return [
         promises_of(pair, run.slower, is_rate=name == RATE)
-        for name, pair in pairs
-        if pair is not None and pair.half_width is not None
+        for name in (*latencies, RATE)
+        if (pair := getattr(run, name)) is not None and pair.half_width is not None
     ]
 
 
