@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-from infercast.fit.samples import Key, Sample, read_samples, sweep_samples
-from infercast.fit.tables import FILES, _version_order
-from infercast.fit.train import fit_artifact, origin_of, table_hashes
+from infercast.lab.fit.samples import Key, Sample, read_samples, sweep_samples
+from infercast.lab.fit.tables import FILES, _version_order
+from infercast.lab.fit.train import fit_artifact, origin_of, table_hashes
 from infercast.predict.fitted import POOLED, Entry, load_artifact, read_manifest, save_artifact
 
 

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pandas")
 pytest.importorskip("scipy")
 
-from infercast.fit.tables import Rows
+from infercast.lab.fit.tables import Rows
 from infercast.ops import Gemm
 
 FOLDER = Path(__file__).parents[1] / "benchmarks" / "accuracy"

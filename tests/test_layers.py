@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
@@ -29,32 +30,33 @@ MAY_IMPORT: dict[str, set[str]] = {
     "serve": BASE,
     "engines": BASE | {"hardware", "ops", "models", "predict", "serve"},
     "forecast": UNDER_FORECAST,
-    "validate": UNDER_FORECAST | {"forecast"},
     "calibrate": UNDER_FORECAST | {"forecast"},
-    "fit": BASE | {"hardware", "ops", "models", "predict"},
-    "measure": BASE | {"hardware", "ops.op"},
-    "report": BASE | {"glossary", "hardware", "models", "engines", "serve", "forecast", "validate"},
+    "lab": BASE,
+    "lab.validate": UNDER_FORECAST | {"forecast"},
+    "lab.fit": BASE | {"hardware", "ops", "models", "predict"},
+    "lab.measure": BASE | {"hardware", "ops.op"},
+    "report": BASE | {"glossary", "hardware", "models", "engines", "serve", "forecast", "lab.validate"},
     "web": UNDER_FORECAST | {"", "forecast", "glossary", "report"},
     "cli": BASE
     | {"", "hardware", "models.library", "engines.base", "engines.settings", "engines.vocabulary", "serve"}
-    | {"forecast", "validate", "calibrate"}
-    | {"report", "web", "fit", "measure"}
+    | {"forecast", "calibrate", "lab.validate", "lab.fit", "lab.measure"}
+    | {"report", "web"}
     | {"predict.fitted", "predict.identity", "predict.learned", "predict.roofline"},
     "__main__": {"cli.main"},
 }
 """The public package itself is written as the empty name."""
 
 LIBRARIES = {
-    "numpy": {"predict", "ops", "models", "engines", "serve", "forecast", "validate", "calibrate", "fit", "measure"}
-    | {"web"},
-    "pandas": {"fit", "measure", "forecast"},
-    "pyarrow": {"measure"},
+    "numpy": {"predict", "ops", "models", "engines", "serve", "forecast", "calibrate", "web"}
+    | {"lab.validate", "lab.fit", "lab.measure"},
+    "pandas": {"lab.fit", "lab.measure", "forecast"},
+    "pyarrow": {"lab.measure"},
     "matplotlib": {"report"},
     "ray": {"forecast"},
-    "torch": {"measure"},
-    "triton": {"measure"},
-    "vllm": {"measure"},
-    "catboost": {"fit"},
+    "torch": {"lab.measure"},
+    "triton": {"lab.measure"},
+    "vllm": {"lab.measure"},
+    "catboost": {"lab.fit"},
     "rich": {"report", "cli"},
     "typer": {"cli"},
     "starlette": {"web"},
@@ -68,6 +70,11 @@ class Import(NamedTuple):
     line: int
     layer: str
     target: str
+
+
+def layer_of(module: str) -> str:
+    """A module's package; each package of the lab is a layer of its own."""
+    return ".".join(module.split(".")[: 2 if module.startswith("lab.") else 1])
 
 
 def is_type_checking(node: ast.AST) -> bool:
@@ -102,11 +109,12 @@ def all_imports() -> list[Import]:
     found = []
     for path in sorted(SOURCE.rglob("*.py")):
         relative = path.relative_to(SOURCE)
-        layer = "" if relative.name == "__init__.py" and len(relative.parts) == 1 else relative.parts[0]
+        module = ".".join(relative.with_suffix("").parts).removesuffix("__init__").removesuffix(".")
+        layer = layer_of(module)
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in statements(tree, skip_type_checking=layer == ""):
             line = getattr(node, "lineno", 0)
-            found += [Import(str(relative), line, layer.removesuffix(".py"), target) for target in targets(node)]
+            found += [Import(str(relative), line, layer, target) for target in targets(node)]
     return found
 
 
@@ -116,13 +124,14 @@ OWN = [each for each in IMPORTS if each.target.split(".")[0] == "infercast"]
 
 def is_allowed(layer: str, target: str) -> bool:
     name = target.removeprefix("infercast").removeprefix(".")
-    if name.split(".")[0] == layer:
+    if layer_of(name) == layer:
         return True
     return any(name == known or (known and name.startswith(f"{known}.")) for known in MAY_IMPORT[layer])
 
 
 def test_every_layer_has_a_row() -> None:
     packages = {path.name for path in SOURCE.iterdir() if (path / "__init__.py").is_file()}
+    packages |= {f"lab.{path.parent.name}" for path in SOURCE.glob("lab/*/__init__.py")}
     modules = {path.stem for path in SOURCE.glob("*.py")} - {"__init__"}
     assert packages | modules | {""} == set(MAY_IMPORT)
 
@@ -134,8 +143,8 @@ def table_of_layers() -> dict[str, set[str]]:
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) != 3 or not cells[0].startswith("`"):
             continue
-        layers = re.findall(r"`(\w+)`", cells[0])
-        imported = set(found) if cells[2] == "everything above" else set(re.findall(r"`(\w+)`", cells[2]))
+        layers = re.findall(r"`([\w.]+)`", cells[0])
+        imported = set(found) if cells[2] == "everything above" else set(re.findall(r"`([\w.]+)`", cells[2]))
         found |= dict.fromkeys(layers, imported)
     return found
 
@@ -143,7 +152,7 @@ def table_of_layers() -> dict[str, set[str]]:
 def test_the_table_of_layers_is_the_one_that_is_enforced() -> None:
     """Names of a layer's modules count as the layer; everybody may import the four modules at the bottom."""
     page = table_of_layers()
-    enforced = {layer: {name.split(".")[0] for name in names} - {""} for layer, names in MAY_IMPORT.items()}
+    enforced = {layer: {layer_of(name) for name in names} - {""} for layer, names in MAY_IMPORT.items()}
     assert set(page) == set(enforced) - {"", "__main__"}
     for layer, names in page.items():
         assert names - BASE == enforced[layer] - BASE, layer
@@ -177,8 +186,10 @@ def test_no_arrow_outside_the_table() -> None:
         ("errors", "infercast.units"),
         ("", "infercast.errors"),
         ("engines", "infercast"),
-        ("fit", "infercast.measure"),
-        ("measure", "infercast.predict"),
+        ("lab.fit", "infercast.lab.measure"),
+        ("lab.measure", "infercast.predict"),
+        ("forecast", "infercast.lab.fit"),
+        ("web", "infercast.lab.validate"),
     ],
 )
 def test_the_table_refuses(layer: str, target: str) -> None:
@@ -186,14 +197,14 @@ def test_the_table_refuses(layer: str, target: str) -> None:
 
 
 ENGINES = sorted(path.parent.name for path in (SOURCE / "engines").glob("*/engine.py"))
-READS_AN_ENGINE = ("measure/", "validate/", "calibrate/", "cli/commands/measure.py", "cli/commands/validate.py")
+READS_AN_ENGINE = ("lab/measure/", "lab/validate/", "calibrate/", "cli/commands/measure.py", "cli/commands/validate.py")
 """They start an engine, or read what it wrote."""
 NAMES_AN_ENGINE = {
     "__init__.py": "the public name of the default engine's settings",
     "engines/base.py": "the registry itself",
-    "fit/tables.py": "published tables say whose kernels they hold",
+    "lab/fit/tables.py": "published tables say whose kernels they hold",
     "forecast/option_table.py": "the benchmark whose results --save-result writes",
-    "fit/sparse_tables.py": "and of which release of it",
+    "lab/fit/sparse_tables.py": "and of which release of it",
     "ops/op.py": "whose kernels an all-reduce runs",
     "predict/families/moe.py": "published tables name kernels so",
     "predict/identity.py": "the default folder of an engine's data",
@@ -224,7 +235,7 @@ def test_what_an_engine_does_is_known_in_its_folder_alone(engine: str) -> None:
             naming |= {file for word in words_of(tree) if engine in word.lower()}
     assert naming <= {*NAMES_AN_ENGINE}, sorted(naming - {*NAMES_AN_ENGINE})
     importing = {each.file for each in OWN if each.target.startswith(f"infercast.engines.{engine}")}
-    allowed = (f"engines/{engine}/", "validate/")
+    allowed = (f"engines/{engine}/", "lab/validate/")
     assert all(file.startswith(allowed) for file in importing), importing
 
 
@@ -253,9 +264,9 @@ def test_no_circles_between_modules() -> None:
 def test_no_circles_between_packages() -> None:
     graph: dict[str, set[str]] = {}
     for each in OWN:
-        parts = each.target.split(".")
-        if len(parts) > 1 and parts[1] != each.layer:
-            graph.setdefault(each.layer, set()).add(parts[1])
+        imported = layer_of(each.target.removeprefix("infercast").removeprefix("."))
+        if imported and imported != each.layer:
+            graph.setdefault(each.layer, set()).add(imported)
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 
@@ -269,3 +280,12 @@ def test_no_library_outside_its_layers() -> None:
         and each.layer not in LIBRARIES.get(root, set())
     ]
     assert not foreign, "\n".join(foreign)
+
+
+def test_a_forecast_loads_nothing_of_the_lab() -> None:
+    """The command line loads what makes and judges the artefact with the commands that need it."""
+    commands = "simulate", "plan", "sweep", "capacity", "calibrate", "web"
+    modules = ", ".join(f"infercast.cli.commands.{name}" for name in commands)
+    program = f"import sys, {modules}; print([name for name in sys.modules if name.startswith('infercast.lab')])"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ran.stdout.strip() == "[]", ran.stderr

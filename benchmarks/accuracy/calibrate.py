@@ -32,9 +32,9 @@ from infercast.forecast.intervals import added_in_squares, responses
 from infercast.forecast.slo import NAMES, percentiles
 from infercast.forecast.system import system_of
 from infercast.forecast.uncertainty import chance_in, results_of, uncertainty_of
+from infercast.lab.validate.compare import deployment_of
+from infercast.lab.validate.measured import MeasuredRun, read_measured, shipped_runs
 from infercast.serve import Replica, simulate
-from infercast.validate.compare import deployment_of
-from infercast.validate.measured import MeasuredRun, read_measured, shipped_runs
 
 SHOWN = ("ttft_p50", "ttft_mean", "ttft by request", "ttft_p95", "tpot_p50", "tpot_mean", "tpot by request")
 

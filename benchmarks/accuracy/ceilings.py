@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.fit.rows import Rows
-from infercast.fit.samples import group_hashes, is_left_out
-from infercast.fit.sweeps import read_sweep, sweep_folders
-from infercast.fit.tables import FILES, read_table
-from infercast.fit.train import HELD_OUT_SHARE, Settings, boost
 from infercast.hardware import Gpu, load_gpu
+from infercast.lab.fit.rows import Rows
+from infercast.lab.fit.samples import group_hashes, is_left_out
+from infercast.lab.fit.sweeps import read_sweep, sweep_folders
+from infercast.lab.fit.tables import FILES, read_table
+from infercast.lab.fit.train import HELD_OUT_SHARE, Settings, boost
 from infercast.ops import Gemm, MoE
 from infercast.ops.op import tensor_rate_of
 from infercast.predict.ceilings import CEILINGS, features_of, variant_of
@@ -122,7 +122,9 @@ def all_rows(tables: Path, sweeps: Path) -> Iterator[Rows]:
         if (tables / name).exists():
             chosen = (rows for rows in read_table(tables / name, family) if not is_left_out(rows))
             # What was timed with other kernels says nothing of the best that one can do.
-            yield from (rows for rows in chosen if rows.other_seconds is None and family_of(rows.op).ceiling.is_known(rows.op))
+            yield from (
+                rows for rows in chosen if rows.other_seconds is None and family_of(rows.op).ceiling.is_known(rows.op)
+            )
     for folder in sweep_folders(sweeps):
         yield from read_sweep(folder)
 

@@ -19,8 +19,8 @@ import numpy as np
 from energy_points import Array, Points, by_family, points_of
 from fit_energy import left_out
 from fit_power import learn
-from infercast.fit.train import HELD_OUT_SHARE
 from infercast.hardware import load_gpu
+from infercast.lab.fit.train import HELD_OUT_SHARE
 from infercast.predict.board_power import BoardPower, board_power
 
 EIGHTY = 1.2816

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.fit.samples import stable_hash
 from infercast.hardware import load_gpu
+from infercast.lab.fit.samples import stable_hash
 from infercast.predict.identity import DEFAULT_ENGINE, kernel_profile
 from infercast.predict.learned import Learned, default_artifact
 from infercast.predict.metered import Loops, loops_of

@@ -32,14 +32,14 @@ from infercast.forecast.energy import Energy, energy_of_pools
 from infercast.forecast.estimate import read_rows
 from infercast.forecast.simulate import simulate as forecast_of
 from infercast.forecast.system import System
+from infercast.lab.validate.compare import compare_joules, deployment_of, energy_of_record
+from infercast.lab.validate.measured import WARM_UP, read_measured
+from infercast.lab.validate.published.compare import results_of, shortened, started, system_for
+from infercast.lab.validate.published.load import RowReader
+from infercast.lab.validate.published.run import PublishedRun
+from infercast.lab.validate.published.table import read_collected
 from infercast.serve import Request, simulate
 from infercast.serve.workload.synthetic import workload_from_requests
-from infercast.validate.compare import compare_joules, deployment_of, energy_of_record
-from infercast.validate.measured import WARM_UP, read_measured
-from infercast.validate.published.compare import results_of, shortened, started, system_for
-from infercast.validate.published.load import RowReader
-from infercast.validate.published.run import PublishedRun
-from infercast.validate.published.table import read_collected
 from pages import as_published
 
 MOST_WATTS = 2000.0

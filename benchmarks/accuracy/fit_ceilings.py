@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 
 from ceilings import QUANTILE, fit_ceilings, leave_out, read_measured
-from infercast.fit.tables import FILES
-from infercast.fit.train import origin_of, sweep_hashes, table_hashes
+from infercast.lab.fit.tables import FILES
+from infercast.lab.fit.train import origin_of, sweep_hashes, table_hashes
 
 
 def main() -> None:

@@ -26,11 +26,11 @@ from infercast.engines.vllm.host import VllmHost, launch_work
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.engines.vllm.versions import MEASURED
 from infercast.forecast.deploy import deploy
-from infercast.measure.host import CONFIG
+from infercast.lab.measure.host import CONFIG
+from infercast.lab.validate.compare import deployment_of, quantile
+from infercast.lab.validate.measured import WARM_UP, MeasuredRun, read_measured
 from infercast.serve import Request, Workload, simulate
 from infercast.serve.step import StepShape
-from infercast.validate.compare import deployment_of, quantile
-from infercast.validate.measured import WARM_UP, MeasuredRun, read_measured
 
 NAMES = (
     "wake", "prompt_step", "piece_layer", "eager_step", "eager_kernel",

@@ -17,9 +17,9 @@ import numpy as np
 
 from infercast.forecast.intervals import LEVEL, half_widths
 from infercast.forecast.uncertainty import HOST_SPREAD, chance_in, smoothed_of, uncertainty_of
+from infercast.lab.validate.compare import IN_RESULTS, deployment_of, measured_summary, summary_of
+from infercast.lab.validate.measured import WARM_UP, MeasuredFile, read_measured
 from infercast.serve import simulate
-from infercast.validate.compare import IN_RESULTS, deployment_of, measured_summary, summary_of
-from infercast.validate.measured import WARM_UP, MeasuredFile, read_measured
 
 COUNTED = [0, 2, 3, 5]
 """TTFT p50 and p99, TPOT p50 and throughput, on which the spread was chosen."""

@@ -19,11 +19,11 @@ import numpy as np
 from scipy import stats
 
 from infercast.forecast.uncertainty import EIGHTY, is_at_once
-from infercast.validate.compare import validate
-from infercast.validate.measured import read_measured, shipped_runs
-from infercast.validate.published.compare import compare_published
-from infercast.validate.published.table import read_published
-from infercast.validate.reliability import LATENCIES, LIMITS, PUBLISHED, RATE, Promises, reliability, worst_of
+from infercast.lab.validate.compare import validate
+from infercast.lab.validate.measured import read_measured, shipped_runs
+from infercast.lab.validate.published.compare import compare_published
+from infercast.lab.validate.published.table import read_published
+from infercast.lab.validate.reliability import LATENCIES, LIMITS, PUBLISHED, RATE, Promises, reliability, worst_of
 
 FREEDOMS = (np.inf, 10, 5, 4, 3, 2.5, 2, 1.5)
 SLOWER = tuple(np.arange(0, 0.61, 0.05).round(2).tolist())

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from energy_points import Array, Points, points_of
-from infercast.fit.train import HELD_OUT_SHARE, Settings, boost, file_hash, origin_of
 from infercast.hardware import load_gpu
+from infercast.lab.fit.train import HELD_OUT_SHARE, Settings, boost, file_hash, origin_of
 from infercast.predict.board_power import BoardPower, board_power
 from infercast.predict.fitted import Entry, save_artifact
 from infercast.predict.metered import ENGINE, POWER, Reader

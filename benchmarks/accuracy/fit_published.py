@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from infercast.engines.base import engine_named
+from infercast.lab.validate.published.compare import compare_published, deployment_of
+from infercast.lab.validate.published.table import PublishedRun, read_published
 from infercast.predict.families import collective
 from infercast.serve import simulate
-from infercast.validate.published.compare import compare_published, deployment_of
-from infercast.validate.published.table import PublishedRun, read_published
 
 PATHS, TOKENS = (0.0, 2e-3, 4e-3, 6e-3), (0.0, 2e-6, 4e-6, 6e-6)
 SKEWS = (0.0, 0.5e-6, 0.8e-6, 1.2e-6, 1.6e-6, 2e-6, 3e-6)

@@ -23,10 +23,10 @@ from infercast.forecast.estimate import read_rows
 from infercast.forecast.intervals import LEVEL, MOST_REQUESTS, MOST_STEP_BY_STEP, jumps_over, slowed
 from infercast.forecast.system import busiest
 from infercast.forecast.uncertainty import Spread, is_older, kernel_widths, widened
-from infercast.validate.published.compare import results_of, shortened, started, system_for
-from infercast.validate.published.load import RowReader
-from infercast.validate.published.run import PublishedRun
-from infercast.validate.published.table import read_collected
+from infercast.lab.validate.published.compare import results_of, shortened, started, system_for
+from infercast.lab.validate.published.load import RowReader
+from infercast.lab.validate.published.run import PublishedRun
+from infercast.lab.validate.published.table import read_collected
 from pages import as_published
 
 STEP = 1.1

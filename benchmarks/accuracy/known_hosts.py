@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 
 from infercast.bundled import DATA
-from infercast.validate.compare import RunComparison, validate
-from infercast.validate.measured import read_measured, shipped_runs
+from infercast.lab.validate.compare import RunComparison, validate
+from infercast.lab.validate.measured import read_measured, shipped_runs
 
 STEPS = Path(__file__).parents[2] / "measurements/h200-sxm/serving/steps.parquet"
 BUNDLED = 2.15

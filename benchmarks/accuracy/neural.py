@@ -8,8 +8,8 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from infercast.fit.train import thin
 from infercast.hardware import load_gpu
+from infercast.lab.fit.train import thin
 from network import Head, Network, bounded_by_waves, efficiency
 from points import Array, Kernel, Points
 from splits import ByGpu

@@ -8,9 +8,9 @@ from unittest import mock
 
 import pandas
 
-from infercast.fit import train
-from infercast.fit.evaluate import score
-from infercast.fit.tables import FILES
+from infercast.lab.fit import train
+from infercast.lab.fit.evaluate import score
+from infercast.lab.fit.tables import FILES
 from infercast.predict.fitted import Artifact, Entry, Forest, load_artifact
 from infercast.predict.identity import kernel_profile
 from splits import COLUMNS, FAMILIES, GPUS, UNSEEN, Split

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.fit.rows import LEFT_OUT, Rows
-from infercast.fit.samples import group_hashes, key_of
-from infercast.fit.tables import FILES, read_table
 from infercast.hardware import load_gpu
+from infercast.lab.fit.rows import LEFT_OUT, Rows
+from infercast.lab.fit.samples import group_hashes, key_of
+from infercast.lab.fit.tables import FILES, read_table
 from infercast.ops import Attention, Collective, Gemm, MoE
 from infercast.ops.op import tensor_rate_of
 from infercast.predict.roofline import Roofline

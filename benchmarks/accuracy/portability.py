@@ -20,9 +20,9 @@ mpl.use("svg")
 import matplotlib.pyplot as plt
 
 from ceilings import all_rows, are_cold, quantising
-from infercast.fit.samples import Sample, key_of, sample_of
-from infercast.fit.train import Source, pool, pooled_recipe
 from infercast.hardware import load_gpu
+from infercast.lab.fit.samples import Sample, key_of, sample_of
+from infercast.lab.fit.train import Source, pool, pooled_recipe
 from infercast.ops import Gemm, MoE
 from infercast.ops.op import tensor_rate_of
 from infercast.predict.ceilings import features_of, variant_of

@@ -26,11 +26,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scoreboard"))
 from infercast.forecast.estimate import read_rows
 from infercast.forecast.explain.kernels import decode_shape, prefill_shape, step_calls
 from infercast.hardware import load_gpu
+from infercast.lab.validate.published.compare import deployment_of
+from infercast.lab.validate.published.load import RowReader
+from infercast.lab.validate.published.table import read_collected
 from infercast.ops import Gemm, MoE
 from infercast.predict.roofline import MOVING, launch_floor, pipes_of
-from infercast.validate.published.compare import deployment_of
-from infercast.validate.published.load import RowReader
-from infercast.validate.published.table import read_collected
 from pages import as_published
 
 LOOSE, EACH = 0.2, 250

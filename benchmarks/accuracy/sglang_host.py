@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from infercast.engines.base import Deployment
+from infercast.lab.validate.compare import deployment_of, measured_summary, summary_of
+from infercast.lab.validate.measured import MeasuredFile, read_measured, shipped_runs
 from infercast.serve import simulate
-from infercast.validate.compare import deployment_of, measured_summary, summary_of
-from infercast.validate.measured import MeasuredFile, read_measured, shipped_runs
 
 SPEEDS = (0.8, 0.9, 1.0, 1.1, 1.25)
 QUANTITIES = {"TTFT p50": 0, "TTFT p99": 2, "TPOT p50": 3, "tokens/s": 5}

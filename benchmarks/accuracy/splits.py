@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from infercast.fit.train import HELD_OUT_SHARE
+from infercast.lab.fit.train import HELD_OUT_SHARE
 from points import Kernel, Points
 
 ByGpu = dict[str, dict[Kernel, Points]]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from infercast.lab.validate.compare import deployment_of
+from infercast.lab.validate.measured import read_measured
 from infercast.serve.step import StepShape
-from infercast.validate.compare import deployment_of
-from infercast.validate.measured import read_measured
 
 BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 1 << 20)
 HEADER = "launched as        tokens   steps | plan      | execute         | sample    | process   | GPU             "

@@ -1,4 +1,4 @@
-"""Choose the anchors that `infercast measure --anchors` runs, and write data/anchors.toml.
+"""Choose the anchors that `infercast measure --anchors` runs, and write data/lab/anchors.toml.
 
     PYTHONPATH=src python benchmarks/measure/choose_anchors.py
 
@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-from infercast.fit.sweeps import _READERS
 from infercast.hardware import load_gpu
-from infercast.measure.cases import Case, sweep_cases
+from infercast.lab.fit.sweeps import _READERS
+from infercast.lab.measure.cases import Case, sweep_cases
 from infercast.predict.anchors import choose
 from infercast.predict.families import FAMILIES
 
@@ -36,7 +36,7 @@ KERNELS: dict[str, tuple[str, Keep]] = {
     "experts_bf16": ("moe", lambda shape: shape["dtype"] == "bf16"),
     "experts_fp8": ("moe", lambda shape: shape["dtype"] == "fp8"),
 }
-OUT = Path(__file__).resolve().parents[2] / "src" / "infercast" / "data" / "anchors.toml"
+OUT = Path(__file__).resolve().parents[2] / "src" / "infercast" / "data" / "lab" / "anchors.toml"
 
 
 def _is_plain(shape: dict[str, object]) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.validate.measured import MeasuredRun, read_measured, shipped_runs
+from infercast.lab.validate.measured import MeasuredRun, read_measured, shipped_runs
 
 Array = npt.NDArray[Any]
 

@@ -13,11 +13,11 @@ from reasons import reason_of
 from infercast.errors import InfercastError, InputError
 from infercast.forecast.estimate import read_rows
 from infercast.forecast.system import System
-from infercast.validate.compare import Comparison
-from infercast.validate.published.compare import PublishedComparison, compare_run, shortened, started, system_for
-from infercast.validate.published.load import RowReader
-from infercast.validate.published.run import PublishedRun
-from infercast.validate.published.table import read_collected
+from infercast.lab.validate.compare import Comparison
+from infercast.lab.validate.published.compare import PublishedComparison, compare_run, shortened, started, system_for
+from infercast.lab.validate.published.load import RowReader
+from infercast.lab.validate.published.run import PublishedRun
+from infercast.lab.validate.published.table import read_collected
 from pages import as_published
 
 QUANTITIES = {"ttft": "ttft", "tpot": "tpot", "output_tokens_per_second": "throughput"}

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from infercast.validate.measured import MeasuredRun, read_measured, shipped_runs
+from infercast.lab.validate.measured import MeasuredRun, read_measured, shipped_runs
 
 CONVERTER = Path(__file__).parents[2] / "benchmarks" / "results" / "convert.py"
 

@@ -11,7 +11,7 @@ import pytest
 from infercast.calibrate.readers import read_results
 from infercast.calibrate.result import RATE, Asked, Lengths, Result
 from infercast.errors import FileFormatError, InputError
-from infercast.validate.measured import MeasuredRun
+from infercast.lab.validate.measured import MeasuredRun
 
 LISTED = ("result-detailed.json", "benchmarks.json")
 DRAWN = ("profile_export_aiperf.json", "profile_export_genai_perf.json", "stage_0_lifecycle_metrics.json")

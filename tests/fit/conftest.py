@@ -4,9 +4,9 @@ import numpy as np
 import pandas
 import pytest
 
-from infercast.fit.samples import read_samples
-from infercast.fit.train import fit_artifact
 from infercast.hardware import load_gpu
+from infercast.lab.fit.samples import read_samples
+from infercast.lab.fit.train import fit_artifact
 from infercast.ops import Gemm
 from infercast.predict.families.gemm import GEMM
 from infercast.predict.fitted import load_artifact

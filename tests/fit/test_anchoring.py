@@ -8,9 +8,9 @@ import pytest
 
 import infercast
 from infercast.errors import InputError
-from infercast.fit.anchoring import read_corrections
 from infercast.hardware import Gpu, load_gpu
-from infercast.measure.cases import DEFAULT, anchor_cases
+from infercast.lab.fit.anchoring import read_corrections
+from infercast.lab.measure.cases import DEFAULT, anchor_cases
 from infercast.ops import Gemm
 from infercast.predict.identity import kernel_profile
 from infercast.predict.learned import Learned, default_artifact

@@ -5,7 +5,7 @@ import pandas
 import pytest
 
 from infercast.errors import FileFormatError, InputError
-from infercast.fit.tables import read_table
+from infercast.lab.fit.tables import read_table
 
 COLLECTIVE = {"gpu": "h200-sxm", "engine": "nccl", "op": "all_reduce", "kernel": "NCCL", "gpus": 8, "latency_us": 20.0}
 MOE = {

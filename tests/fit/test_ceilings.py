@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from infercast.fit.tables import Rows
 from infercast.hardware import load_gpu
+from infercast.lab.fit.tables import Rows
 from infercast.ops import Gemm
 from infercast.predict.ceilings import CEILINGS
 from infercast.predict.fitted import load_artifact

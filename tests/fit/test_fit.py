@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from infercast.errors import FileFormatError, InputError
-from infercast.fit.evaluate import score
-from infercast.fit.samples import read_samples
-from infercast.fit.train import Settings, boost, fit_artifact
 from infercast.hardware import load_gpu
+from infercast.lab.fit.evaluate import score
+from infercast.lab.fit.samples import read_samples
+from infercast.lab.fit.train import Settings, boost, fit_artifact
 from infercast.ops import Gemm, MoE
 from infercast.ops.op import norm
 from infercast.predict.families.gemm import GEMM

@@ -3,8 +3,8 @@
 import numpy as np
 import pandas
 
-from infercast.fit.samples import is_of_kernel, is_usual
-from infercast.fit.tables import takes_whole_tokens
+from infercast.lab.fit.samples import is_of_kernel, is_usual
+from infercast.lab.fit.tables import takes_whole_tokens
 
 
 def test_a_group_over_twice_its_physics_is_left_out() -> None:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from infercast.fit.samples import Sample
-from infercast.fit.train import GENERATION, fit_pooled, pools_of
+from infercast.lab.fit.samples import Sample
+from infercast.lab.fit.train import GENERATION, fit_pooled, pools_of
 from infercast.predict.fitted import FEATURES, POOLED
 from infercast.predict.identity import any_kernel, is_same_kernel, is_written_by_engine
 

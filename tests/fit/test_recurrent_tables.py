@@ -5,10 +5,10 @@ import pandas
 import pytest
 
 from infercast.errors import FileFormatError
-from infercast.fit.samples import is_left_out, key_of, read_samples, sample_of, sweep_samples
-from infercast.fit.sweeps import read_sweep
-from infercast.fit.tables import RECURRENT_FILES, SOURCES, read_table
-from infercast.measure.cases import LAYOUTS, ON_REQUEST, sweep_cases
+from infercast.lab.fit.samples import is_left_out, key_of, read_samples, sample_of, sweep_samples
+from infercast.lab.fit.sweeps import read_sweep
+from infercast.lab.fit.tables import RECURRENT_FILES, SOURCES, read_table
+from infercast.lab.measure.cases import LAYOUTS, ON_REQUEST, sweep_cases
 from infercast.ops import Scan, ShortConvolution
 
 ROW = {"num_k_heads": 16, "head_k_dim": 128, "num_v_heads": 32, "head_v_dim": 128, "d_conv": 4, "phase": "context"}

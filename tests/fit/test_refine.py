@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from infercast.fit.train import refine
+from infercast.lab.fit.train import refine
 from infercast.predict.fitted import Forest
 
 

@@ -5,11 +5,11 @@ import pandas
 import pytest
 
 from infercast.errors import FileFormatError
-from infercast.fit.evaluate import score
-from infercast.fit.samples import key_of, read_samples, sample_of
-from infercast.fit.sweeps import read_sparse_sweep
-from infercast.fit.tables import FILES, read_table
-from infercast.fit.train import fit_artifact
+from infercast.lab.fit.evaluate import score
+from infercast.lab.fit.samples import key_of, read_samples, sample_of
+from infercast.lab.fit.sweeps import read_sparse_sweep
+from infercast.lab.fit.tables import FILES, read_table
+from infercast.lab.fit.train import fit_artifact
 from infercast.ops import IndexScores, SparseAttention, TopK
 from infercast.predict.families.sparse import SparseModule
 from infercast.predict.fitted import load_artifact

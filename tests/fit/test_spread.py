@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from infercast.fit.train import BEFOREHAND, pooled_interval
+from infercast.lab.fit.train import BEFOREHAND, pooled_interval
 
 NOISE = np.random.default_rng(0).normal(size=4000) * 0.1
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from infercast.cli.main import run
-from infercast.measure import device as engines
-from infercast.measure import rows, sweep
-from infercast.measure import sweep as meta
-from infercast.measure import sweep as power
-from infercast.measure.cases import Case
-from infercast.measure.device import State
-from infercast.measure.rows import Kernel, Timing
+from infercast.lab.measure import device as engines
+from infercast.lab.measure import rows, sweep
+from infercast.lab.measure import sweep as meta
+from infercast.lab.measure import sweep as power
+from infercast.lab.measure.cases import Case
+from infercast.lab.measure.device import State
+from infercast.lab.measure.rows import Kernel, Timing
 
 GPU = "h200-sxm"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from infercast.cli.commands import measure
-from infercast.measure.cases import sweep_cases
+from infercast.lab.measure.cases import sweep_cases
 
 MOE = len(sweep_cases(["moe"]))
 HOST = {

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from infercast.errors import InputError
-from infercast.measure import device, host
-from infercast.measure import device as engines
-from infercast.measure import sweep as meta
-from infercast.measure.device import Monitor, State
+from infercast.lab.measure import device, host
+from infercast.lab.measure import device as engines
+from infercast.lab.measure import sweep as meta
+from infercast.lab.measure.device import Monitor, State
 
 
 def torch_that_sees(name: str | None) -> SimpleNamespace:

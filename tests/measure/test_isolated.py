@@ -8,12 +8,12 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from infercast.measure import isolated
-from infercast.measure import isolated as child
-from infercast.measure.cases import Case, sweep_cases
-from infercast.measure.device import State
-from infercast.measure.isolated import Journal, kind_of, measure_isolated
-from infercast.measure.rows import Kernel, Store, Tally, Timing
+from infercast.lab.measure import isolated
+from infercast.lab.measure import isolated as child
+from infercast.lab.measure.cases import Case, sweep_cases
+from infercast.lab.measure.device import State
+from infercast.lab.measure.isolated import Journal, kind_of, measure_isolated
+from infercast.lab.measure.rows import Kernel, Store, Tally, Timing
 
 CASES = [Case("sparse", {"op": op, "batch": number}) for op in ("a", "b", "c") for number in range(3)]
 

@@ -9,8 +9,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from infercast.measure import device as engines
-from infercast.measure.cases import NAMES, Case, sweep_cases
+from infercast.lab.measure import device as engines
+from infercast.lab.measure.cases import NAMES, Case, sweep_cases
 
 NEEDS_TORCH = ("kernels", "kernels.attention", "kernels.elementwise", "kernels.experts", "kernels.linear", "launch")
 NEEDS_TORCH += ("kernels.recurrent", "kernels.states")
@@ -35,12 +35,12 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[MagicMock]:
         shaped.__lt__ = lambda *_: MagicMock()
     for name, module in {"torch": fake, "torch.nn": fake.nn, "torch.nn.functional": fake.nn.functional}.items():
         monkeypatch.setitem(sys.modules, name, module)
-    before = {name: sys.modules.pop(f"infercast.measure.{name}", None) for name in NEEDS_TORCH}
+    before = {name: sys.modules.pop(f"infercast.lab.measure.{name}", None) for name in NEEDS_TORCH}
     yield fake
     for name, module in before.items():
-        sys.modules.pop(f"infercast.measure.{name}", None)
+        sys.modules.pop(f"infercast.lab.measure.{name}", None)
         if module is not None:
-            sys.modules[f"infercast.measure.{name}"] = module
+            sys.modules[f"infercast.lab.measure.{name}"] = module
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def builders(torch: MagicMock) -> ModuleType:
-    return importlib.import_module("infercast.measure.kernels")
+    return importlib.import_module("infercast.lab.measure.kernels")
 
 
 def workspace() -> MagicMock:
@@ -149,7 +149,7 @@ def test_older_chips_run_the_older_attention(torch: MagicMock, builders: ModuleT
 
 
 def test_each_run_of_a_product_finds_its_operands_elsewhere(torch: MagicMock) -> None:
-    launch = importlib.import_module("infercast.measure.launch")
+    launch = importlib.import_module("infercast.lab.measure.launch")
     ran: list[int] = []
     places = iter(range(10))
 
@@ -168,7 +168,7 @@ def test_each_run_of_a_product_finds_its_operands_elsewhere(torch: MagicMock) ->
 def test_light_and_heavy_runs_make_the_marks_that_they_are_cut_at(
     torch: MagicMock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trace = importlib.import_module("infercast.measure.launch")
+    trace = importlib.import_module("infercast.lab.measure.launch")
     record: list[dict[str, Any]] = []
 
     def ran(name: str) -> None:
@@ -194,7 +194,7 @@ def test_light_and_heavy_runs_make_the_marks_that_they_are_cut_at(
 
 
 def test_a_kernel_is_repeated_for_so_long(torch: MagicMock, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = importlib.import_module("infercast.measure.launch")
+    trace = importlib.import_module("infercast.lab.measure.launch")
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(trace, "time", SimpleNamespace(perf_counter=lambda: clock.now))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from infercast.measure.rows import LONGEST, short_name, tile_of
+from infercast.lab.measure.rows import LONGEST, short_name, tile_of
 
 CUTLASS = (
     "void cutlass::device_kernel<vllm::cutlass_3x_gemm_sm90_fp8<cutlass::float_e4m3_t, cutlass::bfloat16_t, "

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from infercast.errors import UnknownNameError
-from infercast.measure.cases import (
+from infercast.lab.measure.cases import (
     FAMILIES,
     LARGEST_WEIGHT,
     LONGEST_FLOPS,

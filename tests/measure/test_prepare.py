@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from infercast.measure import device as engines
-from infercast.measure import prepare
-from infercast.measure.cases import sweep_cases
+from infercast.lab.measure import device as engines
+from infercast.lab.measure import prepare
+from infercast.lab.measure.cases import sweep_cases
 
 CASES = sweep_cases(["moe", "elementwise"])
 
@@ -55,7 +55,7 @@ def test_all_cores_but_one_compile(processes: type[FakeProcess]) -> None:
     prepare.prepare(CASES, "vllm", time.monotonic() + 600)
     assert [command[-1] for command in processes.started] == [str(number) for number in range(7)]
     program, *module, engine, _, workers, _ = processes.started[0]
-    assert (program, module, engine, workers) == (sys.executable, ["-m", "infercast.measure.prepare"], "vllm", "7")
+    assert (program, module, engine, workers) == (sys.executable, ["-m", "infercast.lab.measure.prepare"], "vllm", "7")
 
 
 def test_processes_that_take_too_long_are_stopped(processes: type[FakeProcess]) -> None:
@@ -86,7 +86,7 @@ def test_a_process_launches_its_share_and_goes_on_where_one_cannot_run(
                 raise ImportError("no vllm")
             return lambda: None
 
-    monkeypatch.setitem(sys.modules, "infercast.measure.kernels", SimpleNamespace(GpuBench=Bench))
+    monkeypatch.setitem(sys.modules, "infercast.lab.measure.kernels", SimpleNamespace(GpuBench=Bench))
     monkeypatch.setattr(engines, "find_spec", lambda name: None)
     path, cases = tmp_path / "cases.jsonl", prepare.compiled_cases(CASES)
     path.write_text("\n".join(json.dumps([case.family, case.shape]) for case in cases), encoding="utf-8")

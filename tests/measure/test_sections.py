@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from infercast.measure.rows import LostRecordError, Sections, cut, split_light, split_sustained
+from infercast.lab.measure.rows import LostRecordError, Sections, cut, split_light, split_sustained
 
 MARK = "at::cuda::(anonymous namespace)::spin_kernel(long)"
 

@@ -9,11 +9,11 @@ import pandas
 import pytest
 
 from infercast.errors import InputError, UnknownNameError
-from infercast.measure import sweep
-from infercast.measure.cases import FAMILIES, Case, sweep_cases
-from infercast.measure.device import State
-from infercast.measure.rows import HEAVY_FLOPS, Kernel, Store, Timing
-from infercast.measure.sweep import BATCH, batches, run_sweep
+from infercast.lab.measure import sweep
+from infercast.lab.measure.cases import FAMILIES, Case, sweep_cases
+from infercast.lab.measure.device import State
+from infercast.lab.measure.rows import HEAVY_FLOPS, Kernel, Store, Timing
+from infercast.lab.measure.sweep import BATCH, batches, run_sweep
 
 MOE, MIXED = (len(sweep_cases([family])) for family in ("moe", "attention_mixed"))
 

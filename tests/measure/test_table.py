@@ -7,7 +7,7 @@ import pandas
 import pytest
 
 from infercast.errors import FileFormatError, InputError
-from infercast.measure.rows import Store
+from infercast.lab.measure.rows import Store
 
 
 def row(number: int, family: str = "gemm", **more: object) -> dict[str, object]:

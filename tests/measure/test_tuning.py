@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from infercast.errors import InputError
-from infercast.measure import device as engines
-from infercast.measure import tuning
-from infercast.measure.cases import Case
+from infercast.lab.measure import device as engines
+from infercast.lab.measure import tuning
+from infercast.lab.measure.cases import Case
 
 from .conftest import FakeBench, FakeMonitor
 

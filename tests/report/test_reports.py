@@ -11,6 +11,7 @@ from infercast.forecast.explain.kernels import decode_shape, estimate_step, pref
 from infercast.forecast.memory import fit_memory
 from infercast.forecast.steady import State
 from infercast.hardware import gpu_names, load_gpu
+from infercast.lab.validate.compare import Comparison, RunComparison, Validation
 from infercast.models.library import model_names
 from infercast.report.accuracy import render_validation, validation_dict
 from infercast.report.catalog import gpu_dict, render_gpu, render_gpus
@@ -19,7 +20,6 @@ from infercast.report.kernels import render_step, step_dict
 from infercast.report.memory import fit_dict, render_fit
 from infercast.report.models import model_dict, render_model, render_models
 from infercast.units import format_bytes, format_percent, format_seconds
-from infercast.validate.compare import Comparison, RunComparison, Validation
 
 
 def as_json(data: Any) -> Any:

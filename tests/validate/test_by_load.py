@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from infercast.forecast.intervals import slowed
+from infercast.lab.validate.compare import Comparison, deployment_of, errors_of, validate
+from infercast.lab.validate.measured import read_measured
 from infercast.serve import simulate
-from infercast.validate.compare import Comparison, deployment_of, errors_of, validate
-from infercast.validate.measured import read_measured
 
 MEASURED = Path(__file__).parents[2] / "measurements/h200-sxm/serving/load/qwen3-0.6b__load.json.gz"
 RATES = (4.0, 12.0, 24.0)

@@ -10,8 +10,8 @@ import pytest
 
 from infercast.cli import main
 from infercast.cli.commands import validate as validate_command
+from infercast.lab.validate.measured import WARM_UP, read_measured, shipped_runs
 from infercast.models.library import model_names
-from infercast.validate.measured import WARM_UP, read_measured, shipped_runs
 
 PAIR = {"measured", "predicted", "ape"}
 RUN = {

@@ -14,9 +14,9 @@ from infercast.errors import InfercastError, UnknownNameError
 from infercast.forecast.deploy import deploy
 from infercast.forecast.intervals import forecast_intervals
 from infercast.forecast.simulate import simulate
+from infercast.lab.validate.compare import Comparison, Validation, deployment_of, quantile, validate
+from infercast.lab.validate.measured import read_measured, shipped_runs
 from infercast.serve.workload.synthetic import synthetic_workload
-from infercast.validate.compare import Comparison, Validation, deployment_of, quantile, validate
-from infercast.validate.measured import read_measured, shipped_runs
 
 
 def run_of_our_own(deployment: Any, **workload: Any) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from infercast.lab.validate.compare import with_dummy_weights
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import token_calls
 from infercast.models.read import read_model
-from infercast.validate.compare import with_dummy_weights
 
 
 def experts(model):

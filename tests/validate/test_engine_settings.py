@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from infercast.errors import FileFormatError
-from infercast.validate.compare import deployment_of, validate
-from infercast.validate.measured import WARM_UP, read_measured
+from infercast.lab.validate.compare import deployment_of, validate
+from infercast.lab.validate.measured import WARM_UP, read_measured
 
 
 def deployed(document: Any, write: Any) -> Any:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from infercast.errors import FileFormatError
+from infercast.lab.validate.measured import read_measured
 from infercast.serve.workload.request import Segment
-from infercast.validate.measured import read_measured
 
 
 @pytest.mark.parametrize("name", ["measured.json", "measured.json.gz"])

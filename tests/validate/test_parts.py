@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infercast.validate.compare import rank_correlation, validate
-from infercast.validate.measured import read_measured
+from infercast.lab.validate.compare import rank_correlation, validate
+from infercast.lab.validate.measured import read_measured
 
 
 def validated(document: Any, write: Any, **options: Any) -> Any:

@@ -8,7 +8,7 @@ from infercast.engines.base import measured_engine
 from infercast.engines.settings import ProfiledStep
 from infercast.errors import FileFormatError
 from infercast.forecast.deploy import deploy
-from infercast.validate.kernels import compare_profile, family_of_kernel, read_profiles, summarise
+from infercast.lab.validate.kernels import compare_profile, family_of_kernel, read_profiles, summarise
 
 NAMES = {
     "nvjet_sm90_tst_128x32_64x10_2x1_v_bz_TNT": "gemm",

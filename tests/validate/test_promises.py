@@ -11,10 +11,9 @@ import pytest
 
 from infercast.cli import main
 from infercast.forecast.uncertainty import SLOWER_UNDER_LOAD
-from infercast.report.accuracy import reliability_svg
-from infercast.validate.compare import Comparison, Parts, RunComparison, validate
-from infercast.validate.measured import read_measured, shipped_runs
-from infercast.validate.reliability import (
+from infercast.lab.validate.compare import Comparison, Parts, RunComparison, validate
+from infercast.lab.validate.measured import read_measured, shipped_runs
+from infercast.lab.validate.reliability import (
     BUCKETS,
     LIMITS,
     Promises,
@@ -25,6 +24,7 @@ from infercast.validate.reliability import (
     reliability_of,
     worst_of,
 )
+from infercast.report.accuracy import reliability_svg
 
 
 def test_a_promise_holds_where_the_measured_value_keeps_the_limit() -> None:

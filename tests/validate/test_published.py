@@ -11,9 +11,9 @@ import pytest
 
 from infercast.cli import main
 from infercast.errors import FileFormatError
-from infercast.validate.published.compare import compare_published, deployment_of, summarise
-from infercast.validate.published.run import read_server_flags
-from infercast.validate.published.table import read_published
+from infercast.lab.validate.published.compare import compare_published, deployment_of, summarise
+from infercast.lab.validate.published.run import read_server_flags
+from infercast.lab.validate.published.table import read_published
 
 ROW = {
     "run_id": "someone#1", "source": "someone", "engine_version": "0.18.0", "gpu": "H100",

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from infercast.validate.published.compare import compare_published, set_up
-from infercast.validate.published.load import RowReader
-from infercast.validate.published.run import PublishedRun
-from infercast.validate.published.table import known_model, read_collected
+from infercast.lab.validate.published.compare import compare_published, set_up
+from infercast.lab.validate.published.load import RowReader
+from infercast.lab.validate.published.run import PublishedRun
+from infercast.lab.validate.published.table import known_model, read_collected
 
 ROW = {
     "source_repo": "someone/runs", "engine": "vllm", "version": "0.25.0", "gpu": "H100", "infercast_gpu": "h100-sxm",
@@ -194,7 +194,7 @@ def test_a_full_batch_is_summed_up_while_it_is_full() -> None:
 
 
 def test_long_closed_loops_are_shortened_and_weighed() -> None:
-    from infercast.validate.published.compare import (  # noqa: PLC0415
+    from infercast.lab.validate.published.compare import (  # noqa: PLC0415
         compare_run,
         shortened,
         system_for,

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from infercast.errors import FileFormatError, UnknownNameError
-from infercast.validate.compare import deployment_of, validate
-from infercast.validate.measured import WARM_UP, read_measured, shipped_runs
+from infercast.lab.validate.compare import deployment_of, validate
+from infercast.lab.validate.measured import WARM_UP, read_measured, shipped_runs
 
 CONFIG = {
     "name": "qwen3-0.6b", "engine": "sglang", "sglang": "0.5.16", "gpu": "NVIDIA H200", "quant": None,

@@ -197,10 +197,8 @@ def solve(replays: Sequence[Replay], prior: Array) -> Solution:
         inverses = [_inverse(replay, slope, Point(*point)) for replay, slope in zip(replays, slopes, strict=True)]
         off = [replay.measured - each for replay, each in zip(replays, values, strict=True)]
         curvature = weights + sum(slope.T @ inverse @ slope for slope, inverse in zip(slopes, inverses, strict=True))
-        pull = (
-            sum(slope.T @ inverse @ each for slope, inverse, each in zip(slopes, inverses, off, strict=True))
-            - weights @ point
-        )
+        terms = zip(slopes, inverses, off, strict=True)
+        pull = sum(slope.T @ inverse @ each for slope, inverse, each in terms) - weights @ point
         covariance = np.linalg.inv(curvature)
         move = covariance @ pull
         move /= max(1.0, float(np.max(np.abs(move) / MOST_MOVE)))
@@ -215,15 +213,17 @@ def _advance(
 ) -> tuple[Array, list[Array]]:
     """The point after a step, halved until it is better than where it began."""
     weights, inverses, off = known
-    start = point @ weights @ point + sum(each @ inverse @ each for each, inverse in zip(off, inverses, strict=True))
+
+    def cost(at: Array, left: list[Array]) -> float:
+        missed = sum(each @ inverse @ each for each, inverse in zip(left, inverses, strict=True))
+        return float(at @ weights @ at + missed)
+
+    start = cost(point, off)
     for _ in range(4):
         there = point + move
         values = [replay.at(Point(*there)) for replay in replays]
         left = [replay.measured - each for replay, each in zip(replays, values, strict=True)]
-        cost = there @ weights @ there + sum(
-            each @ inverse @ each for each, inverse in zip(left, inverses, strict=True)
-        )
-        if cost <= start:
+        if cost(there, left) <= start:
             return there, values
         move = move / 2
     return point, [replay.measured - each for replay, each in zip(replays, off, strict=True)]
@@ -236,11 +236,8 @@ def _inverse(replay: Replay, slopes: Array, point: Point) -> Array:
 
 
 def _wrong(replay: Replay) -> Array:
-    found = []
-    for name in replay.names:
-        latency, _, statistic = name.partition("_")
-        wrong = WRONG[latency][statistic] if latency in WRONG else WRONG_RATE
-        found.append(wrong)
+    parts = (name.partition("_") for name in replay.names)
+    found = [WRONG[latency][statistic] if latency in WRONG else WRONG_RATE for latency, _, statistic in parts]
     return np.array(found) * (OTHER_LENGTHS if replay.result.means_only else 1.0)
 
 
@@ -252,11 +249,6 @@ def prior_of(replays: Sequence[Replay], *, over_http: bool) -> Array:
     alike = np.eye(4)
     alike[1, 2] = alike[2, 1] = ALIKE
     return np.asarray(alike * np.outer(spreads, spreads))
-
-
-def path_spread(unit: float) -> float:
-    """Seconds that a standard deviation of `Point.path` stands for around 0."""
-    return PATH_SCALE * float(np.sinh(unit))
 
 
 Tell = Callable[[str], None]
@@ -345,7 +337,7 @@ def learned_of(solution: Solution) -> dict[str, Learned]:
         for place, name in enumerate(("host", "prefill", "decode"))
     }
     found["path"] = Learned(
-        point.path_seconds, min(float(spreads[3]) * point.seconds_a_unit, 10.0), path_spread(float(before[3]))
+        point.path_seconds, min(float(spreads[3]) * point.seconds_a_unit, 10.0), PATH_SCALE * sinh(before[3])
     )
     return found
 

@@ -53,9 +53,9 @@ def _result(
     file: str, kind: str, load: Load, asked: Asked, seen: dict[str, float], rate: float | None, **known: Any
 ) -> Result:
     """A result with requests that can be replayed; ``rate``: output tokens a second, where the file says."""
-    made = make_workload(load, asked)
-    assumed = (*made.assumptions, *known.pop("assumptions", ()))
-    return Result(file, kind, made.workload, with_rate(seen, rate), made.means_only, assumptions=assumed, **known)
+    workload, assumed, means_only = make_workload(load, asked)
+    assumed = (*assumed, *known.pop("assumptions", ()))
+    return Result(file, kind, workload, with_rate(seen, rate), means_only, assumptions=assumed, **known)
 
 
 def _number(values: Values | None, part: str, name: str) -> float | None:

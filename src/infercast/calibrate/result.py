@@ -105,14 +105,8 @@ class Load:
     prefix_hit_rate: float | None = None
 
 
-class Made(NamedTuple):
-    workload: Workload
-    assumptions: tuple[str, ...]
-    means_only: bool
-    """Whether lengths are known by their means alone, so that no percentile can be compared."""
-
-
-def make_workload(load: Load, asked: Asked) -> Made:
+def make_workload(load: Load, asked: Asked) -> tuple[Workload, tuple[str, ...], bool]:
+    """The requests to replay, what had to be assumed, and whether lengths are known by their means alone."""
     assumed: list[str] = []
     rate, concurrency = load.rate, load.concurrency
     if asked.rate is not None or asked.concurrency is not None:
@@ -129,7 +123,7 @@ def make_workload(load: Load, asked: Asked) -> Made:
     else:
         workload = _listed(load, (count, rate, concurrency), inputs, outputs, assumed)
     means_only = any(isinstance(each, Lengths) and each.spread == 0 for each in (inputs, outputs))
-    return Made(workload if not hits else _with_hits(workload, hits, assumed), tuple(assumed), means_only)
+    return workload if not hits else _with_hits(workload, hits, assumed), tuple(assumed), means_only
 
 
 def _which_binds(
@@ -228,11 +222,11 @@ def read_text(path: Path) -> str:
         raise FileFormatError(path, "is not UTF-8 text, so not a result") from None
 
 
-def parse_json(path: Path, text: str, line: int | None = None) -> Any:
+def parse_json(path: Path, text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as problem:
-        raise FileFormatError(path, f"is not JSON: {problem}", line) from None
+        raise FileFormatError(path, f"is not JSON: {problem}") from None
 
 
 class Values:

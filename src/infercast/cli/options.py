@@ -131,12 +131,12 @@ def choose_predictor(
     profile = kernel_profile(engine_named(engine).family)
     artifact = default_artifact() if name == "learned" else load_artifact(Path(name))
     if measurements is not None:
-        from infercast.fit.train import fit_sweeps  # noqa: PLC0415 - needs the packages of infercast[fit]
+        from infercast.lab.fit.train import fit_sweeps  # noqa: PLC0415 - needs the packages of infercast[fit]
 
         artifact = artifact.with_models(fit_sweeps(measurements))
     if anchors is None:
         return Learned(artifact, profile)
-    from infercast.fit.anchoring import read_corrections  # noqa: PLC0415 - as above
+    from infercast.lab.fit.anchoring import read_corrections  # noqa: PLC0415 - as above
 
     corrections = read_corrections(anchors, load_gpu(gpu), artifact, profile)
     return Learned(artifact, profile, corrections=corrections)

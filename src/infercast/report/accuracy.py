@@ -13,13 +13,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from infercast.forecast.intervals import LEVEL
-from infercast.report.fields import Field, at, cells, record
-from infercast.report.terminal import grid, section, styled
-from infercast.units import MILLI, format_percent
-from infercast.validate.compare import Comparison, LoadErrors, RunComparison, Validation
-from infercast.validate.published.compare import PublishedComparison, Summary, summarise
-from infercast.validate.published.run import PublishedRun
-from infercast.validate.reliability import (
+from infercast.lab.validate.compare import Comparison, LoadErrors, RunComparison, Validation
+from infercast.lab.validate.published.compare import PublishedComparison, Summary, summarise
+from infercast.lab.validate.published.run import PublishedRun
+from infercast.lab.validate.reliability import (
     FEWEST,
     Order,
     Reliability,
@@ -27,6 +24,9 @@ from infercast.validate.reliability import (
     reliability_of,
     reliability_of_published,
 )
+from infercast.report.fields import Field, at, cells, record
+from infercast.report.terminal import grid, section, styled
+from infercast.units import MILLI, format_percent
 
 ORDER_TITLES = {
     "output_tokens_per_second": "tokens/s", "ttft_p50": "TTFT p50", "ttft_p99": "TTFT p99", "tpot_p50": "TPOT p50",

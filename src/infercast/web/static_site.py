@@ -142,7 +142,7 @@ def zipped(files: dict[str, bytes]) -> bytes:
 PIECE = 65_536
 """Bytes of the pieces that large archives of forests come in; a question needs a few of them."""
 LARGE = 200_000
-LEFT_OUT = ("measure", "fit", "validate", "calibrate", "cli", "data/runs", "web/static/", "web/static_site.py")
+LEFT_OUT = ("lab", "calibrate", "cli", "data/lab", "data/runs", "web/static/", "web/static_site.py")
 """Parts of the package that answer nothing on the page."""
 TRANSPORT = '<meta name="infercast-transport" content="http">'
 API_LINK = '<a href="api/v1" class="quiet">API</a>'

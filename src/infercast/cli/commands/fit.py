@@ -78,9 +78,9 @@ def fit(
       infercast fit ./tables --out kernels.npz --gpus a100-sxm,l40s,h200-sxm
     """
     need_packages("fitting and scoring")
-    from infercast.fit.samples import read_samples, sweep_samples  # noqa: PLC0415 - only this command needs it
-    from infercast.fit.tables import FILES  # noqa: PLC0415 - only this command needs it
-    from infercast.fit.train import (  # noqa: PLC0415 - only this command needs it
+    from infercast.lab.fit.samples import read_samples, sweep_samples  # noqa: PLC0415 - only this command needs it
+    from infercast.lab.fit.tables import FILES  # noqa: PLC0415 - only this command needs it
+    from infercast.lab.fit.train import (  # noqa: PLC0415 - only this command needs it
         archives_of,
         count_left_out,
         fit_artifact,
@@ -141,7 +141,7 @@ def evaluate(
       infercast evaluate ./tables --artifact kernels.npz --gpus b200-sxm --tier unseen
     """
     need_packages("fitting and scoring")
-    from infercast.fit.evaluate import score  # noqa: PLC0415 - only this command needs it
+    from infercast.lab.fit.evaluate import score  # noqa: PLC0415 - only this command needs it
     from infercast.predict.fitted import load_artifact  # noqa: PLC0415 - only this command needs it
     from infercast.predict.identity import kernel_profile  # noqa: PLC0415 - only this command needs it
     from infercast.predict.learned import default_artifact  # noqa: PLC0415 - only this command needs it

@@ -16,11 +16,11 @@ import typer
 from infercast.cli.options import known_names
 from infercast.cli.outputs import Form, print_result
 from infercast.errors import InputError, UnknownNameError
-from infercast.measure.cases import DEFAULT as ANCHORS
-from infercast.measure.cases import NAMES
-from infercast.measure.device import ENGINES, gpu_name, require_gpu
-from infercast.measure.host import measure_host
-from infercast.measure.sweep import Progress, Sweep, run_sweep
+from infercast.lab.measure.cases import DEFAULT as ANCHORS
+from infercast.lab.measure.cases import NAMES
+from infercast.lab.measure.device import ENGINES, gpu_name, require_gpu
+from infercast.lab.measure.host import measure_host
+from infercast.lab.measure.sweep import Progress, Sweep, run_sweep
 from infercast.report.files import write_in_folder
 from infercast.report.terminal import facts, grid, section
 

@@ -30,8 +30,8 @@ from infercast.forecast.tune import (
     untried_file,
 )
 from infercast.hardware import load_gpu
-from infercast.measure.device import gpu_name
-from infercast.measure.tuning import trial_cases, try_configurations
+from infercast.lab.measure.device import gpu_name
+from infercast.lab.measure.tuning import trial_cases, try_configurations
 from infercast.report.files import write_in_folder
 from infercast.report.terminal import facts, grid, section
 from infercast.units import MICRO, format_seconds

@@ -14,6 +14,12 @@ from infercast.cli.options import typer_option
 from infercast.cli.outputs import Form, print_result, runs_bar
 from infercast.engines.base import FAMILIES
 from infercast.errors import InputError
+from infercast.lab.validate.compare import Comparison, validate
+from infercast.lab.validate.kernels import ProfileComparison, compare_profiles, summarise
+from infercast.lab.validate.measured import FIRST_MEASURED, read_measured, shipped_runs
+from infercast.lab.validate.published.compare import compare_published
+from infercast.lab.validate.published.table import read_published
+from infercast.lab.validate.reliability import reliability_of, reliability_of_published
 from infercast.report.accuracy import (
     published_dict,
     reliability_svg,
@@ -24,12 +30,6 @@ from infercast.report.accuracy import (
 from infercast.report.files import check_writable, write_whole
 from infercast.report.terminal import grid, section
 from infercast.units import format_percent
-from infercast.validate.compare import Comparison, validate
-from infercast.validate.kernels import ProfileComparison, compare_profiles, summarise
-from infercast.validate.measured import FIRST_MEASURED, read_measured, shipped_runs
-from infercast.validate.published.compare import compare_published
-from infercast.validate.published.table import read_published
-from infercast.validate.reliability import reliability_of, reliability_of_published
 
 
 def render_profiles(profiles: Sequence[ProfileComparison]) -> list[RenderableType]:

@@ -1,0 +1,199 @@
+"""How wrong an artefact is on measured rows that it was not fitted on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.errors import InputError
+from infercast.hardware import load_gpu
+from infercast.lab.fit.rows import Rows
+from infercast.lab.fit.samples import Key, Sample, group_hashes, is_left_out, key_of, sample_of
+from infercast.lab.fit.tables import FILES, read_table
+from infercast.lab.fit.train import HELD_OUT_SHARE, fit_measured
+from infercast.predict.anchors import choose, learn
+from infercast.predict.fitted import Artifact
+from infercast.predict.identity import KernelProfile
+from infercast.predict.learned import Learned
+
+Array = npt.NDArray[Any]
+
+FEW_ROWS = 1000
+"""A fifth of fewer rows is too few to judge: every fifth is hidden in turn."""
+FEW_GROUPS = {"sparse_attention": 200, "sparse_module": 200}
+"""The same of groups, in families with few layouts."""
+SERVED = 512
+"""GEMM rows with n and k of at least this are the ones that models are made of; they are also reported apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    family: str
+    gpu: str
+    dtype: str
+    measured: Array
+    predicted: Array
+    low: Array
+    high: Array
+
+
+def score(
+    folder: Path,
+    artifact: Artifact | None,
+    profile: KernelProfile,
+    *,
+    families: Sequence[str],
+    gpus: Sequence[str] | None,
+    tier: str | None,
+    in_sample: bool,
+    anchors: int = 32,
+) -> dict[str, Any]:
+    """Errors by family, GPU and dtype, as fractions."""
+    rows = list(_chosen_rows(folder, families, gpus))
+    if not rows:
+        raise InputError(f"{folder} has no rows of the chosen GPUs and families")
+    if tier == "measured":
+        scored = list(_score_measured(rows))
+    else:
+        assert artifact is not None
+        if not in_sample:
+            _refuse_fitted(artifact, rows)
+        if tier == "few-shot":
+            scored = list(_score_few_shot(rows, artifact, profile, anchors))
+        else:
+            scored = list(_score_artifact(rows, artifact, profile, tier))
+    return summarise(scored)
+
+
+def summarise(scored: Sequence[Scored]) -> dict[str, Any]:
+    families: dict[str, Any] = {}
+    by_family: dict[str, dict[str, list[Scored]]] = defaultdict(lambda: defaultdict(list))
+    for part in scored:
+        by_family[part.family][part.gpu].append(part)
+    for family, of_gpu in by_family.items():
+        gpus = {}
+        for gpu, parts in of_gpu.items():
+            dtypes = sorted({part.dtype for part in parts})
+            by_dtype = {dtype: _statistics([part for part in parts if part.dtype == dtype]) for dtype in dtypes}
+            plain = [part for part in parts if not part.dtype.endswith(" served")]
+            gpus[gpu] = {**_statistics(plain), "by_dtype": by_dtype}
+        families[family] = {"gpus": gpus}
+    plain = [part for part in scored if not part.dtype.endswith(" served")]
+    means = [of_gpu["mape"] for family in families.values() for of_gpu in family["gpus"].values()]
+    return {"families": families, "overall": {**_statistics(plain), "mape_mean_of_families": float(np.mean(means))}}
+
+
+def _statistics(parts: Sequence[Scored]) -> dict[str, Any]:
+    measured, predicted, low, high = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("measured", "predicted", "low", "high")
+    )
+    error = np.abs(predicted / measured - 1.0)
+    return {
+        "rows": int(error.size),
+        "mape": float(error.mean()),
+        "median_ape": float(np.median(error)),
+        "p90_ape": float(np.quantile(error, 0.9)),
+        "coverage80": float(np.mean((measured >= low) & (measured <= high))),
+    }
+
+
+def _chosen_rows(folder: Path, families: Sequence[str], gpus: Sequence[str] | None) -> Iterator[Rows]:
+    for family in families:
+        path = folder / FILES[family]
+        if path.exists():
+            chosen = (rows for rows in read_table(path, family) if not is_left_out(rows))
+            yield from (rows for rows in chosen if gpus is None or rows.gpu in gpus)
+
+
+def _refuse_fitted(artifact: Artifact, rows: Sequence[Rows]) -> None:
+    """Stop if any of these rows was used in the fit."""
+    fitted = {family: artifact.fitted_groups(family) for family in {key_of(part)[0] for part in rows}}
+    seen = {part.gpu for part in rows if np.isin(np.unique(group_hashes(part)), fitted[key_of(part)[0]]).any()}
+    if seen:
+        raise InputError(
+            f"{artifact.path.name} was fitted on rows of {', '.join(sorted(seen))}; score other --gpus, fit an "
+            "artefact without them, use --tier measured, or pass --in-sample to see errors that say little"
+        )
+
+
+def _score_artifact(
+    rows: Sequence[Rows], artifact: Artifact, profile: KernelProfile, tier: str | None
+) -> Iterator[Scored]:
+    """Every row by the artefact, preferring models of the row's own engine."""
+    predictors = {
+        engine: Learned(artifact, profile.preferring(engine), tier=tier, as_tabled=True)
+        for engine in {r.engine for r in rows}
+    }
+    for part in rows:
+        yield from _scored(part, *_estimated(predictors[part.engine], part, key_of(part)[3]))
+
+
+def _scored(part: Rows, seconds: Array, low: Array, high: Array, chosen: Array | None = None) -> Iterator[Scored]:
+    """Rows with their predictions, and those that models are made of once more."""
+    keep = np.ones(part.seconds.size, dtype=bool) if chosen is None else chosen
+    dtype = part.dtype.split("/")[0]
+    choices = [(dtype, keep)]
+    if part.family == "gemm":
+        choices.append((f"{dtype} served", keep & (part.op.n >= SERVED) & (part.op.k >= SERVED)))  # type: ignore[attr-defined]
+    for name, mask in choices:
+        if mask.any():
+            yield Scored(part.family, part.gpu, name, part.seconds[mask], seconds[mask], low[mask], high[mask])
+
+
+def _score_measured(rows: Sequence[Rows]) -> Iterator[Scored]:
+    """Fit each GPU's own model on four groups in five and score it on the fifth; where rows are few, on each fifth."""
+    by_key: dict[Key, list[tuple[Rows, Sample]]] = defaultdict(list)
+    for part in rows:
+        by_key[key_of(part)].append((part, sample_of(part)))
+    for key, parts in by_key.items():
+        whole = Sample.joined([sample for _, sample in parts])
+        is_few = whole.residual.size < FEW_ROWS or np.unique(whole.group).size < FEW_GROUPS.get(key[0], 0)
+        for fold in range(HELD_OUT_SHARE if is_few else 1):
+            hidden = whole.group % HELD_OUT_SHARE == fold
+            if hidden.all() or not hidden.any():
+                continue
+            entry, forest = fit_measured(key, whole.part(~hidden))
+            for part, sample in parts:
+                chosen = sample.group % HELD_OUT_SHARE == fold
+                if chosen.any():
+                    own = part.own * np.exp(forest.predict(sample.features) - sample.residual)
+                    low, high = own * np.exp(entry.low), own * np.exp(entry.high)
+                    yield from _scored(part, part.whole(own), part.whole(low), part.whole(high), chosen)
+
+
+def _score_few_shot(rows: Sequence[Rows], artifact: Artifact, profile: KernelProfile, count: int) -> Iterator[Scored]:
+    """Let ``count`` rows of each kind correct the unseen tier, and score it on all others."""
+    by_key: dict[Key, list[Rows]] = defaultdict(list)
+    for part in rows:
+        by_key[key_of(part)].append(part)
+    for key, parts in by_key.items():
+        predictor = Learned(artifact, profile.preferring(key[2]), tier="unseen", as_tabled=True)
+        samples = [sample_of(part) for part in parts]
+        features = np.concatenate([sample.features for sample in samples])
+        predicted = [_estimated(predictor, part, key[3])[0] for part in parts]
+        misses = np.log(np.concatenate([part.seconds for part in parts]) / np.concatenate(predicted))
+        found = predictor.choose(parts[0].op, load_gpu(key[1]), (key[3],))
+        learner = found.forest if found is not None else None
+        chosen = choose(key[0], features, count, learner)
+        correction = learn(key[0], features[chosen], misses[chosen], features, learner)
+        anchor = np.isin(np.arange(misses.size), chosen)
+        start = 0
+        for part, sample, before in zip(parts, samples, predicted, strict=True):
+            stop = start + part.seconds.size
+            seconds = before * np.exp(correction(sample.features))
+            half = correction.spread(sample.features)
+            yield from _scored(part, seconds, seconds * np.exp(-half), seconds * np.exp(half), ~anchor[start:stop])
+            start = stop
+
+
+def _estimated(predictor: Learned, part: Rows, variant: str) -> list[Array]:
+    """Seconds of some rows, and both ends of their intervals."""
+    found = predictor.estimate(part.op, load_gpu(part.gpu), (variant,))
+    own = (np.broadcast_to(each, part.seconds.shape) for each in (found.seconds, found.low, found.high))
+    return [part.whole(each) for each in own]

@@ -1,0 +1,342 @@
+"""Measured kernel latencies as operators: one parquet file a family, one row a measured shape.
+
+Common columns are ``gpu``, ``engine``, ``engine_version`` and ``latency_us``; the others say the shape. Rows that share
+everything that is not an array in an operator are read as one operator, and a *group* names the rows that must never
+be split between fitting and testing: one (n, k) pair, one head layout, one expert layout.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas
+
+from infercast.bundled import read_data
+from infercast.errors import FileFormatError
+from infercast.hardware import load_gpu
+from infercast.lab.fit.rows import Array, Rows, in_microseconds, read_checked, read_parquet, rows_of
+from infercast.lab.fit.sparse_tables import MODULE_FILES, SPARSE_FILES, read_module, read_sparse
+from infercast.ops import Attention, Collective, Gemm, MoE, Scan, ShortConvolution, StateUpdate
+from infercast.ops.op import quantise
+from infercast.ops.recurrent import GATED_DELTA, KIMI_DELTA, MAMBA2
+from infercast.predict.families.moe import WHOLE
+from infercast.predict.identity import expert_kernel_named, kernel_named, kernel_of
+
+# What rows of routed experts that are spread over GPUs really measured, as far as the table itself shows.
+#
+# With half of the experts a GPU has about half of the pairs of tokens and experts to multiply. In some runs of SGLang's
+# collector (0.5.10, and Marlin's on B200) long batches take as long on a quarter of the experts as on all: there a GPU
+# multiplies all pairs of every token that has any of its experts.
+
+
+RUN = ["gpu", "engine", "engine_version", "kernel", "dtype"]
+EXPERT_SHAPE = ["hidden", "inter", "experts", "topk", "tp", "routing", "tokens"]
+MANY_TOKENS, MANY_EXPERTS, GPUS = 8192, 64, (4, 8)
+"""Batches, layers and numbers of GPUs that are large enough to show it."""
+EVEN = ("balanced", "power_law_1.01")
+"""Routings that leave no GPU with most of the tokens."""
+LONG = 0.62
+"""Share of the time with all experts from which on a GPU cannot have had a quarter or an eighth of the pairs."""
+ENOUGH = 5
+"""Pairs of rows that are needed to show it."""
+
+
+def takes_whole_tokens(table: pandas.DataFrame) -> Array:
+    """For each row, whether it is of spread experts and its run multiplied all pairs of the tokens it saw."""
+    run = [name for name in RUN if name in table]
+    large = (table.tokens >= MANY_TOKENS) & (table.experts >= MANY_EXPERTS) & table.routing.isin(EVEN)
+    long = table[large]
+    alone = long[long.ep == 1].groupby([*run, *EXPERT_SHAPE]).latency_us.median()
+    spread = long[long.ep.isin(GPUS)].set_index([*run, *EXPERT_SHAPE]).latency_us
+    ratio = (spread / alone.reindex(spread.index)).dropna().groupby(level=run).agg(["median", "size"])
+    whole = ratio.index[(ratio["median"] > LONG) & (ratio["size"] >= ENOUGH)]
+    if whole.empty:
+        return np.zeros(len(table), dtype=bool)
+    return np.asarray(pandas.MultiIndex.from_frame(table[run]).isin(whole) & (table.ep > 1).to_numpy())
+
+
+# Collectives were measured again and again, by several versions and formats: one row a shape is made of them.
+
+
+COLLECTIVE_SHAPE = ["op", "gpus", "bytes"]
+SUMS = ("all_reduce", "reduce_scatter")
+SAME_VERSION = 0.05
+"""Mean difference of latencies below which two versions of a kernel count as repeated measurements of one."""
+
+
+def merge_repeats(table: pandas.DataFrame) -> pandas.DataFrame:
+    """One row a shape: the median of what the newest version, and older ones that agree with it, took.
+
+    Kernels launched eagerly are left out, since what is timed is the host; so are sums of int8, which none computes.
+    """
+    if "dtype" in table:
+        table = table[~((table.dtype == "int8") & table.op.isin(SUMS))]
+    table = table[~table.kernel.str.endswith("_eager")]
+    parts = []
+    for names, rows in table.groupby(["gpu", "engine", "kernel"]):
+        merged = _current(rows).groupby(COLLECTIVE_SHAPE, as_index=False).agg({"latency_us": "median", "index": "min"})
+        parts.append(merged.assign(**dict(zip(("gpu", "engine", "kernel"), names, strict=True))))
+    return pandas.concat(parts, ignore_index=True) if parts else table
+
+
+def _current(rows: pandas.DataFrame) -> pandas.DataFrame:
+    """Rows of the newest version of a kernel, and of versions with the same times."""
+    if "engine_version" not in rows:
+        return rows
+    versions = {
+        version: part.groupby(COLLECTIVE_SHAPE).latency_us.median() for version, part in rows.groupby("engine_version")
+    }
+    newest = versions[max(versions, key=_version_order)]
+    alike = [
+        version
+        for version, latency in versions.items()
+        if latency is newest or np.log(latency / newest).abs().mean() < SAME_VERSION
+    ]
+    return rows[rows.engine_version.isin(alike)]
+
+
+def _version_order(version: object) -> list[int]:
+    """Numbers in a version, so that 0.10 comes after 0.9."""
+    return [int(number) for number in re.findall(r"\d+", str(version))]
+
+
+# Published tables of recurrent layers: one file a kind of layer, each with its scans, updates and convolutions.
+#
+# A *group* is one layout of heads, or one width of a convolution: all its lengths and batches are hidden together.
+
+
+RECURRENT_FILES = {kind: f"sparse-and-recurrent/{kind}.parquet" for kind in (GATED_DELTA, KIMI_DELTA, MAMBA2)}
+ALL_GPUS = ("h100-sxm", "h200-sxm", "b200-sxm", "l40s")
+CONVOLUTIONS = 3
+"""That a row of Kimi's prompts has: queries, keys and values."""
+
+
+class Source(NamedTuple):
+    """Rows that are read: their kernel, engine, version and GPUs."""
+
+    rows: str
+    engine: str
+    version: str
+    family: str
+    library: str
+    gpus: Sequence[str] = ALL_GPUS
+
+
+TABLES = read_data("lab/fit.toml")
+SOURCES = {kind: [Source(*source) for source in sources] for kind, sources in TABLES["recurrent"].items()}
+NAMES = {"num_v_heads": "heads", "num_k_heads": "key_heads", "head_k_dim": "key_dim", "head_v_dim": "value_dim"}
+NAMES |= {"nheads": "heads", "n_groups": "key_heads", "d_state": "key_dim", "head_dim": "value_dim"}
+NAMES |= {"chunk_size": "chunk", "batch_size": "batch", "seq_len": "q_len"}
+LAYOUT = ["heads", "key_heads", "key_dim", "value_dim", "chunk"]
+NEEDED = ("gpu", "engine", "engine_version", "kernel_source", "phase", "latency_ms", "batch", "q_len", *LAYOUT)
+
+
+def read_recurrent(path: Path, kind: str) -> Iterator[Rows]:
+    yield from in_microseconds(path, _read(path, kind))
+
+
+def _read(path: Path, kind: str) -> Iterator[Rows]:
+    table = read_parquet(path, ()).rename(columns=NAMES)
+    if "chunk" not in table:
+        table["chunk"] = 64
+    missing = [name for name in NEEDED if name not in table]
+    if missing:
+        raise FileFormatError(path, f"lacks the column {missing[0]!r}")
+    table = table[(table.phase != "verify") & (table.latency_ms > 0)]
+    for source in SOURCES[kind]:
+        named = (table.kernel_source == source.rows) & (table.engine_version == source.version)
+        of_source = table[named & (table.engine == source.engine) & table.gpu.isin(source.gpus)]
+        for _, part in of_source.groupby(["gpu", *LAYOUT]):
+            yield _MAKERS[source.family](kind, source, part)
+
+
+def _recurrent_rows(source: Source, part: pandas.DataFrame, op: Any, kernel: str, group: str) -> Rows:
+    dtype = kernel.replace("/", " ")
+    return rows_of(part, source.family, dtype, op, group, kernel, engine=source.engine, time=("latency_ms", 1e-3))
+
+
+def _layout(part: pandas.DataFrame) -> dict[str, Any]:
+    return {name: int(part[name].iloc[0]) for name in LAYOUT}
+
+
+def _group(part: pandas.DataFrame) -> str:
+    return "|".join(map(str, _layout(part).values()))
+
+
+def _scan(kind: str, source: Source, part: pandas.DataFrame) -> Rows:
+    lengths, batch = part.q_len.to_numpy()[:, None], part.batch.to_numpy()[:, None]
+    op = Scan(lengths, batch, kind=kind, kernel=source.library, **_layout(part))
+    return _recurrent_rows(source, part, op, f"{kind}/{source.library}", _group(part))
+
+
+def _update(kind: str, source: Source, part: pandas.DataFrame) -> Rows:
+    layout = _layout(part)
+    del layout["chunk"]
+    return _recurrent_rows(source, part, StateUpdate(part.batch.to_numpy(), kind=kind, **layout), kind, _group(part))
+
+
+def _convolution(kind: str, source: Source, part: pandas.DataFrame) -> Rows:
+    layout = _layout(part)
+    keys, values = layout["key_heads"] * layout["key_dim"], layout["heads"] * layout["value_dim"]
+    update = source.rows.endswith("update")
+    each = kind == KIMI_DELTA and not update
+    op = ShortConvolution(
+        (part.batch * part.q_len).to_numpy(),
+        part.batch.to_numpy(),
+        channels=values if each else 2 * keys + values,
+        update=update,
+        kernel=source.library,
+    )
+    timed = part.assign(latency_ms=part.latency_ms / CONVOLUTIONS) if each else part
+    variant = f"{'update' if update else 'prompts'}/{source.library}"
+    return _recurrent_rows(source, timed, op, variant, str(op.channels))
+
+
+_MAKERS: dict[str, Callable[[str, Source, pandas.DataFrame], Rows]] = {
+    "scan": _scan,
+    "state_update": _update,
+    "convolution": _convolution,
+}
+
+
+Part = dict[str, Array]
+
+COLLECTIVES = {"alltoall": "all_to_all"}
+MOE_FORMATS: dict[str, tuple[str, ...]] = TABLES["moe"]["formats"]
+UNGATED = {tuple(layout) for layout in TABLES["moe"]["ungated"]}
+COLUMNS: dict[str, tuple[str, ...]] = TABLES["columns"]
+
+
+def read_table(path: Path, family: str) -> Iterator[Rows]:
+    for files, read in ((SPARSE_FILES, read_sparse), (RECURRENT_FILES, read_recurrent), (MODULE_FILES, read_module)):
+        if family in files:
+            yield from read(path, family)
+            return
+    table = read_checked(path, COLUMNS[family], MOE_FORMATS if family == "moe" else ())
+    if "kernel" not in table:
+        table["kernel"] = ""
+    table["index"] = np.arange(len(table))
+    checked = in_microseconds(path, _READERS[family](table))
+    if family == "collective":
+        # Each row is looked at before it disappears in a median.
+        for _ in checked:
+            pass
+        checked = _collective(merge_repeats(table))
+    yield from checked
+
+
+def _parts(table: pandas.DataFrame, *columns: str) -> Iterator[Part]:
+    """Rows that share GPU, engine and the values of these columns, in the order of those values."""
+    number = table.groupby(["gpu", "engine", *columns]).ngroup().to_numpy()
+    order = np.argsort(number, kind="stable")
+    arrays = {name: table[name].to_numpy()[order] for name in table}
+    starts = np.flatnonzero(np.diff(number[order], prepend=-1))
+    for start, stop in zip(starts, [*starts[1:], len(order)], strict=True):
+        yield {name: values[start:stop] for name, values in arrays.items()}
+
+
+def _gemm(table: pandas.DataFrame) -> Iterator[Rows]:
+    for part in _parts(table, "dtype", "kernel"):
+        m, n, k = (part[name] for name in "mnk")
+        dtype = part["dtype"][0]
+        op = Gemm(m, n, k, dtype, quantiser=part["engine"][0])
+        named = kernel_named("gemm", part["kernel"][0])
+        kernel = named or kernel_of(op, load_gpu(part["gpu"][0]), part["engine"][0])
+        yield rows_of(part, "gemm", dtype, op, n * 1_000_000 + k, kernel)
+
+
+def _attention(family: str) -> Callable[[pandas.DataFrame], Iterator[Rows]]:
+    layout = ("heads", "kv_heads", "head_dim", "window", "dtype", "kv_dtype")
+    prefill = family == "attention_prefill"
+
+    def read(table: pandas.DataFrame) -> Iterator[Rows]:
+        # A prompt of one token is run by the kernel that decodes, so that it is an operator of its own.
+        table["decodes"] = table.q_len == 1 if prefill else True
+        for part in _parts(table, *layout, "kernel", "decodes"):
+            heads, kv_heads, head_dim, window, dtype, kv_dtype = values = [part[name][0] for name in layout]
+            queries = part["q_len"] if prefill else np.ones(len(part["batch"]), dtype=np.int64)
+            keys = queries if prefill else part["kv_len"] + 1
+            op = Attention(
+                queries[:, None],
+                keys[:, None],
+                heads=int(heads),
+                kv_heads=int(kv_heads),
+                head_dim=int(head_dim),
+                value_dim=int(head_dim),
+                sequences=part["batch"][:, None],
+                window=int(window),
+                dtype=dtype,
+                kv_dtype=kv_dtype,
+                kernel=kernel_named("attention", part["kernel"][0]),
+            )
+            group = "|".join(map(str, values))
+            version = str(part["engine_version"][0]) if "engine_version" in part else ""
+            kernel = kernel_of(op, load_gpu(part["gpu"][0]), part["engine"][0], version)
+            yield rows_of(part, family, f"{dtype}/{kv_dtype}", replace(op, kernel=kernel), group, kernel)
+
+    return read
+
+
+def _moe(table: pandas.DataFrame) -> Iterator[Rows]:
+    layout = ("hidden", "inter", "experts", "topk", "tp", "ep")
+    table["whole"] = takes_whole_tokens(table)
+    for part in _parts(table, "kernel", "dtype", "routing", *layout, "whole"):
+        hidden, inter, experts, topk, tp, ep = (int(part[name][0]) for name in layout)
+        dtype, routing = part["dtype"][0], part["routing"][0]
+        compute, weight = MOE_FORMATS.get(dtype, (dtype, dtype))
+        op = MoE(
+            part["tokens"],
+            hidden=hidden,
+            inter=inter // tp,
+            experts=experts,
+            topk=topk,
+            local_experts=experts // ep,
+            dtype=compute,
+            weight_dtype=weight,
+            routing=f"{routing}{WHOLE}" if part["whole"][0] else routing,
+            gated=not _runs_without_gate(part),
+            kernel=expert_kernel_named(part["kernel"][0]),
+        )
+        group = f"{hidden}|{inter}|{experts}|{topk}"
+        yield rows_of(part, "moe", f"{dtype}/{routing}", op, group, part["kernel"][0])
+
+
+def _runs_without_gate(part: Part) -> bool:
+    """Nemotron's experts have no gate. vLLM 0.24 measured them so; its 0.14 rows (A100) and SGLang's are gated.
+
+    TensorRT-LLM's say so in the kernel's name.
+    """
+    if part["engine"][0] == "trtllm":
+        return "nongated" in part["kernel"][0]
+    layout = tuple(int(part[name][0]) for name in ("hidden", "inter", "experts", "topk"))
+    return part["engine"][0] == "vllm" and part["gpu"][0] != "a100-sxm" and layout in UNGATED
+
+
+def _quantise(table: pandas.DataFrame) -> Iterator[Rows]:
+    for part in _parts(table, "kernel", "k"):
+        width = int(part["k"][0])
+        yield rows_of(part, "quantise", "bf16", quantise(part["m"], width), width, part["kernel"][0])
+
+
+def _collective(table: pandas.DataFrame) -> Iterator[Rows]:
+    for part in _parts(table, "kernel", "op", "gpus"):
+        kind, gpus, size = part["op"][0], int(part["gpus"][0]), part["bytes"]
+        op = Collective(COLLECTIVES.get(kind, kind), size, gpus, library=part["engine"][0])
+        yield rows_of(part, "collective", f"{kind}/{gpus}", op, size, part["kernel"][0])
+
+
+_READERS: dict[str, Callable[[pandas.DataFrame], Iterator[Rows]]] = {
+    "gemm": _gemm,
+    "attention_prefill": _attention("attention_prefill"),
+    "attention_decode": _attention("attention_decode"),
+    "moe": _moe,
+    "quantise": _quantise,
+    "collective": _collective,
+}
+FILES = {family: f"{'quantize' if family == 'quantise' else family}.parquet" for family in _READERS}
+FILES |= {**SPARSE_FILES, **MODULE_FILES, **RECURRENT_FILES}

@@ -1,0 +1,561 @@
+"""Training an artefact: gradient boosting, recipes of the families, pooled models for unmeasured GPUs, provenance."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import subprocess
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.bundled import read_data
+from infercast.errors import InputError
+from infercast.lab.fit.samples import Key, Sample, is_usual, sweep_samples
+from infercast.lab.fit.sweeps import read_families, sweep_folders
+from infercast.lab.fit.tables import FILES
+from infercast.predict.families import FAMILIES
+from infercast.predict.families.attention_kernels import SCHEDULE_FEATURES
+from infercast.predict.fitted import FEATURES, KERNELS, POOLED, Entry, Forest, path_beside, save_artifact
+from infercast.predict.identity import ANY, BY_KERNEL, SWEEP, any_kernel
+
+# How far an unmeasured GPU may lie from what was learned on others.
+#
+# A model of several GPUs misses a new one in two ways: every kernel by the same factor, and each kernel by its own. The
+# second is seen in thousands of rows, the first only once a GPU, and the physics had all of these GPUs in view when its
+# constants were chosen. So the variance of the common miss is the average of what was found and of what is known
+# beforehand, and its few degrees of freedom widen the interval as Student's law does.
+
+
+Array = npt.NDArray[Any]
+
+GENERATION = {"attention_prefill": -0.1, "attention_decode": -0.1}
+"""How much less than the physics of the kernels that were measured a new one takes, as a logarithm: what the next
+generation of kernels gained. FlashAttention 3 on an H200 takes 0.04 (prompts) and 0.09 (decoding) less than the rates
+of version 2 say in the median, 0.30 and 0.25 less in calls above 100 us."""
+GENERATION_SPREAD = 0.1
+"""Standard deviation of that gain, for want of more generations: as large as the gain."""
+NEW_SHARE = {"attention_prefill": 0.65, "attention_decode": 0.65}
+"""Of the interval that leaving out whole kernels says, what a new one needs: Triton's attention, which few run, is far
+from all others, and widens it. With FlashAttention 3 new to A100 and L40S, and FlashInfer new to the others,
+82 to 97 % of prompts and 68 to 94 % of decoding lie inside."""
+BEFOREHAND = {"attention_decode": 0.09, "attention_prefill": 0.11, "moe": 0.2, "collective": 0.2}
+"""Standard deviation of the common miss: attention's is that of A100, L40S and H200 estimated with the rates of each
+other's kernel families, the experts' that of kernels with constants fitted for another."""
+OTHERWISE = 0.1
+WORTH = 2.0
+"""GPUs that this knowledge counts for."""
+NORMAL = 1.2816
+
+
+def pooled_interval(family: str, misses: Sequence[Array], *, new_kernel: bool = False) -> tuple[float, float]:
+    """Logarithms of the 80 % interval's ends, from log(measured / predicted) of each GPU by the others' model.
+
+    ``new_kernel``: they are of kernels by those of other kernels, and what the next generation gains is not known.
+    """
+    common = np.array([np.median(of_gpu) for of_gpu in misses])
+    own = np.concatenate([of_gpu - middle for of_gpu, middle in zip(misses, common, strict=True)])
+    freedom = WORTH + common.size
+    variance = (WORTH * BEFOREHAND.get(family, OTHERWISE) ** 2 + np.square(common).sum()) / freedom
+    if new_kernel:
+        variance += GENERATION_SPREAD**2
+    # The first terms of the expansion of Student's percentile around the normal one.
+    percentile = NORMAL + (NORMAL**3 + NORMAL) / (4.0 * freedom)
+    low, high = np.quantile(own, [0.1, 0.9])
+    step = percentile * np.sqrt(variance)
+    share = NEW_SHARE.get(family, 1.0) if new_kernel else 1.0
+    return -share * float(np.hypot(min(low, 0.0), step)), share * float(np.hypot(max(high, 0.0), step))
+
+
+# More accuracy from the same trees: their leaves are fitted again, all other trees in place.
+#
+# Boosting sets a tree's leaves before the next tree exists. Going round all trees a few more times, each leaf takes a
+# step towards the median of what is still missed in it. Nothing is paid for it when a kernel is estimated: sixty trees
+# of depth eight miss 4.4 % of hidden products instead of 4.5 %, where four hundred of depth six miss 4.3 %.
+
+
+STEP = 0.2
+BALLAST = 3.0
+"""Rows with no miss that each leaf is thought to hold besides its own."""
+
+
+def refine(forest: Forest, features: Array, target: Array, rounds: int) -> Forest:
+    """The same trees with better leaves."""
+    index = forest.leaf_numbers(features)
+    leaves = forest.leaves.astype(np.float64)
+    missed = target - forest.bias - leaves[np.arange(len(leaves)), index].sum(axis=1)
+    for _ in range(rounds):
+        for tree, chosen in enumerate(np.ascontiguousarray(index.T)):
+            change = STEP * _medians(chosen, missed, leaves.shape[1])
+            leaves[tree] += change
+            missed -= change[chosen]
+    return replace(forest, leaves=leaves.astype(np.float32))
+
+
+def _medians(chosen: Array, values: Array, leaves: int) -> Array:
+    """The median of the values in each leaf, smaller where they are few."""
+    ordered = values[np.lexsort((values, chosen))]
+    counts = np.bincount(chosen, minlength=leaves)
+    starts = np.cumsum(counts) - counts
+    last = max(values.size - 1, 0)
+    middle = ordered[np.minimum(starts + (counts - 1) // 2, last)] + ordered[np.minimum(starts + counts // 2, last)]
+    return np.asarray(0.5 * middle * counts / (counts + BALLAST))
+
+
+# Where data comes from, in a form that can be checked.
+
+
+PACKAGES = ("infercast", "numpy", "catboost", "pandas", "pyarrow")
+
+
+def table_hashes(folder: Path, families: Sequence[str]) -> dict[str, str]:
+    paths = {FILES[family]: folder / FILES[family] for family in families}
+    return {name: file_hash(path) for name, path in paths.items() if path.exists()}
+
+
+def sweep_hashes(folder: Path, families: Sequence[str] | None = None) -> dict[str, str]:
+    """A hash of each table of `infercast measure` that was read, by the folder of its GPU."""
+    return {
+        f"{gpu.name}/{family}.parquet": file_hash(gpu / f"{family}.parquet")
+        for gpu in sweep_folders(folder)
+        for family in read_families(gpu, families)
+    }
+
+
+def file_hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def origin_of(tables: dict[str, str]) -> dict[str, Any]:
+    """What a manifest says of a fit that is made now, on these tables."""
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "revision": revision(),
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "tables": dict(sorted(tables.items())),
+    }
+
+
+def revision() -> str:
+    """The commit of this source, where it is a checkout."""
+    try:
+        said = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return f"release {_version('infercast')}"
+    return said.stdout.strip()
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+# From rows to a forest: gradient boosting with CatBoost, exported to plain arrays.
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How hard a forest is fitted."""
+
+    trees: int = 300
+    depth: int = 6
+    learning_rate: float = 0.12
+    borders: int = 96
+    most_rows: int = 30_000
+    most_features: int = 256
+    """Only those that a first fit finds most important are used: each costs time whenever a kernel is estimated."""
+    random_strength: float = 1.0
+    """Noise on the scores by which splits are chosen."""
+    refinements: int = 0
+    loss: str = "MAE"
+    """What is made least, by CatBoost's name."""
+
+    @property
+    def lighter(self) -> Settings:
+        """For trial fits, which only give the width of an interval."""
+        return replace(self, most_rows=10_000)
+
+
+def boost(features: Array, target: Array, settings: Settings, weight: Array | None = None) -> Forest:
+    """A forest that predicts ``target`` with the least mean absolute error."""
+    if not np.ptp(features.astype(np.float32), axis=0).any():  # one shape, or the same one again: nothing to ask
+        return _constant(features.shape[1], float(np.median(target)))
+    model = _fit(features, target, settings, weight)
+    if np.count_nonzero(importance := model.get_feature_importance()) > settings.most_features:
+        features = features.copy()
+        features[:, np.argsort(-importance, kind="stable")[settings.most_features :]] = 0.0
+        model = _fit(features, target, settings, weight)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.json"
+        model.save_model(str(path), format="json")
+        forest = _forest(json.loads(path.read_text(encoding="utf-8")))
+    return refine(forest, features, target, settings.refinements) if settings.refinements else forest
+
+
+def _constant(num_features: int, value: float) -> Forest:
+    """One tree that asks nothing and adds nothing to a value."""
+    borders = tuple(np.zeros(0, dtype=np.float32) for _ in range(num_features))
+    none = np.zeros((1, 1), dtype=np.uint8)
+    return Forest(borders, none, none + 255, np.zeros((1, 2), dtype=np.float32), value)
+
+
+def _fit(features: Array, target: Array, settings: Settings, weight: Array | None) -> Any:
+    try:
+        from catboost import CatBoostRegressor  # noqa: PLC0415 - an extra, and slow to import
+    except ImportError:
+        raise InputError("fitting needs CatBoost: pip install 'infercast[fit]'") from None
+    model = CatBoostRegressor(
+        iterations=settings.trees,
+        depth=settings.depth,
+        learning_rate=settings.learning_rate,
+        border_count=settings.borders,
+        loss_function=settings.loss,
+        random_strength=settings.random_strength,
+        random_seed=0,
+        thread_count=2,
+        allow_writing_files=False,
+        verbose=False,
+    )
+    return model.fit(features.astype(np.float32), target, sample_weight=weight)
+
+
+def _forest(document: dict[str, Any]) -> Forest:
+    """CatBoost's JSON as arrays; levels that a short tree lacks always answer no."""
+    borders = tuple(
+        np.array(sorted(feature["borders"] or []), dtype=np.float32)
+        for feature in document["features_info"]["float_features"]
+    )
+    trees = document["oblivious_trees"]
+    depth = max(len(tree["splits"] or []) for tree in trees)
+    features = np.zeros((len(trees), depth), dtype=np.uint8)
+    bins = np.full((len(trees), depth), 255, dtype=np.uint8)
+    leaves = np.zeros((len(trees), 2**depth), dtype=np.float32)
+    scale, bias = document["scale_and_bias"]
+    for number, tree in enumerate(trees):
+        for level, split in enumerate(tree["splits"] or []):
+            feature = split["float_feature_index"]
+            features[number, level] = feature
+            bins[number, level] = np.searchsorted(borders[feature], np.float32(split["border"]))
+        values = np.array(tree["leaf_values"], dtype=np.float32) * scale
+        leaves[number, : len(values)] = values
+    return Forest(borders, features, bins, leaves, float(np.ravel(bias)[0]))
+
+
+# How hard each family is fitted: for a GPU that was measured, and for one that never was.
+#
+# Chosen on the source GPUs only: by groups held out inside them for the measured tier, by leaving one GPU out for the
+# unseen tier. docs/predict.md has the numbers.
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A pooled learner, and how much of what it says is believed on a GPU that it never saw."""
+
+    settings: Settings
+    shrink: float
+    drop: tuple[str, ...] = ()
+
+    def columns(self, family: str) -> list[int]:
+        """Numbers of the columns that the learner must not see."""
+        return [FEATURES[family].index(name) for name in self.drop]
+
+
+FILE = "lab/fit.toml"
+SETTINGS = {name: Settings(**values) for name, values in read_data(FILE)["settings"].items()}
+DEEP_ROWS, DEEP_ROWS_OF_SWEEP = 10_000, 8_000
+SHORT_ROWS, SHORT_ROWS_OF_EXPERTS = 400, 1000
+"""Rows of a short sweep; experts, with physics that is near, stay with shallow trees for longer."""
+
+
+def measured_settings(family: str, engine: str, rows: int) -> Settings:
+    """For a GPU's own rows. Deep trees need many."""
+    if engine == SWEEP and rows < (SHORT_ROWS_OF_EXPERTS if family == "moe" else SHORT_ROWS):
+        return SETTINGS["memory_bound" if family == "memory_bound" else "short"]
+    if engine == SWEEP and family.startswith("attention"):
+        return SETTINGS["attention"]
+    if family not in ("gemm", "attention_decode", "attention_prefill"):
+        own = next((name for name, families in read_data(FILE)["measured"].items() if family in families), None)
+        return Settings() if own is None else SETTINGS[own]
+    if engine == SWEEP and rows >= DEEP_ROWS_OF_SWEEP:
+        return SETTINGS["fewer_deep"]
+    if rows >= DEEP_ROWS:
+        return SETTINGS["few_deep"]
+    return SETTINGS["few" if family == "gemm" else "plain"]
+
+
+def pooled_recipe(family: str, variant: str) -> Recipe:
+    stated = read_data(FILE)["pooled"][family]
+    shrink = stated["shrink"]
+    if family == "gemm" and variant == "bf16":
+        shrink = 0.7
+    elif variant.rpartition("/")[2] != ANY:
+        shrink = stated.get("known_kernel", shrink)
+    drop = SCHEDULE_FEATURES if family.startswith("attention") else stated.get("drop", ())
+    return Recipe(SETTINGS[stated["settings"]], shrink, tuple(drop))
+
+
+# Models for unmeasured GPUs: of the same kernel on other chips, or of all kernels of a family.
+#
+# A kernel on a new chip misses its physics much as it does on the chips that have it, so that its model is believed
+# almost in full. What other kernels miss says little of a new one: their model is half believed, a new kernel is taken
+# to be faster than the rates of the last ones, and the interval is as wide as leaving out whole kernels shows.
+
+
+Pool = tuple[str, str, str]
+"""(family, engine, variant)"""
+FEW_MISSES = 4000
+"""Rows of a GPU that show how a model misses it."""
+PARTS = 5
+"""Of the groups of one GPU, each hidden in turn."""
+
+
+class Source(NamedTuple):
+    gpu: str
+    variant: str
+    sample: Sample
+
+
+def pools_of(samples: Mapping[Key, Sample]) -> dict[Pool, list[Source]]:
+    """The same kernel on all GPUs that have it, and all kernels of a family and format together.
+
+    A kernel that one GPU alone has is worth as much to a new chip with the same kernel; other families take two GPUs.
+    """
+    pools: dict[Pool, list[Source]] = defaultdict(list)
+    for (family, gpu, engine, variant), whole in samples.items():
+        if not (usual := is_usual(family, whole.residual, whole.group)).any():
+            continue
+        sample = whole if usual.all() else whole.part(usual)
+        pools[family, engine, variant].append(Source(gpu, variant, sample))
+        if engine != SWEEP and (others := any_kernel(family, variant)):
+            pools[family, engine, others].append(Source(gpu, variant, sample))
+    return {key: sources for key, sources in pools.items() if _is_enough(key, sources)}
+
+
+def _is_enough(key: Pool, sources: Sequence[Source]) -> bool:
+    family, engine, variant = key
+    if is_of_any(variant):
+        return len({source.variant for source in sources}) > 1 or len(sources) > 1
+    return len(sources) > 1 or (family in BY_KERNEL and engine != SWEEP)
+
+
+def is_of_any(variant: str) -> bool:
+    """Whether a variant stands for all kernels."""
+    return variant.rpartition("/")[2] == ANY
+
+
+def fit_pooled(key: Key, sources: Sequence[Source]) -> tuple[Entry, Forest]:
+    """A model of several GPUs; its interval comes from leaving out one GPU after the other, or one kernel."""
+    family, _, _, variant = key
+    recipe, of_any = pooled_recipe(family, variant), is_of_any(variant)
+    faster = GENERATION.get(family, 0.0) if of_any else 0.0
+    misses = [each - faster for each in _misses(family, sources, recipe, of_any=of_any)]
+    forest, offset = pool(family, sources, recipe)
+    low, high = pooled_interval(family, misses, new_kernel=of_any)
+    missed = np.concatenate(misses)
+    entry = Entry(
+        *key,
+        rows=sum(source.sample.residual.size for source in sources),
+        offset=offset + faster,
+        shrink=recipe.shrink,
+        low=round(low, 5),
+        high=round(high, 5),
+        held_out_error=round(float(np.mean(np.abs(np.exp(-missed) - 1.0))), 5),
+    )
+    return entry, forest
+
+
+def _misses(family: str, sources: Sequence[Source], recipe: Recipe, *, of_any: bool) -> list[Array]:
+    """log(measured / predicted) of each GPU or kernel by the others' model; of a lone one by its own."""
+    found: list[Array] = []
+    names = [source.variant if of_any else source.gpu for source in sources]
+    for name in dict.fromkeys(names):
+        others = [source for source, each in zip(sources, names, strict=True) if each != name]
+        if others:
+            forest, offset = pool(family, others, recipe)
+            hidden = [source.sample for source, each in zip(sources, names, strict=True) if each == name]
+            found += [_missed(sample, forest, offset, recipe) for sample in hidden]
+    return found or [_missed_alone(family, source, recipe) for source in sources]
+
+
+def _missed(sample: Sample, forest: Forest, offset: float, recipe: Recipe) -> Array:
+    chosen = thin_sample(sample, FEW_MISSES)
+    return np.asarray(chosen.residual - offset - recipe.shrink * forest.predict(chosen.features))
+
+
+def _missed_alone(family: str, source: Source, recipe: Recipe) -> Array:
+    """How the kernels of one GPU differ by a model that saw other groups of them; nothing of how chips do."""
+    sample = thin_sample(source.sample, FEW_MISSES)
+    hidden = sample.group // PARTS % PARTS == 0
+    if hidden.all() or not hidden.any():
+        return np.asarray(sample.residual - np.median(sample.residual))
+    forest, offset = pool(family, [source._replace(sample=sample.part(~hidden))], recipe)
+    missed = _missed(sample.part(hidden), forest, offset, recipe)
+    return np.asarray(missed - np.median(missed))
+
+
+def pool(family: str, sources: Sequence[Source], recipe: Recipe) -> tuple[Forest, float]:
+    """One forest for several GPUs, each with the same weight; the common offset is not shrunk."""
+    by_gpu: dict[str, list[Sample]] = defaultdict(list)
+    for source in sources:
+        by_gpu[source.gpu].append(source.sample)
+    share = recipe.settings.most_rows // (2 * len(by_gpu))
+    thinned = [thin_sample(Sample.joined(parts), share) for parts in by_gpu.values()]
+    weight = np.concatenate([sample.weight / sample.residual.size for sample in thinned])
+    middle = float(np.mean([np.median(sample.residual) for sample in thinned]))
+    features = np.concatenate([sample.features for sample in thinned])
+    features[:, recipe.columns(family)] = 0.0
+    residual = np.concatenate([sample.residual for sample in thinned])
+    # Where only the common offset is believed, the trees are not needed.
+    settings = recipe.settings if recipe.shrink else replace(recipe.settings, trees=1)
+    return boost(features, residual - middle, settings, weight), middle
+
+
+def thin(values: Array, most: int) -> Array:
+    """At most ``most`` rows, the same ones every time."""
+    if len(values) <= most:
+        return values
+    return values[np.random.default_rng(0).permutation(len(values))[:most]]
+
+
+def thin_sample(sample: Sample, most: int) -> Sample:
+    """At most ``most`` rows of a sample, in their order."""
+    chosen = thin(np.arange(sample.residual.size), most)
+    return sample.part(np.sort(chosen))
+
+
+def count_left_out(samples: Mapping[Key, Sample]) -> int:
+    """Rows of published tables that models for other GPUs are fitted without."""
+    tables = [(key[0], sample) for key, sample in samples.items() if key[2] != SWEEP]
+    return sum(
+        int(np.count_nonzero(~is_usual(family, sample.residual, sample.group)))
+        for family, sample in tables
+        if sample.residual.size
+    )
+
+
+HELD_OUT_SHARE = 5
+"""One group in five is held out to learn the interval."""
+FEW_LAYOUTS = ("sparse_attention", "sparse_module")
+"""Families with whole layouts as groups, of which tables have few."""
+KNOWN_SHARE = 0.3
+"""Of what was timed, from which on the kernel's own time is known."""
+FEWEST = 8
+"""Rows below which nothing is learned of a kernel on its GPU."""
+SHORTEST = 75e-6
+"""Where all rows of a kernel take longer, the host's having been left out, it is not known of shorter ones how wrong an
+estimate is: the interval is at least as wide as that of physics alone."""
+AT_ONCE = 2
+"""Models fitted side by side; each comes out the same whatever its neighbour is."""
+
+
+def fit_sweeps(folder: Path) -> list[tuple[Entry, Forest]]:
+    """Models of tables of `infercast measure`, to be used at once."""
+    samples = sweep_samples(folder).items()
+    return [fit_measured(key, sample) for key, sample in samples if sample.residual.size >= FEWEST]
+
+
+def fit_artifact(
+    samples: dict[Key, Sample],
+    out: Path,
+    provenance: dict[str, Any],
+    progress: Callable[[str], None] | None = None,
+    origin: Mapping[str, Any] | None = None,
+) -> list[Entry]:
+    """Fit every model and write the artefact and its manifest; returns what was fitted. ``origin``: see there.
+
+    Families that have an archive of their own are written next to it.
+    """
+    jobs: list[tuple[str, Callable[[], tuple[Entry, Forest]]]] = [
+        (" ".join(part for part in key if part), partial(fit_measured, key, sample))
+        for key, sample in sorted(samples.items(), key=lambda item: item[0])
+        if sample.residual.size >= FEWEST
+    ]
+    for (family, engine, variant), sources in sorted(pools_of(samples).items(), key=lambda item: item[0]):
+        fit = partial(fit_pooled, (family, POOLED, engine, variant), sources)
+        jobs.append((f"{family} {engine} {variant} pooled", fit))
+
+    def run(job: tuple[str, Callable[[], tuple[Entry, Forest]]]) -> tuple[Entry, Forest]:
+        name, fit = job
+        if progress is not None:
+            progress(name)
+        return fit()
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        models = list(pool.map(run, jobs))
+    for archive in sorted({FAMILIES[entry.family].archive for entry, _ in models}):
+        held = [model for model in models if FAMILIES[model[0].family].archive == archive]
+        groups = [sample.group for key, sample in samples.items() if FAMILIES[key[0]].archive == archive]
+        save_artifact(
+            path_beside(out, archive),
+            held,
+            provenance,
+            np.unique(np.concatenate(groups)),
+            inputs=KERNELS.of(archive),
+            origin=origin,
+        )
+    return [entry for entry, _ in models]
+
+
+def archives_of(out: Path, fitted: Sequence[Entry]) -> list[Path]:
+    """The files that hold these models of an artefact."""
+    return [path_beside(out, archive) for archive in sorted({FAMILIES[entry.family].archive for entry in fitted})]
+
+
+def fit_measured(key: Key, sample: Sample) -> tuple[Entry, Forest]:
+    """A GPU's own model; its interval comes from groups that a first fit did not see."""
+    settings = measured_settings(key[0], key[2], sample.residual.size)
+    # A kernel of a dozen widths, or of a few layouts of heads, has too few in one part.
+    has_few = key[0] in FEW_LAYOUTS or (key[0] == "memory_bound" and key[2] == SWEEP)
+    parts = range(HELD_OUT_SHARE) if has_few else range(1)
+    found = []
+    for part in parts:
+        held_out = sample.group // HELD_OUT_SHARE % HELD_OUT_SHARE == part
+        if 0 < np.count_nonzero(held_out) < held_out.size:
+            trial = _boost(sample.part(~held_out), settings.lighter)
+            # Where it is a small part of what was timed, the error of an estimate is unknown.
+            known = held_out & (sample.weight >= KNOWN_SHARE)
+            held_out = known if known.any() else held_out
+            found.append(sample.residual[held_out] - trial.predict(sample.features[held_out]))
+    misses = np.concatenate(found) if found else sample.residual - np.median(sample.residual)
+    forest = _boost(sample, settings)
+    entry = _entry(key, sample.residual.size, misses, offset=0.0, shrink=1.0)
+    if sample.seconds.min() > SHORTEST:
+        low, high = FAMILIES[key[0]].interval
+        entry = entry._replace(low=min(entry.low, low), high=max(entry.high, high))
+    return entry, forest
+
+
+def _boost(sample: Sample, settings: Settings) -> Forest:
+    thinned = thin_sample(sample, settings.most_rows)
+    weight = None if (thinned.weight == 1.0).all() else thinned.weight
+    return boost(thinned.features, thinned.residual, settings, weight)
+
+
+def _entry(key: Key, rows: int, misses: Array, *, offset: float, shrink: float) -> Entry:
+    """What is known of a model's errors; ``misses`` are logs of measured / predicted on held-out rows."""
+    low, high = np.quantile(misses, [0.1, 0.9])
+    return Entry(
+        *key,
+        rows=rows,
+        offset=offset,
+        shrink=shrink,
+        low=round(float(min(low, 0.0)), 5),
+        high=round(float(max(high, 0.0)), 5),
+        held_out_error=round(float(np.mean(np.abs(np.exp(-misses) - 1.0))), 5),
+    )

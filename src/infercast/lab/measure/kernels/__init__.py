@@ -1,0 +1,59 @@
+"""All kernels that can be measured, behind one door."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from infercast.lab.measure.cases import Case, Launch
+from infercast.lab.measure.kernels.attention import build_attention
+from infercast.lab.measure.kernels.elementwise import build_elementwise
+from infercast.lab.measure.kernels.gemm import build_experts, build_gemm, heater, launch_configuration, trial_details
+from infercast.lab.measure.kernels.probes import build_probe
+from infercast.lab.measure.kernels.recurrent import build_convolution, build_gating, build_scan, build_update
+from infercast.lab.measure.kernels.sparse import build_sparse
+from infercast.lab.measure.launch import POOL_SHARE, Workspace, repeat_for, time_launches, time_sustained
+from infercast.lab.measure.rows import Timing
+
+BUILDERS = {
+    "gemm": build_gemm,
+    "attention_prefill": build_attention,
+    "attention_decode": build_attention,
+    "attention_mixed": build_attention,
+    "moe": build_experts,
+    "tuning": build_experts,
+    "elementwise": build_elementwise,
+    "scan": build_scan,
+    "state_update": build_update,
+    "convolution": build_convolution,
+    "gating": build_gating,
+    "sparse": build_sparse,
+    "probe": build_probe,
+}
+
+
+class GpuBench:
+    def __init__(self, share: float = POOL_SHARE) -> None:
+        torch.manual_seed(0)
+        # For good and not by a context: what is compiled inside of one is compiled again outside.
+        torch.set_grad_enabled(False)
+        self.workspace = Workspace(share=share)
+
+    def build(self, case: Case) -> Launch:
+        return BUILDERS[case.family](case.shape, self.workspace)
+
+    def time(self, launches: Sequence[Launch], repeats: int) -> list[Timing]:
+        return time_launches(launches, self.workspace, repeats)
+
+    def time_sustained(self, launches: Sequence[Launch], repeats: int, heat_seconds: float) -> list[Timing]:
+        return time_sustained(launches, repeats, heater(self.workspace, heat_seconds))
+
+    def repeat_for(self, launch: Launch, seconds: float, each: float) -> float:
+        return repeat_for(launch, seconds, each)
+
+    def details(self, case: Case) -> dict[str, Any]:
+        if case.family == "tuning":
+            return trial_details(case.shape)
+        return launch_configuration(case.shape) if case.family == "moe" else {}

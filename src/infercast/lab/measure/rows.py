@@ -1,0 +1,357 @@
+"""Rows of a measured table: sections of the profiler's record, timed batches of cases, and the store of rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.errors import FileFormatError, InputError
+from infercast.lab.measure.cases import Case, Launch
+from infercast.lab.measure.device import Monitor
+
+# Where a sweep keeps its rows: whole batches as they come, one parquet file a family in the end.
+
+
+Row = dict[str, Any]
+PARTS = "parts"
+
+
+class Store:
+    """The folder of one GPU's rows. A batch is there wholly or not at all."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._parts = folder / PARTS
+        if not self._parts.exists() and any(folder.glob("*.parquet")):
+            raise InputError(f"{folder} holds finished tables that would be replaced; choose another --out")
+        try:
+            self._parts.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise InputError(f"cannot write to {folder}: {problem.strerror}") from None
+
+    def append(self, rows: Sequence[Row]) -> None:
+        if not rows:
+            return
+        number = max((int(path.stem) for path in self._parts.glob("*.jsonl")), default=-1) + 1
+        path = self._parts / f"{number:05d}.jsonl"
+        temporary = path.with_suffix(".part")
+        temporary.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        os.replace(temporary, path)
+
+    def rows(self) -> Iterator[Row]:
+        for path in sorted(self._parts.glob("*.jsonl")):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            yield from (_read(line, path, number) for number, line in enumerate(text.splitlines(), start=1))
+
+    def done(self) -> set[str]:
+        return {row["key"] for row in self.rows()}
+
+    def write_tables(self) -> dict[str, int]:
+        """One parquet file a family (or a row's own ``table``); returns how many rows each has."""
+        pandas = require_pandas()
+        tables: dict[str, list[Row]] = defaultdict(list)
+        for row in self.rows():
+            name: str = row["table"] if "table" in row else row["family"]
+            inner = {"key", "table"} if "table" in row else {"key", "family"}
+            tables[name].append({column: value for column, value in row.items() if column not in inner})
+        for name, rows in tables.items():
+            temporary = self.folder / f"{name}.parquet.part"
+            pandas.DataFrame(rows).to_parquet(temporary, compression="zstd", index=False)
+            os.replace(temporary, self.folder / f"{name}.parquet")
+        return {name: len(rows) for name, rows in tables.items()}
+
+
+def _read(line: str, path: Path, number: int) -> Row:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        row = None
+    if not isinstance(row, dict) or not {"key", "family"} <= set(row):
+        raise FileFormatError(path, "is not a row of a sweep; remove the file to measure its rows again", number)
+    return row
+
+
+def require_pandas() -> Any:
+    """Pandas with its parquet, or one sentence that says what is missing."""
+    try:
+        import pandas  # noqa: PLC0415 - an extra, and slow to import
+        import pyarrow  # noqa: F401, PLC0415
+    except ImportError:
+        raise InputError("writing tables needs pandas and pyarrow: pip install 'infercast[measure]'") from None
+    return pandas
+
+
+# The profiler's record cut into sections: what ran between one marker kernel and the next.
+
+
+MARKER = "spin_kernel"
+GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    name: str
+    grid: str
+    block: str
+    microseconds: float
+
+
+Sections = list[list[Kernel]]
+
+
+class LostRecordError(RuntimeError):
+    """The profiler's record is not whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    cold: Sections
+    """Its own operands not in L2; at the power limit where that is what it runs into."""
+    warm: Sections
+    burst: Sections
+    """Cold and after a pause."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the record has at least one kernel of every run."""
+        return all(kernels for sections in (self.cold, self.warm, self.burst) for kernels in sections)
+
+
+def cut(events: Iterable[dict[str, Any]]) -> Sections:
+    """Kernels between one marker and the next, in the order they ran."""
+    sections: Sections = []
+    work = (event for event in events if event.get("cat") in GPU_WORK)
+    for event in sorted(work, key=lambda event: float(event["ts"])):
+        if MARKER in event["name"]:
+            sections.append([])
+        elif sections:
+            details = event.get("args", {})
+            kernel = Kernel(event["name"], _size(details, "grid"), _size(details, "block"), float(event["dur"]))
+            sections[-1].append(kernel)
+    return sections[:-1]
+
+
+def _size(details: dict[str, Any], name: str) -> str:
+    return "x".join(map(str, details.get(name, ())))
+
+
+def split_light(sections: Sections, launches: int, repeats: int) -> list[Timing]:
+    """Three sections a run: cold, warm, and the emptying of caches for the next run."""
+    _check(sections, 3 * repeats * launches)
+    timings = []
+    for number in range(launches):
+        own = sections[3 * repeats * number : 3 * repeats * (number + 1)]
+        timings.append(Timing(own[0::3], own[1::3], own[0::3]))
+    return timings
+
+
+def split_sustained(sections: Sections, launches: int, repeats: int, bursts: int) -> list[Timing]:
+    """Rounds of two sections a launch (the run, the touching of inputs), then ``bursts`` rounds of four after a pause.
+
+    The pause is made of the same kernel as a marker, so it opens a section of its own.
+    """
+    rounds = 2 * launches * repeats
+    _check(sections, rounds + 4 * launches * bursts)
+    hot, rest = sections[:rounds], sections[rounds : rounds + 4 * launches * bursts]
+    timings = []
+    for number in range(launches):
+        own = range(4 * number, len(rest), 4 * launches)
+        burst, warm = ([rest[place + offset] for place in own] for offset in (1, 2))
+        timings.append(Timing(hot[2 * number :: 2 * launches], warm, burst))
+    return timings
+
+
+def _check(sections: Sections, expected: int) -> None:
+    """A record with a marker too few would give every later kernel the time of another."""
+    if len(sections) < expected:
+        raise LostRecordError(f"the profiler lost {expected - len(sections)} of {expected} sections of its record")
+
+
+# What a kernel's name says: which library it comes from, and the tile each of its thread blocks works on.
+
+
+LONGEST = 64
+NVJET = re.compile(r"_(\d+x\d+)_(\d+x\d+)_(\d+x\d+)_")
+"""Tile, depth and stages of the loop, cluster."""
+CUTE_TUPLE = re.compile(r"tuple<((?:\s*(?:cute::)?C<\d+>\s*,?)+)>")
+CUTE_NUMBER = re.compile(r"C<(\d+)>")
+
+
+def tile_of(name: str) -> str:
+    """The tile of a kernel, in the words of its library; empty where the name does not say."""
+    found = NVJET.search(name)
+    if found:
+        return "_".join(found.groups())
+    tuples = ("x".join(CUTE_NUMBER.findall(numbers)) for numbers in CUTE_TUPLE.findall(name))
+    return "_".join(list(dict.fromkeys(tuples))[:3])
+
+
+def short_name(name: str) -> str:
+    """Enough of a name to know the kernel again: template arguments of C++ names say little and are long."""
+    plain = name.removeprefix("void ")
+    if "device_kernel<" in plain:
+        plain = plain.partition("device_kernel<")[2]
+    for marker in ("enable_sm90_or_later<", "enable_sm80_to_sm89<"):
+        plain = plain.partition(marker)[2] or plain
+    return re.split(r"[<(]", plain, maxsplit=1)[0][:LONGEST]
+
+
+REPEATS, MORE_REPEATS = 4, 12
+ROUNDS = 3
+"""Of heavy kernels at the power limit."""
+STEADY = 0.01
+"""Standard error of the mean, over the median, above which a case is repeated more often."""
+DISTURBED = 1.5
+"""A run that takes this many times the median is left out."""
+HEAVY_FLOPS = 5e10
+"""Products of this size run into the power limit when nothing but products runs."""
+HEAT_SECONDS = 0.25
+COOL_SECONDS = 1.5
+"""How long the chip may take to get back to its full clock after heavy kernels, before anything else is measured."""
+
+
+class Bench(Protocol):
+    """Builds and times kernels."""
+
+    def build(self, case: Case) -> Launch:
+        """A kernel ready to run."""
+
+    def time(self, launches: Sequence[Launch], repeats: int) -> list[Timing]:
+        """Cold and warm."""
+
+    def time_sustained(self, launches: Sequence[Launch], repeats: int, heat_seconds: float) -> list[Timing]:
+        """Among each other at the power limit."""
+
+    def repeat_for(self, launch: Launch, seconds: float, each: float) -> float:
+        """Again and again for ``seconds``; returns how many seconds one launch took."""
+
+    def details(self, case: Case) -> dict[str, Any]:
+        """What else is known of a case's kernel."""
+
+
+@dataclass
+class Tally:
+    tried: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    """Cases that this machine cannot run, by the reason."""
+
+    def skip(self, case: Case, problem: Exception) -> None:
+        reason = reason_of(case, problem)
+        self.skipped[reason] = self.skipped.get(reason, 0) + 1
+
+
+def reason_of(case: Case, problem: Exception) -> str:
+    """Why a case cannot run, in one line."""
+    first_line = (str(problem).splitlines() or [""])[0][:120]
+    kind = "" if isinstance(problem, NotImplementedError | ImportError) else type(problem).__name__ + " "
+    return f"{case.family}: {kind}{first_line}"
+
+
+def is_heavy(case: Case) -> bool:
+    """Whether a kernel runs into the power limit: such kernels are measured apart from others."""
+    return case.flops >= HEAVY_FLOPS
+
+
+def measure_batch(cases: Sequence[Case], bench: Bench, monitor: Monitor, tally: Tally, deadline: float) -> list[Row]:
+    """Rows of those cases that this machine can run and that could be built (compiled) before the deadline."""
+    ready: list[tuple[Case, Launch]] = []
+    for case in cases:
+        if time.monotonic() > deadline:
+            break
+        tally.tried += 1
+        try:
+            launch = bench.build(case)
+            launch()
+            ready.append((case, launch))
+        except Exception as problem:  # of every kind where a package's version, the chip or its memory is not up to it
+            tally.skip(case, problem)
+    if not ready:
+        return []
+    start = time.monotonic()
+    try:
+        if is_heavy(cases[0]):
+            timings = bench.time_sustained([launch for _, launch in ready], ROUNDS, HEAT_SECONDS)
+            start += HEAT_SECONDS
+        else:
+            monitor.wait_until_cool(COOL_SECONDS)
+            start = time.monotonic()
+            timings = _time_light([launch for _, launch in ready], bench)
+    except LostRecordError as problem:
+        for case, _ in ready:
+            tally.skip(case, problem)
+        return []
+    state = monitor.since(start)
+    rows = []
+    for (case, launch), timing in zip(ready, timings, strict=True):
+        if timing.is_whole:
+            chip = {"sm_mhz": state.sm_mhz, "watts": state.watts, "capped": state.capped}
+            rows.append(_row(case, launch.engine, timing) | chip | _details(case, bench))
+        else:
+            tally.skip(case, LostRecordError("the profiler saw no kernel in one of the runs"))
+    return rows
+
+
+def _details(case: Case, bench: Bench) -> dict[str, Any]:
+    """What else is known; nothing if another version of the engine does not say."""
+    try:
+        return bench.details(case)
+    except Exception:
+        return {}
+
+
+def _time_light(launches: Sequence[Launch], bench: Bench) -> list[Timing]:
+    """A few runs of each, more of those that vary."""
+    timings = bench.time(launches, REPEATS)
+    unsteady = [number for number, timing in enumerate(timings) if _error(_totals(timing.cold)) > STEADY]
+    if unsteady:
+        again = bench.time([launches[number] for number in unsteady], MORE_REPEATS)
+        for number, timing in zip(unsteady, again, strict=True):
+            timings[number] = timing
+    return timings
+
+
+def _row(case: Case, engine: str, timing: Timing) -> Row:
+    kernels = timing.cold[-1]
+    main = max(kernels, key=lambda kernel: kernel.microseconds)
+    cold = _totals(timing.cold)
+    return {
+        "key": case.key,
+        "family": case.family,
+        "engine": engine,
+        **case.shape,
+        "latency_us": round(_typical(cold), 3),
+        "burst_us": round(_typical(_totals(timing.burst)), 3),
+        "warm_us": round(_typical(_totals(timing.warm)), 3),
+        "error": round(_error(cold), 4),
+        "repeats": len(cold),
+        "kernels": len(kernels),
+        "kernel": short_name(main.name),
+        "kernel_us": round(main.microseconds, 3),
+        "grid": main.grid,
+        "block": main.block,
+        "tile": tile_of(main.name),
+        "split_k": any("splitK" in kernel.name for kernel in kernels),
+    }
+
+
+def _totals(sections: Sections) -> npt.NDArray[np.float64]:
+    return np.array([sum(kernel.microseconds for kernel in kernels) for kernels in sections])
+
+
+def _typical(totals: npt.NDArray[np.float64]) -> float:
+    """The mean, as of a model's many layers, without runs that something disturbed."""
+    return float(np.mean(totals[totals <= DISTURBED * np.median(totals)]))
+
+
+def _error(totals: npt.NDArray[np.float64]) -> float:
+    return float(np.std(totals, ddof=1) / np.sqrt(len(totals)) / max(np.median(totals), 1e-9))

@@ -1,0 +1,345 @@
+"""The sweep itself: batches of cases, most useful first, kept as they come, until all is done or the time is up."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from infercast.errors import FileFormatError, InputError
+from infercast.lab.measure.cases import Case, anchor_cases, sweep_cases
+from infercast.lab.measure.device import Monitor, State, choose_engine, describe, gpu_name, require_gpu
+from infercast.lab.measure.isolated import FAMILIES as ISOLATED
+from infercast.lab.measure.isolated import measure_isolated
+from infercast.lab.measure.prepare import prepare
+from infercast.lab.measure.rows import (
+    COOL_SECONDS,
+    Bench,
+    Row,
+    Store,
+    Tally,
+    is_heavy,
+    measure_batch,
+    require_pandas,
+)
+
+# What a launch costs when a kernel does nothing: one replay of a graph, many kernels of a graph, launches one by one.
+#
+# A table of kernels that replays a graph of one kernel has the replay in every row; an engine's step has one replay for
+# all of its kernels. Wall time by CUDA events, because gaps between kernels are what is asked for.
+
+
+LAUNCH_TABLE = "launch"
+MANY, REPLAYS, WARM = 1000, 50, 5
+ELEMENTS = (1, 1024, 131_072)
+"""Of a copy: one thread block, one, and as many as there are multiprocessors."""
+
+
+def measure_floors(store: Store) -> int:
+    """Rows of the table ``launch`` that are not there yet; returns how many came new."""
+    done, rows = store.done(), []
+    for elements in ELEMENTS:
+        for way, each in _ways(elements):
+            key = f"{LAUNCH_TABLE} {way} {elements}"
+            if key not in done:
+                microseconds = each()
+                row: Row = {"key": key, "table": LAUNCH_TABLE, "gpu": store.folder.name, "family": LAUNCH_TABLE}
+                rows.append(row | {"way": way, "elements": elements, "latency_us": round(microseconds, 4)})
+    store.append(rows)
+    return len(rows)
+
+
+def _ways(elements: int) -> list[tuple[str, Callable[[], float]]]:
+    torch = require_gpu()
+    source = torch.ones(elements, device="cuda")
+    target = torch.empty_like(source)
+
+    def work(count: int) -> None:
+        for _ in range(count):
+            target.copy_(source)
+
+    one, many = _graph(torch, work, 1), _graph(torch, work, MANY)
+    return [
+        ("one replay, alone", lambda: _alone(torch, one.replay)),
+        ("one replay after another", lambda: _in_a_row(torch, one.replay, REPLAYS * 10)),
+        ("inside a graph", lambda: _in_a_row(torch, many.replay, REPLAYS) / MANY),
+        ("one launch after another", lambda: _in_a_row(torch, lambda: work(1), MANY)),
+    ]
+
+
+def _graph(torch: Any, work: Callable[[int], None], count: int) -> Any:
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        work(1)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work(count)
+    return graph
+
+
+def _alone(torch: Any, launch: Callable[[], None]) -> float:
+    times = sorted(_between(torch, launch, 1) for _ in range(REPLAYS + WARM))
+    return times[len(times) // 2]
+
+
+def _in_a_row(torch: Any, launch: Callable[[], None], count: int) -> float:
+    """Microseconds of each of ``count`` launches without a pause, the median of three turns."""
+    _between(torch, launch, WARM)
+    return sorted(_between(torch, launch, count) for _ in range(3))[1] / count
+
+
+def _between(torch: Any, launch: Callable[[], None], count: int) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    begin.record()
+    for _ in range(count):
+        launch()
+    end.record()
+    torch.cuda.synchronize()
+    return float(1e3 * begin.elapsed_time(end))
+
+
+# What a reader of a table must know: ``meta.toml`` next to it.
+
+
+NAME = "meta.toml"
+PROTOCOL = (
+    "kernel times by the GPU's own clock (CUPTI), mean of 4 or more runs; latency_us: operands of the kernel cold, "
+    "its input as the kernel before leaves it; kernels of 5e10 FLOP and more among others at the power limit "
+    "(burst_us: after a pause); warm_us: the same launch again at once"
+)
+
+
+class Meta:
+    """The facts of one folder: written when a sweep begins and again when it ends, however it ends."""
+
+    def __init__(self, folder: Path, facts: Mapping[str, Any], before: State) -> None:
+        earlier = read_meta(folder)
+        self._folder, self._minutes_before = folder, float(earlier.get("minutes", 0.0))
+        self._facts = {**facts, "protocol": PROTOCOL, "date": time.strftime("%Y-%m-%d"), **revision()}
+        self._facts |= {"minutes": self._minutes_before, "rows": earlier.get("rows", 0), **_state(before, "before")}
+        write_meta(folder, self._facts)
+
+    def finish(self, seconds: float, rows: int, skipped: Mapping[str, int], during: State) -> None:
+        """Add what the sweep came to; minutes are those of all sweeps into this folder."""
+        self._facts |= {"minutes": round(self._minutes_before + seconds / 60, 2), "rows": rows}
+        self._facts |= _state(during, "during")
+        self._facts["skipped"] = "; ".join(f"{count} x {reason}" for reason, count in skipped.items())
+        write_meta(self._folder, self._facts)
+
+
+def _state(state: State, when: str) -> dict[str, float]:
+    return {f"sm_mhz_{when}": state.sm_mhz, f"watts_{when}": state.watts, f"celsius_{when}": state.celsius}
+
+
+def revision() -> dict[str, str]:
+    """The commit that this package is at, where it runs from a checkout of its own."""
+    here = Path(__file__).resolve()
+    git = ["git", "-C", str(here.parent)]
+    try:
+        # An installed package may lie in an environment inside another project's checkout.
+        subprocess.run([*git, "ls-files", "--error-unmatch", here.name], capture_output=True, check=True, timeout=20)
+        describe = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        found = subprocess.run(describe, capture_output=True, text=True, check=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return {"revision": found.stdout.strip()}
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    path = folder / NAME
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as problem:
+        raise FileFormatError(path, f"cannot be read as TOML: {problem}") from None
+
+
+def check_engine(folder: Path, engine: str) -> None:
+    """Refuse to mix two engines' kernels in one table."""
+    earlier = read_meta(folder).get("kernels", engine)
+    if earlier != engine:
+        raise InputError(
+            f"{folder} holds kernels measured with --engine {earlier}; choose another --out for --engine {engine}"
+        )
+
+
+def write_meta(folder: Path, facts: Mapping[str, Any]) -> None:
+    lines = []
+    for name, value in facts.items():
+        text = json.dumps(value) if isinstance(value, str | bool | int | float) else json.dumps(str(value))
+        lines.append(f"{name} = {text}\n")
+    temporary = folder / f"{NAME}.part"
+    temporary.write_text("".join(lines), encoding="utf-8")
+    os.replace(temporary, folder / NAME)
+
+
+# Watts of a few dozen kernels, each run on and on until the board's power has settled.
+
+
+POWER_TABLE = "power"
+SECONDS = 0.7
+SETTLE_SECONDS = 0.2
+"""How long power and clock take to follow a kernel."""
+EACH = 6
+"""Kernels of a family."""
+LEAST_US = 100.0
+"""A shorter kernel is over before the CPU has launched the next one, and the GPU would be measured waiting."""
+
+
+def measure_power(cases: Sequence[Case], store: Store, bench: Bench, monitor: Monitor, deadline: float) -> int:
+    """Rows of ``power.parquet`` into the store, as many as there is time for; returns how many came new."""
+    if monitor.since(0.0) == State():
+        return 0  # the board cannot be monitored
+    done, added = store.done(), 0
+    for case, seconds in power_cases(cases, {row["key"]: row["latency_us"] for row in store.rows()}):
+        key = f"{POWER_TABLE} {case.key}"
+        if key in done:
+            continue
+        if time.monotonic() + SECONDS + COOL_SECONDS > deadline:
+            break
+        monitor.wait_until_cool(COOL_SECONDS)
+        try:
+            launch = bench.build(case)
+            start = time.monotonic()
+            each = bench.repeat_for(launch, SECONDS, seconds)
+        except Exception:
+            continue  # it ran once, but memory may be short by now; other kernels show as much
+        state = monitor.since(start + SETTLE_SECONDS)
+        row = {"key": key, "table": POWER_TABLE, "gpu": store.folder.name, "family": case.family}
+        row |= {"shape": json.dumps(case.shape, sort_keys=True)}
+        store.append([row | {"watts": state.watts, "sm_mhz": state.sm_mhz, "latency_us": round(1e6 * each, 3)}])
+        added += 1
+    return added
+
+
+def power_cases(cases: Sequence[Case], latencies: dict[str, float]) -> Iterator[tuple[Case, float]]:
+    """Of each family some measured cases from light to heavy, with their seconds."""
+    long = [(case, latencies[case.key]) for case in cases if latencies.get(case.key, 0.0) >= LEAST_US]
+    for family in dict.fromkeys(case.family for case, _ in long):
+        own = [(case, microseconds) for case, microseconds in long if case.family == family]
+        own.sort(key=lambda pair: (pair[0].flops / pair[1], pair[0].key))
+        places = np.unique(np.linspace(0, len(own) - 1, EACH).round().astype(int))
+        yield from ((own[place][0], 1e-6 * own[place][1]) for place in places)
+
+
+BATCH = 150
+Progress = Callable[[int, int, float], None]
+"""Told how many cases are done, of how many, and after how many seconds."""
+
+
+@dataclass
+class Sweep:
+    gpu: str
+    folder: Path
+    engine: str
+    """Library of the preferred kernels."""
+    rows: int = 0
+    left: int = 0
+    tally: Tally = field(default_factory=Tally)
+    seconds: float = 0.0
+    tables: dict[str, int] = field(default_factory=dict)
+    """Rows by table, of earlier times too."""
+
+
+def run_sweep(
+    out: Path,
+    *,
+    minutes: float,
+    families: Sequence[str] | None = None,
+    engine: str | None = None,
+    progress: Progress | None = None,
+    anchors: int = 0,
+) -> Sweep:
+    """Measure until all is done or the time is up; takes up where an earlier sweep into ``out`` ended.
+
+    ``anchors``: no sweep, but this many of the most informative shapes of each kernel.
+    """
+    cases = [case for case in anchor_cases(anchors) if not families or case.family in families]
+    cases = cases if anchors else sweep_cases(families)
+    require_gpu()
+    require_pandas()
+    chosen = choose_engine(engine)
+    result = Sweep(gpu_name(), out / gpu_name(), chosen)
+    store = Store(result.folder)
+    check_engine(store.folder, chosen)
+    done = store.done()
+    waiting = [case for case in cases if case.key not in done]
+    begin = time.monotonic()
+    deadline = begin + 60 * minutes
+    monitor = Monitor()
+    try:
+        if not anchors:
+            prepare(waiting, chosen, deadline)
+        meta = Meta(store.folder, {"gpu": result.gpu, **describe(), "kernels": chosen}, monitor.since(0.0))
+        shared = [case for case in waiting if case.family not in ISOLATED]
+        apart = [case for case in waiting if case.family in ISOLATED]
+        try:
+            result.left = len(waiting)
+            if apart:
+                result.rows += measure_isolated(apart, store, result.tally, chosen, deadline)
+                result.left = len(waiting) - result.tally.tried
+            if shared:
+                _measure_here(shared, () if anchors else cases, store, monitor, result, deadline, progress)
+        finally:
+            result.seconds = time.monotonic() - begin
+            meta.finish(result.seconds, len(done) + result.rows, result.tally.skipped, monitor.since(begin))
+    finally:
+        monitor.stop()
+    result.tables = store.write_tables()
+    return result
+
+
+def open_bench() -> Bench:
+    from infercast.lab.measure.kernels import GpuBench  # noqa: PLC0415 - needs PyTorch
+
+    return GpuBench()
+
+
+def _measure_here(
+    waiting: Sequence[Case],
+    cases: Sequence[Case],
+    store: Store,
+    monitor: Monitor,
+    result: Sweep,
+    deadline: float,
+    progress: Progress | None,
+) -> None:
+    """What breaks no process: kernels, launches that do nothing where probes are asked for, power."""
+    bench = open_bench()
+    if any(case.family == "probe" for case in waiting):
+        measure_floors(store)
+    begin, before = time.monotonic(), result.tally.tried
+    for batch in batches(waiting):
+        now = time.monotonic()
+        if now > deadline:
+            break
+        if progress is not None:
+            progress(result.tally.tried - before, len(waiting), now - begin)
+        rows = measure_batch(batch, bench, monitor, result.tally, deadline)
+        store.append([{"gpu": result.gpu, **row} for row in rows])
+        result.rows += len(rows)
+        result.left = before + len(waiting) - result.tally.tried
+    measure_power([case for case in cases if case.family not in (*ISOLATED, "probe")], store, bench, monitor, deadline)
+
+
+def batches(cases: Sequence[Case]) -> Iterator[list[Case]]:
+    """Cases in their order, light and heavy ones never in one batch: a hot chip runs light kernels slower."""
+    waiting: dict[bool, list[Case]] = {False: [], True: []}
+    for case in cases:
+        heavy = is_heavy(case)
+        waiting[heavy].append(case)
+        if len(waiting[heavy]) == BATCH:
+            yield waiting[heavy]
+            waiting[heavy] = []
+    yield from (rest for rest in waiting.values() if rest)

@@ -1,0 +1,618 @@
+"""Forecasts compared with measured runs: same requests and settings; errors by metric, load and limiting part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import partial
+from math import exp, inf, log
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.engines.base import Deployment, engine_of
+from infercast.engines.settings import Settings
+from infercast.engines.timer import KernelTimer
+from infercast.forecast.deploy import ModelOptions, deploy, load_model
+from infercast.forecast.energy import Energy, energy_of_pools
+from infercast.forecast.intervals import half_widths, slowed
+from infercast.forecast.slo import FRACTIONS, NAMES
+from infercast.forecast.uncertainty import EIGHTY, chance_in, is_at_once, slower_by, smoothed_of, uncertainty_of
+from infercast.hardware import gpu_from_driver_name
+from infercast.lab.validate.measured import WARM_UP, MeasuredFile, MeasuredRun
+from infercast.models.feed_forward import ExpertFeedForward
+from infercast.models.mixers import CompressedAttention, Mixer, SparseLatentAttention
+from infercast.models.spec import ModelConfig
+from infercast.serve import Record, Replica, simulate
+
+# Engines that were measured with dummy weights: what an untrained router does to experts, and an untrained indexer.
+#
+# vLLM's dummy weights are about 1e-3 in size, so all scores of a router are equal but for tiny differences. Routers
+# that rank scores in single precision still separate experts, and tokens spread evenly. Those that choose from groups
+# rank softmax scores in bf16, where nearly all are equal: ties go to the same few experts for every token (12 of 64 in
+# DeepSeek-V2-Lite, twice its topk). With a correction bias, the dummy bias alone decides: the same topk experts for
+# all. SGLang ranks the scores of groups in single precision, too. Scores of an indexer are as equal, and what searches
+# for the best of them counts them one after the other.
+
+
+def with_dummy_weights(model: ModelConfig, *, ties_groups: bool = True) -> ModelConfig:
+    """The model as an engine with untrained weights runs it; ``ties_groups`` as `Engine` has it."""
+    stacks = (replace(stack, mixer=_searching(stack.mixer)) for stack in model.stacks)
+    return replace(model, stacks=tuple(stacks)).with_experts(partial(_tied, ties_groups=ties_groups))
+
+
+def _searching(mixer: Mixer) -> Mixer:
+    if not isinstance(mixer, SparseLatentAttention | CompressedAttention) or mixer.indexer is None:
+        return mixer
+    return replace(mixer, indexer=replace(mixer.indexer, tied=True))
+
+
+def _tied(spec: ExpertFeedForward, *, ties_groups: bool) -> ExpertFeedForward:
+    if not ((spec.grouped_choice and ties_groups) or spec.router_bias):
+        return spec
+    return replace(spec, reached=min(spec.experts, spec.topk * (1 if spec.router_bias else 2)))
+
+
+# Which part of a forecast is off: runs in which one of host, kernels and queue decides.
+#
+# A request alone on an idle engine shows the host: with a short prompt the GPU waits for launches. A static batch,
+# where no request waits for another's arrival, is a replay of known steps: how long all its prompts take, and how long
+# one step of decoding takes. What is left to go wrong under load is the queue.
+
+
+LEAST_PROMPTS = 1024
+"""With fewer prompt tokens in all, launching them takes longer than computing them on any GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    measured: float
+    predicted: float
+    half_width: float | None = None
+    """Half the width of the prediction's 80 % interval, as a logarithm, where there is one ..."""
+    middle: float = 0.0
+    """... and how far its middle is above the prediction: the interval that `simulate` shows of the same run."""
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        if self.half_width is None:
+            return None
+        low, high = self.middle - self.half_width, self.middle + self.half_width
+        return self.predicted * exp(min(low, 0.0)), self.predicted * exp(max(high, 0.0))
+
+    @property
+    def is_inside(self) -> bool | None:
+        ends = self.interval
+        return None if ends is None else ends[0] <= self.measured <= ends[1]
+
+    @property
+    def width(self) -> float | None:
+        """Half the width of the interval, as a fraction of the prediction."""
+        ends = self.interval
+        return None if ends is None else (ends[1] - ends[0]) / 2 / self.predicted
+
+    @property
+    def error(self) -> float:
+        """How far the prediction is above the measured value, as a fraction of it."""
+        return (self.predicted - self.measured) / self.measured
+
+    @property
+    def ape(self) -> float:
+        """Absolute percentage error, as a fraction of the measured value."""
+        return abs(self.predicted - self.measured) / self.measured
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Parts of a run that can be separated; seconds."""
+
+    is_static: bool
+    num_input: int
+    idle_ttft: Comparison | None = None
+    prompts: Comparison | None = None
+    """A static batch: from the first request sent to the last first token."""
+    decode_step: Comparison | None = None
+    """A static batch: the median time between two tokens."""
+
+
+def parts_of(run: MeasuredRun, record: Record) -> Parts:
+    arrivals = np.array([request.arrival for request in run.workload.requests])
+    num_input = sum(request.num_input for request in run.workload.requests)
+    if not is_at_once(run.workload):
+        return Parts(is_static=False, num_input=num_input)
+    measured = float((arrivals + run.ttft).max() - arrivals.min())
+    predicted = float(record.first_token.max() - record.sent_at.min())
+    gaps, counts = record.gaps
+    step = None
+    if run.token_gap is not None and gaps.size:
+        step = Comparison(run.token_gap, float(np.median(np.repeat(gaps, counts))))
+    return Parts(
+        is_static=True,
+        num_input=num_input,
+        idle_ttft=Comparison(float(run.ttft[0]), float(record.ttft[0])) if arrivals.size == 1 else None,
+        prompts=Comparison(measured, predicted) if num_input >= LEAST_PROMPTS else None,
+        decode_step=step,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FileParts:
+    """The parts of one file: median signed errors as fractions, None if no run shows it."""
+
+    file: str
+    idle_ttft: float | None
+    """Of its shortest prompt: the host."""
+    decode_step: float | None
+    """Kernels of decoding, or the host of a small model."""
+    prompts: float | None
+    """Kernels of prompts, or launching them."""
+    loaded_ttft: float | None
+    """Of runs with arrivals over time: all of the above, and the queue."""
+
+
+# Request by request: how far each one is off, and whether they come out in the right order.
+
+
+FEWEST_RANKED = 5
+"""An order of fewer requests says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """Absolute errors of single requests as fractions of what was measured."""
+
+    ttft_median: float
+    ttft_p90: float
+    tpot_median: float | None
+    """None where no request has a second token."""
+    tpot_p90: float | None
+    start_order: float | None
+    """Spearman's rank correlation of the moments of first tokens; None for a handful of requests."""
+    ttft_order: float | None
+    """The same of the times to first token: which requests wait long."""
+
+
+def scatter_of(run: MeasuredRun, record: Record) -> Scatter:
+    """Both sides are in order of arrival, so requests face each other."""
+    ttft = np.abs(record.ttft / run.ttft - 1)
+    tpot = np.abs(record.tpot / run.tpot - 1) if run.tpot.size else None
+    first_measured = run.ttft + np.array([request.arrival for request in run.workload.requests])
+    return Scatter(
+        ttft_median=float(np.median(ttft)),
+        ttft_p90=float(np.quantile(ttft, 0.9)),
+        tpot_median=None if tpot is None else float(np.median(tpot)),
+        tpot_p90=None if tpot is None else float(np.quantile(tpot, 0.9)),
+        start_order=rank_correlation(first_measured, record.first_token),
+        ttft_order=rank_correlation(run.ttft, record.ttft),
+    )
+
+
+def rank_correlation(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> float | None:
+    """Spearman's; equal values share their mean rank. None for too few, or where one side is all the same."""
+    if first.size < FEWEST_RANKED:
+        return None
+    ranks = [_ranks(values) for values in (first, second)]
+    spread = [float(np.std(each)) for each in ranks]
+    if 0.0 in spread:
+        return None
+    return float(np.mean((ranks[0] - ranks[0].mean()) * (ranks[1] - ranks[1].mean())) / (spread[0] * spread[1]))
+
+
+def _ranks(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray((last - (counts - 1) / 2)[inverse])
+
+
+# A run summed up, simulated and measured by the same definitions.
+
+
+TTFT_FRACTIONS, TPOT_FRACTIONS = (0.5, 0.95, 0.99), (0.5, 0.95)
+IN_RESULTS = (
+    *(1 + FRACTIONS.index(each) for each in TTFT_FRACTIONS),
+    *(len(NAMES) + 1 + FRACTIONS.index(each) for each in TPOT_FRACTIONS),
+    -1,
+)
+"""Where a run's summary stands among all results that have intervals (`forecast.intervals.results`)."""
+
+
+def quantile(values: npt.NDArray[Any], fraction: float) -> float:
+    """The value at that rank without interpolation, as the measured summaries have it."""
+    ranked = np.sort(values)
+    return float(ranked[min(ranked.size - 1, int(ranked.size * fraction))])
+
+
+def summary_of(record: Record) -> npt.NDArray[Any]:
+    """TTFT p50, p95 and p99, TPOT p50 and p95, and output tokens a second.
+
+    TPOT is not a number where no request has a second token.
+    """
+    duration = float(record.last_token.max() - record.sent_at.min())
+    return _summary(record.ttft, record.tpot, record.num_output.sum() / duration)
+
+
+def measured_summary(run: MeasuredRun) -> npt.NDArray[Any]:
+    return _summary(run.ttft, run.tpot, run.output_tokens_per_second)
+
+
+def _summary(ttft: npt.NDArray[Any], tpot: npt.NDArray[Any], rate: float) -> npt.NDArray[Any]:
+    first = [quantile(ttft, fraction) for fraction in TTFT_FRACTIONS]
+    later = [quantile(tpot, fraction) if tpot.size else np.nan for fraction in TPOT_FRACTIONS]
+    return np.array([*first, *later, rate])
+
+
+# Joules of a measured run held against those of its forecast.
+
+
+LEAST_SECONDS = 1.0
+"""Shorter runs show little: the counter moves ten times a second."""
+BEFORE_SECONDS = 0.05
+"""The counter is read this long before the clock of a run starts."""
+
+
+def energy_of_record(deployment: Deployment, timer: KernelTimer, run: MeasuredRun, record: Record) -> Energy | None:
+    duration = float(np.nanmax(record.last_token) - np.nanmin(record.sent_at))
+    return energy_of_pools([(deployment, timer, [record])], run.workload, record, duration)
+
+
+def compare_joules(run: MeasuredRun, energy: Energy | None) -> Comparison | None:
+    """Joules of an output token; None where the file has none, or the run was too short for the counter."""
+    if energy is None or run.joules is None or not run.mean_watts or run.joules / run.mean_watts < LEAST_SECONDS:
+        return None
+    tokens = sum(request.num_output for request in run.workload.requests)
+    before = (BEFORE_SECONDS + run.workload.requests[0].arrival) * energy.idle_watts
+    predicted = (energy.joules + before) / tokens
+    return Comparison(run.joules / tokens, predicted, log((energy.high + before) / tokens / predicted))
+
+
+# Errors by how much was asked of an engine, and what of them is the machine's.
+#
+# A busy engine waits for the thread that plans and launches its steps, and machines of one kind differ in how fast that
+# thread is. So the speed that the lightest load of a file shows is also tried on its other loads: what is left then is
+# not the machine's.
+
+
+CLASSES = ((8.0, "up to 8/s"), (16.0, "9 to 16/s"), (30.0, "17 to 30/s"), (inf, "above 30/s"))
+"""Arrivals a second up to which a run belongs to a class."""
+STATIC, PREFIX = "static", "prefix"
+"""Batches that were sent at once, as fast as their client could, are no load over time; runs with prompts that share
+prefixes are a class of their own, whatever their rate."""
+FACTORS: tuple[float, ...] = tuple(np.geomspace(0.6, 1.8, 12).tolist())
+"""How many times longer than on the bundled host everything may take on a machine; ours differ by less."""
+TTFT_P50, TPOT_P50 = 0, 3
+
+
+class Errors(NamedTuple):
+    """Of one quantity over some runs, as fractions of what was measured."""
+
+    median: float
+    mean: float
+    p90: float
+    bias: float
+    """The median with its sign: below 0, forecasts are too fast."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnOwnHost:
+    """A run where the host's speed is known from another run of its file."""
+
+    ttft_p50: Comparison
+    tpot_p50: Comparison
+
+
+@dataclass(frozen=True, slots=True)
+class LoadErrors:
+    """A class of load."""
+
+    name: str
+    num_runs: int
+    ttft_p50: Errors | None
+    tpot_p50: Errors | None
+    num_known: int
+    """Runs of files with a lighter load to take the host's speed from ..."""
+    ttft_p50_known: Errors | None
+    """... and their errors with that speed."""
+    tpot_p50_known: Errors | None
+
+
+def load_class(run: MeasuredRun) -> str | None:
+    """The class of a run with arrivals over time."""
+    if run.kind == STATIC or is_at_once(run.workload):
+        return None
+    if run.kind == PREFIX:
+        return PREFIX
+    return next(name for most, name in CLASSES if run.rate <= most)
+
+
+def errors_of(pairs: Iterable[Comparison | None]) -> Errors | None:
+    errors = np.array([pair.error for pair in pairs if pair is not None])
+    if not errors.size:
+        return None
+    sizes = np.abs(errors)
+    return Errors(*map(float, (np.median(sizes), sizes.mean(), np.quantile(sizes, 0.9), np.median(errors))))
+
+
+def on_own_host(runs: Sequence[tuple[Replica, MeasuredRun]]) -> list[OnOwnHost | None]:
+    """Runs of one file with arrivals over time, each with its engine as it was before it, at the speed of the lightest.
+
+    The lightest itself, and a file with a single load, show nothing.
+    """
+    if len(runs) < 2:
+        return [None] * len(runs)
+    lightest = min(range(len(runs)), key=lambda index: (runs[index][1].kind == PREFIX, runs[index][1].rate))
+    factor = _host_factor(*runs[lightest])
+    return [None if index == lightest else _compare_at_load(factor, *each) for index, each in enumerate(runs)]
+
+
+def _host_factor(replica: Replica, run: MeasuredRun) -> float:
+    """How many times longer the host takes for the medians of a run to come out as they were measured."""
+
+    def distance(factor: float) -> float:
+        pair = _compare_at_load(factor, replica, run)
+        return abs(float(np.log1p(pair.ttft_p50.error))) + abs(float(np.log1p(pair.tpot_p50.error)))
+
+    return min(FACTORS, key=distance)
+
+
+def _compare_at_load(factor: float, replica: Replica, run: MeasuredRun) -> OnOwnHost:
+    measured, predicted = measured_summary(run), summary_of(simulate(slowed(replica, host=factor), run.workload))
+    return OnOwnHost(*(Comparison(float(measured[at]), float(predicted[at])) for at in (TTFT_P50, TPOT_P50)))
+
+
+SET_BELOW = 0.8
+"""An engine with fewer KV blocks than this share of what fits had their number set, though its file may not say so."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunComparison:
+    """One run; times in seconds."""
+
+    file: str
+    kind: str
+    label: str
+    ttft_p50: Comparison
+    ttft_p99: Comparison
+    tpot_p50: Comparison | None
+    output_tokens_per_second: Comparison
+    ttft_p95: Comparison | None = None
+    tpot_p95: Comparison | None = None
+    slower: float = 0.0
+    """How much slower than forecast the middle of what such a run shows is (`slower_by`)."""
+    scatter: Scatter | None = None
+    """Request by request."""
+    parts: Parts | None = None
+    """Parts of the run that can be separated."""
+    cached_tokens: Comparison | None = None
+    """Prompt tokens that were found in a cache, where the file has them ..."""
+    loaded_tokens: Comparison | None = None
+    """... and those of them that came from the host's memory, where there is such a tier."""
+    joules_per_output_token: Comparison | None = None
+    """Of the GPU's board, where the file has them."""
+    load: str | None = None
+    """The class of load, where requests arrive over time ..."""
+    own_host: OnOwnHost | None = None
+    """... and the same run at the host's speed that the lightest load of its file shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    runs: tuple[RunComparison, ...]
+    kv_blocks: tuple[tuple[str, Comparison | None], ...]
+    """Of each file; None where the number was set and is no forecast."""
+    num_stalled: int
+
+    def median_ape(self, quantity: str, kind: str | None = None) -> float | None:
+        """Median error of one quantity over the runs, or over those of one kind."""
+        return _median("ape", (getattr(run, quantity) for run in self.runs if kind in (None, run.kind)))
+
+    def coverage(self, *quantities: str, kind: str | None = None, file: str | None = None) -> float | None:
+        """Fraction of the measured values in the 80 % intervals that `simulate` shows of the same runs."""
+        return self._mean_of("is_inside", quantities, kind, file)
+
+    def width(self, *quantities: str, kind: str | None = None, file: str | None = None) -> float | None:
+        """The mean half width of these intervals, as a fraction of the forecast: the narrower, the sharper."""
+        return self._mean_of("width", quantities, kind, file)
+
+    def _mean_of(self, name: str, quantities: Iterable[str], kind: str | None, file: str | None) -> float | None:
+        """Over some runs only if a kind or file is given."""
+        chosen = [run for run in self.runs if kind in (None, run.kind) and file in (None, run.file)]
+        pairs = (getattr(run, quantity) for run in chosen for quantity in quantities)
+        values = [value for pair in pairs if pair is not None and (value := getattr(pair, name)) is not None]
+        return float(np.mean(values)) if values else None
+
+    def median_loaded(self, quantity: str) -> float | None:
+        """Median error of one quantity over the runs with arrivals over time."""
+        loaded = (run for run in self.runs if run.parts is not None and not run.parts.is_static)
+        return _median("ape", (getattr(run, quantity) for run in loaded))
+
+    def by_load(self) -> tuple[LoadErrors, ...]:
+        """Errors under load, from light to heavy, and of shared prefixes."""
+        classes = [*(name for _, name in CLASSES), PREFIX]
+        return tuple(_load_errors(name, [run for run in self.runs if run.load == name]) for name in classes)
+
+    def median_part(self, part: str) -> float | None:
+        """Median error of one part over the runs that show it."""
+        return _median("ape", (getattr(run.parts, part) for run in self.runs if run.parts is not None))
+
+    def file_parts(self) -> tuple[FileParts, ...]:
+        """Where the errors of each file come from."""
+        return tuple(_file_parts(name, [run for run in self.runs if run.file == name]) for name, _ in self.kv_blocks)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(run.kind for run in self.runs))
+
+
+def _load_errors(name: str, runs: list[RunComparison]) -> LoadErrors:
+    known = [run.own_host for run in runs if run.own_host is not None]
+    return LoadErrors(
+        name=name,
+        num_runs=len(runs),
+        ttft_p50=errors_of(run.ttft_p50 for run in runs),
+        tpot_p50=errors_of(run.tpot_p50 for run in runs),
+        num_known=len(known),
+        ttft_p50_known=errors_of(each.ttft_p50 for each in known),
+        tpot_p50_known=errors_of(each.tpot_p50 for each in known),
+    )
+
+
+def _file_parts(name: str, runs: list[RunComparison]) -> FileParts:
+    parts = [(run, run.parts) for run in runs if run.parts is not None]
+    idle = [(each.num_input, each.idle_ttft) for _, each in parts if each.idle_ttft is not None]
+    shortest = min((tokens for tokens, _ in idle), default=0)
+    return FileParts(
+        file=name,
+        idle_ttft=_median("error", (pair for tokens, pair in idle if tokens == shortest)),
+        decode_step=_median("error", (each.decode_step for _, each in parts)),
+        prompts=_median("error", (each.prompts for _, each in parts)),
+        loaded_ttft=_median("error", (run.ttft_p50 for run, each in parts if not each.is_static)),
+    )
+
+
+def _median(error: str, pairs: Iterable[Comparison | None]) -> float | None:
+    errors = [getattr(pair, error) for pair in pairs if pair is not None]
+    return float(np.median(errors)) if errors else None
+
+
+def validate(
+    files: Iterable[MeasuredFile],
+    *,
+    model_config: Path | None = None,
+    gpu: str | None = None,
+    predictor: str = "learned",
+    host: Path | None = None,
+    warmed_up: bool = False,
+    real_weights: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> Validation:
+    """Re-run every measured run; ``model_config`` is a folder of ``<name>.json``, bundled models serve otherwise.
+
+    The runs of a file follow each other on one engine, which starts cold unless it was ``warmed_up`` before,
+    and had dummy weights unless they were ``real_weights``.
+    """
+    runs: list[RunComparison] = []
+    kv_blocks: list[tuple[str, Comparison | None]] = []
+    num_stalled = 0
+    for measured in files:
+        deployment, is_set = _started(measured, model_config, gpu, predictor, host, real_weights=real_weights)
+        blocks = None if is_set else Comparison(measured.setup.num_gpu_blocks, deployment.memory.num_blocks)
+        kv_blocks.append((measured.path.name, blocks))
+        num_stalled += measured.num_stalled
+        replica = deployment.replica(warmed_up=warmed_up)
+        loaded: list[tuple[Replica, MeasuredRun]] = []
+        first = len(runs)
+        for run in measured.runs:
+            if progress is not None:
+                progress(f"{measured.path.name}: {run.label}")
+            before = replace(replica, first_uses=deepcopy(replica.first_uses))
+            record = simulate(replica, run.workload)
+            if run.kind == WARM_UP:
+                continue
+            widths = _half_widths(before, deployment, run, record)
+            joules = _joules(deployment, replica, run, record)
+            slower = slower_by([deployment], run.workload)
+            runs.append(_compare(measured.path.name, run, record, widths, slower, joules))
+            if runs[-1].load is not None:
+                loaded.append((before, run))
+        own_hosts = iter(on_own_host(loaded))
+        runs[first:] = [run if run.load is None else replace(run, own_host=next(own_hosts)) for run in runs[first:]]
+    return Validation(tuple(runs), tuple(kv_blocks), num_stalled)
+
+
+def _joules(deployment: Deployment, replica: Replica, run: MeasuredRun, record: Record) -> Comparison | None:
+    """Joules of an output token, if the file has them."""
+    if run.joules is None or not isinstance(replica.timer, KernelTimer):
+        return None
+    return compare_joules(run, energy_of_record(deployment, replica.timer, run, record))
+
+
+def deployment_of(
+    measured: MeasuredFile,
+    model_config: Path | None,
+    gpu: str | None,
+    predictor: str = "learned",
+    *,
+    real_weights: bool = False,
+) -> Deployment:
+    return _started(measured, model_config, gpu, predictor, None, real_weights=real_weights)[0]
+
+
+def _started(
+    measured: MeasuredFile,
+    model_config: Path | None,
+    gpu: str | None,
+    predictor: str,
+    host: Path | None,
+    *,
+    real_weights: bool,
+) -> tuple[Deployment, bool]:
+    source: str | Path = measured.model
+    if model_config is not None and (model_config / f"{measured.model}.json").is_file():
+        source = model_config / f"{measured.model}.json"
+    setup = measured.setup
+    engine = engine_of(setup.settings)
+    model = load_model(source, engine=engine, **cast("ModelOptions", setup.model))
+
+    def start(settings: Settings) -> Deployment:
+        return deploy(
+            model if real_weights else with_dummy_weights(model, ties_groups=engine.ties_groups),
+            gpu or gpu_from_driver_name(measured.gpu),
+            settings,
+            tensor_parallel_size=setup.tensor_parallel_size,
+            api_server=False,  # measured from a program that holds the engine
+            predictor=predictor,
+            host=host,
+        )
+
+    deployment = start(setup.settings)
+    if setup.num_gpu_blocks < SET_BELOW * deployment.memory.num_blocks:
+        return start(setup.with_those_blocks), True
+    return deployment, setup.blocks_were_set
+
+
+def _half_widths(replica: Replica, deployment: Deployment, run: MeasuredRun, record: Record) -> list[float]:
+    """How far each of these may be off; the engine is as it was before the run."""
+    uncertainty = uncertainty_of(deployment, record)
+    widths = half_widths(
+        replica, uncertainty, lambda engine: smoothed_of(simulate(engine, run.workload)), chance_in(record)
+    )
+    return [float(widths.together[each]) for each in IN_RESULTS]
+
+
+def _compare(
+    file: str, run: MeasuredRun, record: Record, widths: list[float], slower: float, joules: Comparison | None
+) -> RunComparison:
+    both = zip(measured_summary(run).tolist(), summary_of(record).tolist(), widths, strict=True)
+    pairs = [Comparison(*each, middle=each[2] * slower / EIGHTY) for each in both]
+    pairs[-1] = replace(pairs[-1], middle=-pairs[-1].middle)  # what is slower has a lower rate
+    names = ("ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "output_tokens_per_second")
+    latencies: dict[str, Any] = dict(zip(names, pairs, strict=True))
+    if not record.tpot.size:
+        latencies |= {"tpot_p50": None, "tpot_p95": None}
+    cached_tokens, loaded_tokens = _hits(run, record)
+    return RunComparison(
+        file=file,
+        kind=run.kind,
+        label=run.label,
+        **latencies,
+        slower=slower,
+        scatter=scatter_of(run, record),
+        parts=parts_of(run, record),
+        cached_tokens=cached_tokens,
+        loaded_tokens=loaded_tokens,
+        joules_per_output_token=joules,
+        load=load_class(run),
+    )
+
+
+def _hits(run: MeasuredRun, record: Record) -> tuple[Comparison | None, Comparison | None]:
+    """Tokens from either tier and from the second one, where anything was found."""
+    if run.hits is None or not run.hits.cached:
+        return None, None
+    cached = Comparison(run.hits.cached, float(record.num_cached.sum()))
+    if record.tier is None or not run.hits.loaded:
+        return cached, None
+    return cached, Comparison(run.hits.loaded, float(record.tier.num_loaded.sum()))

@@ -1,0 +1,224 @@
+"""Predicted kernels held against an engine's profile, family by family."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from infercast.bundled import read_data
+from infercast.engines.base import Deployment, Engine
+from infercast.engines.settings import ProfiledStep
+from infercast.errors import FileFormatError
+from infercast.forecast.explain.kernels import estimate_shape
+from infercast.lab.validate.compare import Comparison, deployment_of
+from infercast.lab.validate.measured import MeasuredFile, load_document
+from infercast.serve.step import DraftShape, StepShape
+
+# To which family a kernel of an engine's profile belongs, by its name.
+
+
+OTHER = "other"
+GEMM = "gemm"
+_COMPILED = [
+    (family, re.compile("|".join(patterns), re.IGNORECASE))
+    for family, patterns in read_data("lab/profiles.toml")["families"]
+]
+
+
+def family_of_kernel(name: str, *, has_experts: bool) -> str:
+    """The family of a kernel; ``has_experts`` says whether hand-written activations belong to experts."""
+    if has_experts and "act_and_mul_kernel" in name:
+        return "moe"
+    return next((family for family, pattern in _COMPILED if pattern.search(name)), OTHER)
+
+
+# Profiled steps of an engine: which kernels ran, how long, and what each step held.
+
+
+CONTEXT = re.compile(r"ctx~(\d+)")
+PROMPT = re.compile(r"\d+x(\d+)")
+CHOOSES = "ArgMaxOps"
+"""In the name of the kernel that picks the likeliest token of each row."""
+HOST_SIDE = "user_annotation"
+LM_HEAD = "lm_head"
+FIRST_PIECE = 8
+"""Tokens of the prompt that the step before left unfinished: each step of a full queue leaves a few more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Some steps in a row, and all kernels they ran."""
+
+    tag: str
+    steps: tuple[tuple[ProfiledStep, float], ...]
+    family_us: dict[str, float]
+    busy_us: float
+
+    def batch_of(self, step: ProfiledStep) -> tuple[list[int], list[int]]:
+        """(new tokens, tokens in all) of each sequence of a step.
+
+        A file does not say how long sequences are, but its tag does: ``ctx~1100`` for decoding, ``8x2048`` for prompts.
+        Prompts come from a full queue: the first piece ends one, whole ones follow, the last piece begins one.
+        """
+        context, length = CONTEXT.search(self.tag), PROMPT.search(self.tag)
+        prompt = int(length.group(1)) if length else max(1, step.prompt_tokens // max(step.prompts, 1))
+        decoding = int(context.group(1)) if context else prompt + 1
+        each = max(1, step.decode_tokens // max(step.decodes, 1))
+        queries, keys = [each] * step.decodes, [decoding + each - 1] * step.decodes
+        left = step.prompt_tokens
+        for number in range(step.prompts):
+            first = number == 0 and step.prompts > 1 and step.prompt_tokens % prompt
+            # No piece is longer than a prompt, so the first one may have to be more than a few tokens.
+            least = max(FIRST_PIECE, step.prompt_tokens - (step.prompts - 1) * prompt)
+            piece = min(left, least if first else prompt)
+            if number == step.prompts - 1:
+                piece = left
+            if piece > 0:
+                queries.append(piece)
+                keys.append(prompt if first else piece)
+            left -= piece
+        return queries, keys
+
+
+def read_profiles(path: Path, document: Mapping[str, Any], engine: Engine, *, has_experts: bool) -> Iterator[Profile]:
+    """All profiles of a measured file; the engine knows how it names its steps."""
+    for position, profile in enumerate(document.get("profiles", ())):
+        where = f"profiles[{position}]"
+        try:
+            steps = _steps(profile, engine)
+            yield Profile(
+                tag=str(profile["tag"]),
+                steps=steps,
+                family_us=_families(profile["kernels"], sum(count for _, count in steps), has_experts),
+                busy_us=float(profile["busy_us"]),
+            )
+        except (KeyError, TypeError, ValueError) as problem:
+            raise FileFormatError(path, f"{where} cannot be read: {type(problem).__name__} {problem}") from None
+
+
+def _steps(profile: Mapping[str, Any], engine: Engine) -> tuple[tuple[ProfiledStep, float], ...]:
+    """Kinds of steps and how often each ran; a long list is cut off in the file, its total is not."""
+    listed = profile["annots"]
+    found = [engine.profiled_step(name) for name, category, _ in listed if category == HOST_SIDE]
+    kinds = Counter(step for step in found if step is not None)
+    if not kinds:
+        raise ValueError("no step is named in it")
+    total = sum(kinds.values())
+    if len(listed) < profile["n_annot"]:
+        if len(listed) == total:
+            total = profile["n_annot"] // 2  # host and GPU each say every step once
+        else:  # other things are named besides steps, each of which chooses tokens once
+            total = max((kernel["n"] for kernel in profile["kernels"] if CHOOSES in kernel["name"]), default=total)
+    return tuple((kind, count * total / sum(kinds.values())) for kind, count in sorted(kinds.items(), key=str))
+
+
+def _families(kernels: Any, steps: float, has_experts: bool) -> dict[str, float]:
+    """Microseconds of each family. The head is the longest product that runs once a step."""
+    microseconds: dict[str, float] = defaultdict(float)
+    once: list[tuple[float, int, float]] = []
+    for kernel in kernels:
+        family = family_of_kernel(kernel["name"], has_experts=has_experts)
+        if family == GEMM and kernel["n"] <= steps * 1.01 and "splitK" not in kernel["name"]:
+            once.append((kernel["mean_us"], kernel["n"], kernel["sum_us"]))
+        else:
+            microseconds[family] += kernel["sum_us"]
+    heads = 0.0
+    for _, count, total in sorted(once, reverse=True):
+        family = LM_HEAD if heads + count <= steps * 1.01 else GEMM
+        heads += count if family == LM_HEAD else 0
+        microseconds[family] += total
+    return dict(microseconds)
+
+
+LEAST_SHARE = 0.01
+"""Families that take less of a profile's time are shown but not scored."""
+_FAMILY_OF_KERNEL = {"embedding": "norm", "expert_sum": "norm", "draft_embedding": "norm", "draft_lm_head": "gemm"}
+"""The engine's compiler fuses the first ones into the norm that follows; a head that runs more than once a step is a
+product like others."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileComparison:
+    """One profile; times in microseconds over all its steps."""
+
+    file: str
+    tag: str
+    families: dict[str, Comparison]
+    busy: Comparison
+
+    @property
+    def scored(self) -> dict[str, Comparison]:
+        least = LEAST_SHARE * self.busy.measured
+        return {name: values for name, values in self.families.items() if values.measured >= least}
+
+    @property
+    def covered(self) -> float:
+        """Share of the profiled time that belongs to a predicted family."""
+        known = sum(values.measured for values in self.families.values() if values.predicted > 0)
+        return known / self.busy.measured
+
+
+def compare_profiles(
+    files: Iterable[MeasuredFile],
+    *,
+    model_config: Path | None = None,
+    gpu: str | None = None,
+    predictor: str = "learned",
+    real_weights: bool = False,
+) -> list[ProfileComparison]:
+    compared = []
+    for measured in files:
+        deployment = deployment_of(measured, model_config, gpu, predictor, real_weights=real_weights)
+        document, has_experts = load_document(measured.path), deployment.model.has_experts
+        profiles = read_profiles(measured.path, document, deployment.engine, has_experts=has_experts)
+        compared += [compare_profile(measured.path.name, deployment, profile) for profile in profiles]
+    return compared
+
+
+def compare_profile(file: str, deployment: Deployment, profile: Profile) -> ProfileComparison:
+    predicted: dict[str, float] = defaultdict(float)
+    for step, count in profile.steps:
+        for family, seconds in estimate_families(deployment, profile, step).items():
+            predicted[family] += 1e6 * count * seconds
+    names = sorted({*profile.family_us, *predicted} - {"other"}, key=lambda name: -profile.family_us.get(name, 0.0))
+    families = {
+        name: Comparison(profile.family_us[name], predicted.get(name, 0.0))
+        for name in names
+        if name in profile.family_us
+    }
+    return ProfileComparison(file, profile.tag, families, Comparison(profile.busy_us, sum(predicted.values())))
+
+
+def estimate_families(deployment: Deployment, profile: Profile, step: ProfiledStep) -> dict[str, float]:
+    """GPU seconds of one step by family. An engine runs its head for every sequence of a step."""
+    queries, keys = profile.batch_of(step)
+    computed = [key - query for query, key in zip(queries, keys, strict=True)]
+    seconds: dict[str, float] = defaultdict(float)
+    shape, drafting = StepShape(queries, computed, len(queries)), deployment.drafting
+    if drafting is not None:
+        drafts = step.decodes * (drafting.width - 1)
+        rows = len(queries) + drafts
+        shape = DraftShape(
+            queries, computed, rows, step.decodes, drafts, drafting.width, len(queries), drafting.num_drafts
+        )
+    for kernel in estimate_shape(deployment, shape).kernels:
+        seconds[_FAMILY_OF_KERNEL.get(kernel.name, kernel.family)] += kernel.seconds
+    return seconds
+
+
+def summarise(profiles: Sequence[ProfileComparison]) -> dict[str, Any]:
+    if not profiles:
+        return {"kernel_ape_median": None, "busy_ape_median": None, "kernel_time_covered": None}
+    errors = [values.ape for profile in profiles for values in profile.scored.values()]
+    covered = sum(profile.covered * profile.busy.measured for profile in profiles)
+    return {
+        "kernel_ape_median": float(np.median(errors)) if errors else None,
+        "busy_ape_median": float(np.median([profile.busy.ape for profile in profiles])),
+        "kernel_time_covered": covered / sum(profile.busy.measured for profile in profiles),
+    }
