@@ -45,12 +45,11 @@ if TYPE_CHECKING:
     from infercast.forecast.memory import Fit, fit_memory
     from infercast.forecast.plan.question import Plan
     from infercast.forecast.plan.request import plan
-    from infercast.forecast.result import Forecast
+    from infercast.forecast.result import Forecast, Verdict, judge
     from infercast.forecast.simulate import forecast_disaggregated, simulate
     from infercast.forecast.slo import Percentiles, Slo, parse_slo
     from infercast.forecast.sweep import Savings, Sweep, save_energy, sweep
     from infercast.forecast.variants import Variants, estimate_variants
-    from infercast.forecast.verdict import Verdict, judge
     from infercast.hardware import Gpu, gpu_names, load_gpu
     from infercast.models.library import model_names
     from infercast.models.spec import ModelConfig
@@ -100,7 +99,7 @@ _HOMES = {
     "UnknownNameError": "errors",
     "UnsupportedModelError": "errors",
     "Variants": "forecast.variants",
-    "Verdict": "forecast.verdict",
+    "Verdict": "forecast.result",
     "Wall": "forecast.energy",
     "Workload": "serve.workload.request",
     "compare_layouts": "forecast.layouts",
@@ -117,7 +116,7 @@ _HOMES = {
     "forecast_disaggregated": "forecast.simulate",
     "forecast_intervals": "forecast.intervals",
     "gpu_names": "hardware",
-    "judge": "forecast.verdict",
+    "judge": "forecast.result",
     "load_gpu": "hardware",
     "load_model": "forecast.deploy",
     "model_names": "models.library",

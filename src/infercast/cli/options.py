@@ -18,9 +18,8 @@ from infercast.engines.base import DEFAULT_ENGINE, engine_named
 from infercast.engines.settings import Settings, read_setting
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.calibration import Calibration, read_calibration
-from infercast.forecast.deploy import deploy, load_model
+from infercast.forecast.deploy import deploy, load_model, random_requests, taken_by
 from infercast.forecast.option_table import OPTIONS, Option
-from infercast.forecast.options import random_requests, taken_by
 from infercast.hardware import load_gpu
 from infercast.predict.fitted import load_artifact
 from infercast.predict.identity import kernel_profile

@@ -34,9 +34,8 @@ from infercast.forecast.autoscaling import (
     start_up,
 )
 from infercast.forecast.cost import GpuPrice, Tariff, around
-from infercast.forecast.deploy import DeployOptions, GpuSource
+from infercast.forecast.deploy import Deployable, DeployOptions, GpuSource, asked_deployment, asked_workload
 from infercast.forecast.energy import KILO, Facility, server_around
-from infercast.forecast.options import Deployable, asked_deployment, asked_workload
 from infercast.forecast.progress import told_stages
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Slo, attainment, parse_slo

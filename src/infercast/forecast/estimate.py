@@ -12,15 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from infercast.engines.base import Deployment
 from infercast.errors import FileFormatError, InputError, UnknownNameError
 from infercast.hardware import Gpu, load_gpu, with_network
-from infercast.hardware.gpu import TOPOLOGIES, is_left_open
 from infercast.hardware.load import is_modelled
 from infercast.hardware.server import networks
 from infercast.ops import Op
 from infercast.ops.op import BYTES
-from infercast.predict.adjust.ordering import ordering
 from infercast.predict.adjust.power import SUSTAINED_SPREAD, board_under, sustained
 from infercast.predict.board_power import BoardPower
 from infercast.predict.estimate import Estimate
@@ -29,7 +26,7 @@ from infercast.predict.families.family import Values
 from infercast.predict.identity import kernel_profile
 from infercast.predict.learned import Known, Learned, default_artifact, known_kernels, make_predictor
 from infercast.predict.metered import Reading, meter_reading
-from infercast.predict.roofline import Predictor, Typical
+from infercast.predict.roofline import Predictor
 
 EIGHTY = 1.2816
 """Standard deviations of a normal distribution to either side that hold 80 %."""
@@ -169,28 +166,6 @@ __all__ = ["Known", "kernel_basis"]
 def kernel_basis(gpu: Gpu) -> list[Known]:
     """Kind by kind, with the artefact that comes with infercast and the usual engine's kernels."""
     return known_kernels(gpu, default_artifact(), kernel_profile())
-
-
-def estimate_notes(deployment: Deployment) -> list[str]:
-    """Where an estimate is bound by another GPU's, rests on what is typical, or on a server that nobody named."""
-    gpu = deployment.gpu
-    if deployment.predictor.is_bound:
-        return ["Estimates are the least that the hardware allows; engines take longer."]
-    if not is_modelled(gpu):
-        return [f"Estimates are {Typical().describe(gpu)}."]
-    return [*gpu.announced_notes, *ordering().notes([gpu]), *_of_pcie(deployment)]
-
-
-def _of_pcie(deployment: Deployment) -> list[str]:
-    """Collectives over PCIe, where it is not said how the cards are joined."""
-    gpu, joined = deployment.gpu, deployment.layout.tensor
-    if joined == 1 or not is_left_open(gpu, joined):
-        return []
-    known = "; ".join(f"{name}: {each.title}" for name, each in TOPOLOGIES.items())
-    return [
-        f"{joined} of {gpu.name} talk over PCIe, which servers differ in by up to eight times: estimates are of one "
-        f"with two sockets, and intervals hold the others. Say which with --pcie-topology ({known})."
-    ]
 
 
 ALONE, ENGINE, LASTING = CONDITIONS = ("alone", "engine", "sustained")

@@ -29,13 +29,12 @@ from infercast.forecast.deploy import (
 )
 from infercast.forecast.energy import Energy, Facility, Wall
 from infercast.forecast.progress import told_stages
-from infercast.forecast.result import Forecast
+from infercast.forecast.result import Forecast, Verdict
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Percentiles, Slo, parse_slo
 from infercast.forecast.steady import Saturation
 from infercast.forecast.system import busiest, system_of
 from infercast.forecast.uncertainty import gains_of, uncertainty_of
-from infercast.forecast.verdict import Verdict
 from infercast.hardware import Gpu
 from infercast.hardware.gpu import with_topology
 from infercast.models.layout import ParallelLayout

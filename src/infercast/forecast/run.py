@@ -10,15 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.engines.base import Deployment
+from infercast.engines.speculation import Drafting
 from infercast.errors import InputError, SaturatedError
 from infercast.forecast.explain.kernels import Phase, summarise_phases, weakest_source
 from infercast.forecast.slo import Percentiles, percentiles
 from infercast.forecast.steady import CUT, FILLING, OVERLOADED, Saturation, State, SteadyState
 from infercast.forecast.system import DECODE, Run, ServingPool, System, busiest
+from infercast.models.lower import DRAFT_PREFIX
 from infercast.predict.estimate import kind_of
 from infercast.serve import Record, Workload
 from infercast.serve.fleet.two_pools import Handover
 from infercast.serve.record import Served
+from infercast.serve.speculation import DraftCounts
 from infercast.serve.workload.request import Draw
 from infercast.shown import Shown
 
@@ -585,3 +588,50 @@ class SimulatedRun(Outcome):
         """The model and its GPUs."""
         gpus = ", ".join(f"{pool.pool.gpus} x {pool.deployment.gpu.name}" for pool in self.pools)
         return f"{self.deployment.model.name} on {gpus}"
+
+
+VERIFYING = ("lm_head", "logits_gather", "sampling", "rejection")
+"""Kernels of the target that see a row for every draft."""
+TARGET, VERIFY, DRAFT = "target", "verify", "draft"
+
+
+class DraftRun(NamedTuple):
+    """Of all replicas that draft."""
+
+    drafting: Drafting
+    counts: DraftCounts
+    drafted_per_second: float
+    accepted_per_second: float
+    parts: dict[str, float]
+    """Shares of the GPU's time in steps without prompts: the target's layers, its head and sampling, and drafting."""
+
+
+def drafts_of(forecast: SimulatedRun) -> DraftRun | None:
+    pool = forecast.pools[-1]
+    drafting = pool.deployment.drafting
+    if drafting is None:
+        return None
+    counts = DraftCounts()
+    for record in pool.records:
+        counts.add(record.drafts)
+    seconds = forecast.duration
+    return DraftRun(
+        drafting,
+        counts,
+        counts.num_draft_tokens / seconds,
+        counts.num_accepted / seconds,
+        _parts(pool.phases),
+    )
+
+
+def _parts(phases: tuple[Phase, ...]) -> dict[str, float]:
+    found = {TARGET: 0.0, VERIFY: 0.0, DRAFT: 0.0}
+    for phase in phases:
+        if phase.name != "decode":
+            continue
+        for family in phase.families:
+            for kernel, seconds in family.kernels:
+                part = DRAFT if kernel.startswith(DRAFT_PREFIX) else VERIFY if kernel in VERIFYING else TARGET
+                found[part] += seconds
+    whole = sum(found.values())
+    return {name: seconds / whole for name, seconds in found.items()} if whole else {}

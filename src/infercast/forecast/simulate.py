@@ -10,10 +10,10 @@ from typing import Unpack
 import numpy as np
 
 from infercast.errors import InputError
-from infercast.forecast.deploy import GpuSource
-from infercast.forecast.options import (
+from infercast.forecast.deploy import (
     Asked,
     Deployable,
+    GpuSource,
     Load,
     Servable,
     asked_deployment,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.energy import Energy, Wall
-from infercast.forecast.result import Forecast, prices_of
-from infercast.forecast.verdict import Verdict
+from infercast.forecast.result import Forecast, Verdict, prices_of
 from infercast.hardware.server import Server
 from infercast.report.fields import Field, at, cells, per, record
 from infercast.report.quantities import COSTS, ENERGIES, PROMISES, format_interval

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from infercast.forecast.explain.kernels import Phase
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.result import Forecast
-from infercast.forecast.run import EngineLoad, LinkRun, PoolRun, SessionsRun, TierRun, Way
+from infercast.forecast.run import EngineLoad, LinkRun, PoolRun, SessionsRun, TierRun, Way, drafts_of
 from infercast.forecast.slo import NAMES, Percentiles
-from infercast.forecast.speculation import drafts_of
 from infercast.forecast.system import BOTH, DECODE
 from infercast.report.caveats import (
     TAKING_IN,

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from infercast.forecast.cost import Tariff
 from infercast.forecast.intervals import LEVEL
 from infercast.forecast.layouts import LayoutCost, Layouts, comparison_notes, ranked
-from infercast.forecast.plan.candidate import Candidate, Row, Stage
-from infercast.forecast.plan.figures import Drawn, Figures
+from infercast.forecast.plan.candidate import Candidate, Drawn, Figures, Row, Stage
 from infercast.forecast.plan.question import Plan
 from infercast.forecast.slo import NAMES, Percentiles
 from infercast.report.caveats import FORECASTS

@@ -25,13 +25,13 @@ from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.autoscaling import Goal
 from infercast.forecast.cost import bundled_lists, price_of
 from infercast.forecast.day import plan_day
+from infercast.forecast.deploy import lengths_within, taken_by
 from infercast.forecast.estimate import kernel_basis
 from infercast.forecast.explain.overview import StepRoofline, load_curves, look_over, step_rooflines
 from infercast.forecast.explain.step_log import Watched, watch_run
 from infercast.forecast.intervals import Intervals, forecast_intervals, jumps_over
 from infercast.forecast.memory import fit_memory
 from infercast.forecast.option_table import PAGE_GROUPS
-from infercast.forecast.options import lengths_within, taken_by
 from infercast.forecast.plan.question import OBJECTIVES
 from infercast.forecast.plan.request import question_of
 from infercast.forecast.plan.search import plan

@@ -10,9 +10,8 @@ import pytest
 
 from infercast.engines.base import engine_named
 from infercast.errors import InputError
-from infercast.forecast.plan.candidate import Candidate, Row, Stage
+from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage
 from infercast.forecast.plan.evaluate import evaluate
-from infercast.forecast.plan.figures import Figures
 from infercast.forecast.plan.question import AXES, OBJECTIVES, Objective, Plan, Question, setting_axis
 from infercast.forecast.plan.search import front_of, plan, why_lost
 

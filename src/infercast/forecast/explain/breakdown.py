@@ -17,7 +17,7 @@ from typing import Unpack
 import numpy as np
 
 from infercast.engines.timer import KernelTimer
-from infercast.forecast.deploy import GpuSource
+from infercast.forecast.deploy import Asked, Deployable, GpuSource, Servable, asked_run
 from infercast.forecast.explain.step_log import (
     KINDS,
     Array,
@@ -28,7 +28,6 @@ from infercast.forecast.explain.step_log import (
     kernels_of,
     watch_run,
 )
-from infercast.forecast.options import Asked, Deployable, Servable, asked_run
 from infercast.forecast.progress import told_progress
 from infercast.forecast.result import Forecast
 from infercast.forecast.system import DECODE, system_of

@@ -14,9 +14,8 @@ import numpy as np
 
 from infercast.engines.base import Deployment
 from infercast.errors import InputError
-from infercast.forecast.deploy import GpuSource
+from infercast.forecast.deploy import Asked, Deployable, GpuSource, Servable, asked_run
 from infercast.forecast.explain.kernels import step_calls
-from infercast.forecast.options import Asked, Deployable, Servable, asked_run
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import Outcome, outcome_of
 from infercast.forecast.simulate import simulate

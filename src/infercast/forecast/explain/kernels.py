@@ -14,8 +14,7 @@ from infercast.engines.host import Launch
 from infercast.engines.speculation import Drafting
 from infercast.engines.timer import DRAFT_GAPS, GAPS, KernelTimer
 from infercast.errors import InputError
-from infercast.forecast.deploy import DeployOptions, GpuSource
-from infercast.forecast.options import Deployable, asked_deployment
+from infercast.forecast.deploy import Deployable, DeployOptions, GpuSource, asked_deployment
 from infercast.models.lower import attention_calls, head_calls, token_calls, verify_calls
 from infercast.ops import Call
 from infercast.ops.elementwise import rejection

@@ -19,9 +19,8 @@ from typing import NamedTuple
 from infercast.engines.timer import KernelTimer
 from infercast.errors import InfercastError
 from infercast.forecast.intervals import Intervals, forecast_intervals
-from infercast.forecast.plan.candidate import Candidate, Row, Stage
+from infercast.forecast.plan.candidate import Candidate, Row, Stage, figures_of
 from infercast.forecast.plan.executors import Executor
-from infercast.forecast.plan.figures import figures_of
 from infercast.forecast.plan.question import Question, beyond_budget, deployed, own_timer
 from infercast.forecast.plan.screening import HOPELESS, Option
 from infercast.forecast.result import Forecast

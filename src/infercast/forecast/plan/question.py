@@ -28,8 +28,7 @@ from infercast.forecast.calibration import Calibration
 from infercast.forecast.deploy import deploy, layout_arguments, load_device, load_model
 from infercast.forecast.energy import Facility, server_around, wall_watts
 from infercast.forecast.layouts import valid_layouts
-from infercast.forecast.plan.candidate import Candidate, Row, Settings, Stage
-from infercast.forecast.plan.figures import Drawn
+from infercast.forecast.plan.candidate import Candidate, Drawn, Row, Settings, Stage
 from infercast.forecast.slo import Slo
 from infercast.forecast.system import DEFAULT_LINK
 from infercast.hardware import Gpu

@@ -9,9 +9,8 @@ from typing import Any, Unpack
 from infercast.engines.base import DEFAULT_ENGINE, engine_named
 from infercast.errors import InputError
 from infercast.forecast.cost import Tariff, around
-from infercast.forecast.deploy import load_model
+from infercast.forecast.deploy import Load, Servable, asked_workload, load_model
 from infercast.forecast.energy import Facility
-from infercast.forecast.options import Load, Servable, asked_workload
 from infercast.forecast.plan.candidate import Settings
 from infercast.forecast.plan.question import Plan, Question, length_for
 from infercast.forecast.plan.search import plan as search

@@ -11,10 +11,9 @@ from typing import TypeVar
 
 from infercast.engines.base import engine_named
 from infercast.errors import InfercastError
-from infercast.forecast.plan.candidate import Candidate, Row, Stage, format_share
+from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage, format_share
 from infercast.forecast.plan.evaluate import Rounds, at_rate, climb, halve
 from infercast.forecast.plan.executors import Executor, Serial
-from infercast.forecast.plan.figures import Figures
 from infercast.forecast.plan.question import Nearest, Plan, Question, deployed
 from infercast.forecast.plan.screening import HOPELESS, Option, Stem, lengths_of, look_at, pool_options, stems_of
 from infercast.forecast.slo import QUANTITIES, Limit, Slo
