@@ -49,7 +49,7 @@ PUBLIC = [
     "UnsupportedModelError",
     "Variants",
     "Verdict",
-    "Wall",
+    "FacilityEnergy",
     "Workload",
     "compare_layouts",
     "decode_shape",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from infercast.forecast.cost import Cost, GpuPrice, Tariff, price_of
     from infercast.forecast.day import DayPlan, plan_day
     from infercast.forecast.deploy import deploy, load_model
-    from infercast.forecast.energy import Energy, Facility, Wall
+    from infercast.forecast.energy import Energy, Facility, FacilityEnergy
     from infercast.forecast.estimate import estimate, estimate_power
     from infercast.forecast.explain.breakdown import Breakdown, explain_run
     from infercast.forecast.explain.diagnose import Diagnosis, diagnose
@@ -73,6 +73,7 @@ _HOMES = {
     "Estimate": "predict.estimate",
     "Explained": "forecast.command.explain",
     "Facility": "forecast.energy",
+    "FacilityEnergy": "forecast.energy",
     "FileFormatError": "errors",
     "Fit": "forecast.memory",
     "Forecast": "forecast.result",
@@ -100,7 +101,6 @@ _HOMES = {
     "UnsupportedModelError": "errors",
     "Variants": "forecast.variants",
     "Verdict": "forecast.result",
-    "Wall": "forecast.energy",
     "Workload": "serve.workload.request",
     "compare_layouts": "forecast.layouts",
     "decode_shape": "forecast.explain.kernels",
@@ -137,6 +137,7 @@ _HOMES = {
 }
 
 _OLD_NAMES = {
+    "Wall": "FacilityEnergy",
     "forecast_fleet": "simulate",
     "price": "estimate",
     "price_step": "estimate_step",
@@ -157,6 +158,7 @@ __all__ = [
     "Estimate",
     "Explained",
     "Facility",
+    "FacilityEnergy",
     "FileFormatError",
     "Fit",
     "Forecast",
@@ -184,7 +186,6 @@ __all__ = [
     "UnsupportedModelError",
     "Variants",
     "Verdict",
-    "Wall",
     "Workload",
     "compare_layouts",
     "decode_shape",

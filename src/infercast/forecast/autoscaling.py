@@ -1,12 +1,9 @@
 """A fleet under changing load: load curve of one replica, start-up times, and scaling policies.
 
-The state of a replica is the number of requests in it, running or waiting. From simulations at several rates, and of a
-replica kept full, we know for each number how many requests a second leave it, and how long requests take that meet
-it so. Beyond the number that it can run at once, each further request waits for those before it.
-
-All replicas have an equal share of the requests in the system, as a load balancer that looks at them makes it. In each
-step, so many arrive and so many leave as replicas with that number in them serve; what does not leave is carried over.
-The step is taken backwards (the rate of leaving is that of its end), so that long steps do not overshoot.
+The state of a replica is the number of requests in it, running or waiting. Simulations at several rates, and at
+saturation, give for each number the request rate and the latencies. Beyond the number that it can run at once, each
+further request waits for those before it. The load balancer gives all replicas an equal share. A day is stepped through
+with an implicit step (requests leave at the rate of its end), so that long steps do not overshoot.
 """
 
 from __future__ import annotations
@@ -37,18 +34,18 @@ from infercast.units import GIGA
 Array = npt.NDArray[Any]
 
 SHARES = (0.02, 0.2, 0.4, 0.55, 0.7, 0.8, 0.88, 0.94)
-"""Loads that are simulated, as shares of the rate of a replica that is kept full."""
+"""Simulated loads, as shares of the saturated rate."""
 FULLNESS = (0.3, 1.0)
-"""Shares of the seats of a replica that closed loops keep taken."""
+"""Shares of a replica's seats that closed loops keep taken."""
 LEAST, MOST = 1500, 12_000
-"""Requests of a simulation: so many residence times, within these."""
+"""Requests of a simulation: `RESIDENCES` residence times, within these limits."""
 RESIDENCES = 20.0
 ROUNDS = 8
-"""The same of closed loops: requests of each client."""
+"""Requests of each client of a closed loop."""
 LONGER = 2
-"""A run that did not settle is made so many times as long ..."""
+"""A run that did not settle is made longer by this factor ..."""
 RAMP_UP = 0.4
-"""... and if that does not help, so much of it is left out: a replica near its limit fills up for long."""
+"""... and if that does not help, this share is cut as ramp-up."""
 SEED = 7
 
 
@@ -79,7 +76,7 @@ class LoadCurve:
     rates: Array
 
     def wait(self, in_system: float) -> float:
-        """Seconds that a request waits before it is where the fullest level begins."""
+        """Seconds of queueing before the fullest level."""
         return max(0.0, in_system - float(self.in_system[-1])) / self.full_rate
 
     def attained(self, in_system: float) -> float:
@@ -138,7 +135,7 @@ class LoadCurve:
         return ends[0] + part * (ends[1] - ends[0]) + added
 
     def _beside(self, in_system: float) -> tuple[Level, Level, float]:
-        """The levels beside a number, and how far it is from the one to the other."""
+        """The two neighbouring levels, and the position between them."""
         place = int(np.clip(np.searchsorted(self.in_system, in_system), 1, len(self.levels) - 1))
         low, high = self.levels[place - 1], self.levels[place]
         part = (in_system - low.in_system) / (high.in_system - low.in_system)
@@ -153,7 +150,7 @@ def _summary(values: Array, percentile: float | None) -> float:
 
 
 def learn_curve(system: System, traffic: Traffic, slo: Slo, replicas: int = 1) -> LoadCurve:
-    """Simulate a replica at several loads with requests of the day; alone, or as one of so many in a system.
+    """Simulate a replica at several loads with requests of the day, alone or as one of ``replicas`` in a system.
 
     Behind a load balancer each has steadier traffic than one alone. The curve is that of one of them either way.
     """
@@ -194,7 +191,7 @@ def _sample(traffic: Traffic, count: int, random: np.random.Generator) -> Array:
 
 
 def _settled(system: System, load: Callable[[int], Workload], count: int, most: int) -> Forecast:
-    """A run of the steady part of which all is told, if it has one; a longer one where the first is too short."""
+    """A forecast of the steady part, if the run has one; a longer run where the first is too short."""
     while True:
         workload = load(count)
         run = system.serve(workload)
@@ -207,20 +204,20 @@ def _settled(system: System, load: Callable[[int], Workload], count: int, most: 
 
 
 def _at_rate(traffic: Traffic, mix: Array, gaps: Array, rate: float, count: int) -> Workload:
-    """So many requests that together come at just the rate: luck makes no level busier than it says."""
+    """``count`` requests with exactly this mean rate, so that no level is busier by chance."""
     arrivals = np.cumsum(gaps[:count])
     return traffic.workload(mix[:count], arrivals * (count / rate / arrivals[-1]), rate)
 
 
 def _clients(traffic: Traffic, mix: Array, clients: int, count: int) -> Workload:
-    """A closed loop, which keeps so many requests in a replica."""
+    """A closed loop, which keeps a constant number of requests in a replica."""
     chosen = np.resize(mix, count)
     load = traffic.workload(chosen, np.zeros(count))
     return Workload(load.requests, concurrency=clients, description=load.description)
 
 
 def _level(forecast: Forecast, slo: Slo, rate: float | None, replicas: int) -> Level:
-    """What a simulation shows, from its steady part where it has one, and else without its beginning."""
+    """The level of a simulation, from its steady part or else without its ramp-up."""
     served, start = forecast.clients, float(forecast.clients.sent_at.min())
     begin, end = forecast.window or (start + RAMP_UP * forecast.steady.end, start + forecast.steady.end)
     kept = (served.sent_at >= begin) & (served.sent_at <= end)
@@ -236,7 +233,7 @@ def _level(forecast: Forecast, slo: Slo, rate: float | None, replicas: int) -> L
 
 
 def _slack(served: Served, tpot: Array, kept: Array, slo: Slo) -> Array:
-    """How much longer each request could wait; less than nothing where it is too late already."""
+    """How much longer each request could wait; minus infinity where it is too late already."""
     slack = np.full(served.sent_at.size, np.inf)
     for quantity, seconds in slo.of_a_request.items():
         if quantity == "tpot":
@@ -248,13 +245,13 @@ def _slack(served: Served, tpot: Array, kept: Array, slo: Slo) -> Array:
 
 
 STRETCHES = ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (0.5, 0.5))
-"""Prompts and answers of the day, each so many times as long: four rates for three numbers."""
+"""Factors on the lengths of prompts and answers: four rates for three coefficients."""
 MIX = 300
 SERVICE_SEED = 11
 
 
 class ServiceTime(NamedTuple):
-    """Seconds of a replica that is kept full."""
+    """Service time of a request on a saturated replica, in seconds."""
 
     fixed: float
     per_input: float
@@ -283,7 +280,7 @@ def learn_service(system: System, traffic: Traffic, longest: int) -> ServiceTime
 
 
 def _non_negative(rows: Array, seconds: Array) -> Array:
-    """Least squares of relative errors, without what would come out below nothing."""
+    """Least squares of relative errors with coefficients of at least 0."""
     rows, targets = rows / seconds[:, None], np.ones(seconds.size)
     used = [0, 1, 2]
     while True:
@@ -353,7 +350,7 @@ class Replica:
         self._beyond = np.array([curve.beyond(number) for number in self._grid.tolist()])
 
     def after(self, in_system: float, rate: float) -> float:
-        """The number in the system a step later, with so many typical requests a second."""
+        """The number in the system a step later, at a rate of typical requests."""
         end = in_system + self.step * rate
         if end >= self._reached[-1]:
             return float(self._numbers[-1] + end - self._reached[-1])
@@ -371,7 +368,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class FleetRun:
-    """What a fleet did, by steps."""
+    """A stepped day of a fleet."""
 
     ready: Array
     """Replicas that serve."""
@@ -386,7 +383,7 @@ class FleetRun:
 
 
 class Replicas:
-    """Replicas of fleets of several sizes: what one of many does is taken from the largest that was simulated."""
+    """Replicas of fleets of several sizes; one of many behaves as in the largest fleet that was simulated."""
 
     def __init__(self, curves: Mapping[int, LoadCurve], step: float) -> None:
         self._by_size = [(size, Replica(curve, step)) for size, curve in sorted(curves.items())]
@@ -395,7 +392,7 @@ class Replicas:
         return [replica for size, replica in self._by_size if size <= count][-1]
 
     def look(self, name: str, in_system: Array, counts: Array) -> Array:
-        """``attained``, ``use_of_limits`` or ``beyond`` of many steps, each with so many replicas."""
+        """``attained``, ``use_of_limits`` or ``beyond`` of many steps, by number of replicas."""
         (_, found), *larger = [(size, getattr(replica, name)(in_system)) for size, replica in self._by_size]
         for size, others in larger:
             found[counts >= size] = others[counts >= size]
@@ -442,9 +439,9 @@ class Autoscaler:
     interval: float = 30.0
     """From one decision to the next."""
     up_delay: float = 0.0
-    """So long more replicas must have been needed before they are started."""
+    """More replicas must have been needed for this long before they are started."""
     down_delay: float = 300.0
-    """So long fewer must have been enough before some are stopped."""
+    """Fewer must have been enough for this long before some are stopped."""
     least: int = 1
     most: int | None = None
 
@@ -464,7 +461,7 @@ SAFETIES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5)
 
 
 def scheduled(hours: Sequence[int], step: float, lag: float) -> Scaler:
-    """So many in each hour; those that an hour needs are started ahead, to be ready when it begins."""
+    """A number for each hour; replicas are started ahead, to be ready when it begins."""
 
     def decide(place: int, rate: float, total: float) -> tuple[int, int]:
         del rate, total
@@ -477,7 +474,7 @@ def scheduled(hours: Sequence[int], step: float, lag: float) -> Scaler:
 
 
 class Autoscaling:
-    """An autoscaler at work: decisions every interval, replicas that serve a start-up lag after they are asked for."""
+    """Decisions every interval; a replica serves a start-up lag after it is started."""
 
     def __init__(self, rules: Autoscaler, target: float, full_rate: float, step: float, lag: float, first: int) -> None:
         self._rules, self._target, self._full_rate, self._step, self._lag = rules, target, full_rate, step, lag
@@ -537,8 +534,8 @@ class Goal:
 
     share: float = 0.99
     of: str = "minutes"
-    """``minutes``: of the minutes with requests, all percentiles of the SLO hold in so many. ``requests``: so many
-    requests keep every limit."""
+    """``minutes``: share of the minutes with requests in which all percentiles of the SLO hold. ``requests``: share of
+    requests that keep every limit."""
 
     def __post_init__(self) -> None:
         if self.of not in ("minutes", "requests"):
@@ -562,7 +559,7 @@ class PolicyDay:
     attained: Array
     """Share of the requests of each window that keep every limit; not a number where there are none."""
     use_of_limits: Array
-    """The largest latency of each window over its limit, as it is on average: below 1 the SLO holds."""
+    """The largest mean latency of each window over its limit: below 1 the SLO holds."""
     chance_out: Array
     """The probability that it does not hold in a window, which has few requests."""
     counts: Array

@@ -65,7 +65,7 @@ class Fingerprint:
     kv_cache: str
     api_server: bool
     host: str
-    """The machine whose host times the factor is on top of."""
+    """The host whose times the factor corrects."""
 
     @staticmethod
     def of(deployment: Deployment) -> Fingerprint:
@@ -119,9 +119,9 @@ class Calibration(Answer):
     path: Learned
     results: tuple[Source, ...]
     prefix_hit_rate: float | None = None
-    """Share of prompt tokens that were found in the cache, where a result tells."""
+    """Prefix-cache hit rate, where a result has it."""
     acceptance_length: float | None = None
-    """Tokens that a step of speculative decoding yields, where a result tells."""
+    """Accepted length of speculative decoding, where a result has it."""
     version: str = ""
     """Of infercast."""
     title: str = ""
@@ -148,7 +148,7 @@ TITLES = {
 
 
 def with_acceptance(deployment: Deployment, length: float) -> Deployment:
-    """The deployment with so many tokens a step, as far as its drafts allow; one that was told how many stays."""
+    """The deployment with this acceptance length, as far as its drafts allow; a given acceptance stays."""
     drafting = deployment.drafting
     if drafting is None or not drafting.acceptance.is_assumed:
         return deployment
@@ -159,10 +159,10 @@ def with_acceptance(deployment: Deployment, length: float) -> Deployment:
 
 
 ELSEWHERE = 0.5
-"""For another model, layout or engine on the same machine: so much of what was unknown before is unknown again. An
-assumption, between all (nothing is learned) and nothing (all of it is the machine's)."""
+"""For another model, layout or engine on the same machine: the share of the former uncertainty that returns. An
+assumption between 1 (nothing is learned) and 0 (all of it is the machine's)."""
 ON_ANOTHER_GPU = 1.0
-"""The same of the host where the GPU is another one, so the machine is, too, for all we know."""
+"""The same of the host on another GPU, which is taken to be another machine."""
 
 
 def carried(calibration: Calibration, asked: Fingerprint) -> Corrections:
@@ -215,7 +215,7 @@ def _notes(known: Fingerprint, asked: Fingerprint, *, same_steps: bool) -> list[
 
 
 def keys_of(name: str) -> tuple[str, str, str]:
-    """What files and JSON call the value of a factor and its spreads after and before the results."""
+    """Names in files and JSON of a factor's value and its spreads after and before the results."""
     return ("extra_ms", "spread_ms", "spread_before_ms") if name == "path" else ("factor", "spread", "spread_before")
 
 
@@ -348,7 +348,7 @@ def _optional(path: Path, table: dict[str, Any], name: str, least: float, most: 
 
 
 def _read_source(path: Path, table: dict[str, Any]) -> Source:
-    """What a calibration was learned from; it changes nothing, so only its form is checked."""
+    """A source changes nothing, so only its form is checked."""
     requests = table.get("requests", 0)
     return Source(
         **{name: str(table.get(name, "")) for name in ("file", "sha256", "kind", "load")},

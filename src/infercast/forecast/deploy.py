@@ -1,11 +1,8 @@
-"""From names, files and changes of settings to a deployment: models, GPUs, hosts and what-if variants of them.
-
-An idle engine with a tiny model shows nothing but its CPU. How many times faster it answers short prompts than the
-bundled host would is taken as the speed of its single thread, and all costs are divided by it.
+"""From names and options to deployments and workloads: models, GPUs, hosts, loads, traces and what-if changes.
 
 ``dram_bandwidth=1.5x,sms=160`` changes numbers of the GPU, ``gpu=b200-sxm`` takes another one, ``host_speed=2x``
-another CPU, ``engine=sglang`` another engine or release, and ``quantization=fp8,max_num_seqs=64`` changes what a
-deployment was asked for.
+another CPU, ``engine=sglang`` another engine or release, and ``quantization=fp8,max_num_seqs=64`` other options of a
+deployment.
 """
 
 from __future__ import annotations
@@ -111,10 +108,9 @@ def load_model(
 ) -> ModelConfig:
     """A model by bundled name, Hugging Face id, path to a config.json, or the config itself as a dict.
 
-    Formats and kernels go by the names of the ``engine``, of the default one where none is given. ``hf_overrides``
-    (fields, or the same as JSON) stand in place of what the config says. The next two are formats of the states of
-    recurrent layers: of all of a state, and of its matrices, whichever the config says nothing of; the last says whose
-    kernels scan prompts of gated delta nets.
+    Formats and kernels have the names of the ``engine``. ``hf_overrides`` (a mapping or JSON) replace fields of the
+    config. ``mamba_cache_dtype`` is the format of recurrent states, ``mamba_ssm_cache_dtype`` of their matrices, and
+    ``gdn_prefill_backend`` the kernels that scan prompts of gated delta nets.
     """
     names = (engine or engine_named()).names
     if quantization is not None and quantization in names.quantizations:
@@ -159,7 +155,7 @@ def _check_known(option: str, value: str, known: Iterable[str]) -> None:
 
 
 def load_device(source: GpuSource, network: str | None) -> Gpu:
-    """A GPU by name or file, or as it is, with the network between its nodes."""
+    """A GPU with the network between its nodes."""
     return with_network(source if isinstance(source, Gpu) else load_gpu(source), network)
 
 
@@ -185,22 +181,22 @@ def deploy(
     calibration: Path | str | Calibration | None = None,
     **options: Unpack[ModelOptions],
 ) -> Deployment:
-    """Put a model on GPUs, or say why it cannot be done. ``host`` is a name of `infercast hosts`, a file
-    like the bundled one, or what it holds. ``options`` are those of `load_model`, such as ``quantization``.
-    ``calibration`` is what `infercast calibrate` wrote, or `calibrate` returned.
+    """Put a model on GPUs.
 
-    ``engine`` is an engine with its version, such as ``vllm@0.25``, in place of the one that the settings name.
+    ``host`` is a name of `infercast hosts`, a file like the bundled one, or its contents. ``options`` are those of
+    `load_model`, such as ``quantization``. ``calibration`` is what `infercast calibrate` wrote, or `calibrate`
+    returned. ``engine`` is an engine with its version, such as ``vllm@0.25``, in place of that of the settings.
 
-    ``network`` joins nodes where a layout needs more GPUs than one holds, ``pcie_topology`` says how GPUs of a node are
-    joined that have no direct links. ``fuse_allreduce_rms`` and ``all2all_backend`` of None are the engine's choice.
-    ``power_limit_w`` and ``gpu_clock_mhz`` hold every GPU back, as ``nvidia-smi -pl`` and ``-lgc`` do.
-    With ``api_server`` requests come as text over HTTP; without it as tokens from the same program.
+    ``network`` joins nodes where a layout needs more GPUs than one holds, ``pcie_topology`` GPUs of a node without
+    direct links. ``fuse_allreduce_rms`` and ``all2all_backend`` of None are the engine's choice. ``power_limit_w`` and
+    ``gpu_clock_mhz`` limit every GPU, as ``nvidia-smi -pl`` and ``-lgc`` do. With ``api_server`` requests come as text
+    over HTTP; without it as tokens from the same program.
 
-    Raises `DoesNotFitError` if the weights or one sequence of the longest allowed length do not fit, and
-    `InputError` for anything that an engine would refuse.
+    Raises `DoesNotFitError` if the weights or one sequence of the longest allowed length do not fit, and `InputError`
+    for anything that an engine would refuse.
     """
     device = limited_gpu(with_topology(load_device(gpu, network), pcie_topology), power_limit_w, gpu_clock_mhz)
-    wanted, chosen = asked_settings(settings, engine)
+    wanted, chosen = resolve_settings(settings, engine)
     backends = chosen.names.all2all_backends
     exchange = all2all_backend or backends[0]
     if exchange not in backends:
@@ -242,7 +238,7 @@ def calibrated(deployment: Deployment, calibration: Path | str | Calibration) ->
 
 
 def estimate_notes(deployment: Deployment) -> list[str]:
-    """Where an estimate is bound by another GPU's, rests on what is typical, or on a server that nobody named."""
+    """Caveats: estimates bound by another GPU's, from typical GPUs, or for an assumed PCIe topology."""
     gpu = deployment.gpu
     if deployment.predictor.is_bound:
         return ["Estimates are the least that the hardware allows; engines take longer."]
@@ -270,8 +266,8 @@ def layout_arguments(engine: AnyEngine, layout: ParallelLayout) -> tuple[dict[st
     return {name: value for name, value in told.items() if name not in settings}, settings
 
 
-def asked_settings(settings: Settings | None, engine: str | None = None) -> tuple[Settings, AnyEngine]:
-    """What is asked of which engine; settings of None are the engine's choice."""
+def resolve_settings(settings: Settings | None, engine: str | None = None) -> tuple[Settings, AnyEngine]:
+    """Settings and their engine; the engine's choice if None."""
     if settings is None:
         chosen = engine_named(engine)
         return chosen.settings(), chosen
@@ -280,7 +276,7 @@ def asked_settings(settings: Settings | None, engine: str | None = None) -> tupl
 
 
 def host_of(engine: AnyEngine, host: Path | HostCosts | str | None) -> HostCosts:
-    """What the engine costs a host: one by the name of its CPU, by its file, or as it is; None: as measured."""
+    """Host costs by the name of a CPU, by a file, or as given; None: as measured."""
     if isinstance(host, str):
         return engine.default_host().on_cpu(host)
     return read_host(host, engine.host_type) if isinstance(host, Path) else host or engine.default_host()
@@ -297,7 +293,11 @@ ADDRESS = re.compile(r"localhost|\[?[0-9a-f]*:[0-9a-f:]*\]?|\d+(\.\d+){3}", re.I
 
 
 def host_from(source: str | Path, gpu: str, engine: str | None = None) -> HostCosts:
-    """The host of a preset or of a ``.toml`` file, or the bundled one at the speed that a ``host.json`` shows."""
+    """A host by name or ``.toml`` file, or the bundled one at the speed that a ``host.json`` shows.
+
+    The file has the times of an idle engine with a tiny model. How many times faster than the bundled host it answers
+    short prompts is taken as the speed of its thread, and all costs are divided by it.
+    """
     name, chosen = str(source), engine_named(engine)
     if ADDRESS.fullmatch(name):
         raise InputError(
@@ -355,8 +355,6 @@ CHANGEABLE = {option.name: option.type for option in OPTIONS.values() if option.
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What is to be different."""
-
     text: str
     gpu: str | None
     properties: dict[str, str]
@@ -413,7 +411,7 @@ def parse_changes(text: str) -> Changes:
 
 
 def deploy_changed(asked: partial[Deployment], changes: Changes) -> Deployment:
-    """Deploy what was asked for (model, GPU and settings, then keywords of `deploy`) with the changes."""
+    """Deploy a model on a GPU with settings (``asked``) after changes."""
     model, source, settings = asked.args
     keywords = {**asked.keywords, **changes.options}
     gpu = load_gpu(changes.gpu) if changes.gpu else source if isinstance(source, Gpu) else load_gpu(source)
@@ -422,7 +420,7 @@ def deploy_changed(asked: partial[Deployment], changes: Changes) -> Deployment:
         predictor = keywords.get("predictor", "learned")
         known = make_predictor(predictor) if isinstance(predictor, str) else predictor
         keywords["predictor"] = Changed(known, gpu)
-    before, engine = asked_settings(settings, keywords.pop("engine", None))
+    before, engine = resolve_settings(settings, keywords.pop("engine", None))
     if changes.engine is not None:
         first = engine
         before, engine = for_engine(before, first, changes.engine)
@@ -436,10 +434,7 @@ def deploy_changed(asked: partial[Deployment], changes: Changes) -> Deployment:
 
 
 def for_engine(settings: Settings, engine: AnyEngine, name: str) -> tuple[Settings, AnyEngine]:
-    """The same settings for another engine; of another family, the bounds of steps and sequences that were given.
-
-    All else is that engine's own choice: two engines have few settings in common.
-    """
+    """The same settings for another engine; of another family, only the bounds of steps and sequences."""
     other = engine_named(name)
     if other.family == engine.family:
         return changed(settings, engine=name), other
@@ -449,7 +444,7 @@ def for_engine(settings: Settings, engine: AnyEngine, name: str) -> tuple[Settin
 
 
 def same_machine(host: Any, engine: AnyEngine, other: AnyEngine) -> Any:
-    """What another engine costs the machine of a first one, if its times are the measured ones times a factor."""
+    """Host costs of another engine on the same machine, if they are the measured ones times a factor."""
     if not isinstance(host, HostCosts) or other.family == engine.family:
         return host
     measured = engine.default_host()
@@ -495,7 +490,6 @@ def random_requests(given: Mapping[str, Any], longest: int, default_count: int |
 
 
 def _sessions(given: Mapping[str, Any], common: dict[str, Any]) -> Workload:
-    """Random sessions by these options and by ``common`` ones, which other random requests have, too."""
     from infercast.serve.workload.synthetic import session_workload  # noqa: PLC0415 - most runs have none
 
     return session_workload(
@@ -542,7 +536,7 @@ Servable = Workload | str | PathLike[str] | None
 """A workload, the file of a trace, or None: random requests by ``rate`` or ``concurrency``."""
 
 
-class Load(TypedDict, total=False):
+class LoadOptions(TypedDict, total=False):
     """What `synthetic_workload` takes, in its units: requests per second, tokens."""
 
     arrival: str
@@ -559,7 +553,7 @@ class Load(TypedDict, total=False):
     seed: int
 
 
-class Asked(Load, DeployOptions, total=False):
+class RunOptions(LoadOptions, DeployOptions, total=False):
     """Both."""
 
 
@@ -569,19 +563,18 @@ OF_TRACES = {"rate", "count", "declared_length", "ignore_eos"}
 """What can be changed of a trace."""
 
 
-def asked_run(
+def resolve_run(
     deployment: Deployable, workload: Servable, gpu: GpuSource | None, options: Mapping[str, Any]
 ) -> tuple[Deployment, Workload]:
-    """The deployment and the workload that a caller means."""
-    _check_options(options, Asked.__annotations__)
-    load = {name: value for name, value in options.items() if name in Load.__annotations__}
+    _check_options(options, RunOptions.__annotations__)
+    load = {name: value for name, value in options.items() if name in LoadOptions.__annotations__}
     others = {name: value for name, value in options.items() if name not in load}
-    found = asked_deployment(deployment, gpu, others)
-    return found, asked_workload(workload, load, found.settings.max_model_len)
+    found = resolve_deployment(deployment, gpu, others)
+    return found, resolve_workload(workload, load, found.settings.max_model_len)
 
 
-def asked_deployment(deployment: Deployable, gpu: GpuSource | None, options: Mapping[str, Any]) -> Deployment:
-    """A deployment as it is, or a model on a GPU."""
+def resolve_deployment(deployment: Deployable, gpu: GpuSource | None, options: Mapping[str, Any]) -> Deployment:
+    """A given deployment, or a model on a GPU."""
     if isinstance(deployment, Deployment):
         given = [*(["gpu"] if gpu is not None else []), *options]
         if given:
@@ -610,8 +603,8 @@ def _check_options(options: Mapping[str, Any], known: Collection[str]) -> None:
         raise UnknownNameError("option", name, known, hint, near=[here] if here in known else None)
 
 
-def asked_workload(workload: Servable, load: Mapping[str, Any], longest: int) -> Workload:
-    """A workload as it is, the requests of a trace, or random ones of at most ``longest`` tokens."""
+def resolve_workload(workload: Servable, load: Mapping[str, Any], longest: int) -> Workload:
+    """A given workload, the requests of a trace, or random ones of at most ``longest`` tokens."""
     if workload is None:
         return _random(dict(load), longest)
     if isinstance(workload, (str, PathLike)):

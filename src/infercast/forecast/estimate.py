@@ -50,9 +50,8 @@ class KernelPower:
     source: str
     """Where the numbers come from: one of `predict.estimate.SOURCES`."""
     meter_watts: float | None = None
-    """What a meter shows in a loop of at most 3,000 launches, as in published tables; None where nobody published any.
-
-    In short loops it still shows what ran before, and some tables have operands of zeros."""
+    """Meter reading in a loop of at most 3,000 launches, as in published tables; None where none was published. In
+    short loops it still shows earlier work, and some tables have operands of zeros."""
     meter_low: float | None = None
     """Lower end of its 80 % interval."""
     meter_high: float | None = None
@@ -65,7 +64,7 @@ class KernelPower:
 
 
 def kernel_power(board: BoardPower, op: Op, seconds: float, reading: Reading | None = None) -> KernelPower:
-    """What a kernel of so many seconds draws; where a meter's ``reading`` is the kernel's own, power follows it."""
+    """Power of a kernel that takes ``seconds``; a meter's own ``reading`` of it takes precedence."""
     dynamic = float(np.ravel(board.dynamic_joules(op, seconds))[0])
     wanted = board.static_watts + dynamic / seconds
     low, high = -EIGHTY * board.spread, EIGHTY * board.spread
@@ -142,7 +141,7 @@ def _check_together(values: Values) -> None:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a table by the names of its columns; refused with a sentence where it is none."""
+    """The rows of a CSV table by column name."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))
@@ -164,13 +163,12 @@ __all__ = ["Known", "kernel_basis"]
 
 
 def kernel_basis(gpu: Gpu) -> list[Known]:
-    """Kind by kind, with the artefact that comes with infercast and the usual engine's kernels."""
     return known_kernels(gpu, default_artifact(), kernel_profile())
 
 
 ALONE, ENGINE, LASTING = CONDITIONS = ("alone", "engine", "sustained")
-"""What a kernel's time is of: one launch by itself after a pause, with cold operands, as `infercast measure` times it;
-the same between the other kernels of an engine; launches without a pause, at the clock that the power limit leaves."""
+"""Conditions of a kernel: one launch after a pause, with cold operands, as `infercast measure` times it; among the
+other kernels of an engine; launches without a pause, at the clock that the power limit leaves."""
 ENDS = ("seconds", "low", "high")
 RESULTS = (
     *ENDS, "source", "bound",
@@ -188,15 +186,15 @@ def estimate(
     network: str | None = None,
     **sizes: Any,
 ) -> Estimate:
-    """What a kernel takes on a GPU: seconds, an 80 % interval, source and bound.
+    """Estimate a kernel on a GPU: seconds, an 80 % interval, source and bound.
 
-    ``condition`` says of what: ``alone`` is one launch by itself after a pause, as `infercast measure` times it,
-    ``engine`` the same between the other kernels of an engine, as steps and simulations count it, ``sustained``
-    launches without a pause, at the clock that the board's power limit leaves. The interval is of the one asked for.
+    ``condition``: ``alone`` is one launch after a pause, as `infercast measure` times it, ``engine`` one among the
+    other kernels of an engine, as steps and simulations count it, ``sustained`` launches without a pause, at the clock
+    that the board's power limit leaves.
 
-    A kernel is an operator, or named by its family and sizes as on the command line:
-    ``estimate("gemm", "h200-sxm", m=4096, n=14336, k=4096)``. Sizes may be arrays, which give arrays; a million
-    products take half a second. ``network`` joins nodes, for collectives of more GPUs than one has.
+    A kernel is an operator, or named by its family and sizes as on the command line: ``estimate("gemm", "h200-sxm",
+    m=4096, n=14336, k=4096)``. Sizes may be arrays, which give arrays; a million products take half a second.
+    ``network`` joins nodes, for collectives of more GPUs than one has.
     """
     device = with_network(gpu if isinstance(gpu, Gpu) else _device(str(gpu)), network)
     chosen = _known_predictor(predictor) if isinstance(predictor, str) else predictor
@@ -248,7 +246,6 @@ def estimate_kernel(
 
 
 def power_of(gpu: Gpu, family: str, values: dict[str, Any], found: Estimate) -> KernelPower:
-    """What the board draws while such a kernel runs again and again, each in the time that was estimated."""
     return _power(gpu, build_op(family, values), float(found.seconds))
 
 
@@ -284,7 +281,7 @@ def _lasting(found: Estimate, op: Op, gpu: Gpu) -> Estimate:
 
 
 def estimate_table(predictor: Predictor, gpu: Gpu, family: str, path: Path) -> Iterator[dict[str, Any]]:
-    """Every row of a CSV file of shapes, with its estimate beside it. Sizes that differ are estimated row by row."""
+    """Every row of a CSV file of shapes, with its estimate."""
     for number, row in enumerate(read_rows(path), start=2):
         values = {
             name: _value(path, number, name, text) for name, text in row.items() if name in _known(family) and text
@@ -301,7 +298,7 @@ def estimate_table(predictor: Predictor, gpu: Gpu, family: str, path: Path) -> I
 
 
 def _plain(value: Any) -> Any:
-    """A number or a word, also where it comes as an array of one."""
+    """A number or a word, also from an array of one."""
     return np.ravel(value)[0].item() if isinstance(value, np.ndarray) else value
 
 

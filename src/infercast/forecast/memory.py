@@ -9,7 +9,7 @@ from infercast.engines.base import AnyEngine, put_on, require_fit
 from infercast.engines.memory import Memory
 from infercast.engines.settings import Resolved, Settings
 from infercast.errors import DoesNotFitError, InputError
-from infercast.forecast.deploy import GpuSource, ModelOptions, ModelSource, asked_settings, load_device, load_model
+from infercast.forecast.deploy import GpuSource, ModelOptions, ModelSource, load_device, load_model, resolve_settings
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.sharding import rank_weight_bytes
@@ -60,7 +60,7 @@ def fit_memory(
     """Weights, activations and KV blocks of a model on a GPU, whether they fit or not; ``options``: of `load_model`."""
     if context < 1:
         raise InputError(f"context must be at least 1 token, not {context}")
-    wanted, engine = asked_settings(settings)
+    wanted, engine = resolve_settings(settings)
     config, device = load_model(model, engine=engine, **options), load_device(gpu, network)
     layout = ParallelLayout(
         tensor_parallel_size, pipeline_parallel_size, data_parallel_size, experts=enable_expert_parallel

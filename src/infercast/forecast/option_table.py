@@ -56,8 +56,6 @@ class Page(NamedTuple):
 
 
 class Option(NamedTuple):
-    """One thing that can be asked for."""
-
     name: str
     """In Python and, of a field, in JSON and in a URL."""
     type: Any

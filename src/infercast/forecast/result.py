@@ -1,4 +1,4 @@
-"""What users of a system would see: a simulated run, summed up."""
+"""The result of a simulated run: what clients saw, its cost, energy and verdict."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from infercast.errors import InputError
 from infercast.forecast.cost import Cost, GpuPrice, Tariff, around, cost_at, hourly
-from infercast.forecast.energy import Energy, Facility, Wall, at_the_wall, energy_of
+from infercast.forecast.energy import Energy, Facility, FacilityEnergy, energy_of, facility_energy
 from infercast.forecast.intervals import Band, Intervals, forecast_intervals
 from infercast.forecast.run import SimulatedRun
 from infercast.forecast.slo import FRACTIONS, NAMES, QUANTITIES, Limit, Percentiles, Slo, attainment, keeps, parse_slo
@@ -29,7 +29,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class JudgedLimit:
-    """One limit, and what the forecast says of it in seconds."""
+    """One limit, and its forecast in seconds."""
 
     limit: Limit
     value: float | None
@@ -46,7 +46,7 @@ class JudgedLimit:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Verdict(Answer):
-    """What is to be said of an SLO."""
+    """The verdict on an SLO."""
 
     slo: Slo
     limits: tuple[JudgedLimit, ...]
@@ -67,7 +67,7 @@ class Verdict(Answer):
 
 
 def judge(forecast: SimulatedRun, slo: Slo | str, intervals: Intervals | None = None) -> Verdict:
-    """Hold a forecast against a promise; 80 % intervals are worked out if they are not given."""
+    """Judge a forecast by an SLO; 80 % intervals are computed if they are not given."""
     if isinstance(slo, str):
         slo = parse_slo(slo)
     if intervals is None:
@@ -103,12 +103,11 @@ def headroom(forecast: SimulatedRun, slo: Slo) -> float:
 
 
 def odds(forecast: SimulatedRun, slo: Slo, intervals: Intervals | None = None) -> float | None:
-    """The probability that all limits hold, from the 80 % intervals of the forecast, worked out if not given.
+    """The probability that all limits hold, from the 80 % intervals of the forecast, computed if not given.
 
-    None where latencies have no steady value, or the run was too short to see it.
-
-    Around each number is a distribution with these ends, whose shape was found on measured runs (docs/odds.md). All
-    limits of one run are off together, because one GPU and one host make them all, so the least likely limit decides.
+    None where latencies have no steady value, or the run was too short to see it. The shape of the distribution within
+    an interval was found on measured runs (docs/odds.md). All limits of one run are off together, because one GPU and
+    one host cause the error, so the least likely limit decides.
     """
     if not forecast.state.is_steady:
         return None
@@ -132,7 +131,7 @@ def limit_odds(forecast: SimulatedRun, limit: Limit, intervals: Intervals) -> fl
 def chance_below(limit: float, value: float, low: float, high: float, *, slower: float = 0.0) -> float:
     """The probability of at most ``limit`` where ``value`` is forecast and 80 % lie between ``low`` and ``high``.
 
-    Each side of the middle, which is slower than the value by so much (`odds_within`), has its own width.
+    Each side of the middle, which is ``slower`` than the value (`odds_within`), has its own width.
     """
     room, longer = log(limit / value), log(high / value)
     middle = longer * slower / (EIGHTY + slower)
@@ -141,7 +140,7 @@ def chance_below(limit: float, value: float, low: float, high: float, *, slower:
 
 
 def value_of(forecast: SimulatedRun, limit: Limit) -> float:
-    """What the forecast says of what is limited, in seconds; 0 where no request has it."""
+    """The forecast of a limited quantity in seconds; 0 where no request has it."""
     summary: Percentiles | None = getattr(forecast, QUANTITIES[limit.quantity])
     if summary is None:
         return 0.0
@@ -193,13 +192,13 @@ class Forecast(Plotted, SimulatedRun):
     """The result of a simulated run: what clients saw, and what each pool of replicas did."""
 
     verdict: Verdict | None = None
-    """How it does by a promise, where one was made (`promised`)."""
+    """The verdict on its SLO, if it has one (`promised`)."""
     tariff: Tariff = field(default_factory=Tariff)
-    """Whose prices its cost is worked out by."""
+    """Prices of its cost."""
     facility: Facility = field(default_factory=Facility)
-    """What stands around its GPUs: servers, building, grid."""
+    """Servers, building and grid."""
     kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """What was worked out of it and is not worked out again."""
+    """Cached results."""
 
     @property
     def cost(self) -> Cost | None:
@@ -215,10 +214,10 @@ class Forecast(Plotted, SimulatedRun):
         return found
 
     @property
-    def wall(self) -> Wall | None:
+    def wall(self) -> FacilityEnergy | None:
         """The same at the wall, with servers and building; None where the power of the GPUs is not known."""
         energy = self.energy
-        return None if energy is None else at_the_wall(energy, self.system, facility_of(self))
+        return None if energy is None else facility_energy(energy, self.system, facility_of(self))
 
     def _words(self) -> str:
         each = "" if self.tpot is None else f", TPOT p50 {format_seconds(self.tpot.p50)}"
@@ -228,7 +227,7 @@ class Forecast(Plotted, SimulatedRun):
         )
 
     def promised(self, slo: Slo | str, intervals: Intervals | None = None) -> Forecast:
-        """The same forecast held against an SLO such as ``ttft_p99<1s,tpot_p95<40ms``."""
+        """The same forecast with the verdict on an SLO such as ``ttft_p99<1s,tpot_p95<40ms``."""
         return replace(self, verdict=judge(self, slo, intervals))
 
     def to_dict(self, *, intervals: bool = True) -> dict[str, Any]:
@@ -300,7 +299,7 @@ def metered_electricity(forecast: Forecast, prices: Sequence[tuple[int, str, Gpu
 
 
 def facility_of(forecast: Forecast) -> Facility:
-    """What stands around the GPUs: as it was given, and else as the list of owned hardware has it."""
+    """The facility as given, with defaults from the list of owned hardware."""
     return around((price for _, _, price in prices_of(forecast, forecast.tariff)), forecast.facility)
 
 

@@ -60,7 +60,7 @@ class SessionsRun:
     time: Percentiles
     """From the first request sent to the last token."""
     waiting_share: float
-    """Of that time in which somebody waits for the engine; the rest are pauses."""
+    """Share of that time spent waiting for the engine; the rest are pauses."""
     hit_share: float
     """Of all prompt tokens."""
     turns: tuple[TurnRun, ...]
@@ -180,7 +180,7 @@ class Outcome:
 
 
 def part_of(steady: SteadyState, state: State, asked: bool, open_ended: bool) -> SteadyState | None:
-    """The steady part if it is asked for, which there must be then, or if the run decided its length; None: the run."""
+    """The steady part if requested, or if the run decided its length; None: the whole run."""
     if asked and state.saturation is not None:
         raise SaturatedError(state.sentence)
     if asked and not steady.reached:
@@ -240,7 +240,7 @@ def _between(times: Array, begin: float, end: float) -> Array:
     return np.asarray((times > begin) & (times <= end))
 
 
-class Way(NamedTuple):
+class TierTransfer(NamedTuple):
     """Copies in one direction, of all GPUs."""
 
     copies: int
@@ -262,8 +262,8 @@ class TierRun(NamedTuple):
     """Tokens that the GPU did not have, of requests when they started ..."""
     hits: int
     """... and those of them that the tier had."""
-    load: Way
-    store: Way
+    load: TierTransfer
+    store: TierTransfer
     num_refused: int
     """Times when the tier had no room, because copies were under way to or from all of its blocks."""
     held_up: float
@@ -283,9 +283,9 @@ def tier_run(deployment: Deployment, records: Sequence[Record], num_input: int, 
     waits = np.concatenate([record.started_at - record.tier.load_began for record in records if record.tier])
     waits = waits[~np.isnan(waits)]
 
-    def way(name: str) -> Way:
+    def way(name: str) -> TierTransfer:
         links = [getattr(tier, name) for tier in tiers]
-        return Way(
+        return TierTransfer(
             copies=sum(link.num_copies for link in links),
             num_bytes=sum(link.num_bytes for link in links) * gpus,
             seconds=sum(link.seconds for link in links),
@@ -450,7 +450,7 @@ class SimulatedRun(Outcome):
 
     workload: Workload
     system: System
-    """As it was simulated, for those who simulate it again."""
+    """As it was simulated."""
     pools: tuple[PoolRun, ...]
     """One, or a prefill pool and a decode pool."""
     link: LinkRun | None
@@ -466,7 +466,7 @@ class SimulatedRun(Outcome):
 
     @property
     def headline(self) -> str:
-        """The first thing to say of it: how the deployment copes, and what the numbers are of."""
+        """One sentence: whether the deployment keeps up, and which requests the numbers cover."""
         count = len(self.workload.requests)
         if self.state.word == FILLING:
             limit = f"; cut at {count:,} requests" if self.steady.stopped == CUT else f" ({count:,} requests)"
@@ -494,7 +494,7 @@ class SimulatedRun(Outcome):
 
     @property
     def deployment(self) -> Deployment:
-        """What was put where; of two pools the first."""
+        """The deployment; of two pools the first."""
         return self.pools[0].deployment
 
     @property
@@ -534,7 +534,7 @@ class SimulatedRun(Outcome):
 
     @property
     def router(self) -> str | None:
-        """The load balancer before several replicas; None where there is one."""
+        """The load balancer of several replicas; None where there is one."""
         several = any(len(pool.records) > 1 for pool in self.pools)
         return self.pools[0].pool.engines.router if several else None
 
@@ -550,7 +550,7 @@ class SimulatedRun(Outcome):
 
     @property
     def sessions(self) -> SessionsRun | None:
-        """What turns and whole sessions saw; None where requests stand alone."""
+        """Latencies of turns and sessions; None without sessions."""
         return sessions_of(self.workload, self.clients, self.pools[0].records)
 
     @property
@@ -565,12 +565,11 @@ class SimulatedRun(Outcome):
 
     @property
     def output_tokens_per_second_a_gpu(self) -> float:
-        """What one GPU of all contributes."""
         return self.output_tokens_per_second / self.gpus
 
     @property
     def saturation(self) -> Saturation | None:
-        """Set where requests arrive faster than they can ever be served; latencies then tell how long the run was."""
+        """Set where requests arrive faster than they can be served; latencies then depend on the length of the run."""
         return self.state.saturation
 
     @property
@@ -580,7 +579,7 @@ class SimulatedRun(Outcome):
 
     @property
     def kind(self) -> str:
-        """``estimate``, or ``bound``: the least that hardware allows, not to be ranked beside an estimate."""
+        """``estimate``, or ``bound``: the least that hardware allows, not to be ranked with estimates."""
         return kind_of(self.source)
 
     @property

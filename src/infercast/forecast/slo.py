@@ -70,7 +70,7 @@ class Slo(Shown):
 
     @property
     def of_a_request(self) -> dict[str, float]:
-        """Seconds that each request is asked to stay below, by quantity.
+        """Seconds that each request should stay below, by quantity.
 
         Of several limits on one latency it is the loosest: ``ttft_p50<200ms`` lets half of all requests take longer.
         """
@@ -113,7 +113,7 @@ def _limit(text: str) -> Limit:
 
 
 def attainment(served: Record | Served, slo: Slo, which: Array | None = None) -> float:
-    """The share of requests whose own TTFT, TPOT and end-to-end time stay below every limit; of those ``which`` count.
+    """The share of requests with TTFT, TPOT and end-to-end time below every limit; ``which`` selects requests.
 
     An answer of one token has no TPOT and keeps any limit on it.
     """

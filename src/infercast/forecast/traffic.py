@@ -64,7 +64,7 @@ class Traffic:
         return np.linspace(0, self.num_windows, min(most, self.num_windows) + 1).astype(np.int64)
 
     def middles(self, most: int) -> list[float]:
-        """The middles, in seconds, of so many stretches of windows, or of the windows where they are fewer."""
+        """The middles, in seconds, of at most this many stretches of windows."""
         edges = self._stretches(most)
         middles: list[float] = ((edges[:-1] + edges[1:]) / 2 * self.window).tolist()
         return middles

@@ -32,7 +32,7 @@ NAMES = ("layers", "hidden", "heads", "kv_heads", "inter", "head_dim", "vocabula
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Variants(Shown):
-    """One element a variant."""
+    """One element per variant."""
 
     seconds: Array
     """Seconds of a step, as its GPU or the default engine's host takes longer."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from infercast.forecast.energy import Energy, Wall
+from infercast.forecast.energy import Energy, FacilityEnergy
 from infercast.forecast.result import Forecast, Verdict, prices_of
 from infercast.hardware.server import Server
 from infercast.report.fields import Field, at, cells, per, record
@@ -156,7 +156,7 @@ def part_words(energy: Energy) -> str:
     return ", ".join(f"{name} {format_percent(share)}" for name, share in told.items())
 
 
-def server_words(wall: Wall) -> list[str]:
+def server_words(wall: FacilityEnergy) -> list[str]:
     """The factors between GPU boards and the wall, one sentence for each kind of server."""
     return [f"{_server_words(server)}; PUE {wall.pue:g}" for server in dict.fromkeys(wall.servers)]
 
@@ -204,7 +204,7 @@ def _energy_dict(energy: Energy) -> dict[str, Any]:
     }
 
 
-def wall_dict(wall: Wall) -> dict[str, Any]:
+def wall_dict(wall: FacilityEnergy) -> dict[str, Any]:
     return {
         "gpu_watts": wall.gpu_watts,
         "server_watts": wall.server_watts,

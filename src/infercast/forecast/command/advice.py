@@ -1,11 +1,9 @@
-"""Advice on a command: settings around it tried with the same requests, ranked by what users would gain.
+"""Advice on a command: nearby settings tried with the same requests, ranked by what users would gain.
 
-A change counts where it is more than chance (draws of requests that are served before and after it) and, where other
-kernels run, more than their estimates may be off. What changes the model's answers or the number of GPUs is told, and
-never put into the command that is recommended.
-
-Requests of all draws are summed up together: a percentile of four runs. What chance does to the ratio of two points is
-told by leaving out one draw after the other (the jackknife), which also works where a queue builds up in one of them.
+A change counts if it exceeds chance (the same draws of requests before and after) and, where other kernels run, the
+error of their estimates. Changes of the model's answers or of the number of GPUs are shown and never put into the
+recommended command. Requests of all draws are pooled; the noise of a ratio is estimated by leaving out one draw after
+the other (the jackknife), which also works where a queue builds up.
 """
 
 from __future__ import annotations
@@ -56,9 +54,9 @@ class Change(NamedTuple):
     """By the names of flags; None leaves the flag out."""
     label: str
     kernels: bool = False
-    """Whether other kernels run, whose estimates err each for itself."""
+    """Whether other kernels run, with independent errors of their estimates."""
     answers: bool = False
-    """Whether the model computes with other numbers, so that its answers change."""
+    """Whether the model's numeric formats, and so its answers, change."""
     gpus: float = 1.0
     """Times as many GPUs."""
 
@@ -155,11 +153,11 @@ def _layouts(point: Point, fit: Fit) -> Iterator[Change]:
 Array = npt.NDArray[Any]
 
 DRAWS, REQUESTS = 4, 300
-"""Each point is served with so many draws of so many requests."""
+"""Draws of each point, and requests of a draw."""
 STUDENT = 2.353
 """Standard errors on either side that hold 90 %, where the error is known from four draws."""
 LEAST = 0.02
-"""Nobody changes a setting for less."""
+"""Smaller changes are not worth a setting."""
 PERCENTILES = {
     "TTFT p50": ("ttft", 0.5),
     "TTFT p99": ("ttft", 0.99),
@@ -168,10 +166,10 @@ PERCENTILES = {
 }
 """What two points are compared by."""
 THROUGHPUT, HEADROOM = "output tokens/s", "SLO headroom"
-"""Beside them, where requests wait for each other, and where something is promised: the smallest limit / forecast."""
+"""In closed loops, and with an SLO: the smallest limit / forecast."""
 
 
-class Seen(NamedTuple):
+class TrialResult(NamedTuple):
     """What the requests of one draw saw, or those of several."""
 
     ttft: Array
@@ -181,14 +179,14 @@ class Seen(NamedTuple):
     """Output tokens a second."""
 
     @staticmethod
-    def of(served: Served) -> Seen:
+    def of(served: Served) -> TrialResult:
         duration = float(served.last_token.max() - served.sent_at.min())
-        return Seen(served.ttft, served.tpot, served.end_to_end, float(served.num_output.sum()) / duration)
+        return TrialResult(served.ttft, served.tpot, served.end_to_end, float(served.num_output.sum()) / duration)
 
     @staticmethod
-    def together(draws: Sequence[Seen]) -> Seen:
+    def together(draws: Sequence[TrialResult]) -> TrialResult:
         ttft, tpot, whole = (np.concatenate(values) for values in zip(*(each[:3] for each in draws), strict=True))
-        return Seen(ttft, tpot, whole, sum(each.rate for each in draws) / len(draws))
+        return TrialResult(ttft, tpot, whole, sum(each.rate for each in draws) / len(draws))
 
 
 class Load(NamedTuple):
@@ -199,7 +197,7 @@ class Load(NamedTuple):
     slo: Slo | None = None
     """What is promised, if anything."""
 
-    def numbers(self, seen: Seen) -> dict[str, float]:
+    def numbers(self, seen: TrialResult) -> dict[str, float]:
         """What points are compared by; without TPOT where no request has a second token."""
         found = {
             name: float(np.percentile(values, 100 * fraction))
@@ -222,7 +220,7 @@ class Load(NamedTuple):
         return [each for each in found if each is not None] or [given]
 
 
-class Effect(NamedTuple):
+class MetricDelta(NamedTuple):
     """What a change does to one number."""
 
     load: str
@@ -250,7 +248,7 @@ class Trial:
     """One point, and what requests saw of it in each draw of each load."""
 
     system: System
-    seen: list[list[Seen]]
+    seen: list[list[TrialResult]]
     uncertainty: Uncertainty
     """How far its kernels may be off."""
 
@@ -258,21 +256,21 @@ class Trial:
 def try_point(deployment: Deployment, draws: Sequence[Sequence[Workload]], timers: Timers, most: int = 1) -> Trial:
     """Serve the first draws of each load, ``most`` of them."""
     system = timers.system(deployment)
-    seen: list[list[Seen]] = []
+    seen: list[list[TrialResult]] = []
     uncertainty = Uncertainty(0.0, 0.0)
     for of_load in draws:
         runs = [system.serve(each) for each in of_load[:most]]
-        seen.append([Seen.of(run.clients) for run in runs])
+        seen.append([TrialResult.of(run.clients) for run in runs])
         uncertainty = Uncertainty(*kernel_widths(deployment, busiest(runs[0].records[0])))
     return Trial(system, seen, uncertainty)
 
 
 def try_further(trial: Trial, draws: Sequence[Sequence[Workload]]) -> None:
     for of_load, seen in zip(draws, trial.seen, strict=True):
-        seen += [Seen.of(trial.system.serve(each).clients) for each in of_load[len(seen) :]]
+        seen += [TrialResult.of(trial.system.serve(each).clients) for each in of_load[len(seen) :]]
 
 
-def effects(before: Trial, after: Trial, loads: Sequence[Load], *, kernels: bool) -> list[Effect]:
+def effects(before: Trial, after: Trial, loads: Sequence[Load], *, kernels: bool) -> list[MetricDelta]:
     """What differs between two points; ``kernels``: whether they run different ones."""
     found = []
     for load, first, second in zip(loads, before.seen, after.seen, strict=True):
@@ -289,7 +287,7 @@ def effects(before: Trial, after: Trial, loads: Sequence[Load], *, kernels: bool
                 noise = _luck_of_ranks(name, first[0])
             if kernels:
                 noise = hypot(noise, _estimates(before, name), _estimates(after, name))
-            found.append(Effect(load.name, name, change, noise))
+            found.append(MetricDelta(load.name, name, change, noise))
     return found
 
 
@@ -302,13 +300,13 @@ def differs(before: Trial, after: Trial, loads: Sequence[Load]) -> bool:
     )
 
 
-def _ratios(load: Load, before: Sequence[Seen], after: Sequence[Seen]) -> dict[str, float]:
-    first, second = (load.numbers(Seen.together(each)) for each in (before, after))
+def _ratios(load: Load, before: Sequence[TrialResult], after: Sequence[TrialResult]) -> dict[str, float]:
+    first, second = (load.numbers(TrialResult.together(each)) for each in (before, after))
     return {name: log(second[name] / first[name]) for name in first if 0 < first[name] < inf}
 
 
-def _luck_of_ranks(name: str, seen: Seen) -> float:
-    """What is left open of a percentile of given requests, which have no other draws."""
+def _luck_of_ranks(name: str, seen: TrialResult) -> float:
+    """The sampling error of a percentile of given requests, which have no other draws."""
     kind, fraction = PERCENTILES.get(name, ("ttft", 0.99))
     return 0.0 if name == THROUGHPUT else chance_of(getattr(seen, kind), fraction)
 
@@ -329,11 +327,11 @@ class Advice:
     """One change, and what it does."""
 
     change: Change
-    effects: tuple[Effect, ...]
+    effects: tuple[MetricDelta, ...]
     """All that were watched; those that may be noise gain nothing."""
 
     @property
-    def real(self) -> list[Effect]:
+    def real(self) -> list[MetricDelta]:
         return sorted((each for each in self.effects if each.is_real), key=lambda each: -abs(each.change))
 
     @property

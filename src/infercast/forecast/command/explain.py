@@ -32,12 +32,12 @@ from infercast.shown import Answer
 from infercast.units import format_bytes, format_percent, format_seconds
 
 USEFUL = 2048
-"""Shorter sequences than this help nobody."""
+"""Shorter sequences are of no use."""
 TIMES = (1, 2, 4, 8, 16)
 
 
 def changes_that_fit(point: Point, fit: Fit) -> Iterator[Change]:
-    """For the checkpoint's own format and for narrower ones: shorter sequences on so few GPUs, and the fewest GPUs."""
+    """For the checkpoint's own format and narrower ones: shorter sequences on these GPUs, and the fewest GPUs."""
     own = fit.model.weights.name in ("bf16", "fp16") and not point.options.get("quantization")
     for weights in (None, *(NARROW if own else ())):
         formats: dict[str, Any] = {} if weights is None else {"quantization": weights}
@@ -70,27 +70,23 @@ PROMPT = 1024
 """Tokens of the prompts that a full step is made of here."""
 
 
-class Meaning(NamedTuple):
-    """A flag with its default and its consequence."""
-
+class FlagExplanation(NamedTuple):
     flag: Flag
     default: str
     text: str
 
 
-class Around(NamedTuple):
-    """What sentences are made from."""
-
+class FlagContext(NamedTuple):
     fit: Fit
-    """As asked for ..."""
+    """As the command says ..."""
     usual: Fit | None
-    """... and without the flag; None where that cannot be."""
+    """... and without the flag; None where that is refused."""
     deployment: Deployment | None
-    """As asked for, if it fits."""
+    """As the command says, if it fits."""
     usual_deployment: Callable[[], Deployment]
 
 
-def explain_flags(point: Point, reading: Reading, fit: Fit, deployment: Deployment | None) -> list[Meaning]:
+def explain_flags(point: Point, reading: Reading, fit: Fit, deployment: Deployment | None) -> list[FlagExplanation]:
     found = []
     for flag in reading.flags:
         if flag.status == READ:
@@ -99,8 +95,8 @@ def explain_flags(point: Point, reading: Reading, fit: Fit, deployment: Deployme
                 usual = without.fit(fit.context)
             except InfercastError:
                 usual = None
-            around = Around(fit, usual, deployment, without.deploy)
-            found.append(Meaning(flag, _default(flag.field, usual), _sentence(flag, around)))
+            around = FlagContext(fit, usual, deployment, without.deploy)
+            found.append(FlagExplanation(flag, _default(flag.field, usual), _sentence(flag, around)))
     return found
 
 
@@ -124,21 +120,21 @@ def _default(field: str, usual: Fit | None) -> str:
     return f"{value:,}" if isinstance(value, int) else "engine's" if value is None else str(value)
 
 
-def _sentence(flag: Flag, around: Around) -> str:
+def _sentence(flag: Flag, around: FlagContext) -> str:
     try:
         return SENTENCES[flag.field](flag, around) if flag.field in SENTENCES else ""
     except InfercastError:
         return ""
 
 
-def _layout(layout: ParallelLayout, around: Around) -> str:
+def _layout(layout: ParallelLayout, around: FlagContext) -> str:
     memory = around.fit.memory
     each = f"{format_bytes(memory.weights)} of weights and {format_bytes(memory.kv.first_token_bytes)} per token"
     return f"{layout.tensor} GPUs share every layer: {each} on each" if layout.tensor > 1 else f"one GPU has {each}"
 
 
-def _step(flag: Flag, around: Around) -> str:
-    """How long a full step of prompts takes, which is how long others may wait for it."""
+def _step(flag: Flag, around: FlagContext) -> str:
+    """Time of a full prefill step, for which others may have to wait."""
     tokens = int(flag.value)
     if around.deployment is None:
         return f"a step computes at most {tokens:,} tokens"
@@ -148,14 +144,14 @@ def _step(flag: Flag, around: Around) -> str:
     return f"a step full of prompts takes {format_seconds(step.seconds)}, and decoding waits that long beside it"
 
 
-def _sequences(flag: Flag, around: Around) -> str:
+def _sequences(flag: Flag, around: FlagContext) -> str:
     fit = around.fit
     room = f"the KV cache has room for {fit.most_sequences:,} of {fit.context:,} tokens"
     decides = "this flag decides" if fit.most_sequences > flag.value else "the cache decides"
     return f"{room}: {decides} how many run"
 
 
-def _longest(flag: Flag, around: Around) -> str:
+def _longest(flag: Flag, around: FlagContext) -> str:
     memory = around.fit.memory
     if not memory.request_blocks:
         return "no sequence fits"
@@ -163,7 +159,7 @@ def _longest(flag: Flag, around: Around) -> str:
     return f"one sequence of that length takes {format_percent(share)} of the KV cache"
 
 
-def _memory(_: Flag, around: Around) -> str:
+def _memory(_: Flag, around: FlagContext) -> str:
     memory = around.fit.memory
     text = f"{format_bytes(memory.kv_bytes)} of KV cache, {memory.num_tokens:,} tokens"
     if around.usual is not None and around.usual.memory.num_tokens != memory.num_tokens:
@@ -171,12 +167,12 @@ def _memory(_: Flag, around: Around) -> str:
     return text
 
 
-def _weights(_: Flag, around: Around) -> str:
+def _weights(_: Flag, around: FlagContext) -> str:
     text = f"weights are {around.fit.model.weights.name}, {format_bytes(around.fit.memory.weights)} a GPU"
     return text if around.usual is None else f"{text} in place of {format_bytes(around.usual.memory.weights)}"
 
 
-def _token(_: Flag, around: Around) -> str:
+def _token(_: Flag, around: FlagContext) -> str:
     memory = around.fit.memory
     text = f"{format_bytes(memory.kv.first_token_bytes)} per token and GPU"
     if around.usual is None:
@@ -188,7 +184,7 @@ def _token(_: Flag, around: Around) -> str:
     )
 
 
-def _eager(flag: Flag, around: Around) -> str:
+def _eager(flag: Flag, around: FlagContext) -> str:
     if not flag.value or around.deployment is None:
         return "CUDA graphs are recorded" if not flag.value else "no CUDA graphs"
     one = decode_shape(1, PROMPT)
@@ -196,17 +192,17 @@ def _eager(flag: Flag, around: Around) -> str:
     return f"no CUDA graphs: a token of one sequence takes {format_seconds(now)} in place of {format_seconds(usual)}"
 
 
-def _graphs(_: Flag, around: Around) -> str:
+def _graphs(_: Flag, around: FlagContext) -> str:
     sizes = engine_of(around.fit.settings).graphs(around.fit.settings).sizes
     return f"{len(sizes)} CUDA graphs, up to {sizes[-1]:,} tokens" if sizes else "no CUDA graphs"
 
 
-def _switch(yes: str, no: str) -> Callable[[Flag, Around], str]:
+def _switch(yes: str, no: str) -> Callable[[Flag, FlagContext], str]:
     return lambda flag, _: yes if flag.value else no
 
 
-def _drafts(_: Flag, around: Around) -> str:
-    """How many drafts are taken to be accepted, and what drafting takes of the memory."""
+def _drafts(_: Flag, around: FlagContext) -> str:
+    """The assumed acceptance, and the memory that drafting takes."""
     drafting = None if around.deployment is None else around.deployment.drafting
     if drafting is None or around.usual is None:
         return ""
@@ -217,8 +213,8 @@ def _drafts(_: Flag, around: Around) -> str:
     return f"{drafting.title}, {drafting.num_drafts} drafts: {length}; {weights} of weights and {token} more per token"
 
 
-def _tier(_: Flag, around: Around) -> str:
-    """How much the host's memory holds beside the GPU's, and how fast it comes back."""
+def _tier(_: Flag, around: FlagContext) -> str:
+    """Size of the tier in host memory, and how fast it is read."""
     if around.deployment is None or (tier := around.deployment.replica(constant_timer(0.0)).offload) is None:
         return ""
     memory = around.fit.memory
@@ -230,7 +226,7 @@ def _tier(_: Flag, around: Around) -> str:
     )
 
 
-SENTENCES: dict[str, Callable[[Flag, Around], str]] = {
+SENTENCES: dict[str, Callable[[Flag, FlagContext], str]] = {
     "tensor_parallel_size": lambda _, around: _layout(around.fit.layout, around),
     "pipeline_parallel_size": lambda flag, _: f"{flag.value} stages of layers, one after the other",
     "data_parallel_size": lambda flag, around: (
@@ -319,12 +315,12 @@ SENTENCES: dict[str, Callable[[Flag, Around], str]] = {
 
 
 LOADS = {"light": 0.2, "heavy": 0.8}
-"""Shares of what the deployment can serve, where nobody says what comes."""
+"""Shares of the saturated rate, if no load is given."""
 USUAL_LENGTHS = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedLoad:
     """One load, and what users would see under it."""
 
     load: Load
@@ -339,14 +335,14 @@ class Explained(Answer):
     pasted: Pasted
     reading: Reading
     engine: AnyEngine
-    meanings: tuple[Meaning, ...]
+    meanings: tuple[FlagExplanation, ...]
     notes: tuple[str, ...]
     fit: Fit
     problem: str
     """Why the engine would not start; empty if it does."""
     capacity: float | None
     """Requests per second that can be served, of requests like these."""
-    served: tuple[Served, ...]
+    served: tuple[ServedLoad, ...]
     advised: Advised | None
     would_fit: tuple[Change, ...]
     """What would let it start, if it does not."""
@@ -358,12 +354,12 @@ class Explained(Answer):
 
     @property
     def command(self) -> str:
-        """The command as it is, in one line."""
+        """The command in one line."""
         return command_line(self.reading, self.engine)
 
     @property
     def recommended(self) -> str | None:
-        """The command with the advice; None where it is good as it is."""
+        """The command with the advice; None if there is none."""
         if self.advised is None or not self.advised.applied:
             return None
         return command_line(self.reading, self.engine, self.advised.applied)
@@ -388,10 +384,10 @@ def explain_command(
 ) -> Explained:
     """Explain a command line, a ``docker run``, a compose file or a Kubernetes manifest; the text is never executed.
 
-    Without a ``workload``, requests ``like`` these random ones (or the usual ones) come at a light and at a heavy rate.
-    What is promised (``slo``) is held against the forecast, and advice is ranked by its headroom. Of several commands
-    in a text, ``service`` names one. ``engine`` is the one that the text starts unless a release of it is named.
-    ``given`` goes to `deploy` as it is.
+    Without a ``workload``, requests ``like`` these random ones (or the default ones) come at a light and a heavy rate.
+    With an ``slo``, forecasts have a verdict and advice is ranked by headroom. ``service`` names one of several
+    commands in the text. ``engine`` selects a release; the default is the engine that the text starts. ``given`` are
+    further options of `deploy`.
     """
     chosen = started_engine(text) if engine is None else engine_named(engine)
     pasted = the_command(text, chosen.commands, service)
@@ -422,7 +418,7 @@ def explain_command(
         forecast = simulate_system(system, each.workload, capacity=lambda: capacity, slo=slo)
         forecast = replace(forecast, tariff=tariff or Tariff(), facility=facility or Facility())
         intervals = forecast_intervals(forecast)
-        served.append(Served(each, forecast if slo is None else forecast.promised(slo, intervals), intervals))
+        served.append(ServedLoad(each, forecast if slo is None else forecast.promised(slo, intervals), intervals))
     meanings = explain_flags(point, reading, fit, deployment)
     advised = advise(point, fit, loads, timers, tell) if advice else None
     notes += _notes(pasted, fit, chosen)

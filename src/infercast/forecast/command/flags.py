@@ -62,7 +62,7 @@ class Reading:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What `deploy` is told."""
+        """Options of `deploy`."""
         return self.values(OF_DEPLOY)
 
     @property
@@ -142,7 +142,7 @@ def _field(name: str, engine: AnyEngine) -> str:
 
 
 def _left_out(name: str, text: str, engine: AnyEngine, types: dict[str, type]) -> Flag:
-    """A flag that changes a forecast and is not modelled, or one that nobody knows."""
+    """A flag that is not modelled, or unknown."""
     flags = engine.flags
     about = {**engine.commands.unmodelled, **flags.not_modelled}
     if name in about:
@@ -156,7 +156,7 @@ def _left_out(name: str, text: str, engine: AnyEngine, types: dict[str, type]) -
 
 
 def _types(engine: AnyEngine) -> dict[str, type]:
-    """Kinds of values of all flags that are read; what is no plain word is text."""
+    """Types of all flags that are read; anything complex is text."""
     types = {name: str if kind is tuple else kind for name, kind in engine.setting_types.items()}
     settings = {name: types.get(name, str) for name in engine.flags.options if name not in OURS_ALONE}
     return {**settings, **OF_DEPLOY, "decode_context_parallel_size": int}
@@ -167,7 +167,7 @@ def _listed(rest: deque[str]) -> str:
 
 
 def _loose(rest: deque[str]) -> str:
-    """What may be the value of a flag that nobody knows: the next word unless it is a flag."""
+    """The possible value of an unknown flag: the next word unless it is a flag."""
     return _next(rest) if rest and not rest[0].startswith("-") else ""
 
 
@@ -194,7 +194,7 @@ def _typed(name: str, text: str, kind: type) -> Any:
 
 
 def _plain(text: str, what: str) -> str:
-    """A value that is there, and in which nothing is left to a shell."""
+    """A non-empty value without shell variables."""
     if not text:
         raise InputError(f"{what} has no value")
     if found := re.search(r"\$[\w({]", text):
@@ -208,7 +208,7 @@ NOT_OF_MEMORY = ("all2all_backend", "pcie_topology", "api_server", "predictor", 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What a command asks for: options of `deploy`, and settings by the engine's names."""
+    """Options of `deploy`, and settings by the engine's names."""
 
     model: str
     gpu: Gpu
@@ -216,7 +216,7 @@ class Point:
     options: Mapping[str, Any]
     settings: Mapping[str, Any]
     given: Mapping[str, Any]
-    """What no flag says: the network, the host, the predictor."""
+    """Options without a flag: the network, the host, the predictor."""
 
     @staticmethod
     def of(reading: Reading, gpu: Gpu, engine: AnyEngine, given: Mapping[str, Any]) -> Point:
@@ -241,13 +241,12 @@ class Point:
 
 
 class Timers:
-    """Step timers, each made once for all deployments whose steps take equally long."""
+    """Step timers, shared by deployments with equal step times."""
 
     def __init__(self) -> None:
         self._known: list[tuple[Deployment, KernelTimer]] = []
 
     def system(self, deployment: Deployment, router: str | None = None) -> System:
-        """A system whose step times may be known already."""
         timer = next((timer for other, timer in self._known if _same_steps(deployment, other)), None)
         if timer is None:
             timer = deployment.timer()
@@ -256,7 +255,7 @@ class Timers:
 
 
 def _same_steps(one: Deployment, other: Deployment) -> bool:
-    """Whether every step of one takes as long as the same step of the other, and both have the same sizes of steps."""
+    """Whether steps of both take equally long and have the same size limits."""
     parts = ("model", "layout", "gpu", "host", "graphs", "corrections")
     bounds = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
     return (

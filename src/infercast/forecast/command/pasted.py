@@ -1,6 +1,6 @@
-"""What people paste: command lines, ``docker run``, compose files and Kubernetes manifests, as the engine's own words.
+"""Pasted commands: command lines, ``docker run``, compose files and Kubernetes manifests, as an engine's arguments.
 
-Text is only ever split, never given to a shell. Variables are replaced where the same text gives their values.
+Text is only ever split, never given to a shell. Variables are replaced where the same text has their values.
 """
 
 from __future__ import annotations
@@ -195,7 +195,6 @@ class Pasted:
     gpus: int | None = None
     """GPUs that a container is given."""
     replicas: int = 1
-    """So many of it are started."""
 
 
 def find_commands(text: str, commands: Commands) -> list[Pasted]:
@@ -305,7 +304,7 @@ def _arguments(words: Sequence[str], image: str, commands: Commands) -> list[str
 
 
 def _script(words: Sequence[str]) -> str | None:
-    """What a shell is told to run with ``-c``, also as ``-lc``."""
+    """The script of ``sh -c`` (or ``-lc``)."""
     for at, word in enumerate(words[:-1]):
         if re.fullmatch(r"-[a-z]*c", word):
             return words[at + 1]
@@ -335,7 +334,7 @@ def _containers(tree: Tree, commands: Commands, name: str = "", replicas: int = 
 
 
 def _words(value: Tree) -> list[str]:
-    """A list as it is, or a line as a shell would split it."""
+    """A list, or a line as a shell would split it."""
     if isinstance(value, list):
         return [str(each) for each in value if each is not None]
     return [word for line in shell_lines(value) for word in line.words] if isinstance(value, str) else []

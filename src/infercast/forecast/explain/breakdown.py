@@ -1,10 +1,8 @@
-"""Where the time of a run went: kernels, communication, the host, and nothing to do. The parts add up to the run.
+"""Where the time of a run went: kernels, communication, the host, and idle time. The parts add up to the run.
 
-Replicas, and the stages of a pipeline, work side by side: their seconds are added up, so that the parts of a run on
-two replicas of two stages add up to four times its duration.
-
-Steps are divided among their tokens: a prompt of 300 tokens in a step of 1,000 is charged three tenths of its GPU time.
-Whatever else the GPU did meanwhile was work for others, and the rest of the time it waited for its host.
+Replicas, and the stages of a pipeline, work in parallel: their seconds are added up, so that the parts of a run on two
+replicas of two stages add up to four times its duration. Steps are divided among their tokens: a prompt of 300 tokens
+in a step of 1,000 is charged three tenths of its GPU time.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from typing import Unpack
 import numpy as np
 
 from infercast.engines.timer import KernelTimer
-from infercast.forecast.deploy import Asked, Deployable, GpuSource, Servable, asked_run
+from infercast.forecast.deploy import Deployable, GpuSource, RunOptions, Servable, resolve_run
 from infercast.forecast.explain.step_log import (
     KINDS,
     Array,
@@ -28,7 +26,7 @@ from infercast.forecast.explain.step_log import (
     kernels_of,
     watch_run,
 )
-from infercast.forecast.progress import told_progress
+from infercast.forecast.progress import request_progress
 from infercast.forecast.result import Forecast
 from infercast.forecast.system import DECODE, system_of
 from infercast.serve import Record, Workload
@@ -65,7 +63,7 @@ class Composition:
 
 
 def compose(record: Record, log: StepLog, timer: KernelTimer) -> Composition | None:
-    """Kernel families a token in each range; None where nobody has a second token.
+    """Kernel families per token in each range; None without second tokens.
 
     A request gets one token a step after its first, so its tokens are a stretch of steps; where it was preempted the
     stretch is longer than its tokens, and is spread over them evenly.
@@ -252,7 +250,7 @@ WAITS = ("GPU waits for host", "GPU waits for host or other stages")
 
 @dataclass(frozen=True, slots=True)
 class KernelPart:
-    """One kernel, or what all steps have beside their kernels."""
+    """One kernel, or the time without kernels."""
 
     name: str
     family: str
@@ -271,7 +269,7 @@ class Breakdown(Answer):
     duration: float
     """Seconds from the first request sent to the last token received."""
     side_by_side: int
-    """Number of replicas times stages: the parts add up to so many durations."""
+    """Number of replicas times stages: the parts add up to this many durations."""
     steps: dict[str, int]
     """Number of steps of each kind."""
     kernels: tuple[KernelPart, ...]
@@ -309,11 +307,11 @@ def explain_run(
     gpu: GpuSource | None = None,
     router: str | None = None,
     progress: Progress | bool | None = None,
-    **options: Unpack[Asked],
+    **options: Unpack[RunOptions],
 ) -> tuple[Forecast, Breakdown]:
     """Simulate a workload and say where every second of it went; names do as in `simulate`."""
-    found, load = asked_run(deployment, workload, gpu, options)
-    with told_progress(progress, len(load.requests)) as tell:
+    found, load = resolve_run(deployment, workload, gpu, options)
+    with request_progress(progress, len(load.requests)) as tell:
         run = watch_run(system_of(found, router), load, progress=tell)
     return run.forecast, break_down(run)
 

@@ -14,7 +14,7 @@ from infercast.engines.host import Launch
 from infercast.engines.speculation import Drafting
 from infercast.engines.timer import DRAFT_GAPS, GAPS, KernelTimer
 from infercast.errors import InputError
-from infercast.forecast.deploy import Deployable, DeployOptions, GpuSource, asked_deployment
+from infercast.forecast.deploy import Deployable, DeployOptions, GpuSource, resolve_deployment
 from infercast.models.lower import attention_calls, head_calls, token_calls, verify_calls
 from infercast.ops import Call
 from infercast.ops.elementwise import rejection
@@ -114,11 +114,11 @@ class KernelCost:
     """The GPU's own rate for the same."""
     unit: str
     terms: dict[str, float]
-    """What the estimate is made of, if it was asked for: seconds of each pipe, and what was learned on top."""
+    """Terms of the estimate, with ``explain``: seconds of each pipe, and learned corrections."""
     dynamic_joules: float = 0.0
     """Energy of one launch above what the board draws idle, at the unhindered clock."""
     is_new: bool = False
-    """Whether the engine's release runs another kernel, which nobody measured: an older one stands in."""
+    """Whether the release runs a newer kernel that was not measured: an older one stands for it."""
 
     @property
     def seconds(self) -> float:
@@ -192,7 +192,7 @@ def estimate_step(
     A model's name does with ``gpu`` and further ``options`` of `deploy`. With ``explain``, each kernel also carries the
     terms that its estimate is made of.
     """
-    found = asked_deployment(deployment, gpu, options)
+    found = resolve_deployment(deployment, gpu, options)
     _check_shape(found, shape)
     return estimate_shape(found, shape, explain=explain)
 

@@ -1,4 +1,4 @@
-"""What a run leaves behind for those who ask where its time went: one line a step, one entry a request."""
+"""The log of a run: one entry per step, one per request."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from infercast.serve.timeline import Span, StagedSpan
 Array = npt.NDArray[Any]
 
 CHUNK = 65_536
-"""Steps whose kernels are written out at once."""
+"""Steps per table of kernels."""
 EXACT, ROUNDING = 1e-7, 1e-12
 """Seconds below which two moments of a run are the same, and below which two sums of one step's kernels are."""
 WAITING = ("waits for other replicas", "other replicas")
 """Name and family of the time in which replicas that share experts wait for each other."""
 KINDS = ("prefill", "mixed", "decode")
-"""Steps of prompts alone, of prompts beside decoding sequences, and of decoding alone."""
+"""Steps with prompts only, with prompts and decoding sequences, and with decoding sequences only."""
 
 
 class StepLog:
@@ -159,7 +159,7 @@ class Steps:
     ends: Array
     """When the GPU is done."""
     gpu_seconds: Array
-    """What its kernels take; the GPU is taken to have worked for so long up to the end, and to have waited before."""
+    """Time of its kernels; the GPU is taken to work up to the end and to wait before."""
     tokens: Array
     prompt_tokens: Array
     """Those of sequences that compute more than one."""

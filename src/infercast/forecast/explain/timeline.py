@@ -99,7 +99,7 @@ class StepSlice:
     prompt_tokens: int
     sampled: int
     kernels: list[Slice]
-    """One after the other; all launches of a kernel are one slice. Those of a stage are not told apart."""
+    """One after the other; all launches of a kernel are one slice. Empty for stages of a pipeline."""
     kv_usage: float
     """Share of the KV blocks that are held."""
 
@@ -124,7 +124,7 @@ class Lanes:
     begin: float
     end: float
     is_cut: bool
-    """Whether the window that was asked for would have been too large."""
+    """Whether the requested window was too large."""
     engines: tuple[EngineLanes, ...]
     transfers: tuple[Slice, ...]
     """What was on the link between two pools."""
@@ -255,11 +255,11 @@ def _planned(engine: EngineRun, log: StagedLog, start: float, chosen: Array) -> 
 
 
 def _host(engine: EngineRun, start: float, chosen: Array) -> list[Slice]:
-    """What the host's thread did: plan, prepare, launch and, when a result is there, take it in.
+    """Work of the host's thread: plan, prepare, launch and process results.
 
-    The log tells when steps end. A step is planned when the result before the one that runs has been taken in; where
-    that does not explain when it ended, nothing was left to plan and all results were taken in before. Where that does
-    not either, the engine had slept, and the plan is as late as it can have been.
+    The log has the ends of steps. A step is planned after the result before the running one is processed; if that does
+    not explain its end, all results were processed before; if that does not either, the engine had slept, and the plan
+    is as late as possible.
     """
     steps, under_way = engine.log.steps, engine.replica.steps_under_way
     ends, gpu = (steps.ends - start).tolist(), steps.gpu_seconds.tolist()
@@ -296,7 +296,6 @@ def _end(free: float, cost: HostCost, before: float, gpu_seconds: float) -> floa
 
 
 def _take_in(found: list[Slice], free: float, end: float, seconds: float) -> float:
-    """The host waits for a step's end and takes its result in; returns when it is free again."""
     begin = max(free, end)
     found.append(Slice("take in", begin, begin + seconds))
     return begin + seconds

@@ -20,8 +20,8 @@ FULL = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """What all GPUs of a candidate draw."""
+class PowerDraw:
+    """Power of all GPUs of a candidate."""
 
     gpu_watts: float
     """Of the boards, on average."""
@@ -46,7 +46,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What users of a candidate would see; times in seconds, rates a second."""
+    """Results of a candidate; times in seconds, rates per second."""
 
     ttft: Percentiles
     tpot: Percentiles | None
@@ -70,30 +70,30 @@ class Figures:
     kv_peak: float
     """Most of the KV cache that was in use at a time."""
     bottleneck: str
-    """What limits it, in words."""
+    """The bottleneck in words."""
     source: str
     """What the weakest of the estimates that count rests on."""
     intervals: Intervals | None = None
-    """80 % intervals of latencies and rates; None where nobody asked."""
+    """80 % intervals of latencies and rates, if computed."""
     odds: float | None = None
     """The probability that the SLO holds; None where there are no intervals."""
     asked_odds: float = 0.0
-    """What that has to be at least."""
-    drawn: Drawn | None = None
-    """What all its GPUs draw; None where their power is not known."""
+    """The required odds."""
+    drawn: PowerDraw | None = None
+    """None where the power of its GPUs is not known."""
     beyond: str = ""
-    """Which budget it breaks, in words; empty if none."""
+    """The budget that it exceeds, in words; empty if none."""
 
     @property
     def holds(self) -> bool:
-        """Whether the SLO does, by the forecast's own numbers, as surely as it is asked for, and within the budgets."""
+        """Whether the SLO holds in the forecast's own numbers, with the required odds, and within the budgets."""
         is_steady = self.state not in ("overloaded", "filling")
         kept = is_steady and self.headroom > 1.0 and (self.odds or 0.0) >= self.asked_odds
         return kept and not self.beyond
 
 
 def figures_of(forecast: Forecast, slo: Slo, times: int = 1, *, intervals: bool = False) -> Figures:
-    """What a plan says of a forecast, of which there are so ``many`` side by side."""
+    """Results of ``times`` equal forecasts."""
     rooms = {limit.name: limit.seconds / max(value_of(forecast, limit), 1e-12) for limit in slo.limits}
     tightest = min(rooms, key=lambda name: rooms[name])
     bands = forecast_intervals(forecast) if intervals else None
@@ -116,7 +116,7 @@ def figures_of(forecast: Forecast, slo: Slo, times: int = 1, *, intervals: bool 
         source=forecast.source,
         intervals=bands,
         odds=None if bands is None else odds(forecast, slo, bands),
-        drawn=drawn_of(forecast, times),
+        drawn=power_draw_of(forecast, times),
     )
 
 
@@ -139,12 +139,12 @@ def _largest(phase: Phase) -> str:
     return f"{family.family} in {steps}: {format_percent(family.share)} of their GPU time{held}"
 
 
-def drawn_of(forecast: Forecast, times: int = 1) -> Drawn | None:
-    """What a forecast draws, of which there are so many side by side; None where the power of a GPU is not known."""
+def power_draw_of(forecast: Forecast, times: int = 1) -> PowerDraw | None:
+    """Power of ``times`` equal forecasts; None where the power of a GPU is not known."""
     energy, wall = forecast.energy, forecast.wall
     if energy is None or wall is None:
         return None
-    return Drawn(
+    return PowerDraw(
         gpu_watts=times * wall.gpu_watts,
         wall_watts=times * wall.watts,
         peak_watts=times * wall.peak_watts / wall.pue,
@@ -208,7 +208,7 @@ class Candidate:
         return replace(self, replicas=1, prefill=prefill)
 
     def times(self, replicas: int) -> Candidate:
-        """So many replicas of it (of the decode pool, where there are two)."""
+        """With a number of replicas (of the decode pool, if there are two)."""
         return replace(self, replicas=replicas)
 
     def with_settings(self, **values: Any) -> Candidate:
@@ -304,7 +304,7 @@ class Row(Shown):
 
     @property
     def verdict(self) -> str:
-        """What became of it in a few words that follow its name, the same wherever it is told."""
+        """The result in a few words that follow its name."""
         figures = self.figures
         if self.holds or figures is None:
             return self.reason or "keeps the SLO"

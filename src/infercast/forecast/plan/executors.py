@@ -1,10 +1,8 @@
 """Executors of a search: in this process, in worker processes, on a Ray cluster, and resumed from a file.
 
-`evaluate` is a pure function of a candidate and a question, so that it does not matter where it runs or in which order.
-
-One line of JSON for each answer, under a hash of what was asked: the function with all that it was given (a question),
-the item (a candidate), and this package's own files. A file may serve many questions. A last line that was torn by
-whatever stopped the search is cut off, and its work is done again.
+Tasks are pure functions of an item, so it does not matter where they run or in which order. A file of answers has one
+line of JSON for each, under a hash of the function with its arguments (a question), the item (a candidate), and this
+package's own files; it may serve many questions. A torn last line is cut off, and its work is done again.
 """
 
 from __future__ import annotations
@@ -40,12 +38,12 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 TRIES = 3
-"""How often work is begun whose worker failed or was killed."""
+"""Attempts at a task after its worker failed or was killed."""
 PIECES_A_WORKER = 8
-"""So many pieces for each worker, so that none waits long for the last one."""
+"""Pieces per worker, so that none waits long for the last one."""
 MOST_IN_A_PIECE = 16
 MOST_FUNCTIONS = 4
-"""So many does a worker keep: a search goes back and forth between a few."""
+"""Functions that a worker keeps: a search alternates between a few."""
 
 
 class WorkerError(InfercastError):
@@ -57,12 +55,12 @@ def processors() -> int:
 
 
 class Processes:
-    """So many worker processes, started with the first work and kept until `close`."""
+    """Worker processes, started with the first task and kept until `close`."""
 
     def __init__(
         self, workers: int, progress: Callable[[int, int], None] | None = None, *, patience: float = 0.0
     ) -> None:
-        """``progress`` is told how many items of how many are done; the first seconds of work are done here."""
+        """``progress`` is called with finished and all items; for ``patience`` seconds tasks run in this process."""
         if workers < 1:
             raise InputError(f"workers must be at least 1, not {workers}")
         self.width = 1 if current_process().daemon else workers  # workers of another pool may not start their own
@@ -173,13 +171,13 @@ class Processes:
 
 
 def pieces_of(items: Sequence[Item], workers: int) -> list[Sequence[Item]]:
-    """Items in pieces that keep so many workers busy to the end."""
+    """Items in pieces that keep all workers busy to the end."""
     size = min(MOST_IN_A_PIECE, max(1, len(items) // (PIECES_A_WORKER * workers)))
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 def _leave_interrupts_to_parent() -> None:
-    """Ctrl-C goes to all processes of a terminal; who began the work ends it."""
+    """Ctrl-C goes to all processes of a terminal; the parent ends the workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -290,7 +288,7 @@ LOCAL = "local"
 
 
 class RayCluster:
-    """All processors of a Ray cluster; Ray does work again whose worker or machine was lost."""
+    """All processors of a Ray cluster; Ray repeats tasks of lost workers and machines."""
 
     def __init__(self, address: str, progress: Callable[[int, int], None] | None = None) -> None:
         """``address`` is one of Ray's, such as ``auto``, ``ray://host:10001`` or ``host:6379``, or ``local``."""

@@ -12,16 +12,16 @@ from typing import TypeVar
 from infercast.engines.base import engine_named
 from infercast.errors import InfercastError
 from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage, format_share
-from infercast.forecast.plan.evaluate import Rounds, at_rate, climb, halve
+from infercast.forecast.plan.evaluate import SimulationStage, at_rates, climb, halve
 from infercast.forecast.plan.executors import Executor, Serial
 from infercast.forecast.plan.question import Nearest, Plan, Question, deployed
-from infercast.forecast.plan.screening import HOPELESS, Option, Stem, lengths_of, look_at, pool_options, stems_of
+from infercast.forecast.plan.screening import HOPELESS, Option, ReplicaSpec, lengths_of, look_at, pool_options, stems_of
 from infercast.forecast.slo import QUANTITIES, Limit, Slo
 from infercast.hardware import load_gpu
 from infercast.units import format_gpus, format_joules, format_seconds, format_watts
 
 NEARLY = 0.9
-"""A rate beyond so much of what can be served ends there, and not at a limit."""
+"""Rates above this share of the capacity are limited by it, not by an SLO."""
 SURE_ODDS = 0.9
 """Odds below which it is said what better ones cost."""
 
@@ -155,7 +155,7 @@ MOST = 5
 SAME = 1.02
 """Times that differ by less are the same."""
 ALIKE = 0.05
-"""Two points whose times differ by less are one."""
+"""Points with smaller differences of times are one."""
 
 
 def front_of(rows: Sequence[Row], winner: Row | None = None, spent: Callable[[Row], float] | None = None) -> list[Row]:
@@ -215,27 +215,27 @@ def _money(cost: float | None, gpus: int) -> float:
 CLOSEST = 3
 """Candidates that are simulated to say how close it is."""
 LOOSER = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-"""Limits are tried at so many times what was asked for."""
+"""Factors on limits that are tried."""
 SLOWER = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 64.0, 256.0)
-"""Rates are, at so many parts of it."""
+"""Divisors of the rate that are tried."""
 LARGER = (2, 4, 8, 16)
-"""Numbers of GPUs are, too."""
+"""Factors on the number of GPUs."""
 LOOKED = 24
 """Kinds of replicas that are estimated for it."""
 MARGIN = 1.02
-"""Limits that just do are written with so much room."""
+"""Margin of reported limits."""
 
-MostRate = Callable[[Rounds, Row], float | None]
+MostRate = Callable[[SimulationStage, Row], float | None]
 
 
-def nearest_of(rounds: Rounds, options: Sequence[Option], most_rate: MostRate) -> tuple[Nearest, ...]:
+def nearest_of(stage: SimulationStage, options: Sequence[Option], most_rate: MostRate) -> tuple[Nearest, ...]:
     """The tightest SLO that can be had at this rate, and the rate at which this one can; or what would fit at all."""
-    question = rounds.question
-    ranked = _likeliest(options) or _with_looser_limits(rounds)
+    question = stage.question
+    ranked = _likeliest(options) or _with_looser_limits(stage)
     if not ranked:
         return _what_fits(question)
-    tried = sorted(rounds.simulate(each.candidate for each in ranked[:CLOSEST]), key=lambda row: -(row.headroom or 0.0))
-    (best,) = rounds.look_closely([tried[0].candidate])
+    tried = sorted(stage.simulate(each.candidate for each in ranked[:CLOSEST]), key=lambda row: -(row.headroom or 0.0))
+    (best,) = stage.look_closely([tried[0].candidate])
     if best.figures is None:
         return ()
     found = []
@@ -243,9 +243,9 @@ def nearest_of(rounds: Rounds, options: Sequence[Option], most_rate: MostRate) -
         reached = Slo(tuple(_reached(limit, best.figures) for limit in question.slo.limits))
         found.append(Nearest(best, f"{named(best)} keeps {reached} at this rate, for {_spent(best)}."))
     else:
-        slower = _at_lower_rates(rounds)
-        best = rounds.simulate([slower[0].candidate])[0] if slower else best
-    rate = most_rate(rounds, best)
+        slower = _at_lower_rates(stage)
+        best = stage.simulate([slower[0].candidate])[0] if slower else best
+    rate = most_rate(stage, best)
     if rate is not None:
         words = f"{named(best)} keeps this SLO up to {rate:.3g} requests/s, for {_spent(best)}."
         found.append(Nearest(best, words))
@@ -267,12 +267,12 @@ def _reached(limit: Limit, figures: Figures) -> Limit:
     return limit if value < limit.seconds else _loosened(limit, MARGIN * value / limit.seconds)
 
 
-def _at_lower_rates(rounds: Rounds) -> list[Option]:
+def _at_lower_rates(stage: SimulationStage) -> list[Option]:
     """What is likeliest to keep the SLO at the least lowered rate."""
     for factor in SLOWER:
-        slower = rounds.question.at_rate(1.0 / factor)
+        slower = stage.question.at_rate(1.0 / factor)
         stems, _ = stems_of(slower, lengths_of(slower))
-        looked = rounds.workers.map(partial(look_at, question=slower), stems[:LOOKED])
+        looked = stage.workers.map(partial(look_at, question=slower), stems[:LOOKED])
         options = [option for each in looked for option in each.options if option.guess.headroom > 1.0]
         if options:
             return _likeliest(options)
@@ -284,13 +284,13 @@ def _likeliest(options: Sequence[Option]) -> list[Option]:
     return sorted(hopeful, key=lambda option: (-option.guess.headroom, option.cost or 0.0, str(option.candidate)))
 
 
-def _with_looser_limits(rounds: Rounds) -> list[Option]:
+def _with_looser_limits(stage: SimulationStage) -> list[Option]:
     """What is likeliest to keep the least loosened limits that bounds allow."""
-    question = rounds.question
+    question = stage.question
     for factor in LOOSER:
         looser = replace(question, slo=Slo(tuple(_loosened(limit, factor) for limit in question.slo.limits)))
         stems, _ = stems_of(looser, lengths_of(looser))
-        looked = rounds.workers.map(partial(look_at, question=looser), stems[:LOOKED])
+        looked = stage.workers.map(partial(look_at, question=looser), stems[:LOOKED])
         options = [option for each in looked for option in each.options]
         if any(option.guess.headroom > 0 for option in options):
             return _likeliest(options)
@@ -302,7 +302,7 @@ def _what_fits(question: Question) -> tuple[Nearest, ...]:
         larger = replace(question, max_gpus=times * question.max_gpus)
         for unit in larger.units():
             try:
-                deployed(question.site, unit)
+                deployed(question.shared, unit)
             except InfercastError:
                 continue
             row = Row(unit, Stage.ESTIMATED, question.cost(unit), reason="more GPUs than allowed")
@@ -311,7 +311,7 @@ def _what_fits(question: Question) -> tuple[Nearest, ...]:
 
 
 def _loosened(limit: Limit, factor: float) -> Limit:
-    """A limit that is so many times as long, if that is longer, in three digits."""
+    """A limit scaled by a factor of at least 1, in three digits."""
     return Limit(limit.quantity, limit.percentile, float(f"{limit.seconds * max(1.0, factor):.3g}"))
 
 
@@ -322,72 +322,72 @@ SURE_HEADROOM = 1.25
 LIKELY = 0.98
 """A headroom by the quick estimate from which on the best of other GPUs is looked for."""
 REACH = 2.0
-"""Candidates that cost more than so many times the best are not looked at: nobody wants them on a front."""
+"""More expensive candidates, relative to the best, are not looked at."""
 NEAR, MANY = 1.6, 12
-"""Candidates within this factor of the best, by an order that is rough, are simulated as well; so many of them."""
+"""By a rough order, this many candidates within this factor of the best are simulated as well."""
 FEW = 6
 """Candidates of which the most requests a second are found, or the least latency."""
 TRISECTIONS = 3
 MOST_TIMES = 4.0
-"""Rates beyond so many times the one that is asked for are not looked at."""
+"""Largest rate that is looked at, relative to that of the question."""
 
 
 def plan(question: Question, workers: Executor | None = None, tell: Callable[[str], None] | None = None) -> Plan:
-    """The best deployment for a question; ``tell`` is told of each part of the work as it begins.
+    """The best deployment for a question; ``tell`` is called with each part of the work as it begins.
 
-    The answer does not depend on who does the work, nor on how many of them.
+    The answer does not depend on the executor.
     """
-    rounds = Rounds(question, workers or Serial(), tell)
+    stage = SimulationStage(question, workers or Serial(), tell)
     stems, ruled_out = stems_of(question, lengths_of(question))
-    options, refused, left = _look(rounds, stems)
+    options, refused, left = _look(stage, stems)
     if question.disaggregate:
         options += pool_options(question, options)
-    _simulate(rounds, options)
-    best = _best(rounds)
+    _simulate(stage, options)
+    best = _best(stage)
     if best is not None and not question.goal.finds_rate:
-        _rivals(rounds, options, best)
-        rounds.simulate(_as_good(question, options, best))
+        _rivals(stage, options, best)
+        stage.simulate(_as_good(question, options, best))
         dearest = REACH * (inf if best.cost is None else best.cost)
-        rounds.simulate([*_like(best.candidate, options), *likely_front(options, dearest)])
-        best = _best(rounds)
-    held = [row for row in rounds.rows.values() if row.holds]
+        stage.simulate([*_like(best.candidate, options), *likely_front(options, dearest)])
+        best = _best(stage)
+    held = [row for row in stage.rows.values() if row.holds]
     spent = question.goal.value if question.goal.rough else None
-    front, runner_up = front_of(held, best, spent), _runner_up(rounds, best)
+    front, runner_up = front_of(held, best, spent), _runner_up(stage, best)
     closely = dict.fromkeys(row.candidate for row in (best, *front, runner_up) if row is not None)
-    rounds.look_closely(closely)
-    best, runner_up = _again(rounds, best), _again(rounds, runner_up)
-    most = None if best is None else _most_rate(rounds, best)
-    nearest: tuple[Nearest, ...] = () if best is not None else nearest_of(rounds, options, _most_rate)
-    rows = _ranked(question, rounds, options, [*refused, *ruled_out, *_unlooked(question, left)], best)
+    stage.look_closely(closely)
+    best, runner_up = _again(stage, best), _again(stage, runner_up)
+    most = None if best is None else _most_rate(stage, best)
+    nearest: tuple[Nearest, ...] = () if best is not None else nearest_of(stage, options, _most_rate)
+    rows = _ranked(question, stage, options, [*refused, *ruled_out, *_unlooked(question, left)], best)
     return Plan(
         question=question,
         winner=best,
-        front=tuple(rounds.rows[row.candidate] for row in front),
+        front=tuple(stage.rows[row.candidate] for row in front),
         rows=rows,
         runner_up=runner_up,
         why=why_none(question, rows) if best is None else why_lost(question, best, runner_up),
-        changes=() if best is None else changes_of(question, best, [rounds.rows[row.candidate] for row in held], most),
+        changes=() if best is None else changes_of(question, best, [stage.rows[row.candidate] for row in held], most),
         nearest=nearest,
         notes=notes_of(question, rows),
         num_candidates=max(_count(question), len(rows)),
     )
 
 
-def _look(rounds: Rounds, stems: list[Stem]) -> tuple[list[Option], list[Row], list[Stem]]:
+def _look(stage: SimulationStage, stems: list[ReplicaSpec]) -> tuple[list[Option], list[Row], list[ReplicaSpec]]:
     """Estimate stems, those first that may cost least, until the rest cost too much; returns the rest, too."""
-    question, known = rounds.question, rounds.question.goal.known
+    question, known = stage.question, stage.question.goal.known
     options: list[Option] = []
     refused: list[Row] = []
 
-    def least(stem: Stem) -> float:
+    def least(stem: ReplicaSpec) -> float:
         return 0.0 if known is None else known(question, stem.least(question))
 
     waiting, best = sorted(stems, key=least), inf
     while waiting and least(waiting[0]) <= REACH * best:
         wave, waiting = waiting[:WAVE], waiting[WAVE:]
-        if rounds.tell is not None:
-            rounds.tell(f"estimates of {wave[0].units[0].gpu}")
-        for looked in rounds.workers.map(partial(look_at, question=question), wave):
+        if stage.tell is not None:
+            stage.tell(f"estimates of {wave[0].units[0].gpu}")
+        for looked in stage.workers.map(partial(look_at, question=question), wave):
             options += looked.options
             refused += looked.rows
         if known is not None:
@@ -396,26 +396,25 @@ def _look(rounds: Rounds, stems: list[Stem]) -> tuple[list[Option], list[Row], l
     return options, refused, waiting
 
 
-def _simulate(rounds: Rounds, options: list[Option]) -> None:
-    goal, question = rounds.question.goal, rounds.question
+def _simulate(stage: SimulationStage, options: list[Option]) -> None:
+    goal, question = stage.question.goal, stage.question
     if goal.known is not None:
-        climb(rounds, options, partial(goal.known, question))
+        climb(stage, options, partial(goal.known, question))
     elif not goal.finds_rate:
-        halve(rounds, options, lambda option: option.guess.end_to_end, FEW)
+        halve(stage, options, lambda option: option.guess.end_to_end, FEW)
     else:
         ranked = sorted(options, key=lambda option: (-option.rate, str(option.candidate)))
         for option in islice((each for each in ranked if each.rate > 0), FEW):
             factor = option.rate / question.rate
-            rate = _bisect(rounds, option.candidate, 0.7 * factor, 1.4 * factor)
+            rate = _bisect(stage, option.candidate, 0.7 * factor, 1.4 * factor)
             if rate is not None:
-                asked = [(option.candidate, rate / question.rate)]
-                (row,) = rounds.workers.map(partial(at_rate, question=question), asked)
-                rounds.rows[option.candidate] = replace(row, rate=rate)
+                (row,) = at_rates(stage, option.candidate, rate / question.rate)
+                stage.rows[option.candidate] = replace(row, rate=rate)
 
 
-def _rivals(rounds: Rounds, options: Sequence[Option], best: Row) -> None:
-    """The best of every other kind of GPU, as far as the quick estimate tells: what a lower price would change."""
-    known, question = rounds.question.goal.known, rounds.question
+def _rivals(stage: SimulationStage, options: Sequence[Option], best: Row) -> None:
+    """The best of every other kind of GPU by the quick estimate, to see what a lower price would change."""
+    known, question = stage.question.goal.known, stage.question
     if known is None:
         return
     mine, most = {pool.gpu for pool in best.candidate.pools}, REACH * question.goal.value(best)
@@ -423,7 +422,7 @@ def _rivals(rounds: Rounds, options: Sequence[Option], best: Row) -> None:
         if gpu not in mine:
             own = [each for each in options if {pool.gpu for pool in each.candidate.pools} == {gpu}]
             near = [each for each in own if known(question, each.candidate) <= most]
-            climb(rounds, near, partial(known, question), LIKELY)
+            climb(stage, near, partial(known, question), LIKELY)
 
 
 def _as_good(question: Question, options: Sequence[Option], best: Row) -> list[Candidate]:
@@ -440,15 +439,16 @@ def _as_good(question: Question, options: Sequence[Option], best: Row) -> list[C
     return list(kinds.values())[:MANY]
 
 
-def _bisect(rounds: Rounds, candidate: Candidate, low: float, high: float, *, known: bool = False) -> float | None:
-    """The most requests a second that keep the SLO, between these multiples of the rate; None if not even the least.
+def _bisect(
+    stage: SimulationStage, candidate: Candidate, low: float, high: float, *, known: bool = False
+) -> float | None:
+    """The most requests per second that keep the SLO, between multiples of the rate; None if not even the least does.
 
-    ``known``: the least is known to. Two rates are asked for at once, so that two workers have something to do.
+    ``known``: the least is known to. Two rates are tried at once, for two workers.
     """
 
     def hold(*factors: float) -> list[bool]:
-        asked = [(candidate, factor) for factor in factors]
-        return [row.holds for row in rounds.workers.map(partial(at_rate, question=rounds.question), asked)]
+        return [row.holds for row in at_rates(stage, candidate, *factors)]
 
     if not known and not all(hold(low)):
         return None
@@ -458,29 +458,29 @@ def _bisect(rounds: Rounds, candidate: Candidate, low: float, high: float, *, kn
         edges = [low, low * third, low * third * third, high]
         part = 0 if not first else 1 if not second else 2
         low, high = edges[part], edges[part + 1]
-    return low * rounds.question.rate
+    return low * stage.question.rate
 
 
-def _most_rate(rounds: Rounds, row: Row) -> float | None:
+def _most_rate(stage: SimulationStage, row: Row) -> float | None:
     """Up to which rate a candidate keeps the SLO; for one that does not keep it, the rate that it would keep."""
-    if rounds.question.goal.finds_rate:
+    if stage.question.goal.finds_rate:
         return row.rate
     if row.holds:
         capacity = row.figures.capacity if row.figures is not None else None
-        most = MOST_TIMES if capacity is None else max(1.02, min(MOST_TIMES, capacity / rounds.question.rate))
-        return _bisect(rounds, row.candidate, 1.0, most, known=True)
+        most = MOST_TIMES if capacity is None else max(1.02, min(MOST_TIMES, capacity / stage.question.rate))
+        return _bisect(stage, row.candidate, 1.0, most, known=True)
     low = 1.0
     while low > 1e-3:
         low /= MOST_TIMES
-        if (rate := _bisect(rounds, row.candidate, low, MOST_TIMES * low)) is not None:
+        if (rate := _bisect(stage, row.candidate, low, MOST_TIMES * low)) is not None:
             return rate
     return None
 
 
-def _best(rounds: Rounds) -> Row | None:
+def _best(stage: SimulationStage) -> Row | None:
     """The best that keeps the SLO; of equals the one with most headroom."""
-    goal = rounds.question.goal
-    held = [row for row in rounds.rows.values() if row.holds]
+    goal = stage.question.goal
+    held = [row for row in stage.rows.values() if row.holds]
     return min(held, key=lambda row: (goal.value(row), -(row.headroom or 0.0), str(row.candidate)), default=None)
 
 
@@ -494,23 +494,23 @@ def _sizes(candidate: Candidate) -> list[int]:
     return [pool.replicas for pool in candidate.pools]
 
 
-def _runner_up(rounds: Rounds, best: Row | None) -> Row | None:
+def _runner_up(stage: SimulationStage, best: Row | None) -> Row | None:
     """The best of another kind: another GPU, layout or format."""
     if best is None:
         return None
-    goal, kind = rounds.question.goal, best.candidate.stem
-    others = [row for row in rounds.rows.values() if row.holds and row.candidate.stem != kind]
+    goal, kind = stage.question.goal, best.candidate.stem
+    others = [row for row in stage.rows.values() if row.holds and row.candidate.stem != kind]
     if not others:
-        others = [row for row in rounds.rows.values() if row.stage is Stage.SIMULATED and row.candidate.stem != kind]
+        others = [row for row in stage.rows.values() if row.stage is Stage.SIMULATED and row.candidate.stem != kind]
         return max(others, key=lambda row: (row.headroom or 0.0, str(row.candidate)), default=None)
     return min(others, key=lambda row: (goal.value(row), -(row.headroom or 0.0), str(row.candidate)))
 
 
-def _again(rounds: Rounds, row: Row | None) -> Row | None:
-    return None if row is None else rounds.rows[row.candidate]
+def _again(stage: SimulationStage, row: Row | None) -> Row | None:
+    return None if row is None else stage.rows[row.candidate]
 
 
-def _unlooked(question: Question, stems: Sequence[Stem]) -> list[Row]:
+def _unlooked(question: Question, stems: Sequence[ReplicaSpec]) -> list[Row]:
     """Stems that cost too much however well they do."""
     rows = []
     for stem in stems:
@@ -522,9 +522,9 @@ def _unlooked(question: Question, stems: Sequence[Stem]) -> list[Row]:
 
 
 def _ranked(
-    question: Question, rounds: Rounds, options: Sequence[Option], others: Sequence[Row], best: Row | None
+    question: Question, stage: SimulationStage, options: Sequence[Option], others: Sequence[Row], best: Row | None
 ) -> tuple[Row, ...]:
-    rows = dict(rounds.rows)
+    rows = dict(stage.rows)
     for option in options:
         if option.candidate not in rows:
             room = option.guess.headroom
