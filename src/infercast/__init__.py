@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from infercast.forecast.estimate import estimate, estimate_power
     from infercast.forecast.explain.breakdown import Breakdown, explain_run
     from infercast.forecast.explain.diagnose import Diagnosis, diagnose
-    from infercast.forecast.explain.kernels import StepCost, decode_shape, estimate_step, prefill_shape
     from infercast.forecast.intervals import Intervals, forecast_intervals
+    from infercast.forecast.kernels import StepCost, decode_shape, estimate_step, prefill_shape
     from infercast.forecast.layouts import LayoutCost, Layouts, compare_layouts
     from infercast.forecast.memory import Fit, fit_memory
     from infercast.forecast.plan.question import Plan
@@ -93,7 +93,7 @@ _HOMES = {
     "Segment": "serve.workload.request",
     "SglangSettings": "engines.sglang.settings",
     "Slo": "forecast.slo",
-    "StepCost": "forecast.explain.kernels",
+    "StepCost": "forecast.kernels",
     "StepShape": "serve.step",
     "Sweep": "forecast.sweep",
     "Tariff": "forecast.cost",
@@ -103,12 +103,12 @@ _HOMES = {
     "Verdict": "forecast.result",
     "Workload": "serve.workload.request",
     "compare_layouts": "forecast.layouts",
-    "decode_shape": "forecast.explain.kernels",
+    "decode_shape": "forecast.kernels",
     "deploy": "forecast.deploy",
     "diagnose": "forecast.explain.diagnose",
     "estimate": "forecast.estimate",
     "estimate_power": "forecast.estimate",
-    "estimate_step": "forecast.explain.kernels",
+    "estimate_step": "forecast.kernels",
     "estimate_variants": "forecast.variants",
     "explain_command": "forecast.command.explain",
     "explain_run": "forecast.explain.breakdown",
@@ -123,7 +123,7 @@ _HOMES = {
     "parse_slo": "forecast.slo",
     "plan": "forecast.plan.request",
     "plan_day": "forecast.day",
-    "prefill_shape": "forecast.explain.kernels",
+    "prefill_shape": "forecast.kernels",
     "price_of": "forecast.cost",
     "read_calibration": "forecast.calibration",
     "read_trace": "serve.workload.traces",

@@ -97,12 +97,11 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 def test_nothing_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     with request_progress(True, 10) as tell, stage_progress(True) as say:
         assert tell is not None
-        assert say is not None
         tell(5, 1.0)
         say("something")
     with request_progress(None, 10) as silent, stage_progress(False) as quiet:
         assert silent is None
-        assert quiet is None
+        quiet("something")
     assert capsys.readouterr() == ("", "")
 
 
@@ -125,7 +124,6 @@ def test_one_line_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
     monkeypatch.setitem(sys.modules, "IPython.display", module)
     with stage_progress(True) as say:
-        assert say is not None
         say("first")
         say("second")
     assert shown == ["1: first", "2: second", ""]

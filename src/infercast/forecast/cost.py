@@ -64,13 +64,6 @@ def offers_of(gpu: str) -> list[tuple[str, str, Mapping[str, Any]]]:
     return sorted(found, key=lambda offer: (offer[2].get("on_demand", inf), offer[0]))
 
 
-def provider_list(provider: str) -> PriceList:
-    lists = bundled_lists()
-    if provider.lower() not in lists:
-        raise UnknownNameError("provider", provider, lists, " (or give your own prices in a file)")
-    return lists[provider.lower()]
-
-
 def read_price_list(path: Path) -> PriceList:
     """A user's own file; it is read again when it has changed."""
     try:
@@ -240,9 +233,16 @@ def price_of(
         if provider is not None and provider != own.provider:
             raise InputError(f"provider {provider!r} is not that of {file}, which is {own.provider!r}; leave it out")
         return _listed(own, gpu, spot=spot)
+    lists = bundled_lists()
     if provider is not None:
-        return _listed(provider_list(provider), gpu, spot=spot)
-    return _middle(found for each in bundled_lists().values() if (found := _listed(each, gpu, spot=spot)) is not None)
+        if provider.lower() not in lists:
+            raise UnknownNameError("provider", provider, lists, " (or give your own prices in a file)")
+        return _listed(lists[provider.lower()], gpu, spot=spot)
+    found = [price for each in lists.values() if (price := _listed(each, gpu, spot=spot)) is not None]
+    if not found:
+        return None
+    found.sort(key=lambda price: (price.per_hour, price.provider))
+    return replace(found[(len(found) - 1) // 2], providers=len(found))  # of two in the middle the lower one
 
 
 def _listed(prices: PriceList, gpu: str, *, spot: bool) -> GpuPrice | None:
@@ -259,15 +259,6 @@ def _listed(prices: PriceList, gpu: str, *, spot: bool) -> GpuPrice | None:
     watts = entry.get("watts")
     powered = replace(price, electricity_price=entry.get("electricity_price"), pue=entry.get("pue"))
     return replace(powered, metered=True) if watts is None else replace(powered, watts=float(watts))
-
-
-def _middle(prices: Iterable[GpuPrice]) -> GpuPrice | None:
-    """The middle one of several, the lower of two."""
-    ranked = sorted(prices, key=lambda price: (price.per_hour, price.provider))
-    if not ranked:
-        return None
-    middle = ranked[(len(ranked) - 1) // 2]
-    return replace(middle, providers=len(ranked))
 
 
 SECONDS_AN_HOUR = 3600.0

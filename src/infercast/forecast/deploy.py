@@ -15,7 +15,7 @@ from functools import partial
 from math import isclose
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from infercast.engines.base import deploy as deploy_resolved
 from infercast.engines.host import HostCosts, read_host
 from infercast.engines.settings import Settings, changed, read_setting
 from infercast.errors import FileFormatError, InputError, UnknownNameError
-from infercast.forecast.calibration import Calibration, Fingerprint, carried, read_calibration, with_acceptance
 from infercast.forecast.option_table import OPTIONS, ROUTINGS, SAMPLINGS, THINK, TOOL_TIME, TURN_LEN
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.gpu import (
@@ -48,6 +47,9 @@ from infercast.serve import Request, Workload, simulate
 from infercast.serve.workload.distributions import INPUT_LEN, OUTPUT_LEN, LengthDistribution, parse_lengths
 from infercast.serve.workload.request import without_too_long
 from infercast.serve.workload.synthetic import CLIPPED, ended, synthetic_workload
+
+if TYPE_CHECKING:
+    from infercast.forecast.calibration import Calibration
 
 ModelSource = str | Path | Mapping[str, Any] | ModelConfig
 GpuSource = str | Path | Gpu
@@ -225,16 +227,11 @@ def deploy(
         host_of(chosen, host),
         over_http=api_server,
     )
-    return deployment if calibration is None else calibrated(deployment, calibration)
+    if calibration is None:
+        return deployment
+    from infercast.forecast.calibration import calibrated  # noqa: PLC0415 - most runs have none
 
-
-def calibrated(deployment: Deployment, calibration: Path | str | Calibration) -> Deployment:
-    if not isinstance(calibration, Calibration):
-        calibration = read_calibration(Path(calibration))
-    if calibration.acceptance_length is not None:
-        deployment = with_acceptance(deployment, calibration.acceptance_length)
-    corrections = carried(calibration, Fingerprint.of(deployment))
-    return replace(deployment, host=corrections.corrected(deployment.host), corrections=corrections)
+    return calibrated(deployment, calibration)
 
 
 def estimate_notes(deployment: Deployment) -> list[str]:
@@ -309,7 +306,7 @@ def host_from(source: str | Path, gpu: str, engine: str | None = None) -> HostCo
         return host_of(chosen, name)
     if path.suffix != ".json":
         return host_of(chosen, path)
-    ratios = list(_predicted_over_measured(path, _read(path), gpu, chosen))
+    ratios = list(_predicted_over_measured(path, gpu, chosen))
     if not ratios:
         raise FileFormatError(path, f"has no first token of a prompt of up to {SHORT} tokens")
     speed = float(np.median(ratios))
@@ -318,9 +315,10 @@ def host_from(source: str | Path, gpu: str, engine: str | None = None) -> HostCo
     return replace(found, is_measured=True)
 
 
-def _predicted_over_measured(path: Path, document: dict[str, Any], gpu: str, engine: AnyEngine) -> Iterator[float]:
+def _predicted_over_measured(path: Path, gpu: str, engine: AnyEngine) -> Iterator[float]:
     """For each short prompt of each tiny model."""
     try:
+        document = json.loads(path.read_text(encoding="utf-8"))
         for model in document["models"]:
             config = {**document["config"], "num_hidden_layers": model["layers"]}
             settings = engine.settings(engine.room_for(*ROOM))
@@ -329,24 +327,16 @@ def _predicted_over_measured(path: Path, document: dict[str, Any], gpu: str, eng
                 if int(tokens) <= SHORT:
                     run = simulate(replica, Workload((Request(0.0, int(tokens), 2),)))
                     yield 1e3 * float(run.ttft[0]) / float(milliseconds)
-    except KeyError as missing:
-        raise FileFormatError(path, f"is not what `infercast measure --host` writes: {missing} is missing") from None
-    except (AttributeError, TypeError, ValueError, ZeroDivisionError) as problem:
-        raise FileFormatError(path, f"is not what `infercast measure --host` writes: {problem}") from None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
     except UnicodeDecodeError:
         raise FileFormatError(path, "is not UTF-8 text, so not JSON") from None
-    except ValueError as problem:
+    except json.JSONDecodeError as problem:
         raise FileFormatError(path, f"is not JSON: {problem}") from None
-    if not isinstance(document, dict):
-        raise FileFormatError(path, "is not what `infercast measure --host` writes: not an object")
-    return document
+    except KeyError as missing:
+        raise FileFormatError(path, f"is not what `infercast measure --host` writes: {missing} is missing") from None
+    except (AttributeError, TypeError, ValueError, ZeroDivisionError) as problem:
+        raise FileFormatError(path, f"is not what `infercast measure --host` writes: {problem}") from None
 
 
 CHANGEABLE = {option.name: option.type for option in OPTIONS.values() if option.what_if}
@@ -374,28 +364,20 @@ class Changes:
 
 def parse_changes(text: str) -> Changes:
     """Read ``name=value,name=value``."""
-    gpu, router, engine, host_speed = None, None, None, 1.0
+    words: dict[str, str] = {}
     properties: dict[str, str] = {}
     options: dict[str, Any] = {}
     settings: dict[str, Any] = {}
-    seen: set[str] = set()
     known = {name: kind for engine in engines().values() for name, kind in engine.setting_types.items()}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         name = name.replace("-", "_")
         if not equals or not value:
             raise InputError(f"what-if {part!r} must be name=value, such as dram_bandwidth=1.5x or gpu=b200-sxm")
-        if name in seen:
+        if any(name in given for given in (words, properties, options, settings)):
             raise InputError(f"what-if {part!r} gives {name} a second time; say it once")
-        seen.add(name)
-        if name == "gpu":
-            gpu = value
-        elif name == "router":
-            router = value
-        elif name == "engine":
-            engine = engine_named(value).name
-        elif name == "host_speed":
-            host_speed = factor_of(name, value, 1.0)
+        if name in ("gpu", "engine", "host_speed", "router"):
+            words[name] = value
         elif name in PROPERTIES:
             properties[name] = value
         elif name in CHANGEABLE:
@@ -405,9 +387,11 @@ def parse_changes(text: str) -> Changes:
         else:
             every = ("gpu", "engine", *PROPERTIES, "host_speed", "router", *CHANGEABLE, *known)
             raise UnknownNameError("what-if", name, dict.fromkeys(every))
-    if not (gpu or router or engine or properties or options or settings or host_speed != 1.0):
+    speed = factor_of("host_speed", words.pop("host_speed", "1x"), 1.0)
+    engine = engine_named(words.pop("engine")).name if "engine" in words else None
+    if not (words or engine or properties or options or settings or speed != 1.0):
         raise InputError("what-if changes nothing; say for example dram_bandwidth=1.5x,sms=160 or gpu=b200-sxm")
-    return Changes(text, gpu, properties, host_speed, options, settings, router, engine)
+    return Changes(text, words.get("gpu"), properties, speed, options, settings, words.get("router"), engine)
 
 
 def deploy_changed(asked: partial[Deployment], changes: Changes) -> Deployment:

@@ -115,7 +115,10 @@ def build_op(family: str, values: Values) -> Op:
         for name, value in values.items():
             if name not in DTYPES:
                 _check_size(name, value, least=LEAST.get(name, 1) if name in shape.sizes else 0)
-    _check_together(values)
+    if "kv_heads" in values and int(values["heads"]) % int(values["kv_heads"]):
+        raise InputError(f"heads {values['heads']} must be a multiple of kv_heads {values['kv_heads']}")
+    if "experts" in values and int(values["topk"]) > int(values["experts"]):
+        raise InputError(f"topk {values['topk']} must be at most experts {values['experts']}")
     for name in DTYPES.intersection(values):
         if values[name] is not None and values[name] not in BYTES:
             raise UnknownNameError(name, str(values[name]), BYTES)
@@ -130,14 +133,6 @@ def _check_size(name: str, value: Any, least: int) -> None:
         raise InputError(f"{name} must be at least {least}, not {low}")
     if high > most:
         raise InputError(f"{name} must be at most {most}, not {high}")
-
-
-def _check_together(values: Values) -> None:
-    """Raise InputError where two sizes cannot be those of one kernel."""
-    if "kv_heads" in values and int(values["heads"]) % int(values["kv_heads"]):
-        raise InputError(f"heads {values['heads']} must be a multiple of kv_heads {values['kv_heads']}")
-    if "experts" in values and int(values["topk"]) > int(values["experts"]):
-        raise InputError(f"topk {values['topk']} must be at most experts {values['experts']}")
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
@@ -157,9 +152,6 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         if None in row:  # where DictReader puts what is left over
             raise FileFormatError(path, "has more cells than its header has columns", line=line)
     return rows
-
-
-__all__ = ["Known", "kernel_basis"]
 
 
 def kernel_basis(gpu: Gpu) -> list[Known]:
@@ -224,9 +216,9 @@ def estimate_power(
     found = estimate(kernel, gpu, predictor=predictor, network=network, **sizes)
     if np.size(found.seconds) != 1:
         raise InputError(f"power is of one kernel; sizes name {np.size(found.seconds)}")
-    device = gpu if isinstance(gpu, Gpu) else _device(str(gpu))
+    device, seconds = gpu if isinstance(gpu, Gpu) else _device(str(gpu)), float(np.ravel(found.seconds)[0])
     op = build_op(kernel, sizes) if isinstance(kernel, str) else kernel
-    return _power(device, op, float(np.ravel(found.seconds)[0]))
+    return kernel_power(board_under(device), op, seconds, meter_reading(op, device, seconds))
 
 
 # Kept, because making them takes longer than an estimate.
@@ -246,10 +238,7 @@ def estimate_kernel(
 
 
 def power_of(gpu: Gpu, family: str, values: dict[str, Any], found: Estimate) -> KernelPower:
-    return _power(gpu, build_op(family, values), float(found.seconds))
-
-
-def _power(gpu: Gpu, op: Op, seconds: float) -> KernelPower:
+    op, seconds = build_op(family, values), float(found.seconds)
     return kernel_power(board_under(gpu), op, seconds, meter_reading(op, gpu, seconds))
 
 
@@ -282,10 +271,10 @@ def _lasting(found: Estimate, op: Op, gpu: Gpu) -> Estimate:
 
 def estimate_table(predictor: Predictor, gpu: Gpu, family: str, path: Path) -> Iterator[dict[str, Any]]:
     """Every row of a CSV file of shapes, with its estimate."""
+    shape = SHAPES.get(family)
+    known = () if shape is None else (*shape.sizes, *shape.optional)
     for number, row in enumerate(read_rows(path), start=2):
-        values = {
-            name: _value(path, number, name, text) for name, text in row.items() if name in _known(family) and text
-        }
+        values = {name: _value(path, number, name, text) for name, text in row.items() if name in known and text}
         try:
             found, *others = (estimate_kernel(predictor, gpu, family, values, each) for each in CONDITIONS)
         except InputError as problem:
@@ -294,17 +283,13 @@ def estimate_table(predictor: Predictor, gpu: Gpu, family: str, path: Path) -> I
         among = (getattr(each, end) for each in others for end in ENDS)
         latency = (found.seconds, found.low, found.high, found.source, found.bound, *among)
         results = (*latency, power.watts, power.joules, power.meter_watts)
-        yield {**row, **{name: _plain(value) for name, value in zip(RESULTS, results, strict=True)}}
-
-
-def _plain(value: Any) -> Any:
-    """A number or a word, also from an array of one."""
-    return np.ravel(value)[0].item() if isinstance(value, np.ndarray) else value
-
-
-def _known(family: str) -> tuple[str, ...]:
-    shape = SHAPES.get(family)
-    return () if shape is None else (*shape.sizes, *shape.optional)
+        yield {
+            **row,
+            **{
+                name: np.ravel(value)[0].item() if isinstance(value, np.ndarray) else value
+                for name, value in zip(RESULTS, results, strict=True)
+            },
+        }
 
 
 def _value(path: Path, line: int, name: str, text: str) -> Any:

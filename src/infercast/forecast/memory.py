@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Unpack
 
-from infercast.engines.base import AnyEngine, put_on, require_fit
+from infercast.engines.base import put_on, require_fit
 from infercast.engines.memory import Memory
 from infercast.engines.settings import Resolved, Settings
 from infercast.errors import DoesNotFitError, InputError
@@ -68,7 +68,11 @@ def fit_memory(
     layout = engine.spread(wanted, config, layout, device)
     config, resolved = put_on(engine, config, device, wanted, layout)
     memory = engine.plan_memory(config, layout, device, resolved)
-    chunk = engine.tokens_under_way(resolved, layout)
+    chunk, problem = engine.tokens_under_way(resolved, layout), ""
+    try:
+        require_fit(engine, config, layout, device, resolved)
+    except DoesNotFitError as reason:
+        problem = str(reason)
     return Fit(
         model=config,
         gpu=device,
@@ -78,14 +82,6 @@ def fit_memory(
         longest_sequence=min(memory.longest_sequence(chunk), config.max_positions),
         most_sequences=memory.most_sequences(context, chunk=1),
         context=context,
-        problem=_problem(engine, config, layout, device, resolved),
+        problem=problem,
         most_weights=rank_weight_bytes(config, layout, engine.expert_multiples(config, device)),
     )
-
-
-def _problem(engine: AnyEngine, config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Resolved) -> str:
-    try:
-        require_fit(engine, config, layout, gpu, settings)
-    except DoesNotFitError as reason:
-        return str(reason)
-    return ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite, log, log10
 from typing import TYPE_CHECKING, Any
@@ -147,14 +146,10 @@ def value_of(forecast: SimulatedRun, limit: Limit) -> float:
     name = limit.name.partition("_")[2]
     if name in NAMES:
         return float(getattr(summary, name))
-    return float(np.percentile(_values(forecast, limit.quantity), limit.percentile or 0.0))
-
-
-def _values(forecast: SimulatedRun, quantity: str) -> Array:
-    served = forecast.clients
-    inside = counted(forecast)
-    values: Array = getattr(served, QUANTITIES[quantity])
-    return values[inside[served.num_output > 1] if quantity == "tpot" else inside]
+    served, inside = forecast.clients, counted(forecast)
+    values: Array = getattr(served, QUANTITIES[limit.quantity])
+    chosen = inside[served.num_output > 1] if limit.quantity == "tpot" else inside
+    return float(np.percentile(values[chosen], limit.percentile or 0.0))
 
 
 def counted(forecast: SimulatedRun) -> Array:
@@ -176,15 +171,11 @@ def interval_of(forecast: SimulatedRun, limit: Limit, intervals: Intervals) -> t
     if limit.percentile is None:
         return band.low.mean, band.high.mean
     shares = [np.log(np.array(ends.values[1:]) / summary.values[1:]) for ends in (band.low, band.high)]
-    below, above = (_width_at(limit.percentile, each) for each in shares)
-    return value * float(np.exp(below)), value * float(np.exp(above))
-
-
-def _width_at(percentile: float, widths: Array) -> float:
-    """Between the percentiles of `FRACTIONS`, by the logarithm of the share of requests above."""
+    # Between the percentiles of `FRACTIONS`, by the logarithm of the share of requests above.
     tails = [-log10(1.0 - fraction) for fraction in FRACTIONS]
-    asked = inf if percentile >= 100 else -log10(1.0 - percentile / 100)
-    return float(np.interp(asked, tails, widths))
+    asked = inf if limit.percentile >= 100 else -log10(1.0 - limit.percentile / 100)
+    below, above = (float(np.interp(asked, tails, each)) for each in shares)
+    return value * float(np.exp(below)), value * float(np.exp(above))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -291,13 +282,6 @@ def prices_of(forecast: Forecast, tariff: Tariff) -> list[tuple[int, str, GpuPri
     return [(count, gpu, tariff.price(gpu, forecast.facility)) for count, gpu in pools]
 
 
-def metered_electricity(forecast: Forecast, prices: Sequence[tuple[int, str, GpuPrice | None]]) -> float:
-    """Dollars an hour that owned GPUs cost on top, by what they draw at the wall; rents have it in their price."""
-    metered = sum(count for count, _, price in prices if price is not None and price.metered)
-    wall = forecast.wall if metered else None
-    return 0.0 if wall is None or wall.usd_per_hour is None else wall.usd_per_hour * metered / forecast.gpus
-
-
 def facility_of(forecast: Forecast) -> Facility:
     """The facility as given, with defaults from the list of owned hardware."""
     return around((price for _, _, price in prices_of(forecast, forecast.tariff)), forecast.facility)
@@ -307,7 +291,12 @@ def per_hour_of(forecast: Forecast, tariff: Tariff | None = None) -> float | Non
     """Dollars per hour of all GPUs, whatever they serve; None where a price is not known."""
     prices = prices_of(forecast, forecast.tariff if tariff is None else tariff)
     rent = hourly([(count, price) for count, _, price in prices])
-    return None if rent is None else rent + metered_electricity(forecast, prices)
+    if rent is None:
+        return None
+    # Owned GPUs cost electricity on top, by their power at the wall; rents include it.
+    metered = sum(count for count, _, price in prices if price is not None and price.metered)
+    wall = forecast.wall if metered else None
+    return rent if wall is None or wall.usd_per_hour is None else rent + wall.usd_per_hour * metered / forecast.gpus
 
 
 def cost_of(forecast: Forecast, tariff: Tariff | None = None) -> Cost | None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from infercast.engines.base import Deployment
 from infercast.engines.speculation import Drafting
 from infercast.errors import InputError, SaturatedError
-from infercast.forecast.explain.kernels import Phase, summarise_phases, weakest_source
+from infercast.forecast.kernels import Phase, summarise_phases, weakest_source
 from infercast.forecast.slo import Percentiles, percentiles
 from infercast.forecast.steady import CUT, FILLING, OVERLOADED, Saturation, State, SteadyState
 from infercast.forecast.system import DECODE, Run, ServingPool, System, busiest

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import cycle, islice
+from itertools import cycle, islice, product
 from math import ceil, log
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -119,7 +119,8 @@ def find_steady(served: Record | Served, workload: Workload) -> SteadyState:
     edges = np.linspace(0.0, end, BINS + 1)
     # The number in a closed loop never changes; there it is the answers that come in waves at first.
     level = np.histogram(done, edges)[0].astype(float) if closed else mean_in_system(sent, done, edges)
-    first = _ramp_up(level)
+    # The ramp-up to leave out, so that the mean of the rest is known best; at most half.
+    first = int(np.argmin([level[cut:].var() / (level.size - cut) for cut in range(level.size // 2 + 1)]))
     if workload.concurrency is not None:
         generation = np.percentile(done[np.argsort(sent)[: workload.concurrency]], STAYS)
         first = min(max(first, int(np.searchsorted(edges, generation))), BINS - 1)
@@ -153,7 +154,12 @@ def further_requests(
     if steady.reached:
         start = float(served.sent_at.min())
         batches = Batches(served, workload, start + steady.begin, start + steady.end)
-        asked = [*(_for_medians(batches) if medians else ()), *(() if slo is None else _for_slo(batches, slo))]
+        # Factors on the length of the steady part.
+        asked = [] if slo is None else list(_for_slo(batches, slo))
+        if medians:
+            for name, (fraction, target) in product(("ttft", "tpot"), ((0.5, PRECISION), (0.99, TAIL_PRECISION))):
+                asked.append((batches.error(name, fraction) / target) ** 2)
+            asked.append((batches.rate_error() / RATE_PRECISION) ** 2)
         times = max(asked, default=0.0)
         if times <= NEARLY:
             return None, ENOUGH
@@ -164,14 +170,6 @@ def further_requests(
     requests = min(precise, MOST_FOR_PRECISION) if steady.reached else MOST_REQUESTS
     most = min(float(requests), count * MOST_STRETCHES / max(stretches, 1))
     return (None, CUT) if most < 1.1 * count else (two_digits(min(wanted, most)), "")
-
-
-def _for_medians(batches: Batches) -> Iterator[float]:
-    """Factors on the length of the steady part that each reported percentile needs."""
-    for name in ("ttft", "tpot"):
-        for fraction, target in ((0.5, PRECISION), (0.99, TAIL_PRECISION)):
-            yield (batches.error(name, fraction) / target) ** 2
-    yield (batches.rate_error() / RATE_PRECISION) ** 2
 
 
 def _for_slo(batches: Batches, slo: Slo) -> Iterator[float]:
@@ -213,12 +211,6 @@ def _too_short(num_requests: int, end: float, in_system: float, *, filled: bool)
 def two_digits(needed: float) -> int:
     rounded: int = 10 ** max(0, len(str(ceil(needed))) - 2)
     return rounded * ceil(needed / rounded)
-
-
-def _ramp_up(level: Array) -> int:
-    """How many stretches to leave out so that the mean of the others is known best; at most half of them."""
-    spreads = [level[first:].var() / (level.size - first) for first in range(level.size // 2 + 1)]
-    return int(np.argmin(spreads))
 
 
 def _grows(level: Array) -> bool:

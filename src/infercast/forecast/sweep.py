@@ -331,9 +331,10 @@ def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None,
     bend = Slo((Limit("ttft", 50.0, TIMES_LIGHT * light),))
     knee = _edge(points, partial(run, only=bend), partial(_keeps, bend), whole)
     promise = None if slo is None else _edge(points, partial(run, only=slo), partial(_keeps, slo), whole)
+    parts = workload.description.split(", ")  # the rate varies, so it is left out
     return Sweep(
         title=_title(points),
-        workload=_without_load(workload),
+        workload=", ".join(part for part in parts if workload.drawn is None or part.split(" ")[0] not in LOADS),
         axis=axis,
         points=tuple(points),
         slo=slo,
@@ -421,12 +422,6 @@ def _between(
 
 def _title(points: Sequence[Point]) -> str:
     return next((point.forecast.title for point in points if point.forecast is not None), "nothing fits")
-
-
-def _without_load(workload: Workload) -> str:
-    """The description without the rate, which varies."""
-    parts = workload.description.split(", ")
-    return ", ".join(part for part in parts if workload.drawn is None or part.split(" ")[0] not in LOADS)
 
 
 POWER, CLOCK = "power_limit_w", "gpu_clock_mhz"

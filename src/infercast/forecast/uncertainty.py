@@ -37,7 +37,7 @@ import numpy.typing as npt
 
 from infercast.engines.base import AnyEngine, Deployment, Version
 from infercast.engines.corrections import Corrections, Factor
-from infercast.forecast.explain.kernels import StepCost, average_shape, estimate_shape
+from infercast.forecast.kernels import StepCost, average_shape, estimate_shape
 from infercast.forecast.slo import FRACTIONS, NAMES, percentiles
 from infercast.hardware.load import is_modelled
 from infercast.serve import Record, Replica, Workload
@@ -134,11 +134,6 @@ def release_spread(engine: AnyEngine, version: Version = ()) -> Spread:
 def is_older(engine: AnyEngine, version: Version = ()) -> bool:
     """Whether it is long before the one that was measured."""
     return release_spread(engine, version) is OLDER_RELEASE
-
-
-def is_like_measured(deployment: Deployment) -> bool:
-    """Whether engines like this were measured: a release of them, one GPU, no server, nothing drafted."""
-    return spread_of(deployment) == Spread(host=HOST_SPREAD) and deployment.engine.is_measured
 
 
 def spread_of(deployment: Deployment) -> Spread:
@@ -319,7 +314,9 @@ def slower_by(deployments: Sequence[Deployment], workload: Workload, version: Ve
     """How much slower than the forecast the middle of a result of these requests is, for `odds_within`."""
     if is_older(deployments[0].engine, version):
         return SLOWER_BEFORE
-    if len(deployments) > 1 or not is_like_measured(deployments[0]):
+    first = deployments[0]
+    is_like_measured = spread_of(first) == Spread(host=HOST_SPREAD) and first.engine.is_measured
+    if len(deployments) > 1 or not is_like_measured:
         return SLOWER_ELSEWHERE
     return 0.0 if is_at_once(workload) else SLOWER_UNDER_LOAD
 

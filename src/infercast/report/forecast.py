@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from infercast.forecast.explain.kernels import Phase
 from infercast.forecast.intervals import Intervals
+from infercast.forecast.kernels import Phase
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import EngineLoad, LinkRun, PoolRun, SessionsRun, TierRun, TierTransfer, drafts_of
 from infercast.forecast.slo import NAMES, Percentiles

@@ -14,7 +14,7 @@ import numpy as np
 from infercast.engines.base import Deployment, Engine
 from infercast.engines.settings import ProfiledStep
 from infercast.errors import FileFormatError
-from infercast.forecast.explain.kernels import estimate_shape
+from infercast.forecast.kernels import estimate_shape
 from infercast.serve.step import DraftShape, StepShape
 from infercast.validate.compare import Comparison, deployment_of
 from infercast.validate.measured import MeasuredFile, load_document

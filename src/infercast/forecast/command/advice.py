@@ -265,11 +265,6 @@ def try_point(deployment: Deployment, draws: Sequence[Sequence[Workload]], timer
     return Trial(system, seen, uncertainty)
 
 
-def try_further(trial: Trial, draws: Sequence[Sequence[Workload]]) -> None:
-    for of_load, seen in zip(draws, trial.seen, strict=True):
-        seen += [TrialResult.of(trial.system.serve(each).clients) for each in of_load[len(seen) :]]
-
-
 def effects(before: Trial, after: Trial, loads: Sequence[Load], *, kernels: bool) -> list[MetricDelta]:
     """What differs between two points; ``kernels``: whether they run different ones."""
     found = []
@@ -284,7 +279,9 @@ def effects(before: Trial, after: Trial, loads: Sequence[Load], *, kernels: bool
                 parts = np.array([each[name] for each in left_out])
                 noise = STUDENT * sqrt((count - 1) / count * float(np.square(parts - parts.mean()).sum()))
             else:
-                noise = _luck_of_ranks(name, first[0])
+                # The sampling error of a percentile of given requests, which have no other draws.
+                kind, fraction = PERCENTILES.get(name, ("ttft", 0.99))
+                noise = 0.0 if name == THROUGHPUT else chance_of(getattr(first[0], kind), fraction)
             if kernels:
                 noise = hypot(noise, _estimates(before, name), _estimates(after, name))
             found.append(MetricDelta(load.name, name, change, noise))
@@ -303,12 +300,6 @@ def differs(before: Trial, after: Trial, loads: Sequence[Load]) -> bool:
 def _ratios(load: Load, before: Sequence[TrialResult], after: Sequence[TrialResult]) -> dict[str, float]:
     first, second = (load.numbers(TrialResult.together(each)) for each in (before, after))
     return {name: log(second[name] / first[name]) for name in first if 0 < first[name] < inf}
-
-
-def _luck_of_ranks(name: str, seen: TrialResult) -> float:
-    """The sampling error of a percentile of given requests, which have no other draws."""
-    kind, fraction = PERCENTILES.get(name, ("ttft", 0.99))
-    return 0.0 if name == THROUGHPUT else chance_of(getattr(seen, kind), fraction)
 
 
 def _estimates(trial: Trial, name: str) -> float:
@@ -389,7 +380,8 @@ def advise(
         if not differs(base, trial, loads):
             quiet.append(change.label)
             continue
-        try_further(trial, draws)
+        for of_load, seen in zip(draws, trial.seen, strict=True):
+            seen += [TrialResult.of(trial.system.serve(each).clients) for each in of_load[len(seen) :]]
         advice = Advice(change, tuple(effects(base, trial, loads, kernels=change.kernels)))
         if advice.real:
             found.append(advice)

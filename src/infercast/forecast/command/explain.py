@@ -15,8 +15,8 @@ from infercast.forecast.command.pasted import Pasted, started_engine, the_comman
 from infercast.forecast.cost import Tariff
 from infercast.forecast.deploy import GpuSource, load_device
 from infercast.forecast.energy import Facility
-from infercast.forecast.explain.kernels import decode_shape, estimate_shape
 from infercast.forecast.intervals import Intervals, forecast_intervals
+from infercast.forecast.kernels import decode_shape, estimate_shape
 from infercast.forecast.memory import Fit
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import most_requests_per_second, simulate_system
@@ -397,8 +397,11 @@ def explain_command(
     point = Point.of(reading, device, chosen, {**given, "network": network, "predictor": kernels})
     notes: list[str] = []
     chosen.settings(reading.settings, notes.append)
-    load = workload or like or usual_requests()
-    fit = point.fit(mean_context(load))
+    inputs, outputs = USUAL_LENGTHS
+    load = workload or like or synthetic_workload(rate=1.0, input_lengths=inputs, output_lengths=outputs)
+    # Tokens of an average sequence halfway through its answer.
+    context = sum(each.num_input + each.num_output / 2 for each in load.requests) / len(load.requests)
+    fit = point.fit(max(1, round(context)))
     timers = Timers()
     try:
         deployment = point.deploy()
@@ -425,17 +428,6 @@ def explain_command(
     return Explained(
         pasted, reading, chosen, tuple(meanings), tuple(notes), fit, "", capacity, tuple(served), advised, ()
     )
-
-
-def usual_requests() -> Workload:
-    inputs, outputs = USUAL_LENGTHS
-    return synthetic_workload(rate=1.0, input_lengths=inputs, output_lengths=outputs)
-
-
-def mean_context(workload: Workload) -> int:
-    """Tokens of an average sequence halfway through its answer."""
-    requests = workload.requests
-    return max(1, round(sum(each.num_input + each.num_output / 2 for each in requests) / len(requests)))
 
 
 def light_and_heavy(like: Workload, capacity: float, slo: Slo | None = None) -> list[Load]:

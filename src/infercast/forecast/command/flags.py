@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,13 +109,19 @@ def _flag(name: str, given: str | None, rest: deque[str], engine: AnyEngine) -> 
     if types.get(field) is bool:
         return Flag(name, given or "", READ, field=field, value=_truth(name, given) is not negated)
     if field in types:
-        text = _listed(rest) if name in flags.lists and given is None else _next(rest) if given is None else given
+        text, words = given, []
+        while given is None and name in flags.lists and rest and rest[0].replace(",", "").isdigit():
+            words.append(rest.popleft())
+        if text is None:
+            text = ",".join(words) if name in flags.lists else _next(rest)
         return Flag(name, text, READ, field=field, value=_typed(name, text, types[field]))
     if name.removeprefix("no-") in flags.switches:
         return Flag(name, given or "", IGNORED)
     if name in flags.values or name in engine.commands.other_meaning:
         return Flag(name, _next(rest) if given is None else given, IGNORED)
-    return _left_out(name, given if given is not None else _loose(rest), engine, types)
+    if given is None:  # the next word may be its value
+        given = _next(rest) if rest and not rest[0].startswith("-") else ""
+    return _left_out(name, given, engine, types)
 
 
 def _known(engine: AnyEngine) -> set[str]:
@@ -160,20 +166,6 @@ def _types(engine: AnyEngine) -> dict[str, type]:
     types = {name: str if kind is tuple else kind for name, kind in engine.setting_types.items()}
     settings = {name: types.get(name, str) for name in engine.flags.options if name not in OURS_ALONE}
     return {**settings, **OF_DEPLOY, "decode_context_parallel_size": int}
-
-
-def _listed(rest: deque[str]) -> str:
-    return ",".join(_while(rest, lambda word: word.replace(",", "").isdigit()))
-
-
-def _loose(rest: deque[str]) -> str:
-    """The possible value of an unknown flag: the next word unless it is a flag."""
-    return _next(rest) if rest and not rest[0].startswith("-") else ""
-
-
-def _while(rest: deque[str], wanted: Any) -> Iterator[str]:
-    while rest and wanted(rest[0]):
-        yield rest.popleft()
 
 
 def _truth(name: str, given: str | None) -> bool:

@@ -201,7 +201,10 @@ def find_commands(text: str, commands: Commands) -> list[Pasted]:
     if _is_yaml(text):
         found = [each for tree in read_documents(text) for each in _containers(tree, commands)]
     else:
-        found = list(_in_shell(text, commands))
+        found, known = [], dict[str, str]()
+        for line in shell_lines(text):
+            known |= line.environment
+            found += [replace(each, environment={**known, **each.environment}) for each in _in_line(line, commands)]
     return [replace(each, words=tuple(_replaced(word, each.environment) for word in each.words)) for each in found]
 
 
@@ -261,14 +264,6 @@ def _is_yaml(text: str) -> bool:
     """Whether the first line that says something is a key or a list item."""
     first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
     return first.startswith("---") or re.match(r"\s*(- |[\w./-]+:(\s|$))", first) is not None
-
-
-def _in_shell(text: str, commands: Commands) -> Iterator[Pasted]:
-    known: dict[str, str] = {}
-    for line in shell_lines(text):
-        known |= line.environment
-        for found in _in_line(line, commands):
-            yield replace(found, environment={**known, **found.environment})
 
 
 def _in_line(line: Line, commands: Commands) -> Iterator[Pasted]:

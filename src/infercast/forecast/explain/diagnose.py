@@ -15,7 +15,7 @@ import numpy as np
 from infercast.engines.base import Deployment
 from infercast.errors import InputError
 from infercast.forecast.deploy import Deployable, GpuSource, RunOptions, Servable, resolve_run
-from infercast.forecast.explain.kernels import step_calls
+from infercast.forecast.kernels import step_calls
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import Outcome, outcome_of
 from infercast.forecast.simulate import simulate

@@ -7,8 +7,8 @@ from enum import Enum
 from typing import Any
 
 from infercast.engines.base import DEFAULT_ENGINE, engine_named
-from infercast.forecast.explain.kernels import Phase, host_bound_share
 from infercast.forecast.intervals import Intervals, forecast_intervals
+from infercast.forecast.kernels import Phase, host_bound_share
 from infercast.forecast.result import Forecast, counted, odds, value_of
 from infercast.forecast.slo import Percentiles, Slo, attainment
 from infercast.models.layout import ParallelLayout
@@ -248,14 +248,15 @@ class Candidate:
         if self.prefill is not None:
             return f"prefill {self.prefill} + decode {replace(self, prefill=None)}"
         unsaid = (engine_named(self.engine).bounds[2], *DRAFTS)  # which all candidates of a question have in common
-        settings = "".join(f", {name} {_word(value)}" for name, value in self.settings if name not in unsaid)
+        words = {False: "off", True: "on"}
+        settings = "".join(
+            f", {name} {words[value] if isinstance(value, bool) else value}"
+            for name, value in self.settings
+            if name not in unsaid
+        )
         by = "" if self.engine == DEFAULT_ENGINE else f" by {self.engine}"
         held = "" if self.power_limit is None else f" at {self.power_limit:g} W"
         return f"{self.replicas} x {self.layout} on {self.gpu}{held}{by} ({self.formats}{settings})"
-
-
-def _word(value: Any) -> str:
-    return ("off", "on")[value] if isinstance(value, bool) else str(value)
 
 
 class Stage(Enum):

@@ -96,7 +96,7 @@ class SimulationStage:
 
     question: Question
     workers: Executor
-    tell: Callable[[str], None] | None = None
+    tell: Callable[[str], None]
     rows: dict[Candidate, Row] = field(default_factory=dict)
     """The latest result of each candidate."""
 
@@ -104,7 +104,7 @@ class SimulationStage:
         """Those that a short simulation finds promising, the best first."""
         asked = [option for option in options if option.candidate not in self.rows]
         if asked:
-            self._say(f"{len(asked)} short simulations")
+            self.tell(f"{len(asked)} short simulations")
         known = [option for option in options if option.candidate in self.rows]
         kept = [(room, each) for each in known if (room := self.rows[each.candidate].headroom or 0.0) >= PROMISING]
         for option, room in zip(
@@ -118,9 +118,10 @@ class SimulationStage:
 
     def simulate(self, candidates: Iterable[Candidate]) -> list[Row]:
         asked = list(candidates)
-        new = [each for each in dict.fromkeys(asked) if not self._is_done(each)]
+        done = {each for each, row in self.rows.items() if row.stage in (Stage.SIMULATED, Stage.REFUSED)}
+        new = [each for each in dict.fromkeys(asked) if each not in done]
         if new:
-            self._say(f"{len(new)} simulations")
+            self.tell(f"{len(new)} simulations")
         for row in self.workers.map(partial(evaluate, question=self.question), new):
             self.rows[row.candidate] = row
         return [self.rows[each] for each in asked]
@@ -128,19 +129,11 @@ class SimulationStage:
     def look_closely(self, candidates: Iterable[Candidate]) -> list[Row]:
         """Simulate these once more for their intervals and odds, each at the rate that was found for it."""
         chosen = [(each, (self.rows[each].rate or self.question.rate) / self.question.rate) for each in candidates]
-        self._say(f"{len(chosen)} intervals")
+        self.tell(f"{len(chosen)} intervals")
         closely = partial(_evaluate_at, question=self.question, intervals=True, medians=True)
         for row in self.workers.map(closely, chosen):
             self.rows[row.candidate] = replace(row, rate=self.rows[row.candidate].rate)
         return [self.rows[candidate] for candidate, _ in chosen]
-
-    def _is_done(self, candidate: Candidate) -> bool:
-        row = self.rows.get(candidate)
-        return row is not None and row.stage in (Stage.SIMULATED, Stage.REFUSED)
-
-    def _say(self, what: str) -> None:
-        if self.tell is not None:
-            self.tell(what)
 
 
 def _evaluate_at(

@@ -7,7 +7,6 @@ package's own files; it may serve many questions. A torn last line is cut off, a
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pickle
@@ -17,7 +16,7 @@ import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from dataclasses import fields, is_dataclass
@@ -42,6 +41,10 @@ TRIES = 3
 PIECES_A_WORKER = 8
 """Pieces per worker, so that none waits long for the last one."""
 MOST_IN_A_PIECE = 16
+OUT_OF_WORKERS = (
+    f"worker processes ended {TRIES} times without an answer, the next would have been about {{item}}; is there enough "
+    "memory? --workers 1 does without them"
+)
 MOST_FUNCTIONS = 4
 """Functions that a worker keeps: a search alternates between a few."""
 
@@ -70,7 +73,10 @@ class Processes:
 
     def map(self, function: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
         every, done = list(items), 0
-        while done < len(every) and self._is_here(len(every) - done):
+        # Here as long as another process would take longer to start.
+        while done < len(every) and (
+            self.width == 1 or (self._pool is None and (len(every) - done < 2 or self._spent < self._patience))
+        ):
             start = time.perf_counter()
             answer = function(every[done])
             self._spent += time.perf_counter() - start
@@ -85,10 +91,6 @@ class Processes:
         except BaseException:  # also Ctrl-C, and a reader that wants no more
             self._kill()
             raise
-
-    def _is_here(self, left: int) -> bool:
-        """Whether the next item is for this process: another one would take longer to start."""
-        return self.width == 1 or (self._pool is None and (left < 2 or self._spent < self._patience))
 
     def _tell(self, done: int, total: int) -> None:
         if self._progress is not None:
@@ -105,46 +107,29 @@ class Processes:
         return str(path)
 
     def _map(self, path: str, pieces: Sequence[Sequence[Any]], done: int) -> Iterator[Any]:
-        answers: dict[int, list[Any]] = {}
-        failures: dict[int, int] = {}
-        total = done + sum(map(len, pieces))
-        left, told, breaks = set(range(len(pieces))), 0, 0
-        running: dict[Future[list[Any]], int] = {}
-        while left or told < len(pieces):
-            while told in answers:
-                yield from answers.pop(told)
-                told += 1
-            if not left:
+        total, at, failures = done + sum(map(len, pieces)), 0, 0
+        futures = [self._start().submit(_work, path, piece) for piece in pieces]
+        while at < len(pieces):
+            try:
+                answers = futures[at].result()
+            except InfercastError:
+                raise
+            except Exception as problem:
+                failures += 1
+                broken = isinstance(problem, BrokenProcessPool)
+                if broken:
+                    self._kill()
+                if failures == TRIES:
+                    raise WorkerError(OUT_OF_WORKERS.format(item=pieces[at][0])) if broken else problem from None
+                # A killed worker takes the pool with it: what others were doing is done again, too.
+                for number in range(at, len(pieces)) if broken else (at,):
+                    future = futures[number]
+                    if future.cancelled() or not future.done() or future.exception() is not None:
+                        futures[number] = self._start().submit(_work, path, pieces[number])
                 continue
-            for number in sorted(left - set(running.values())):
-                running[self._start().submit(_work, path, pieces[number])] = number
-            finished, _ = wait(running, return_when=FIRST_COMPLETED)
-            broken = False
-            for future in finished:
-                number = running.pop(future)
-                problem = future.exception()
-                if problem is None:
-                    answers[number] = future.result()
-                    left.discard(number)
-                    done, breaks = done + len(pieces[number]), 0
-                    self._tell(done, total)
-                elif isinstance(problem, BrokenProcessPool):
-                    broken = True
-                else:
-                    failures[number] = failures.get(number, 0) + 1
-                    if isinstance(problem, InfercastError) or failures[number] == TRIES:
-                        raise problem
-            if broken:
-                # A killed worker takes the pool with it. What others were doing is done again, too: it gives the same.
-                breaks += 1
-                self._kill()
-                running.clear()
-                if breaks == TRIES:
-                    first = pieces[min(left)][0]
-                    raise WorkerError(
-                        f"worker processes ended {TRIES} times without an answer, the next would have been about "
-                        f"{first}; is there enough memory? --workers 1 does without them"
-                    )
+            at, failures, done = at + 1, 0, done + len(answers)
+            self._tell(done, total)
+            yield from answers
 
     def _start(self) -> ProcessPoolExecutor:
         if self._pool is None:
@@ -191,7 +176,11 @@ def _work(path: str, items: Sequence[Any]) -> list[Any]:
         _functions[path] = pickle.loads(Path(path).read_bytes())
         while len(_functions) > MOST_FUNCTIONS:
             _functions.popitem(last=False)
-    return [_functions[path](item) for item in items]
+    return _apply(_functions[path], items)
+
+
+def _apply(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    return [function(item) for item in items]
 
 
 class Executor(Protocol):
@@ -203,15 +192,6 @@ class Executor(Protocol):
 
     def map(self, function: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
         """What the function makes of each item, in the order of the items; both can be pickled."""
-
-
-class Serial:
-    """One after the other, in this process."""
-
-    width = 1
-
-    def map(self, function: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
-        return map(function, items)
 
 
 TYPE = "type"
@@ -230,7 +210,9 @@ def to_plain(value: Any) -> Any:
         return {TYPE: _name(type(value)), "name": value.name}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    names = _field_names(value)
+    names = getattr(value, "_fields", None) if isinstance(value, tuple) else None
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [each.name for each in fields(value)]
     if names is not None:
         return {TYPE: _name(type(value)), **{name: to_plain(getattr(value, name)) for name in names}}
     if isinstance(value, tuple | list):
@@ -246,12 +228,6 @@ def _others(value: Any) -> dict[str, Any]:
     if isinstance(value, set | frozenset):
         return {TYPE: "set", "items": sorted(map(repr, value))}
     return {TYPE: "named", "name": _name(value if callable(value) else type(value))}
-
-
-def _field_names(value: Any) -> tuple[str, ...] | None:
-    if is_dataclass(value) and not isinstance(value, type):
-        return tuple(each.name for each in fields(value))
-    return getattr(value, "_fields", None) if isinstance(value, tuple) else None
 
 
 def from_plain(value: Any) -> Any:
@@ -311,7 +287,7 @@ class RayCluster:
 
     def map(self, function: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
         every, ray = list(items), self._ray
-        work = ray.remote(_work_on_ray).options(max_retries=TRIES - 1, retry_exceptions=[OSError, MemoryError])
+        work = ray.remote(_apply).options(max_retries=TRIES - 1, retry_exceptions=[OSError, MemoryError])
         shared = ray.put(function)
         pieces = pieces_of(every, self.width)
         waiting = [work.remote(shared, piece) for piece in pieces]
@@ -357,10 +333,6 @@ def _check_reachable(address: str) -> None:
         raise InputError(f"no Ray cluster answers at {address!r}: {reason}") from None
 
 
-def _work_on_ray(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    return [function(item) for item in items]
-
-
 KINDS = (".py", ".toml", ".json", ".npz")
 """Files that answers hang on: code, GPUs, models, engines and what was fitted."""
 
@@ -403,13 +375,13 @@ class Resumed:
 
 
 def _digest(plain: Any) -> str:
-    return hashlib.sha256(json.dumps(plain, separators=(",", ":")).encode()).hexdigest()[:32]
+    return sha256(json.dumps(plain, separators=(",", ":")).encode()).hexdigest()[:32]
 
 
 @cache
 def _package() -> str:
     """A hash of code and data: other ones may give other answers."""
-    found, root = hashlib.sha256(), DATA.parent
+    found, root = sha256(), DATA.parent
     for path in sorted(each for each in root.rglob("*") if each.suffix in KINDS and each.is_file()):
         found.update(path.relative_to(root).as_posix().encode())
         found.update(path.read_bytes())

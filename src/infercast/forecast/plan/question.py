@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from math import inf
 from typing import Any, NamedTuple
 
@@ -115,11 +115,15 @@ def _settings(question: Question, candidate: Candidate) -> Iterable[tuple[tuple[
 
 def setting_axis(name: str, values: tuple[Any, ...]) -> Axis:
     """One more setting of the engine, by its own name, combined with all others."""
-    return Axis(name, values, partial(_put_setting, name))
+    return Axis(name, tuple(((name, value),) for value in values), put_settings)
 
 
-def _put_setting(name: str, candidate: Candidate, value: Any) -> Candidate:
-    return candidate.with_settings(**{name: value})
+def put_settings(candidate: Candidate, value: Settings) -> Candidate:
+    return candidate.with_settings(**dict(value))
+
+
+def _put_formats(candidate: Candidate, value: tuple[str | None, str]) -> Candidate:
+    return replace(candidate, quantization=value[0], kv_cache_dtype=value[1])
 
 
 def _power_limits(question: Question, candidate: Candidate) -> Iterable[float | None]:
@@ -141,21 +145,13 @@ def check_power_limits(limits: Iterable[float | None], gpus: Iterable[str], netw
             raise InputError(f"a power limit of {limit:g} W is lower than these GPUs take: {known} on")
 
 
-def _put_formats(candidate: Candidate, value: tuple[str | None, str]) -> Candidate:
-    return replace(candidate, quantization=value[0], kv_cache_dtype=value[1])
-
-
-def _put_settings(candidate: Candidate, value: tuple[tuple[str, Any], ...]) -> Candidate:
-    return candidate.with_settings(**dict(value))
-
-
 AXES = (
     Axis("engine", "engines"),
     Axis("gpu", "gpus"),
     Axis("power_limit", _power_limits),
     Axis("formats", _formats, _put_formats),
     Axis("layout", _layouts),
-    Axis("settings", _settings, _put_settings),
+    Axis("settings", _settings, put_settings),
 )
 
 
@@ -273,11 +269,7 @@ def _or_worst(value: float | None) -> float:
     return inf if value is None else value
 
 
-def _rate_of(row: Row) -> float:
-    return 0.0 if row.rate is None else -row.rate
-
-
-def _joules_of(row: Row) -> float:
+def joules_per_token(row: Row) -> float:
     drawn = None if row.figures is None else row.figures.drawn
     return inf if drawn is None else drawn.wall_joules_per_output_token
 
@@ -293,12 +285,14 @@ OBJECTIVES = {
         ),
         Objective("gpus", "needs fewest GPUs", lambda _, candidate: float(candidate.gpus), lambda row: float(row.gpus)),
         Objective(
-            "energy", "takes least energy at the wall for each output token", rough_joules, _joules_of, rough=True
+            "energy", "takes least energy at the wall for each output token", rough_joules, joules_per_token, rough=True
         ),
         Objective(
             "latency", "answers soonest", None, lambda row: inf if row.figures is None else row.figures.end_to_end.mean
         ),
-        Objective("throughput", "serves most requests per second", None, _rate_of, finds_rate=True),
+        Objective(
+            "throughput", "serves most requests per second", None, lambda row: -(row.rate or 0.0), finds_rate=True
+        ),
     )
 }
 

@@ -13,7 +13,7 @@ from infercast.engines.base import engine_named
 from infercast.errors import InfercastError
 from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage, format_share
 from infercast.forecast.plan.evaluate import SimulationStage, at_rates, climb, halve
-from infercast.forecast.plan.executors import Executor, Serial
+from infercast.forecast.plan.executors import Executor, Processes
 from infercast.forecast.plan.question import Nearest, Plan, Question, deployed
 from infercast.forecast.plan.screening import HOPELESS, Option, ReplicaSpec, lengths_of, look_at, pool_options, stems_of
 from infercast.forecast.slo import QUANTITIES, Limit, Slo
@@ -186,7 +186,8 @@ def likely_front(options: Sequence[Option], most: float) -> list[Candidate]:
     found = _undominated(sorted(sure, key=lambda option: (point(option), str(option.candidate))), point)
     thinned = [found[0]] if found else []
     for option in found[1:]:
-        if all(_differ(point(option), point(each)) for each in thinned):
+        pairs = [zip(point(option)[1:], point(each)[1:], strict=True) for each in thinned]
+        if all(any(abs(one - other) > ALIKE * max(one, other) for one, other in pair) for pair in pairs):
             thinned.append(option)
     step = max(1.0, (len(thinned) - 1) / max(1, MOST - 1))
     chosen = {round(number * step) for number in range(min(MOST, len(thinned)))}
@@ -201,10 +202,6 @@ def _undominated(ordered: Sequence[Each], point: Callable[[Each], Point], same: 
         if not any(all(theirs <= own * same for theirs, own in zip(other, mine, strict=True)) for other, _ in kept):
             kept.append((mine, each))
     return [each for _, each in kept]
-
-
-def _differ(one: Point, other: Point) -> bool:
-    return any(abs(left - right) > ALIKE * max(left, right) for left, right in zip(one[1:], other[1:], strict=True))
 
 
 def _money(cost: float | None, gpus: int) -> float:
@@ -337,7 +334,7 @@ def plan(question: Question, workers: Executor | None = None, tell: Callable[[st
 
     The answer does not depend on the executor.
     """
-    stage = SimulationStage(question, workers or Serial(), tell)
+    stage = SimulationStage(question, workers or Processes(1), tell or (lambda _: None))
     stems, ruled_out = stems_of(question, lengths_of(question))
     options, refused, left = _look(stage, stems)
     if question.disaggregate:
@@ -385,8 +382,7 @@ def _look(stage: SimulationStage, stems: list[ReplicaSpec]) -> tuple[list[Option
     waiting, best = sorted(stems, key=least), inf
     while waiting and least(waiting[0]) <= REACH * best:
         wave, waiting = waiting[:WAVE], waiting[WAVE:]
-        if stage.tell is not None:
-            stage.tell(f"estimates of {wave[0].units[0].gpu}")
+        stage.tell(f"estimates of {wave[0].units[0].gpu}")
         for looked in stage.workers.map(partial(look_at, question=question), wave):
             options += looked.options
             refused += looked.rows

@@ -374,7 +374,9 @@ def host_bound_share(phases: Sequence[Phase]) -> float:
 
 def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: KernelTimer, takes_in: bool) -> Phase:
     shape = average_shape(totals, deployment.drafting)
-    reasons = _reasons_of_step(taken_in(shape) if takes_in else shape, deployment)
+    step = estimate_shape(deployment, taken_in(shape) if takes_in else shape)
+    reasons = {each.name: (str(each.estimate.bound), each.estimate.source) for each in step.kernels}
+    reasons |= dict.fromkeys((GAPS[0], DRAFT_GAPS[0]), ("launch", "physics"))
     members: dict[str, dict[str, float]] = {}
     kernel_seconds = timer.kernel_seconds(totals.rows, totals.varying, totals.slowed).tolist()
     gpu_seconds = sum(kernel_seconds)
@@ -399,12 +401,6 @@ def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: Ke
         families=tuple(families),
         waits_for="host" if deployment.layout.pipeline == 1 else "host, other stages",
     )
-
-
-def _reasons_of_step(shape: StepShape, deployment: Deployment) -> dict[str, tuple[str, str]]:
-    kernels = estimate_shape(deployment, shape).kernels
-    reasons = {kernel.name: (str(kernel.estimate.bound), kernel.estimate.source) for kernel in kernels}
-    return {**reasons, GAPS[0]: ("launch", "physics"), DRAFT_GAPS[0]: ("launch", "physics")}
 
 
 def average_shape(totals: PhaseTotals, drafting: Drafting | None = None) -> StepShape:
