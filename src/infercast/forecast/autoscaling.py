@@ -65,8 +65,6 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class LoadCurve:
-    """A replica under every load."""
-
     levels: tuple[Level, ...]
     """By the number of requests in it."""
     slo: Slo
@@ -368,8 +366,6 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class FleetRun:
-    """A stepped day of a fleet."""
-
     ready: Array
     """Replicas that serve."""
     paid: Array
@@ -549,8 +545,6 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class PolicyDay:
-    """One policy over the day."""
-
     policy: str
     ready: Array
     """Replicas that serve, on average in each window."""
@@ -604,7 +598,6 @@ class PolicyDay:
         return self.gpu_hours * self.price.per_hour + electricity
 
     def keeps(self, goal: Goal) -> bool:
-        """Whether enough of the day is within the SLO."""
         if goal.of == "requests":
             return self.requests_in >= goal.share
         return self.minutes_out <= (1.0 - goal.share) * self.minutes + 1e-9

@@ -31,8 +31,6 @@ TOLD = 0.7
 
 
 class Learned(NamedTuple):
-    """One factor, before and after."""
-
     value: float
     """A factor on times, or seconds."""
     spread: float
@@ -90,8 +88,6 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A result that was learned from."""
-
     file: str
     sha256: str
     kind: str
@@ -140,7 +136,6 @@ TITLES = {
     "decode": "GPU time of decode steps",
     "path": "API server and network",
 }
-"""For people."""
 
 
 def with_acceptance(deployment: Deployment, length: float) -> Deployment:
@@ -302,15 +297,14 @@ def read_calibration(path: Path) -> Calibration:
         kind, wanted = (bool, "true or false") if each.name == "api_server" else (str, "text")
         if not isinstance(known.get(each.name), kind):
             raise FileFormatError(path, f"deployment.{each.name} must be {wanted}, not {known.get(each.name)!r}")
+    learned: dict[str, Any] = {name: _learned(path, values[name], name) for name in FACTORS}
+    for name, ends in (("prefix_hit_rate", (0.0, 1.0)), ("acceptance_length", (1.0, MOST))):
+        if name in seen:
+            learned[name] = _number(path, seen, f"seen.{name}", *ends)
     return Calibration(
         deployment=Fingerprint(**{each.name: known[each.name] for each in fields(Fingerprint)}),
-        **{name: _learned(path, values[name], name) for name in FACTORS},
+        **learned,
         results=tuple(_read_source(path, each) for each in results),
-        **{
-            name: _number(path, seen, f"seen.{name}", *ends)
-            for name, ends in (("prefix_hit_rate", (0.0, 1.0)), ("acceptance_length", (1.0, MOST)))
-            if name in seen
-        },
         version=str(values.get("infercast", "")),
         title=path.name,
     )

@@ -24,8 +24,6 @@ Parts = dict[tuple[str, str], float]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One kernel, before and after."""
-
     name: str
     family: str
     before: float
@@ -188,8 +186,6 @@ def _between_tokens(engine: EngineRun, seconds: np.ndarray | None = None) -> flo
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of two runs."""
-
     name: str
     """Of its engine, and where both have the same, what is changed."""
     deployment: Deployment
@@ -234,8 +230,6 @@ class SameStep:
 
 @dataclass(frozen=True, slots=True)
 class SideBySide:
-    """Both of them."""
-
     sides: tuple[Side, Side]
     steps: tuple[SameStep, ...]
     """A typical decode step and a typical step with a prompt of the first run, in both."""

@@ -300,7 +300,6 @@ def cost_at(per_hour: float, requests_per_second: float, input_tokens: float, ou
 
 
 def slo_of(given: Mapping[str, Any]) -> Slo | None:
-    """The SLO that these options ask for, if any."""
     return None if given["slo"] is None else parse_slo(given["slo"])
 
 

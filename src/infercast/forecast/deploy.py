@@ -538,7 +538,7 @@ class LoadOptions(TypedDict, total=False):
 
 
 class RunOptions(LoadOptions, DeployOptions, total=False):
-    """Both."""
+    """Options of a load and of a deployment."""
 
 
 PYTHON_NAMES = {option.spelled[2:].replace("-", "_"): option.python or option.name for option in OPTIONS.values()}

@@ -51,8 +51,6 @@ BUSY_SHARE = 0.2
 
 @dataclass(frozen=True, slots=True)
 class PoolEnergy:
-    """What the GPUs of one pool drew."""
-
     board: BoardPower
     gpus: int
     by_part: dict[str, float]
@@ -138,7 +136,6 @@ BOUNDS = {
     "pue": (1.0, 10.0), "server_watts": (0.0, 1e6), "server_factor": (1.0, 10.0), "grid_carbon": (0.0, 1e5),
     "electricity_price": (0.0, 1e3),
 }  # fmt: skip
-"""Of the numbers of a facility."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,6 +154,9 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     return rows
 
 
+__all__ = ["Known", "kernel_basis"]
+
+
 def kernel_basis(gpu: Gpu) -> list[Known]:
     return known_kernels(gpu, default_artifact(), kernel_profile())
 

@@ -110,7 +110,6 @@ PLACE = (
     Option("gpu", str, ..., "GPU", "Bundled name (see `infercast gpus`) or your own TOML file.", catalogue="gpus",
         page=Page("GPU", "hardware", FITS, "A bundled GPU by name.", default="h200-sxm")),
 )
-"""The model and its GPU."""
 
 LAYOUT = (
     engine("tensor_parallel_size", int, 1, "N", "GPUs that share every layer.", short="-tp", what_if=True,
@@ -125,7 +124,6 @@ LAYOUT = (
         page=Page("Load balancer", "layout", "simulate energy curve",
                   "Before several replicas; the engine's own where none is named.")),
 )
-"""How GPUs are used together."""
 
 WORKLOAD = (
     workload("rate", float, None, "R", "Requests per second; a trace's arrivals are scaled to it.", short="-r",
@@ -196,7 +194,6 @@ WORKLOAD = (
     session("adapter_skew", float, 1.0, "X", "Zipf: the k-th adapter as often as 1 / k^X; default 1, 0: alike."),
     session("adapter_share", float, 1.0, "X", "Share of requests that ask for one; default all."),
 )
-"""What users send."""
 
 ENGINE_ARGS = (
     Option("quantization", str, None, "T", "Weights other than the checkpoint's: fp8, int8, int4, mxfp4, nvfp4, ...",
@@ -360,7 +357,6 @@ OUTPUT = (
     file("save_result", Path, None, "FILE", "Also write it as `vllm bench serve --save-result` does; a folder, too."),
     file("save_detailed", bool, False, "", "With every request, as its --save-detailed does."),
 )
-"""What is said of a run."""
 
 FILES = (
     file("plot", Path, None, "FILE", "Also draw it: .png, .svg or a page (.html); needs matplotlib."),
@@ -369,7 +365,6 @@ FILES = (
     file("out", Path, None, "DIR", "Also write what to run next: commands, manifests, tables."),
     file("force", bool, False, "", "Write into a folder that is not empty."),
 )
-"""What several commands write."""
 
 SWEEP = (
     axis("rates", str, None, "A:B:N", "Requests per second: 1:40:8, or 1,5,10,20.",
@@ -394,7 +389,6 @@ ENERGY = (
     decision("least_odds", float, None, "P",
         "How sure the SLO must be to hold; default: 0.8; 0: by the forecast itself.", flag="--odds"),
 )
-"""Limits that save energy."""
 
 MEMORY = (
     Option("context", int, 2048, None, "Tokens of a typical sequence, to count how many fit.",
@@ -458,7 +452,6 @@ PLAN = (
     Option("network", str, "infiniband-ndr", "NAME", "Between nodes; none: no engine spans two."),
     Option("link", str, "infiniband-ndr", "NAME", "Between two pools."),
 )
-"""What a plan chooses from."""
 
 WORK = (
     work("workers", int, None, "N", "Processes of this machine; default: one a processor when it takes long."),

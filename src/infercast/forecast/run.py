@@ -53,8 +53,6 @@ class TurnRun:
 
 @dataclass(frozen=True, slots=True)
 class SessionsRun:
-    """All sessions of a workload."""
-
     count: int
     turns_each: float
     time: Percentiles
@@ -68,8 +66,6 @@ class SessionsRun:
 
 @dataclass(frozen=True, slots=True)
 class ClassRun:
-    """The requests of one class."""
-
     name: str
     priority: int
     """The smallest of its requests."""
@@ -314,8 +310,6 @@ class Level(NamedTuple):
 
 
 class EngineLoad(NamedTuple):
-    """What one replica of a pool did."""
-
     requests: int
     busy: float
     """Share of the run in which a step was under way."""

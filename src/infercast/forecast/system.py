@@ -21,7 +21,6 @@ from infercast.serve.record import Served
 from infercast.serve.step import StepTimer
 
 BOTH, PREFILL, DECODE = "both", "prefill", "decode"
-"""What a pool of replicas does."""
 PROXY_ROUTER = "least_loaded"
 """How a proxy before two pools chooses replicas, if nothing else is said."""
 DEFAULT_LINK, NVLINK = "infiniband-ndr", "nvlink"
@@ -59,12 +58,9 @@ class ServingPool(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a system did with a workload."""
-
     records: tuple[tuple[Record, ...], ...]
     """Of each replica of each pool."""
     clients: Served
-    """What clients saw."""
     handover: Handover | None = None
     """When requests went from the prefill pool to the decode pool, if there are two."""
 

@@ -35,8 +35,6 @@ MOST_OF_A_TILE = 2
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A configuration and what it should take."""
-
     configuration: Configuration
     seconds: float
     """All kernels of the layer."""
@@ -62,8 +60,6 @@ class TunedShape:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Advice for one model on one GPU."""
-
     model: ModelConfig
     gpu: Gpu
     layout: ParallelLayout
@@ -242,8 +238,6 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One configuration of one shape."""
-
     configuration: Configuration
     rank: int | None
     """Its place in the ranking, from 1; 0 is the engine's own choice, None one that was drawn by lot."""

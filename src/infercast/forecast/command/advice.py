@@ -190,12 +190,9 @@ class TrialResult(NamedTuple):
 
 
 class Load(NamedTuple):
-    """One load that points are compared under."""
-
     name: str
     workload: Workload
     slo: Slo | None = None
-    """What is promised, if anything."""
 
     def numbers(self, seen: TrialResult) -> dict[str, float]:
         """What points are compared by; without TPOT where no request has a second token."""
@@ -221,8 +218,6 @@ class Load(NamedTuple):
 
 
 class MetricDelta(NamedTuple):
-    """What a change does to one number."""
-
     load: str
     name: str
     change: float
@@ -315,8 +310,6 @@ TRADE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One change, and what it does."""
-
     change: Change
     effects: tuple[MetricDelta, ...]
     """All that were watched; those that may be noise gain nothing."""
@@ -343,14 +336,11 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Advised:
-    """All that was tried."""
-
     ranked: tuple[Advice, ...]
     """What helps on the same GPUs, best first."""
     other_gpus: tuple[Advice, ...]
     """The same with more or fewer GPUs, whatever it does."""
     worse: tuple[Advice, ...]
-    """What makes things worse."""
     without_effect: tuple[str, ...]
     refused: tuple[tuple[str, str], ...]
     """What the engine would not start with, and why."""

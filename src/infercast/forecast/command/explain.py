@@ -311,7 +311,6 @@ SENTENCES: dict[str, Callable[[Flag, FlagContext], str]] = {
     ),
     "attention_backend": lambda *_: "kernels are estimated as those of the engine's own choice; pages follow it",
 }
-"""A sentence for each flag that has one."""
 
 
 LOADS = {"light": 0.2, "heavy": 0.8}
@@ -321,8 +320,6 @@ USUAL_LENGTHS = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
 
 @dataclass(frozen=True, slots=True)
 class ServedLoad:
-    """One load, and what users would see under it."""
-
     load: Load
     forecast: Forecast
     intervals: Intervals

@@ -34,8 +34,6 @@ NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag as it was written, and what became of it."""
-
     name: str
     """Without the dashes, in its long form."""
     text: str
@@ -51,8 +49,6 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All flags of a command."""
-
     model: str
     flags: tuple[Flag, ...]
 
@@ -62,7 +58,6 @@ class Reading:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of `deploy`."""
         return self.values(OF_DEPLOY)
 
     @property

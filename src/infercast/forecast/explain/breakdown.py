@@ -57,8 +57,6 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """One entry for each range of tokens."""
-
     ranges: tuple[Range, ...]
 
 
@@ -136,9 +134,7 @@ class RequestParts:
     """A latency of every request as a sum of parts, in seconds."""
 
     requests: Array
-    """Which requests."""
     sent_at: Array
-    """When they were sent."""
     total: Array
     parts: dict[str, Array]
 

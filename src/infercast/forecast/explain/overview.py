@@ -24,8 +24,6 @@ from infercast.serve.step import StepShape
 
 @dataclass(frozen=True, slots=True)
 class RooflinePoint:
-    """One kernel of a step."""
-
     name: str
     family: str
     share: float
@@ -163,7 +161,6 @@ class LoadCurves:
     """What went on in each of many equal stretches of the run; lists of equal length."""
 
     width: float
-    """Seconds of one stretch."""
     times: list[float]
     """The middle of each, in seconds after the first request was sent."""
     running: list[float]
@@ -191,8 +188,6 @@ class SlowRequest:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """All that a report of one run shows."""
-
     forecast: Forecast
     intervals: Intervals
     breakdown: Breakdown

@@ -136,15 +136,12 @@ def kernels_of(timer: KernelTimer) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class EngineRun:
-    """What one engine of a run did, and when."""
-
     record: Record
     """Of the requests that it served; not a number elsewhere."""
     replica: Replica
     timer: KernelTimer
     log: StepLog
     pool: ServingPool
-    """Which it belongs to."""
 
 
 def new_log(pool: ServingPool, num_requests: int) -> StepLog:

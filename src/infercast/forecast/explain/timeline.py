@@ -106,8 +106,6 @@ class StepSlice:
 
 @dataclass(frozen=True, slots=True)
 class EngineLanes:
-    """What one engine did in a window."""
-
     name: str
     """``engine``, or ``engine 2``, or ``decode engine 2``."""
     steps: list[StepSlice]
@@ -119,8 +117,6 @@ class EngineLanes:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """What a window of a run holds."""
-
     begin: float
     end: float
     is_cut: bool

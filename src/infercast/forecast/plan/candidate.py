@@ -21,8 +21,6 @@ FULL = 0.95
 
 @dataclass(frozen=True, slots=True)
 class PowerDraw:
-    """Power of all GPUs of a candidate."""
-
     gpu_watts: float
     """Of the boards, on average."""
     wall_watts: float
@@ -70,7 +68,6 @@ class Figures:
     kv_peak: float
     """Most of the KV cache that was in use at a time."""
     bottleneck: str
-    """The bottleneck in words."""
     source: str
     """What the weakest of the estimates that count rests on."""
     intervals: Intervals | None = None
@@ -78,7 +75,6 @@ class Figures:
     odds: float | None = None
     """The probability that the SLO holds; None where there are no intervals."""
     asked_odds: float = 0.0
-    """The required odds."""
     drawn: PowerDraw | None = None
     """None where the power of its GPUs is not known."""
     beyond: str = ""
@@ -271,7 +267,6 @@ class Stage(Enum):
     SCREENED = "screened"
     """A short simulation placed it behind others."""
     SIMULATED = "simulated"
-    """The whole workload was simulated."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -184,8 +184,6 @@ def _apply(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
 
 
 class Executor(Protocol):
-    """Something that works through items."""
-
     @property
     def width(self) -> int:
         """How many items it works on at the same time; a search hands over that many, or more, at once."""

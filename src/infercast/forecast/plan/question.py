@@ -45,8 +45,6 @@ from infercast.units import format_watts
 
 
 class Axis(NamedTuple):
-    """One thing to choose."""
-
     name: str
     """Of the field of a candidate that has the choice, where there is one."""
     values: Callable[[Question, Candidate], Iterable[Any]] | tuple[Any, ...] | str
@@ -55,7 +53,6 @@ class Axis(NamedTuple):
     """The candidate with the value; None: in the field of this name. Questions are pickled, so no lambda."""
 
     def choices(self, question: Question, candidate: Candidate) -> Iterator[Candidate]:
-        """The candidate with each of the values."""
         given = getattr(question, self.values) if isinstance(self.values, str) else self.values
         for value in given(question, candidate) if callable(given) else given:
             yield replace(candidate, **{self.name: value}) if self.put is None else self.put(candidate, value)
@@ -343,7 +340,6 @@ class Question:
     network: str | None = DEFAULT_LINK
     """Between nodes; None: no engine spans two."""
     link: str = DEFAULT_LINK
-    """Between two pools."""
     pcie_topology: str | None = None
     api_server: bool = True
     predictor: str = "learned"

@@ -19,7 +19,6 @@ from infercast.forecast.slo import Slo, parse_slo
 from infercast.serve import Workload
 
 USUAL_GPUS = ("l40s", "a100-sxm", "h100-sxm", "h200-sxm", "b200-sxm")
-"""The default choice."""
 ANY = "any"
 WEIGHTS = (None, "fp8", "int4")
 """What any format of weights means: the checkpoint's, 8 bits, 4 bits."""

@@ -183,7 +183,6 @@ class Mix(NamedTuple):
     """What a replica is sent, in a few numbers."""
 
     inputs: float
-    """Tokens of a prompt, on average."""
     outputs: float
     context: float
     """Tokens that a sequence holds while it decodes: long answers count for longer."""
@@ -438,8 +437,6 @@ def _impossible(question: Question, unit: Candidate, replicas: int, lengths: Len
 
 
 class Screened(NamedTuple):
-    """What a quick look at a stem found."""
-
     options: tuple[Option, ...]
     rows: tuple[Row, ...]
     """Units that do not fit, and numbers of replicas that are hopeless."""
@@ -514,8 +511,6 @@ ROOM = (0.8, 1.0, 1.3)
 
 
 class PoolSpec(NamedTuple):
-    """A kind of replica in one of the pools."""
-
     unit: Candidate
     engine: Engine
     most: int
