@@ -16,22 +16,19 @@ from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.engines.base import Deployment
 from infercast.errors import InputError
 from infercast.forecast.cost import GpuPrice
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import most_requests_per_second, simulate_system
-from infercast.forecast.slo import QUANTITIES, Slo
+from infercast.forecast.slo import QUANTITIES, Array, Slo
 from infercast.forecast.steady import num_seats
 from infercast.forecast.system import System
 from infercast.forecast.traffic import Traffic
 from infercast.serve import Workload
 from infercast.serve.record import Served
 from infercast.units import GIGA
-
-Array = npt.NDArray[Any]
 
 SHARES = (0.02, 0.2, 0.4, 0.55, 0.7, 0.8, 0.88, 0.94)
 """Simulated loads, as shares of the saturated rate."""

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from infercast.engines.base import Deployment
-from infercast.forecast.explain.step_log import KINDS, Array, EngineRun, Watched, kernels_of
+from infercast.forecast.explain.step_log import KINDS, EngineRun, Watched, kernels_of
 from infercast.forecast.kernels import Phase, StepCost, average_shape, estimate_shape, host_bound_share
+from infercast.forecast.slo import Array
 from infercast.forecast.system import PREFILL, busiest
 from infercast.serve.step import StepShape
 from infercast.units import format_percent, format_seconds

@@ -159,8 +159,8 @@ class GpuPrice:
 
     @property
     def description(self) -> str:
-        """``$4.00 per h200-sxm and hour: verda, on demand, 2026-08-22 (the middle of 11 providers)``."""
-        middle = f" (the middle of {self.providers} providers)" if self.providers > 1 else ""
+        """``$4.00 per h200-sxm and hour: verda, on demand, 2026-08-22 (median of 11 providers)``."""
+        middle = f" (median of {self.providers} providers)" if self.providers > 1 else ""
         return f"{format_dollars(self.per_hour)} per {self.gpu} and hour: {self.whose}{middle}"
 
     @property

@@ -9,7 +9,6 @@ from os import PathLike
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.engines.base import Deployment
 from infercast.errors import InputError
@@ -38,14 +37,13 @@ from infercast.forecast.deploy import Deployable, DeployOptions, GpuSource, reso
 from infercast.forecast.energy import KILO, Facility, server_around
 from infercast.forecast.progress import stage_progress
 from infercast.forecast.simulate import simulate_system
-from infercast.forecast.slo import Slo, attainment, parse_slo
+from infercast.forecast.slo import Array, Slo, attainment, parse_slo
 from infercast.forecast.system import replicas_of, system_of
 from infercast.forecast.traffic import STEP, Traffic, traffic_of
 from infercast.serve import Workload
 from infercast.shown import Plotted
 from infercast.units import MICRO, MILLI
 
-Array = npt.NDArray[Any]
 MOST_REQUESTS, MOST_AT_ALL = 6000, 20_000
 """Windows are added up to the first limit; a single one with its ramp-up may have the second."""
 MOST_MINUTES = 30

@@ -14,13 +14,12 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from math import exp, hypot
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.forecast.run import Outcome, SimulatedRun
-from infercast.forecast.slo import NAMES, Percentiles
+from infercast.forecast.slo import NAMES, Array, Percentiles
 from infercast.forecast.system import System, busiest
 from infercast.forecast.uncertainty import (
     EIGHTY,
@@ -95,8 +94,6 @@ def slowed(
         first_uses=deepcopy(replica.first_uses),
     )
 
-
-Array = npt.NDArray[Any]
 
 LEVEL = 0.8
 MOST_REQUESTS = 512

@@ -7,14 +7,24 @@ from math import inf, isfinite, log, log10
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.errors import InputError
 from infercast.forecast.cost import Cost, GpuPrice, Tariff, around, cost_at, hourly
 from infercast.forecast.energy import Energy, Facility, FacilityEnergy, energy_of, facility_energy
 from infercast.forecast.intervals import Band, Intervals, forecast_intervals
 from infercast.forecast.run import SimulatedRun
-from infercast.forecast.slo import FRACTIONS, NAMES, QUANTITIES, Limit, Percentiles, Slo, attainment, keeps, parse_slo
+from infercast.forecast.slo import (
+    FRACTIONS,
+    NAMES,
+    QUANTITIES,
+    Array,
+    Limit,
+    Percentiles,
+    Slo,
+    attainment,
+    keeps,
+    parse_slo,
+)
 from infercast.forecast.uncertainty import EIGHTY, odds_within, slower_by
 from infercast.serve import Request
 from infercast.shown import Answer, Plotted, renderers
@@ -22,8 +32,6 @@ from infercast.units import MILLI, format_odds, format_percent, format_seconds
 
 if TYPE_CHECKING:
     import pandas
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +235,7 @@ class Forecast(Plotted, SimulatedRun):
         written: dict[str, Any] = write(self, forecast_intervals(self) if intervals else None)
         return written
 
-    def per_request(self) -> dict[str, npt.NDArray[Any]]:
+    def per_request(self) -> dict[str, Array]:
         """Arrays over requests, in order of arrival: when each was sent, its tokens, latencies, and its replica.
 
         TPOT is not a number for an answer of one token. Of two pools the replica is that of the decode pool. With an
@@ -264,7 +272,7 @@ class Forecast(Plotted, SimulatedRun):
         return pandas.DataFrame(self.per_request())
 
 
-def _labels(requests: tuple[Request, ...]) -> dict[str, npt.NDArray[Any]]:
+def _labels(requests: tuple[Request, ...]) -> dict[str, Array]:
     """Sessions, classes and adapters of requests, as far as any have them; -1 where one has none."""
     found = {}
     for name in ("session", "adapter"):

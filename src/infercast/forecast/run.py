@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.engines.base import Deployment
 from infercast.engines.speculation import Drafting
 from infercast.errors import InputError, SaturatedError
 from infercast.forecast.kernels import Phase, summarise_phases, weakest_source
-from infercast.forecast.slo import Percentiles, percentiles
+from infercast.forecast.slo import Array, Percentiles, percentiles
 from infercast.forecast.steady import CUT, FILLING, OVERLOADED, Saturation, State, SteadyState
 from infercast.forecast.system import DECODE, Run, ServingPool, System, busiest
 from infercast.models.lower import DRAFT_PREFIX
@@ -24,8 +23,6 @@ from infercast.serve.record import Served
 from infercast.serve.speculation import DraftCounts
 from infercast.serve.workload.request import Draw
 from infercast.shown import Shown
-
-Array = npt.NDArray[Any]
 
 SHOWN_TURNS = 10
 """Later ones are summed up together."""
@@ -465,10 +462,11 @@ class SimulatedRun(Outcome):
         if self.state.word == FILLING:
             limit = f"; cut at {count:,} requests" if self.steady.stopped == CUT else f" ({count:,} requests)"
             enough = "" if self.steady.num_needed is None else f"; about {self.steady.num_needed:,} would do"
-            return f"{self.state.sentence}{limit}{enough}. Latencies grow with the run: there is no cost and no odds."
+            grow = "Latencies grow with the length of the run, so there are no cost and no odds."
+            return f"{self.state.sentence}{limit}{enough}. {grow}"
         if self.state.word == OVERLOADED:
-            return f"{self.state.sentence}. There is no cost and no odds."
-        cut = " The run was cut at a limit before its medians were known to a few per cent." if self.was_cut else ""
+            return f"{self.state.sentence}. There are no cost and no odds."
+        cut = " The run reached its limit before its medians were known to a few per cent." if self.was_cut else ""
         if self.window is None:
             return f"{self.state.sentence}. Numbers are of all {count:,} requests, ramp-up and drain included.{cut}"
         return f"{self.state.sentence}. Numbers are of {self.steady.num_requests:,} requests of the steady state.{cut}"

@@ -169,7 +169,7 @@ class Percentiles:
         return self.mean, self.p50, self.p90, self.p95, self.p99
 
 
-def percentiles(values: npt.NDArray[Any], counts: npt.NDArray[Any] | None = None) -> Percentiles:
+def percentiles(values: Array, counts: Array | None = None) -> Percentiles:
     """Mean and percentiles, each value counted ``counts`` times."""
     if counts is None:
         counts = np.ones(values.size, dtype=np.int64)

@@ -23,20 +23,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import cycle, islice, product
 from math import ceil, log
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from infercast.forecast.slo import Array, Slo
 from infercast.forecast.uncertainty import Batches, redraw
 from infercast.serve import Record, Replica, Request, Workload, simulate
 from infercast.serve.record import Served
-
-if TYPE_CHECKING:
-    from infercast.forecast.slo import Slo
-
-
-Array = npt.NDArray[Any]
 
 BINS = 100
 """Equal stretches of the time in which requests arrive."""
@@ -204,7 +198,7 @@ def _relaxation(served: Record | Served, residence: float) -> float:
 def _too_short(num_requests: int, end: float, in_system: float, *, filled: bool) -> SteadyState:
     """A run that needs several times as many requests as are in the system at one time, or at least twice its own."""
     needed = max(3 * RESIDENCES * in_system, 2.0 * num_requests, 2.0 * LEAST_REQUESTS)
-    long = "requests stay too long for so short a run"
+    long = "requests take too long for such a short run"
     return SteadyState(False, 0.0, end, num_requests, two_digits(needed), long, filled=filled)
 
 
@@ -437,7 +431,7 @@ def judged(steady: SteadyState, state: State) -> SteadyState:
         beyond = "requests come faster than they can be served"
         return steady._replace(reached=False, settled=False, num_needed=None, obstacle=beyond)
     if state.word == FILLING and steady.reached:
-        near = "requests come about as fast as they can be served, and the run is too short to tell"
+        near = "requests come about as fast as they can be served, and the run is too short to decide"
         return steady._replace(reached=False, num_needed=LONG, obstacle=near)
     return steady
 

@@ -6,16 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import ceil, cos, pi
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.errors import InputError
+from infercast.forecast.slo import Array
 from infercast.serve import Request, Workload
 from infercast.serve.workload.distributions import LengthDistribution
-
-Array = npt.NDArray[Any]
 
 DAY = 86_400.0
 WINDOW = 60.0

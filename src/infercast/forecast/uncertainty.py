@@ -30,15 +30,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import hypot, inf, log, sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.engines.base import AnyEngine, Deployment, Version
 from infercast.engines.corrections import Corrections, Factor
 from infercast.forecast.kernels import StepCost, average_shape, estimate_shape
-from infercast.forecast.slo import FRACTIONS, NAMES, percentiles
+from infercast.forecast.slo import FRACTIONS, NAMES, Array, percentiles
 from infercast.hardware.load import is_modelled
 from infercast.serve import Record, Replica, Workload
 from infercast.serve.record import PhaseTotals, Served
@@ -282,8 +281,6 @@ def _shortened(workload: Workload, longest: int) -> Workload:
     return replace(workload, requests=requests)
 
 
-Array = npt.NDArray[Any]
-
 NINETY = 0.8 / sqrt(2 * 0.9 * 0.1)
 """Where Student's t with two degrees of freedom has nine tenths of its values below: the upper end of 80 %."""
 AT_ONCE = 0.05
@@ -373,10 +370,7 @@ def chance_in(served: Record | Served) -> Array:
 
 def chance_of(values: Array, fraction: float, count: int | None = None) -> float:
     """Half the width of the 80 % interval of a percentile of ``count`` such values, as a logarithm."""
-    ranked = np.sort(values)
-    off = EIGHTY * np.sqrt(fraction * (1 - fraction) / (count or ranked.size))
-    low, high = (np.clip(ranked.size * level, 0, ranked.size - 1) for level in (fraction - off, fraction + off))
-    return float(np.log(ranked[int(high)] / ranked[int(low)]) / 2)
+    return _around(np.sort(values), fraction, EIGHTY * sqrt(fraction * (1 - fraction) / (count or values.size)))
 
 
 DRAWS = 4

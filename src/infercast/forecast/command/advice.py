@@ -14,13 +14,12 @@ from math import hypot, inf, log, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.engines.base import Deployment
 from infercast.errors import InfercastError
 from infercast.forecast.command.flags import Point, Timers
 from infercast.forecast.memory import Fit
-from infercast.forecast.slo import Slo, served_headroom
+from infercast.forecast.slo import Array, Slo, served_headroom
 from infercast.forecast.system import System, busiest
 from infercast.forecast.uncertainty import APART, Uncertainty, chance_of, kernel_widths, redraw
 from infercast.serve import Replica, Workload
@@ -149,8 +148,6 @@ def _layouts(point: Point, fit: Fit) -> Iterator[Change]:
             label = f"{name} {'off' if layout.experts else 'on' if spread[name] is True else spread[name]}"
             yield Change(name, {name: None if layout.experts else spread[name]}, label, kernels=True)
 
-
-Array = npt.NDArray[Any]
 
 DRAWS, REQUESTS = 4, 300
 """Draws of each point, and requests of a draw."""

@@ -18,7 +18,6 @@ from infercast.engines.timer import KernelTimer
 from infercast.forecast.deploy import Deployable, GpuSource, RunOptions, Servable, resolve_run
 from infercast.forecast.explain.step_log import (
     KINDS,
-    Array,
     EngineRun,
     StagedLog,
     StepLog,
@@ -28,6 +27,7 @@ from infercast.forecast.explain.step_log import (
 )
 from infercast.forecast.progress import request_progress
 from infercast.forecast.result import Forecast
+from infercast.forecast.slo import Array
 from infercast.forecast.system import DECODE, system_of
 from infercast.serve import Record, Workload
 from infercast.serve.fleet.two_pools import Handover

@@ -9,11 +9,12 @@ import numpy as np
 from infercast.engines.base import Deployment
 from infercast.engines.speculation import Drafting
 from infercast.forecast.explain.breakdown import Breakdown, break_down
-from infercast.forecast.explain.step_log import Array, EngineRun, Watched
+from infercast.forecast.explain.step_log import EngineRun, Watched
 from infercast.forecast.intervals import Intervals, forecast_intervals
 from infercast.forecast.kernels import Phase, StepCost, average_shape, estimate_shape, step_calls
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import PoolRun
+from infercast.forecast.slo import Array
 from infercast.forecast.steady import mean_in_system
 from infercast.forecast.system import DECODE, PREFILL, busiest
 from infercast.ops.op import tensor_rate_of

@@ -8,12 +8,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.engines.timer import KernelTimer
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
-from infercast.forecast.slo import Slo
+from infercast.forecast.slo import Array, Slo
 from infercast.forecast.system import DECODE, ServingPool, System
 from infercast.serve import Record, Replica, Workload
 from infercast.serve.loop import Progress
@@ -21,8 +20,6 @@ from infercast.serve.scheduler.base import Plan
 from infercast.serve.scheduler.drafts import DraftSequence
 from infercast.serve.step import DraftShape, HostCost, StepEstimate, StepShape
 from infercast.serve.timeline import Span, StagedSpan
-
-Array = npt.NDArray[Any]
 
 CHUNK = 65_536
 """Steps per table of kernels."""

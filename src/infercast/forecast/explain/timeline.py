@@ -12,7 +12,8 @@ from heapq import heappop, heappush
 import numpy as np
 
 from infercast.errors import InputError
-from infercast.forecast.explain.step_log import EXACT, KINDS, Array, EngineRun, StagedLog, Watched, kernels_of
+from infercast.forecast.explain.step_log import EXACT, KINDS, EngineRun, StagedLog, Watched, kernels_of
+from infercast.forecast.slo import Array
 from infercast.forecast.system import BOTH
 from infercast.serve import Workload
 from infercast.serve.step import HostCost

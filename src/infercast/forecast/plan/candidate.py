@@ -118,19 +118,19 @@ def figures_of(forecast: Forecast, slo: Slo, times: int = 1, *, intervals: bool 
 
 def bottleneck(forecast: Forecast) -> str:
     if forecast.saturation is not None:
-        return f"more arrives than can be served: {forecast.saturation.capacity:.3g} requests/s"
+        return f"requests arrive faster than they can be served: {forecast.saturation.capacity:.3g} requests/s"
     if forecast.kv_usage.peak >= FULL and forecast.waiting.peak > 0:
-        return f"the KV cache: {format_percent(forecast.kv_usage.peak)} in use at most"
+        return f"the KV cache: {format_percent(forecast.kv_usage.peak)} in use at its peak"
     share = host_bound_share(forecast.phases)
     if share > 0.5:
-        return f"the host: GPUs wait for it in {format_percent(share)} of the time of steps"
+        return f"the host: GPUs wait for it in {format_percent(share)} of step time"
     longest = max(forecast.phases, key=lambda phase: phase.whole)
     return _largest(longest)
 
 
 def _largest(phase: Phase) -> str:
     family = max(phase.families, key=lambda each: each.seconds)
-    steps = "steps with prompts" if phase.name == "prefill" else "steps that decode"
+    steps = "prefill steps" if phase.name == "prefill" else "decode steps"
     held = f", bound by {family.bound}" if family.bound else ""
     return f"{family.family} in {steps}: {format_percent(family.share)} of their GPU time{held}"
 
@@ -310,7 +310,7 @@ class Row(Shown):
             return f"misses {figures.tightest} by {format_share(1.0 / figures.headroom - 1.0)}"
         if figures.beyond:
             return figures.beyond
-        return f"keeps the SLO with a probability of {format_share(figures.odds or 0.0)} only"
+        return f"keeps the SLO with a probability of only {format_share(figures.odds or 0.0)}"
 
 
 def format_share(share: float) -> str:

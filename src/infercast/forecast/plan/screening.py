@@ -29,10 +29,9 @@ from functools import cache, lru_cache, partial
 from itertools import groupby, product
 from math import ceil, floor, inf, log, sqrt
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.engines.base import Deployment, engine_named
 from infercast.engines.timer import KernelTimer
@@ -47,14 +46,12 @@ from infercast.forecast.plan.question import (
     own_timer,
     rough_timer,
 )
-from infercast.forecast.slo import Limit, Slo
+from infercast.forecast.slo import Array, Limit, Slo
 from infercast.forecast.system import link_between
 from infercast.models.spec import ModelConfig
 from infercast.ops.op import tensor_rate_of
 from infercast.serve.step import StepEstimate
 from infercast.units import format_gpus, format_seconds, format_watts
-
-Array = npt.NDArray[Any]
 
 MOST_SEQUENCES = 1024
 """The default of engines."""

@@ -55,21 +55,21 @@ def why_lost(question: Question, best: Row, other: Row | None) -> str:
         more = f"it serves {-its:.3g} requests/s, the winner {-mine:.3g}" if its > mine else ""
     else:
         more = f"it answers in {format_seconds(its)}, the winner in {format_seconds(mine)}" if its > mine else ""
-    return f"{named(other)} lost because {more or f'it takes as much and {room}'}{f'; {room}' if more else ''}."
+    return f"{named(other)} lost because {more or f'it costs the same and {room}'}{f'; {room}' if more else ''}."
 
 
 def changes_of(question: Question, best: Row, held: Sequence[Row], most: float | None) -> tuple[str, ...]:
     found = []
     if most is not None and not question.goal.finds_rate:
         capacity = None if best.figures is None else best.figures.capacity
-        ends = "it no longer keeps the SLO"
+        ends = "it misses the SLO"
         if capacity is not None and most > NEARLY * capacity:
-            ends = "more arrives than it can serve, whatever headroom its latencies have"
-        found.append(f"Above {most:.3g} requests/s {ends} ({question.rate:.3g} are asked for).")
+            ends = "requests arrive faster than it can serve them, whatever the headroom of its latencies"
+        found.append(f"Above {most:.3g} requests/s {ends}; the question has {question.rate:.3g}.")
     figures = best.figures
     if figures is not None and figures.headroom > 1.0:
         limit = next(limit for limit in question.slo.limits if limit.name == figures.tightest)
-        found.append(f"It keeps {figures.tightest} down to {format_seconds(limit.seconds / figures.headroom)}.")
+        found.append(f"It would keep {figures.tightest} as low as {format_seconds(limit.seconds / figures.headroom)}.")
     if question.objective == "cost" and best.cost:
         found += _surer(best, held)
         mine = {pool.gpu for pool in best.candidate.pools}
@@ -81,9 +81,9 @@ def changes_of(question: Question, best: Row, held: Sequence[Row], most: float |
         for gpu, row in others.items():
             assert row.cost is not None
             found.append(
-                f"At a {format_share(1.0 - best.cost / row.cost)} lower price of {gpu}, {named(row)} would cost less."
+                f"If {gpu} were {format_share(1.0 - best.cost / row.cost)} cheaper, {named(row)} would cost less."
                 if row.cost > best.cost
-                else f"{named(row)} costs as much."
+                else f"{named(row)} costs the same."
             )
     return tuple(found)
 
@@ -99,8 +99,9 @@ def _surer(best: Row, held: Sequence[Row]) -> list[str]:
     row = min(sure, key=lambda each: (each.cost or 0.0, str(each.candidate)))
     assert row.figures is not None
     assert row.cost is not None
-    more = f"for {format_share(row.cost / best.cost - 1.0)} more" if row.cost > best.cost else "for the same money"
-    return [f"Odds are {100 * odds:.0f} %; {more} {named(row)} has {100 * (row.figures.odds or 0.0):.0f} %."]
+    price = f"{format_share(row.cost / best.cost - 1.0)} more" if row.cost > best.cost else "the same price"
+    sure = f"{named(row)} has {100 * (row.figures.odds or 0.0):.0f} %"
+    return [f"Its odds are {100 * odds:.0f} %; {sure} for {price}."]
 
 
 def why_none(question: Question, rows: Sequence[Row]) -> str:
