@@ -289,63 +289,39 @@ def plan_day(
     for the kWh of the day. A model's name needs ``gpu`` and takes ``options`` of `deploy`; a day may be the file of a
     trace. ``tell`` is called with each part as it begins; True shows it.
     """
-    found = resolve_deployment(deployment, gpu, options)
-    day = (
-        traffic
-        if isinstance(traffic, Traffic)
-        else traffic_of(resolve_workload(traffic, {}, found.settings.max_model_len))
-    )
-    promised, wanted = parse_slo(slo) if isinstance(slo, str) else slo, goal or Goal()
+    deployment = resolve_deployment(deployment, gpu, options)
+    if not isinstance(traffic, Traffic):
+        traffic = traffic_of(resolve_workload(traffic, {}, deployment.settings.max_model_len))
+    slo, goal = parse_slo(slo) if isinstance(slo, str) else slo, goal or Goal()
     tariff = price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
+    system, lag = system_of(deployment), start or start_up(deployment)
     with stage_progress(tell) as say:
-        return _plan(found, day, promised, wanted, autoscaler, start, tariff, facility, check, say)
-
-
-def _plan(
-    deployment: Deployment,
-    traffic: Traffic,
-    promised: Slo,
-    wanted: Goal,
-    autoscaler: Autoscaler | None,
-    start: StartUp | None,
-    tariff: Tariff,
-    facility: Facility | None,
-    check: bool,
-    say: Callable[[str], None],
-) -> DayPlan:
-    system = system_of(deployment)
-    say("one replica at several loads")
-    lone = learn_curve(system, traffic, promised)
-    if lone.most_kept() <= 0.0:
-        raise InputError(
-            f"slo {promised} cannot hold on {deployment.model.name}, {deployment.layout} of {deployment.gpu.name}: an "
-            f"idle replica already takes {lone.use_of_limits(0.0):.2f} times a limit; loosen it or deploy otherwise"
-        )
-    say("requests of other lengths")
-    service = learn_service(system, traffic, deployment.settings.max_model_len)
-    build = partial(
-        SteppedDay,
-        traffic=traffic,
-        service=service,
-        gpus=deployment.layout.gpus,
-        price=tariff.price(deployment.gpu.name, facility),
-    )
-    lag = start or start_up(deployment)
-    say("several replicas behind a load balancer")
-    curves = {1: lone} | _beside_others(deployment, traffic, promised, _smallest(build({1: lone}), wanted)[0])
-    curve = curves[max(curves)]
+        say("one replica at several loads")
+        lone = learn_curve(system, traffic, slo)
+        if lone.most_kept() <= 0.0:
+            raise InputError(
+                f"slo {slo} cannot hold on {deployment.model.name}, {deployment.layout} of {deployment.gpu.name}: an "
+                f"idle replica already takes {lone.use_of_limits(0.0):.2f} times a limit; loosen it or deploy otherwise"
+            )
+        say("requests of other lengths")
+        service = learn_service(system, traffic, deployment.settings.max_model_len)
+        gpu_price = tariff.price(deployment.gpu.name, facility)
+        build = partial(SteppedDay, traffic=traffic, service=service, gpus=deployment.layout.gpus, price=gpu_price)
+        say("several replicas behind a load balancer")
+        curves = {1: lone} | _beside_others(deployment, traffic, slo, _smallest(build({1: lone}), goal)[0])
+        curve = curves[max(curves)]
+        say("the day")
+        day = build(curves)
+        fleet, plain = _smallest(day, goal)
+        hours = _timetable(day, goal, fleet)
+        rules, scaled = _autoscaled(day, autoscaler or Autoscaler(), goal, curve, lag.seconds)
+        days = plain, day.run(SCHEDULED, scheduled(hours, STEP, lag.seconds)), scaled
+        policies = tuple(with_energy(each, curve, deployment, facility or Facility()) for each in days)
+        say("the busiest minutes, request by request")
+        found = check_busiest(deployment, traffic, slo, fleet, plain.attained) if check else None
     most_kept = curve.most_kept()
-    say("the day")
-    day = build(curves)
-    fleet, plain = _smallest(day, wanted)
-    hours = _timetable(day, wanted, fleet)
-    rules, scaled = _autoscaled(day, autoscaler or Autoscaler(), wanted, curve, lag.seconds)
-    days = plain, day.run(SCHEDULED, scheduled(hours, STEP, lag.seconds)), scaled
-    policies = tuple(with_energy(each, curve, deployment, facility or Facility()) for each in days)
-    say("the busiest minutes, request by request")
-    found = check_busiest(deployment, traffic, promised, fleet, plain.attained) if check else None
     return DayPlan(
-        deployment, traffic, promised, wanted, curve, service, lag, rules, policies, hours, day.price, most_kept, found
+        deployment, traffic, slo, goal, curve, service, lag, rules, policies, hours, gpu_price, most_kept, found
     )
 
 

@@ -454,16 +454,11 @@ def random_requests(given: Mapping[str, Any], longest: int, default_count: int |
     prefix_length = given["prefix_len"]
     inputs, outputs, is_clipped = lengths_within(given["input_len"], given["output_len"], longest - prefix_length)
     common: dict[str, Any] = {
-        "arrival": arrival,
-        "rate": given["rate"],
         "count": default_count if given["num_requests"] is None else given["num_requests"],
-        "concurrency": given["concurrency"],
         "input_lengths": inputs,
         "output_lengths": outputs,
-        "burstiness": given["burstiness"],
         "prefix_length": prefix_length,
-        "prefix_groups": given["prefix_groups"],
-        "seed": given["seed"],
+        **{name: given[name] for name in ("arrival", "rate", "concurrency", "burstiness", "prefix_groups", "seed")},
     }
     in_turns = given.get("turns") is not None
     workload = _sessions(given, common) if in_turns else synthetic_workload(**common)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from itertools import groupby, product
 from math import ceil, floor, inf, log, sqrt
 from statistics import NormalDist
@@ -164,7 +164,7 @@ def most_headroom(question: Question, lengths: Lengths, prompts: Bounds, decodes
 
 
 def least_replicas(question: Question, bounds: Bounds) -> int:
-    return max(1, ceil(question.rate / bounds.rate)) if bounds.rate < inf else 1
+    return max(1, ceil(question.rate / bounds.rate))
 
 
 ROUNDS = 12
@@ -388,7 +388,8 @@ class ReplicaSpec(NamedTuple):
     replicas: tuple[int, ...]
     """The least that each unit needs."""
 
-    def least(self, question: Question) -> Candidate:
+    @property
+    def least(self) -> Candidate:
         replicas, unit = min(zip(self.replicas, self.units, strict=True), key=lambda pair: pair[0])
         return unit.times(replicas)
 
@@ -455,16 +456,18 @@ def look_at(stem: ReplicaSpec, question: Question) -> Screened:
         return Screened((), tuple(rows))
     options: list[Option] = []
     units = tuple(unit for unit, _ in fitting.values())
-    lengths, timer = lengths_of(question), rough_timer(question.shared, units)
-    mix = mix_of(lengths, _cached(question, lengths))
-    steps = Steps(timer, mix)
+    lengths, requests = lengths_of(question), question.workload.requests
+    # Mean tokens of a prompt that another prompt may have left in the cache.
+    cached = sum(each.num_input for each in requests) / len(requests) - float(lengths.new_inputs.mean())
+    mix = mix_of(lengths, cached)
+    steps = Steps(rough_timer(question.shared, units), mix)
     for unit, least in fitting.values():
         engine = Engine(deployed(question.shared, unit), steps)
         for count in _counts(question, unit, least):
             candidate, rate = unit.times(count), question.rate / count
             made, factor = guess(question.slo, mix, engine, engine, (rate, rate)), 0.0
             if question.goal.finds_rate:
-                factor = _most(partial(_keeps, question, mix, engine))
+                factor = _most(lambda each, engine=engine: guess(question.slo, mix, engine, engine, (each, each)))
                 made = made._replace(headroom=1.0 if factor else 0.0)
             options.append(Option(candidate, question.cost(candidate), made, count * factor))
             if made.headroom > PLENTY:
@@ -472,19 +475,15 @@ def look_at(stem: ReplicaSpec, question: Question) -> Screened:
     return Screened(tuple(options), tuple(rows))
 
 
-def _most(holds: Callable[[float], bool]) -> float:
-    """The largest rate that holds, within 2 %; 0 if hardly any does."""
+def _most(estimate: Callable[[float], QuickEstimate]) -> float:
+    """The largest rate with a headroom above 1, within 2 %; 0 if hardly any has."""
     low, high = 0.0, LEAST_RATE
-    while holds(high) and high < MOST_RATE:
+    while estimate(high).headroom > 1.0 and high < MOST_RATE:
         low, high = high, 2.0 * high
     while low and high / low > 1.02:
         middle = (low * high) ** 0.5
-        low, high = (middle, high) if holds(middle) else (low, middle)
+        low, high = (middle, high) if estimate(middle).headroom > 1.0 else (low, middle)
     return low
-
-
-def _keeps(question: Question, mix: Mix, engine: Engine, rate: float) -> bool:
-    return guess(question.slo, mix, engine, engine, (rate, rate)).headroom > 1.0
 
 
 def _counts(question: Question, unit: Candidate, least: int) -> Sequence[int]:
@@ -493,12 +492,6 @@ def _counts(question: Question, unit: Candidate, least: int) -> Sequence[int]:
     while question.allows(unit.times(most + 1)):
         most += 1
     return range(max(1, most), most + 1) if question.goal.finds_rate else range(least, most + 1)
-
-
-def _cached(question: Question, lengths: Lengths) -> float:
-    """Tokens of a prompt that another prompt may have left behind, on average."""
-    requests = question.workload.requests
-    return sum(each.num_input for each in requests) / len(requests) - float(lengths.new_inputs.mean())
 
 
 BEST = 4
@@ -520,9 +513,8 @@ def pool_options(question: Question, single: Sequence[Option]) -> list[Option]:
     mix = mix_of(lengths, 0.0)
     options: dict[Candidate, Option] = {}
     for units in _kinds(single).values():
-        prefills = [half for unit in units if (half := _half(question, unit, mix, "prefill")) is not None]
-        decodes = [half for unit in units if (half := _half(question, unit, mix, "decode")) is not None]
-        for first, second in product(_cheapest(question, prefills, mix), _cheapest(question, decodes, mix)):
+        pools = (_cheapest(question, _pool_specs(question, units, mix, role)) for role in ("prefill", "decode"))
+        for first, second in product(*pools):
             for option in _pairs(question, first, second, mix):
                 options.setdefault(option.candidate, option)
     return list(options.values())
@@ -540,30 +532,34 @@ def _kinds(single: Sequence[Option]) -> dict[tuple[object, ...], list[Candidate]
     return found
 
 
-def _half(question: Question, unit: Candidate, mix: Mix, role: str) -> PoolSpec | None:
-    try:
-        deployment = deployed(question.shared, unit)
-    except InfercastError:
-        return None
-    engine = Engine(deployment, Steps(own_timer(question.shared, unit), mix), role)
-    return PoolSpec(unit, engine, 1 if deployment.shares_experts else question.max_gpus // unit.layout.gpus)
+def _pool_specs(question: Question, units: Sequence[Candidate], mix: Mix, role: str) -> list[PoolSpec]:
+    found = []
+    for unit in units:
+        try:
+            deployment = deployed(question.shared, unit)
+        except InfercastError:
+            continue
+        engine = Engine(deployment, Steps(own_timer(question.shared, unit), mix), role)
+        most = 1 if deployment.shares_experts else question.max_gpus // unit.layout.gpus
+        found.append(PoolSpec(unit, engine, most))
+    return found
 
 
-def _cheapest(question: Question, halves: Sequence[PoolSpec], mix: Mix) -> list[PoolSpec]:
+def _cheapest(question: Question, specs: Sequence[PoolSpec]) -> list[PoolSpec]:
     """Of each GPU the kinds that need least for the rate by themselves."""
 
-    def needed(half: PoolSpec) -> float:
-        for count in range(1, half.most + 1):
-            if half.engine.load(question.rate / count) is not None:
-                cost = question.cost(half.unit.times(count))
-                return float(half.unit.times(count).gpus) if cost is None else cost
+    def needed(spec: PoolSpec) -> float:
+        for count in range(1, spec.most + 1):
+            if spec.engine.load(question.rate / count) is not None:
+                cost = question.cost(spec.unit.times(count))
+                return float(spec.unit.times(count).gpus) if cost is None else cost
         return float("inf")
 
-    values = {half.unit: needed(half) for half in halves}
+    values = {spec.unit: needed(spec) for spec in specs}
     kept: list[PoolSpec] = []
-    for gpu in dict.fromkeys(half.unit.gpu for half in halves):
-        own = [half for half in halves if half.unit.gpu == gpu and values[half.unit] < float("inf")]
-        kept += sorted(own, key=lambda half: (values[half.unit], str(half.unit)))[:BEST]
+    for gpu in dict.fromkeys(spec.unit.gpu for spec in specs):
+        own = [spec for spec in specs if spec.unit.gpu == gpu and values[spec.unit] < float("inf")]
+        kept += sorted(own, key=lambda spec: (values[spec.unit], str(spec.unit)))[:BEST]
     return kept
 
 

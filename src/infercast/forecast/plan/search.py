@@ -378,7 +378,7 @@ def _look(stage: SimulationStage, stems: list[ReplicaSpec]) -> tuple[list[Option
     refused: list[Row] = []
 
     def least(stem: ReplicaSpec) -> float:
-        return 0.0 if known is None else known(question, stem.least(question))
+        return 0.0 if known is None else known(question, stem.least)
 
     waiting, best = sorted(stems, key=least), inf
     while waiting and least(waiting[0]) <= REACH * best:
@@ -511,7 +511,7 @@ def _unlooked(question: Question, stems: Sequence[ReplicaSpec]) -> list[Row]:
     """Stems that cost too much however well they do."""
     rows = []
     for stem in stems:
-        least = stem.least(question)
+        least = stem.least
         cost = question.cost(least)
         words = format_gpus(least.gpus) if cost is None else f"{cost:,.2f} per hour"
         rows.append(Row(least, Stage.BOUND, cost, reason=f"takes at least {words}, far more than the best"))
