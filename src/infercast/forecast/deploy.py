@@ -588,16 +588,20 @@ def resolve_workload(workload: Servable, load: Mapping[str, Any], longest: int) 
         return _random(dict(load), longest)
     if isinstance(workload, (str, PathLike)):
         return _trace(workload, load)
-    if not isinstance(workload, Workload):
-        raise InputError(
-            f"a simulation needs a workload, not {short(workload)}; infercast.synthetic_workload, read_trace and "
-            "workload_from_requests make one"
-        )
+    require_workload(workload)
     if load:
         raise InputError(
             f"{next(iter(load))} says how requests are made, and there is a workload already; leave it out"
         )
     return workload
+
+
+def require_workload(workload: object) -> None:
+    if not isinstance(workload, Workload):
+        raise InputError(
+            f"a simulation needs a workload, not {short(workload)}; infercast.synthetic_workload, read_trace and "
+            "workload_from_requests make one"
+        )
 
 
 def _random(load: dict[str, Any], longest: int) -> Workload:

@@ -31,7 +31,7 @@ from infercast.forecast.progress import stage_progress
 from infercast.forecast.result import Forecast, Verdict
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Percentiles, Slo, parse_slo
-from infercast.forecast.steady import Saturation
+from infercast.forecast.steady import State
 from infercast.forecast.system import busiest, system_of
 from infercast.forecast.uncertainty import gains_of, uncertainty_of
 from infercast.hardware import Gpu
@@ -68,7 +68,7 @@ class LayoutCost(Shown):
     """Time per output token, in seconds; None where no request has a second token, or nothing was simulated."""
     output_tokens_per_second: float = 0.0
     """Output tokens per second of all GPUs together."""
-    saturation: Saturation | None = None
+    saturation: State | None = None
     ttft_width: float = 0.0
     """Logarithm of the upper end of its 80 % interval, as a factor of the mean ..."""
     tpot_width: float = 0.0

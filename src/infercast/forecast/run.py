@@ -13,7 +13,7 @@ from infercast.engines.speculation import Drafting
 from infercast.errors import InputError, SaturatedError
 from infercast.forecast.kernels import Phase, summarise_phases, weakest_source
 from infercast.forecast.slo import Array, Percentiles, percentiles
-from infercast.forecast.steady import CUT, FILLING, OVERLOADED, Saturation, State, SteadyState
+from infercast.forecast.steady import CUT, FILLING, OVERLOADED, State, SteadyState
 from infercast.forecast.system import DECODE, Run, ServingPool, System, busiest
 from infercast.models.lower import DRAFT_PREFIX
 from infercast.predict.estimate import kind_of
@@ -560,7 +560,7 @@ class SimulatedRun(Outcome):
         return self.output_tokens_per_second / self.gpus
 
     @property
-    def saturation(self) -> Saturation | None:
+    def saturation(self) -> State | None:
         """Set where requests arrive faster than they can be served; latencies then depend on the length of the run."""
         return self.state.saturation
 

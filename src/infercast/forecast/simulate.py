@@ -9,17 +9,16 @@ from typing import Unpack
 
 import numpy as np
 
-from infercast.errors import InputError
 from infercast.forecast.deploy import (
     Deployable,
     GpuSource,
     LoadOptions,
     RunOptions,
     Servable,
+    require_workload,
     resolve_deployment,
     resolve_run,
     resolve_workload,
-    short,
 )
 from infercast.forecast.progress import request_progress
 from infercast.forecast.result import Forecast
@@ -114,11 +113,7 @@ def simulate_system(
     ``capacity`` is the request rate of the system at saturation, for callers that simulate many rates and compute it
     once. The run goes on until ``slo`` and, with ``medians``, the median latencies are known well.
     """
-    if not isinstance(workload, Workload):
-        raise InputError(
-            f"a simulation needs a workload, not {short(workload)}; infercast.synthetic_workload, read_trace and "
-            "workload_from_requests make one"
-        )
+    require_workload(workload)
     most = cache(capacity or partial(most_requests_per_second, system, workload))
     while True:
         run = run or system.serve(workload, watch(workload), progress)

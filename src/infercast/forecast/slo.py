@@ -36,11 +36,11 @@ class Limit:
 
     def __post_init__(self) -> None:
         if self.quantity not in QUANTITIES:
-            raise InputError(f"an SLO's quantity must be one of {', '.join(QUANTITIES)}, not {self.quantity!r}")
+            raise InputError(f"slo: unknown quantity {self.quantity!r}; known: {', '.join(QUANTITIES)}")
         if self.percentile is not None and not 0 < self.percentile <= 100:
-            raise InputError(f"an SLO's percentile must be above 0 and up to 100, not {self.percentile:g}")
+            raise InputError(f"slo: a percentile is above p0 and up to p100, not p{self.percentile:g}")
         if not 0 < self.seconds < inf:
-            raise InputError(f"an SLO's limit must be a time above 0, not {self.seconds:g} s")
+            raise InputError(f"slo: a limit must be a time above 0, not {self.seconds:g} s")
 
     @property
     def name(self) -> str:
@@ -100,16 +100,9 @@ def _limit(text: str) -> Limit:
             f"slo {text!r} must be QUANTITY_PERCENTILE<TIME such as {EXAMPLE}; quantities: {', '.join(QUANTITIES)}"
         )
     quantity, which, number, unit = match.groups()
-    if quantity not in QUANTITIES:
-        raise InputError(f"slo {text!r}: unknown quantity {quantity!r}; known: {', '.join(QUANTITIES)}")
     if unit not in UNITS:
         raise InputError(f"slo {text!r}: the time needs a unit, one of {', '.join(UNITS)}, not {unit!r}")
-    percentile = None if which == "mean" else float(which[1:])
-    if percentile is not None and not 0 < percentile <= 100:
-        raise InputError(f"slo {text!r}: a percentile is above p0 and up to p100, not {which}")
-    if float(number) <= 0:
-        raise InputError(f"slo {text!r}: the time must be above 0")
-    return Limit(quantity, percentile, float(number) * UNITS[unit])
+    return Limit(quantity, None if which == "mean" else float(which[1:]), float(number) * UNITS[unit])
 
 
 def attainment(served: Record | Served, slo: Slo, which: Array | None = None) -> float:

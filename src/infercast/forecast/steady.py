@@ -312,23 +312,6 @@ FAR_ABOVE = 3.0
 """A queue by chance has a length of three times its mean one time in twenty."""
 
 
-class Saturation(NamedTuple):
-    """Arrivals outrun the deployment: its backlog grows for as long as they go on."""
-
-    offered: float
-    """Requests a second that arrive."""
-    capacity: float
-    """Requests a second that are finished when there is always another one waiting."""
-
-    @property
-    def sentence(self) -> str:
-        return (
-            f"overloaded: {_three_digits(self.offered)} requests/s arrive but only about "
-            f"{_three_digits(self.capacity)} requests/s can be served, so the queue grows without end and latencies "
-            "have no steady value"
-        )
-
-
 class State(NamedTuple):
     """How a deployment copes with what comes."""
 
@@ -341,11 +324,11 @@ class State(NamedTuple):
     """Seconds from the last arrival until the queue is empty."""
 
     @property
-    def saturation(self) -> Saturation | None:
+    def saturation(self) -> State | None:
         """Both rates, if it is overloaded by a steady rate."""
         if self.word != OVERLOADED or self.capacity is None or self.offered is None:
             return None
-        return Saturation(self.offered, self.capacity)
+        return self
 
     @property
     def is_steady(self) -> bool:
@@ -354,8 +337,12 @@ class State(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        if (saturation := self.saturation) is not None:
-            return saturation.sentence
+        if self.saturation is not None:
+            return (
+                f"overloaded: {_three_digits(self.offered)} requests/s arrive but only about "
+                f"{_three_digits(self.capacity)} requests/s can be served, so the queue grows without end and "
+                "latencies have no steady value"
+            )
         most = "" if self.capacity is None else f"; up to about {_three_digits(self.capacity)} requests/s can be served"
         if self.word == STABLE:
             return f"stable: requests are served as fast as they come{most}"
@@ -364,8 +351,9 @@ class State(NamedTuple):
         return f"{self.word}: the queue takes {self.to_clear:,.3g} s to clear after the last request{most}"
 
 
-def _three_digits(rate: float) -> str:
+def _three_digits(rate: float | None) -> str:
     """Large rates as whole numbers: 100,000 and not 1e+05."""
+    assert rate is not None
     return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"
 
 

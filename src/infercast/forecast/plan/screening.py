@@ -23,7 +23,7 @@ are cut and packed, and is off by a fifth or so: good enough to order candidates
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import groupby, product
@@ -467,7 +467,7 @@ def look_at(stem: ReplicaSpec, question: Question) -> Screened:
             candidate, rate = unit.times(count), question.rate / count
             made, factor = guess(question.slo, mix, engine, engine, (rate, rate)), 0.0
             if question.goal.finds_rate:
-                factor = _most(lambda each, engine=engine: guess(question.slo, mix, engine, engine, (each, each)))
+                factor = _most(question.slo, mix, engine)
                 made = made._replace(headroom=1.0 if factor else 0.0)
             options.append(Option(candidate, question.cost(candidate), made, count * factor))
             if made.headroom > PLENTY:
@@ -475,14 +475,18 @@ def look_at(stem: ReplicaSpec, question: Question) -> Screened:
     return Screened(tuple(options), tuple(rows))
 
 
-def _most(estimate: Callable[[float], QuickEstimate]) -> float:
+def _most(slo: Slo, mix: Mix, engine: Engine) -> float:
     """The largest rate with a headroom above 1, within 2 %; 0 if hardly any has."""
+
+    def holds(rate: float) -> bool:
+        return guess(slo, mix, engine, engine, (rate, rate)).headroom > 1.0
+
     low, high = 0.0, LEAST_RATE
-    while estimate(high).headroom > 1.0 and high < MOST_RATE:
+    while holds(high) and high < MOST_RATE:
         low, high = high, 2.0 * high
     while low and high / low > 1.02:
         middle = (low * high) ** 0.5
-        low, high = (middle, high) if estimate(middle).headroom > 1.0 else (low, middle)
+        low, high = (middle, high) if holds(middle) else (low, middle)
     return low
 
 

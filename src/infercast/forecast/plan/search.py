@@ -100,8 +100,8 @@ def _surer(best: Row, held: Sequence[Row]) -> list[str]:
     assert row.figures is not None
     assert row.cost is not None
     price = f"{format_share(row.cost / best.cost - 1.0)} more" if row.cost > best.cost else "the same price"
-    sure = f"{named(row)} has {100 * (row.figures.odds or 0.0):.0f} %"
-    return [f"Its odds are {100 * odds:.0f} %; {sure} for {price}."]
+    better = f"{named(row)} has {100 * (row.figures.odds or 0.0):.0f} %"
+    return [f"Its odds are {100 * odds:.0f} %; {better} for {price}."]
 
 
 def why_none(question: Question, rows: Sequence[Row]) -> str:
