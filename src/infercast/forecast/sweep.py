@@ -48,7 +48,6 @@ from infercast.forecast.result import Forecast, counted, headroom, holds, judge,
 from infercast.forecast.simulate import most_requests_per_second, simulate, simulate_system
 from infercast.forecast.slo import Limit, Slo, attainment, parse_slo
 from infercast.forecast.system import System, system_of
-from infercast.hardware import Gpu
 from infercast.hardware.gpu import MEGA
 from infercast.serve import Workload
 from infercast.serve.workload.redraw import redrawn_with, scaled
@@ -329,8 +328,10 @@ def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None,
     most = known[0] if known else capacity()
     light, whole = _light_ttft(system, workload, most), axis.name == CONCURRENCY
     bend = Slo((Limit("ttft", 50.0, TIMES_LIGHT * light),))
-    knee = _edge(points, partial(run, only=bend), partial(_keeps, bend), whole)
-    promise = None if slo is None else _edge(points, partial(run, only=slo), partial(_keeps, slo), whole)
+    knee = _edge(points, partial(run, only=bend), lambda forecast: holds(forecast, bend), whole)
+    promise = None
+    if slo is not None:
+        promise = _edge(points, partial(run, only=slo), lambda forecast: holds(forecast, slo), whole)
     parts = workload.description.split(", ")  # the rate varies, so it is left out
     return Sweep(
         title=_title(points),
@@ -386,10 +387,6 @@ def _light_ttft(system: System, workload: Workload, capacity: float) -> float:
     arrivals = np.cumsum(np.random.default_rng(SEED).exponential(1.0 / rate, len(requests))).tolist()
     light = tuple(replace(request, arrival=at) for request, at in zip(requests, arrivals, strict=True))
     return simulate_system(system, Workload(light, rate=rate)).ttft.p50
-
-
-def _keeps(slo: Slo, forecast: Forecast) -> bool:
-    return holds(forecast, slo)
 
 
 def _edge(
@@ -497,9 +494,11 @@ def save_energy(
         raise InputError("power limits or clocks are varied, not both; give one of them")
     promise = parse_slo(slo) if isinstance(slo, str) else slo
     name = POWER if clocks is None else CLOCK
-    own = _own(load_device(gpu, None), name)
+    device = load_device(gpu, None)
+    own = device.tdp if name == POWER else device.top_clock / MEGA
     asked = power_limits if clocks is None else clocks
-    values = sorted({own, *(_usual(own) if asked is None else map(float, asked))})
+    usual = [STEP * round(value / STEP) for value in np.linspace(LEAST * own, own, VALUES).tolist()[:-1]]
+    values = sorted({own, *(usual if asked is None else map(float, asked))})
     seen = partial(sweep, slo=promise, price=price, facility=facility, tell=tell)
     run = partial(seen, model, gpu, workload, settings=settings, router=router, **options)
     points: dict[float, Point] = {}
@@ -542,14 +541,6 @@ def drawn(point: Point) -> tuple[Energy, FacilityEnergy]:
     if energy is None or wall is None:
         raise InputError(f"the power of {point.forecast.deployment.gpu.name} is not known")
     return energy, wall
-
-
-def _own(gpu: Gpu, name: str) -> float:
-    return gpu.tdp if name == POWER else gpu.top_clock / MEGA
-
-
-def _usual(own: float) -> list[float]:
-    return [STEP * round(value / STEP) for value in np.linspace(LEAST * own, own, VALUES).tolist()[:-1]]
 
 
 class _Judged:

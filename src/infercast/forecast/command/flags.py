@@ -52,13 +52,9 @@ class Reading:
     model: str
     flags: tuple[Flag, ...]
 
-    def values(self, names: Sequence[str] | dict[str, Any]) -> dict[str, Any]:
-        """What was given for some of our options; the last word counts."""
-        return {flag.field: flag.value for flag in self.flags if flag.field in names}
-
     @property
     def options(self) -> dict[str, Any]:
-        return self.values(OF_DEPLOY)
+        return {flag.field: flag.value for flag in self.flags if flag.field in OF_DEPLOY}
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from infercast.forecast.deploy import Deployable, GpuSource, RunOptions, Servabl
 from infercast.forecast.explain.step_log import (
     KINDS,
     EngineRun,
-    StagedLog,
     StepLog,
     Watched,
     kernels_of,
@@ -382,7 +381,7 @@ def _waits(engine: EngineRun, start: float, end: float, idle: Array) -> dict[str
         waits += np.maximum(begins - before, 0.0) - _overlap(before, begins, idle)
         last, run_end = ends[-1:], np.array([end])
         waits[-1] += float((run_end - last - _overlap(last, run_end, idle))[0])
-    if isinstance(engine.log, StagedLog):  # a stage may hold a step longer than its kernels take
+    if engine.log.spans:  # a stage may hold a step longer than its kernels take
         waits += (steps.by_stage[:, :, 1] - steps.by_stage[:, :, 0]).sum(axis=1) - steps.gpu_seconds
     return {kind: float(waits[steps.kind == number].sum()) for number, kind in enumerate(KINDS)}
 

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from infercast.errors import InputError
-from infercast.forecast.explain.step_log import EXACT, KINDS, EngineRun, StagedLog, Watched, kernels_of
+from infercast.forecast.explain.step_log import EXACT, KINDS, EngineRun, Watched, kernels_of
 from infercast.forecast.slo import Array
 from infercast.forecast.system import BOTH
 from infercast.serve import Workload
@@ -174,7 +174,7 @@ def _chosen(engine: EngineRun, start: float, begin: float, end: float) -> Array:
 
 def _moments(engine: EngineRun, start: float) -> tuple[Array, Array]:
     steps, log = engine.log.steps, engine.log
-    if isinstance(log, StagedLog):
+    if log.spans:
         return steps.ends - start, np.array([span.start for span in log.spans]) - start
     return steps.ends - start, steps.ends - start - steps.gpu_seconds
 
@@ -182,7 +182,7 @@ def _moments(engine: EngineRun, start: float) -> tuple[Array, Array]:
 def _cut(engine: EngineRun, start: float, begin: float, end: float, most: int) -> float:
     """Where a window must end to hold no more slices than that."""
     chosen, log = _chosen(engine, start, begin, end), engine.log
-    slices = (len(log.spans[0].stages) if isinstance(log, StagedLog) else len(engine.timer.kernels)) + 6
+    slices = (len(log.spans[0].stages) if log.spans else len(engine.timer.kernels)) + 6
     if chosen.size <= most // slices:
         return end
     return float(_moments(engine, start)[1][chosen[most // slices]])
@@ -193,8 +193,8 @@ def _engine(engine: EngineRun, name: str, workload: Workload, start: float, begi
     requests = request_slices(engine, workload, start, begin, end)
     return EngineLanes(
         name=name,
-        steps=_stages(engine, log, start, chosen) if isinstance(log, StagedLog) else _steps(engine, start, chosen),
-        host=_planned(engine, log, start, chosen) if isinstance(log, StagedLog) else _host(engine, start, chosen),
+        steps=_stages(engine, start, chosen) if log.spans else _steps(engine, start, chosen),
+        host=_planned(engine, start, chosen) if log.spans else _host(engine, start, chosen),
         requests=requests,
         counts=request_counts(requests),
     )
@@ -232,19 +232,19 @@ def _step(engine: EngineRun, index: int, stage: int, ends: tuple[float, float], 
     )
 
 
-def _stages(engine: EngineRun, log: StagedLog, start: float, chosen: Array) -> list[StepSlice]:
+def _stages(engine: EngineRun, start: float, chosen: Array) -> list[StepSlice]:
     return [
         _step(engine, index, stage, (begin - start, end - start), [])
         for index in chosen.tolist()
-        for stage, (begin, end) in enumerate(log.spans[index].stages)
+        for stage, (begin, end) in enumerate(engine.log.spans[index].stages)
     ]
 
 
-def _planned(engine: EngineRun, log: StagedLog, start: float, chosen: Array) -> list[Slice]:
+def _planned(engine: EngineRun, start: float, chosen: Array) -> list[Slice]:
     """What the host of a pipeline did before each step reached its first stage."""
     found: list[Slice] = []
     for index in chosen.tolist():
-        cost, moment = HostCost(*engine.log.steps.host[index].tolist()), log.spans[index].planned - start
+        cost, moment = HostCost(*engine.log.steps.host[index].tolist()), engine.log.spans[index].planned - start
         for name, seconds in (("plan", cost.plan), ("prepare", cost.prepare)):
             found.append(Slice(name, moment, moment + seconds))
             moment += seconds
