@@ -12,7 +12,7 @@ from functools import partial
 from math import exp, inf
 from pathlib import Path
 
-from infercast.engines.base import Deployment, check_nodes
+from infercast.engines.base import check_nodes
 from infercast.engines.settings import Settings, changed
 from infercast.errors import DoesNotFitError, InputError
 from infercast.forecast.calibration import Calibration
@@ -179,8 +179,8 @@ def compare_layouts(
     keeps up, which takes the full intervals of each. ``tariff`` selects prices, ``facility`` servers and building. GPU
     factors of a ``calibration`` hold for layouts of the GPU that was measured.
     """
-    promise = parse_slo(slo) if isinstance(slo, str) else slo
-    decide = partial(replace, tariff=tariff or Tariff(), facility=facility or Facility())
+    slo = parse_slo(slo) if isinstance(slo, str) else slo
+    tariff, facility = tariff or Tariff(), facility or Facility()
     (wanted, engine), load = resolve_settings(settings), workload or usual_workload()
     config = load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype, engine=engine)
     devices = [with_topology(load_device(each, network), pcie_topology) for each in gpus]
@@ -190,11 +190,19 @@ def compare_layouts(
         for device, layout in layouts_of(config, devices, num_gpus):
             if layout.pipeline > 1 and engine.drafts(wanted):
                 continue  # not modelled
-            sizes, further = layout_arguments(engine, layout if config.has_experts else replace(layout, apart=True))
-            begin = partial(start, settings=changed(wanted, **further), **sizes)
             say(f"{layout} on {device.name}")
-            costs.append(_simulate(begin, device, layout, load, router, promise, decide))
-    return Layouts.of(costs, config.name, load, tariff or Tariff())
+            sizes, further = layout_arguments(engine, layout if config.has_experts else replace(layout, apart=True))
+            try:
+                deployment = start(device, changed(wanted, **further), **sizes)
+            except DoesNotFitError as problem:
+                costs.append(LayoutCost(device, layout, problem=str(problem)))
+                continue
+            system = system_of(deployment, router if layout.data > 1 else None)
+            forecast = replace(simulate_system(system, load, slo=slo), tariff=tariff, facility=facility)
+            if slo is not None and forecast.state.is_steady:
+                forecast = forecast.promised(slo)
+            costs.append(_cost_of(forecast, layout))
+    return Layouts.of(costs, config.name, load, tariff)
 
 
 def count_layouts(
@@ -236,23 +244,8 @@ def _divisors(number: int) -> list[int]:
     return [size for size in range(number, 0, -1) if number % size == 0]
 
 
-def _simulate(
-    start: Callable[..., Deployment],
-    gpu: Gpu,
-    layout: ParallelLayout,
-    workload: Workload,
-    router: str | None,
-    slo: Slo | None,
-    decide: Callable[[Forecast], Forecast],
-) -> LayoutCost:
-    try:
-        deployment = start(gpu=gpu)
-    except DoesNotFitError as problem:
-        return LayoutCost(gpu, layout, problem=str(problem))
-    system = system_of(deployment, router if layout.data > 1 else None)
-    forecast = decide(simulate_system(system, workload, slo=slo))
-    if slo is not None and forecast.state.is_steady:
-        forecast = forecast.promised(slo)
+def _cost_of(forecast: Forecast, layout: ParallelLayout) -> LayoutCost:
+    deployment, gpu = forecast.deployment, forecast.deployment.gpu
     memory, (prompts, all_steps) = deployment.memory, _widths(forecast)
     return LayoutCost(
         gpu=gpu,

@@ -328,10 +328,7 @@ def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None,
     most = known[0] if known else capacity()
     light, whole = _light_ttft(system, workload, most), axis.name == CONCURRENCY
     bend = Slo((Limit("ttft", 50.0, TIMES_LIGHT * light),))
-    knee = _edge(points, partial(run, only=bend), lambda forecast: holds(forecast, bend), whole)
-    promise = None
-    if slo is not None:
-        promise = _edge(points, partial(run, only=slo), lambda forecast: holds(forecast, slo), whole)
+    knee, promise = _edge(points, bend, run, whole), None if slo is None else _edge(points, slo, run, whole)
     parts = workload.description.split(", ")  # the rate varies, so it is left out
     return Sweep(
         title=_title(points),
@@ -389,32 +386,24 @@ def _light_ttft(system: System, workload: Workload, capacity: float) -> float:
     return simulate_system(system, Workload(light, rate=rate)).ttft.p50
 
 
-def _edge(
-    points: Sequence[Point], run: Callable[[float], Forecast], is_good: Callable[[Forecast], bool], whole: bool
-) -> Edge:
-    """The largest value up to which something holds, without a gap; between two points by halving."""
+def _edge(points: Sequence[Point], slo: Slo, run: Callable[[float, Slo], Forecast], whole: bool) -> Edge:
+    """The largest value up to which an SLO holds, without a gap; between two points by halving."""
     good: float | None = None
     for point in points:
         assert point.forecast is not None
         assert point.number is not None
-        if not is_good(point.forecast):
-            return Edge(None if good is None else _between(good, point.number, run, is_good, whole), reached=True)
-        good = point.number
+        if holds(point.forecast, slo):
+            good = point.number
+            continue
+        bad = point.number
+        for _ in range(0 if good is None else EDGE_HALVINGS):
+            assert good is not None
+            middle = round((good + bad) / 2) if whole else float(f"{(good + bad) / 2:.3g}")
+            if middle in (good, bad):
+                break
+            good, bad = (middle, bad) if holds(run(middle, slo), slo) else (good, middle)
+        return Edge(good, reached=True)
     return Edge(good, reached=False)
-
-
-def _between(
-    good: float, bad: float, run: Callable[[float], Forecast], is_good: Callable[[Forecast], bool], whole: bool
-) -> float:
-    for _ in range(EDGE_HALVINGS):
-        middle = round((good + bad) / 2) if whole else float(f"{(good + bad) / 2:.3g}")
-        if middle in (good, bad):
-            break
-        if is_good(run(middle)):
-            good = middle
-        else:
-            bad = middle
-    return good
 
 
 def _title(points: Sequence[Point]) -> str:
