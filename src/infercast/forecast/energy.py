@@ -129,7 +129,7 @@ def typical_batches(totals: PhaseTotals, prompt_tokens: int) -> list[Batch]:
 
 
 KILO = 1000.0
-TENTH = 1.2815515655446004  # the same as `EIGHTY`, to the last digit
+TENTH = 1.2815515655446004  # `EIGHTY` with all digits
 
 
 BOUNDS = {

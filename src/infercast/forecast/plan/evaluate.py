@@ -166,8 +166,8 @@ def climb(
 
     At each value one candidate of every kind is simulated, first shortly; kinds that come close, with other settings.
     """
-    hopeful = [option for option in options if option.guess.headroom >= hopeless]
-    hopeful.sort(key=lambda option: (value(option.candidate), -option.guess.headroom, str(option.candidate)))
+    hopeful = [option for option in options if option.estimate.headroom >= hopeless]
+    hopeful.sort(key=lambda option: (value(option.candidate), -option.estimate.headroom, str(option.candidate)))
     for level, group in groupby(hopeful, key=lambda option: value(option.candidate)):
         kinds: dict[Candidate, list[Option]] = {}
         for option in group:
@@ -192,8 +192,8 @@ def _first_that_holds(stage: SimulationStage, options: Sequence[Option]) -> bool
 
 def halve(stage: SimulationStage, options: Sequence[Option], value: Callable[[Option], float], most: int) -> None:
     """Screen the likeliest by a value that only a simulation knows, and simulate the better half of them."""
-    hopeful = [option for option in options if option.guess.headroom >= HOPELESS]
-    hopeful.sort(key=lambda option: (value(option), -option.guess.headroom, str(option.candidate)))
+    hopeful = [option for option in options if option.estimate.headroom >= HOPELESS]
+    hopeful.sort(key=lambda option: (value(option), -option.estimate.headroom, str(option.candidate)))
     best = hopeful[: 2 * most]
     promising = {option.candidate for option in stage.screen(best)}
     stage.simulate([option.candidate for option in best if option.candidate in promising][:most])

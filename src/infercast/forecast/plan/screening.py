@@ -335,7 +335,7 @@ class QuickEstimate(NamedTuple):
     end_to_end: float = inf
 
 
-def guess(
+def quick_estimate(
     slo: Slo, mix: Mix, prompts: Engine, decodes: Engine, rates: tuple[float, float], moved: float = 0.0
 ) -> QuickEstimate:
     """What users would see of one replica of each pool (or the same one twice) at these rates.
@@ -376,7 +376,7 @@ class Option(NamedTuple):
 
     candidate: Candidate
     cost: float | None
-    guess: QuickEstimate
+    estimate: QuickEstimate
     rate: float = 0.0
     """Requests a second at which the estimate just keeps the SLO, where that is looked for."""
 
@@ -465,7 +465,7 @@ def look_at(stem: ReplicaSpec, question: Question) -> Screened:
         engine = Engine(deployed(question.shared, unit), steps)
         for count in _counts(question, unit, least):
             candidate, rate = unit.times(count), question.rate / count
-            made, factor = guess(question.slo, mix, engine, engine, (rate, rate)), 0.0
+            made, factor = quick_estimate(question.slo, mix, engine, engine, (rate, rate)), 0.0
             if question.goal.finds_rate:
                 factor = _most(question.slo, mix, engine)
                 made = made._replace(headroom=1.0 if factor else 0.0)
@@ -479,7 +479,7 @@ def _most(slo: Slo, mix: Mix, engine: Engine) -> float:
     """The largest rate with a headroom above 1, within 2 %; 0 if hardly any has."""
 
     def holds(rate: float) -> bool:
-        return guess(slo, mix, engine, engine, (rate, rate)).headroom > 1.0
+        return quick_estimate(slo, mix, engine, engine, (rate, rate)).headroom > 1.0
 
     low, high = 0.0, LEAST_RATE
     while holds(high) and high < MOST_RATE:
@@ -583,7 +583,7 @@ def _pairs(question: Question, first: PoolSpec, second: PoolSpec, mix: Mix) -> l
         key = prefills, decodes
         if key not in made:
             rates = question.rate / prefills, question.rate / decodes
-            made[key] = guess(question.slo, mix, first.engine, second.engine, rates, moved)
+            made[key] = quick_estimate(question.slo, mix, first.engine, second.engine, rates, moved)
         return made[key]
 
     options = []

@@ -179,10 +179,12 @@ def likely_front(options: Sequence[Option], most: float) -> list[Candidate]:
     """A few candidates that cost up to ``most`` and are on the front by the quick estimate, from end to end."""
 
     def point(option: Option) -> Point:
-        return _money(option.cost, option.candidate.gpus), option.guess.ttft, option.guess.tpot
+        return _money(option.cost, option.candidate.gpus), option.estimate.ttft, option.estimate.tpot
 
     sure = [
-        each for each in options if each.guess.headroom >= FRONT_HEADROOM and (each.cost is None or each.cost <= most)
+        each
+        for each in options
+        if each.estimate.headroom >= FRONT_HEADROOM and (each.cost is None or each.cost <= most)
     ]
     found = _undominated(sorted(sure, key=lambda option: (point(option), str(option.candidate))), point)
     thinned = [found[0]] if found else []
@@ -271,15 +273,15 @@ def _at_lower_rates(stage: SimulationStage) -> list[Option]:
         slower = stage.question.at_rate(1.0 / factor)
         stems, _ = stems_of(slower, lengths_of(slower))
         looked = stage.workers.map(partial(look_at, question=slower), stems[:LOOKED])
-        options = [option for each in looked for option in each.options if option.guess.headroom > 1.0]
+        options = [option for each in looked for option in each.options if option.estimate.headroom > 1.0]
         if options:
             return _likeliest(options)
     return []
 
 
 def _likeliest(options: Sequence[Option]) -> list[Option]:
-    hopeful = [option for option in options if option.guess.headroom > 0] or list(options)
-    return sorted(hopeful, key=lambda option: (-option.guess.headroom, option.cost or 0.0, str(option.candidate)))
+    hopeful = [option for option in options if option.estimate.headroom > 0] or list(options)
+    return sorted(hopeful, key=lambda option: (-option.estimate.headroom, option.cost or 0.0, str(option.candidate)))
 
 
 def _with_looser_limits(stage: SimulationStage) -> list[Option]:
@@ -290,7 +292,7 @@ def _with_looser_limits(stage: SimulationStage) -> list[Option]:
         stems, _ = stems_of(looser, lengths_of(looser))
         looked = stage.workers.map(partial(look_at, question=looser), stems[:LOOKED])
         options = [option for each in looked for option in each.options]
-        if any(option.guess.headroom > 0 for option in options):
+        if any(option.estimate.headroom > 0 for option in options):
             return _likeliest(options)
     return []
 
@@ -388,7 +390,7 @@ def _look(stage: SimulationStage, stems: list[ReplicaSpec]) -> tuple[list[Option
             options += looked.options
             refused += looked.rows
         if known is not None:
-            sure = (option.candidate for option in options if option.guess.headroom >= SURE_HEADROOM)
+            sure = (option.candidate for option in options if option.estimate.headroom >= SURE_HEADROOM)
             best = min((known(question, each) for each in sure), default=inf)
     return options, refused, waiting
 
@@ -398,7 +400,7 @@ def _simulate(stage: SimulationStage, options: list[Option]) -> None:
     if goal.known is not None:
         climb(stage, options, partial(goal.known, question))
     elif not goal.finds_rate:
-        halve(stage, options, lambda option: option.guess.end_to_end, FEW)
+        halve(stage, options, lambda option: option.estimate.end_to_end, FEW)
     else:
         ranked = sorted(options, key=lambda option: (-option.rate, str(option.candidate)))
         for option in islice((each for each in ranked if each.rate > 0), FEW):
@@ -428,8 +430,8 @@ def _as_good(question: Question, options: Sequence[Option], best: Row) -> list[C
     if known is None or not question.goal.rough:
         return []
     most = NEAR * known(question, best.candidate)
-    likely = [each for each in options if each.guess.headroom >= LIKELY and known(question, each.candidate) <= most]
-    likely.sort(key=lambda each: (known(question, each.candidate), -each.guess.headroom, str(each.candidate)))
+    likely = [each for each in options if each.estimate.headroom >= LIKELY and known(question, each.candidate) <= most]
+    likely.sort(key=lambda each: (known(question, each.candidate), -each.estimate.headroom, str(each.candidate)))
     kinds: dict[Candidate, Candidate] = {}
     for option in likely:
         kinds.setdefault(option.candidate.stem, option.candidate)
@@ -483,7 +485,7 @@ def _best(stage: SimulationStage) -> Row | None:
 
 def _like(candidate: Candidate, options: Sequence[Option]) -> list[Candidate]:
     """The same with other settings: they cost as much, and one may keep more room."""
-    same = [each.candidate for each in options if each.guess.headroom >= HOPELESS]
+    same = [each.candidate for each in options if each.estimate.headroom >= HOPELESS]
     return [each for each in same if each.stem == candidate.stem and _sizes(each) == _sizes(candidate)]
 
 
@@ -524,7 +526,7 @@ def _ranked(
     rows = dict(stage.rows)
     for option in options:
         if option.candidate not in rows:
-            room = option.guess.headroom
+            room = option.estimate.headroom
             reason = "a quick estimate says that it cannot keep up" if not room else _said(question, option, best)
             rows[option.candidate] = Row(option.candidate, Stage.ESTIMATED, option.cost, headroom=room, reason=reason)
     goal, order = question.goal, [*Stage][::-1]
@@ -537,7 +539,7 @@ def _ranked(
 
 
 def _said(question: Question, option: Option, best: Row | None) -> str:
-    room, known = option.guess.headroom, question.goal.known
+    room, known = option.estimate.headroom, question.goal.known
     if best is not None and known is not None and known(question, option.candidate) > question.goal.value(best):
         return f"takes more than the best; a quick estimate has a headroom of {room:.2f}"
     return f"a quick estimate has a headroom of {room:.2f}"
