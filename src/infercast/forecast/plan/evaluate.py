@@ -100,6 +100,15 @@ class SimulationStage:
     rows: dict[Candidate, Row] = field(default_factory=dict)
     """The latest result of each candidate."""
 
+    @property
+    def held(self) -> list[Row]:
+        return [row for row in self.rows.values() if row.holds]
+
+    def best(self, rows: Sequence[Row] | None = None) -> Row | None:
+        """The best that keeps the SLO, of these; of equals the one with most headroom."""
+        value, held = self.question.goal.value, self.held if rows is None else rows
+        return min(held, key=lambda row: (value(row), -(row.headroom or 0.0), str(row.candidate)), default=None)
+
     def screen(self, options: Sequence[Option]) -> list[Option]:
         """Those that a short simulation finds promising, the best first."""
         asked = [option for option in options if option.candidate not in self.rows]

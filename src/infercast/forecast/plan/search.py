@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -231,7 +231,9 @@ MostRate = Callable[[SimulationStage, Row], float | None]
 def nearest_of(stage: SimulationStage, options: Sequence[Option], most_rate: MostRate) -> tuple[Nearest, ...]:
     """The tightest SLO that can be had at this rate, and the rate at which this one can; or what would fit at all."""
     question = stage.question
-    ranked = _likeliest(options) or _with_looser_limits(stage)
+    slos = (Slo(tuple(_loosened(limit, factor) for limit in question.slo.limits)) for factor in LOOSER)
+    looser = (replace(question, slo=slo) for slo in slos)
+    ranked = _likeliest(options) or _options_of_first(stage, looser, 0.0)
     if not ranked:
         return _what_fits(question)
     tried = sorted(stage.simulate(each.candidate for each in ranked[:CLOSEST]), key=lambda row: -(row.headroom or 0.0))
@@ -243,7 +245,7 @@ def nearest_of(stage: SimulationStage, options: Sequence[Option], most_rate: Mos
         reached = Slo(tuple(_reached(limit, best.figures) for limit in question.slo.limits))
         found.append(Nearest(best, f"{named(best)} keeps {reached} at this rate, for {_spent(best)}."))
     else:
-        slower = _at_lower_rates(stage)
+        slower = _options_of_first(stage, (question.at_rate(1.0 / factor) for factor in SLOWER), 1.0)
         best = stage.simulate([slower[0].candidate])[0] if slower else best
     rate = most_rate(stage, best)
     if rate is not None:
@@ -267,32 +269,18 @@ def _reached(limit: Limit, figures: Figures) -> Limit:
     return limit if value < limit.seconds else _loosened(limit, MARGIN * value / limit.seconds)
 
 
-def _at_lower_rates(stage: SimulationStage) -> list[Option]:
-    """What is likeliest to keep the SLO at the least lowered rate."""
-    for factor in SLOWER:
-        slower = stage.question.at_rate(1.0 / factor)
-        stems, _ = stems_of(slower, lengths_of(slower))
-        looked = stage.workers.map(partial(look_at, question=slower), stems[:LOOKED])
-        options = [option for each in looked for option in each.options if option.estimate.headroom > 1.0]
-        if options:
-            return _likeliest(options)
-    return []
-
-
 def _likeliest(options: Sequence[Option]) -> list[Option]:
     hopeful = [option for option in options if option.estimate.headroom > 0] or list(options)
     return sorted(hopeful, key=lambda option: (-option.estimate.headroom, option.cost or 0.0, str(option.candidate)))
 
 
-def _with_looser_limits(stage: SimulationStage) -> list[Option]:
-    """What is likeliest to keep the least loosened limits that bounds allow."""
-    question = stage.question
-    for factor in LOOSER:
-        looser = replace(question, slo=Slo(tuple(_loosened(limit, factor) for limit in question.slo.limits)))
-        stems, _ = stems_of(looser, lengths_of(looser))
-        looked = stage.workers.map(partial(look_at, question=looser), stems[:LOOKED])
-        options = [option for each in looked for option in each.options]
-        if any(option.estimate.headroom > 0 for option in options):
+def _options_of_first(stage: SimulationStage, questions: Iterable[Question], least: float) -> list[Option]:
+    """What is likeliest to keep the SLO of the first of these questions with estimates above a headroom."""
+    for question in questions:
+        stems, _ = stems_of(question, lengths_of(question))
+        looked = stage.workers.map(partial(look_at, question=question), stems[:LOOKED])
+        options = [option for each in looked for option in each.options if option.estimate.headroom > least]
+        if options:
             return _likeliest(options)
     return []
 
@@ -343,19 +331,19 @@ def plan(question: Question, workers: Executor | None = None, tell: Callable[[st
     if question.disaggregate:
         options += pool_options(question, options)
     _simulate(stage, options)
-    best = _best(stage)
+    best = stage.best()
     if best is not None and not question.goal.finds_rate:
         _rivals(stage, options, best)
         stage.simulate(_as_good(question, options, best))
         dearest = REACH * (inf if best.cost is None else best.cost)
         stage.simulate([*_like(best.candidate, options), *likely_front(options, dearest)])
-        best = _best(stage)
-    held = [row for row in stage.rows.values() if row.holds]
+        best = stage.best()
+    held = stage.held
     spent = question.goal.value if question.goal.rough else None
     front, runner_up = front_of(held, best, spent), _runner_up(stage, best)
     closely = dict.fromkeys(row.candidate for row in (best, *front, runner_up) if row is not None)
     stage.look_closely(closely)
-    best, runner_up = _again(stage, best), _again(stage, runner_up)
+    best, runner_up = (None if row is None else stage.rows[row.candidate] for row in (best, runner_up))
     most = None if best is None else _most_rate(stage, best)
     nearest: tuple[Nearest, ...] = () if best is not None else nearest_of(stage, options, _most_rate)
     rows = _ranked(question, stage, options, [*refused, *ruled_out, *_unlooked(question, left)], best)
@@ -476,13 +464,6 @@ def _most_rate(stage: SimulationStage, row: Row) -> float | None:
     return None
 
 
-def _best(stage: SimulationStage) -> Row | None:
-    """The best that keeps the SLO; of equals the one with most headroom."""
-    goal = stage.question.goal
-    held = [row for row in stage.rows.values() if row.holds]
-    return min(held, key=lambda row: (goal.value(row), -(row.headroom or 0.0), str(row.candidate)), default=None)
-
-
 def _like(candidate: Candidate, options: Sequence[Option]) -> list[Candidate]:
     """The same with other settings: they cost as much, and one may keep more room."""
     same = [each.candidate for each in options if each.estimate.headroom >= HOPELESS]
@@ -497,16 +478,10 @@ def _runner_up(stage: SimulationStage, best: Row | None) -> Row | None:
     """The best of another kind: another GPU, layout or format."""
     if best is None:
         return None
-    goal, kind = stage.question.goal, best.candidate.stem
-    others = [row for row in stage.rows.values() if row.holds and row.candidate.stem != kind]
-    if not others:
-        others = [row for row in stage.rows.values() if row.stage is Stage.SIMULATED and row.candidate.stem != kind]
-        return max(others, key=lambda row: (row.headroom or 0.0, str(row.candidate)), default=None)
-    return min(others, key=lambda row: (goal.value(row), -(row.headroom or 0.0), str(row.candidate)))
-
-
-def _again(stage: SimulationStage, row: Row | None) -> Row | None:
-    return None if row is None else stage.rows[row.candidate]
+    others = [row for row in stage.rows.values() if row.candidate.stem != best.candidate.stem]
+    simulated = [row for row in others if row.stage is Stage.SIMULATED]
+    closest = max(simulated, key=lambda row: (row.headroom or 0.0, str(row.candidate)), default=None)
+    return stage.best([row for row in others if row.holds]) or closest
 
 
 def _unlooked(question: Question, stems: Sequence[ReplicaSpec]) -> list[Row]:
