@@ -340,9 +340,8 @@ class Replica:
         longest = max(limit.seconds for limit in curve.slo.limits)
         most = self._numbers[-1] + 1.5 * curve.full_rate * longest
         self._grid = np.unique(np.concatenate([np.linspace(0.0, most, POINTS), curve.in_system]))
-        self._attained = np.array([curve.attained(number) for number in self._grid.tolist()])
-        self._use = np.array([curve.use_of_limits(number) for number in self._grid.tolist()])
-        self._beyond = np.array([curve.beyond(number) for number in self._grid.tolist()])
+        looks = {"attained": curve.attained, "use_of_limits": curve.use_of_limits, "beyond": curve.beyond}
+        self._values = {name: np.array([*map(look, self._grid.tolist())]) for name, look in looks.items()}
 
     def after(self, in_system: float, rate: float) -> float:
         """The number in the system a step later, at a rate of typical requests."""
@@ -351,14 +350,11 @@ class Replica:
             return float(self._numbers[-1] + end - self._reached[-1])
         return float(np.interp(end, self._reached, self._numbers))
 
-    def attained(self, in_system: Array) -> Array:
-        return np.asarray(np.interp(in_system, self._grid, self._attained))
-
-    def use_of_limits(self, in_system: Array) -> Array:
-        return np.asarray(np.interp(in_system, self._grid, self._use))
-
-    def beyond(self, in_system: Array) -> Array:
-        return np.stack([np.interp(in_system, self._grid, shares) for shares in self._beyond.T], axis=1)
+    def look(self, name: str, in_system: Array) -> Array:
+        """``attained``, ``use_of_limits`` or ``beyond`` (a column per limit) at many numbers of requests."""
+        values = self._values[name]
+        columns = [np.interp(in_system, self._grid, each) for each in np.atleast_2d(values.T)]
+        return np.stack(columns, axis=1) if values.ndim > 1 else np.asarray(columns[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,7 +382,7 @@ class Replicas:
 
     def look(self, name: str, in_system: Array, counts: Array) -> Array:
         """``attained``, ``use_of_limits`` or ``beyond`` of many steps, by number of replicas."""
-        (_, found), *larger = [(size, getattr(replica, name)(in_system)) for size, replica in self._by_size]
+        (_, found), *larger = [(size, replica.look(name, in_system)) for size, replica in self._by_size]
         for size, others in larger:
             found[counts >= size] = others[counts >= size]
         return np.asarray(found)

@@ -221,7 +221,7 @@ def figures(**changes: Any) -> Figures:
         ({}, "keeps the SLO"),
         ({"headroom": 0.8}, "misses tpot_p95 by 25 %"),
         ({"state": "overloaded"}, "is overloaded at this rate"),
-        ({"odds": 0.66, "asked_odds": 0.9}, "keeps the SLO with a probability of 66 % only"),
+        ({"odds": 0.66, "asked_odds": 0.9}, "keeps the SLO with a probability of only 66 %"),
         ({"beyond": "costs too much"}, "costs too much"),
     ],
 )
