@@ -102,6 +102,7 @@ class LayoutCost(Shown):
 
     @property
     def output_tokens_per_second_a_gpu(self) -> float:
+        """Output tokens per second and GPU."""
         return self.output_tokens_per_second / self.layout.gpus
 
     @property

@@ -557,6 +557,7 @@ class SimulatedRun(Outcome):
 
     @property
     def output_tokens_per_second_a_gpu(self) -> float:
+        """Output tokens per second and GPU."""
         return self.output_tokens_per_second / self.gpus
 
     @property

@@ -28,6 +28,7 @@ from infercast.serve.record import Served
 FACTORS = (0.25, 0.5, 2.0, 4.0)
 STEPS = (256, 65_536)
 """Tokens of the smallest and the largest step that is tried."""
+SEQUENCES = (8, 4096)
 UTILIZATION = 0.95
 PIECES = (1024, 4096)
 """Most tokens of one prompt in a step, where it is not limited."""
@@ -61,55 +62,38 @@ class Change(NamedTuple):
 
 
 def changes_around(point: Point, fit: Fit) -> Iterator[Change]:
-    settings = fit.settings
-    tokens, sequences, _ = point.engine.bounds
-    yield from _sizes(tokens, settings.max_num_batched_tokens, STEPS)
-    yield from _sizes(sequences, settings.max_num_seqs, (8, 4096))
-    yield from _scheduling(point, fit)
+    yield from _settings(point, fit)
     yield from _formats(point, fit)
     if point.engine.shares_copies or fit.layout.sharing == 1:  # groups of one server are left as they are
         yield from _layouts(point, fit)
 
 
-def _sizes(name: str, now: int, limits: tuple[int, int]) -> Iterator[Change]:
-    for factor in FACTORS:
-        value = int(now * factor)
-        if limits[0] <= value <= limits[1]:
-            yield Change(name, {name: value}, f"{name} {value}")
-
-
-def _scheduling(point: Point, fit: Fit) -> Iterator[Change]:
-    def now(name: str) -> Any:
-        return getattr(fit.settings, name, None)
-
-    if now("gpu_memory_utilization") is not None and now("gpu_memory_utilization") < UTILIZATION:
-        name = "gpu_memory_utilization"
-        yield Change(name, {name: UTILIZATION}, f"{name} {UTILIZATION}")
-    yield from _switches(fit)
-    for name, choices in CHOICES.items():
-        for value in choices if now(name) is not None else ():
-            if value != now(name):
+def _settings(point: Point, fit: Fit) -> Iterator[Change]:
+    """Other values of one setting of the engine."""
+    tokens, sequences, _ = point.engine.bounds
+    sizes = {tokens: (fit.settings.max_num_batched_tokens, STEPS), sequences: (fit.settings.max_num_seqs, SEQUENCES)}
+    for name, (size, (least, most)) in sizes.items():
+        for value in (int(size * factor) for factor in FACTORS):
+            if least <= value <= most:
                 yield Change(name, {name: value}, f"{name} {value}")
-    name = "long_prefill_token_threshold"
-    if now(name) is not None:
-        for value in (0,) if now(name) else PIECES:
-            yield Change(name, {name: value}, f"{name} {value}")
-    if "block_size" in point.settings or point.settings.get("enable_prefix_caching"):
-        for value in BLOCKS:
-            if value != now("block_size"):
-                yield Change("block_size", {"block_size": value}, f"block_size {value}")
-
-
-def _switches(fit: Fit) -> Iterator[Change]:
-    def switch(name: str, value: bool) -> Change:
-        return Change(name, {name: value}, f"{name} {'on' if value else 'off'}", kernels=name in WITHOUT_GRAPHS)
-
-    for name in EITHER:
-        if (now := getattr(fit.settings, name, None)) is not None:
-            yield switch(name, not now)
-    for name, better in ONE_WAY.items():
-        if getattr(fit.settings, name, None) is (not better):
-            yield switch(name, better)
+    cached = "block_size" in point.settings or point.settings.get("enable_prefix_caching")
+    tried: dict[str, tuple[Any, ...]] = {
+        "gpu_memory_utilization": (UTILIZATION,),
+        **dict.fromkeys(EITHER, (True, False)),
+        **{name: (better,) for name, better in ONE_WAY.items()},
+        **CHOICES,
+        "long_prefill_token_threshold": (0, *PIECES),
+        "block_size": BLOCKS if cached else (),
+    }
+    for name, values in tried.items():
+        now = getattr(fit.settings, name, None)
+        if now is None or (name == "gpu_memory_utilization" and now >= UTILIZATION):
+            continue
+        for value in values:
+            # A threshold is dropped or added, not moved.
+            if value != now and not (name == "long_prefill_token_threshold" and now and value):
+                word = {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+                yield Change(name, {name: value}, f"{name} {word}", kernels=name in WITHOUT_GRAPHS)
 
 
 def _formats(point: Point, fit: Fit) -> Iterator[Change]:
