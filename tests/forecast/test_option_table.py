@@ -8,14 +8,13 @@ import pytest
 
 from infercast.cli.outputs import WINDOW as TRACE_WINDOW
 from infercast.engines.base import engine_named
-from infercast.forecast.autoscaling import LOAD_BANDWIDTH, MEASURES, OTHER_SECONDS, Autoscaler
+from infercast.forecast.autoscaling import LOAD_BANDWIDTH, MEASURES, OTHER_SECONDS, WINDOW, Autoscaler
 from infercast.forecast.deploy import DeployOptions, LoadOptions, RunOptions, deploy, load_model, taken_by
 from infercast.forecast.memory import fit_memory
 from infercast.forecast.option_table import GROUPS, OPTIONS, PAGE_GROUPS, PLAN
 from infercast.forecast.plan.question import OBJECTIVES
 from infercast.forecast.plan.request import USUAL_GPUS
 from infercast.forecast.system import DEFAULT_LINK
-from infercast.forecast.traffic import WINDOW
 from infercast.serve.workload.synthetic import synthetic_workload
 from infercast.units import GIGA, whole_number
 

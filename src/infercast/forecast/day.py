@@ -15,6 +15,7 @@ from infercast.errors import InputError
 from infercast.forecast.autoscaling import (
     HOUR,
     SAFETIES,
+    STEP,
     Autoscaler,
     Autoscaling,
     FleetRun,
@@ -25,12 +26,14 @@ from infercast.forecast.autoscaling import (
     Scaler,
     ServiceTime,
     StartUp,
+    Traffic,
     fixed,
     learn_curve,
     learn_service,
     run_fleet,
     scheduled,
     start_up,
+    traffic_of,
 )
 from infercast.forecast.cost import GpuPrice, Tariff, around
 from infercast.forecast.deploy import Deployable, DeployOptions, GpuSource, resolve_deployment, resolve_workload
@@ -39,7 +42,6 @@ from infercast.forecast.progress import stage_progress
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Array, Slo, attainment, parse_slo
 from infercast.forecast.system import replicas_of, system_of
-from infercast.forecast.traffic import STEP, Traffic, traffic_of
 from infercast.serve import Workload
 from infercast.shown import Plotted
 from infercast.units import MICRO, MILLI

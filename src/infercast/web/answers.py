@@ -22,7 +22,7 @@ from infercast import __version__
 from infercast.bundled import read_data
 from infercast.engines.base import AnyEngine, engines
 from infercast.errors import InputError, UnknownNameError
-from infercast.forecast.autoscaling import Goal
+from infercast.forecast.autoscaling import Goal, made_up_day
 from infercast.forecast.cost import bundled_lists, price_of
 from infercast.forecast.day import plan_day
 from infercast.forecast.deploy import lengths_within, taken_by
@@ -39,7 +39,6 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.run import PoolRun
 from infercast.forecast.slo import Slo
 from infercast.forecast.sweep import MOST_VALUES, parse_numbers, save_energy, sweep_rates
-from infercast.forecast.traffic import made_up_day
 from infercast.glossary import glossary
 from infercast.hardware import Gpu, gpu_names, load_gpu
 from infercast.hardware.gpu import TOPOLOGIES
