@@ -145,12 +145,7 @@ class Layouts(Answer, tuple[LayoutCost, ...]):
 
 
 CONCURRENCY, NUM_INPUT, NUM_OUTPUT = 64, 1024, 256
-"""The default load: clients, and the tokens of their requests."""
-
-
-def usual_workload(concurrency: int = CONCURRENCY) -> Workload:
-    """A closed loop of equal requests."""
-    return synthetic_workload(concurrency=concurrency, input_lengths=NUM_INPUT, output_lengths=NUM_OUTPUT)
+"""The default load: clients of a closed loop, and the tokens of their requests."""
 
 
 def compare_layouts(
@@ -182,7 +177,8 @@ def compare_layouts(
     """
     slo = parse_slo(slo) if isinstance(slo, str) else slo
     tariff, facility = tariff or Tariff(), facility or Facility()
-    (wanted, engine), load = resolve_settings(settings), workload or usual_workload()
+    wanted, engine = resolve_settings(settings)
+    load = workload or synthetic_workload(concurrency=CONCURRENCY, input_lengths=NUM_INPUT, output_lengths=NUM_OUTPUT)
     config = load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype, engine=engine)
     devices = [with_topology(load_device(each, network), pcie_topology) for each in gpus]
     chosen = make_predictor(predictor, engine.family) if isinstance(predictor, str) else predictor

@@ -201,8 +201,13 @@ class Forecast(Plotted, SimulatedRun):
 
     @property
     def cost(self) -> Cost | None:
-        """Dollars an hour, a request and a million tokens; None where a price is not known."""
-        return cost_of(self)
+        """Dollars per hour, request and million tokens; None if a price is not known, or no rate is a steady one."""
+        per_hour = per_hour_of(self) if self.state.is_steady else None
+        if per_hour is None:
+            return None
+        inputs = float(np.mean([request.num_input for request in self.workload.requests]))
+        rate = self.requests_per_second
+        return cost_at(per_hour, rate, rate * inputs, self.output_tokens_per_second)
 
     @property
     def energy(self) -> Energy | None:
@@ -284,20 +289,20 @@ def _labels(requests: tuple[Request, ...]) -> dict[str, Array]:
     return found
 
 
-def prices_of(forecast: Forecast, tariff: Tariff) -> list[tuple[int, str, GpuPrice | None]]:
+def prices_of(forecast: Forecast) -> list[tuple[int, str, GpuPrice | None]]:
     """GPUs of each pool, how many, and what an hour of one costs."""
     pools = [(pool.pool.gpus, pool.deployment.gpu.name) for pool in forecast.pools]
-    return [(count, gpu, tariff.price(gpu, forecast.facility)) for count, gpu in pools]
+    return [(count, gpu, forecast.tariff.price(gpu, forecast.facility)) for count, gpu in pools]
 
 
 def facility_of(forecast: Forecast) -> Facility:
     """The facility as given, with defaults from the list of owned hardware."""
-    return around((price for _, _, price in prices_of(forecast, forecast.tariff)), forecast.facility)
+    return around((price for _, _, price in prices_of(forecast)), forecast.facility)
 
 
-def per_hour_of(forecast: Forecast, tariff: Tariff | None = None) -> float | None:
+def per_hour_of(forecast: Forecast) -> float | None:
     """Dollars per hour of all GPUs, whatever they serve; None where a price is not known."""
-    prices = prices_of(forecast, forecast.tariff if tariff is None else tariff)
+    prices = prices_of(forecast)
     rent = hourly([(count, price) for count, _, price in prices])
     if rent is None:
         return None
@@ -305,13 +310,3 @@ def per_hour_of(forecast: Forecast, tariff: Tariff | None = None) -> float | Non
     metered = sum(count for count, _, price in prices if price is not None and price.metered)
     wall = forecast.wall if metered else None
     return rent if wall is None or wall.usd_per_hour is None else rent + wall.usd_per_hour * metered / forecast.gpus
-
-
-def cost_of(forecast: Forecast, tariff: Tariff | None = None) -> Cost | None:
-    """What a run costs at the rates that it reached; None where a price is not known, or no rate is a steady one."""
-    per_hour = per_hour_of(forecast, tariff) if forecast.state.is_steady else None
-    if per_hour is None:
-        return None
-    rate = forecast.requests_per_second
-    inputs = float(np.mean([request.num_input for request in forecast.workload.requests]))
-    return cost_at(per_hour, rate, rate * inputs, forecast.output_tokens_per_second)

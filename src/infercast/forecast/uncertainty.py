@@ -574,8 +574,9 @@ def _memory(served: Record | Served) -> int:
     return int(min(1e9, max(RESIDENCES * in_system, MEMORIES * alike)))
 
 
-def _num_alike(values: Array, batches: int = 10) -> float:
+def _num_alike(values: Array) -> float:
     """By which factor the variance of a mean is larger than of independent values, from the means of ten batches."""
+    batches = 10
     size = values.size // batches
     if size < 2 or not values.any():
         return 1.0

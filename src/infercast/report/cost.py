@@ -61,15 +61,14 @@ def cost_rows(forecast: Forecast) -> list[tuple[str, str]]:
     """What GPUs cost, by whose word, and what comes of it; or how to give a price."""
     rows = [row for each in COSTS for row in each.facts(forecast)]
     prices = [
-        forecast.tariff.unknown(gpu) if price is None else price.description
-        for _, gpu, price in prices_of(forecast, forecast.tariff)
+        forecast.tariff.unknown(gpu) if price is None else price.description for _, gpu, price in prices_of(forecast)
     ]
     words = list(dict.fromkeys(prices))
     return [*rows, *(("price" if number == 0 else "", text) for number, text in enumerate(words))]
 
 
 def price_words(forecast: Forecast) -> str:
-    prices = [price for _, _, price in prices_of(forecast, forecast.tariff)]
+    prices = [price for _, _, price in prices_of(forecast)]
     return "; ".join(dict.fromkeys("unknown" if each is None else each.whose for each in prices))
 
 
@@ -84,7 +83,7 @@ def decision_fields(forecast: Forecast) -> dict[str, Any]:
                 "usd_per_gpu_hour": None if price is None else price.per_hour,
                 **{name: None if price is None else getattr(price, name) or None for name in PRICE_FIELDS},
             }
-            for count, gpu, price in prices_of(forecast, forecast.tariff)
+            for count, gpu, price in prices_of(forecast)
         ],
     }
 

@@ -229,12 +229,12 @@ class Timers:
     def __init__(self) -> None:
         self._known: list[tuple[Deployment, KernelTimer]] = []
 
-    def system(self, deployment: Deployment, router: str | None = None) -> System:
+    def system(self, deployment: Deployment) -> System:
         timer = next((timer for other, timer in self._known if _same_steps(deployment, other)), None)
         if timer is None:
             timer = deployment.timer()
             self._known.append((deployment, timer))
-        return system_of(deployment, router if deployment.layout.data > 1 else None, timer=timer)
+        return system_of(deployment, timer=timer)
 
 
 def _same_steps(one: Deployment, other: Deployment) -> bool:

@@ -132,38 +132,38 @@ PLAIN_TAGS = {"map", "seq", "str", "int", "float", "bool", "null", "timestamp", 
 DEEPEST = 60
 
 
-def read_documents(text: str, source: str = "YAML") -> list[Tree]:
+def read_documents(text: str) -> list[Tree]:
     """The documents of a YAML text, without the empty ones; tags that are no plain values are refused."""
     try:
         nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
     except yaml.MarkedYAMLError as problem:
         line = None if problem.problem_mark is None else problem.problem_mark.line + 1
-        raise FileFormatError(source, f"is not YAML: {problem.context or ''} {problem.problem}", line) from None
+        raise FileFormatError("YAML", f"is not YAML: {problem.context or ''} {problem.problem}", line) from None
     except (yaml.YAMLError, RecursionError) as problem:
-        raise FileFormatError(source, f"is not YAML that can be read: {problem}") from None
-    trees = [_tree(node, source, {}) for node in nodes]
+        raise FileFormatError("YAML", f"is not YAML that can be read: {problem}") from None
+    trees = [_tree(node, {}) for node in nodes]
     return [tree for tree in trees if tree is not None]
 
 
-def _tree(node: Any, source: str, known: dict[int, Tree], depth: int = 0) -> Tree:
+def _tree(node: Any, known: dict[int, Tree], depth: int = 0) -> Tree:
     """The value of a node, made once for all its aliases."""
     line, (_, _, tag) = node.start_mark.line + 1, node.tag.rpartition(":")
     if tag not in PLAIN_TAGS:
-        raise FileFormatError(source, f"has the tag {tag!r}; only plain values are read", line)
+        raise FileFormatError("YAML", f"has the tag {tag!r}; only plain values are read", line)
     if depth > DEEPEST:
-        raise FileFormatError(source, f"is nested deeper than {DEEPEST} levels", line)
+        raise FileFormatError("YAML", f"is nested deeper than {DEEPEST} levels", line)
     if isinstance(node, yaml.ScalarNode):
         return None if tag == "null" else str(node.value)
     if id(node) not in known:
-        read = partial(_tree, source=source, known=known, depth=depth + 1)
+        read = partial(_tree, known=known, depth=depth + 1)
         if isinstance(node, yaml.SequenceNode):
             known[id(node)] = [read(each) for each in node.value]
         else:
-            known[id(node)] = _mapping([(key, read(key), read(value)) for key, value in node.value], source)
+            known[id(node)] = _mapping([(key, read(key), read(value)) for key, value in node.value])
     return known[id(node)]
 
 
-def _mapping(pairs: Sequence[tuple[Any, Tree, Tree]], source: str) -> Tree:
+def _mapping(pairs: Sequence[tuple[Any, Tree, Tree]]) -> Tree:
     """Keys with their values; those of ``<<`` count where the mapping has none of its own."""
     values: dict[str, Tree] = {}
     merged: dict[str, Tree] = {}
@@ -172,7 +172,7 @@ def _mapping(pairs: Sequence[tuple[Any, Tree, Tree]], source: str) -> Tree:
             for each in value if isinstance(value, list) else [value]:
                 merged = {**(each if isinstance(each, dict) else {}), **merged}
         elif str(key) in values:
-            raise FileFormatError(source, f"gives {key!r} a second time", node.start_mark.line + 1)
+            raise FileFormatError("YAML", f"gives {key!r} a second time", node.start_mark.line + 1)
         else:
             values[str(key)] = value
     return {**merged, **values}
