@@ -60,6 +60,7 @@ LIBRARIES = {
     "starlette": {"web"},
     "uvicorn": {"web"},
     "h11": {"web"},
+    "yaml": {"forecast"},
 }
 
 
