@@ -111,9 +111,9 @@ class Calibration(Answer):
     path: Learned
     results: tuple[Source, ...]
     prefix_hit_rate: float | None = None
-    """Prefix-cache hit rate, where a result has it."""
+    """Share of prompt tokens found in the prefix cache, where a result has it."""
     acceptance_length: float | None = None
-    """Accepted length of speculative decoding, where a result has it."""
+    """Tokens per step of speculative decoding, where a result has it."""
     version: str = ""
     """Of infercast."""
     title: str = ""
