@@ -120,8 +120,8 @@ class Calibration(Answer):
     """For people: the file's name."""
 
     def _words(self) -> str:
-        told = [name for name, learned in self.factors.items() if learned.is_told]
-        return f"of {len(self.results)} results: {', '.join(told) or 'nothing'} told"
+        known = [name for name, learned in self.factors.items() if learned.is_told]
+        return f"of {len(self.results)} results: learned {', '.join(known) or 'nothing'}"
 
     @property
     def factors(self) -> dict[str, Learned]:

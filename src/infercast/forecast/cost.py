@@ -96,9 +96,9 @@ def _check_entry(name: str, entry: Mapping[str, Any], path: Path) -> None:
         problem = "has both" if rented else "needs"
         raise FileFormatError(path, f"{name} {problem} on_demand (or spot), for a rented GPU, or capital_cost")
     if bought and "years" not in entry:
-        raise FileFormatError(path, f"{name} needs years beside capital_cost, the time in which it is written off")
+        raise FileFormatError(path, f"{name} needs years with capital_cost, the time in which it is written off")
     if bought and "watts" in entry and "electricity_price" not in entry:
-        raise FileFormatError(path, f"{name} needs electricity_price ($ per kWh) beside watts")
+        raise FileFormatError(path, f"{name} needs electricity_price ($ per kWh) with watts")
     if rented and (strange := [field for field in OWNED_FIELDS if field in entry]):
         raise FileFormatError(path, f"{name}.{strange[0]} belongs to a GPU that was bought, with capital_cost")
 

@@ -147,7 +147,7 @@ def chance_out(slo: Slo, counts: Array, beyond: Array) -> Array:
         if limit.percentile is None:
             chances.append(np.asarray(shares >= 0.5, dtype=float))
         else:
-            # So many may be beyond it: a percentile lies between the ranks beside it.
+            # The requests that may be beyond it: a percentile lies between two neighbouring ranks.
             allowed = np.floor((1.0 - limit.percentile / 100.0) * np.maximum(counts - 1, 0) + 1e-9)
             chances.append(more_than(allowed, counts, shares))
     return np.where(counts > 0, np.max(chances, axis=0), 0.0)

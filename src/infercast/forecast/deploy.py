@@ -299,7 +299,7 @@ def host_from(source: str | Path, gpu: str, engine: str | None = None) -> HostCo
     if ADDRESS.fullmatch(name):
         raise InputError(
             f"--host {name} is an address, as an engine's --host takes it; here nothing listens, and --host says which "
-            "CPU is beside the GPU: a name from `infercast hosts`, a host.json or a .toml; leave it out"
+            "CPU the server has: a name from `infercast hosts`, a host.json or a .toml; leave it out"
         )
     path = Path(name)
     if path.suffix not in (".json", ".toml") and not path.exists():

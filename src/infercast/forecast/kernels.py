@@ -86,7 +86,7 @@ def step_calls(deployment: Deployment, shape: StepShape) -> StepCalls:
     return StepCalls(
         token_calls(model, layout, padded),
         attention_calls(model, layout, queries, queries + np.array(shape.computed)),
-        head_calls(model, layout, max(1, shape.num_sampled)),  # an engine runs its head even where nobody samples
+        head_calls(model, layout, max(1, shape.num_sampled)),  # an engine runs its head even without sampling
         launch,
         padded,
     )
@@ -288,7 +288,7 @@ def _check_cache(deployment: Deployment, shape: StepShape) -> None:
     longest = max(new + old for new, old in pairs)
     raise InputError(
         f"a step over {len(shape.new_tokens):,} sequences with {tokens:,} tokens in all does not fit in the KV cache, "
-        f"whose {memory.request_blocks:,} blocks hold {memory.most_sequences(longest, 1):,} sequences of {longest:,} "
+        f"with {memory.request_blocks:,} blocks for {memory.most_sequences(longest, 1):,} sequences of {longest:,} "
         "tokens; take fewer or shorter ones, or more GPUs"
     )
 

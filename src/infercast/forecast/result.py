@@ -269,7 +269,7 @@ class Forecast(Plotted, SimulatedRun):
     def to_dataframe(self) -> pandas.DataFrame:
         """The same as a table of pandas, which is not one of our dependencies."""
         try:
-            import pandas  # noqa: PLC0415 - most who simulate do without
+            import pandas  # noqa: PLC0415 - most simulations do without
         except ImportError:
             raise InputError(
                 "to_dataframe needs pandas: pip install pandas; per_request() gives arrays without"

@@ -169,7 +169,7 @@ def percentiles(values: Array, counts: Array | None = None) -> Percentiles:
     order = np.argsort(values)
     values, counts = values[order], counts[order]
     cumulated = np.cumsum(counts)
-    # The same percentiles as of the values written out: interpolated between the two ranks beside them.
+    # The same percentiles as of the values written out: interpolated between two neighbouring ranks.
     positions = np.array(FRACTIONS) * (cumulated[-1] - 1)
     ranks = np.floor(positions)
     below = values[np.searchsorted(cumulated, ranks, side="right")]

@@ -141,7 +141,7 @@ def _step(flag: Flag, around: FlagContext) -> str:
     length = min(PROMPT, tokens, around.deployment.settings.max_model_len)
     count = max(1, tokens // length)
     step = estimate_shape(around.deployment, StepShape([length] * count, [0] * count, count))
-    return f"a step full of prompts takes {format_seconds(step.seconds)}, and decoding waits that long beside it"
+    return f"a step full of prompts takes {format_seconds(step.seconds)}, and decoding waits that long"
 
 
 def _sequences(flag: Flag, around: FlagContext) -> str:
@@ -277,7 +277,9 @@ SENTENCES: dict[str, Callable[[Flag, FlagContext], str]] = {
     "page_size": lambda _, around: f"{around.fit.memory.num_blocks:,} pages",
     "disable_radix_cache": _switch("every prompt is computed whole", "prompts that begin alike are computed once"),
     "disable_overlap_schedule": _switch("the GPU waits while a step is planned", "a step is planned ahead"),
-    "enable_mixed_chunk": _switch("decoding goes on beside prompts", "decoding waits while prompts are computed"),
+    "enable_mixed_chunk": _switch(
+        "decoding continues in steps with prompts", "decoding waits while prompts are computed"
+    ),
     "schedule_policy": lambda flag, _: (
         "requests with the longest cached prefix go first" if flag.value == "lpm" else "requests go in order of arrival"
     ),
