@@ -121,8 +121,13 @@ def _default(field: str, usual: Fit | None) -> str:
 
 
 def _sentence(flag: Flag, around: FlagContext) -> str:
+    found = SENTENCES.get(flag.field, "")
+    if isinstance(found, tuple):
+        return found[0] if flag.value else found[1]
+    if isinstance(found, str):
+        return found.format(flag.value)
     try:
-        return SENTENCES[flag.field](flag, around) if flag.field in SENTENCES else ""
+        return found(flag, around)
     except InfercastError:
         return ""
 
@@ -197,10 +202,6 @@ def _graphs(_: Flag, around: FlagContext) -> str:
     return f"{len(sizes)} CUDA graphs, up to {sizes[-1]:,} tokens" if sizes else "no CUDA graphs"
 
 
-def _switch(yes: str, no: str) -> Callable[[Flag, FlagContext], str]:
-    return lambda flag, _: yes if flag.value else no
-
-
 def _drafts(_: Flag, around: FlagContext) -> str:
     """The assumed acceptance, and the memory that drafting takes."""
     drafting = None if around.deployment is None else around.deployment.drafting
@@ -226,9 +227,9 @@ def _tier(_: Flag, around: FlagContext) -> str:
     )
 
 
-SENTENCES: dict[str, Callable[[Flag, FlagContext], str]] = {
+SENTENCES: dict[str, str | tuple[str, str] | Callable[[Flag, FlagContext], str]] = {
     "tensor_parallel_size": lambda _, around: _layout(around.fit.layout, around),
-    "pipeline_parallel_size": lambda flag, _: f"{flag.value} stages of layers, one after the other",
+    "pipeline_parallel_size": "{} stages of layers, one after the other",
     "data_parallel_size": lambda flag, around: (
         f"{flag.value} replicas, {flag.value * around.fit.memory.num_tokens:,} tokens of KV cache together"
     ),
@@ -243,10 +244,10 @@ SENTENCES: dict[str, Callable[[Flag, FlagContext], str]] = {
     "gpu_memory_utilization": _memory,
     "num_gpu_blocks_override": _memory,
     "block_size": lambda _, around: f"{around.fit.memory.num_blocks:,} blocks",
-    "enable_prefix_caching": _switch("prompts that begin alike are computed once", "every prompt is computed whole"),
-    "enable_chunked_prefill": _switch("prompts are split over steps", "a prompt is computed in one step"),
-    "async_scheduling": _switch("a step is planned while the last one runs", "the GPU waits while a step is planned"),
-    "long_prefill_token_threshold": lambda flag, _: f"a step computes at most {flag.value:,} tokens of one prompt",
+    "enable_prefix_caching": ("prompts that begin alike are computed once", "every prompt is computed whole"),
+    "enable_chunked_prefill": ("prompts are split over steps", "a prompt is computed in one step"),
+    "async_scheduling": ("a step is planned while the last one runs", "the GPU waits while a step is planned"),
+    "long_prefill_token_threshold": "a step computes at most {:,} tokens of one prompt",
     "enforce_eager": _eager,
     "speculative_config": _drafts,
     "kv_offloading_size": _tier,
@@ -257,9 +258,9 @@ SENTENCES: dict[str, Callable[[Flag, FlagContext], str]] = {
     "compilation_config": _graphs,
     "cudagraph_capture_sizes": _graphs,
     "max_cudagraph_capture_size": _graphs,
-    "enable_lora": lambda *_: "room for adapters, and two more kernels for each projection in steps with one",
-    "max_loras": lambda flag, _: f"steps have at most {flag.value} different adapters, which the GPU has room for",
-    "max_lora_rank": lambda flag, _: f"adapters take room for rank {flag.value}",
+    "enable_lora": "room for adapters, and two more kernels for each projection in steps with one",
+    "max_loras": "steps have at most {} different adapters, which the GPU has room for",
+    "max_lora_rank": "adapters take room for rank {}",
     "scheduling_policy": lambda flag, _: (
         "requests with the smallest priority number go first; equals in order of arrival"
         if flag.value == "priority"
@@ -268,18 +269,16 @@ SENTENCES: dict[str, Callable[[Flag, FlagContext], str]] = {
     "chunked_prefill_size": lambda flag, around: (
         _step(flag, around) if flag.value > 0 else "a prompt is computed in one step, and decoding waits that long"
     ),
-    "max_prefill_tokens": lambda flag, _: f"no prompt is added to a step that has {flag.value:,} tokens of them",
+    "max_prefill_tokens": "no prompt is added to a step that has {:,} tokens of them",
     "max_running_requests": _sequences,
     "context_length": _longest,
     "mem_fraction_static": _memory,
     "max_total_tokens": _memory,
     "swa_full_tokens_ratio": _memory,
     "page_size": lambda _, around: f"{around.fit.memory.num_blocks:,} pages",
-    "disable_radix_cache": _switch("every prompt is computed whole", "prompts that begin alike are computed once"),
-    "disable_overlap_schedule": _switch("the GPU waits while a step is planned", "a step is planned ahead"),
-    "enable_mixed_chunk": _switch(
-        "decoding continues in steps with prompts", "decoding waits while prompts are computed"
-    ),
+    "disable_radix_cache": ("every prompt is computed whole", "prompts that begin alike are computed once"),
+    "disable_overlap_schedule": ("the GPU waits while a step is planned", "a step is planned ahead"),
+    "enable_mixed_chunk": ("decoding continues in steps with prompts", "decoding waits while prompts are computed"),
     "schedule_policy": lambda flag, _: (
         "requests with the longest cached prefix go first" if flag.value == "lpm" else "requests go in order of arrival"
     ),
@@ -311,7 +310,7 @@ SENTENCES: dict[str, Callable[[Flag, FlagContext], str]] = {
         if around.fit.layout.expert_gpus > 1
         else "every GPU has a share of each expert"
     ),
-    "attention_backend": lambda *_: "kernels are estimated as those of the engine's own choice; pages follow it",
+    "attention_backend": "kernels are estimated as those of the engine's own choice; pages follow it",
 }
 
 
@@ -401,16 +400,15 @@ def explain_command(
     # Tokens of an average sequence halfway through its answer.
     context = sum(each.num_input + each.num_output / 2 for each in load.requests) / len(load.requests)
     fit = point.fit(max(1, round(context)))
-    timers = Timers()
+    notes += _notes(pasted, fit, chosen)
+    common = pasted, reading, chosen
     try:
         deployment = point.deploy()
     except DoesNotFitError as problem:
-        meanings = explain_flags(point, reading, fit, None)
+        meanings = tuple(explain_flags(point, reading, fit, None))
         would_fit = tuple(changes_that_fit(point, fit)) if advice else ()
-        notes += _notes(pasted, fit, chosen)
-        return Explained(
-            pasted, reading, chosen, tuple(meanings), tuple(notes), fit, str(problem), None, (), None, would_fit
-        )
+        return Explained(*common, meanings, tuple(notes), fit, str(problem), None, (), None, would_fit)
+    timers = Timers()
     system = timers.system(deployment)
     capacity = most_requests_per_second(system, load)
     loads = light_and_heavy(load, capacity, slo) if workload is None else [Load("as asked", workload, slo)]
@@ -421,12 +419,9 @@ def explain_command(
         forecast = replace(forecast, tariff=tariff or Tariff(), facility=facility or Facility())
         intervals = forecast_intervals(forecast)
         served.append(ServedLoad(each, forecast if slo is None else forecast.promised(slo, intervals), intervals))
-    meanings = explain_flags(point, reading, fit, deployment)
+    meanings = tuple(explain_flags(point, reading, fit, deployment))
     advised = advise(point, fit, loads, timers, tell) if advice else None
-    notes += _notes(pasted, fit, chosen)
-    return Explained(
-        pasted, reading, chosen, tuple(meanings), tuple(notes), fit, "", capacity, tuple(served), advised, ()
-    )
+    return Explained(*common, meanings, tuple(notes), fit, "", capacity, tuple(served), advised, ())
 
 
 def light_and_heavy(like: Workload, capacity: float, slo: Slo | None = None) -> list[Load]:
