@@ -411,7 +411,7 @@ FLEET = (
                   "Share of minutes that must be within the SLO; 0.99 where none is given.", (0.01, 1.0))),
     fleet("goal_requests", float, None, "X", "In place of it: share of requests that keep every limit."),
     fleet("autoscale_on", str, "utilization", "NAME",
-        "utilization (arrival rate over capacity) or queue (requests in each replica)."),
+        "utilization or queue: arrival rate over capacity, or requests in each replica."),
     fleet("target", float, None, "X", "Target of each replica; default: the highest that reaches the goal."),
     fleet("interval", float, 30.0, "S", "Seconds from one decision to the next."),
     fleet("up_delay", float, 0.0, "S", "Seconds for which more must be needed before they are started."),
