@@ -288,7 +288,7 @@ def _check_cache(deployment: Deployment, shape: StepShape) -> None:
     longest = max(new + old for new, old in pairs)
     raise InputError(
         f"a step over {len(shape.new_tokens):,} sequences with {tokens:,} tokens in all does not fit in the KV cache, "
-        f"with {memory.request_blocks:,} blocks for {memory.most_sequences(longest, 1):,} sequences of {longest:,} "
+        f"whose {memory.request_blocks:,} blocks hold {memory.most_sequences(longest, 1):,} sequences of {longest:,} "
         "tokens; take fewer or shorter ones, or more GPUs"
     )
 
