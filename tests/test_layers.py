@@ -62,6 +62,7 @@ LIBRARIES = {
     "starlette": {"web"},
     "uvicorn": {"web"},
     "h11": {"web"},
+    "yaml": {"forecast"},
 }
 
 

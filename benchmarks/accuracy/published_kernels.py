@@ -24,7 +24,7 @@ from scipy.optimize import least_squares
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scoreboard"))
 from infercast.forecast.estimate import read_rows
-from infercast.forecast.explain.kernels import decode_shape, prefill_shape, step_calls
+from infercast.forecast.kernels import decode_shape, prefill_shape, step_calls
 from infercast.hardware import load_gpu
 from infercast.lab.validate.published.compare import deployment_of
 from infercast.lab.validate.published.load import RowReader

@@ -24,11 +24,11 @@ import numpy as np
 from infercast import deploy
 from infercast.errors import InfercastError
 from infercast.forecast.intervals import forecast_intervals
+from infercast.forecast.result import holds, odds
 from infercast.forecast.simulate import most_requests_per_second, simulate_system
 from infercast.forecast.slo import parse_slo
 from infercast.forecast.system import System, system_of
 from infercast.forecast.uncertainty import steady_luck
-from infercast.forecast.verdict import holds, odds
 from infercast.serve.record import Served
 from infercast.serve.workload.synthetic import synthetic_workload
 

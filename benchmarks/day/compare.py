@@ -13,11 +13,20 @@ from dataclasses import replace
 import numpy as np
 
 import infercast
-from infercast.forecast.autoscaling import LoadCurve, Replicas, fixed, learn_curve, learn_service, run_fleet
+from infercast.forecast.autoscaling import (
+    LoadCurve,
+    Replicas,
+    Traffic,
+    fixed,
+    learn_curve,
+    learn_service,
+    made_up_day,
+    run_fleet,
+    traffic_of,
+)
 from infercast.forecast.day import chance_out
 from infercast.forecast.slo import Slo, attainment, parse_slo
 from infercast.forecast.system import replicas_of, system_of
-from infercast.forecast.traffic import Traffic, made_up_day, traffic_of
 from infercast.serve.workload.distributions import parse_lengths
 from infercast.serve.workload.synthetic import scaled
 

@@ -78,7 +78,7 @@ def every_candidate(question: Question) -> list[Candidate]:
     kept: dict[object, Candidate] = {}
     for unit in question.units():
         try:
-            settings = deployed(question.site, unit).settings
+            settings = deployed(question.shared, unit).settings
         except InfercastError:
             continue
         kept.setdefault((unit.stem, settings), unit)

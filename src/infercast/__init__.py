@@ -35,22 +35,21 @@ if TYPE_CHECKING:
     from infercast.forecast.cost import Cost, GpuPrice, Tariff, price_of
     from infercast.forecast.day import DayPlan, plan_day
     from infercast.forecast.deploy import deploy, load_model
-    from infercast.forecast.energy import Energy, Facility, Wall
+    from infercast.forecast.energy import Energy, Facility, FacilityEnergy
     from infercast.forecast.estimate import estimate, estimate_power
     from infercast.forecast.explain.breakdown import Breakdown, explain_run
     from infercast.forecast.explain.diagnose import Diagnosis, diagnose
-    from infercast.forecast.explain.kernels import StepCost, decode_shape, estimate_step, prefill_shape
     from infercast.forecast.intervals import Intervals, forecast_intervals
+    from infercast.forecast.kernels import StepCost, decode_shape, estimate_step, prefill_shape
     from infercast.forecast.layouts import LayoutCost, Layouts, compare_layouts
     from infercast.forecast.memory import Fit, fit_memory
     from infercast.forecast.plan.question import Plan
     from infercast.forecast.plan.request import plan
-    from infercast.forecast.result import Forecast
+    from infercast.forecast.result import Forecast, Verdict, judge
     from infercast.forecast.simulate import forecast_disaggregated, simulate
     from infercast.forecast.slo import Percentiles, Slo, parse_slo
     from infercast.forecast.sweep import Savings, Sweep, save_energy, sweep
     from infercast.forecast.variants import Variants, estimate_variants
-    from infercast.forecast.verdict import Verdict, judge
     from infercast.hardware import Gpu, gpu_names, load_gpu
     from infercast.models.library import model_names
     from infercast.models.spec import ModelConfig
@@ -74,6 +73,7 @@ _HOMES = {
     "Estimate": "predict.estimate",
     "Explained": "forecast.command.explain",
     "Facility": "forecast.energy",
+    "FacilityEnergy": "forecast.energy",
     "FileFormatError": "errors",
     "Fit": "forecast.memory",
     "Forecast": "forecast.result",
@@ -93,23 +93,22 @@ _HOMES = {
     "Segment": "serve.workload.request",
     "SglangSettings": "engines.sglang.settings",
     "Slo": "forecast.slo",
-    "StepCost": "forecast.explain.kernels",
+    "StepCost": "forecast.kernels",
     "StepShape": "serve.step",
     "Sweep": "forecast.sweep",
     "Tariff": "forecast.cost",
     "UnknownNameError": "errors",
     "UnsupportedModelError": "errors",
     "Variants": "forecast.variants",
-    "Verdict": "forecast.verdict",
-    "Wall": "forecast.energy",
+    "Verdict": "forecast.result",
     "Workload": "serve.workload.request",
     "compare_layouts": "forecast.layouts",
-    "decode_shape": "forecast.explain.kernels",
+    "decode_shape": "forecast.kernels",
     "deploy": "forecast.deploy",
     "diagnose": "forecast.explain.diagnose",
     "estimate": "forecast.estimate",
     "estimate_power": "forecast.estimate",
-    "estimate_step": "forecast.explain.kernels",
+    "estimate_step": "forecast.kernels",
     "estimate_variants": "forecast.variants",
     "explain_command": "forecast.command.explain",
     "explain_run": "forecast.explain.breakdown",
@@ -117,14 +116,14 @@ _HOMES = {
     "forecast_disaggregated": "forecast.simulate",
     "forecast_intervals": "forecast.intervals",
     "gpu_names": "hardware",
-    "judge": "forecast.verdict",
+    "judge": "forecast.result",
     "load_gpu": "hardware",
     "load_model": "forecast.deploy",
     "model_names": "models.library",
     "parse_slo": "forecast.slo",
     "plan": "forecast.plan.request",
     "plan_day": "forecast.day",
-    "prefill_shape": "forecast.explain.kernels",
+    "prefill_shape": "forecast.kernels",
     "price_of": "forecast.cost",
     "read_calibration": "forecast.calibration",
     "read_trace": "serve.workload.traces",
@@ -138,6 +137,7 @@ _HOMES = {
 }
 
 _OLD_NAMES = {
+    "Wall": "FacilityEnergy",
     "forecast_fleet": "simulate",
     "price": "estimate",
     "price_step": "estimate_step",
@@ -158,6 +158,7 @@ __all__ = [
     "Estimate",
     "Explained",
     "Facility",
+    "FacilityEnergy",
     "FileFormatError",
     "Fit",
     "Forecast",
@@ -185,7 +186,6 @@ __all__ = [
     "UnsupportedModelError",
     "Variants",
     "Verdict",
-    "Wall",
     "Workload",
     "compare_layouts",
     "decode_shape",

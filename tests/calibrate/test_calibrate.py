@@ -111,7 +111,7 @@ def test_a_calibration_is_a_file_that_is_read_back(learned: Calibration, tmp_pat
         (("[host]", "[other]"), r"\[host\] is missing"),
         (("factor = 1", 'factor = "a"  # 1'), "must be a number"),
         (("gpu = ", "gpus = "), "deployment.gpu must be text"),
-        (("\nspread", "\nspread ="), "is not TOML"),
+        (("\nspread", "\nspread ="), "not valid TOML"),
     ],
 )
 def test_broken_calibrations_are_one_sentence(
@@ -127,16 +127,16 @@ def test_factors_carry_over_as_far_as_they_hold(deployment: infercast.Deployment
     own = Fingerprint.of(deployment)
     same = carried(learned, own)
     assert same.notes == ()
-    assert same.decodes == learned.decode.factor
+    assert same.decodes == Factor(learned.decode.value, learned.decode.spread)
     model = carried(learned, replace(own, model="qwen3-8b"))
     assert model.decodes is not None
     assert model.decodes.value == learned.decode.value
     assert model.decodes.spread > learned.decode.spread
-    assert model.host == learned.host.factor
+    assert model.host == Factor(learned.host.value, learned.host.spread)
     assert "model" in model.notes[0]
     format_ = carried(learned, replace(own, weights="fp8"))
     assert (format_.prompts, format_.decodes) == (None, None)
-    assert format_.host == learned.host.factor
+    assert format_.host == Factor(learned.host.value, learned.host.spread)
     gpu = carried(learned, replace(own, gpu="h100-sxm"))
     assert gpu.decodes is None
     assert gpu.host is not None

@@ -15,15 +15,17 @@ from infercast.forecast.autoscaling import (
     Replicas,
     fixed,
     learn_curve,
+    made_up_day,
+    parse_profile,
     run_fleet,
     scheduled,
     start_up,
+    traffic_of,
 )
 from infercast.forecast.day import autoscaler_row, chance_out, plan_day
 from infercast.forecast.deploy import deploy
 from infercast.forecast.slo import attainment, parse_slo
 from infercast.forecast.system import replicas_of, system_of
-from infercast.forecast.traffic import made_up_day, parse_profile, traffic_of
 from infercast.serve import Workload
 from infercast.serve.workload.distributions import parse_lengths
 

@@ -69,7 +69,9 @@ def test_gpus_that_share_a_model_all_draw(layout):
     energy = run("llama-3.1-8b", deployment=layout).energy
     assert energy.gpus == 2
     assert energy.idle_watts < energy.mean_watts < 700
-    assert sum(energy.by_part.values()) == pytest.approx(2 * energy.mean_watts * energy.joules / energy.total_watts)
+    assert sum(energy.by_part.values()) == pytest.approx(
+        2 * energy.mean_watts * energy.joules / (energy.gpus * energy.mean_watts)
+    )
 
 
 def test_prompts_draw_more_than_decoding(forecast):

@@ -13,8 +13,8 @@ from infercast.engines.vllm.settings import EngineSettings
 from infercast.forecast import intervals as module
 from infercast.forecast import uncertainty as sources
 from infercast.forecast.deploy import deploy
-from infercast.forecast.explain.kernels import decode_shape, estimate_shape
 from infercast.forecast.intervals import Intervals, forecast_intervals, half_widths, slowed
+from infercast.forecast.kernels import decode_shape, estimate_shape
 from infercast.forecast.simulate import simulate
 from infercast.forecast.slo import NAMES, Percentiles
 from infercast.forecast.uncertainty import (

@@ -5,7 +5,7 @@ import pytest
 from infercast.errors import InputError
 from infercast.forecast.deploy import deploy
 from infercast.forecast.estimate import build_op, estimate_kernel, estimate_power, kernel_power, power_of
-from infercast.forecast.explain.kernels import decode_shape, estimate_step, prefill_shape
+from infercast.forecast.kernels import decode_shape, estimate_step, prefill_shape
 from infercast.hardware import load_gpu
 from infercast.predict.board_power import board_power
 from infercast.predict.learned import make_predictor

@@ -5,7 +5,7 @@ import pytest
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InputError
 from infercast.forecast.deploy import deploy
-from infercast.forecast.explain.kernels import decode_shape, estimate_step, prefill_shape
+from infercast.forecast.kernels import decode_shape, estimate_step, prefill_shape
 from infercast.serve.step import StepShape
 
 SETTINGS = EngineSettings(max_num_batched_tokens=2048, max_num_seqs=64, max_model_len=4096)

@@ -1,5 +1,6 @@
 """What GPUs cost, by whose word, and what comes of it for requests and tokens."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,6 @@ import pytest
 
 from infercast import FileFormatError, InputError, Tariff, UnknownNameError, deploy, gpu_names, price_of, simulate
 from infercast.forecast.cost import HEAD, HOURS_A_YEAR, OF_GPU, GpuPrice, bundled_lists, cost_at
-from infercast.forecast.result import cost_of
 from infercast.forecast.simulate import forecast_disaggregated
 from infercast.hardware.load import check_table
 from infercast.serve.workload.synthetic import synthetic_workload
@@ -166,7 +166,7 @@ def forecast() -> Any:
 
 
 def test_a_run_costs_its_gpus(forecast: Any) -> None:
-    cost = cost_of(forecast, Tariff(per_gpu_hour=1.8))
+    cost = replace(forecast, tariff=Tariff(per_gpu_hour=1.8)).cost
     assert cost is not None
     assert cost.per_hour == 3.6
     paid = forecast.duration * cost.per_hour / 3600
@@ -184,7 +184,7 @@ def test_two_pools_pay_for_both_kinds_of_gpu_or_nothing_is_known(forecast: Any) 
     workload = synthetic_workload(rate=4, count=10, input_lengths=100, output_lengths=10)
     run = forecast_disaggregated(prefill, decode, workload, decode_instances=2)
     assert run.cost is None
-    cost = cost_of(run, Tariff(per_gpu_hour=1.0))
+    cost = replace(run, tariff=Tariff(per_gpu_hour=1.0)).cost
     assert cost is not None
     assert cost.per_hour == 3.0
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from infercast.forecast.deploy import deploy
+from infercast.forecast.result import chance_below
 from infercast.forecast.uncertainty import (
     EIGHTY,
     SLOWER_ELSEWHERE,
@@ -15,7 +16,6 @@ from infercast.forecast.uncertainty import (
     odds_within,
     slower_by,
 )
-from infercast.forecast.verdict import chance_below
 from infercast.serve.workload.synthetic import synthetic_workload
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from infercast import deploy, synthetic_workload
 from infercast.engines.base import Deployment
-from infercast.forecast.explain.kernels import decode_shape, estimate_step
+from infercast.forecast.kernels import decode_shape, estimate_step
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.system import busiest, system_of
 from infercast.forecast.uncertainty import (

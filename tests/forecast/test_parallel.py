@@ -7,7 +7,7 @@ import infercast
 from infercast.errors import InputError
 from infercast.forecast.explain.breakdown import break_down
 from infercast.forecast.explain.step_log import watch_run
-from infercast.forecast.layouts import ranked, usual_workload
+from infercast.forecast.layouts import ranked
 from infercast.forecast.system import link_between, system_of, two_pools
 
 CHEAP = {"predictor": "roofline"}
@@ -116,7 +116,7 @@ def test_more_gpus_than_a_node_need_a_network():
 
 
 def test_layouts_side_by_side():
-    load = usual_workload(8)
+    load = infercast.synthetic_workload(concurrency=8, input_lengths=1024, output_lengths=256)
     costs = infercast.compare_layouts("llama-3.3-70b", ["h100-sxm", "l40s"], num_gpus=(4,), workload=load, **CHEAP)
     by_name = {(cost.gpu.name, str(cost.layout)): cost for cost in costs}
     assert {str(cost.layout) for cost in costs} == {

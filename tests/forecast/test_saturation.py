@@ -6,7 +6,7 @@ import pytest
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.forecast.deploy import deploy
 from infercast.forecast.simulate import simulate
-from infercast.forecast.steady import Saturation, full_rate, typical
+from infercast.forecast.steady import OVERLOADED, State, full_rate, typical
 from infercast.serve.workload.synthetic import synthetic_workload, workload_from_requests
 
 
@@ -102,5 +102,5 @@ def test_a_trace_that_comes_too_fast_is_overloaded_but_its_numbers_are_real(smal
 
 
 def test_the_sentence_names_both_rates():
-    sentence = Saturation(offered=50.0, capacity=12.34).sentence
+    sentence = State(OVERLOADED, offered=50.0, capacity=12.34).sentence
     assert "50 requests/s arrive but only about 12.3 requests/s can be served" in sentence

@@ -8,8 +8,8 @@ import pytest
 
 from infercast import InputError, deploy, forecast_intervals, judge, parse_slo, simulate, synthetic_workload
 from infercast.forecast.layouts import LayoutCost, ranked
+from infercast.forecast.result import chance_below, headroom, holds, interval_of, odds, value_of
 from infercast.forecast.slo import Limit, Slo, attainment
-from infercast.forecast.verdict import chance_below, headroom, holds, interval_of, odds, value_of
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ import pytest
 import infercast as ic
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InputError
-from infercast.forecast.speculation import BreakEven, LoadPoint, break_even, drafts_of
+from infercast.forecast.run import drafts_of
+from infercast.forecast.sweep import BreakEven, LoadPoint, break_even
 from infercast.report.deployment import draft_rows
 from infercast.report.sweep import break_even_dict
 

@@ -37,8 +37,10 @@ def test_rates_are_those_between_ramp_up_and_drain(whole: Forecast, part: Foreca
 def test_joules_watts_and_rates_are_those_of_one_part(part: Forecast) -> None:
     energy = part.energy
     assert energy is not None
-    assert energy.total_watts == pytest.approx(energy.joules_per_request * part.requests_per_second)
-    assert energy.total_watts == pytest.approx(energy.joules_per_output_token * part.output_tokens_per_second)
+    assert energy.gpus * energy.mean_watts == pytest.approx(energy.joules_per_request * part.requests_per_second)
+    assert energy.gpus * energy.mean_watts == pytest.approx(
+        energy.joules_per_output_token * part.output_tokens_per_second
+    )
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ def test_a_share_of_the_server_and_its_losses_come_on_top(forecast: Forecast) ->
     assert wall.watts == wall.server_watts
     assert wall.peak_watts > wall.watts
     assert wall.joules / energy.joules == pytest.approx(wall.watts / wall.gpu_watts)
-    assert wall.joules_per_output_token == pytest.approx(energy.joules_per_output_token * wall.overhead)
+    assert wall.joules_per_output_token == pytest.approx(energy.joules_per_output_token * wall.watts / wall.gpu_watts)
     assert wall.kilowatt_hours_per_day == pytest.approx(wall.watts * 0.024)
     assert (wall.grams_co2_per_hour, wall.usd_per_hour) == (None, None)
 

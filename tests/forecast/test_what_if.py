@@ -12,8 +12,8 @@ from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.compare import compare_runs, compare_steps, reasons, side_by_side
 from infercast.forecast.cost import price_of
 from infercast.forecast.deploy import deploy, deploy_changed, parse_changes
-from infercast.forecast.explain.kernels import decode_shape, estimate_step
 from infercast.forecast.explain.step_log import watch_run
+from infercast.forecast.kernels import decode_shape, estimate_step
 from infercast.forecast.system import system_of
 from infercast.hardware import load_gpu
 from infercast.hardware.gpu import PROPERTIES, changed_gpu

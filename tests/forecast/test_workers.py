@@ -25,7 +25,6 @@ from infercast.forecast.plan.executors import (
     Processes,
     RayCluster,
     Resumed,
-    Serial,
     WorkerError,
     executor_for,
     from_plain,
@@ -227,10 +226,11 @@ def test_records_come_back_as_they_were() -> None:
         from_plain({"type": "subprocess:Popen", "args": ["true"]})
 
 
-class Counted(Serial):
+class Counted(Processes):
     """Knows what it was asked to do."""
 
     def __init__(self) -> None:
+        super().__init__(1)
         self.asked: list[Any] = []
 
     def map(self, function: Any, items: Any) -> Any:
@@ -274,7 +274,7 @@ def test_a_plan_does_not_depend_on_who_makes_it(question: Question, two: Process
     assert alone.winner is not None
     assert together == alone
     path, counted = tmp_path / "rows.jsonl", Counted()
-    assert plan(question, Resumed(Serial(), path)) == alone
+    assert plan(question, Resumed(Processes(1), path)) == alone
     assert plan(question, Resumed(counted, path)) == alone
     assert not counted.asked
 
@@ -290,10 +290,10 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("my notes\n", "utf-8")
     with pytest.raises(InputError, match="line 1 is no answer of an earlier search"):
-        Resumed(Serial(), path)
+        Resumed(Processes(1), path)
     assert path.read_text("utf-8") == "my notes\n"
     with pytest.raises(InputError, match="which does not exist"):
-        Resumed(Serial(), tmp_path / "nowhere" / "rows.jsonl")
+        Resumed(Processes(1), tmp_path / "nowhere" / "rows.jsonl")
 
 
 def test_without_ray_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from infercast import EngineSettings, deploy
-from infercast.forecast.explain.kernels import decode_shape, estimate_step
+from infercast.forecast.kernels import decode_shape, estimate_step
 from infercast.models.library import bundled_config
 from infercast.models.lower import merge
 from infercast.models.read import read_model

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from infercast.forecast.deploy import deploy
-from infercast.forecast.explain.kernels import decode_shape, estimate_shape, prefill_shape
+from infercast.forecast.kernels import decode_shape, estimate_shape, prefill_shape
 from infercast.hardware import gpu_names, load_gpu
 from infercast.hardware.gpu import EQUAL, has_at_least, ratio_bounds
 from infercast.ops import Attention, Collective, Gemm, MoE

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from infercast.forecast.deploy import load_model
-from infercast.forecast.explain.kernels import decode_shape, estimate_step, prefill_shape
+from infercast.forecast.kernels import decode_shape, estimate_step, prefill_shape
 from infercast.forecast.memory import fit_memory
 from infercast.forecast.steady import State
 from infercast.hardware import gpu_names, load_gpu

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from infercast.errors import InputError
 from infercast.forecast.result import Forecast
+from infercast.forecast.run import drafts_of
 from infercast.forecast.slo import FRACTIONS, percentiles
-from infercast.forecast.speculation import drafts_of
 from infercast.serve.record import Served
 from infercast.units import MILLI
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -17,10 +17,8 @@ from infercast.cli.outputs import note
 from infercast.engines.base import DEFAULT_ENGINE, engine_named
 from infercast.engines.settings import Settings, read_setting
 from infercast.errors import InputError, UnknownNameError
-from infercast.forecast.calibration import Calibration, read_calibration
-from infercast.forecast.deploy import deploy, load_model
+from infercast.forecast.deploy import deploy, load_model, random_requests, taken_by
 from infercast.forecast.option_table import OPTIONS, Option
-from infercast.forecast.options import random_requests, taken_by
 from infercast.hardware import load_gpu
 from infercast.predict.fitted import load_artifact
 from infercast.predict.identity import kernel_profile
@@ -30,6 +28,9 @@ from infercast.serve.workload.redraw import begun_anew, scaled
 from infercast.serve.workload.request import Adapters, check_too_long, refuse_too_long, truncated, without_too_long
 from infercast.serve.workload.synthetic import ended
 from infercast.units import whole_number
+
+if TYPE_CHECKING:
+    from infercast.forecast.calibration import Calibration
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -216,7 +217,11 @@ def host_of(ctx: typer.Context, gpu: str, engine: str | None = None) -> Any:
 
 def calibration_of(given: Mapping[str, Any]) -> Calibration | None:
     """The calibration that a command is given, read once."""
-    return None if given.get("calibration") is None else read_calibration(Path(given["calibration"]))
+    if given.get("calibration") is None:
+        return None
+    from infercast.forecast.calibration import read_calibration  # noqa: PLC0415 - most commands are given none
+
+    return read_calibration(Path(given["calibration"]))
 
 
 def refuse_idle_router(ctx: typer.Context) -> None:

@@ -1,12 +1,9 @@
-"""A fleet under changing load: load curve of one replica, start-up times, and scaling policies.
+"""A fleet under changing load: traffic of a day, load curve of one replica, start-up times, and scaling policies.
 
-The state of a replica is the number of requests in it, running or waiting. From simulations at several rates, and of a
-replica kept full, we know for each number how many requests a second leave it, and how long requests take that meet
-it so. Beyond the number that it can run at once, each further request waits for those before it.
-
-All replicas have an equal share of the requests in the system, as a load balancer that looks at them makes it. In each
-step, so many arrive and so many leave as replicas with that number in them serve; what does not leave is carried over.
-The step is taken backwards (the rate of leaving is that of its end), so that long steps do not overshoot.
+The state of a replica is the number of requests in it, running or waiting. Simulations at several rates, and at
+saturation, give for each number the request rate and the latencies. Beyond the number that it can run at once, each
+further request waits for those before it. The load balancer gives all replicas an equal share. A day is stepped through
+with an implicit step (requests leave at the rate of its end), so that long steps do not overshoot.
 """
 
 from __future__ import annotations
@@ -14,41 +11,188 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from math import ceil
+from functools import cached_property, partial
+from itertools import pairwise
+from math import ceil, cos, pi
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.engines.base import Deployment
 from infercast.errors import InputError
 from infercast.forecast.cost import GpuPrice
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import most_requests_per_second, simulate_system
-from infercast.forecast.slo import QUANTITIES, Slo
+from infercast.forecast.slo import QUANTITIES, Array, Slo
 from infercast.forecast.steady import num_seats
 from infercast.forecast.system import System
-from infercast.forecast.traffic import Traffic
-from infercast.serve import Workload
+from infercast.serve import Request, Workload
 from infercast.serve.record import Served
+from infercast.serve.workload.distributions import LengthDistribution
 from infercast.units import GIGA
 
-Array = npt.NDArray[Any]
+DAY = 86_400.0
+WINDOW = 60.0
+"""Seconds of a window: a minute in or out of the SLO."""
+STEP = 10.0
+"""Seconds from one look at a fleet to the next."""
+MOST_WINDOWS = 20_160
+"""A fortnight of minutes."""
+PEAK_HOUR = 14.0
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Requests in order of arrival, and the windows they fall in."""
+
+    arrivals: Array
+    """Seconds after the start of the day."""
+    inputs: Array
+    outputs: Array
+    window: float
+    description: str
+    requests: tuple[Request, ...] | None = None
+    """As a trace had them, with what they share."""
+
+    @cached_property
+    def num_windows(self) -> int:
+        return max(1, int(self.arrivals[-1] // self.window) + 1)
+
+    @cached_property
+    def places(self) -> Array:
+        return np.asarray((self.arrivals // self.window).astype(np.int64))
+
+    @cached_property
+    def counts(self) -> Array:
+        return np.bincount(self.places, minlength=self.num_windows)
+
+    @property
+    def shares_prefixes(self) -> bool:
+        return self.requests is not None and any(request.prefix for request in self.requests)
+
+    def load(self, weights: Array) -> Array:
+        """Typical requests a second in each window, where each request counts as its weight."""
+        return np.bincount(self.places, weights, self.num_windows) / self.window
+
+    def _stretches(self, most: int) -> Array:
+        return np.linspace(0, self.num_windows, min(most, self.num_windows) + 1).astype(np.int64)
+
+    def middles(self, most: int) -> list[float]:
+        """The middles, in seconds, of at most this many stretches of windows."""
+        edges = self._stretches(most)
+        middles: list[float] = ((edges[:-1] + edges[1:]) / 2 * self.window).tolist()
+        return middles
+
+    def means(self, values: Array, most: int) -> list[float]:
+        """What is known of each window, on average over the same stretches."""
+        edges = self._stretches(most).tolist()
+        return [float(values[first:last].mean()) for first, last in pairwise(edges)]
+
+    def between(self, begin: float, end: float) -> Workload:
+        first, last = np.searchsorted(self.arrivals, (begin, end))
+        return self.workload(np.arange(first, last), self.arrivals[first:last] - begin)
+
+    def workload(self, chosen: Array, arrivals: Array, rate: float | None = None) -> Workload:
+        """Some of the requests, arriving at other times."""
+        rows = zip(arrivals.tolist(), self.inputs[chosen].tolist(), self.outputs[chosen].tolist(), strict=True)
+        if self.requests is None:
+            made = tuple(Request(*row) for row in rows)
+        else:
+            known = [self.requests[place] for place in chosen.tolist()]
+            made = tuple(
+                Request(*row, each.prefix, each.answer, each.declared, stops=each.stops)
+                for row, each in zip(rows, known, strict=True)
+            )
+        return Workload(made, rate=rate, description=f"{len(made):,} requests of the day")
+
+
+def traffic_of(workload: Workload, window: float = WINDOW) -> Traffic:
+    """A recorded day; its first window begins with time 0 of the trace."""
+    if workload.concurrency is not None:
+        raise InputError("a day of traffic has arrivals; a closed loop has none")
+    requests = workload.requests
+    span = requests[-1].arrival
+    _check_window(window)
+    if span / window > MOST_WINDOWS:
+        raise InputError(f"the trace spans {span:,.0f} s, more than {MOST_WINDOWS:,} windows of {window:g} s; cut it")
+    return Traffic(
+        np.array([request.arrival for request in requests]),
+        np.array([request.num_input for request in requests]),
+        np.array([request.num_output for request in requests]),
+        window,
+        workload.description,
+        requests,
+    )
+
+
+def _check_window(window: float) -> None:
+    if not STEP <= window <= 3600.0 or window % STEP:
+        raise InputError(f"a window must be {STEP:g} to 3600 s in whole steps of {STEP:g} s, not {window:g} s")
+
+
+def parse_profile(text: str) -> tuple[float, float]:
+    """``sine:1.8:14`` is a peak of 1.8 times the mean at 14 h; returns both, and ``flat`` is a factor of 1."""
+    if text == "flat":
+        return 1.0, PEAK_HOUR
+    kind, *numbers = text.split(":")
+    try:
+        factor, hour = [float(number) for number in numbers] if len(numbers) == 2 else [float(*numbers), PEAK_HOUR]
+    except (ValueError, TypeError):
+        factor, hour = 0.0, PEAK_HOUR
+    if kind != "sine" or not 1.0 <= factor <= 2.0 or not 0.0 <= hour < 24.0:
+        raise InputError(
+            f"day profile {text!r} must be flat or sine:FACTOR[:HOUR] with a peak of 1 to 2 times the mean, such as "
+            "sine:1.8:14; give a trace for any other shape"
+        )
+    return factor, hour
+
+
+def made_up_day(
+    rate: float,
+    profile: str,
+    input_lengths: LengthDistribution,
+    output_lengths: LengthDistribution,
+    *,
+    seed: int = 0,
+    window: float = WINDOW,
+    duration: float = DAY,
+) -> Traffic:
+    """A day of ``rate`` requests a second on average, with Poisson arrivals around a sinusoid of 24 hours."""
+    factor, hour = parse_profile(profile)
+    _check_window(window)
+    if not 0 < rate * duration <= 2e7:
+        raise InputError(f"rate {rate:g} over a day must give 1 to 20,000,000 requests")
+    arrival_rng, input_rng, output_rng = np.random.default_rng(seed).spawn(3)
+    minutes = ceil(duration / 60.0)
+    middles = [(minute + 0.5) / 60.0 for minute in range(minutes)]
+    expected = [60.0 * rate * (1.0 + (factor - 1.0) * cos(2 * pi * (middle - hour) / 24.0)) for middle in middles]
+    counts = arrival_rng.poisson(expected)
+    arrivals = np.sort(np.repeat(np.arange(minutes) * 60.0, counts) + 60.0 * arrival_rng.random(int(counts.sum())))
+    if not arrivals.size:
+        raise InputError(f"rate {rate:g} gives no request in the whole day")
+    words = f"{arrivals.size:,} requests, {profile} around {rate:g}/s, input {input_lengths}, output {output_lengths}"
+    return Traffic(
+        arrivals,
+        input_lengths.sample(arrivals.size, input_rng),
+        output_lengths.sample(arrivals.size, output_rng),
+        window,
+        words,
+    )
+
 
 SHARES = (0.02, 0.2, 0.4, 0.55, 0.7, 0.8, 0.88, 0.94)
-"""Loads that are simulated, as shares of the rate of a replica that is kept full."""
+"""Simulated loads, as shares of the saturated rate."""
 FULLNESS = (0.3, 1.0)
-"""Shares of the seats of a replica that closed loops keep taken."""
+"""Shares of a replica's seats that closed loops keep taken."""
 LEAST, MOST = 1500, 12_000
-"""Requests of a simulation: so many residence times, within these."""
+"""Requests of a simulation: `RESIDENCES` residence times, within these limits."""
 RESIDENCES = 20.0
 ROUNDS = 8
-"""The same of closed loops: requests of each client."""
+"""Requests of each client of a closed loop."""
 LONGER = 2
-"""A run that did not settle is made so many times as long ..."""
+"""A run that did not settle is made longer by this factor ..."""
 RAMP_UP = 0.4
-"""... and if that does not help, so much of it is left out: a replica near its limit fills up for long."""
+"""... and if that does not help, this share is cut as ramp-up."""
 SEED = 7
 
 
@@ -68,8 +212,6 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class LoadCurve:
-    """A replica under every load."""
-
     levels: tuple[Level, ...]
     """By the number of requests in it."""
     slo: Slo
@@ -79,7 +221,7 @@ class LoadCurve:
     rates: Array
 
     def wait(self, in_system: float) -> float:
-        """Seconds that a request waits before it is where the fullest level begins."""
+        """Seconds of queueing before the fullest level."""
         return max(0.0, in_system - float(self.in_system[-1])) / self.full_rate
 
     def attained(self, in_system: float) -> float:
@@ -138,7 +280,7 @@ class LoadCurve:
         return ends[0] + part * (ends[1] - ends[0]) + added
 
     def _beside(self, in_system: float) -> tuple[Level, Level, float]:
-        """The levels beside a number, and how far it is from the one to the other."""
+        """The two neighbouring levels, and the position between them."""
         place = int(np.clip(np.searchsorted(self.in_system, in_system), 1, len(self.levels) - 1))
         low, high = self.levels[place - 1], self.levels[place]
         part = (in_system - low.in_system) / (high.in_system - low.in_system)
@@ -153,7 +295,7 @@ def _summary(values: Array, percentile: float | None) -> float:
 
 
 def learn_curve(system: System, traffic: Traffic, slo: Slo, replicas: int = 1) -> LoadCurve:
-    """Simulate a replica at several loads with requests of the day; alone, or as one of so many in a system.
+    """Simulate a replica at several loads with requests of the day, alone or as one of ``replicas`` in a system.
 
     Behind a load balancer each has steadier traffic than one alone. The curve is that of one of them either way.
     """
@@ -194,7 +336,7 @@ def _sample(traffic: Traffic, count: int, random: np.random.Generator) -> Array:
 
 
 def _settled(system: System, load: Callable[[int], Workload], count: int, most: int) -> Forecast:
-    """A run of the steady part of which all is told, if it has one; a longer one where the first is too short."""
+    """A forecast of the steady part, if the run has one; a longer run where the first is too short."""
     while True:
         workload = load(count)
         run = system.serve(workload)
@@ -207,20 +349,20 @@ def _settled(system: System, load: Callable[[int], Workload], count: int, most: 
 
 
 def _at_rate(traffic: Traffic, mix: Array, gaps: Array, rate: float, count: int) -> Workload:
-    """So many requests that together come at just the rate: luck makes no level busier than it says."""
+    """``count`` requests with exactly this mean rate, so that no level is busier by chance."""
     arrivals = np.cumsum(gaps[:count])
     return traffic.workload(mix[:count], arrivals * (count / rate / arrivals[-1]), rate)
 
 
 def _clients(traffic: Traffic, mix: Array, clients: int, count: int) -> Workload:
-    """A closed loop, which keeps so many requests in a replica."""
+    """A closed loop, which keeps a constant number of requests in a replica."""
     chosen = np.resize(mix, count)
     load = traffic.workload(chosen, np.zeros(count))
     return Workload(load.requests, concurrency=clients, description=load.description)
 
 
 def _level(forecast: Forecast, slo: Slo, rate: float | None, replicas: int) -> Level:
-    """What a simulation shows, from its steady part where it has one, and else without its beginning."""
+    """The level of a simulation, from its steady part or else without its ramp-up."""
     served, start = forecast.clients, float(forecast.clients.sent_at.min())
     begin, end = forecast.window or (start + RAMP_UP * forecast.steady.end, start + forecast.steady.end)
     kept = (served.sent_at >= begin) & (served.sent_at <= end)
@@ -236,7 +378,7 @@ def _level(forecast: Forecast, slo: Slo, rate: float | None, replicas: int) -> L
 
 
 def _slack(served: Served, tpot: Array, kept: Array, slo: Slo) -> Array:
-    """How much longer each request could wait; less than nothing where it is too late already."""
+    """How much longer each request could wait; minus infinity where it is too late already."""
     slack = np.full(served.sent_at.size, np.inf)
     for quantity, seconds in slo.of_a_request.items():
         if quantity == "tpot":
@@ -248,13 +390,13 @@ def _slack(served: Served, tpot: Array, kept: Array, slo: Slo) -> Array:
 
 
 STRETCHES = ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (0.5, 0.5))
-"""Prompts and answers of the day, each so many times as long: four rates for three numbers."""
+"""Factors on the lengths of prompts and answers: four rates for three coefficients."""
 MIX = 300
 SERVICE_SEED = 11
 
 
 class ServiceTime(NamedTuple):
-    """Seconds of a replica that is kept full."""
+    """Service time of a request on a saturated replica, in seconds."""
 
     fixed: float
     per_input: float
@@ -283,7 +425,7 @@ def learn_service(system: System, traffic: Traffic, longest: int) -> ServiceTime
 
 
 def _non_negative(rows: Array, seconds: Array) -> Array:
-    """Least squares of relative errors, without what would come out below nothing."""
+    """Least squares of relative errors with coefficients of at least 0."""
     rows, targets = rows / seconds[:, None], np.ones(seconds.size)
     used = [0, 1, 2]
     while True:
@@ -348,31 +490,25 @@ class Replica:
         longest = max(limit.seconds for limit in curve.slo.limits)
         most = self._numbers[-1] + 1.5 * curve.full_rate * longest
         self._grid = np.unique(np.concatenate([np.linspace(0.0, most, POINTS), curve.in_system]))
-        self._attained = np.array([curve.attained(number) for number in self._grid.tolist()])
-        self._use = np.array([curve.use_of_limits(number) for number in self._grid.tolist()])
-        self._beyond = np.array([curve.beyond(number) for number in self._grid.tolist()])
+        looks = {"attained": curve.attained, "use_of_limits": curve.use_of_limits, "beyond": curve.beyond}
+        self._values = {name: np.array([*map(look, self._grid.tolist())]) for name, look in looks.items()}
 
     def after(self, in_system: float, rate: float) -> float:
-        """The number in the system a step later, with so many typical requests a second."""
+        """The number in the system a step later, at a rate of typical requests."""
         end = in_system + self.step * rate
         if end >= self._reached[-1]:
             return float(self._numbers[-1] + end - self._reached[-1])
         return float(np.interp(end, self._reached, self._numbers))
 
-    def attained(self, in_system: Array) -> Array:
-        return np.asarray(np.interp(in_system, self._grid, self._attained))
-
-    def use_of_limits(self, in_system: Array) -> Array:
-        return np.asarray(np.interp(in_system, self._grid, self._use))
-
-    def beyond(self, in_system: Array) -> Array:
-        return np.stack([np.interp(in_system, self._grid, shares) for shares in self._beyond.T], axis=1)
+    def look(self, name: str, in_system: Array) -> Array:
+        """``attained``, ``use_of_limits`` or ``beyond`` (a column per limit) at many numbers of requests."""
+        values = self._values[name]
+        columns = [np.interp(in_system, self._grid, each) for each in np.atleast_2d(values.T)]
+        return np.stack(columns, axis=1) if values.ndim > 1 else np.asarray(columns[0])
 
 
 @dataclass(frozen=True, slots=True)
 class FleetRun:
-    """What a fleet did, by steps."""
-
     ready: Array
     """Replicas that serve."""
     paid: Array
@@ -386,7 +522,7 @@ class FleetRun:
 
 
 class Replicas:
-    """Replicas of fleets of several sizes: what one of many does is taken from the largest that was simulated."""
+    """Replicas of fleets of several sizes; one of many behaves as in the largest fleet that was simulated."""
 
     def __init__(self, curves: Mapping[int, LoadCurve], step: float) -> None:
         self._by_size = [(size, Replica(curve, step)) for size, curve in sorted(curves.items())]
@@ -395,8 +531,8 @@ class Replicas:
         return [replica for size, replica in self._by_size if size <= count][-1]
 
     def look(self, name: str, in_system: Array, counts: Array) -> Array:
-        """``attained``, ``use_of_limits`` or ``beyond`` of many steps, each with so many replicas."""
-        (_, found), *larger = [(size, getattr(replica, name)(in_system)) for size, replica in self._by_size]
+        """``attained``, ``use_of_limits`` or ``beyond`` of many steps, by number of replicas."""
+        (_, found), *larger = [(size, replica.look(name, in_system)) for size, replica in self._by_size]
         for size, others in larger:
             found[counts >= size] = others[counts >= size]
         return np.asarray(found)
@@ -442,9 +578,9 @@ class Autoscaler:
     interval: float = 30.0
     """From one decision to the next."""
     up_delay: float = 0.0
-    """So long more replicas must have been needed before they are started."""
+    """More replicas must have been needed for this long before they are started."""
     down_delay: float = 300.0
-    """So long fewer must have been enough before some are stopped."""
+    """Fewer must have been enough for this long before some are stopped."""
     least: int = 1
     most: int | None = None
 
@@ -464,7 +600,7 @@ SAFETIES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5)
 
 
 def scheduled(hours: Sequence[int], step: float, lag: float) -> Scaler:
-    """So many in each hour; those that an hour needs are started ahead, to be ready when it begins."""
+    """A number for each hour; replicas are started ahead, to be ready when it begins."""
 
     def decide(place: int, rate: float, total: float) -> tuple[int, int]:
         del rate, total
@@ -477,7 +613,7 @@ def scheduled(hours: Sequence[int], step: float, lag: float) -> Scaler:
 
 
 class Autoscaling:
-    """An autoscaler at work: decisions every interval, replicas that serve a start-up lag after they are asked for."""
+    """Decisions every interval; a replica serves a start-up lag after it is started."""
 
     def __init__(self, rules: Autoscaler, target: float, full_rate: float, step: float, lag: float, first: int) -> None:
         self._rules, self._target, self._full_rate, self._step, self._lag = rules, target, full_rate, step, lag
@@ -537,8 +673,8 @@ class Goal:
 
     share: float = 0.99
     of: str = "minutes"
-    """``minutes``: of the minutes with requests, all percentiles of the SLO hold in so many. ``requests``: so many
-    requests keep every limit."""
+    """``minutes``: share of the minutes with requests in which all percentiles of the SLO hold. ``requests``: share of
+    requests that keep every limit."""
 
     def __post_init__(self) -> None:
         if self.of not in ("minutes", "requests"):
@@ -552,8 +688,6 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class PolicyDay:
-    """One policy over the day."""
-
     policy: str
     ready: Array
     """Replicas that serve, on average in each window."""
@@ -562,7 +696,7 @@ class PolicyDay:
     attained: Array
     """Share of the requests of each window that keep every limit; not a number where there are none."""
     use_of_limits: Array
-    """The largest latency of each window over its limit, as it is on average: below 1 the SLO holds."""
+    """The largest mean latency of each window over its limit: below 1 the SLO holds."""
     chance_out: Array
     """The probability that it does not hold in a window, which has few requests."""
     counts: Array
@@ -607,7 +741,6 @@ class PolicyDay:
         return self.gpu_hours * self.price.per_hour + electricity
 
     def keeps(self, goal: Goal) -> bool:
-        """Whether enough of the day is within the SLO."""
         if goal.of == "requests":
             return self.requests_in >= goal.share
         return self.minutes_out <= (1.0 - goal.share) * self.minutes + 1e-9

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from math import exp, hypot
@@ -22,6 +21,7 @@ from infercast.engines.corrections import Corrections, Factor
 from infercast.engines.settings import changed
 from infercast.engines.speculation import read_acceptance
 from infercast.errors import FileFormatError, InputError
+from infercast.hardware.load import read_table
 from infercast.shown import Answer
 
 EIGHTY = 1.2816
@@ -31,8 +31,6 @@ TOLD = 0.7
 
 
 class Learned(NamedTuple):
-    """One factor, before and after."""
-
     value: float
     """A factor on times, or seconds."""
     spread: float
@@ -48,10 +46,6 @@ class Learned(NamedTuple):
         """What the upper (1) or the lower (-1) end of its 80 % interval is over its middle."""
         return exp(side * EIGHTY * (self.before if before else self.spread))
 
-    @property
-    def factor(self) -> Factor:
-        return Factor(self.value, self.spread)
-
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
@@ -65,7 +59,7 @@ class Fingerprint:
     kv_cache: str
     api_server: bool
     host: str
-    """The machine whose host times the factor is on top of."""
+    """The host whose times the factor corrects."""
 
     @staticmethod
     def of(deployment: Deployment) -> Fingerprint:
@@ -94,8 +88,6 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A result that was learned from."""
-
     file: str
     sha256: str
     kind: str
@@ -119,17 +111,17 @@ class Calibration(Answer):
     path: Learned
     results: tuple[Source, ...]
     prefix_hit_rate: float | None = None
-    """Share of prompt tokens that were found in the cache, where a result tells."""
+    """Share of prompt tokens found in the prefix cache, where a result has it."""
     acceptance_length: float | None = None
-    """Tokens that a step of speculative decoding yields, where a result tells."""
+    """Tokens per step of speculative decoding, where a result has it."""
     version: str = ""
     """Of infercast."""
     title: str = ""
     """For people: the file's name."""
 
     def _words(self) -> str:
-        told = [name for name, learned in self.factors.items() if learned.is_told]
-        return f"of {len(self.results)} results: {', '.join(told) or 'nothing'} told"
+        known = [name for name, learned in self.factors.items() if learned.is_told]
+        return f"of {len(self.results)} results: learned {', '.join(known) or 'nothing'}"
 
     @property
     def factors(self) -> dict[str, Learned]:
@@ -144,11 +136,10 @@ TITLES = {
     "decode": "GPU time of decode steps",
     "path": "API server and network",
 }
-"""For people."""
 
 
 def with_acceptance(deployment: Deployment, length: float) -> Deployment:
-    """The deployment with so many tokens a step, as far as its drafts allow; one that was told how many stays."""
+    """The deployment with this acceptance length, as far as its drafts allow; a given acceptance stays."""
     drafting = deployment.drafting
     if drafting is None or not drafting.acceptance.is_assumed:
         return deployment
@@ -159,10 +150,10 @@ def with_acceptance(deployment: Deployment, length: float) -> Deployment:
 
 
 ELSEWHERE = 0.5
-"""For another model, layout or engine on the same machine: so much of what was unknown before is unknown again. An
-assumption, between all (nothing is learned) and nothing (all of it is the machine's)."""
+"""For another model, layout or engine on the same machine: the share of the former uncertainty that returns. An
+assumption between 1 (nothing is learned) and 0 (all of it is the machine's)."""
 ON_ANOTHER_GPU = 1.0
-"""The same of the host where the GPU is another one, so the machine is, too, for all we know."""
+"""The same of the host on another GPU, which is taken to be another machine."""
 
 
 def carried(calibration: Calibration, asked: Fingerprint) -> Corrections:
@@ -214,8 +205,17 @@ def _notes(known: Fingerprint, asked: Fingerprint, *, same_steps: bool) -> list[
     return [f"The calibration is of another deployment, with {', '.join(other)}: {held}{network}."]
 
 
+def calibrated(deployment: Deployment, calibration: Path | str | Calibration) -> Deployment:
+    if not isinstance(calibration, Calibration):
+        calibration = read_calibration(Path(calibration))
+    if calibration.acceptance_length is not None:
+        deployment = with_acceptance(deployment, calibration.acceptance_length)
+    corrections = carried(calibration, Fingerprint.of(deployment))
+    return replace(deployment, host=corrections.corrected(deployment.host), corrections=corrections)
+
+
 def keys_of(name: str) -> tuple[str, str, str]:
-    """What files and JSON call the value of a factor and its spreads after and before the results."""
+    """Names in files and JSON of a factor's value and its spreads after and before the results."""
     return ("extra_ms", "spread_ms", "spread_before_ms") if name == "path" else ("factor", "spread", "spread_before")
 
 
@@ -240,7 +240,7 @@ def write_calibration(calibration: Calibration) -> str:
     lines += [f"{each.name} = {_value(getattr(known, each.name))}" for each in fields(known)]
     for name, learned in calibration.factors.items():
         scale = 1e3 if name == "path" else 1.0
-        told = "" if learned.is_told else "  # the results could not tell"
+        told = "" if learned.is_told else "  # not determined by the results"
         value, spread, before = keys_of(name)
         lines += ["", f"[{name}]  # {TITLES[name]}", f"{value} = {scale * learned.value:.6g}{told}"]
         lines += [f"{spread} = {scale * learned.spread:.4g}", f"{before} = {scale * learned.before:.4g}"]
@@ -280,51 +280,34 @@ def _text(text: str) -> str:
 
 def read_calibration(path: Path) -> Calibration:
     """Read and check a file."""
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
-    except UnicodeDecodeError:
-        raise FileFormatError(path, "is not UTF-8 text, so not a calibration") from None
-    except (ValueError, RecursionError) as problem:
-        raise FileFormatError(path, f"is not TOML: {problem}") from None
+    values = read_table(path, path)
     if values.get("form") != FORM:
         raise FileFormatError(path, f"is not a calibration of form {FORM}; `infercast calibrate` writes one")
-    known = _table(path, values, "deployment")
-    seen = values.get("seen", {})
-    if not isinstance(seen, dict):
-        raise FileFormatError(path, "seen must be a table")
+    for name in ("deployment", *FACTORS):
+        if not isinstance(values.get(name), dict):
+            raise FileFormatError(path, f"[{name}] is missing; `infercast calibrate` writes it")
+    known, seen, results = values["deployment"], values.get("seen", {}), values.get("results", [])
+    if (
+        not isinstance(seen, dict)
+        or not isinstance(results, list)
+        or not all(isinstance(each, dict) for each in results)
+    ):
+        raise FileFormatError(path, "[seen] must be a table and [[results]] tables")
+    for each in fields(Fingerprint):
+        kind, wanted = (bool, "true or false") if each.name == "api_server" else (str, "text")
+        if not isinstance(known.get(each.name), kind):
+            raise FileFormatError(path, f"deployment.{each.name} must be {wanted}, not {known.get(each.name)!r}")
+    learned: dict[str, Any] = {name: _learned(path, values[name], name) for name in FACTORS}
+    for name, ends in (("prefix_hit_rate", (0.0, 1.0)), ("acceptance_length", (1.0, MOST))):
+        if name in seen:
+            learned[name] = _number(path, seen, f"seen.{name}", *ends)
     return Calibration(
-        deployment=Fingerprint(**{each.name: _word(path, known, each.name) for each in fields(Fingerprint)}),
-        **{name: _learned(path, _table(path, values, name), name) for name in FACTORS},
-        results=tuple(_read_source(path, each) for each in _tables(path, values, "results")),
-        prefix_hit_rate=_optional(path, seen, "prefix_hit_rate", 0.0, 1.0),
-        acceptance_length=_optional(path, seen, "acceptance_length", 1.0, MOST),
+        deployment=Fingerprint(**{each.name: known[each.name] for each in fields(Fingerprint)}),
+        **learned,
+        results=tuple(_read_source(path, each) for each in results),
         version=str(values.get("infercast", "")),
         title=path.name,
     )
-
-
-def _table(path: Path, values: dict[str, Any], name: str) -> dict[str, Any]:
-    found = values.get(name)
-    if not isinstance(found, dict):
-        raise FileFormatError(path, f"[{name}] is missing; `infercast calibrate` writes it")
-    return found
-
-
-def _tables(path: Path, values: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    found = values.get(name, [])
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise FileFormatError(path, f"[[{name}]] must be tables")
-    return found
-
-
-def _word(path: Path, table: dict[str, Any], name: str) -> Any:
-    wanted = bool if name == "api_server" else str
-    if not isinstance(table.get(name), wanted):
-        kind = "true or false" if wanted is bool else "text"
-        raise FileFormatError(path, f"deployment.{name} must be {kind}, not {table.get(name)!r}")
-    return table[name]
 
 
 def _learned(path: Path, table: dict[str, Any], name: str) -> Learned:
@@ -343,12 +326,8 @@ def _number(path: Path, table: dict[str, Any], place: str, least: float, most: f
     return float(value)
 
 
-def _optional(path: Path, table: dict[str, Any], name: str, least: float, most: float) -> float | None:
-    return None if name not in table else _number(path, table, f"seen.{name}", least, most)
-
-
 def _read_source(path: Path, table: dict[str, Any]) -> Source:
-    """What a calibration was learned from; it changes nothing, so only its form is checked."""
+    """A source changes nothing, so only its form is checked."""
     requests = table.get("requests", 0)
     return Source(
         **{name: str(table.get(name, "")) for name in ("file", "sha256", "kind", "load")},

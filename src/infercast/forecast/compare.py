@@ -1,19 +1,17 @@
-"""Two runs or two steps compared: results, caches, steps and kernels, and the reasons for the difference.
-
-Made for two engines, or two releases of one; it holds for any two deployments.
-"""
+"""Two runs or two steps compared: results, caches, steps and kernels, and the reasons for the difference."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from infercast.engines.base import Deployment
-from infercast.forecast.explain.kernels import Phase, StepCost, average_shape, estimate_shape, host_bound_share
-from infercast.forecast.explain.step_log import KINDS, Array, EngineRun, Watched, kernels_of
+from infercast.forecast.explain.step_log import KINDS, EngineRun, Watched, kernels_of
+from infercast.forecast.kernels import Phase, StepCost, average_shape, estimate_shape, host_bound_share
+from infercast.forecast.slo import Array
 from infercast.forecast.system import PREFILL, busiest
 from infercast.serve.step import StepShape
 from infercast.units import format_percent, format_seconds
@@ -27,8 +25,6 @@ Parts = dict[tuple[str, str], float]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One kernel, before and after."""
-
     name: str
     family: str
     before: float
@@ -59,8 +55,8 @@ class Comparison:
 def compare_runs(before: Watched, after: Watched) -> dict[str, Comparison]:
     """Mean TTFT and, where requests have several tokens, mean TPOT of two runs of one workload, kernel by kernel.
 
-    A latency holds the kernels that the GPU of its replica ran for anybody while a request waited; the rest is the
-    host's. In a pipeline a moment is divided among the stages that are at work.
+    A latency holds all kernels that the GPU of its replica ran while a request waited; the rest is the host's. In a
+    pipeline, time is divided among the stages at work.
     """
     first, second = _latencies(before), _latencies(after)
     return {name: _compare(parts, second[name]) for name, parts in first.items() if name in second}
@@ -148,10 +144,9 @@ class StepKind(NamedTuple):
 
 def step_kinds(run: Watched) -> tuple[StepKind, ...]:
     """One entry for each kind that occurs, in the order of `KINDS`."""
-    engines = run.engines
-    whole = sum(float(engine.log.steps.gpu_seconds.sum()) for engine in engines)
-    between = sum(_between_tokens(engine) for engine in engines)
-    kinds = (_kind(number, engines, whole, between) for number in range(len(KINDS)))
+    whole = sum(float(engine.log.steps.gpu_seconds.sum()) for engine in run.engines)
+    between = sum(_between_tokens(engine) for engine in run.engines)
+    kinds = (_kind(number, run.engines, whole, between) for number in range(len(KINDS)))
     return tuple(kind for kind in kinds if kind.steps)
 
 
@@ -192,8 +187,6 @@ def _between_tokens(engine: EngineRun, seconds: np.ndarray | None = None) -> flo
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of two runs."""
-
     name: str
     """Of its engine, and where both have the same, what is changed."""
     deployment: Deployment
@@ -238,49 +231,35 @@ class SameStep:
 
 @dataclass(frozen=True, slots=True)
 class SideBySide:
-    """Both of them."""
-
     sides: tuple[Side, Side]
     steps: tuple[SameStep, ...]
     """A typical decode step and a typical step with a prompt of the first run, in both."""
 
 
 def side_by_side(runs: tuple[Watched, Watched], names: tuple[str, str]) -> SideBySide:
-    first, second = (_side(name, run) for name, run in zip(names, runs, strict=True))
+    first, second = (
+        Side(name, pool.deployment, step_kinds(run), pool.phases, run.forecast.prefix_hit_rate)
+        for name, run in zip(names, runs, strict=True)
+        for pool in run.forecast.pools[-1:]
+    )
     record = busiest(runs[0].forecast.pools[-1].records)
     steps = []
-    for kind, totals in (("decode", record.decoding), ("prompt", record.prefilling)):
-        if totals.steps:
-            average = average_shape(totals)
-            shape = _prompt_step(average) if kind == "prompt" else _decode_step(average, runs)
-            costs = (estimate_shape(first.deployment, shape), estimate_shape(second.deployment, shape))
-            steps.append(SameStep(_title(kind, shape), shape, costs))
+    for is_prompt, totals in ((False, record.decoding), (True, record.prefilling)):
+        if not totals.steps:
+            continue
+        shape = average_shape(totals)
+        count = len(shape.new_tokens)
+        if is_prompt:
+            # All tokens of an average step with prompts as one prompt, which any engine computes alone.
+            shape = StepShape([shape.num_tokens], [0], 1)
+            title = f"one prompt of {shape.num_tokens:,} tokens"
+        else:
+            if any(side.deployment.drafting is not None for side in (first, second)):
+                shape = StepShape([1] * count, shape.computed, count)  # one token of each, which both can do
+            title = f"{count:,} sequence{'s' if count > 1 else ''} decoding after {shape.computed[0]:,} tokens"
+        costs = (estimate_shape(first.deployment, shape), estimate_shape(second.deployment, shape))
+        steps.append(SameStep(title, shape, costs))
     return SideBySide((first, second), tuple(steps))
-
-
-def _side(name: str, run: Watched) -> Side:
-    pool = run.forecast.pools[-1]
-    return Side(name, pool.deployment, step_kinds(run), pool.phases, run.forecast.prefix_hit_rate)
-
-
-def _decode_step(average: StepShape, runs: tuple[Watched, Watched]) -> StepShape:
-    """A decode step of average size; where one of the two drafts, one token of each sequence, which both can do."""
-    if all(run.forecast.pools[-1].deployment.drafting is None for run in runs):
-        return average
-    count = average.num_sequences
-    return StepShape([1] * count, average.computed, count)
-
-
-def _prompt_step(average: StepShape) -> StepShape:
-    """All tokens of an average step with prompts as one prompt, which any engine computes alone."""
-    return StepShape([average.num_tokens], [0], 1)
-
-
-def _title(kind: str, shape: StepShape) -> str:
-    if kind == "prompt":
-        return f"one prompt of {shape.num_tokens:,} tokens"
-    sequences = len(shape.new_tokens)
-    return f"{sequences:,} sequence{'s' if sequences > 1 else ''} that decode after {shape.computed[0]:,} tokens"
 
 
 MATTERS = 0.02
@@ -291,113 +270,82 @@ APART = 0.03
 
 def reasons(both: SideBySide) -> list[str]:
     first, second = both.sides
-    sentences = [
-        *_stops(first, second),
-        *(sentence for step in both.steps for sentence in _same_step(step, first, second)),
-        *_bounds(first, second),
-        *_caches(first, second),
-        *_prefixes(first, second),
-        *_batches(first, second),
-        *_padding(first, second),
-        *_hosts(first, second),
-    ]
+    sentences = [*_stops(first, second), *_stops(second, first)]
+    sentences += [sentence for step in both.steps for sentence in _same_step(step, first, second)]
+    sentences += [*_settings_and_caches(first, second), *_decoding(first, second)]
     sentences = sentences or [f"Steps, kernels and cache of {first.name} and {second.name} are alike."]
-    return [*dict.fromkeys([*sentences, *_not_measured(first, second)])]
-
-
-def _stops(first: Side, second: Side) -> list[str]:
-    sentences = []
-    for side, other in ((first, second), (second, first)):
-        alone, elsewhere, beside = side.kind("prefill"), other.kind("prefill"), other.kind("mixed")
-        if alone is None or alone.of_gaps - (0.0 if elsewhere is None else elsewhere.of_gaps) < APART:
-            continue
-        how = ""
-        if beside is not None:
-            share = format_percent(beside.of_gaps)
-            how = f"; {other.name} computes them beside it, so that these {share} yield tokens, too"
-        sentences.append(
-            f"{side.name} stops decoding while prompts are computed: {format_percent(alone.of_gaps)} of the time "
-            f"between two tokens{how}."
-        )
-    return sentences
-
-
-def _same_step(step: SameStep, first: Side, second: Side) -> list[str]:
-    before, after = (cost.seconds for cost in step.costs)
-    if abs(after / before - 1.0) < MATTERS:
-        return []
-    families = [(name, other - one) for name, one, other in step.families]
-    name, change = max(families, key=lambda each: each[1] if after > before else -each[1])
-    what = "what the GPU waits for its host" if name == HOST else name
-    return [
-        f"A step of {step.title} takes {format_seconds(after)} on {second.name} and {format_seconds(before)} on "
-        f"{first.name}; most of the difference is {what} ({'+' if change > 0 else '-'}{format_seconds(abs(change))})."
-    ]
-
-
-def _bounds(first: Side, second: Side) -> list[str]:
-    """The largest step of prompts; engines that compute prompts apart bound them alone."""
-    before, after = (side.deployment.settings.max_num_batched_tokens for side in (first, second))
-    if before == after:
-        return []
-    return [f"{second.name} computes up to {after:,} tokens of prompts in a step, {first.name} {before:,}."]
-
-
-def _prefixes(first: Side, second: Side) -> list[str]:
-    if abs(second.prefix_hit_rate - first.prefix_hit_rate) < MATTERS:
-        return []
-    return [
-        f"{second.name} finds {format_percent(second.prefix_hit_rate)} of prompt tokens in its cache, {first.name} "
-        f"{format_percent(first.prefix_hit_rate)}."
-    ]
-
-
-def _not_measured(first: Side, second: Side) -> list[str]:
-    return [
+    not_measured = [
         f"{side.deployment.engine.name} was not measured ({side.deployment.engine.note}), so its own kernels and host "
         "times may differ by more than shows here."
         for side in (first, second)
         if not side.deployment.engine.is_measured
     ]
+    return [*dict.fromkeys([*sentences, *not_measured])]
 
 
-def _caches(first: Side, second: Side) -> list[str]:
+def _stops(side: Side, other: Side) -> Iterator[str]:
+    alone, elsewhere, mixed = side.kind("prefill"), other.kind("prefill"), other.kind("mixed")
+    if alone is None or alone.of_gaps - (0.0 if elsewhere is None else elsewhere.of_gaps) < APART:
+        return
+    how = ""
+    if mixed is not None:
+        share = format_percent(mixed.of_gaps)
+        how = f"; {other.name} computes them in the same steps, so that these {share} yield tokens, too"
+    yield (
+        f"{side.name} stops decoding while prompts are computed: {format_percent(alone.of_gaps)} of the time "
+        f"between two tokens{how}."
+    )
+
+
+def _same_step(step: SameStep, first: Side, second: Side) -> Iterator[str]:
+    before, after = (cost.seconds for cost in step.costs)
+    if abs(after / before - 1.0) < MATTERS:
+        return
+    families = [(name, other - one) for name, one, other in step.families]
+    name, change = max(families, key=lambda each: each[1] if after > before else -each[1])
+    what = "the time that the GPU waits for its host" if name == HOST else name
+    yield (
+        f"A step of {step.title} takes {format_seconds(after)} on {second.name} and {format_seconds(before)} on "
+        f"{first.name}; most of the difference is {what} ({'+' if change > 0 else '-'}{format_seconds(abs(change))})."
+    )
+
+
+def _settings_and_caches(first: Side, second: Side) -> Iterator[str]:
+    # Engines that compute prompts in steps of their own bound these alone.
+    before, after = (side.deployment.settings.max_num_batched_tokens for side in (first, second))
+    if before != after:
+        yield f"{second.name} computes up to {after:,} tokens of prompts in a step, {first.name} {before:,}."
     change = second.kv_tokens / first.kv_tokens - 1.0
-    if abs(change) < MATTERS:
-        return []
-    return [
-        f"The KV cache of {second.name} is {format_percent(abs(change))} {'larger' if change > 0 else 'smaller'}: "
-        f"{second.kv_tokens:,} tokens, not {first.kv_tokens:,}."
-    ]
+    if abs(change) >= MATTERS:
+        yield (
+            f"The KV cache of {second.name} is {format_percent(abs(change))} {'larger' if change > 0 else 'smaller'}: "
+            f"{second.kv_tokens:,} tokens, not {first.kv_tokens:,}."
+        )
+    if abs(second.prefix_hit_rate - first.prefix_hit_rate) >= MATTERS:
+        yield (
+            f"{second.name} finds {format_percent(second.prefix_hit_rate)} of prompt tokens in its cache, {first.name} "
+            f"{format_percent(first.prefix_hit_rate)}."
+        )
 
 
-def _batches(first: Side, second: Side) -> list[str]:
+def _decoding(first: Side, second: Side) -> Iterator[str]:
     before, after = first.kind("decode"), second.kind("decode")
-    if before is None or after is None or abs(after.decoding / before.decoding - 1.0) < 5 * MATTERS:
-        return []
-    return [
-        f"{second.name} decodes {after.decoding:,.1f} sequences a step in {_steps(after.steps)}, {first.name} "
-        f"{before.decoding:,.1f} in {_steps(before.steps)}."
-    ]
-
-
-def _padding(first: Side, second: Side) -> list[str]:
-    before, after = first.kind("decode"), second.kind("decode")
-    if before is None or after is None or abs(after.padding - before.padding) < APART:
-        return []
-    return [
-        f"Of the tokens that decode steps compute, {format_percent(after.padding)} fill up a recorded size on "
-        f"{second.name} and {format_percent(before.padding)} on {first.name}."
-    ]
-
-
-def _hosts(first: Side, second: Side) -> list[str]:
-    if abs(second.host_bound - first.host_bound) < APART:
-        return []
-    return [
-        f"The GPU waits for its CPU in {format_percent(second.host_bound)} of step time on {second.name} and in "
-        f"{format_percent(first.host_bound)} on {first.name}."
-    ]
+    if before is not None and after is not None:
+        if abs(after.decoding / before.decoding - 1.0) >= 5 * MATTERS:
+            yield (
+                f"{second.name} decodes {after.decoding:,.1f} sequences a step in {_steps(after.steps)}, {first.name} "
+                f"{before.decoding:,.1f} in {_steps(before.steps)}."
+            )
+        if abs(after.padding - before.padding) >= APART:
+            yield (
+                f"Of the tokens that decode steps compute, {format_percent(after.padding)} fill up a recorded size on "
+                f"{second.name} and {format_percent(before.padding)} on {first.name}."
+            )
+    if abs(second.host_bound - first.host_bound) >= APART:
+        yield (
+            f"The GPU waits for its CPU in {format_percent(second.host_bound)} of step time on {second.name} and in "
+            f"{format_percent(first.host_bound)} on {first.name}."
+        )
 
 
 def _steps(count: int) -> str:

@@ -33,7 +33,7 @@ HOURS_A_YEAR = 365.25 * 24
 
 @dataclass(frozen=True, slots=True)
 class PriceList:
-    """What the GPUs of one provider, or of a user, cost."""
+    """GPU prices of one provider, or a user's own."""
 
     provider: str
     date: str
@@ -42,7 +42,7 @@ class PriceList:
     """Fields of `OF_GPU` by name of a GPU; dollars, years, watts, dollars per kWh."""
 
     def owned_per_hour(self, gpu: str) -> float | None:
-        """$ an hour of a GPU that was bought: its cost over its life, and electricity at full power all the time."""
+        """Dollars per hour of an owned GPU: its cost over its life, and electricity at constant power."""
         entry = self.gpus.get(gpu, {})
         if "capital_cost" not in entry:
             return None
@@ -62,13 +62,6 @@ def offers_of(gpu: str) -> list[tuple[str, str, Mapping[str, Any]]]:
     """Provider, date and prices of all that have a GPU, the cheapest on demand first."""
     found = [(each.provider, each.date, each.gpus[gpu]) for each in bundled_lists().values() if gpu in each.gpus]
     return sorted(found, key=lambda offer: (offer[2].get("on_demand", inf), offer[0]))
-
-
-def provider_list(provider: str) -> PriceList:
-    lists = bundled_lists()
-    if provider.lower() not in lists:
-        raise UnknownNameError("provider", provider, lists, " (or give your own prices in a file)")
-    return lists[provider.lower()]
 
 
 def read_price_list(path: Path) -> PriceList:
@@ -103,15 +96,15 @@ def _check_entry(name: str, entry: Mapping[str, Any], path: Path) -> None:
         problem = "has both" if rented else "needs"
         raise FileFormatError(path, f"{name} {problem} on_demand (or spot), for a rented GPU, or capital_cost")
     if bought and "years" not in entry:
-        raise FileFormatError(path, f"{name} needs years beside capital_cost, the time in which it is written off")
+        raise FileFormatError(path, f"{name} needs years with capital_cost, the time in which it is written off")
     if bought and "watts" in entry and "electricity_price" not in entry:
-        raise FileFormatError(path, f"{name} needs electricity_price ($ per kWh) beside watts")
+        raise FileFormatError(path, f"{name} needs electricity_price ($ per kWh) with watts")
     if rented and (strange := [field for field in OWNED_FIELDS if field in entry]):
         raise FileFormatError(path, f"{name}.{strange[0]} belongs to a GPU that was bought, with capital_cost")
 
 
 def gpu_called(name: str) -> str:
-    """Our name of a GPU; a name that we do not know is somebody's own. One with other properties costs what it did."""
+    """The bundled name of a GPU, or an unknown name itself. A GPU with changed properties costs the same."""
     name = name.partition("+")[0]
     if name in gpu_names():
         return name
@@ -132,7 +125,7 @@ HOW_TO_GIVE = "give --price-per-gpu-hour X, or --prices FILE with your own"
 
 @dataclass(frozen=True, slots=True)
 class GpuPrice:
-    """$ an hour of one GPU, and who says so."""
+    """Dollars per hour of one GPU, with its source."""
 
     gpu: str
     provider: str
@@ -144,11 +137,11 @@ class GpuPrice:
     date: str
     source: str
     providers: int = 1
-    """Of so many providers this is the middle one."""
+    """Number of providers of which this is the median."""
     metered: bool = False
-    """Whether electricity comes on top, by what a forecast says is drawn: owned GPUs without watts of their own."""
+    """Whether electricity comes on top, by forecast power: owned GPUs without ``watts``."""
     watts: float | None = None
-    """What an owned GPU draws all the time with its share of the server, whose electricity is in its price."""
+    """Constant power of an owned GPU with its share of the server, if its price includes the electricity."""
     electricity_price: float | None = None
     """Dollars for each kWh, where the list of owned hardware says so ..."""
     pue: float | None = None
@@ -166,8 +159,8 @@ class GpuPrice:
 
     @property
     def description(self) -> str:
-        """``$4.00 per h200-sxm and hour: verda, on demand, 2026-08-22 (the middle of 11 providers)``."""
-        middle = f" (the middle of {self.providers} providers)" if self.providers > 1 else ""
+        """``$4.00 per h200-sxm and hour: verda, on demand, 2026-08-22 (median of 11 providers)``."""
+        middle = f" (median of {self.providers} providers)" if self.providers > 1 else ""
         return f"{format_dollars(self.per_hour)} per {self.gpu} and hour: {self.whose}{middle}"
 
     @property
@@ -179,7 +172,7 @@ class GpuPrice:
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """Whose prices are asked for; by default on demand, of the provider in the middle."""
+    """Which prices to use; by default the median of on-demand prices."""
 
     provider: str | None = None
     spot: bool = False
@@ -196,21 +189,20 @@ class Tariff:
             raise InputError("price_per_gpu_hour is the whole price; leave out provider, spot and prices")
 
     def price(self, gpu: str, facility: Facility | None = None) -> GpuPrice | None:
-        """What an hour of one GPU costs in a facility; None where nobody says."""
+        """Price per hour of one GPU in a facility; None if not known."""
         found = price_of(gpu, provider=self.provider, spot=self.spot, file=self.file, per_gpu_hour=self.per_gpu_hour)
         return found if found is None or facility is None else found.within(facility)
 
     def unknown(self, gpu: str) -> str:
-        """What to say where no price is known."""
         kind, of = (f"{SPOT} " if self.spot else ""), ("" if self.provider is None else f" of {self.provider}")
         where = "" if self.file is None else f" in {self.file}"
         return f"no {kind}price of {gpu}{of}{where} is known; {HOW_TO_GIVE}"
 
 
 def around(prices: Iterable[GpuPrice | None], facility: Facility) -> Facility:
-    """What stands around GPUs of these prices: as it was given, and else as lists of owned hardware have it.
+    """The facility as given, with defaults from lists of owned hardware.
 
-    Electricity is counted once: none is where all of it is in prices.
+    Electricity is counted once: not at all if prices include it.
     """
     known = [price for price in prices if price is not None]
     for price in known:
@@ -227,11 +219,11 @@ def price_of(
     file: str | Path | None = None,
     per_gpu_hour: float | None = None,
 ) -> GpuPrice | None:
-    """What an hour of one GPU costs; None where nobody says.
+    """Price per hour of one GPU; None if not known.
 
-    ``per_gpu_hour`` is taken as it is. ``file`` is a list of a user's own, and then the only one. ``provider`` names
-    one of the bundled lists. Without any of these it is the provider in the middle of all that have this GPU: the
-    cheapest is mostly a market where few GPUs are ever free.
+    ``per_gpu_hour`` is used as given. ``file`` is a price list of your own, ``provider`` one of the bundled lists.
+    Without any of these it is the median of all providers that have this GPU: the cheapest is mostly a market where few
+    GPUs are ever free.
     """
     if per_gpu_hour is not None:
         return GpuPrice(gpu_name, "", per_gpu_hour, GIVEN, "", "given")
@@ -241,9 +233,16 @@ def price_of(
         if provider is not None and provider != own.provider:
             raise InputError(f"provider {provider!r} is not that of {file}, which is {own.provider!r}; leave it out")
         return _listed(own, gpu, spot=spot)
+    lists = bundled_lists()
     if provider is not None:
-        return _listed(provider_list(provider), gpu, spot=spot)
-    return _middle(found for each in bundled_lists().values() if (found := _listed(each, gpu, spot=spot)) is not None)
+        if provider.lower() not in lists:
+            raise UnknownNameError("provider", provider, lists, " (or give your own prices in a file)")
+        return _listed(lists[provider.lower()], gpu, spot=spot)
+    found = [price for each in lists.values() if (price := _listed(each, gpu, spot=spot)) is not None]
+    if not found:
+        return None
+    found.sort(key=lambda price: (price.per_hour, price.provider))
+    return replace(found[(len(found) - 1) // 2], providers=len(found))  # of two in the middle the lower one
 
 
 def _listed(prices: PriceList, gpu: str, *, spot: bool) -> GpuPrice | None:
@@ -262,43 +261,34 @@ def _listed(prices: PriceList, gpu: str, *, spot: bool) -> GpuPrice | None:
     return replace(powered, metered=True) if watts is None else replace(powered, watts=float(watts))
 
 
-def _middle(prices: Iterable[GpuPrice]) -> GpuPrice | None:
-    """The middle one of several, the lower of two."""
-    ranked = sorted(prices, key=lambda price: (price.per_hour, price.provider))
-    if not ranked:
-        return None
-    middle = ranked[(len(ranked) - 1) // 2]
-    return replace(middle, providers=len(ranked))
-
-
 SECONDS_AN_HOUR = 3600.0
 MILLION = 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Dollars. Each is the whole cost, divided by one thing: input and output tokens do not share it."""
+    """Dollars. Each is the whole cost, divided by one quantity: input and output tokens do not share it."""
 
     per_hour: float
     """Dollars per hour of all GPUs."""
     per_request: float
     """Dollars per request."""
     per_million_input_tokens: float
-    """Dollars, if input tokens pay for all."""
+    """Dollars, with the whole cost attributed to input tokens."""
     per_million_output_tokens: float
-    """Dollars, if output tokens pay for all."""
+    """Dollars, with the whole cost attributed to output tokens."""
     per_million_tokens: float
     """Dollars, input and output tokens alike."""
 
 
 def hourly(gpus: Sequence[tuple[int, GpuPrice | None]]) -> float | None:
-    """Dollars an hour of so many GPUs of each price; None where one price is not known."""
+    """Dollars per hour of all GPUs; None if a price is not known."""
     parts = [count * price.per_hour for count, price in gpus if price is not None]
     return sum(parts) if len(parts) == len(gpus) else None
 
 
 def cost_at(per_hour: float, requests_per_second: float, input_tokens: float, output_tokens: float) -> Cost:
-    """What is paid for each request and token; ``input_tokens`` and ``output_tokens`` are those a second."""
+    """Cost per request and token; ``input_tokens`` and ``output_tokens`` are per second."""
     second = per_hour / SECONDS_AN_HOUR
     return Cost(
         per_hour=per_hour,
@@ -310,7 +300,6 @@ def cost_at(per_hour: float, requests_per_second: float, input_tokens: float, ou
 
 
 def slo_of(given: Mapping[str, Any]) -> Slo | None:
-    """The SLO that these options ask for, if any."""
     return None if given["slo"] is None else parse_slo(given["slo"])
 
 
@@ -323,5 +312,4 @@ def tariff_of(given: Mapping[str, Any]) -> Tariff:
 
 
 def facility_of(given: Mapping[str, Any]) -> Facility:
-    """What stands around the GPUs by these options."""
     return Facility(**{each.name: given[each.name] for each in fields(Facility) if each.name in given})

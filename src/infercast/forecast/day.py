@@ -9,13 +9,13 @@ from os import PathLike
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.engines.base import Deployment
 from infercast.errors import InputError
 from infercast.forecast.autoscaling import (
     HOUR,
     SAFETIES,
+    STEP,
     Autoscaler,
     Autoscaling,
     FleetRun,
@@ -26,36 +26,35 @@ from infercast.forecast.autoscaling import (
     Scaler,
     ServiceTime,
     StartUp,
+    Traffic,
     fixed,
     learn_curve,
     learn_service,
     run_fleet,
     scheduled,
     start_up,
+    traffic_of,
 )
 from infercast.forecast.cost import GpuPrice, Tariff, around
-from infercast.forecast.deploy import DeployOptions, GpuSource
+from infercast.forecast.deploy import Deployable, DeployOptions, GpuSource, resolve_deployment, resolve_workload
 from infercast.forecast.energy import KILO, Facility, server_around
-from infercast.forecast.options import Deployable, asked_deployment, asked_workload
-from infercast.forecast.progress import told_stages
+from infercast.forecast.progress import stage_progress
 from infercast.forecast.simulate import simulate_system
-from infercast.forecast.slo import Slo, attainment, parse_slo
+from infercast.forecast.slo import Array, Slo, attainment, parse_slo
 from infercast.forecast.system import replicas_of, system_of
-from infercast.forecast.traffic import STEP, Traffic, traffic_of
 from infercast.serve import Workload
 from infercast.shown import Plotted
 from infercast.units import MICRO, MILLI
 
-Array = npt.NDArray[Any]
 MOST_REQUESTS, MOST_AT_ALL = 6000, 20_000
-"""Further windows are added up to the first; one window and those before it may take the second."""
+"""Windows are added up to the first limit; a single one with its ramp-up may have the second."""
 MOST_MINUTES = 30
 RAMP = 2
 """Windows before those that count, in which the fleet fills up."""
 
 
 class Check(NamedTuple):
-    """Share of the requests within every limit, both ways."""
+    """Attainment of the busiest minutes: simulated, and as stepped through."""
 
     begin: float
     """Seconds after the start of the day ..."""
@@ -119,7 +118,7 @@ def board_watts(curve: LoadCurve) -> tuple[Array, Array] | None:
 
 
 def with_energy(day: PolicyDay, curve: LoadCurve, deployment: Deployment, facility: Facility) -> PolicyDay:
-    """The same day with the kWh of its boards and at the wall; replicas that start draw what idle ones do."""
+    """The same day with the kWh of its boards and at the wall; starting replicas draw idle power."""
     known = board_watts(curve)
     if known is None:
         return day
@@ -140,15 +139,15 @@ def with_energy(day: PolicyDay, curve: LoadCurve, deployment: Deployment, facili
 def chance_out(slo: Slo, counts: Array, beyond: Array) -> Array:
     """The probability that a limit does not hold in each window.
 
-    ``counts`` are the requests of each, ``beyond`` the share of requests beyond each limit (columns). Each request is
-    beyond a limit or not, by itself; limits are broken together, so the likelier one decides.
+    ``counts`` are the requests of each, ``beyond`` the share of requests beyond each limit (columns). Requests are
+    independent; limits are broken together, so the likelier one decides.
     """
     chances = []
     for limit, shares in zip(slo.limits, beyond.T, strict=True):
         if limit.percentile is None:
             chances.append(np.asarray(shares >= 0.5, dtype=float))
         else:
-            # So many may be beyond it: a percentile lies between the ranks beside it.
+            # The requests that may be beyond it: a percentile lies between two neighbouring ranks.
             allowed = np.floor((1.0 - limit.percentile / 100.0) * np.maximum(counts - 1, 0) + 1e-9)
             chances.append(more_than(allowed, counts, shares))
     return np.where(counts > 0, np.max(chances, axis=0), 0.0)
@@ -200,7 +199,7 @@ class SteppedDay:
         )
 
     def part(self, first: int, last: int, count: int, before: float) -> FleetRun:
-        """Some steps with a fixed fleet, before which so many requests are in the system."""
+        """Some steps with a fixed fleet and ``before`` requests in the system."""
         return run_fleet(self.replicas, self.load[first:last], fixed(count), before)
 
     def share_in(self, done: FleetRun, first: int, goal: Goal) -> float:
@@ -229,7 +228,7 @@ class SteppedDay:
 
 MOST_REPLICAS = 1024
 TOGETHER = (2, 4)
-"""So many replicas are simulated together, where a fleet has them: behind a balancer each has steadier traffic."""
+"""Sizes of fleets that are simulated together: behind a load balancer each replica has steadier traffic."""
 FIXED, SCHEDULED, AUTOSCALED = "fixed", "scheduled", "autoscaled"
 POLICIES = (FIXED, SCHEDULED, AUTOSCALED)
 
@@ -243,7 +242,7 @@ class DayPlan(Plotted):
     slo: Slo
     goal: Goal
     curve: LoadCurve
-    """Of one replica, beside others where the fleet has several."""
+    """Of one replica, in a fleet if there are several."""
     service: ServiceTime
     start: StartUp
     autoscaler: Autoscaler
@@ -288,76 +287,48 @@ def plan_day(
     """Replicas of a deployment over a day, by each policy; the day is a workload, such as a trace, or made up.
 
     One replica is simulated at several loads; then the day is stepped through. With ``check`` the busiest minutes are
-    simulated request by request on the smallest fixed fleet, and both answers are told. ``facility`` is what stands
-    around the GPUs, for the kWh of the day.
-
-    Names do: of a model with ``gpu`` and ``options`` of `deploy`, and of the file of a trace. ``tell`` is told of each
-    part as it begins; True shows it.
+    simulated request by request on the smallest fixed fleet, for comparison. ``facility`` (servers, building, grid) is
+    for the kWh of the day. A model's name needs ``gpu`` and takes ``options`` of `deploy`; a day may be the file of a
+    trace. ``tell`` is called with each part as it begins; True shows it.
     """
-    found = asked_deployment(deployment, gpu, options)
-    day = (
-        traffic
-        if isinstance(traffic, Traffic)
-        else traffic_of(asked_workload(traffic, {}, found.settings.max_model_len))
-    )
-    promised, wanted = parse_slo(slo) if isinstance(slo, str) else slo, goal or Goal()
+    deployment = resolve_deployment(deployment, gpu, options)
+    if not isinstance(traffic, Traffic):
+        traffic = traffic_of(resolve_workload(traffic, {}, deployment.settings.max_model_len))
+    slo, goal = parse_slo(slo) if isinstance(slo, str) else slo, goal or Goal()
     tariff = price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
-    with told_stages(tell) as say:
-        return _plan(
-            found, day, promised, wanted, autoscaler, start, tariff, facility, check, say or (lambda text: None)
-        )
-
-
-def _plan(
-    deployment: Deployment,
-    traffic: Traffic,
-    promised: Slo,
-    wanted: Goal,
-    autoscaler: Autoscaler | None,
-    start: StartUp | None,
-    tariff: Tariff,
-    facility: Facility | None,
-    check: bool,
-    say: Callable[[str], None],
-) -> DayPlan:
-    system = system_of(deployment)
-    say("one replica at several loads")
-    lone = learn_curve(system, traffic, promised)
-    if lone.most_kept() <= 0.0:
-        raise InputError(
-            f"slo {promised} cannot hold on {deployment.model.name}, {deployment.layout} of {deployment.gpu.name}: an "
-            f"idle replica already takes {lone.use_of_limits(0.0):.2f} times a limit; loosen it or deploy otherwise"
-        )
-    say("requests of other lengths")
-    service = learn_service(system, traffic, deployment.settings.max_model_len)
-    build = partial(
-        SteppedDay,
-        traffic=traffic,
-        service=service,
-        gpus=deployment.layout.gpus,
-        price=tariff.price(deployment.gpu.name, facility),
-    )
-    lag = start or start_up(deployment)
-    say("several replicas behind a load balancer")
-    curves = {1: lone} | _beside_others(deployment, traffic, promised, _smallest(build({1: lone}), wanted)[0])
-    curve = curves[max(curves)]
+    system, lag = system_of(deployment), start or start_up(deployment)
+    with stage_progress(tell) as say:
+        say("one replica at several loads")
+        lone = learn_curve(system, traffic, slo)
+        if lone.most_kept() <= 0.0:
+            raise InputError(
+                f"slo {slo} cannot hold on {deployment.model.name}, {deployment.layout} of {deployment.gpu.name}: an "
+                f"idle replica already takes {lone.use_of_limits(0.0):.2f} times a limit; loosen it or deploy otherwise"
+            )
+        say("requests of other lengths")
+        service = learn_service(system, traffic, deployment.settings.max_model_len)
+        gpu_price = tariff.price(deployment.gpu.name, facility)
+        build = partial(SteppedDay, traffic=traffic, service=service, gpus=deployment.layout.gpus, price=gpu_price)
+        say("several replicas behind a load balancer")
+        curves = {1: lone} | _beside_others(deployment, traffic, slo, _smallest(build({1: lone}), goal)[0])
+        curve = curves[max(curves)]
+        say("the day")
+        day = build(curves)
+        fleet, plain = _smallest(day, goal)
+        hours = _timetable(day, goal, fleet)
+        rules, scaled = _autoscaled(day, autoscaler or Autoscaler(), goal, curve, lag.seconds)
+        days = plain, day.run(SCHEDULED, scheduled(hours, STEP, lag.seconds)), scaled
+        policies = tuple(with_energy(each, curve, deployment, facility or Facility()) for each in days)
+        say("the busiest minutes, request by request")
+        found = check_busiest(deployment, traffic, slo, fleet, plain.attained) if check else None
     most_kept = curve.most_kept()
-    say("the day")
-    day = build(curves)
-    fleet, plain = _smallest(day, wanted)
-    hours = _timetable(day, wanted, fleet)
-    rules, scaled = _autoscaled(day, autoscaler or Autoscaler(), wanted, curve, lag.seconds)
-    days = plain, day.run(SCHEDULED, scheduled(hours, STEP, lag.seconds)), scaled
-    policies = tuple(with_energy(each, curve, deployment, facility or Facility()) for each in days)
-    say("the busiest minutes, request by request")
-    found = check_busiest(deployment, traffic, promised, fleet, plain.attained) if check else None
     return DayPlan(
-        deployment, traffic, promised, wanted, curve, service, lag, rules, policies, hours, day.price, most_kept, found
+        deployment, traffic, slo, goal, curve, service, lag, rules, policies, hours, gpu_price, most_kept, found
     )
 
 
 def _beside_others(deployment: Deployment, traffic: Traffic, slo: Slo, fleet: int) -> dict[int, LoadCurve]:
-    """The curve of one of two or four replicas, where there are about as many; none for those that share experts."""
+    """The curve of one of two or four replicas, as many as the fleet has; none for replicas that share experts."""
     together = max((size for size in TOGETHER if size <= fleet), default=1)
     if together == 1 or deployment.shares_experts:
         return {}
@@ -403,8 +374,8 @@ def _autoscaled(
 ) -> tuple[Autoscaler, PolicyDay]:
     """The rules with their target, and the day by them.
 
-    A target that nobody gave is a share of the load with which the SLO just holds: the largest one of `SAFETIES` with
-    which the day reaches the goal, or the smallest of them.
+    The default target is the largest share in `SAFETIES` of the load with which the SLO just holds that reaches the
+    goal.
     """
     most = curve.most_kept()
     at_limit = curve.rate_at(most) / curve.full_rate if rules.measure == "utilization" else most

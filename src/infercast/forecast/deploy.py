@@ -1,23 +1,21 @@
-"""From names, files and changes of settings to a deployment: models, GPUs, hosts and what-if variants of them.
-
-An idle engine with a tiny model shows nothing but its CPU. How many times faster it answers short prompts than the
-bundled host would is taken as the speed of its single thread, and all costs are divided by it.
+"""From names and options to deployments and workloads: models, GPUs, hosts, loads, traces and what-if changes.
 
 ``dram_bandwidth=1.5x,sms=160`` changes numbers of the GPU, ``gpu=b200-sxm`` takes another one, ``host_speed=2x``
-another CPU, ``engine=sglang`` another engine or release, and ``quantization=fp8,max_num_seqs=64`` changes what a
-deployment was asked for.
+another CPU, ``engine=sglang`` another engine or release, and ``quantization=fp8,max_num_seqs=64`` other options of a
+deployment.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from math import isclose
+from os import PathLike
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -26,16 +24,30 @@ from infercast.engines.base import deploy as deploy_resolved
 from infercast.engines.host import HostCosts, read_host
 from infercast.engines.settings import Settings, changed, read_setting
 from infercast.errors import FileFormatError, InputError, UnknownNameError
-from infercast.forecast.calibration import Calibration, Fingerprint, carried, read_calibration, with_acceptance
-from infercast.forecast.option_table import OPTIONS, ROUTINGS, SAMPLINGS
+from infercast.forecast.option_table import OPTIONS, ROUTINGS, SAMPLINGS, THINK, TOOL_TIME, TURN_LEN
 from infercast.hardware import Gpu, load_gpu, with_network
-from infercast.hardware.gpu import PROPERTIES, changed_gpu, factor_of, limited_gpu, with_topology
+from infercast.hardware.gpu import (
+    PROPERTIES,
+    TOPOLOGIES,
+    changed_gpu,
+    factor_of,
+    is_left_open,
+    limited_gpu,
+    with_topology,
+)
+from infercast.hardware.load import is_modelled
 from infercast.models.layout import ParallelLayout, with_base
 from infercast.models.read import read_model, read_overrides, with_states
 from infercast.models.spec import ModelConfig
-from infercast.predict.learned import Changed, make_predictor, power_limited
-from infercast.predict.roofline import Predictor
+from infercast.predict.learned import Changed, make_predictor, ordering, power_limited
+from infercast.predict.roofline import Predictor, Typical
 from infercast.serve import Request, Workload, simulate
+from infercast.serve.workload.distributions import INPUT_LEN, OUTPUT_LEN, LengthDistribution, parse_lengths
+from infercast.serve.workload.request import without_too_long
+from infercast.serve.workload.synthetic import CLIPPED, ended, synthetic_workload
+
+if TYPE_CHECKING:
+    from infercast.forecast.calibration import Calibration
 
 ModelSource = str | Path | Mapping[str, Any] | ModelConfig
 GpuSource = str | Path | Gpu
@@ -96,10 +108,9 @@ def load_model(
 ) -> ModelConfig:
     """A model by bundled name, Hugging Face id, path to a config.json, or the config itself as a dict.
 
-    Formats and kernels go by the names of the ``engine``, of the default one where none is given. ``hf_overrides``
-    (fields, or the same as JSON) stand in place of what the config says. The next two are formats of the states of
-    recurrent layers: of all of a state, and of its matrices, whichever the config says nothing of; the last says whose
-    kernels scan prompts of gated delta nets.
+    Formats and kernels have the names of the ``engine``. ``hf_overrides`` (a mapping or JSON) replace fields of the
+    config. ``mamba_cache_dtype`` is the format of recurrent states, ``mamba_ssm_cache_dtype`` of their matrices, and
+    ``gdn_prefill_backend`` the kernels that scan prompts of gated delta nets.
     """
     names = (engine or engine_named()).names
     if quantization is not None and quantization in names.quantizations:
@@ -144,7 +155,7 @@ def _check_known(option: str, value: str, known: Iterable[str]) -> None:
 
 
 def load_device(source: GpuSource, network: str | None) -> Gpu:
-    """A GPU by name or file, or as it is, with the network between its nodes."""
+    """A GPU with the network between its nodes."""
     return with_network(source if isinstance(source, Gpu) else load_gpu(source), network)
 
 
@@ -170,22 +181,22 @@ def deploy(
     calibration: Path | str | Calibration | None = None,
     **options: Unpack[ModelOptions],
 ) -> Deployment:
-    """Put a model on GPUs, or say why it cannot be done. ``host`` is a name of `infercast hosts`, a file
-    like the bundled one, or what it holds. ``options`` are those of `load_model`, such as ``quantization``.
-    ``calibration`` is what `infercast calibrate` wrote, or `calibrate` returned.
+    """Put a model on GPUs.
 
-    ``engine`` is an engine with its version, such as ``vllm@0.25``, in place of the one that the settings name.
+    ``host`` is a name of `infercast hosts`, a file like the bundled one, or its contents. ``options`` are those of
+    `load_model`, such as ``quantization``. ``calibration`` is what `infercast calibrate` wrote, or `calibrate`
+    returned. ``engine`` is an engine with its version, such as ``vllm@0.25``, in place of that of the settings.
 
-    ``network`` joins nodes where a layout needs more GPUs than one holds, ``pcie_topology`` says how GPUs of a node are
-    joined that have no direct links. ``fuse_allreduce_rms`` and ``all2all_backend`` of None are the engine's choice.
-    ``power_limit_w`` and ``gpu_clock_mhz`` hold every GPU back, as ``nvidia-smi -pl`` and ``-lgc`` do.
-    With ``api_server`` requests come as text over HTTP; without it as tokens from the same program.
+    ``network`` joins nodes where a layout needs more GPUs than one holds, ``pcie_topology`` GPUs of a node without
+    direct links. ``fuse_allreduce_rms`` and ``all2all_backend`` of None are the engine's choice. ``power_limit_w`` and
+    ``gpu_clock_mhz`` limit every GPU, as ``nvidia-smi -pl`` and ``-lgc`` do. With ``api_server`` requests come as text
+    over HTTP; without it as tokens from the same program.
 
-    Raises `DoesNotFitError` if the weights or one sequence of the longest allowed length do not fit, and
-    `InputError` for anything that an engine would refuse.
+    Raises `DoesNotFitError` if the weights or one sequence of the longest allowed length do not fit, and `InputError`
+    for anything that an engine would refuse.
     """
     device = limited_gpu(with_topology(load_device(gpu, network), pcie_topology), power_limit_w, gpu_clock_mhz)
-    wanted, chosen = asked_settings(settings, engine)
+    wanted, chosen = resolve_settings(settings, engine)
     backends = chosen.names.all2all_backends
     exchange = all2all_backend or backends[0]
     if exchange not in backends:
@@ -214,16 +225,33 @@ def deploy(
         host_of(chosen, host),
         over_http=api_server,
     )
-    return deployment if calibration is None else calibrated(deployment, calibration)
+    if calibration is None:
+        return deployment
+    from infercast.forecast.calibration import calibrated  # noqa: PLC0415 - most runs have none
+
+    return calibrated(deployment, calibration)
 
 
-def calibrated(deployment: Deployment, calibration: Path | str | Calibration) -> Deployment:
-    if not isinstance(calibration, Calibration):
-        calibration = read_calibration(Path(calibration))
-    if calibration.acceptance_length is not None:
-        deployment = with_acceptance(deployment, calibration.acceptance_length)
-    corrections = carried(calibration, Fingerprint.of(deployment))
-    return replace(deployment, host=corrections.corrected(deployment.host), corrections=corrections)
+def estimate_notes(deployment: Deployment) -> list[str]:
+    """Caveats: estimates bound by another GPU's, from typical GPUs, or for an assumed PCIe topology."""
+    gpu = deployment.gpu
+    if deployment.predictor.is_bound:
+        return ["Estimates are the least that the hardware allows; engines take longer."]
+    if not is_modelled(gpu):
+        return [f"Estimates are {Typical().describe(gpu)}."]
+    return [*gpu.announced_notes, *ordering().notes([gpu]), *_of_pcie(deployment)]
+
+
+def _of_pcie(deployment: Deployment) -> list[str]:
+    """Collectives over PCIe, where it is not said how the cards are joined."""
+    gpu, joined = deployment.gpu, deployment.layout.tensor
+    if joined == 1 or not is_left_open(gpu, joined):
+        return []
+    known = "; ".join(f"{name}: {each.title}" for name, each in TOPOLOGIES.items())
+    return [
+        f"{joined} of {gpu.name} talk over PCIe, which servers differ in by up to eight times: estimates are of one "
+        f"with two sockets, and intervals hold the others. Say which with --pcie-topology ({known})."
+    ]
 
 
 def layout_arguments(engine: AnyEngine, layout: ParallelLayout) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -233,8 +261,8 @@ def layout_arguments(engine: AnyEngine, layout: ParallelLayout) -> tuple[dict[st
     return {name: value for name, value in told.items() if name not in settings}, settings
 
 
-def asked_settings(settings: Settings | None, engine: str | None = None) -> tuple[Settings, AnyEngine]:
-    """What is asked of which engine; settings of None are the engine's choice."""
+def resolve_settings(settings: Settings | None, engine: str | None = None) -> tuple[Settings, AnyEngine]:
+    """Settings and their engine; the engine's choice if None."""
     if settings is None:
         chosen = engine_named(engine)
         return chosen.settings(), chosen
@@ -243,7 +271,7 @@ def asked_settings(settings: Settings | None, engine: str | None = None) -> tupl
 
 
 def host_of(engine: AnyEngine, host: Path | HostCosts | str | None) -> HostCosts:
-    """What the engine costs a host: one by the name of its CPU, by its file, or as it is; None: as measured."""
+    """Host costs by the name of a CPU, by a file, or as given; None: as measured."""
     if isinstance(host, str):
         return engine.default_host().on_cpu(host)
     return read_host(host, engine.host_type) if isinstance(host, Path) else host or engine.default_host()
@@ -260,19 +288,23 @@ ADDRESS = re.compile(r"localhost|\[?[0-9a-f]*:[0-9a-f:]*\]?|\d+(\.\d+){3}", re.I
 
 
 def host_from(source: str | Path, gpu: str, engine: str | None = None) -> HostCosts:
-    """The host of a preset or of a ``.toml`` file, or the bundled one at the speed that a ``host.json`` shows."""
+    """A host by name or ``.toml`` file, or the bundled one at the speed that a ``host.json`` shows.
+
+    The file has the times of an idle engine with a tiny model. How many times faster than the bundled host it answers
+    short prompts is taken as the speed of its thread, and all costs are divided by it.
+    """
     name, chosen = str(source), engine_named(engine)
     if ADDRESS.fullmatch(name):
         raise InputError(
             f"--host {name} is an address, as an engine's --host takes it; here nothing listens, and --host says which "
-            "CPU is beside the GPU: a name from `infercast hosts`, a host.json or a .toml; leave it out"
+            "CPU the server has: a name from `infercast hosts`, a host.json or a .toml; leave it out"
         )
     path = Path(name)
     if path.suffix not in (".json", ".toml") and not path.exists():
         return host_of(chosen, name)
     if path.suffix != ".json":
         return host_of(chosen, path)
-    ratios = list(_predicted_over_measured(path, _read(path), gpu, chosen))
+    ratios = list(_predicted_over_measured(path, gpu, chosen))
     if not ratios:
         raise FileFormatError(path, f"has no first token of a prompt of up to {SHORT} tokens")
     speed = float(np.median(ratios))
@@ -281,9 +313,10 @@ def host_from(source: str | Path, gpu: str, engine: str | None = None) -> HostCo
     return replace(found, is_measured=True)
 
 
-def _predicted_over_measured(path: Path, document: dict[str, Any], gpu: str, engine: AnyEngine) -> Iterator[float]:
+def _predicted_over_measured(path: Path, gpu: str, engine: AnyEngine) -> Iterator[float]:
     """For each short prompt of each tiny model."""
     try:
+        document = json.loads(path.read_text(encoding="utf-8"))
         for model in document["models"]:
             config = {**document["config"], "num_hidden_layers": model["layers"]}
             settings = engine.settings(engine.room_for(*ROOM))
@@ -292,24 +325,16 @@ def _predicted_over_measured(path: Path, document: dict[str, Any], gpu: str, eng
                 if int(tokens) <= SHORT:
                     run = simulate(replica, Workload((Request(0.0, int(tokens), 2),)))
                     yield 1e3 * float(run.ttft[0]) / float(milliseconds)
-    except KeyError as missing:
-        raise FileFormatError(path, f"is not what `infercast measure --host` writes: {missing} is missing") from None
-    except (AttributeError, TypeError, ValueError, ZeroDivisionError) as problem:
-        raise FileFormatError(path, f"is not what `infercast measure --host` writes: {problem}") from None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
     except UnicodeDecodeError:
         raise FileFormatError(path, "is not UTF-8 text, so not JSON") from None
-    except ValueError as problem:
+    except json.JSONDecodeError as problem:
         raise FileFormatError(path, f"is not JSON: {problem}") from None
-    if not isinstance(document, dict):
-        raise FileFormatError(path, "is not what `infercast measure --host` writes: not an object")
-    return document
+    except KeyError as missing:
+        raise FileFormatError(path, f"is not what `infercast measure --host` writes: {missing} is missing") from None
+    except (AttributeError, TypeError, ValueError, ZeroDivisionError) as problem:
+        raise FileFormatError(path, f"is not what `infercast measure --host` writes: {problem}") from None
 
 
 CHANGEABLE = {option.name: option.type for option in OPTIONS.values() if option.what_if}
@@ -318,8 +343,6 @@ CHANGEABLE = {option.name: option.type for option in OPTIONS.values() if option.
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What is to be different."""
-
     text: str
     gpu: str | None
     properties: dict[str, str]
@@ -339,28 +362,20 @@ class Changes:
 
 def parse_changes(text: str) -> Changes:
     """Read ``name=value,name=value``."""
-    gpu, router, engine, host_speed = None, None, None, 1.0
+    words: dict[str, str] = {}
     properties: dict[str, str] = {}
     options: dict[str, Any] = {}
     settings: dict[str, Any] = {}
-    seen: set[str] = set()
     known = {name: kind for engine in engines().values() for name, kind in engine.setting_types.items()}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         name = name.replace("-", "_")
         if not equals or not value:
             raise InputError(f"what-if {part!r} must be name=value, such as dram_bandwidth=1.5x or gpu=b200-sxm")
-        if name in seen:
+        if any(name in given for given in (words, properties, options, settings)):
             raise InputError(f"what-if {part!r} gives {name} a second time; say it once")
-        seen.add(name)
-        if name == "gpu":
-            gpu = value
-        elif name == "router":
-            router = value
-        elif name == "engine":
-            engine = engine_named(value).name
-        elif name == "host_speed":
-            host_speed = factor_of(name, value, 1.0)
+        if name in ("gpu", "engine", "host_speed", "router"):
+            words[name] = value
         elif name in PROPERTIES:
             properties[name] = value
         elif name in CHANGEABLE:
@@ -370,13 +385,15 @@ def parse_changes(text: str) -> Changes:
         else:
             every = ("gpu", "engine", *PROPERTIES, "host_speed", "router", *CHANGEABLE, *known)
             raise UnknownNameError("what-if", name, dict.fromkeys(every))
-    if not (gpu or router or engine or properties or options or settings or host_speed != 1.0):
+    speed = factor_of("host_speed", words.pop("host_speed", "1x"), 1.0)
+    engine = engine_named(words.pop("engine")).name if "engine" in words else None
+    if not (words or engine or properties or options or settings or speed != 1.0):
         raise InputError("what-if changes nothing; say for example dram_bandwidth=1.5x,sms=160 or gpu=b200-sxm")
-    return Changes(text, gpu, properties, host_speed, options, settings, router, engine)
+    return Changes(text, words.get("gpu"), properties, speed, options, settings, words.get("router"), engine)
 
 
 def deploy_changed(asked: partial[Deployment], changes: Changes) -> Deployment:
-    """Deploy what was asked for (model, GPU and settings, then keywords of `deploy`) with the changes."""
+    """Deploy a model on a GPU with settings (``asked``) after changes."""
     model, source, settings = asked.args
     keywords = {**asked.keywords, **changes.options}
     gpu = load_gpu(changes.gpu) if changes.gpu else source if isinstance(source, Gpu) else load_gpu(source)
@@ -385,7 +402,7 @@ def deploy_changed(asked: partial[Deployment], changes: Changes) -> Deployment:
         predictor = keywords.get("predictor", "learned")
         known = make_predictor(predictor) if isinstance(predictor, str) else predictor
         keywords["predictor"] = Changed(known, gpu)
-    before, engine = asked_settings(settings, keywords.pop("engine", None))
+    before, engine = resolve_settings(settings, keywords.pop("engine", None))
     if changes.engine is not None:
         first = engine
         before, engine = for_engine(before, first, changes.engine)
@@ -399,10 +416,7 @@ def deploy_changed(asked: partial[Deployment], changes: Changes) -> Deployment:
 
 
 def for_engine(settings: Settings, engine: AnyEngine, name: str) -> tuple[Settings, AnyEngine]:
-    """The same settings for another engine; of another family, the bounds of steps and sequences that were given.
-
-    All else is that engine's own choice: two engines have few settings in common.
-    """
+    """The same settings for another engine; of another family, only the bounds of steps and sequences."""
     other = engine_named(name)
     if other.family == engine.family:
         return changed(settings, engine=name), other
@@ -412,7 +426,7 @@ def for_engine(settings: Settings, engine: AnyEngine, name: str) -> tuple[Settin
 
 
 def same_machine(host: Any, engine: AnyEngine, other: AnyEngine) -> Any:
-    """What another engine costs the machine of a first one, if its times are the measured ones times a factor."""
+    """Host costs of another engine on the same machine, if they are the measured ones times a factor."""
     if not isinstance(host, HostCosts) or other.family == engine.family:
         return host
     measured = engine.default_host()
@@ -422,3 +436,194 @@ def same_machine(host: Any, engine: AnyEngine, other: AnyEngine) -> Any:
     if all(one == two if isinstance(one, str) else isclose(one, two) for one, two in pairs):
         return other.default_host().sped_up(speed, host.title, host.source)
     return host
+
+
+def random_requests(given: Mapping[str, Any], longest: int, default_count: int | None = None) -> Workload:
+    """Requests by options of these names, with default lengths clipped to what the model allows.
+
+    Without ``num_requests`` there are ``default_count``, or the first ones of as many as a steady result takes.
+    """
+    arrival = given["arrival"]
+    rates = given["rate"], given["concurrency"], given.get("session_rate")
+    if not any(each is not None for each in rates) and arrival != "burst":
+        raise InputError("say how requests arrive: --rate R, --concurrency N, --arrival burst or --trace FILE")
+    if given.get("session_rate") is not None and given.get("turns") is None:
+        raise InputError("--session-rate needs --turns, how many turns a session has, or --trace with conversations")
+    prefix_length = given["prefix_len"]
+    inputs, outputs, is_clipped = lengths_within(given["input_len"], given["output_len"], longest - prefix_length)
+    common: dict[str, Any] = {
+        "count": default_count if given["num_requests"] is None else given["num_requests"],
+        "input_lengths": inputs,
+        "output_lengths": outputs,
+        "prefix_length": prefix_length,
+        **{name: given[name] for name in ("arrival", "rate", "concurrency", "burstiness", "prefix_groups", "seed")},
+    }
+    in_turns = given.get("turns") is not None
+    workload = _sessions(given, common) if in_turns else synthetic_workload(**common)
+    if is_clipped:
+        words = f"{workload.description}{CLIPPED}{longest:,}"
+        workload = replace(workload, description=words)
+    return without_too_long(workload, longest) if given.get("too_long") == "skip" else workload
+
+
+def _sessions(given: Mapping[str, Any], common: dict[str, Any]) -> Workload:
+    from infercast.serve.workload.synthetic import session_workload  # noqa: PLC0415 - most runs have none
+
+    return session_workload(
+        **common,
+        session_rate=given["session_rate"],
+        turns=given["turns"],
+        turn_lengths=given.get("turn_len") or TURN_LEN,
+        think=given.get("think") or THINK,
+        tool_share=given.get("tool_share", 0.0),
+        tool_time=given.get("tool_time") or TOOL_TIME,
+        tool_lengths=given.get("tool_len"),
+    )
+
+
+def taken_by(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of these options, those that a function takes as keywords, but for the engine, which its settings name."""
+    known = {*(function.__kwdefaults__ or ()), *ModelOptions.__annotations__} - {"engine"}
+    return {name: value for name, value in given.items() if name in known}
+
+
+def lengths_within(input_len: str, output_len: str, room: int) -> tuple[LengthDistribution, LengthDistribution, bool]:
+    """Lengths of prompts and answers, and whether the default ones were clipped to what the model allows."""
+    inputs, outputs = parse_lengths(input_len, "--input-len"), parse_lengths(output_len, "--output-len")
+    if inputs.maximum + outputs.maximum <= room:
+        return inputs, outputs, False
+    asked_for = inputs, outputs
+    if output_len == OUTPUT_LEN:
+        outputs = _clipped(outputs, room // 4 if input_len == INPUT_LEN else room - inputs.maximum)
+    if input_len == INPUT_LEN:
+        inputs = _clipped(inputs, room - outputs.maximum)
+    return inputs, outputs, (inputs, outputs) != asked_for
+
+
+def _clipped(lengths: LengthDistribution, most: int) -> LengthDistribution:
+    """The same up to ``most`` tokens; where there is no room at all they stay, and requests are found too long."""
+    if most < 1:
+        return lengths
+    return lengths._replace(minimum=min(lengths.minimum, most), maximum=min(lengths.maximum, most))
+
+
+Deployable = Deployment | ModelSource
+"""A deployment, or a model that is deployed with ``gpu`` and the options of `deploy`."""
+Servable = Workload | str | PathLike[str] | None
+"""A workload, the file of a trace, or None: random requests by ``rate`` or ``concurrency``."""
+
+
+class LoadOptions(TypedDict, total=False):
+    """What `synthetic_workload` takes, in its units: requests per second, tokens."""
+
+    arrival: str
+    rate: float
+    count: int
+    concurrency: int
+    input_lengths: LengthDistribution | str | int
+    output_lengths: LengthDistribution | str | int
+    burstiness: float
+    prefix_length: int
+    prefix_groups: int
+    declared_length: int
+    ignore_eos: bool
+    seed: int
+
+
+class RunOptions(LoadOptions, DeployOptions, total=False):
+    """Options of a load and of a deployment."""
+
+
+PYTHON_NAMES = {option.spelled[2:].replace("-", "_"): option.python or option.name for option in OPTIONS.values()}
+"""Keywords by what the command line calls them."""
+OF_TRACES = {"rate", "count", "declared_length", "ignore_eos"}
+"""What can be changed of a trace."""
+
+
+def resolve_run(
+    deployment: Deployable, workload: Servable, gpu: GpuSource | None, options: Mapping[str, Any]
+) -> tuple[Deployment, Workload]:
+    _check_options(options, RunOptions.__annotations__)
+    load = {name: value for name, value in options.items() if name in LoadOptions.__annotations__}
+    others = {name: value for name, value in options.items() if name not in load}
+    found = resolve_deployment(deployment, gpu, others)
+    return found, resolve_workload(workload, load, found.settings.max_model_len)
+
+
+def resolve_deployment(deployment: Deployable, gpu: GpuSource | None, options: Mapping[str, Any]) -> Deployment:
+    """A given deployment, or a model on a GPU."""
+    if isinstance(deployment, Deployment):
+        given = [*(["gpu"] if gpu is not None else []), *options]
+        if given:
+            raise InputError(f"{given[0]} is an option of deploy, and {deployment!r} is deployed already; leave it out")
+        return deployment
+    if not isinstance(deployment, (str, Path, Mapping, ModelConfig)):
+        raise InputError(
+            f"a simulation needs a deployment or a model with gpu=..., not {short(deployment)}; "
+            "infercast.deploy(model, gpu) makes one"
+        )
+    if gpu is None:
+        raise InputError(
+            f"{short(deployment)} is a model, which needs a GPU to run on: gpu='h200-sxm', say "
+            "(infercast.gpu_names() lists them), or infercast.deploy(model, gpu)"
+        )
+    _check_options(options, DeployOptions.__annotations__)
+    return deploy(deployment, gpu, **options)
+
+
+def _check_options(options: Mapping[str, Any], known: Collection[str]) -> None:
+    for name in options:
+        if name in known:
+            continue
+        here = PYTHON_NAMES.get(name, "")
+        hint = "; an engine's own settings go into settings=infercast.EngineSettings(...)"
+        raise UnknownNameError("option", name, known, hint, near=[here] if here in known else None)
+
+
+def resolve_workload(workload: Servable, load: Mapping[str, Any], longest: int) -> Workload:
+    """A given workload, the requests of a trace, or random ones of at most ``longest`` tokens."""
+    if workload is None:
+        return _random(dict(load), longest)
+    if isinstance(workload, (str, PathLike)):
+        return _trace(workload, load)
+    require_workload(workload)
+    if load:
+        raise InputError(
+            f"{next(iter(load))} says how requests are made, and there is a workload already; leave it out"
+        )
+    return workload
+
+
+def require_workload(workload: object) -> None:
+    if not isinstance(workload, Workload):
+        raise InputError(
+            f"a simulation needs a workload, not {short(workload)}; infercast.synthetic_workload, read_trace and "
+            "workload_from_requests make one"
+        )
+
+
+def _random(load: dict[str, Any], longest: int) -> Workload:
+    if load.get("rate") is None and load.get("concurrency") is None and load.get("arrival") != "burst":
+        raise InputError("say how requests arrive: rate=12 per second, concurrency=32 clients, or a workload")
+    asked = load.get("input_lengths", INPUT_LEN), load.get("output_lengths", OUTPUT_LEN)
+    if all(isinstance(each, (str, int)) for each in asked):
+        room = longest - load.get("prefix_length", 0)
+        load["input_lengths"], load["output_lengths"], _ = lengths_within(str(asked[0]), str(asked[1]), room)
+    return synthetic_workload(**load)
+
+
+def _trace(path: str | PathLike[str], load: Mapping[str, Any]) -> Workload:
+    from infercast.serve.workload.redraw import scaled  # noqa: PLC0415 - most runs replay no trace
+    from infercast.serve.workload.traces import read_trace  # noqa: PLC0415
+
+    for name in load:
+        if name not in OF_TRACES:
+            raise InputError(f"{name} has no meaning with a trace, which brings its own; rate and count change it")
+    workload = scaled(read_trace(path), rate=load.get("rate"), limit=load.get("count"))
+    return ended(workload, load.get("declared_length"), load.get("ignore_eos"))
+
+
+def short(value: Any) -> str:
+    """A value and its type, in a few words."""
+    text = repr(value)
+    return f"the {type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"

@@ -1,12 +1,9 @@
 """Energy of a run: joules of its GPU boards, and with servers, building, carbon and the electricity bill.
 
-Worked out after the run from what its records keep, so that latencies do not depend on it. Kernels cost what they do
-above static power, static power is drawn while kernels run, and a GPU that waits draws idle power. Boards only: what a
-server draws beside its GPUs is another question.
-
-A forecast says what GPU boards draw. Around them are CPUs, fans and power supplies (`hardware.servers`, fitted on
-servers at the wall), and around servers is the cooling of a building, whose factor (PUE) nobody can know but its owner:
-it is 1 unless it is given. Carbon and money appear only if the grid's factor and the price of a kWh are given.
+Computed after the run from its records. Kernels draw dynamic power on top of static power, which is drawn while kernels
+run; a waiting GPU draws idle power. CPUs, fans and power supplies are added by the kind of server (`hardware.servers`,
+fitted on servers at the wall) and cooling by a factor (PUE) that is 1 unless given. Carbon and money appear only if the
+grid's factor and the price of a kWh are given.
 """
 
 from __future__ import annotations
@@ -38,23 +35,21 @@ if TYPE_CHECKING:
 
 
 STATIC, IDLE = "static", "idle"
-"""Parts beside the kernel families: static power while kernels run, and power while none does."""
+"""Parts other than kernel families: static power while kernels run, and power while none does."""
 MOST_SEQUENCES = 256
 """Sequences of a batch that stands for others: more of them draw no more power while they run."""
 RUN_SPREAD = 0.045
-"""What runs of one kind of board differ by beside what is known of the board, as the standard deviation of a logarithm:
-one board idles at 117 W and another at 135, and weights of one model cost more to multiply than those of another.
-Chosen on own runs on H200s (benchmarks/accuracy/energy_runs.py)."""
+"""Spread of runs on one kind of board, as the standard deviation of a logarithm: one board idles at 117 W and another
+at 135, and weights of one model cost more to multiply than those of another. Chosen on own runs on H200s
+(benchmarks/accuracy/energy_runs.py)."""
 HELD_BACK_SPREAD = 0.1
-"""The same on top for boards under a limit or a clock that an operator has set: an assumption, nobody measured them."""
+"""Added for boards with a power limit or a locked clock: an assumption, none was measured."""
 BUSY_SHARE = 0.2
 """Share of a run's joules that chips draw for being busy, whatever they do."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolEnergy:
-    """What the GPUs of one pool drew."""
-
     board: BoardPower
     gpus: int
     by_part: dict[str, float]
@@ -87,7 +82,11 @@ def pool_energy(
         for name, totals in record.phases.items():
             if not totals.steps:
                 continue
-            prompts = round(record.share * computed_inputs(record, workload)) if name == "prefill" else 0
+            prompts = 0
+            if name == "prefill":
+                served = np.flatnonzero(~np.isnan(record.last_token))
+                inputs = sum(workload.requests[number].num_input for number in served.tolist())
+                prompts = round(record.share * int(inputs - record.num_cached[served].sum()))
             energy = steps_energy(timer, board, totals, typical_batches(totals, prompts))
             phases.setdefault(name, []).append((totals, energy))
             for family, value in energy.dynamic.items():
@@ -103,27 +102,15 @@ def pool_energy(
     # Joules follow the time that kernels take: of kernels that keep the chip busy, and where clients wait for answers,
     # of all that is drawn meanwhile.
     follows = BUSY_SHARE + (parts[STATIC] / joules if workload.rate is None else 0.0)
-    half = hypot(half, follows * _by_times(deployment, records, version))
+    about = uncertainty_of(deployment, busiest(records), version)
+    half = hypot(half, follows * max(about.prompts, about.decodes))
     gpus = len(records) * layout.replica_gpus
     return PoolEnergy(board, gpus, parts, phases, layout.tensor, max(peaks, default=board.idle_watts), half)
 
 
-def _by_times(deployment: Deployment, records: Sequence[Record], version: Version) -> float:
-    """How far the seconds of kernels may be off, as a logarithm."""
-    about = uncertainty_of(deployment, busiest(records), version)
-    return max(about.prompts, about.decodes)
-
-
-def computed_inputs(record: Record, workload: Workload) -> int:
-    served = np.flatnonzero(~np.isnan(record.last_token))
-    inputs = sum(workload.requests[number].num_input for number in served.tolist())
-    return int(inputs - record.num_cached[served].sum())
-
-
 def typical_batches(totals: PhaseTotals, prompt_tokens: int) -> list[Batch]:
-    """Batches like those of a phase's steps, of which so many tokens were of prompts: these, and sequences that decode.
-
-    Sequences that decode have a token each, or as many as they verify where there are no prompts.
+    """Typical batches of a phase: ``prompt_tokens`` of prompts, and decoding sequences of one token each (or as many as
+    they verify where there are no prompts).
     """
     context = totals.context / totals.sequences
     prompt_tokens = min(prompt_tokens, totals.tokens)
@@ -141,38 +128,42 @@ def typical_batches(totals: PhaseTotals, prompt_tokens: int) -> list[Batch]:
 
 
 KILO = 1000.0
-TENTH = 1.2815515655446004
-"""Standard deviations from the middle of a normal distribution beyond which a tenth of it lies."""
+TENTH = 1.2815515655446004  # `EIGHTY` with all digits
+
+
+BOUNDS = {
+    "pue": (1.0, 10.0), "server_watts": (0.0, 1e6), "server_factor": (1.0, 10.0), "grid_carbon": (0.0, 1e5),
+    "electricity_price": (0.0, 1e3),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Facility:
-    """What stands around the GPUs; every factor may be given, and none is hidden."""
+    """Servers, building and grid around the GPUs."""
 
     pue: float | None = None
     """Watts of the building for each watt of its servers; None: as the price list of owned hardware says, or 1."""
     server_watts: float | None = None
-    """What a server draws beside its GPUs, at rest; None: as its kind does."""
+    """Idle power of a server without its GPUs; None: by its kind."""
     server_factor: float | None = None
     """What each watt of a board becomes at the wall of the server; None: as in its kind."""
     server: str | None = None
     """The kind of server; None: the one that the GPU is usually found in."""
     grid_carbon: float | None = None
-    """Grams of CO2 for each kWh; None: carbon is not told."""
+    """Grams of CO2 per kWh; None: no carbon is reported."""
     electricity_price: float | None = None
     """Dollars for each kWh; None: as the price list of owned hardware has it, if it does."""
 
     def __post_init__(self) -> None:
         if self.server is not None and self.server not in servers():
             raise UnknownNameError("server", self.server, servers())
-        _check("pue", self.pue, 1.0, 10.0)
-        _check("server_watts", self.server_watts, 0.0, 1e6)
-        _check("server_factor", self.server_factor, 1.0, 10.0)
-        _check("grid_carbon", self.grid_carbon, 0.0, 1e5)
-        _check("electricity_price", self.electricity_price, 0.0, 1e3)
+        for name, (least, most) in BOUNDS.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                raise InputError(f"{name} must be a number from {least:g} to {most:g}, not {value:g}")
 
     def or_else(self, pue: float | None, electricity_price: float | None) -> Facility:
-        """The same with these where none were given."""
+        """The same with these defaults."""
         return replace(
             self,
             pue=self.pue if self.pue is not None else pue,
@@ -181,8 +172,8 @@ class Facility:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Wall(Shown):
-    """What a run draws at the wall of its building; watts are means over the run, of all GPUs together."""
+class FacilityEnergy(Shown):
+    """Power and energy at the wall of the building; watts are means over the run, of all GPUs together."""
 
     gpu_watts: float
     """Watts of the boards alone."""
@@ -226,15 +217,6 @@ class Wall(Shown):
         """If it went on like this."""
         return self.watts * 24 / KILO
 
-    @property
-    def overhead(self) -> float:
-        """Watts at the wall for each watt of a board."""
-        return self.watts / self.gpu_watts
-
-
-def servers_of(system: System, facility: Facility) -> list[tuple[int, Server]]:
-    return [(pool.gpus, server_around(pool.deployment.gpu, facility)) for pool in system.pools]
-
 
 def server_around(gpu: Gpu, facility: Facility) -> Server:
     """The server that a GPU is in, with what was given instead of its own factors."""
@@ -244,16 +226,17 @@ def server_around(gpu: Gpu, facility: Facility) -> Server:
     return server if facility.server_factor is None else replace(server, factor=facility.server_factor)
 
 
-def wall_watts(boards: list[tuple[int, Server, float]], pue: float) -> float:
-    """Watts at the wall of so many GPUs in a kind of server, each with a mean of so many watts."""
+def facility_watts(boards: list[tuple[int, Server, float]], pue: float) -> float:
+    """Watts at the wall of (GPUs, server, mean watts of a GPU)."""
     return pue * sum(server.base_of(count) + server.factor * count * watts for count, server, watts in boards)
 
 
-def at_the_wall(energy: Energy, system: System, facility: Facility) -> Wall:
-    placed, pue = servers_of(system, facility), facility.pue or 1.0
+def facility_energy(energy: Energy, system: System, facility: Facility) -> FacilityEnergy:
+    placed = [(pool.gpus, server_around(pool.deployment.gpu, facility)) for pool in system.pools]
+    pue = facility.pue or 1.0
     pools = list(zip(placed, energy.pools, strict=True))
-    server = wall_watts([(count, kind, pool.mean_watts) for (count, kind), pool in pools], 1.0)
-    peak = wall_watts([(count, kind, pool.peak_watts) for (count, kind), pool in pools], pue)
+    server = facility_watts([(count, kind, pool.mean_watts) for (count, kind), pool in pools], 1.0)
+    peak = facility_watts([(count, kind, pool.peak_watts) for (count, kind), pool in pools], pue)
     boards = energy.mean_watts * system.gpus
     watts = pue * server
     times = watts / boards
@@ -262,7 +245,7 @@ def at_the_wall(energy: Energy, system: System, facility: Facility) -> Wall:
     hours = watts / KILO
     per_million = energy.watt_hours_per_million_output_tokens * times
     carbon, price = facility.grid_carbon, facility.electricity_price
-    return Wall(
+    return FacilityEnergy(
         gpu_watts=boards,
         server_watts=server,
         watts=watts,
@@ -280,12 +263,6 @@ def at_the_wall(energy: Energy, system: System, facility: Facility) -> Wall:
         pue=pue,
         servers=tuple(kind for _, kind in placed),
     )
-
-
-def _check(name: str, value: float | None, least: float, most: float) -> None:
-    """Raise InputError unless a number that was given is between two others."""
-    if value is not None and not least <= value <= most:
-        raise InputError(f"{name} must be a number from {least:g} to {most:g}, not {value:g}")
 
 
 WATT_HOUR = 3600.0
@@ -326,8 +303,8 @@ class PoolPower:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Energy(Shown):
-    """What all GPUs of a run drew, in joules and watts: in its steady part where that is what is forecast, or else from
-    the first request sent to the last token received.
+    """Joules and watts of all GPUs: of the steady part if that is forecast, or else from the first request sent to the
+    last token received.
     """
 
     joules: float
@@ -370,11 +347,6 @@ class Energy(Shown):
         return self.joules_per_output_token * 1e6 / WATT_HOUR
 
     @property
-    def total_watts(self) -> float:
-        """All GPUs together, on average."""
-        return self.mean_watts * self.gpus
-
-    @property
     def interval(self) -> tuple[float, float]:
         """The ends of the interval as factors of the joules."""
         return self.low / self.joules, self.high / self.joules
@@ -396,8 +368,8 @@ def energy_of_pools(
     version: Version = (),
     rates: tuple[float, float] | None = None,
 ) -> Energy | None:
-    """The same of pools by what their replicas did in so many seconds; ``version``: of the release that the engine's
-    stands in for; ``rates``: requests and output tokens a second, where not all of a run counts.
+    """The same from the records of pools; ``version``: the release that the engine stands for; ``rates``: requests and
+    output tokens per second of the part that counts.
     """
     drawn = [pool_energy(*pool, workload, duration, version) for pool in pools]
     joules = sum(pool.joules for pool in drawn)

@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from infercast.engines.base import Deployment
 from infercast.errors import FileFormatError, InputError, UnknownNameError
 from infercast.hardware import Gpu, load_gpu, with_network
-from infercast.hardware.gpu import TOPOLOGIES, is_left_open
 from infercast.hardware.load import is_modelled
 from infercast.hardware.server import networks
 from infercast.ops import Op
@@ -25,9 +23,9 @@ from infercast.predict.estimate import Estimate
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.family import Values
 from infercast.predict.identity import kernel_profile
-from infercast.predict.learned import KnownKernel, Learned, default_artifact, known_kernels, make_predictor, ordering
+from infercast.predict.learned import KnownKernel, Learned, default_artifact, known_kernels, make_predictor
 from infercast.predict.metered import Reading, meter_reading
-from infercast.predict.roofline import Predictor, Typical
+from infercast.predict.roofline import Predictor
 
 EIGHTY = 1.2816
 """Standard deviations of a normal distribution to either side that hold 80 %."""
@@ -51,9 +49,8 @@ class KernelPower:
     source: str
     """Where the numbers come from: one of `predict.estimate.SOURCES`."""
     meter_watts: float | None = None
-    """What a meter shows in a loop of at most 3,000 launches, as in published tables; None where nobody published any.
-
-    In short loops it still shows what ran before, and some tables have operands of zeros."""
+    """Meter reading in a loop of at most 3,000 launches, as in published tables; None where none was published. In
+    short loops it still shows earlier work, and some tables have operands of zeros."""
     meter_low: float | None = None
     """Lower end of its 80 % interval."""
     meter_high: float | None = None
@@ -66,7 +63,7 @@ class KernelPower:
 
 
 def kernel_power(board: BoardPower, op: Op, seconds: float, reading: Reading | None = None) -> KernelPower:
-    """What a kernel of so many seconds draws; where a meter's ``reading`` is the kernel's own, power follows it."""
+    """Power of a kernel that takes ``seconds``; a meter's own ``reading`` of it takes precedence."""
     dynamic = float(np.ravel(board.dynamic_joules(op, seconds))[0])
     wanted = board.idle_watts + dynamic / seconds
     low, high = -EIGHTY * board.spread, EIGHTY * board.spread
@@ -117,7 +114,10 @@ def build_op(family: str, values: Values) -> Op:
         for name, value in values.items():
             if name not in DTYPES:
                 _check_size(name, value, least=LEAST.get(name, 1) if name in shape.sizes else 0)
-    _check_together(values)
+    if "kv_heads" in values and int(values["heads"]) % int(values["kv_heads"]):
+        raise InputError(f"heads {values['heads']} must be a multiple of kv_heads {values['kv_heads']}")
+    if "experts" in values and int(values["topk"]) > int(values["experts"]):
+        raise InputError(f"topk {values['topk']} must be at most experts {values['experts']}")
     for name in DTYPES.intersection(values):
         if values[name] is not None and values[name] not in BYTES:
             raise UnknownNameError(name, str(values[name]), BYTES)
@@ -134,16 +134,8 @@ def _check_size(name: str, value: Any, least: int) -> None:
         raise InputError(f"{name} must be at most {most}, not {high}")
 
 
-def _check_together(values: Values) -> None:
-    """Raise InputError where two sizes cannot be those of one kernel."""
-    if "kv_heads" in values and int(values["heads"]) % int(values["kv_heads"]):
-        raise InputError(f"heads {values['heads']} must be a multiple of kv_heads {values['kv_heads']}")
-    if "experts" in values and int(values["topk"]) > int(values["experts"]):
-        raise InputError(f"topk {values['topk']} must be at most experts {values['experts']}")
-
-
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a table by the names of its columns; refused with a sentence where it is none."""
+    """The rows of a CSV table by column name."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))
@@ -165,35 +157,12 @@ __all__ = ["KnownKernel", "kernel_basis"]
 
 
 def kernel_basis(gpu: Gpu) -> list[KnownKernel]:
-    """Kind by kind, with the artefact that comes with infercast and the usual engine's kernels."""
     return known_kernels(gpu, default_artifact(), kernel_profile())
 
 
-def estimate_notes(deployment: Deployment) -> list[str]:
-    """Where an estimate is bound by another GPU's, rests on what is typical, or on a server that nobody named."""
-    gpu = deployment.gpu
-    if deployment.predictor.is_bound:
-        return ["Estimates are the least that the hardware allows; engines take longer."]
-    if not is_modelled(gpu):
-        return [f"Estimates are {Typical().describe(gpu)}."]
-    return [*gpu.announced_notes, *ordering().notes([gpu]), *_of_pcie(deployment)]
-
-
-def _of_pcie(deployment: Deployment) -> list[str]:
-    """Collectives over PCIe, where it is not said how the cards are joined."""
-    gpu, joined = deployment.gpu, deployment.layout.tensor
-    if joined == 1 or not is_left_open(gpu, joined):
-        return []
-    known = "; ".join(f"{name}: {each.title}" for name, each in TOPOLOGIES.items())
-    return [
-        f"{joined} of {gpu.name} talk over PCIe, which servers differ in by up to eight times: estimates are of one "
-        f"with two sockets, and intervals hold the others. Say which with --pcie-topology ({known})."
-    ]
-
-
 ALONE, ENGINE, LASTING = CONDITIONS = ("alone", "engine", "sustained")
-"""What a kernel's time is of: one launch by itself after a pause, with cold operands, as `infercast measure` times it;
-the same between the other kernels of an engine; launches without a pause, at the clock that the power limit leaves."""
+"""Conditions of a kernel: one launch after a pause, with cold operands, as `infercast measure` times it; among the
+other kernels of an engine; launches without a pause, at the clock that the power limit leaves."""
 ENDS = ("seconds", "low", "high")
 RESULTS = (
     *ENDS, "source", "bound",
@@ -211,15 +180,15 @@ def estimate(
     network: str | None = None,
     **sizes: Any,
 ) -> Estimate:
-    """What a kernel takes on a GPU: seconds, an 80 % interval, source and bound.
+    """Estimate a kernel on a GPU: seconds, an 80 % interval, source and bound.
 
-    ``condition`` says of what: ``alone`` is one launch by itself after a pause, as `infercast measure` times it,
-    ``engine`` the same between the other kernels of an engine, as steps and simulations count it, ``sustained``
-    launches without a pause, at the clock that the board's power limit leaves. The interval is of the one asked for.
+    ``condition``: ``alone`` is one launch after a pause, as `infercast measure` times it, ``engine`` one among the
+    other kernels of an engine, as steps and simulations count it, ``sustained`` launches without a pause, at the clock
+    that the board's power limit leaves.
 
-    A kernel is an operator, or named by its family and sizes as on the command line:
-    ``estimate("gemm", "h200-sxm", m=4096, n=14336, k=4096)``. Sizes may be arrays, which give arrays; a million
-    products take half a second. ``network`` joins nodes, for collectives of more GPUs than one has.
+    A kernel is an operator, or named by its family and sizes as on the command line: ``estimate("gemm", "h200-sxm",
+    m=4096, n=14336, k=4096)``. Sizes may be arrays, which give arrays; a million products take half a second.
+    ``network`` joins nodes, for collectives of more GPUs than one has.
     """
     device = with_network(gpu if isinstance(gpu, Gpu) else _device(str(gpu)), network)
     chosen = _known_predictor(predictor) if isinstance(predictor, str) else predictor
@@ -249,9 +218,9 @@ def estimate_power(
     found = estimate(kernel, gpu, predictor=predictor, network=network, **sizes)
     if np.size(found.seconds) != 1:
         raise InputError(f"power is of one kernel; sizes name {np.size(found.seconds)}")
-    device = gpu if isinstance(gpu, Gpu) else _device(str(gpu))
+    device, seconds = gpu if isinstance(gpu, Gpu) else _device(str(gpu)), float(np.ravel(found.seconds)[0])
     op = build_op(kernel, sizes) if isinstance(kernel, str) else kernel
-    return _power(device, op, float(np.ravel(found.seconds)[0]))
+    return kernel_power(board_under(device), op, seconds, meter_reading(op, device, seconds))
 
 
 # Kept, because making them takes longer than an estimate.
@@ -271,11 +240,7 @@ def estimate_kernel(
 
 
 def power_of(gpu: Gpu, family: str, values: dict[str, Any], found: Estimate) -> KernelPower:
-    """What the board draws while such a kernel runs again and again, each in the time that was estimated."""
-    return _power(gpu, build_op(family, values), float(found.seconds))
-
-
-def _power(gpu: Gpu, op: Op, seconds: float) -> KernelPower:
+    op, seconds = build_op(family, values), float(found.seconds)
     return kernel_power(board_under(gpu), op, seconds, meter_reading(op, gpu, seconds))
 
 
@@ -307,11 +272,11 @@ def _lasting(found: Estimate, op: Op, gpu: Gpu) -> Estimate:
 
 
 def estimate_table(predictor: Predictor, gpu: Gpu, family: str, path: Path) -> Iterator[dict[str, Any]]:
-    """Every row of a CSV file of shapes, with its estimate beside it. Sizes that differ are estimated row by row."""
+    """Every row of a CSV file of shapes, with its estimate."""
+    shape = SHAPES.get(family)
+    known = () if shape is None else (*shape.sizes, *shape.optional)
     for number, row in enumerate(read_rows(path), start=2):
-        values = {
-            name: _value(path, number, name, text) for name, text in row.items() if name in _known(family) and text
-        }
+        values = {name: _value(path, number, name, text) for name, text in row.items() if name in known and text}
         try:
             found, *others = (estimate_kernel(predictor, gpu, family, values, each) for each in CONDITIONS)
         except InputError as problem:
@@ -320,17 +285,13 @@ def estimate_table(predictor: Predictor, gpu: Gpu, family: str, path: Path) -> I
         among = (getattr(each, end) for each in others for end in ENDS)
         latency = (found.seconds, found.low, found.high, found.source, found.bound, *among)
         results = (*latency, power.watts, power.joules, power.meter_watts)
-        yield {**row, **{name: _plain(value) for name, value in zip(RESULTS, results, strict=True)}}
-
-
-def _plain(value: Any) -> Any:
-    """A number or a word, also where it comes as an array of one."""
-    return np.ravel(value)[0].item() if isinstance(value, np.ndarray) else value
-
-
-def _known(family: str) -> tuple[str, ...]:
-    shape = SHAPES.get(family)
-    return () if shape is None else (*shape.sizes, *shape.optional)
+        yield {
+            **row,
+            **{
+                name: np.ravel(value)[0].item() if isinstance(value, np.ndarray) else value
+                for name, value in zip(RESULTS, results, strict=True)
+            },
+        }
 
 
 def _value(path: Path, line: int, name: str, text: str) -> Any:

@@ -14,13 +14,12 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from math import exp, hypot
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.forecast.run import Outcome, SimulatedRun
-from infercast.forecast.slo import NAMES, Percentiles
+from infercast.forecast.slo import NAMES, Array, Percentiles
 from infercast.forecast.system import System, busiest
 from infercast.forecast.uncertainty import (
     EIGHTY,
@@ -47,7 +46,7 @@ from infercast.units import format_seconds
 
 
 class SlowedTimer:
-    """A step timer whose answers are so many times longer; only what a clock needs is scaled."""
+    """A step timer with scaled answers; only what the clock needs is scaled."""
 
     def __init__(self, timer: StepTimer, prompts: float, decodes: float, host: float) -> None:
         self._timer, self._prompts, self._decodes, self._host = timer, prompts, decodes, host
@@ -82,10 +81,7 @@ class SlowedTimer:
 def slowed(
     replica: Replica, *, prompts: float = 1.0, decodes: float = 1.0, host: float = 1.0, path: float = 0.0
 ) -> Replica:
-    """The same engine with times that are so many times longer, at the same state of its first uses.
-
-    Requests take ``path`` seconds longer to it.
-    """
+    """The same engine with scaled times, at the same state of its first uses; requests take ``path`` seconds longer."""
     return replace(
         replica,
         timer=SlowedTimer(replica.timer, prompts, decodes, host),
@@ -98,8 +94,6 @@ def slowed(
         first_uses=deepcopy(replica.first_uses),
     )
 
-
-Array = npt.NDArray[Any]
 
 LEVEL = 0.8
 MOST_REQUESTS = 512
@@ -132,7 +126,7 @@ class Widths(NamedTuple):
 
 
 class Rests(NamedTuple):
-    """What half the width of a median's interval is made of, each as a share of the median, by itself."""
+    """Parts of half the width of a median's interval, each alone as a share of the median."""
 
     kernels: float
     """Estimates of kernels, and what steps have beyond them."""
@@ -180,7 +174,7 @@ def system_half_widths(
 ) -> Widths:
     """How far results may be off, as logarithms; ``results`` sums up what clients saw.
 
-    All replicas of all pools are off alike, and the link between pools by itself.
+    All replicas of all pools are off alike, the link between pools independently.
     """
     most = MOST_REQUESTS if jumps_over(system) else MOST_STEP_BY_STEP
     workload = replace(workload, requests=workload.requests[:most])
@@ -221,8 +215,8 @@ def longer(replica: Replica, about: Uncertainty, *, gpu: bool = False, host: boo
 def forecast_intervals(forecast: SimulatedRun) -> Intervals:
     """80 % intervals of a forecast's latencies and throughput.
 
-    Where chance made the requests, it may have made others: what that does is told by a few further draws. Of requests
-    that are given only the ranks of percentiles are left to chance.
+    For random requests a few further draws show the effect of chance; for given ones only ranks of percentiles are left
+    to chance.
     """
     system, served = forecast.system, forecast.clients
     uncertainties = [uncertainty_of(pool.deployment, busiest(pool.records)) for pool in forecast.pools]
@@ -244,7 +238,7 @@ def forecast_intervals(forecast: SimulatedRun) -> Intervals:
 
 
 def _rests(widths: Widths, at: int, about: Uncertainty) -> Rests:
-    """The parts of one result's interval; the first results are those of prompts, told by steps with them."""
+    """The parts of one result's interval; the first results are those of prompts and follow prefill steps."""
     gpu, host, luck, link = (abs(float(np.broadcast_to(each, widths.gpu.shape)[at])) for each in widths)
     step, of_step = (
         (about.prompts, about.by_release.prompts) if at < len(NAMES) else (about.decodes, about.by_release.decodes)

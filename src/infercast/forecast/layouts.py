@@ -1,8 +1,7 @@
 """Every parallel layout of a model on a number of GPUs, compared: memory, latency and cost.
 
-Each layout is simulated with the same workload and the same settings, as `infercast simulate` does it: a row says what
-a simulation of that layout alone says. Intervals are told from the run's own steps, not by simulating it again with
-slower ones: kernels and host may be off by so much, each in its share of the time.
+Each layout is simulated with the same workload and settings, as `infercast simulate` does it. Intervals follow from the
+run's own steps: the error of kernels and host, each by its share of the time.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from functools import partial
 from math import exp, inf
 from pathlib import Path
 
-from infercast.engines.base import Deployment, check_nodes
+from infercast.engines.base import check_nodes
 from infercast.engines.settings import Settings, changed
 from infercast.errors import DoesNotFitError, InputError
 from infercast.forecast.calibration import Calibration
@@ -21,21 +20,20 @@ from infercast.forecast.cost import Cost, GpuPrice, Tariff
 from infercast.forecast.deploy import (
     GpuSource,
     ModelSource,
-    asked_settings,
     deploy,
     layout_arguments,
     load_device,
     load_model,
+    resolve_settings,
 )
-from infercast.forecast.energy import Energy, Facility, Wall
-from infercast.forecast.progress import told_stages
-from infercast.forecast.result import Forecast
+from infercast.forecast.energy import Energy, Facility, FacilityEnergy
+from infercast.forecast.progress import stage_progress
+from infercast.forecast.result import Forecast, Verdict
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Percentiles, Slo, parse_slo
-from infercast.forecast.steady import Saturation
+from infercast.forecast.steady import State
 from infercast.forecast.system import busiest, system_of
 from infercast.forecast.uncertainty import gains_of, uncertainty_of
-from infercast.forecast.verdict import Verdict
 from infercast.hardware import Gpu
 from infercast.hardware.gpu import with_topology
 from infercast.models.layout import ParallelLayout
@@ -68,7 +66,7 @@ class LayoutCost(Shown):
     """Time per output token, in seconds; None where no request has a second token, or nothing was simulated."""
     output_tokens_per_second: float = 0.0
     """Output tokens per second of all GPUs together."""
-    saturation: Saturation | None = None
+    saturation: State | None = None
     ttft_width: float = 0.0
     """Logarithm of the upper end of its 80 % interval, as a factor of the mean ..."""
     tpot_width: float = 0.0
@@ -86,7 +84,7 @@ class LayoutCost(Shown):
     """None where no price is known."""
     energy: Energy | None = None
     """What its GPUs draw; None where that is not known or nothing was simulated ..."""
-    wall: Wall | None = None
+    wall: FacilityEnergy | None = None
     """... and the same with servers and building."""
 
     def _words(self) -> str:
@@ -97,12 +95,12 @@ class LayoutCost(Shown):
 
     @property
     def kind(self) -> str:
-        """``estimate``, or ``bound``: the least that hardware allows, not to be ranked beside an estimate."""
+        """``estimate``, or ``bound``: the least that hardware allows, not to be ranked with estimates."""
         return kind_of(self.source)
 
     @property
     def output_tokens_per_second_a_gpu(self) -> float:
-        """What one GPU contributes."""
+        """Output tokens per second and GPU."""
         return self.output_tokens_per_second / self.layout.gpus
 
     @property
@@ -135,7 +133,6 @@ class Layouts(Answer, tuple[LayoutCost, ...]):
 
     @staticmethod
     def of(costs: Iterable[LayoutCost], model: str, workload: Workload, tariff: Tariff) -> Layouts:
-        """The layouts with what they were compared for."""
         found = Layouts(costs)
         found.model, found.workload, found.tariff = model, workload, tariff
         return found
@@ -146,12 +143,7 @@ class Layouts(Answer, tuple[LayoutCost, ...]):
 
 
 CONCURRENCY, NUM_INPUT, NUM_OUTPUT = 64, 1024, 256
-"""The usual load: so many clients, and the tokens of their requests."""
-
-
-def usual_workload(concurrency: int = CONCURRENCY) -> Workload:
-    """A closed loop of equal requests."""
-    return synthetic_workload(concurrency=concurrency, input_lengths=NUM_INPUT, output_lengths=NUM_OUTPUT)
+"""The default load: clients of a closed loop, and the tokens of their requests."""
 
 
 def compare_layouts(
@@ -176,29 +168,36 @@ def compare_layouts(
 ) -> Layouts:
     """Simulate every layout that the model allows on every kind and number of GPUs; some do not fit, and say so.
 
-    ``router`` is the load balancer of layouts with several replicas. ``tell`` is told of each layout as it
-    begins. With ``api_server`` requests come as text over HTTP, as in `deploy`. With an ``slo`` every layout that keeps
-    up is held against it, which takes the full intervals of each. ``tariff`` says whose prices count, ``facility``
-    what stands around the GPUs. ``calibration`` is that of `deploy`: its GPU factors hold for layouts of the GPU that
-    was measured.
+    ``router`` is the load balancer of layouts with several replicas. ``tell`` is called with each layout as it begins.
+    With ``api_server`` requests come as text over HTTP, as in `deploy`. An ``slo`` is judged for every layout that
+    keeps up, which takes the full intervals of each. ``tariff`` selects prices, ``facility`` servers and building. GPU
+    factors of a ``calibration`` hold for layouts of the GPU that was measured.
     """
-    promise = parse_slo(slo) if isinstance(slo, str) else slo
-    decide = partial(replace, tariff=tariff or Tariff(), facility=facility or Facility())
-    (wanted, engine), load = asked_settings(settings), workload or usual_workload()
+    slo = parse_slo(slo) if isinstance(slo, str) else slo
+    tariff, facility = tariff or Tariff(), facility or Facility()
+    wanted, engine = resolve_settings(settings)
+    load = workload or synthetic_workload(concurrency=CONCURRENCY, input_lengths=NUM_INPUT, output_lengths=NUM_OUTPUT)
     config = load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype, engine=engine)
     devices = [with_topology(load_device(each, network), pcie_topology) for each in gpus]
     chosen = make_predictor(predictor, engine.family) if isinstance(predictor, str) else predictor
     start, costs = partial(deploy, config, api_server=api_server, predictor=chosen, calibration=calibration), []
-    with told_stages(tell) as say:
+    with stage_progress(tell) as say:
         for device, layout in layouts_of(config, devices, num_gpus):
             if layout.pipeline > 1 and engine.drafts(wanted):
                 continue  # not modelled
+            say(f"{layout} on {device.name}")
             sizes, further = layout_arguments(engine, layout if config.has_experts else replace(layout, apart=True))
-            begin = partial(start, settings=changed(wanted, **further), **sizes)
-            if say is not None:
-                say(f"{layout} on {device.name}")
-            costs.append(_simulate(begin, device, layout, load, router, promise, decide))
-    return Layouts.of(costs, config.name, load, tariff or Tariff())
+            try:
+                deployment = start(device, changed(wanted, **further), **sizes)
+            except DoesNotFitError as problem:
+                costs.append(LayoutCost(device, layout, problem=str(problem)))
+                continue
+            system = system_of(deployment, router if layout.data > 1 else None)
+            forecast = replace(simulate_system(system, load, slo=slo), tariff=tariff, facility=facility)
+            if slo is not None and forecast.state.is_steady:
+                forecast = forecast.promised(slo)
+            costs.append(_cost_of(forecast, layout))
+    return Layouts.of(costs, config.name, load, tariff)
 
 
 def count_layouts(
@@ -221,7 +220,7 @@ def layouts_of(
 
 
 def valid_layouts(config: ModelConfig, num_gpus: int, gpu: Gpu) -> Iterator[ParallelLayout]:
-    """Layouts over exactly so many GPUs that the model's dimensions and the GPUs' links allow."""
+    """Layouts over exactly this number of GPUs that the model's dimensions and the GPUs' links allow."""
     for tensor in _divisors(num_gpus):
         for pipeline in _divisors(num_gpus // tensor):
             data = num_gpus // tensor // pipeline
@@ -240,23 +239,8 @@ def _divisors(number: int) -> list[int]:
     return [size for size in range(number, 0, -1) if number % size == 0]
 
 
-def _simulate(
-    start: Callable[..., Deployment],
-    gpu: Gpu,
-    layout: ParallelLayout,
-    workload: Workload,
-    router: str | None,
-    slo: Slo | None,
-    decide: Callable[[Forecast], Forecast],
-) -> LayoutCost:
-    try:
-        deployment = start(gpu=gpu)
-    except DoesNotFitError as problem:
-        return LayoutCost(gpu, layout, problem=str(problem))
-    system = system_of(deployment, router if layout.data > 1 else None)
-    forecast = decide(simulate_system(system, workload, slo=slo))
-    if slo is not None and forecast.state.is_steady:
-        forecast = forecast.promised(slo)
+def _cost_of(forecast: Forecast, layout: ParallelLayout) -> LayoutCost:
+    deployment, gpu = forecast.deployment, forecast.deployment.gpu
     memory, (prompts, all_steps) = deployment.memory, _widths(forecast)
     return LayoutCost(
         gpu=gpu,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Unpack
 
-from infercast.engines.base import AnyEngine, put_on, require_fit
+from infercast.engines.base import put_on, require_fit
 from infercast.engines.memory import Memory
 from infercast.engines.settings import Resolved, Settings
 from infercast.errors import DoesNotFitError, InputError
-from infercast.forecast.deploy import GpuSource, ModelOptions, ModelSource, asked_settings, load_device, load_model
+from infercast.forecast.deploy import GpuSource, ModelOptions, ModelSource, load_device, load_model, resolve_settings
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig, rank_weight_bytes
@@ -59,7 +59,7 @@ def fit_memory(
     """Weights, activations and KV blocks of a model on a GPU, whether they fit or not; ``options``: of `load_model`."""
     if context < 1:
         raise InputError(f"context must be at least 1 token, not {context}")
-    wanted, engine = asked_settings(settings)
+    wanted, engine = resolve_settings(settings)
     config, device = load_model(model, engine=engine, **options), load_device(gpu, network)
     layout = ParallelLayout(
         tensor_parallel_size, pipeline_parallel_size, data_parallel_size, experts=enable_expert_parallel
@@ -67,7 +67,11 @@ def fit_memory(
     layout = engine.spread(wanted, config, layout, device)
     config, resolved = put_on(engine, config, device, wanted, layout)
     memory = engine.plan_memory(config, layout, device, resolved)
-    chunk = engine.tokens_under_way(resolved, layout)
+    chunk, problem = engine.tokens_under_way(resolved, layout), ""
+    try:
+        require_fit(engine, config, layout, device, resolved)
+    except DoesNotFitError as reason:
+        problem = str(reason)
     return Fit(
         model=config,
         gpu=device,
@@ -77,14 +81,6 @@ def fit_memory(
         longest_sequence=min(memory.longest_sequence(chunk), config.max_positions),
         most_sequences=memory.most_sequences(context, chunk=1),
         context=context,
-        problem=_problem(engine, config, layout, device, resolved),
+        problem=problem,
         most_weights=rank_weight_bytes(config, layout, engine.expert_multiples(config, device)),
     )
-
-
-def _problem(engine: AnyEngine, config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Resolved) -> str:
-    try:
-        require_fit(engine, config, layout, gpu, settings)
-    except DoesNotFitError as reason:
-        return str(reason)
-    return ""

@@ -56,8 +56,6 @@ class Page(NamedTuple):
 
 
 class Option(NamedTuple):
-    """One thing that can be asked for."""
-
     name: str
     """In Python and, of a field, in JSON and in a URL."""
     type: Any
@@ -98,11 +96,11 @@ switch = partial(Option, panel="Engine switches", shows_default=False)
 workload = partial(Option, panel="Workload")
 session = partial(Option, panel="Sessions, classes and adapters", shows_default=False)
 facility = partial(Option, panel="Energy")
-decision = partial(Option, panel="Promise and money")
+decision = partial(Option, panel="SLO and cost")
 file = partial(Option, panel="Files")
 axis = partial(Option, panel="What changes")
 fleet = partial(Option, panel="Fleet")
-work = partial(Option, panel="Who does the work")
+work = partial(Option, panel="Workers")
 
 # fmt: off
 PLACE = (
@@ -112,7 +110,6 @@ PLACE = (
     Option("gpu", str, ..., "GPU", "Bundled name (see `infercast gpus`) or your own TOML file.", catalogue="gpus",
         page=Page("GPU", "hardware", FITS, "A bundled GPU by name.", default="h200-sxm")),
 )
-"""The model and its GPU."""
 
 LAYOUT = (
     engine("tensor_parallel_size", int, 1, "N", "GPUs that share every layer.", short="-tp", what_if=True,
@@ -122,12 +119,11 @@ LAYOUT = (
     engine("data_parallel_size", int, 1, "N", "Replicas of the model behind a load balancer.", short="-dp",
         what_if=True, page=Page("Data parallel", "layout", FITS, bounds=(1, 32), unit="replicas")),
     Option("router", str, None, "NAME",
-        f"Before several replicas: {', '.join(POLICIES)}; default: the engine's own, before pools least_loaded.",
+        f"Load balancer of several replicas: {', '.join(POLICIES)}; default: the engine's, least_loaded for pools.",
         catalogue="routers",
         page=Page("Load balancer", "layout", "simulate energy curve",
-                  "Before several replicas; the engine's own where none is named.")),
+                  "Of several replicas; the engine's own by default.")),
 )
-"""How GPUs are used together."""
 
 WORKLOAD = (
     workload("rate", float, None, "R", "Requests per second; a trace's arrivals are scaled to it.", short="-r",
@@ -198,7 +194,6 @@ WORKLOAD = (
     session("adapter_skew", float, 1.0, "X", "Zipf: the k-th adapter as often as 1 / k^X; default 1, 0: alike."),
     session("adapter_share", float, 1.0, "X", "Share of requests that ask for one; default all."),
 )
-"""What users send."""
 
 ENGINE_ARGS = (
     Option("quantization", str, None, "T", "Weights other than the checkpoint's: fp8, int8, int4, mxfp4, nvfp4, ...",
@@ -222,7 +217,7 @@ ENGINE_ARGS = (
         catalogue="networks", also="kernels layouts explain-command", what_if=True,
         page=Page("Network", "hardware", FITS, "Between nodes, for layouts of more GPUs than one node has.")),
     engine("engine", str, DEFAULT_ENGINE, "NAME",
-        f"{' or '.join(FAMILIES)}, the newest or as {DEFAULT_ENGINE}; two with a comma: side by side.",
+        f"{' or '.join(FAMILIES)}, the newest or as {DEFAULT_ENGINE}; two with a comma are compared.",
         catalogue="engines", also="kernels layouts explain-command",
         page=Page("Engine", "engine", ALL, "The serving engine and its release.")),
     engine("max_num_batched_tokens", whole_number, None, "N",
@@ -314,7 +309,7 @@ DEPLOYMENT = (
         also="kernels"),
     Option("host", str, None, "NAME", "Your CPU: a name of `infercast hosts`, a host.json or a .toml file.",
         catalogue="hosts", also="explain-command",
-        page=Page("Host CPU", "hardware", RUNS, "The CPU beside the GPUs, by name.")),
+        page=Page("Host CPU", "hardware", RUNS, "The CPU of the server, by name.")),
     Option("calibration", Path, None, "FILE", "What `infercast calibrate` learned from your own results.",
         also="layouts explain-command"),
 )
@@ -328,22 +323,22 @@ COST = (
         catalogue="servers",
         page=Page("Server", "energy", RUNS_AND_PLAN,
                   "The kind of server around the GPUs; the usual one of the GPU where none is given.")),
-    facility("server_watts", float, None, "W", "What a server draws beside its GPUs, at rest."),
-    facility("server_factor", float, None, "X", "What fans and power supplies make of each watt of a GPU board."),
+    facility("server_watts", float, None, "W", "Idle power of a server without its GPUs."),
+    facility("server_factor", float, None, "X", "Watts of a server per watt of its GPU boards (fans, power supplies)."),
     facility("grid_carbon", float, None, "G", "Grams of CO2 for each kWh of your grid.",
         page=Page("Carbon of the grid", "energy", RUNS_AND_PLAN, "Grams of CO2 for each kWh of electricity.",
                   (0.0, 5000.0), "g/kWh")),
     facility("electricity_price", float, None, "X", "Dollars for each kWh.",
         page=Page("Price of electricity", "energy", RUNS_AND_PLAN, bounds=(0.0, 100.0), unit="$/kWh")),
-    decision("slo", str, None, "LIMITS", f"What users are promised: {EXAMPLE}.",
-        page=Page("SLO", "promise", COSTS, "What users are promised, such as ttft_p99<1s,tpot_p95<40ms.")),
+    decision("slo", str, None, "LIMITS", f"Latency limits (SLO): {EXAMPLE}.",
+        page=Page("SLO", "promise", COSTS, "Latency limits, such as ttft_p99<1s,tpot_p95<40ms.")),
     decision("price_per_gpu_hour", float, None, "X", "Dollars per hour of each GPU.",
         page=Page("Price per GPU hour", "money", COSTS,
-                  "Dollars per hour of each GPU; the middle of published prices where none is given.",
+                  "Dollars per hour of each GPU; the median of published prices by default.",
                   (0, 10000), "$/h")),
     decision("prices", Path, None, "FILE", "Your own prices (TOML): rented GPUs, or what bought ones cost."),
-    decision("provider", str, None, "NAME", "Whose prices: aws, gcp, lambda, ...; default: the middle of all.",
-        catalogue="providers", page=Page("Provider", "money", COSTS, "Whose published prices count.")),
+    decision("provider", str, None, "NAME", "Prices of aws, gcp, lambda, ...; default: the median of all.",
+        catalogue="providers", page=Page("Provider", "money", COSTS, "Provider of the published prices.")),
     decision("spot", bool, False, "", "Spot prices instead of those on demand.",
         page=Page("Spot prices", "money", COSTS)),
 )
@@ -354,7 +349,8 @@ OUTPUT = (
     Option("steady", bool, False, "", "Leave ramp-up and drain out of latencies and rates.",
         page=Page("Steady state", "traffic", "simulate")),
     Option("breakdown", bool, False, "", "Say where every second goes: kernels, host, waiting, requests."),
-    Option("what_if", str, None, "CHANGES", "Beside it: dram_bandwidth=1.5x,sms=160 or gpu=b200-sxm,quantization=fp8."),
+    Option("what_if", str, None, "CHANGES",
+        "Compare with changes: dram_bandwidth=1.5x,sms=160 or gpu=b200-sxm,quantization=fp8."),
     file("report", Path, None, "FILE", "Also write the run as one HTML page; needs matplotlib."),
     file("trace_out", Path, None, "FILE", "Also write a timeline (.json) for ui.perfetto.dev."),
     file("trace_window", str, "0:60", "A:B", "The seconds of the run that the timeline holds."),
@@ -362,7 +358,6 @@ OUTPUT = (
     file("save_result", Path, None, "FILE", "Also write it as `vllm bench serve --save-result` does; a folder, too."),
     file("save_detailed", bool, False, "", "With every request, as its --save-detailed does."),
 )
-"""What is said of a run."""
 
 FILES = (
     file("plot", Path, None, "FILE", "Also draw it: .png, .svg or a page (.html); needs matplotlib."),
@@ -371,7 +366,6 @@ FILES = (
     file("out", Path, None, "DIR", "Also write what to run next: commands, manifests, tables."),
     file("force", bool, False, "", "Write into a folder that is not empty."),
 )
-"""What several commands write."""
 
 SWEEP = (
     axis("rates", str, None, "A:B:N", "Requests per second: 1:40:8, or 1,5,10,20.",
@@ -396,7 +390,6 @@ ENERGY = (
     decision("least_odds", float, None, "P",
         "How sure the SLO must be to hold; default: 0.8; 0: by the forecast itself.", flag="--odds"),
 )
-"""Limits that save energy."""
 
 MEMORY = (
     Option("context", int, 2048, None, "Tokens of a typical sequence, to count how many fit.",
@@ -408,7 +401,7 @@ DAY = (
         "Without a trace: flat, or sine:FACTOR[:HOUR] with its peak over the mean and when.",
         page=Page("Shape of the day", "day", "capacity",
                   "flat, or sine:FACTOR[:HOUR] with its peak over the mean and when.")),
-    workload("window", float, 60.0, "S", "Seconds that are in or out of the SLO as one."),
+    workload("window", float, 60.0, "S", "Seconds of the windows in which the SLO is checked."),
 )
 """A day without a trace."""
 
@@ -418,15 +411,15 @@ FLEET = (
                   "Share of minutes that must be within the SLO; 0.99 where none is given.", (0.01, 1.0))),
     fleet("goal_requests", float, None, "X", "In place of it: share of requests that keep every limit."),
     fleet("autoscale_on", str, "utilization", "NAME",
-        "utilization or queue: requests that arrive over what replicas serve at most, or those in each."),
-    fleet("target", float, None, "X", "What each should have; default: the most that reaches the goal."),
+        "utilization or queue: arrival rate over capacity, or requests in each replica."),
+    fleet("target", float, None, "X", "Target of each replica; default: the highest that reaches the goal."),
     fleet("interval", float, 30.0, "S", "Seconds from one decision to the next."),
-    fleet("up_delay", float, 0.0, "S", "Seconds that more must be needed before they are started."),
-    fleet("down_delay", float, 300.0, "S", "Seconds that fewer must be enough before some are stopped."),
-    fleet("min_replicas", int, 1, "N", "Fewest of an autoscaler."),
-    fleet("max_replicas", int, None, "N", "Most of an autoscaler."),
+    fleet("up_delay", float, 0.0, "S", "Seconds for which more must be needed before they are started."),
+    fleet("down_delay", float, 300.0, "S", "Seconds for which fewer must suffice before some are stopped."),
+    fleet("min_replicas", int, 1, "N", "Fewest replicas of an autoscaler."),
+    fleet("max_replicas", int, None, "N", "Most replicas of an autoscaler."),
     fleet("load_bandwidth", float, 2.0, "X", "GB/s at which a replica reads its weights."),
-    fleet("start_seconds", float, 45.0, "S", "Of a start, all but weights and CUDA graphs: container, Python."),
+    fleet("start_seconds", float, 45.0, "S", "Start-up without weights and CUDA graphs: container, Python."),
     fleet("check", bool, True, "", "Simulate the busiest minutes request by request, too; on by default.", off=True,
         shows_default=False),
 )
@@ -455,17 +448,16 @@ PLAN = (
     engine("kv_cache_dtype", list, ("auto",), "T,T", "auto, bf16, fp8, or any."),
     engine("engine", list, (DEFAULT_ENGINE,), "NAME,NAME", "Engines with their versions.", catalogue="engines"),
     engine("vary", list, (), "NAME=V,V", "A setting of the engine to try with these values."),
-    Option("disaggregate", bool, False, "", "Look at prefill pools with decode pools, too.",
+    Option("disaggregate", bool, False, "", "Consider disaggregated prefill and decode pools, too.",
         page=Page("Disaggregated pools", "plan", "plan")),
     Option("network", str, "infiniband-ndr", "NAME", "Between nodes; none: no engine spans two."),
     Option("link", str, "infiniband-ndr", "NAME", "Between two pools."),
 )
-"""What a plan chooses from."""
 
 WORK = (
-    work("workers", int, None, "N", "Processes of this machine; default: one a processor when it takes long."),
+    work("workers", int, None, "N", "Worker processes; default: one per processor for long searches."),
     work("ray", str, None, "ADDRESS", "A Ray cluster: auto, HOST:PORT, ray://HOST:PORT, or local."),
-    work("resume", Path, None, "FILE", "Keep answers in this file (JSON lines), and use those that it has."),
+    work("resume", Path, None, "FILE", "Save results in this file (JSON lines), and resume from it."),
 )
 """What simulates the candidates of a plan."""
 # fmt: on

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import count
 from typing import Any
 
 from infercast.serve.loop import Progress
@@ -19,13 +20,10 @@ CELLS = 24
 
 
 @contextmanager
-def told_progress(asked: Progress | bool | None, total: int) -> Iterator[Progress | None]:
-    """What a simulation tells of ``total`` requests: the caller's own function, or a bar where True is asked for."""
-    if not isinstance(asked, bool):
-        yield asked
-        return
-    if not asked:
-        yield None
+def request_progress(asked: Progress | bool | None, total: int) -> Iterator[Progress | None]:
+    """The caller's own function, or a progress bar of ``total`` requests for True."""
+    if not asked or not isinstance(asked, bool):
+        yield asked or None
         return
     line, start = Line(), time.monotonic()
 
@@ -44,14 +42,12 @@ def told_progress(asked: Progress | bool | None, total: int) -> Iterator[Progres
 
 
 @contextmanager
-def told_stages(asked: Callable[[str], None] | bool | None) -> Iterator[Callable[[str], None] | None]:
-    if not isinstance(asked, bool):
-        yield asked
+def stage_progress(asked: Callable[[str], None] | bool | None) -> Iterator[Callable[[str], None]]:
+    """The caller's own function, a numbered line for True, or nothing."""
+    if not asked or not isinstance(asked, bool):
+        yield asked or (lambda _: None)
         return
-    if not asked:
-        yield None
-        return
-    line, number = Line(), iter(range(1, sys.maxsize))
+    line, number = Line(), count(1)
     try:
         yield lambda words: line.write(f"{next(number)}: {words}", now=True)
     finally:

@@ -1,27 +1,189 @@
-"""What users of a system would see: a simulated run, summed up."""
+"""The result of a simulated run: what clients saw, its cost, energy and verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import inf, isfinite, log, log10
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.errors import InputError
 from infercast.forecast.cost import Cost, GpuPrice, Tariff, around, cost_at, hourly
-from infercast.forecast.energy import Energy, Facility, Wall, at_the_wall, energy_of
-from infercast.forecast.intervals import Intervals, forecast_intervals
+from infercast.forecast.energy import Energy, Facility, FacilityEnergy, energy_of, facility_energy
+from infercast.forecast.intervals import Band, Intervals, forecast_intervals
 from infercast.forecast.run import SimulatedRun
-from infercast.forecast.slo import Slo, keeps
-from infercast.forecast.verdict import Verdict, judge
+from infercast.forecast.slo import (
+    FRACTIONS,
+    NAMES,
+    QUANTITIES,
+    Array,
+    Limit,
+    Percentiles,
+    Slo,
+    attainment,
+    keeps,
+    parse_slo,
+)
+from infercast.forecast.uncertainty import EIGHTY, odds_within, slower_by
 from infercast.serve import Request
-from infercast.shown import Plotted, renderers
-from infercast.units import MILLI, format_seconds
+from infercast.shown import Answer, Plotted, renderers
+from infercast.units import MILLI, format_odds, format_percent, format_seconds
 
 if TYPE_CHECKING:
     import pandas
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedLimit:
+    """One limit, and its forecast in seconds."""
+
+    limit: Limit
+    value: float | None
+    """None where no request has such a latency; the limit holds then."""
+    interval: tuple[float, float] | None
+    odds: float | None
+    """None where the run shows no steady latencies."""
+
+    @property
+    def headroom(self) -> float | None:
+        """Limit / forecast: above 1 it holds."""
+        return None if self.value is None else self.limit.seconds / self.value
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Verdict(Answer):
+    """The verdict on an SLO."""
+
+    slo: Slo
+    limits: tuple[JudgedLimit, ...]
+    holds: bool
+    """In the forecast's own numbers."""
+    odds: float | None
+    """The probability that all limits hold; None where the run shows no steady latencies."""
+    headroom: float | None
+    """The smallest limit / forecast, a factor; None where no request has any of the latencies."""
+    attainment: float
+    """The share of requests that keep every limit themselves."""
+    goodput: float
+    """Requests per second that do."""
+
+    def _words(self) -> str:
+        word = "holds" if self.holds else "fails"
+        return f"{self.slo} {word}, odds {format_odds(self.odds)}, attainment {format_percent(self.attainment)}"
+
+
+def judge(forecast: SimulatedRun, slo: Slo | str, intervals: Intervals | None = None) -> Verdict:
+    """Judge a forecast by an SLO; 80 % intervals are computed if they are not given."""
+    if isinstance(slo, str):
+        slo = parse_slo(slo)
+    if intervals is None:
+        intervals = forecast_intervals(forecast)
+    share, least = attainment(forecast.clients, slo, counted(forecast)), headroom(forecast, slo)
+    return Verdict(
+        slo=slo,
+        limits=tuple(
+            JudgedLimit(
+                limit,
+                value_of(forecast, limit) or None,
+                interval_of(forecast, limit, intervals),
+                limit_odds(forecast, limit, intervals),
+            )
+            for limit in slo.limits
+        ),
+        holds=holds(forecast, slo),
+        odds=odds(forecast, slo, intervals),
+        headroom=least if isfinite(least) else None,
+        attainment=share,
+        goodput=share * forecast.requests_per_second,
+    )
+
+
+def holds(forecast: SimulatedRun, slo: Slo) -> bool:
+    """Whether all limits hold in the forecast's own numbers; none does for long where more and more requests wait."""
+    return forecast.state.is_steady and headroom(forecast, slo) > 1.0
+
+
+def headroom(forecast: SimulatedRun, slo: Slo) -> float:
+    """The smallest limit / forecast: above 1 all limits hold."""
+    return min(limit.seconds / max(value_of(forecast, limit), 1e-12) for limit in slo.limits)
+
+
+def odds(forecast: SimulatedRun, slo: Slo, intervals: Intervals | None = None) -> float | None:
+    """The probability that all limits hold, from the 80 % intervals of the forecast, computed if not given.
+
+    None where latencies have no steady value, or the run was too short to see it. The shape of the distribution within
+    an interval was found on measured runs (docs/odds.md). All limits of one run are off together, because one GPU and
+    one host cause the error, so the least likely limit decides.
+    """
+    if not forecast.state.is_steady:
+        return None
+    if intervals is None:
+        intervals = forecast_intervals(forecast)
+    return min(limit_odds(forecast, limit, intervals) or 0.0 for limit in slo.limits)
+
+
+def limit_odds(forecast: SimulatedRun, limit: Limit, intervals: Intervals) -> float | None:
+    """The probability that one limit holds; None as for all of them."""
+    if not forecast.state.is_steady:
+        return None
+    value = value_of(forecast, limit)
+    ends = interval_of(forecast, limit, intervals)
+    if ends is None:
+        return 1.0
+    slower = slower_by([pool.deployment for pool in forecast.pools], forecast.workload)
+    return chance_below(limit.seconds, value, *ends, slower=slower)
+
+
+def chance_below(limit: float, value: float, low: float, high: float, *, slower: float = 0.0) -> float:
+    """The probability of at most ``limit`` where ``value`` is forecast and 80 % lie between ``low`` and ``high``.
+
+    Each side of the middle, which is ``slower`` than the value (`odds_within`), has its own width.
+    """
+    room, longer = log(limit / value), log(high / value)
+    middle = longer * slower / (EIGHTY + slower)
+    beyond = room - middle
+    return float(odds_within(beyond, longer - middle if beyond >= 0 else middle - log(low / value)))
+
+
+def value_of(forecast: SimulatedRun, limit: Limit) -> float:
+    """The forecast of a limited quantity in seconds; 0 where no request has it."""
+    summary: Percentiles | None = getattr(forecast, QUANTITIES[limit.quantity])
+    if summary is None:
+        return 0.0
+    name = limit.name.partition("_")[2]
+    if name in NAMES:
+        return float(getattr(summary, name))
+    served, inside = forecast.clients, counted(forecast)
+    values: Array = getattr(served, QUANTITIES[limit.quantity])
+    chosen = inside[served.num_output > 1] if limit.quantity == "tpot" else inside
+    return float(np.percentile(values[chosen], limit.percentile or 0.0))
+
+
+def counted(forecast: SimulatedRun) -> Array:
+    """Which requests count: all, or those sent in the steady part."""
+    sent, window = forecast.clients.sent_at, forecast.window
+    return np.ones(sent.size, dtype=bool) if window is None else (sent >= window[0]) & (sent <= window[1])
+
+
+def interval_of(forecast: SimulatedRun, limit: Limit, intervals: Intervals) -> tuple[float, float] | None:
+    """The ends of the 80 % interval of what is limited; None where no request has it.
+
+    Percentiles between those that have one get a width between theirs, and those beyond get that of the nearest.
+    """
+    summary: Percentiles | None = getattr(forecast, QUANTITIES[limit.quantity])
+    band: Band | None = getattr(intervals, QUANTITIES[limit.quantity])
+    if summary is None or band is None:
+        return None
+    value = value_of(forecast, limit)
+    if limit.percentile is None:
+        return band.low.mean, band.high.mean
+    shares = [np.log(np.array(ends.values[1:]) / summary.values[1:]) for ends in (band.low, band.high)]
+    # Between the percentiles of `FRACTIONS`, by the logarithm of the share of requests above.
+    tails = [-log10(1.0 - fraction) for fraction in FRACTIONS]
+    asked = inf if limit.percentile >= 100 else -log10(1.0 - limit.percentile / 100)
+    below, above = (float(np.interp(asked, tails, each)) for each in shares)
+    return value * float(np.exp(below)), value * float(np.exp(above))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -29,18 +191,23 @@ class Forecast(Plotted, SimulatedRun):
     """The result of a simulated run: what clients saw, and what each pool of replicas did."""
 
     verdict: Verdict | None = None
-    """How it does by a promise, where one was made (`promised`)."""
+    """The verdict on its SLO, if it has one (`promised`)."""
     tariff: Tariff = field(default_factory=Tariff)
-    """Whose prices its cost is worked out by."""
+    """Prices of its cost."""
     facility: Facility = field(default_factory=Facility)
-    """What stands around its GPUs: servers, building, grid."""
+    """Servers, building and grid."""
     kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """What was worked out of it and is not worked out again."""
+    """Cached results."""
 
     @property
     def cost(self) -> Cost | None:
-        """Dollars an hour, a request and a million tokens; None where a price is not known."""
-        return cost_of(self)
+        """Dollars per hour, request and million tokens; None if a price is not known, or no rate is a steady one."""
+        per_hour = per_hour_of(self) if self.state.is_steady else None
+        if per_hour is None:
+            return None
+        inputs = float(np.mean([request.num_input for request in self.workload.requests]))
+        rate = self.requests_per_second
+        return cost_at(per_hour, rate, rate * inputs, self.output_tokens_per_second)
 
     @property
     def energy(self) -> Energy | None:
@@ -51,10 +218,10 @@ class Forecast(Plotted, SimulatedRun):
         return found
 
     @property
-    def wall(self) -> Wall | None:
+    def wall(self) -> FacilityEnergy | None:
         """The same at the wall, with servers and building; None where the power of the GPUs is not known."""
         energy = self.energy
-        return None if energy is None else at_the_wall(energy, self.system, facility_of(self))
+        return None if energy is None else facility_energy(energy, self.system, facility_of(self))
 
     def _words(self) -> str:
         each = "" if self.tpot is None else f", TPOT p50 {format_seconds(self.tpot.p50)}"
@@ -64,7 +231,7 @@ class Forecast(Plotted, SimulatedRun):
         )
 
     def promised(self, slo: Slo | str, intervals: Intervals | None = None) -> Forecast:
-        """The same forecast held against an SLO such as ``ttft_p99<1s,tpot_p95<40ms``."""
+        """The same forecast with the verdict on an SLO such as ``ttft_p99<1s,tpot_p95<40ms``."""
         return replace(self, verdict=judge(self, slo, intervals))
 
     def to_dict(self, *, intervals: bool = True) -> dict[str, Any]:
@@ -73,7 +240,7 @@ class Forecast(Plotted, SimulatedRun):
         written: dict[str, Any] = write(self, forecast_intervals(self) if intervals else None)
         return written
 
-    def per_request(self) -> dict[str, npt.NDArray[Any]]:
+    def per_request(self) -> dict[str, Array]:
         """Arrays over requests, in order of arrival: when each was sent, its tokens, latencies, and its replica.
 
         TPOT is not a number for an answer of one token. Of two pools the replica is that of the decode pool. With an
@@ -102,7 +269,7 @@ class Forecast(Plotted, SimulatedRun):
     def to_dataframe(self) -> pandas.DataFrame:
         """The same as a table of pandas, which is not one of our dependencies."""
         try:
-            import pandas  # noqa: PLC0415 - most who simulate do without
+            import pandas  # noqa: PLC0415 - most simulations do without
         except ImportError:
             raise InputError(
                 "to_dataframe needs pandas: pip install pandas; per_request() gives arrays without"
@@ -110,7 +277,7 @@ class Forecast(Plotted, SimulatedRun):
         return pandas.DataFrame(self.per_request())
 
 
-def _labels(requests: tuple[Request, ...]) -> dict[str, npt.NDArray[Any]]:
+def _labels(requests: tuple[Request, ...]) -> dict[str, Array]:
     """Sessions, classes and adapters of requests, as far as any have them; -1 where one has none."""
     found = {}
     for name in ("session", "adapter"):
@@ -122,36 +289,24 @@ def _labels(requests: tuple[Request, ...]) -> dict[str, npt.NDArray[Any]]:
     return found
 
 
-def prices_of(forecast: Forecast, tariff: Tariff) -> list[tuple[int, str, GpuPrice | None]]:
+def prices_of(forecast: Forecast) -> list[tuple[int, str, GpuPrice | None]]:
     """GPUs of each pool, how many, and what an hour of one costs."""
     pools = [(pool.pool.gpus, pool.deployment.gpu.name) for pool in forecast.pools]
-    return [(count, gpu, tariff.price(gpu, forecast.facility)) for count, gpu in pools]
-
-
-def metered_electricity(forecast: Forecast, prices: Sequence[tuple[int, str, GpuPrice | None]]) -> float:
-    """Dollars an hour that owned GPUs cost on top, by what they draw at the wall; rents have it in their price."""
-    metered = sum(count for count, _, price in prices if price is not None and price.metered)
-    wall = forecast.wall if metered else None
-    return 0.0 if wall is None or wall.usd_per_hour is None else wall.usd_per_hour * metered / forecast.gpus
+    return [(count, gpu, forecast.tariff.price(gpu, forecast.facility)) for count, gpu in pools]
 
 
 def facility_of(forecast: Forecast) -> Facility:
-    """What stands around the GPUs: as it was given, and else as the list of owned hardware has it."""
-    return around((price for _, _, price in prices_of(forecast, forecast.tariff)), forecast.facility)
+    """The facility as given, with defaults from the list of owned hardware."""
+    return around((price for _, _, price in prices_of(forecast)), forecast.facility)
 
 
-def per_hour_of(forecast: Forecast, tariff: Tariff | None = None) -> float | None:
+def per_hour_of(forecast: Forecast) -> float | None:
     """Dollars per hour of all GPUs, whatever they serve; None where a price is not known."""
-    prices = prices_of(forecast, forecast.tariff if tariff is None else tariff)
+    prices = prices_of(forecast)
     rent = hourly([(count, price) for count, _, price in prices])
-    return None if rent is None else rent + metered_electricity(forecast, prices)
-
-
-def cost_of(forecast: Forecast, tariff: Tariff | None = None) -> Cost | None:
-    """What a run costs at the rates that it reached; None where a price is not known, or no rate is a steady one."""
-    per_hour = per_hour_of(forecast, tariff) if forecast.state.is_steady else None
-    if per_hour is None:
+    if rent is None:
         return None
-    rate = forecast.requests_per_second
-    inputs = float(np.mean([request.num_input for request in forecast.workload.requests]))
-    return cost_at(per_hour, rate, rate * inputs, forecast.output_tokens_per_second)
+    # Owned GPUs cost electricity on top, by their power at the wall; rents include it.
+    metered = sum(count for count, _, price in prices if price is not None and price.metered)
+    wall = forecast.wall if metered else None
+    return rent if wall is None or wall.usd_per_hour is None else rent + wall.usd_per_hour * metered / forecast.gpus

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.engines.base import Deployment
+from infercast.engines.speculation import Drafting
 from infercast.errors import InputError, SaturatedError
-from infercast.forecast.explain.kernels import Phase, summarise_phases, weakest_source
-from infercast.forecast.slo import Percentiles, percentiles
-from infercast.forecast.steady import CUT, FILLING, OVERLOADED, Saturation, State, SteadyState
+from infercast.forecast.kernels import Phase, summarise_phases, weakest_source
+from infercast.forecast.slo import Array, Percentiles, percentiles
+from infercast.forecast.steady import CUT, FILLING, OVERLOADED, State, SteadyState
 from infercast.forecast.system import DECODE, Run, ServingPool, System, busiest
+from infercast.models.lower import DRAFT_PREFIX
 from infercast.predict.estimate import kind_of
 from infercast.serve import Record, Workload
 from infercast.serve.fleet.two_pools import Handover
 from infercast.serve.record import Served
+from infercast.serve.speculation import DraftCounts
 from infercast.serve.workload.request import Draw
 from infercast.shown import Shown
-
-Array = npt.NDArray[Any]
 
 SHOWN_TURNS = 10
 """Later ones are summed up together."""
@@ -50,14 +50,12 @@ class TurnRun:
 
 @dataclass(frozen=True, slots=True)
 class SessionsRun:
-    """All sessions of a workload."""
-
     count: int
     turns_each: float
     time: Percentiles
     """From the first request sent to the last token."""
     waiting_share: float
-    """Of that time in which somebody waits for the engine; the rest are pauses."""
+    """Share of that time spent waiting for the engine; the rest are pauses."""
     hit_share: float
     """Of all prompt tokens."""
     turns: tuple[TurnRun, ...]
@@ -65,8 +63,6 @@ class SessionsRun:
 
 @dataclass(frozen=True, slots=True)
 class ClassRun:
-    """The requests of one class."""
-
     name: str
     priority: int
     """The smallest of its requests."""
@@ -177,7 +173,7 @@ class Outcome:
 
 
 def part_of(steady: SteadyState, state: State, asked: bool, open_ended: bool) -> SteadyState | None:
-    """The steady part if it is asked for, which there must be then, or if the run decided its length; None: the run."""
+    """The steady part if requested, or if the run decided its length; None: the whole run."""
     if asked and state.saturation is not None:
         raise SaturatedError(state.sentence)
     if asked and not steady.reached:
@@ -237,7 +233,7 @@ def _between(times: Array, begin: float, end: float) -> Array:
     return np.asarray((times > begin) & (times <= end))
 
 
-class Way(NamedTuple):
+class TierTransfer(NamedTuple):
     """Copies in one direction, of all GPUs."""
 
     copies: int
@@ -259,8 +255,8 @@ class TierRun(NamedTuple):
     """Tokens that the GPU did not have, of requests when they started ..."""
     hits: int
     """... and those of them that the tier had."""
-    load: Way
-    store: Way
+    load: TierTransfer
+    store: TierTransfer
     num_refused: int
     """Times when the tier had no room, because copies were under way to or from all of its blocks."""
     held_up: float
@@ -280,9 +276,9 @@ def tier_run(deployment: Deployment, records: Sequence[Record], num_input: int, 
     waits = np.concatenate([record.started_at - record.tier.load_began for record in records if record.tier])
     waits = waits[~np.isnan(waits)]
 
-    def way(name: str) -> Way:
+    def way(name: str) -> TierTransfer:
         links = [getattr(tier, name) for tier in tiers]
-        return Way(
+        return TierTransfer(
             copies=sum(link.num_copies for link in links),
             num_bytes=sum(link.num_bytes for link in links) * gpus,
             seconds=sum(link.seconds for link in links),
@@ -311,8 +307,6 @@ class Level(NamedTuple):
 
 
 class EngineLoad(NamedTuple):
-    """What one replica of a pool did."""
-
     requests: int
     busy: float
     """Share of the run in which a step was under way."""
@@ -447,7 +441,7 @@ class SimulatedRun(Outcome):
 
     workload: Workload
     system: System
-    """As it was simulated, for those who simulate it again."""
+    """As it was simulated."""
     pools: tuple[PoolRun, ...]
     """One, or a prefill pool and a decode pool."""
     link: LinkRun | None
@@ -463,15 +457,16 @@ class SimulatedRun(Outcome):
 
     @property
     def headline(self) -> str:
-        """The first thing to say of it: how the deployment copes, and what the numbers are of."""
+        """One sentence: whether the deployment keeps up, and which requests the numbers cover."""
         count = len(self.workload.requests)
         if self.state.word == FILLING:
             limit = f"; cut at {count:,} requests" if self.steady.stopped == CUT else f" ({count:,} requests)"
             enough = "" if self.steady.num_needed is None else f"; about {self.steady.num_needed:,} would do"
-            return f"{self.state.sentence}{limit}{enough}. Latencies grow with the run: there is no cost and no odds."
+            grow = "Latencies grow with the length of the run, so there are no cost and no odds."
+            return f"{self.state.sentence}{limit}{enough}. {grow}"
         if self.state.word == OVERLOADED:
-            return f"{self.state.sentence}. There is no cost and no odds."
-        cut = " The run was cut at a limit before its medians were known to a few per cent." if self.was_cut else ""
+            return f"{self.state.sentence}. There are no cost and no odds."
+        cut = " The run reached its limit before its medians were known to a few per cent." if self.was_cut else ""
         if self.window is None:
             return f"{self.state.sentence}. Numbers are of all {count:,} requests, ramp-up and drain included.{cut}"
         return f"{self.state.sentence}. Numbers are of {self.steady.num_requests:,} requests of the steady state.{cut}"
@@ -491,7 +486,7 @@ class SimulatedRun(Outcome):
 
     @property
     def deployment(self) -> Deployment:
-        """What was put where; of two pools the first."""
+        """The deployment; of two pools the first."""
         return self.pools[0].deployment
 
     @property
@@ -531,7 +526,7 @@ class SimulatedRun(Outcome):
 
     @property
     def router(self) -> str | None:
-        """The load balancer before several replicas; None where there is one."""
+        """The load balancer of several replicas; None where there is one."""
         several = any(len(pool.records) > 1 for pool in self.pools)
         return self.pools[0].pool.engines.router if several else None
 
@@ -547,7 +542,7 @@ class SimulatedRun(Outcome):
 
     @property
     def sessions(self) -> SessionsRun | None:
-        """What turns and whole sessions saw; None where requests stand alone."""
+        """Latencies of turns and sessions; None without sessions."""
         return sessions_of(self.workload, self.clients, self.pools[0].records)
 
     @property
@@ -562,12 +557,12 @@ class SimulatedRun(Outcome):
 
     @property
     def output_tokens_per_second_a_gpu(self) -> float:
-        """What one GPU of all contributes."""
+        """Output tokens per second and GPU."""
         return self.output_tokens_per_second / self.gpus
 
     @property
-    def saturation(self) -> Saturation | None:
-        """Set where requests arrive faster than they can ever be served; latencies then tell how long the run was."""
+    def saturation(self) -> State | None:
+        """Set where requests arrive faster than they can be served; latencies then depend on the length of the run."""
         return self.state.saturation
 
     @property
@@ -577,7 +572,7 @@ class SimulatedRun(Outcome):
 
     @property
     def kind(self) -> str:
-        """``estimate``, or ``bound``: the least that hardware allows, not to be ranked beside an estimate."""
+        """``estimate``, or ``bound``: the least that hardware allows, not to be ranked with estimates."""
         return kind_of(self.source)
 
     @property
@@ -585,3 +580,50 @@ class SimulatedRun(Outcome):
         """The model and its GPUs."""
         gpus = ", ".join(f"{pool.pool.gpus} x {pool.deployment.gpu.name}" for pool in self.pools)
         return f"{self.deployment.model.name} on {gpus}"
+
+
+VERIFYING = ("lm_head", "logits_gather", "sampling", "rejection")
+"""Kernels of the target that see a row for every draft."""
+TARGET, VERIFY, DRAFT = "target", "verify", "draft"
+
+
+class DraftRun(NamedTuple):
+    """Of all replicas that draft."""
+
+    drafting: Drafting
+    counts: DraftCounts
+    drafted_per_second: float
+    accepted_per_second: float
+    parts: dict[str, float]
+    """Shares of the GPU's time in steps without prompts: the target's layers, its head and sampling, and drafting."""
+
+
+def drafts_of(forecast: SimulatedRun) -> DraftRun | None:
+    pool = forecast.pools[-1]
+    drafting = pool.deployment.drafting
+    if drafting is None:
+        return None
+    counts = DraftCounts()
+    for record in pool.records:
+        counts.add(record.drafts)
+    seconds = forecast.duration
+    return DraftRun(
+        drafting,
+        counts,
+        counts.num_draft_tokens / seconds,
+        counts.num_accepted / seconds,
+        _parts(pool.phases),
+    )
+
+
+def _parts(phases: tuple[Phase, ...]) -> dict[str, float]:
+    found = {TARGET: 0.0, VERIFY: 0.0, DRAFT: 0.0}
+    for phase in phases:
+        if phase.name != "decode":
+            continue
+        for family in phase.families:
+            for kernel, seconds in family.kernels:
+                part = DRAFT if kernel.startswith(DRAFT_PREFIX) else VERIFY if kernel in VERIFYING else TARGET
+                found[part] += seconds
+    whole = sum(found.values())
+    return {name: seconds / whole for name, seconds in found.items()} if whole else {}

@@ -9,26 +9,22 @@ from typing import Unpack
 
 import numpy as np
 
-from infercast.errors import InputError
-from infercast.forecast.deploy import GpuSource
-from infercast.forecast.options import (
-    Asked,
+from infercast.forecast.deploy import (
     Deployable,
-    Load,
+    GpuSource,
+    LoadOptions,
+    RunOptions,
     Servable,
-    asked_deployment,
-    asked_run,
-    asked_workload,
-    short,
+    require_workload,
+    resolve_deployment,
+    resolve_run,
+    resolve_workload,
 )
-from infercast.forecast.progress import told_progress
+from infercast.forecast.progress import request_progress
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import Outcome, link_run, outcome_of, part_of, pool_run
 from infercast.forecast.slo import Slo
 from infercast.forecast.steady import (
-    OVERLOAD,
-    OVERLOADED,
-    State,
     SteadyState,
     find_state,
     find_steady,
@@ -43,7 +39,6 @@ from infercast.forecast.uncertainty import longest_taken
 from infercast.serve import Record, Workload
 from infercast.serve.fleet.two_pools import receiving
 from infercast.serve.loop import Progress, Watcher
-from infercast.serve.record import Served
 from infercast.serve.workload.redraw import extended
 
 
@@ -55,19 +50,19 @@ def simulate(
     gpu: GpuSource | None = None,
     progress: Progress | bool | None = None,
     steady: bool = False,
-    **options: Unpack[Asked],
+    **options: Unpack[RunOptions],
 ) -> Forecast:
     """Simulate a workload on a deployment, with ``data_parallel_size`` replicas on all of them.
 
     Names do, too: ``simulate("llama-3.1-8b", gpu="h200-sxm", rate=12)`` with further ``options`` of `deploy` and
     `synthetic_workload`. A workload may be the file of a trace.
 
-    ``router`` names the load balancer before several replicas; that of the engine if none is named.
-    ``progress`` is told now and then how many requests have been served, and the simulated seconds; True shows a bar.
+    ``router`` names the load balancer of several replicas; that of the engine if none is named.
+    ``progress`` is called with the number of requests served and the simulated seconds; True shows a bar.
     With ``steady``, latencies and rates leave out ramp-up and drain; it is an error if the run reached no steady state.
     """
-    found, load = asked_run(deployment, workload, gpu, options)
-    with told_progress(progress, len(load.requests)) as tell:
+    found, load = resolve_run(deployment, workload, gpu, options)
+    with request_progress(progress, len(load.requests)) as tell:
         return simulate_system(system_of(found, router), load, progress=tell, steady=steady)
 
 
@@ -84,18 +79,19 @@ def forecast_disaggregated(
     router: str = PROXY_ROUTER,
     progress: Progress | bool | None = None,
     steady: bool = False,
-    **load: Unpack[Load],
+    **load: Unpack[LoadOptions],
 ) -> Forecast:
     """Simulate a workload on a prefill pool and a decode pool, joined by a network or by NVLink within a node.
 
-    A pool is ``prefill_instances`` or ``decode_instances`` of its deployment, each for itself, behind one load
-    balancer. Names do as in `simulate`: a model's with ``prefill_gpu`` and ``decode_gpu``, and a ``load`` by its rate.
+    A pool has ``prefill_instances`` or ``decode_instances`` independent copies of its deployment behind one load
+    balancer. Names work as in `simulate`: a model's with ``prefill_gpu`` and ``decode_gpu``, and a ``load`` by its
+    rate.
     """
-    first, second = asked_deployment(prefill, prefill_gpu, {}), asked_deployment(decode, decode_gpu, {})
-    requests = asked_workload(workload, load, second.settings.max_model_len)
+    first, second = resolve_deployment(prefill, prefill_gpu, {}), resolve_deployment(decode, decode_gpu, {})
+    requests = resolve_workload(workload, load, second.settings.max_model_len)
     instances = prefill_instances, decode_instances
     system = two_pools(first, second, instances=instances, link=link, router=router)
-    with told_progress(progress, len(requests.requests)) as tell:
+    with request_progress(progress, len(requests.requests)) as tell:
         return simulate_system(system, requests, progress=tell, steady=steady)
 
 
@@ -113,25 +109,24 @@ def simulate_system(
 ) -> Forecast:
     """Simulate a workload; of an open-ended one as much as a steady result takes (`forecast.steady`).
 
-    ``watch`` makes for each pool one watcher a replica, told of the steps of a run; ``run``: what the system did with
-    the workload, where it has been asked already; ``capacity``: what it serves of such requests when it is kept full,
-    for those who ask for many rates of them and work it out once; ``slo``: what is to be known well beside ``medians``,
-    or instead of them.
+    ``watch`` returns for each pool one step observer a replica. ``run`` is a run of the workload that was made before.
+    ``capacity`` is the request rate of the system at saturation, for callers that simulate many rates and compute it
+    once. The run goes on until ``slo`` and, with ``medians``, the median latencies are known well.
     """
-    if not isinstance(workload, Workload):
-        raise InputError(
-            f"a simulation needs a workload, not {short(workload)}; infercast.synthetic_workload, read_trace and "
-            "workload_from_requests make one"
-        )
+    require_workload(workload)
     most = cache(capacity or partial(most_requests_per_second, system, workload))
     while True:
         run = run or system.serve(workload, watch(workload), progress)
         steady_state = find_steady(run.clients, workload)
-        state = _state(system, workload, run.clients, steady_state, most)
+        last = system.pools[-1].engines.replicas
+        first = last[0] if system.wire is None else receiving(last[0])
+        state = find_state(first, workload, run.clients, steady_state, engines=len(last), capacity=most)
         steady_state = judged(steady_state, state)
         if not workload.open_ended or workload.drawn is None:
             break
-        count, stopped = _further(run, workload, steady_state, state, slo, medians)
+        phases = (phase for records in run.records for record in records for phase in record.phases.values())
+        planned = sum(phase.stretches for phase in phases)
+        count, stopped = further_requests(run.clients, workload, steady_state, state, planned, slo, medians)
         steady_state = steady_state._replace(stopped=stopped)
         if count is None:
             break
@@ -152,16 +147,6 @@ def simulate_system(
     )
 
 
-def _further(
-    run: Run, workload: Workload, steady: SteadyState, state: State, slo: Slo | None, medians: bool
-) -> tuple[int | None, str]:
-    """How many requests a run should have instead; or None, and why it may stay as it is."""
-    if state.word == OVERLOADED:
-        return None, OVERLOAD
-    phases = (phase for records in run.records for record in records for phase in record.phases.values())
-    return further_requests(run.clients, workload, steady, sum(phase.stretches for phase in phases), slo, medians)
-
-
 def _within(run: Run, part: SteadyState | None) -> tuple[tuple[Record, ...], ...]:
     """What each replica did, summed up over the steady part if results are those of it."""
     if part is None:
@@ -169,21 +154,6 @@ def _within(run: Run, part: SteadyState | None) -> tuple[tuple[Record, ...], ...
     start = float(run.clients.sent_at.min())
     window = start + part.begin, start + part.end
     return tuple(tuple(record.within(*window) for record in records) for records in run.records)
-
-
-def _state(
-    system: System, workload: Workload, served: Served, steady: SteadyState, capacity: Callable[[], float]
-) -> State:
-    pool = system.pools[-1].engines
-    first = pool.replicas[0] if system.wire is None else receiving(pool.replicas[0])
-    return find_state(
-        first,
-        workload,
-        served,
-        steady,
-        engines=len(pool.replicas),
-        capacity=capacity,
-    )
 
 
 def most_requests_per_second(system: System, workload: Workload) -> float:

@@ -36,11 +36,11 @@ class Limit:
 
     def __post_init__(self) -> None:
         if self.quantity not in QUANTITIES:
-            raise InputError(f"an SLO's quantity must be one of {', '.join(QUANTITIES)}, not {self.quantity!r}")
+            raise InputError(f"slo: unknown quantity {self.quantity!r}; known: {', '.join(QUANTITIES)}")
         if self.percentile is not None and not 0 < self.percentile <= 100:
-            raise InputError(f"an SLO's percentile must be above 0 and up to 100, not {self.percentile:g}")
+            raise InputError(f"slo: a percentile is above p0 and up to p100, not p{self.percentile:g}")
         if not 0 < self.seconds < inf:
-            raise InputError(f"an SLO's limit must be a time above 0, not {self.seconds:g} s")
+            raise InputError(f"slo: a limit must be a time above 0, not {self.seconds:g} s")
 
     @property
     def name(self) -> str:
@@ -70,7 +70,7 @@ class Slo(Shown):
 
     @property
     def of_a_request(self) -> dict[str, float]:
-        """Seconds that each request is asked to stay below, by quantity.
+        """Seconds that each request should stay below, by quantity.
 
         Of several limits on one latency it is the loosest: ``ttft_p50<200ms`` lets half of all requests take longer.
         """
@@ -100,20 +100,13 @@ def _limit(text: str) -> Limit:
             f"slo {text!r} must be QUANTITY_PERCENTILE<TIME such as {EXAMPLE}; quantities: {', '.join(QUANTITIES)}"
         )
     quantity, which, number, unit = match.groups()
-    if quantity not in QUANTITIES:
-        raise InputError(f"slo {text!r}: unknown quantity {quantity!r}; known: {', '.join(QUANTITIES)}")
     if unit not in UNITS:
         raise InputError(f"slo {text!r}: the time needs a unit, one of {', '.join(UNITS)}, not {unit!r}")
-    percentile = None if which == "mean" else float(which[1:])
-    if percentile is not None and not 0 < percentile <= 100:
-        raise InputError(f"slo {text!r}: a percentile is above p0 and up to p100, not {which}")
-    if float(number) <= 0:
-        raise InputError(f"slo {text!r}: the time must be above 0")
-    return Limit(quantity, percentile, float(number) * UNITS[unit])
+    return Limit(quantity, None if which == "mean" else float(which[1:]), float(number) * UNITS[unit])
 
 
 def attainment(served: Record | Served, slo: Slo, which: Array | None = None) -> float:
-    """The share of requests whose own TTFT, TPOT and end-to-end time stay below every limit; of those ``which`` count.
+    """The share of requests with TTFT, TPOT and end-to-end time below every limit; ``which`` selects requests.
 
     An answer of one token has no TPOT and keeps any limit on it.
     """
@@ -169,14 +162,14 @@ class Percentiles:
         return self.mean, self.p50, self.p90, self.p95, self.p99
 
 
-def percentiles(values: npt.NDArray[Any], counts: npt.NDArray[Any] | None = None) -> Percentiles:
+def percentiles(values: Array, counts: Array | None = None) -> Percentiles:
     """Mean and percentiles, each value counted ``counts`` times."""
     if counts is None:
         counts = np.ones(values.size, dtype=np.int64)
     order = np.argsort(values)
     values, counts = values[order], counts[order]
     cumulated = np.cumsum(counts)
-    # The same percentiles as of the values written out: interpolated between the two ranks beside them.
+    # The same percentiles as of the values written out: interpolated between two neighbouring ranks.
     positions = np.array(FRACTIONS) * (cumulated[-1] - 1)
     ranks = np.floor(positions)
     below = values[np.searchsorted(cumulated, ranks, side="right")]

@@ -1,53 +1,41 @@
 """Steady state, saturation and capacity: is a run long enough, does a deployment keep up with its load.
 
-A run begins with an empty engine that fills up and ends with one that empties. What users of a deployment that is
-always on would see lies between: from the end of the ramp-up to a moment after which requests still come for about as
-long as one stays, so that those that are counted are not served by an engine that empties. The ramp-up ends where the
-number of requests in the system, cut off up to there, is known best (the rule MSER of White, 1997: least variance of
-its mean); in a closed loop, where that number never changes, no earlier than the first request of each client.
+A run begins with an empty engine that fills up and ends with one that empties. The steady part lies between: from the
+end of the ramp-up to a moment after which requests still come for about as long as one stays. The ramp-up ends where
+the mean number of requests in the system, cut off up to there, has the least variance (MSER; White, 1997); in a closed
+loop, where that number never changes, no earlier than the first request of each client. A run without a given length
+goes on, with more of the same requests, until that part is long enough: the number in the system no longer grows, and
+the medians of TTFT and TPOT are known to `PRECISION` by the means of batches.
 
-A run whose length nobody chose goes on until that part is long enough: the number in the system no longer grows, and
-the medians of TTFT and TPOT are known to `PRECISION` by the means of batches (`luck`). It is simulated anew with more
-of the same requests, of which the shorter run is the beginning.
+*stable*: requests are served as fast as they come. *filling*: the number in the system grew up to the end of a run that
+was too short, although the deployment can keep up with the rate. *overloaded*: requests come faster than they can be
+served, so the queue grows for as long as they do. *backlogged*: of a trace, a queue built up that takes long to clear.
 
-*stable*: what comes is served as fast as it comes. *filling*: more and more requests were in the system up to the end
-of a run that was too short, although the deployment can keep up with the rate. *overloaded*: requests come faster than
-they can be served, so the queue grows for as long as they do. *backlogged*: of a trace, a queue built up that takes
-long to clear.
-
-All requests are there from the start and the queue never runs dry. An engine that begins with a full batch of new
-sequences would see all of them end together, again and again for a while; so the first ones are in the middle of their
-answers already, at as many different places as there are seats. Requests follow each other in the order of the workload
-and are counted over whole rounds of it, so that the mix of lengths counted is that of the workload. Of random requests
-it is the mix of what they are drawn from, whatever the seed and however few of them there are: a thousand requests with
-lengths as people write them differ by a few per cent in what they take.
+Capacity is the rate of an engine that is kept full: all requests are there from the start. The first ones are in the
+middle of their answers, at as many different places as there are seats; else all would end together, again and again.
+Requests follow each other in the order of the workload and are counted over whole rounds of it. Random requests are
+drawn again, so that the mix of lengths is that of the distribution: a thousand of them differ by a few per cent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import cycle, islice
+from itertools import cycle, islice, product
 from math import ceil, log
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from infercast.forecast.slo import Array, Slo
 from infercast.forecast.uncertainty import Batches, redraw
 from infercast.serve import Record, Replica, Request, Workload, simulate
 from infercast.serve.record import Served
 
-if TYPE_CHECKING:
-    from infercast.forecast.slo import Slo
-
-
-Array = npt.NDArray[Any]
-
 BINS = 100
 """Equal stretches of the time in which requests arrive."""
 RESIDENCES = 5
-"""A steady part must be as long as a request stays, so many times; a shorter one is ruled by how it began."""
+"""Least length of a steady part in residence times; a shorter one depends on how it began."""
 SETTLING, SETTLED, FIRST = 3, 5, 50
 """A busy engine settles slowly: decode steps of ``a + b n`` seconds for n requests let their number approach its level
 within the time ``R`` that one stays times ``R / R0``, ``R0`` being that of a request alone. A steady part begins no
@@ -59,29 +47,27 @@ GROWTH = 0.05
 """A number in the system that grows by more than this share from one half of a part to the next, and by more than
 chance makes of it, is not steady."""
 FILLS, MUCH = 3.0, 0.25
-"""A run that is so many times as long as a request stays has filled up, unless there are so much more in its last third
-than in the one before."""
+"""A run of this many residence times has filled up, unless its last third has this share more requests in the system
+than the one before."""
 STAYS = 90
-"""Requests still come for as long after the last one that counts as so many per cent of all requests stay."""
+"""Requests still come for this percentile of the residence time after the last one that counts."""
 GROUPS = 20
-"""Stretches of a part that tell what chance does."""
+"""Groups of a part, to estimate its noise."""
 PRECISION, TAIL_PRECISION, LIMIT_PRECISION = 0.014, 0.25, 0.04
 """Standard errors that a run goes on for: of the medians of TTFT and TPOT, of their 99th percentiles, and of what an
 SLO limits unless it is clear on which side of its limit it lies ..."""
 CLEAR, RATE_PRECISION = 2.5, 0.007
-"""... by so many standard errors; and of tokens a second, where requests do not come at a rate of their own."""
+"""... by this many standard errors; and of tokens per second, unless requests come at a rate."""
 MOST_REQUESTS, MOST_FOR_PRECISION, MOST_STRETCHES = 50_000, 20_000, 400_000
-"""A run is cut at so many requests, at fewer where it is steady and only chance is left, or at so many batches that
-were planned."""
+"""Limits of a run: requests, requests once it is steady and only precision is missing, and planned batches."""
 MOST_IN_LOOP, ROUNDS = 4_000, 50
 """Clients of a closed loop that send requests of one length come in waves that no length evens out: it is cut at this
 many requests, or requests per client."""
 NEARLY, LEAST_TIMES, MOST_TIMES = 1.2, 1.5, 6.0
-"""A run that should be so many times as long is left as it is; the next one is so many times as long at least, and at
-most."""
+"""A run is left as it is below the first factor on its length; the next run is longer by a factor within the other two.
+"""
 ASKED, ENOUGH, OVERLOAD, CUT = "asked", "precise", "overloaded", "limit"
-"""Why a run ends where it does: so many requests were asked for, results are known well, no length would help, or it
-would take too long."""
+"""Why a run ends: its length was given, results are known well, no length would help, or it would take too long."""
 
 
 class SteadyState(NamedTuple):
@@ -100,7 +86,7 @@ class SteadyState(NamedTuple):
     settled: bool = False
     """Whether requests came and went evenly, however few they were."""
     filled: bool = False
-    """Whether the number in the system had stopped growing when the last request came, as far as so few tell."""
+    """Whether the number in the system had stopped growing when the last request came."""
     stopped: str = ASKED
     """Why the run has as many requests as it has: one of the four words above."""
 
@@ -127,7 +113,8 @@ def find_steady(served: Record | Served, workload: Workload) -> SteadyState:
     edges = np.linspace(0.0, end, BINS + 1)
     # The number in a closed loop never changes; there it is the answers that come in waves at first.
     level = np.histogram(done, edges)[0].astype(float) if closed else mean_in_system(sent, done, edges)
-    first = _ramp_up(level)
+    # The ramp-up to leave out, so that the mean of the rest is known best; at most half.
+    first = int(np.argmin([level[cut:].var() / (level.size - cut) for cut in range(level.size // 2 + 1)]))
     if workload.concurrency is not None:
         generation = np.percentile(done[np.argsort(sent)[: workload.concurrency]], STAYS)
         first = min(max(first, int(np.searchsorted(edges, generation))), BINS - 1)
@@ -149,16 +136,24 @@ def further_requests(
     served: Record | Served,
     workload: Workload,
     steady: SteadyState,
+    state: State,
     stretches: int,
     slo: Slo | None = None,
     medians: bool = True,
 ) -> tuple[int | None, str]:
-    """How many requests a run should have instead, in which so many batches were planned; or None, and why not more."""
+    """How many requests a longer run should have; or None, and why this one ends. ``stretches``: batches planned."""
+    if state.word == OVERLOADED:
+        return None, OVERLOAD
     count = len(workload.requests)
     if steady.reached:
         start = float(served.sent_at.min())
         batches = Batches(served, workload, start + steady.begin, start + steady.end)
-        asked = [*(_for_medians(batches) if medians else ()), *(() if slo is None else _for_slo(batches, slo))]
+        # Factors on the length of the steady part.
+        asked = [] if slo is None else list(_for_slo(batches, slo))
+        if medians:
+            for name, (fraction, target) in product(("ttft", "tpot"), ((0.5, PRECISION), (0.99, TAIL_PRECISION))):
+                asked.append((batches.error(name, fraction) / target) ** 2)
+            asked.append((batches.rate_error() / RATE_PRECISION) ** 2)
         times = max(asked, default=0.0)
         if times <= NEARLY:
             return None, ENOUGH
@@ -169,14 +164,6 @@ def further_requests(
     requests = min(precise, MOST_FOR_PRECISION) if steady.reached else MOST_REQUESTS
     most = min(float(requests), count * MOST_STRETCHES / max(stretches, 1))
     return (None, CUT) if most < 1.1 * count else (two_digits(min(wanted, most)), "")
-
-
-def _for_medians(batches: Batches) -> Iterator[float]:
-    """How many times as long a steady part would have to be for each percentile that is always told."""
-    for name in ("ttft", "tpot"):
-        for fraction, target in ((0.5, PRECISION), (0.99, TAIL_PRECISION)):
-            yield (batches.error(name, fraction) / target) ** 2
-    yield (batches.rate_error() / RATE_PRECISION) ** 2
 
 
 def _for_slo(batches: Batches, slo: Slo) -> Iterator[float]:
@@ -211,19 +198,13 @@ def _relaxation(served: Record | Served, residence: float) -> float:
 def _too_short(num_requests: int, end: float, in_system: float, *, filled: bool) -> SteadyState:
     """A run that needs several times as many requests as are in the system at one time, or at least twice its own."""
     needed = max(3 * RESIDENCES * in_system, 2.0 * num_requests, 2.0 * LEAST_REQUESTS)
-    long = "requests stay too long for so short a run"
+    long = "requests take too long for such a short run"
     return SteadyState(False, 0.0, end, num_requests, two_digits(needed), long, filled=filled)
 
 
 def two_digits(needed: float) -> int:
     rounded: int = 10 ** max(0, len(str(ceil(needed))) - 2)
     return rounded * ceil(needed / rounded)
-
-
-def _ramp_up(level: Array) -> int:
-    """How many stretches to leave out so that the mean of the others is known best; at most half of them."""
-    spreads = [level[first:].var() / (level.size - first) for first in range(level.size // 2 + 1)]
-    return int(np.argmin(spreads))
 
 
 def _grows(level: Array) -> bool:
@@ -251,11 +232,11 @@ def time_since(moments: Array, edges: Array) -> Array:
 
 LEAST_COUNTED = 300
 MOST_ROUND = 1000
-"""Of a longer workload only so many requests are served, which are as long as all of them on average."""
+"""Of a longer workload only this many requests are served, with the same mean lengths."""
 DRAWN, SEED = 10_000, 20
-"""Random requests are drawn again for it: so many, by a seed of their own."""
+"""Number and seed of random requests that are drawn again for it."""
 CHOICES = 100
-"""So many random choices are looked at."""
+"""Random subsets that are compared."""
 GOLDEN = 0.6180339887498949
 """Multiples of it, without their whole parts, are spread evenly however many there are."""
 
@@ -281,7 +262,7 @@ def kept_full(
 
 
 def typical(workload: Workload, replica: Replica) -> Workload:
-    """Few enough requests whose prompts, answers and blocks held over time have the same means as those of all."""
+    """At most `MOST_ROUND` requests with the same mean prompts, answers and blocks held over time."""
     whole = redraw(workload, replica, seed=SEED, count=DRAWN) or workload
     requests = whole.requests
     if len(requests) <= MOST_ROUND:
@@ -321,31 +302,14 @@ FEW, FEW_OF_ALL = 10, 0.02
 """Requests that wait: fewer, or so small a share of all, are no backlog."""
 HALF_FULL = 0.5
 LONG, SEATS, OUTGROWN = 6_000, 4, 0.02
-"""A run of so many requests, and of so many times the seats, shows by itself whether it keeps up with more than what
-is worked out to be served: not if so large a share of what came in its second half is left ..."""
+"""A run of this many requests, and this multiple of the seats, decides by itself whether it keeps up with more than the
+computed capacity: not if this share of the requests of its second half is left ..."""
 LONGER, FAR_OUTGROWN = 20_000, 0.05
-"""... and one so long whether it keeps up with less."""
+"""... and one of this length, whether it keeps up with less."""
 FAR_BEYOND, MOSTLY_LEFT = 1.15, 0.1
-"""A shorter one of which more is left, at so many times what can be served, need not go on."""
+"""A shorter run at this multiple of the capacity, with this share left, need not go on."""
 FAR_ABOVE = 3.0
 """A queue by chance has a length of three times its mean one time in twenty."""
-
-
-class Saturation(NamedTuple):
-    """Arrivals outrun the deployment: its backlog grows for as long as they go on."""
-
-    offered: float
-    """Requests a second that arrive."""
-    capacity: float
-    """Requests a second that are finished when there is always another one waiting."""
-
-    @property
-    def sentence(self) -> str:
-        return (
-            f"overloaded: {_three_digits(self.offered)} requests/s arrive but only about "
-            f"{_three_digits(self.capacity)} requests/s can be served, so the queue grows without end and latencies "
-            "have no steady value"
-        )
 
 
 class State(NamedTuple):
@@ -357,24 +321,28 @@ class State(NamedTuple):
     offered: float | None = None
     """Requests a second that arrive; None without a steady rate."""
     to_clear: float = 0.0
-    """Seconds from the last arrival until nobody waits any more."""
+    """Seconds from the last arrival until the queue is empty."""
 
     @property
-    def saturation(self) -> Saturation | None:
-        """Both rates, of an overloaded deployment whose requests come at a steady rate."""
+    def saturation(self) -> State | None:
+        """Both rates, if it is overloaded by a steady rate."""
         if self.word != OVERLOADED or self.capacity is None or self.offered is None:
             return None
-        return Saturation(self.offered, self.capacity)
+        return self
 
     @property
     def is_steady(self) -> bool:
-        """Whether results are those of any such run, so that a cost and odds may be told from them."""
+        """Whether results do not depend on the length of the run, so that cost and odds make sense."""
         return self.word in (STABLE, BACKLOGGED)
 
     @property
     def sentence(self) -> str:
-        if (saturation := self.saturation) is not None:
-            return saturation.sentence
+        if self.saturation is not None:
+            return (
+                f"overloaded: {_three_digits(self.offered)} requests/s arrive but only about "
+                f"{_three_digits(self.capacity)} requests/s can be served, so the queue grows without end and "
+                "latencies have no steady value"
+            )
         most = "" if self.capacity is None else f"; up to about {_three_digits(self.capacity)} requests/s can be served"
         if self.word == STABLE:
             return f"stable: requests are served as fast as they come{most}"
@@ -383,8 +351,9 @@ class State(NamedTuple):
         return f"{self.word}: the queue takes {self.to_clear:,.3g} s to clear after the last request{most}"
 
 
-def _three_digits(rate: float) -> str:
+def _three_digits(rate: float | None) -> str:
     """Large rates as whole numbers: 100,000 and not 1e+05."""
+    assert rate is not None
     return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"
 
 
@@ -397,14 +366,13 @@ def find_state(
     engines: int = 1,
     capacity: Callable[[], float] | None = None,
 ) -> State:
-    """How ``engines`` equal ones cope; ``capacity`` tells what they serve together if it is not just their sum.
+    """How ``engines`` equal ones cope; ``capacity`` computes their joint capacity if it is not the sum.
 
-    A queue that grows is a sign of overload, but a short run of a healthy deployment shows it too, and an engine with
-    room for a thousand sequences takes in far too many requests before anybody waits. So a long run tells by itself. Of
-    a shorter one the rate that the deployment reaches when it is kept full decides, which is worked out unless the run
-    proves that there is room: it was steady, next to nobody waited and half of the seats were free at all times. That
-    rate may be several per cent off, and an engine may serve more with fewer requests in it; a run that decides its own
-    length goes on where it matters.
+    A growing queue is a sign of overload, but a short run of a healthy deployment shows it too, and an engine with room
+    for a thousand sequences admits far too many requests before one waits. So a long run decides by itself. For a
+    shorter one the capacity decides, which is computed unless the run proves that there is room: it was steady, hardly
+    any request waited and half of the seats were free at all times. Capacity may be several per cent off, and an engine
+    may serve more with fewer requests in it; a run that decides its own length goes on where it matters.
     """
     if workload.concurrency is not None:
         return State(STABLE)
@@ -451,7 +419,7 @@ def judged(steady: SteadyState, state: State) -> SteadyState:
         beyond = "requests come faster than they can be served"
         return steady._replace(reached=False, settled=False, num_needed=None, obstacle=beyond)
     if state.word == FILLING and steady.reached:
-        near = "requests come about as fast as they can be served, and the run is too short to tell"
+        near = "requests come about as fast as they can be served, and the run is too short to decide"
         return steady._replace(reached=False, num_needed=LONG, obstacle=near)
     return steady
 
@@ -459,18 +427,15 @@ def judged(steady: SteadyState, state: State) -> SteadyState:
 def _state_of_trace(
     replica: Replica, workload: Workload, served: Record | Served, to_clear: float, engines: int
 ) -> State:
-    """The same where requests come as they came once: what they do to an engine is known, however long they wait.
+    """The state of a trace.
 
-    A trace whose queue grows to its end, at more than can be served, is overloaded, too. With shared prefixes that is
-    not asked: what is found in the cache depends on the order, and a round would find all of the round before.
+    It is overloaded if its queue grows to its end, at more than the capacity. That is not checked with shared prefixes:
+    cache hits depend on the order, and a second round would find all of the first.
     """
     if not _has_backlog(served, to_clear):
         return State(STABLE, to_clear=to_clear)
     start, end = float(served.sent_at.min()), float(served.sent_at.max())
-    half = (start + end) / 2
-    num_late = int(np.count_nonzero(served.sent_at > half))
-    grows = served.in_system_at(end) - served.in_system_at(half) > 0.1 * num_late > 0
-    if not grows or any(request.prefix for request in workload.requests):
+    if _second_half(served)[0] <= 0.1 or any(request.prefix for request in workload.requests):
         return State(BACKLOGGED, to_clear=to_clear)
     capacity = engines * full_rate(replica, workload)
     word = OVERLOADED if served.sent_at.size / (end - start) > capacity else BACKLOGGED
@@ -478,7 +443,7 @@ def _state_of_trace(
 
 
 def _has_room(replica: Replica, workload: Workload, served: Record | Served, engines: int) -> bool:
-    """Whether half of the seats were free at all times and next to nobody had to wait."""
+    """Whether half of the seats were free at all times and hardly any request had to wait."""
     sent, started, done = served.sent_at, served.started_at, served.last_token
     most = engines * num_seats(replica, workload.requests)
     times = np.concatenate([sent, done])

@@ -1,14 +1,16 @@
-"""Sweeps along a rate, clients or a setting: the knee of the curve, and the power limit that saves most energy.
+"""Sweeps along a rate, clients or a setting: the knee of the curve, the best power limit, and break-even of drafts.
 
 Each point is what `infercast simulate` says of it. Along rates and numbers of clients the deployment and its step timer
 are made once. The *knee* is the largest load at which the median time to first token is at most twice that of a light
-load, a tenth of the saturating rate; the *promise* is kept up to the largest load at which the percentiles of the SLO
-hold; both are looked for between the two points beside them by halving. *Saturation* is the rate of a deployment that
-is kept full.
+load, a tenth of the capacity; the SLO is kept up to the largest load at which its percentiles hold; both are found
+between neighbouring points by halving.
 
-Lower limits cost less energy for each operation, as voltage falls with the clock, but kernels take longer, and what is
-drawn whatever the GPU does (static power, the server) is drawn for longer. So there is a best one; it is looked for
-among the values that are asked for and then, by halving, beside the best of them.
+Lower power limits cost less energy for each operation, as voltage falls with the clock, but static power and the
+server's power are drawn for longer. The best limit is found among the given values and then, by halving, next to the
+best of them.
+
+Verifying drafts costs next to nothing while a step waits for weights to be read. The more sequences decode together,
+the more of a step is arithmetic, which rejected drafts waste.
 """
 
 from __future__ import annotations
@@ -17,32 +19,35 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
+from itertools import pairwise
+from math import exp, log
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from infercast.engines.base import Deployment
-from infercast.engines.settings import Settings
+from infercast.engines.settings import Settings, changed
+from infercast.engines.speculation import Drafting
 from infercast.errors import DoesNotFitError, InputError
 from infercast.forecast.cost import GpuPrice, Tariff
 from infercast.forecast.deploy import (
     GpuSource,
+    LoadOptions,
     ModelSource,
+    Servable,
     deploy,
     deploy_changed,
     load_device,
     load_model,
     parse_changes,
+    resolve_workload,
 )
-from infercast.forecast.energy import Energy, Facility, Wall
-from infercast.forecast.options import Load, Servable, asked_workload
-from infercast.forecast.progress import told_stages
-from infercast.forecast.result import Forecast, per_hour_of
-from infercast.forecast.simulate import most_requests_per_second, simulate_system
+from infercast.forecast.energy import Energy, Facility, FacilityEnergy
+from infercast.forecast.progress import stage_progress
+from infercast.forecast.result import Forecast, counted, headroom, holds, judge, per_hour_of
+from infercast.forecast.simulate import most_requests_per_second, simulate, simulate_system
 from infercast.forecast.slo import Limit, Slo, attainment, parse_slo
 from infercast.forecast.system import System, system_of
-from infercast.forecast.verdict import counted, headroom, holds, judge
-from infercast.hardware import Gpu
 from infercast.hardware.gpu import MEGA
 from infercast.serve import Workload
 from infercast.serve.workload.redraw import redrawn_with, scaled
@@ -62,7 +67,7 @@ class Axis:
 
     @property
     def is_load(self) -> bool:
-        """Whether it says how much is asked of one deployment, which has a knee."""
+        """Whether it is a load of one deployment, which has a knee."""
         return self.name in (RATE, CONCURRENCY)
 
     @property
@@ -86,7 +91,7 @@ def axis_of(
     concurrencies: Iterable[int] | None = None,
     vary: tuple[str, Sequence[Any]] | None = None,
 ) -> Axis:
-    """The one axis that is asked for; rates and clients in ascending order."""
+    """The one axis that is given; rates and clients in ascending order."""
     given = [(RATE, rates), (CONCURRENCY, concurrencies), vary or ("", None)]
     asked = [(name, tuple(values)) for name, values in given if values is not None]
     if len(asked) != 1:
@@ -124,8 +129,8 @@ def parse_numbers(text: str, option: str, *, whole: bool = False) -> tuple[float
 def at_load(workload: Workload, axis: str, value: float) -> Workload:
     """The same requests at another rate, or sent by another number of clients.
 
-    Random requests are drawn as if that rate had been asked for from the start, so that each point of a sweep is what a
-    simulation of it alone says. Requests of a trace keep their order, and their gaps in proportion.
+    Random requests are drawn for that rate, so that each point of a sweep equals a simulation of it alone. Requests of
+    a trace keep their order, and their gaps in proportion.
     """
     if axis == CONCURRENCY:
         clients = round(value)
@@ -147,7 +152,7 @@ def at_load(workload: Workload, axis: str, value: float) -> Workload:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Point(Shown):
-    """What a simulation of one value says, or why there is none."""
+    """The simulation of one value, or why there is none."""
 
     label: str
     number: float | None
@@ -178,12 +183,12 @@ class Point(Shown):
 
     @property
     def is_overloaded(self) -> bool:
-        """Whether latencies tell how long the run was, and nothing else."""
+        """Whether latencies depend on the length of the run."""
         return self.forecast is not None and self.forecast.saturation is not None
 
 
 def point_of(label: str, number: float | None, forecast: Forecast, slo: Slo | None) -> Point:
-    """A simulation, with the prices and the facility that it is to be seen by, measured by what was promised."""
+    """A simulated point, measured by an SLO."""
     promised: dict[str, Any] = {}
     if slo is not None:
         share = attainment(forecast.clients, slo, counted(forecast))
@@ -238,9 +243,9 @@ class Sweep(Plotted):
 
 
 TIMES_LIGHT = 2.0
-"""The knee is where the median TTFT is so many times that of a light load."""
+"""The knee is where the median TTFT is this multiple of that of a light load."""
 LIGHT, LIGHT_REQUESTS, SEED = 0.1, 300, 5
-"""Which is such a share of the saturating rate, and how many requests tell it."""
+"""The share of the capacity that a light load has, its requests, and their seed."""
 LOADS = ("Poisson", "gamma", "constant", "closed")
 """Words that the speed of arrivals begins with in descriptions."""
 EDGE_HALVINGS = 4
@@ -248,7 +253,7 @@ EDGE_HALVINGS = 4
 
 Tell = Callable[[str], None]
 Decide = Callable[[Forecast], Forecast]
-"""A forecast as it is to be seen: by whose prices, and with what around its GPUs."""
+"""Adds prices and facility to a forecast."""
 
 
 def sweep(
@@ -269,25 +274,25 @@ def sweep(
 ) -> Sweep:
     """Simulate a workload at several rates, numbers of clients, or values of a setting.
 
-    ``vary`` names what a what-if can change, with its values: ``("max_num_seqs", [128, 1024])``. ``price`` is in
-    dollars per GPU and hour, or says whose prices to take; left out, the middle of the bundled lists. ``facility`` is
-    what stands around the GPUs. ``options`` are those of `deploy`, and of `synthetic_workload` where no workload is
-    given. ``tell`` is told of each point as it begins; True shows it.
+    ``vary`` names a what-if change, with its values: ``("max_num_seqs", [128, 1024])``. ``price`` is in dollars per GPU
+    and hour, or a `Tariff`; the default is the median of the bundled lists. ``facility`` describes servers and
+    building. ``options`` are those of `deploy`, and of `synthetic_workload` without a workload. ``tell`` is called with
+    each point as it begins; True shows it.
     """
     axis, promised = axis_of(rates, concurrencies, vary), parse_slo(slo) if isinstance(slo, str) else slo
-    load = {name: options.pop(name) for name in Load.__annotations__ if name in options}
+    load = {name: options.pop(name) for name in LoadOptions.__annotations__ if name in options}
     if axis.is_load and workload is None:
         load[axis.name] = axis.values[0]
     asked = partial(deploy, model, gpu, settings, **options)
     tariff = price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
     decide = partial(replace, tariff=tariff, facility=facility or Facility())
-    with told_stages(tell) as say:
+    with stage_progress(tell) as say:
         if axis.is_load:
             deployment = asked()
-            requests = asked_workload(workload, load, deployment.settings.max_model_len)
-            return _along_load(system_of(deployment, router), axis, requests, promised, decide, say or _silent)
-        requests = asked_workload(workload, load, load_model(model).max_positions)
-        return _along_setting(asked, axis, requests, promised, decide, router, say or _silent)
+            requests = resolve_workload(workload, load, deployment.settings.max_model_len)
+            return _along_load(system_of(deployment, router), axis, requests, promised, decide, say)
+        requests = resolve_workload(workload, load, load_model(model).max_positions)
+        return _along_setting(asked, axis, requests, promised, decide, router, say)
 
 
 def sweep_rates(
@@ -302,7 +307,7 @@ def sweep_rates(
 ) -> Sweep:
     """The same of a system that is made already, at several rates."""
     decide = partial(replace, tariff=price or Tariff(), facility=facility or Facility())
-    return _along_load(system, axis_of(rates), workload, slo, decide, tell or _silent)
+    return _along_load(system, axis_of(rates), workload, slo, decide, tell or (lambda _: None))
 
 
 def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None, decide: Decide, tell: Tell) -> Sweep:
@@ -323,11 +328,11 @@ def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None,
     most = known[0] if known else capacity()
     light, whole = _light_ttft(system, workload, most), axis.name == CONCURRENCY
     bend = Slo((Limit("ttft", 50.0, TIMES_LIGHT * light),))
-    knee = _edge(points, partial(run, only=bend), partial(_keeps, bend), whole)
-    promise = None if slo is None else _edge(points, partial(run, only=slo), partial(_keeps, slo), whole)
+    knee, promise = _edge(points, bend, run, whole), None if slo is None else _edge(points, slo, run, whole)
+    parts = workload.description.split(", ")  # the rate varies, so it is left out
     return Sweep(
         title=_title(points),
-        workload=_without_load(workload),
+        workload=", ".join(part for part in parts if workload.drawn is None or part.split(" ")[0] not in LOADS),
         axis=axis,
         points=tuple(points),
         slo=slo,
@@ -381,60 +386,38 @@ def _light_ttft(system: System, workload: Workload, capacity: float) -> float:
     return simulate_system(system, Workload(light, rate=rate)).ttft.p50
 
 
-def _keeps(slo: Slo, forecast: Forecast) -> bool:
-    return holds(forecast, slo)
-
-
-def _edge(
-    points: Sequence[Point], run: Callable[[float], Forecast], is_good: Callable[[Forecast], bool], whole: bool
-) -> Edge:
-    """The largest value up to which something holds, without a gap; between two points by halving."""
+def _edge(points: Sequence[Point], slo: Slo, run: Callable[[float, Slo], Forecast], whole: bool) -> Edge:
+    """The largest value up to which an SLO holds, without a gap; between two points by halving."""
     good: float | None = None
     for point in points:
         assert point.forecast is not None
         assert point.number is not None
-        if not is_good(point.forecast):
-            return Edge(None if good is None else _between(good, point.number, run, is_good, whole), reached=True)
-        good = point.number
+        if holds(point.forecast, slo):
+            good = point.number
+            continue
+        bad = point.number
+        for _ in range(0 if good is None else EDGE_HALVINGS):
+            assert good is not None
+            middle = round((good + bad) / 2) if whole else float(f"{(good + bad) / 2:.3g}")
+            if middle in (good, bad):
+                break
+            good, bad = (middle, bad) if holds(run(middle, slo), slo) else (good, middle)
+        return Edge(good, reached=True)
     return Edge(good, reached=False)
-
-
-def _between(
-    good: float, bad: float, run: Callable[[float], Forecast], is_good: Callable[[Forecast], bool], whole: bool
-) -> float:
-    for _ in range(EDGE_HALVINGS):
-        middle = round((good + bad) / 2) if whole else float(f"{(good + bad) / 2:.3g}")
-        if middle in (good, bad):
-            break
-        if is_good(run(middle)):
-            good = middle
-        else:
-            bad = middle
-    return good
 
 
 def _title(points: Sequence[Point]) -> str:
     return next((point.forecast.title for point in points if point.forecast is not None), "nothing fits")
 
 
-def _without_load(workload: Workload) -> str:
-    """What is sent, less how fast: that is what changes."""
-    parts = workload.description.split(", ")
-    return ", ".join(part for part in parts if workload.drawn is None or part.split(" ")[0] not in LOADS)
-
-
-def _silent(_: str) -> None:
-    """Nobody listens."""
-
-
 POWER, CLOCK = "power_limit_w", "gpu_clock_mhz"
 """What can be set, by the names of `deploy`."""
 LEAST, VALUES = 0.4, 7
-"""The usual values: so many, from such a share of the GPU's own limit."""
+"""The default values: the least share of the GPU's own limit, and their number."""
 HALVINGS = 2
-"""How often the gaps beside the best value are halved."""
+"""How often the gaps next to the best value are halved."""
 LEAST_ODDS = 0.8
-"""How sure an SLO must be to hold, where nobody says."""
+"""Default odds that an SLO holds."""
 STEP = 5.0
 """Watts or MHz: finer differences than this are not looked at."""
 
@@ -449,14 +432,14 @@ class Savings(Answer):
     """`POWER` or `CLOCK`."""
     points: tuple[Point, ...]
     free: Point
-    """The GPU as it is, without a limit of its own."""
+    """The GPU without a limit."""
     best: Point | None
     """The least energy at the wall of those that keep the SLO; None where none does."""
     slo: Slo | None = None
     odds: float | None = None
     """The probability that the best value keeps the SLO; None without one ..."""
     least_odds: float = 0.0
-    """The least probability that was asked for, from 0 to 1."""
+    """The required probability, from 0 to 1."""
 
     def _words(self) -> str:
         best = "none" if self.best is None else self.best.label
@@ -500,9 +483,11 @@ def save_energy(
         raise InputError("power limits or clocks are varied, not both; give one of them")
     promise = parse_slo(slo) if isinstance(slo, str) else slo
     name = POWER if clocks is None else CLOCK
-    own = _own(load_device(gpu, None), name)
+    device = load_device(gpu, None)
+    own = device.tdp if name == POWER else device.top_clock / MEGA
     asked = power_limits if clocks is None else clocks
-    values = sorted({own, *(_usual(own) if asked is None else map(float, asked))})
+    usual = [STEP * round(value / STEP) for value in np.linspace(LEAST * own, own, VALUES).tolist()[:-1]]
+    values = sorted({own, *(usual if asked is None else map(float, asked))})
     seen = partial(sweep, slo=promise, price=price, facility=facility, tell=tell)
     run = partial(seen, model, gpu, workload, settings=settings, router=router, **options)
     points: dict[float, Point] = {}
@@ -539,7 +524,7 @@ def joules_of(point: Point) -> float:
     return drawn(point)[1].joules_per_output_token
 
 
-def drawn(point: Point) -> tuple[Energy, Wall]:
+def drawn(point: Point) -> tuple[Energy, FacilityEnergy]:
     assert point.forecast is not None
     energy, wall = point.forecast.energy, point.forecast.wall
     if energy is None or wall is None:
@@ -547,16 +532,8 @@ def drawn(point: Point) -> tuple[Energy, Wall]:
     return energy, wall
 
 
-def _own(gpu: Gpu, name: str) -> float:
-    return gpu.tdp if name == POWER else gpu.top_clock / MEGA
-
-
-def _usual(own: float) -> list[float]:
-    return [STEP * round(value / STEP) for value in np.linspace(LEAST * own, own, VALUES).tolist()[:-1]]
-
-
 class _Judged:
-    """Which point is best by an SLO, whose odds take a few short simulations for each point that is asked for."""
+    """The best point by an SLO; odds take a few short simulations and are kept."""
 
     def __init__(self, slo: Slo | None, least_odds: float) -> None:
         self._slo, self._least, self._known = slo, least_odds, dict[float | None, float | None]()
@@ -578,7 +555,7 @@ class _Judged:
 
 
 def _beside(points: dict[float, Point], best: Point | None) -> list[float]:
-    """Values in the middle between the best and those beside it, as far as they are not tried yet."""
+    """Untried values halfway between the best and its neighbours."""
     if best is None or best.number is None:
         return []
     values = sorted(points)
@@ -586,3 +563,108 @@ def _beside(points: dict[float, Point], best: Point | None) -> list[float]:
     near = values[max(0, place - 1) : place] + values[place + 1 : place + 2]
     found = [STEP * round((best.number + other) / 2 / STEP) for other in near]
     return [value for value in dict.fromkeys(found) if value not in points]
+
+
+OFF = {"speculative_config": None, "acceptance": None}
+"""Settings of an engine that does not draft."""
+USUAL_CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+class LoadPoint(NamedTuple):
+    """One number of clients, each of which sends its next request when it has its answer."""
+
+    clients: int
+    plain: Forecast
+    drafted: Forecast
+
+    @property
+    def speed_up(self) -> float:
+        """How many times as many tokens a second there are with drafts."""
+        return self.drafted.output_tokens_per_second / self.plain.output_tokens_per_second
+
+    @property
+    def tpot_ratio(self) -> float | None:
+        """How many times as long a token takes without drafts."""
+        if self.plain.tpot is None or self.drafted.tpot is None:
+            return None
+        return self.plain.tpot.p50 / self.drafted.tpot.p50
+
+
+class BreakEven(NamedTuple):
+    """Loads with and without speculative decoding, and where it stops paying."""
+
+    drafting: Drafting
+    title: str
+    workload: str
+    points: tuple[LoadPoint, ...]
+
+    @property
+    def clients(self) -> float | None:
+        """Where both serve as much; None where one of the two is better at every load that was tried."""
+        for before, after in reversed([*pairwise(self.points)]):
+            if before.speed_up > 1.0 >= after.speed_up:
+                share = log(before.speed_up) / (log(before.speed_up) - log(after.speed_up))
+                return exp(log(before.clients) + share * (log(after.clients) - log(before.clients)))
+        return None
+
+    @property
+    def sentence(self) -> str:
+        drafting, first, last = self.drafting, self.points[0], self.points[-1]
+        what = (
+            f"{drafting.title[:1].upper()}{drafting.title[1:]} with {drafting.num_drafts} "
+            f"draft{'s' if drafting.num_drafts > 1 else ''} a step and {drafting.acceptance.length:.2f} tokens accepted"
+        )
+        best = max(self.points, key=lambda point: point.speed_up)
+        most = f"at most {best.speed_up:.2f} times as many tokens/s, with {_clients(best.clients)}"
+        if self.clients is not None:
+            rates = [point.plain.output_tokens_per_second for point in self.points]
+            rate = np.interp(log(self.clients), [log(point.clients) for point in self.points], rates)
+            return (
+                f"{what} pays up to about {self.clients:,.0f} clients at the same time, near {rate:,.0f} output "
+                f"tokens/s: {most}, and {last.speed_up:.2f} times with {last.clients:,}."
+            )
+        if last.speed_up > 1.0:
+            return f"{what} pays at every load up to {_clients(last.clients)}: {most}, {last.speed_up:.2f} times there."
+        if first.speed_up <= 1.0 and best.speed_up <= 1.0:
+            return f"{what} does not pay at any load: {most}."
+        return f"{what} pays at some loads only: {most}, and {last.speed_up:.2f} times with {last.clients:,} clients."
+
+
+def break_even(
+    asked: partial[Deployment],
+    workload: Callable[[int], Workload],
+    clients: Sequence[int] | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> BreakEven:
+    """Simulate loads on a deployment that drafts and on the same one that does not.
+
+    ``asked`` is a call of `deploy` with settings as its third argument, ``workload`` makes that of a number of clients.
+    """
+    drafted = asked()
+    if drafted.drafting is None:
+        raise InputError("nothing drafts here; say how with --speculative-config")
+    model, gpu, settings = asked.args
+    plain = partial(asked.func, model, gpu, changed(settings, **OFF), **asked.keywords)()
+    if clients is None:
+        clients = [each for each in USUAL_CLIENTS if each <= drafted.settings.max_num_seqs]
+    points = []
+    for number in clients:
+        if tell is not None:
+            tell(f"{number:,} clients")
+        points.append(_point(number, plain, drafted, workload(number)))
+    first = points[0].drafted
+    words = first.workload.description
+    return BreakEven(drafted.drafting, first.title, words.partition(" clients, ")[2] or words, tuple(points))
+
+
+def _point(clients: int, plain: Deployment, drafted: Deployment, load: Workload) -> LoadPoint:
+    """Both with the same requests, as many as the longer of the two runs takes."""
+    without = simulate(plain, load)
+    drafting = simulate(drafted, without.workload)
+    if len(drafting.workload.requests) > len(without.workload.requests):
+        without = simulate(plain, replace(drafting.workload, open_ended=False), steady=drafting.steady_only)
+    return LoadPoint(clients, without, drafting)
+
+
+def _clients(count: int) -> str:
+    return "one client" if count == 1 else f"{count:,} clients"

@@ -21,7 +21,6 @@ from infercast.serve.record import Served
 from infercast.serve.step import StepTimer
 
 BOTH, PREFILL, DECODE = "both", "prefill", "decode"
-"""What a pool of replicas does."""
 PROXY_ROUTER = "least_loaded"
 """How a proxy before two pools chooses replicas, if nothing else is said."""
 DEFAULT_LINK, NVLINK = "infiniband-ndr", "nvlink"
@@ -36,7 +35,7 @@ class ServingPool(NamedTuple):
     """The replicas as the simulation sees them; all of them share one step timer."""
     role: str = BOTH
     instances: int = 1
-    """So many of the deployment, each for itself."""
+    """Independent copies of the deployment."""
 
     @property
     def gpus(self) -> int:
@@ -59,12 +58,9 @@ class ServingPool(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a system did with a workload."""
-
     records: tuple[tuple[Record, ...], ...]
     """Of each replica of each pool."""
     clients: Served
-    """What clients saw."""
     handover: Handover | None = None
     """When requests went from the prefill pool to the decode pool, if there are two."""
 
@@ -89,9 +85,9 @@ class System(NamedTuple):
     def serve(
         self, workload: Workload, watch: Sequence[Sequence[Watcher]] = (), progress: Progress | None = None
     ) -> Run:
-        """Serve a workload; ``watch``: for each pool one watcher a replica, told of its steps.
+        """Serve a workload; ``watch``: for each pool one step observer a replica.
 
-        ``progress`` is told now and then how many requests were served, and when.
+        ``progress`` is called with the number of requests served, and the clock.
         """
         first = self.pools[0].engines
         if self.wire is None:
@@ -111,9 +107,9 @@ class System(NamedTuple):
 def system_of(
     deployment: Deployment, router: str | None = None, *, instances: int = 1, timer: StepTimer | None = None
 ) -> System:
-    """All replicas of a deployment; ``router`` names the load balancer before several, that of the engine if not.
+    """All replicas of ``instances`` independent copies of a deployment.
 
-    There are ``instances`` of the deployment, each for itself. ``timer`` is one that was made for it before.
+    ``router`` names the load balancer of several, that of the engine by default. ``timer`` is one that was made before.
     """
     if router is not None and instances * deployment.layout.data == 1:
         raise InputError(f"router {router!r} has no meaning for one replica; deploy with data_parallel_size=N")
@@ -122,7 +118,7 @@ def system_of(
 
 
 def replicas_of(deployment: Deployment, count: int) -> System:
-    """So many of one deployment, each for itself, behind a load balancer that looks at how many requests each has."""
+    """Independent copies of one deployment behind a load balancer that counts the requests of each."""
     return System((_pool(deployment, PROXY_ROUTER, instances=count),))
 
 

@@ -29,13 +29,11 @@ not fitted on were off by less than this, so smaller ones mean nothing. Chosen o
 PROVED_ON = "hopper"
 """The architecture that the constants were fitted and the ranking was tried on."""
 MOST_OF_A_TILE = 2
-"""Configurations with the same rows and columns among the best: others tell more when tried."""
+"""Configurations with the same rows and columns among the best: others are more informative."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A configuration and what it should take."""
-
     configuration: Configuration
     seconds: float
     """All kernels of the layer."""
@@ -61,8 +59,6 @@ class TunedShape:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Advice for one model on one GPU."""
-
     model: ModelConfig
     gpu: Gpu
     layout: ParallelLayout
@@ -241,8 +237,6 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One configuration of one shape."""
-
     configuration: Configuration
     rank: int | None
     """Its place in the ranking, from 1; 0 is the engine's own choice, None one that was drawn by lot."""
@@ -316,7 +310,7 @@ def layer_of(shape: TunedShape) -> dict[str, Any]:
 
 
 def judge(shape: TunedShape, gpu: Gpu, rows: Iterable[Row], others: Sequence[Configuration] = ()) -> Trial | None:
-    """Put a shape's measured rows beside what was predicted; None if the default did not run."""
+    """Compare a shape's measured rows with the prediction; None if the default did not run."""
     layer = layer_of(shape)
     own = [row for row in rows if all(row[name] == value for name, value in layer.items())]
     usual = [row for row in own if row["configuration"] is None]
@@ -347,9 +341,9 @@ TunedFile = dict[str, dict[str, int]]
 
 
 def untried_file(tuning: Tuning) -> TunedFile:
-    """What is recommended by forecast alone.
+    """The recommendation by forecast alone.
 
-    An engine takes the nearest number of tokens it finds, so numbers nobody asked for are ranked as well.
+    An engine takes the nearest number of tokens in the file, so all of its numbers are ranked.
     """
     if tuning.needs_trial:
         raise InputError(f"--out needs --try here: {tuning.needs_trial}")

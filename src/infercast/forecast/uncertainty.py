@@ -1,40 +1,27 @@
 """How far forecasts may be off: error of kernels, host and release, and sampling error of arrivals and lengths.
 
-Four things are taken to be uncertain, and independent of each other:
+Four independent sources of error are counted:
 
-- *Kernels.* Every estimate has an 80 % interval of its own. Part of the error is common to the kernels of a step (a
-  clock, a memory that is slower than thought), the rest is each kernel's own and cancels: ``COMMON`` says how much of
-  each variance is taken to be common. Whole steps are known better than their kernels say (``STEP_MOST``): measured
-  engines show it. Engines on several GPUs or behind a server have what none of these engines has (``ELSEWHERE``).
-- *The host.* Everything that its thread does is off by one factor.
-- *The release.* One whose costs were not measured has those of another. Published runs of releases close to the
-  measured one show how little that is (``CLOSE_RELEASE``), those of older ones how much (``OLDER_RELEASE``).
-- *Chance.* Another draw of arrivals and lengths gives other latencies (`forecast.luck`). Of requests that are given,
-  which of them meet in a step is luck, and a percentile hangs on a few of them: it may as well have been one a few
-  ranks up or down, as many as a sample of so many requests leaves open (`forecast.results`).
+- *Kernels.* Every estimate has an 80 % interval of its own. Part of the error is common to the kernels of a step, the
+  rest cancels (``COMMON``). Whole steps are known better than their kernels say, as measured engines show
+  (``STEP_MOST``); engines on several GPUs or behind a server were not among those (``ELSEWHERE``).
+- *The host.* One factor on all times of its thread.
+- *The release.* One with costs that were not measured has those of another (``CLOSE_RELEASE``, ``OLDER_RELEASE``).
+- *Chance.* Another draw of arrivals and lengths gives other latencies. The steady part of a run is split into twenty
+  batches: the spread of their means says how well the mean of an endless run is known (`steady_luck`). For a run with
+  ramp-up and drain a few further, mostly shorter workloads are served: by how much results spread beyond independent
+  requests is read off them and applied to a run of full length (`luck_of`). Of given requests only ranks are left to
+  chance: a percentile may as well have been one a few ranks up or down.
 
 ``HOST_SPREAD`` and ``OLDER_RELEASE`` were chosen with engines and sources left out in turn
 (benchmarks/accuracy/fit_intervals.py, fit_published_intervals.py). ``CLOSE_RELEASE`` and ``ELSEWHERE`` rest on 16
-published runs of one model and one source, with these in sight; docs/validation.md tells how often values lie inside,
-and how wide intervals are.
+published runs of one model and one source, with these in sight; docs/validation.md has coverage and widths.
 
-An interval says where four results out of five lie; a promise also asks about the rest. Logarithms of measured results
-over forecasts lie closer together than a normal distribution with that interval, and a few lie much further out: as
-Student's t with two degrees of freedom, whose distribution function needs no tables. Under load the middle is
-not the forecast but a little slower: whatever varies adds time, since a step waits for the slower of GPU and host.
-
-Both were chosen on measured runs with every engine left out in turn (docs/odds.md, benchmarks/accuracy/fit_odds.py),
-and `infercast validate` counts how often promises hold.
-
-Of the steady part of a run its own batches tell (`steady_luck`): requests that follow each other are put into twenty
-batches, and what their means differ by says how well the mean of all is known, or the share below a percentile.
-Batches that are alike to their neighbours count for less. The interval is that of an endless run.
-
-Of a run of so many requests, ramp-up and drain included, the interval is that of another such run (`luck_of`). A few
-further workloads are drawn and served, mostly shorter than the run itself. If requests had nothing to do with each
-other, the spread of a mean or a percentile over such draws would follow from the distribution of the latency alone. A
-queue makes them alike, so the spread is larger: by which factor is read off the draws, and the same factor is applied
-to a run of full length. docs/validation.md says how often the result of another seed lies within.
+Odds need the tails, too. Logarithms of measured results over forecasts follow Student's t with two degrees of freedom:
+closer together than a normal distribution with that interval, with a few far out. Under load the middle is a little
+slower than the forecast, since a step waits for the slower of GPU and host. Both were chosen on measured runs with
+every engine left out in turn (docs/odds.md, benchmarks/accuracy/fit_odds.py); `infercast validate` counts how often
+SLOs hold.
 """
 
 from __future__ import annotations
@@ -43,15 +30,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import hypot, inf, log, sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.engines.base import AnyEngine, Deployment, Version
 from infercast.engines.corrections import Corrections, Factor
-from infercast.forecast.explain.kernels import StepCost, average_shape, estimate_shape
-from infercast.forecast.slo import FRACTIONS, NAMES, percentiles
+from infercast.forecast.kernels import StepCost, average_shape, estimate_shape
+from infercast.forecast.slo import FRACTIONS, NAMES, Array, percentiles
 from infercast.hardware.load import is_modelled
 from infercast.serve import Record, Replica, Workload
 from infercast.serve.record import PhaseTotals, Served
@@ -63,8 +49,8 @@ COMMON = {
     "measured": 0.1, "few-shot": 0.1, "physics": 0.1, "sibling": 0.3, "unseen": 0.6, "published": 0.4,
     "typical": 1.0, "roofline": 1.0,
 }  # fmt: skip
-"""The share of the variance of a kernel's estimate that all kernels of a step have in common, by what it rests on. On a
-GPU that was measured kernels err each for itself; on one that was not, its own way of being different is in all."""
+"""The share of the variance of a kernel's estimate that all kernels of a step have in common, by source. On a measured
+GPU kernels err independently; on another one its own character is in all of them."""
 STEP_MOST, SIBLING_MOST = 0.05, 0.07
 """Logarithm of the upper end of a step's interval, at most, where kernels like its own were measured on the GPU: steps
 of 27 measured engines are known that well, experts included (86 % inside; with each left out the others choose 3 to
@@ -74,8 +60,8 @@ KNOWN_SHARE = 0.8
 HOST_SPREAD = 0.16
 """Standard deviation of the logarithm of host times of machines of one kind ..."""
 PROBED_HOST = 0.13
-"""... and of one whose speed was measured. One engine on three machines, whose times differ by 15 (a decode step) and
-22 % (a lone prompt): divided by what one launch takes there, by 12 and 15 %. A loop in Python tells nothing."""
+"""... and of one with measured speed. One engine on three machines, with times that differ by 15 (a decode step) and 22
+% (a lone prompt): divided by the time of one launch there, by 12 and 15 %. A loop in Python shows nothing."""
 
 
 class Spread(NamedTuple):
@@ -98,25 +84,24 @@ CLOSE_RELEASE = Spread(prompts=0.04, decodes=0.03, host=0.03)
 """What is added in squares for a release that was not measured and is close to one that was. Published runs of vLLM
 0.22 with the costs of 0.25: 4 % off in TTFT and 2 % in TPOT (median), four of five within 10 and 5 %."""
 OLDER_RELEASE = Spread(prompts=0.6, decodes=0.15, host=0.47)
-"""The same for one of long before: vLLM 0.10 to 0.19 and SGLang up to 0.5.15, in published runs of five sources. All
-of prompts changed since (graphs, fused kernels, the API server), and those runs are slower, not faster."""
+"""The same for an old release: vLLM 0.10 to 0.19 and SGLang up to 0.5.15, in published runs of five sources. All of
+prompts changed since (graphs, fused kernels, the API server), and those runs are slower, not faster."""
 OTHER_VENDOR = Spread(prompts=0.2, decodes=0.0, host=0.3)
 """The same for GPUs that run other programs than CUDA's: what launching costs a host there was not measured. Published
 TTFT under SGLang on AMD's GPUs are off by 13 % from one publisher and 30 % from another in the median, TPOT by 9 and
 18 %."""
 RUN_TO_RUN = Spread(prompts=0.03, decodes=0.02, host=0.08)
 RUN_TO_RUN_PATH = 0.0005
-"""How far two runs of one deployment are apart beside their loads: standard deviations of logarithms, and of seconds.
+"""Differences between two runs of one deployment with equal loads: standard deviations of logarithms, and of seconds.
 Chosen on measured runs (benchmarks/accuracy/calibrate.py)."""
 ANNOUNCED = Spread(prompts=0.3, decodes=0.3, host=0.0)
-"""The same for a GPU that was announced and that nobody could measure: a guess."""
+"""The same for a GPU that was announced and could not be measured: a guess."""
 DRAFTING = Spread(prompts=0.05, decodes=0.07, host=0.15)
-"""The same where tokens are drafted, whose host times are known from one engine of each model runner; a single request
-has 5 to 10 % more or less of its drafts accepted than all of them on average (measured engines, docs/speculation.md).
-"""
+"""The same with speculative decoding: host times are known from one engine of each model runner, and a single request
+has 5 to 10 % more or less of its drafts accepted than the mean (measured engines, docs/speculation.md)."""
 NEW_KERNEL_SPREAD = 0.25
-"""Of a kernel that another one stands in for. Two engines' kernels for the same experts on Hopper, shape by shape: 19 %
-apart in the median in bf16, 23 and 2 % in fp8, 11 % in int4."""
+"""Of a kernel that is estimated as another one. Two engines' kernels for the same experts on Hopper, shape by shape: 19
+% apart in the median in bf16, 23 and 2 % in fp8, 11 % in int4."""
 NETWORK_SPREAD = 0.3
 """The same of collectives between nodes, of which none was measured: an assumption ..."""
 LINK_SPREAD = 0.2
@@ -138,7 +123,7 @@ class Uncertainty(NamedTuple):
 
 
 def release_spread(engine: AnyEngine, version: Version = ()) -> Spread:
-    """How far a release may be from the one whose costs stand in for it; ``version``: another one than the engine's."""
+    """How far a release may be from the measured one; ``version``: another one than the engine's."""
     if (version or engine.version) < engine.close_since:
         return OLDER_RELEASE
     is_another = bool(version) and version[: len(engine.version)] != engine.version
@@ -148,11 +133,6 @@ def release_spread(engine: AnyEngine, version: Version = ()) -> Spread:
 def is_older(engine: AnyEngine, version: Version = ()) -> bool:
     """Whether it is long before the one that was measured."""
     return release_spread(engine, version) is OLDER_RELEASE
-
-
-def is_like_measured(deployment: Deployment) -> bool:
-    """Whether engines like this were measured: a release of them, one GPU, no server, nothing drafted."""
-    return spread_of(deployment) == Spread(host=HOST_SPREAD) and deployment.engine.is_measured
 
 
 def spread_of(deployment: Deployment) -> Spread:
@@ -169,16 +149,6 @@ def spread_of(deployment: Deployment) -> Spread:
     # Both are about what its layers cost to launch.
     new_runner = NEW_RUNNER_SPREAD if deployment.engine.has_new_runner(deployment.model) else 0.0
     spreads.append(Spread(host=max(new_runner, SEEN_IN_ONE_SPREAD * borrowed_share(deployment))))
-    return _together(*spreads)
-
-
-def probed_host(host: float) -> float:
-    """The upper end of a host's interval (a logarithm), had the speed of an unknown machine been measured."""
-    known = host**2 - EIGHTY**2 * (HOST_SPREAD**2 - PROBED_HOST**2)
-    return float(np.sqrt(known)) if host >= EIGHTY * HOST_SPREAD else host
-
-
-def _together(*spreads: Spread) -> Spread:
     return Spread(*(hypot(*parts) for parts in zip(*spreads, strict=True)))
 
 
@@ -187,10 +157,14 @@ def borrowed_share(deployment: Deployment) -> float:
     return deployment.host_model.borrowed_share(deployment.model.name)
 
 
+def probed_host(host: float) -> float:
+    """The upper end of a host's interval (a logarithm), had the speed of an unknown machine been measured."""
+    known = host**2 - EIGHTY**2 * (HOST_SPREAD**2 - PROBED_HOST**2)
+    return float(np.sqrt(known)) if host >= EIGHTY * HOST_SPREAD else host
+
+
 def uncertainty_of(deployment: Deployment, record: Record, version: Version = ()) -> Uncertainty:
-    """How far the steps of a run may be off, told by average ones; ``version``: of a release that the engine's stands
-    in for.
-    """
+    """How far the steps of a run may be off; ``version``: the release that the engine stands for."""
     release = release_spread(deployment.engine, version)
     about = widened(*kernel_widths(deployment, record), spread_of(deployment), release)
     return about if deployment.corrections is None else _corrected(about, deployment.corrections)
@@ -202,7 +176,7 @@ def kernel_widths(deployment: Deployment, record: Record) -> tuple[float, float]
 
 
 def _corrected(about: Uncertainty, known: Corrections) -> Uncertainty:
-    """The same where measured results told some of it; one run differs from another all the same."""
+    """The same after a calibration; one run differs from another all the same."""
 
     def left(factor: Factor | None, before: float, run: float) -> float:
         return before if factor is None else min(before, EIGHTY * hypot(factor.spread, run))
@@ -269,9 +243,7 @@ def _gain(deployment: Deployment, totals: PhaseTotals) -> float:
 
 
 def step_uncertainty(step: StepCost, *, across_nodes: bool = False, most: float = inf) -> float:
-    """Logarithm of the upper end of the 80 % interval of a step's GPU time; what is known of its kernels says no more
-    than ``most``.
-    """
+    """Logarithm of the upper end of the 80 % interval of a step's GPU time; known kernels add at most ``most``."""
     seconds = np.array([kernel.seconds for kernel in step.kernels])
     ends = np.array([(float(kernel.estimate.low), float(kernel.estimate.high)) for kernel in step.kernels])
     weighted = seconds / seconds.sum() * np.log(ends[:, 1] / ends[:, 0]) / 2
@@ -309,19 +281,17 @@ def _shortened(workload: Workload, longest: int) -> Workload:
     return replace(workload, requests=requests)
 
 
-Array = npt.NDArray[Any]
-
 NINETY = 0.8 / sqrt(2 * 0.9 * 0.1)
 """Where Student's t with two degrees of freedom has nine tenths of its values below: the upper end of 80 %."""
 AT_ONCE = 0.05
-"""Requests sent within so many seconds form a static batch."""
+"""Requests sent within this many seconds form a static batch."""
 SLOWER_UNDER_LOAD = 0.3
 """How much slower than its forecast the middle of a result under load is, in standard deviations of a normal
 distribution with its interval: of an engine like those that were measured ..."""
 SLOWER_ELSEWHERE = 0.15
 """... of any other, under load or not; its intervals are wider ..."""
 SLOWER_BEFORE = 0.64
-"""... and of a release of long before: three of four published runs of these are slower than forecast."""
+"""... and of an old release: three of four published runs of these are slower than forecast."""
 
 
 def odds_within(room: Array | float, half_width: float, slower: float = 0.0) -> Array:
@@ -341,44 +311,41 @@ def slower_by(deployments: Sequence[Deployment], workload: Workload, version: Ve
     """How much slower than the forecast the middle of a result of these requests is, for `odds_within`."""
     if is_older(deployments[0].engine, version):
         return SLOWER_BEFORE
-    if len(deployments) > 1 or not is_like_measured(deployments[0]):
+    first = deployments[0]
+    is_like_measured = spread_of(first) == Spread(host=HOST_SPREAD) and first.engine.is_measured
+    if len(deployments) > 1 or not is_like_measured:
         return SLOWER_ELSEWHERE
     return 0.0 if is_at_once(workload) else SLOWER_UNDER_LOAD
 
 
 def is_at_once(workload: Workload) -> bool:
-    """Whether all requests are sent together, so that nobody waits for anybody else's arrival."""
+    """Whether all requests are sent together."""
     first, last = workload.requests[0], workload.requests[-1]
     return workload.concurrency is None and last.arrival - first.arrival <= AT_ONCE
 
 
+Summary = Callable[[Array, Array | None], Sequence[float]]
 AROUND = 0.5
 """How far around a percentile others are looked at, as a share of what is left on its shorter side."""
 
 
-def results_of(served: Record | Served) -> Array:
+def results_of(served: Record | Served, summary: Summary | None = None) -> Array:
     """TTFT, TPOT, time between tokens, end to end and tokens a second; not a number where there is none."""
     gaps, counts = served.gaps
-    summaries = [
-        percentiles(values, weights).values if values.size else (np.nan,) * len(NAMES)
+    summed_up = summary or (lambda values, weights: percentiles(values, weights).values)
+    rows = [
+        summed_up(values, weights) if values.size else (np.nan,) * len(NAMES)
         for values, weights in ((served.ttft, None), (served.tpot, None), (gaps, counts), (served.end_to_end, None))
     ]
-    duration = float(served.last_token.max() - served.sent_at.min())
-    return np.array([*np.ravel(summaries), served.num_output.sum() / duration])
+    return np.array([*np.ravel(rows), _rate(served, served.num_output.size)])
 
 
 def smoothed_of(served: Record | Served) -> Array:
-    """The same with percentiles as means over ranks around each: how they move hangs on fewer accidents."""
-    gaps, counts = served.gaps
-    rows = [
-        _smoothed(values, weights) if values.size else np.full(len(NAMES), np.nan)
-        for values, weights in ((served.ttft, None), (served.tpot, None), (gaps, counts), (served.end_to_end, None))
-    ]
-    duration = float(served.last_token.max() - served.sent_at.min())
-    return np.array([*np.ravel(rows), served.num_output.sum() / duration])
+    """The same with percentiles as means over ranks around each, which depend on fewer single requests."""
+    return results_of(served, _smoothed)
 
 
-def _smoothed(values: Array, counts: Array | None) -> Array:
+def _smoothed(values: Array, counts: Array | None) -> Sequence[float]:
     """The mean, and geometric means of quantiles around each percentile."""
     order = np.argsort(values)
     ranked, weights = values[order], np.ones(values.size) if counts is None else counts[order]
@@ -388,7 +355,7 @@ def _smoothed(values: Array, counts: Array | None) -> Array:
         around = fraction + AROUND * min(fraction, 1 - fraction) * np.linspace(-1, 1, 15)
         places = np.minimum(np.searchsorted(reached, around), ranked.size - 1)
         found.append(float(np.exp(np.log(np.maximum(ranked[places], 1e-12)).mean())))
-    return np.array(found)
+    return found
 
 
 def chance_in(served: Record | Served) -> Array:
@@ -403,29 +370,26 @@ def chance_in(served: Record | Served) -> Array:
 
 def chance_of(values: Array, fraction: float, count: int | None = None) -> float:
     """Half the width of the 80 % interval of a percentile of ``count`` such values, as a logarithm."""
-    ranked = np.sort(values)
-    off = EIGHTY * np.sqrt(fraction * (1 - fraction) / (count or ranked.size))
-    low, high = (np.clip(ranked.size * level, 0, ranked.size - 1) for level in (fraction - off, fraction + off))
-    return float(np.log(ranked[int(high)] / ranked[int(low)]) / 2)
+    return _around(np.sort(values), fraction, EIGHTY * sqrt(fraction * (1 - fraction) / (count or values.size)))
 
 
 DRAWS = 4
 STUDENT = 1.533
 """Standard deviations on either side that hold 80 %, where the standard deviation is known from five draws."""
 APART = 1_000_003
-"""Between the seeds of two draws, so that nobody who counts seeds up meets one."""
+"""Between the seeds of two draws, far from consecutive seeds."""
 RESIDENCES, MEMORIES = 8, 10
-"""A draw must be long enough to forget its start: so many times as many requests as are in the system at one time, and
-as are alike."""
+"""A draw must be long enough to forget its start: multiples of the requests in the system at one time, and of those
+that are correlated."""
 LENGTHS = 128, 1024
-"""A draw has so many requests at least, if the run has, and so many at most ..."""
+"""The least requests of a draw, if the run has as many, and the most ..."""
 LENGTHS_STEP_BY_STEP = 48, 128
 """... and where no stretch of steps can be jumped over, which takes ten times as long."""
 BATCHES, STUDENT_OF_BATCHES = 20, 1.328
-"""Of a steady part, and the standard errors on either side that hold 80 % where so many tell the error."""
+"""Of a steady part, and the standard errors of 80 % with this many batches."""
 STRATA, LEAST_KEPT = 50, 2 * BATCHES
 LEAST = 1e-8
-"""A variance (of logarithms) that nobody cares about."""
+"""A variance (of logarithms) that does not matter."""
 
 
 class Batches:
@@ -463,7 +427,7 @@ class Batches:
     def _controls(self) -> Array:
         """What is known of the sum over all batches: their prompts, answers and, at a rate, seconds; off their means.
 
-        The seconds of the batch before count, too: whoever came then is still there.
+        The seconds of the batch before count, too: requests that came then are still there.
         """
         outputs = self._served.num_output[self.inside].astype(float)
         known = [np.bincount(self._places, each, BATCHES) for each in (self._inputs, outputs)]
@@ -546,7 +510,7 @@ def steady_luck(served: Record | Served, workload: Workload, begin: float, end: 
 
 
 def _gaps_error(gaps: Array, counts: Array, places: Array, fraction: float | None) -> float:
-    """The same of times between tokens, each of which occurred so often in one of the batches."""
+    """The same of times between tokens, with a count and a batch each."""
     totals = np.bincount(places, counts, BATCHES)
     if not gaps.size or not totals.all():
         return 0.0
@@ -587,9 +551,11 @@ def luck_of(
         _of_latency([getattr(run, name) for run in (served, *others)], length, count)
         for name in ("ttft", "tpot", "end_to_end")
     ]
-    gaps = np.var(np.log([_of_tokens(run) for run in others]), axis=0, ddof=1)
+    of_tokens = [percentiles(*run.gaps).values if run.gaps[0].size else (1.0,) * len(NAMES) for run in others]
+    gaps = np.var(np.log(of_tokens), axis=0, ddof=1)
     rates = float(np.var(np.log([_rate(run, length) for run in (served, *others)]), ddof=1))
-    parts = [*latencies[:2], STUDENT * np.sqrt(gaps * scale), latencies[2], [_of_rate(workload, served, rates * scale)]]
+    of_rate = np.array([_of_rate(workload, served, rates * scale)])
+    parts = [*latencies[:2], STUDENT * np.sqrt(gaps * scale), latencies[2], of_rate]
     return both * np.concatenate(parts)
 
 
@@ -608,8 +574,9 @@ def _memory(served: Record | Served) -> int:
     return int(min(1e9, max(RESIDENCES * in_system, MEMORIES * alike)))
 
 
-def _num_alike(values: Array, batches: int = 10) -> float:
+def _num_alike(values: Array) -> float:
     """By which factor the variance of a mean is larger than of independent values, from the means of ten batches."""
+    batches = 10
     size = values.size // batches
     if size < 2 or not values.any():
         return 1.0
@@ -629,24 +596,19 @@ def _of_latency(values: list[Array], length: int, count: int) -> Array:
     return np.asarray(np.maximum(EIGHTY, STUDENT * np.sqrt(factors)) * whole)
 
 
-def _of_tokens(served: Record | Served) -> tuple[float, ...]:
-    gaps, counts = served.gaps
-    return percentiles(gaps, counts).values if gaps.size else (1.0,) * len(NAMES)
-
-
 def _rate(served: Record | Served, length: int) -> float:
     duration = float(served.last_token[:length].max() - served.sent_at.min())
     return float(served.num_output[:length].sum()) / duration
 
 
 def _if_independent(values: Array, count: int) -> Array:
-    """Standard deviations (of logarithms) of mean and percentiles of so many independent ones of these values."""
+    """Standard deviations (of logarithms) of mean and percentiles of ``count`` independent values."""
     mean = float(values.std() / values.mean()) / sqrt(count)
     return np.array([mean, *(chance_of(values, fraction, count) / EIGHTY for fraction in FRACTIONS)])
 
 
 def _of_rate(workload: Workload, served: Record | Served, variance: float) -> float:
-    """Tokens a second are what was sent a second, where requests come at a rate: gaps and lengths tell the rest."""
+    """Tokens per second are what was sent per second, where requests come at a rate."""
     if workload.rate is None:
         return STUDENT * sqrt(variance)
     gaps = np.diff(np.sort(served.sent_at), prepend=0.0)

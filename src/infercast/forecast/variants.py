@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.engines.base import engine_named
 from infercast.engines.host import HostModel
 from infercast.errors import InputError
+from infercast.forecast.slo import Array
 from infercast.hardware import Gpu, load_gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.read import read_model
@@ -23,7 +23,6 @@ from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Predictor
 from infercast.shown import Shown
 
-Array = npt.NDArray[Any]
 Sizes = dict[str, Array]
 LIKE = "llama-3.1-8b"
 """A model like these, for what a host needs to know."""
@@ -32,7 +31,7 @@ NAMES = ("layers", "hidden", "heads", "kv_heads", "inter", "head_dim", "vocabula
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Variants(Shown):
-    """One element a variant."""
+    """One element per variant."""
 
     seconds: Array
     """Seconds of a step, as its GPU or the default engine's host takes longer."""

@@ -101,7 +101,7 @@ def read_table(file: Path, shown: object) -> dict[str, Any]:
     except FileNotFoundError:
         raise FileFormatError(shown, "no such file") from None
     except IsADirectoryError:
-        raise FileFormatError(shown, "is a directory, not a TOML file that describes a GPU") from None
+        raise FileFormatError(shown, "is a directory, not a TOML file") from None
     except OSError as error:
         raise FileFormatError(shown, f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -72,7 +72,7 @@ def render_calibration(calibration: Calibration, written: str | None = None) -> 
 
 
 def _factor_row(name: str, learned: Learned) -> list[str]:
-    told = "" if learned.is_told else "the results could not tell"
+    told = "" if learned.is_told else "not determined by the results"
     if name == "path":
         value, spread, before = (each / MILLI for each in (learned.value, learned.spread, learned.before))
         ends = f"{value - 1.28 * spread:+.1f} to {value + 1.28 * spread:+.1f} ms"

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from infercast.engines.base import Deployment
-from infercast.forecast.estimate import estimate_notes
-from infercast.forecast.explain.kernels import Phase, host_bound_share
+from infercast.forecast.deploy import estimate_notes
+from infercast.forecast.kernels import Phase, host_bound_share
 from infercast.forecast.result import Forecast
 from infercast.forecast.steady import OVERLOADED, State, SteadyState
 from infercast.forecast.uncertainty import borrowed_share, is_older

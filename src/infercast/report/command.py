@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from math import exp
 from typing import TYPE_CHECKING, Any
 
-from infercast.forecast.command.advice import Advice, Advised, Effect
-from infercast.forecast.command.explain import Explained, Served
+from infercast.forecast.command.advice import Advice, Advised, MetricDelta
+from infercast.forecast.command.explain import Explained, ServedLoad
 from infercast.forecast.command.flags import IGNORED, NOT_MODELLED, UNKNOWN, Flag
 from infercast.report.cost import LIMIT_FIELDS, cost_rows, slo_title
 from infercast.report.fields import cells
@@ -87,7 +87,7 @@ _FORECAST_COLUMNS = (
 )  # fmt: skip
 
 
-def _row(served: Served) -> tuple[str, ...]:
+def _row(served: ServedLoad) -> tuple[str, ...]:
     forecast, intervals = served.forecast, served.intervals
     cells = [served.load.name, f"{forecast.requests_per_second:,.3g}"]
     for values, band in ((forecast.ttft, intervals.ttft), (forecast.tpot, intervals.tpot)):
@@ -140,12 +140,12 @@ def _advice_row(advice: Advice, several: bool) -> tuple[str, ...]:
     )
 
 
-def _effects(effects: Sequence[Effect], several: bool, most: int) -> str:
+def _effects(effects: Sequence[MetricDelta], several: bool, most: int) -> str:
     """``TPOT p99 -17 %, TTFT p50 +4 %``, with the load before it where there are two."""
     return ", ".join(f"{f'{each.load} ' if several else ''}{each.name} {_percent(each)}" for each in effects[:most])
 
 
-def _percent(effect: Effect) -> str:
+def _percent(effect: MetricDelta) -> str:
     factor = exp(effect.change)
     return f"x {factor:.1f}" if factor >= 3 else f"{100 * (factor - 1):+.0f} %"
 

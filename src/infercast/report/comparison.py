@@ -18,8 +18,8 @@ from infercast.forecast.compare import (
     side_by_side,
 )
 from infercast.forecast.explain.breakdown import break_down
-from infercast.forecast.explain.kernels import StepCost
 from infercast.forecast.explain.step_log import Watched
+from infercast.forecast.kernels import StepCost
 from infercast.forecast.result import Forecast
 from infercast.forecast.system import BOTH
 from infercast.report.caveats import caveat_section, caveats_of

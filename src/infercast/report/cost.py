@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from infercast.forecast.energy import Energy, Wall
-from infercast.forecast.result import Forecast, prices_of
-from infercast.forecast.verdict import Verdict
+from infercast.forecast.energy import Energy, FacilityEnergy
+from infercast.forecast.result import Forecast, Verdict, prices_of
 from infercast.hardware.server import Server
 from infercast.report.fields import Field, at, cells, per, record
 from infercast.report.quantities import COSTS, ENERGIES, PROMISES, format_interval
@@ -62,15 +61,14 @@ def cost_rows(forecast: Forecast) -> list[tuple[str, str]]:
     """What GPUs cost, by whose word, and what comes of it; or how to give a price."""
     rows = [row for each in COSTS for row in each.facts(forecast)]
     prices = [
-        forecast.tariff.unknown(gpu) if price is None else price.description
-        for _, gpu, price in prices_of(forecast, forecast.tariff)
+        forecast.tariff.unknown(gpu) if price is None else price.description for _, gpu, price in prices_of(forecast)
     ]
     words = list(dict.fromkeys(prices))
     return [*rows, *(("price" if number == 0 else "", text) for number, text in enumerate(words))]
 
 
 def price_words(forecast: Forecast) -> str:
-    prices = [price for _, _, price in prices_of(forecast, forecast.tariff)]
+    prices = [price for _, _, price in prices_of(forecast)]
     return "; ".join(dict.fromkeys("unknown" if each is None else each.whose for each in prices))
 
 
@@ -85,7 +83,7 @@ def decision_fields(forecast: Forecast) -> dict[str, Any]:
                 "usd_per_gpu_hour": None if price is None else price.per_hour,
                 **{name: None if price is None else getattr(price, name) or None for name in PRICE_FIELDS},
             }
-            for count, gpu, price in prices_of(forecast, forecast.tariff)
+            for count, gpu, price in prices_of(forecast)
         ],
     }
 
@@ -157,7 +155,7 @@ def part_words(energy: Energy) -> str:
     return ", ".join(f"{name} {format_percent(share)}" for name, share in told.items())
 
 
-def server_words(wall: Wall) -> list[str]:
+def server_words(wall: FacilityEnergy) -> list[str]:
     """The factors between GPU boards and the wall, one sentence for each kind of server."""
     return [f"{_server_words(server)}; PUE {wall.pue:g}" for server in dict.fromkeys(wall.servers)]
 
@@ -205,7 +203,7 @@ def _energy_dict(energy: Energy) -> dict[str, Any]:
     }
 
 
-def wall_dict(wall: Wall) -> dict[str, Any]:
+def wall_dict(wall: FacilityEnergy) -> dict[str, Any]:
     return {
         "gpu_watts": wall.gpu_watts,
         "server_watts": wall.server_watts,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from infercast.engines.base import Deployment
 from infercast.engines.speculation import Drafting
 from infercast.forecast.result import Forecast
-from infercast.forecast.speculation import DraftRun, drafts_of
+from infercast.forecast.run import DraftRun, drafts_of
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import parameter_count
 from infercast.report.memory import tokens_each

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from infercast.forecast.explain.kernels import Phase
 from infercast.forecast.intervals import Intervals
+from infercast.forecast.kernels import Phase
 from infercast.forecast.result import Forecast
-from infercast.forecast.run import EngineLoad, LinkRun, PoolRun, SessionsRun, TierRun, Way
+from infercast.forecast.run import EngineLoad, LinkRun, PoolRun, SessionsRun, TierRun, TierTransfer, drafts_of
 from infercast.forecast.slo import NAMES, Percentiles
-from infercast.forecast.speculation import drafts_of
 from infercast.forecast.system import BOTH, DECODE
 from infercast.report.caveats import (
     TAKING_IN,
@@ -153,7 +152,7 @@ def tier_dict(tier: TierRun | None) -> dict[str, Any] | None:
     }
 
 
-def _fields(name: str, way: Way) -> dict[str, Any]:
+def _fields(name: str, way: TierTransfer) -> dict[str, Any]:
     return {
         f"kv_offload_{name}_copies": way.copies,
         f"kv_offload_{name}_bytes": way.num_bytes,
@@ -162,7 +161,7 @@ def _fields(name: str, way: Way) -> dict[str, Any]:
     }
 
 
-def _words(way: Way, done: str) -> str:
+def _words(way: TierTransfer, done: str) -> str:
     return f"{way.num_bytes / GIGA:,.1f} GB {done}, the link in use {format_percent(way.use)} of the run"
 
 

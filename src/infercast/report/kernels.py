@@ -7,11 +7,12 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from infercast.engines.base import Deployment
-from infercast.forecast.estimate import KernelPower, estimate_notes
+from infercast.forecast.deploy import estimate_notes
+from infercast.forecast.estimate import KernelPower
 from infercast.forecast.explain.breakdown import Breakdown, Composition, KernelPart, RequestParts
 from infercast.forecast.explain.diagnose import Diagnosis, Finding, Saving
-from infercast.forecast.explain.kernels import KernelCost, StepCost
 from infercast.forecast.explain.step_log import KINDS
+from infercast.forecast.kernels import KernelCost, StepCost
 from infercast.forecast.slo import NAMES
 from infercast.forecast.tune import experts_of, is_tunable
 from infercast.report.caveats import caveat_section, caveats

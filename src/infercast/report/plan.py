@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from infercast.forecast.cost import Tariff
 from infercast.forecast.intervals import LEVEL
 from infercast.forecast.layouts import LayoutCost, Layouts, comparison_notes, ranked
-from infercast.forecast.plan.candidate import Candidate, Row, Stage
-from infercast.forecast.plan.figures import Drawn, Figures
+from infercast.forecast.plan.candidate import Candidate, Figures, PowerDraw, Row, Stage
 from infercast.forecast.plan.question import Plan
 from infercast.forecast.slo import NAMES, Percentiles
 from infercast.report.caveats import FORECASTS
@@ -224,7 +223,7 @@ def _candidate_dict(candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def _drawn_dict(drawn: Drawn) -> dict[str, Any]:
+def _drawn_dict(drawn: PowerDraw) -> dict[str, Any]:
     found = asdict(drawn)
     ends = [drawn.joules_per_output_token * found.pop(end) for end in ("low", "high")]
     return {**found, "joules_per_output_token_interval": ends}

@@ -296,7 +296,7 @@ def _starting(plan: Plan, winner: Row) -> tuple[list[str], Mapping[str, str | No
     question, candidate = plan.question, winner.candidate
     pools, model = pools_of(candidate), repository_of(question.model)
     name, title = plain_name(question.model), f"{question.model}: {candidate}"
-    memories = [deployed(question.site, pool.unit).memory for pool in candidate.pools]
+    memories = [deployed(question.shared, pool.unit).memory for pool in candidate.pools]
     weights = max(
         memory.weights * pool.layout.replica_gpus for memory, pool in zip(memories, candidate.pools, strict=True)
     )

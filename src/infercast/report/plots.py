@@ -20,7 +20,7 @@ except ImportError:
 
 if TYPE_CHECKING:
     from infercast.forecast.day import DayPlan
-    from infercast.forecast.explain.kernels import StepCost
+    from infercast.forecast.kernels import StepCost
     from infercast.forecast.memory import Fit
     from infercast.forecast.result import Forecast
     from infercast.forecast.slo import Slo

@@ -7,8 +7,8 @@ from math import nan
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from infercast.forecast.speculation import BreakEven, drafts_of
-from infercast.forecast.sweep import CONCURRENCY, POWER, RATE, Edge, Point, Savings, Sweep, drawn, joules_of
+from infercast.forecast.run import drafts_of
+from infercast.forecast.sweep import CONCURRENCY, POWER, RATE, BreakEven, Edge, Point, Savings, Sweep, drawn, joules_of
 from infercast.report.caveats import caveat_section, caveats_of
 from infercast.report.deployment import draft_run_dict, drafting_dict, drafting_words
 from infercast.report.fields import Field, any_has, at, columns, csv_of_records, per, record

@@ -22,16 +22,16 @@ from infercast import __version__
 from infercast.bundled import read_data
 from infercast.engines.base import AnyEngine, engines
 from infercast.errors import InputError, UnknownNameError
-from infercast.forecast.autoscaling import Goal
+from infercast.forecast.autoscaling import Goal, made_up_day
 from infercast.forecast.cost import bundled_lists, price_of
 from infercast.forecast.day import plan_day
+from infercast.forecast.deploy import lengths_within, taken_by
 from infercast.forecast.estimate import kernel_basis
 from infercast.forecast.explain.overview import StepRoofline, load_curves, look_over, step_rooflines
 from infercast.forecast.explain.step_log import Watched, watch_run
 from infercast.forecast.intervals import Intervals, forecast_intervals, jumps_over
 from infercast.forecast.memory import fit_memory
 from infercast.forecast.option_table import PAGE_GROUPS
-from infercast.forecast.options import lengths_within, taken_by
 from infercast.forecast.plan.question import OBJECTIVES
 from infercast.forecast.plan.request import question_of
 from infercast.forecast.plan.search import plan
@@ -39,7 +39,6 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.run import PoolRun
 from infercast.forecast.slo import Slo
 from infercast.forecast.sweep import MOST_VALUES, parse_numbers, save_energy, sweep_rates
-from infercast.forecast.traffic import made_up_day
 from infercast.glossary import glossary
 from infercast.hardware import Gpu, gpu_names, load_gpu
 from infercast.hardware.gpu import TOPOLOGIES

@@ -20,11 +20,10 @@ from infercast.engines.base import AnyEngine, Deployment, engine_named
 from infercast.engines.settings import Settings, read_setting
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.cost import Tariff, facility_of, slo_of, tariff_of
-from infercast.forecast.deploy import deploy, load_model
+from infercast.forecast.deploy import deploy, load_model, random_requests, taken_by
 from infercast.forecast.energy import Facility
 from infercast.forecast.option_table import GROUPS as OPTION_GROUPS
 from infercast.forecast.option_table import PAGE_GROUPS, Option, Page
-from infercast.forecast.options import random_requests, taken_by
 from infercast.forecast.simulate import most_requests_per_second
 from infercast.forecast.slo import Slo
 from infercast.forecast.system import System, system_of

@@ -4,8 +4,7 @@ import pytest
 
 from infercast.engines.base import engine_named
 from infercast.errors import FileFormatError, InputError
-from infercast.forecast.command.pasted import find_commands, text_of, the_command
-from infercast.forecast.command.yaml_reader import read_documents
+from infercast.forecast.command.pasted import find_commands, read_documents, text_of, the_command
 
 COMMANDS = engine_named().commands
 COMPOSE = """
@@ -171,13 +170,15 @@ url: http://host:80/path#part
     ("text", "problem"),
     [
         ("a: !!python/object/apply:os.system [x]", "line 1: has the tag"),
-        ("a: [1, 2", "never closed"),
-        ("a: 'open", "a quote that is never closed"),
-        ("a:\n    b: 1\n  c: 2", "line 3: is indented less"),
-        ("a: *b", "not above it"),
+        ("a: [1, 2", "expected ',' or ']'"),
+        ("a: 'open", "unexpected end of stream"),
+        ("a:\n    b: 1\n  c: 2", "line 3: is not YAML"),
+        ("a: *b", "undefined alias"),
         ("a: 1\na: 2", "line 2: gives 'a' a second time"),
-        ("a:\n\t- b", "tab"),
-        ("a: " + 200 * "[", "never closed|nested deeper"),
+        ("a:\n\t- b", "line 2: is not YAML: .*cannot start any token"),
+        ("a: " + 200 * "[", "is not YAML"),
+        ("a: " + 200 * "[" + 200 * "]", "nested deeper"),
+        ("a: &b [*b]", "nested deeper"),
     ],
 )
 def test_yaml_that_is_refused(text: str, problem: str) -> None:

@@ -19,12 +19,12 @@ def test_no_step_is_faster_than_its_bound(ask: Callable[..., Question], model: s
     lengths, seen = lengths_of(question), 0
     for unit in question.units():
         try:
-            timer = own_timer(question.site, unit)
+            timer = own_timer(question.shared, unit)
         except InfercastError:
             continue
         bounds, seen = bounds_of(question, unit, lengths), seen + 1
         step = timer.decode(1, 512, lambda: [512], 1).gpu_seconds[0]
-        tokens = min(4096, deployed(question.site, unit).settings.max_num_batched_tokens)
+        tokens = min(4096, deployed(question.shared, unit).settings.max_num_batched_tokens)
         prompt = timer.compute([(tokens, 0)], 1, 0, 0, list).gpu_seconds[0] / unit.layout.pipeline
         assert step > bounds.step > 0
         assert prompt > tokens * bounds.token > 0

@@ -10,9 +10,8 @@ import pytest
 
 from infercast.engines.base import engine_named
 from infercast.errors import InputError
-from infercast.forecast.plan.candidate import Candidate, Row, Stage
+from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage
 from infercast.forecast.plan.evaluate import evaluate
-from infercast.forecast.plan.figures import Figures
 from infercast.forecast.plan.question import AXES, OBJECTIVES, Objective, Plan, Question, setting_axis
 from infercast.forecast.plan.search import front_of, plan, why_lost
 
@@ -222,7 +221,7 @@ def figures(**changes: Any) -> Figures:
         ({}, "keeps the SLO"),
         ({"headroom": 0.8}, "misses tpot_p95 by 25 %"),
         ({"state": "overloaded"}, "is overloaded at this rate"),
-        ({"odds": 0.66, "asked_odds": 0.9}, "keeps the SLO with a probability of 66 % only"),
+        ({"odds": 0.66, "asked_odds": 0.9}, "keeps the SLO with a probability of only 66 %"),
         ({"beyond": "costs too much"}, "costs too much"),
     ],
 )

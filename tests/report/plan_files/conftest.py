@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from infercast.forecast.plan.candidate import Candidate, Row, Stage
-from infercast.forecast.plan.figures import Figures
+from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage
 from infercast.forecast.plan.question import Plan, Question
 from infercast.forecast.slo import Percentiles, parse_slo
 from infercast.models.layout import ParallelLayout

@@ -18,13 +18,11 @@ from infercast.cli.options import (
 )
 from infercast.cli.outputs import Form, check_files, print_result, runs_bar, write_plot
 from infercast.errors import InputError
-from infercast.forecast.autoscaling import Autoscaler, Goal, start_up
+from infercast.forecast.autoscaling import Autoscaler, Goal, Traffic, made_up_day, start_up, traffic_of
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
 from infercast.forecast.day import plan_day
-from infercast.forecast.deploy import load_model
+from infercast.forecast.deploy import lengths_within, load_model
 from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, FLEET, PLACE
-from infercast.forecast.options import lengths_within
-from infercast.forecast.traffic import Traffic, made_up_day, traffic_of
 from infercast.report.day import autoscaler_rows, day_dict, day_rows, render_day
 from infercast.report.files import write_whole
 from infercast.serve.workload.request import check_too_long, refuse_too_long, truncated

@@ -16,9 +16,8 @@ from infercast.forecast.command.explain import explain_command
 from infercast.forecast.command.flags import read_flags
 from infercast.forecast.command.pasted import started_engine, text_of, the_command
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
-from infercast.forecast.deploy import deploy
+from infercast.forecast.deploy import deploy, taken_by
 from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, WORKLOAD, Option
-from infercast.forecast.options import taken_by
 from infercast.report.command import explained_dict, render_explained
 
 SERVES = ("rate", "concurrency", "trace", "session_rate")

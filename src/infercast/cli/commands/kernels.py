@@ -25,7 +25,7 @@ from infercast.forecast.estimate import (
     power_of,
 )
 from infercast.forecast.explain.diagnose import diagnose
-from infercast.forecast.explain.kernels import decode_shape, estimate_step, prefill_shape, verify_shape
+from infercast.forecast.kernels import decode_shape, estimate_step, prefill_shape, verify_shape
 from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, OPTIONS, PLACE, WORKLOAD, Option, engine
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.predict.learned import make_predictor

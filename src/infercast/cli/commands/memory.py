@@ -9,9 +9,9 @@ import typer
 from infercast.cli.options import settings_of, with_options
 from infercast.cli.outputs import Form, print_result
 from infercast.errors import InputError
+from infercast.forecast.deploy import taken_by
 from infercast.forecast.memory import fit_memory
 from infercast.forecast.option_table import ENGINE_ARGS, MEMORY, PLACE
-from infercast.forecast.options import taken_by
 from infercast.report.memory import fit_dict, render_fit
 
 

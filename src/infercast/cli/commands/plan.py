@@ -14,10 +14,9 @@ from infercast.engines.base import engines
 from infercast.engines.settings import read_setting
 from infercast.errors import InputError
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
-from infercast.forecast.deploy import load_model
+from infercast.forecast.deploy import load_model, taken_by
 from infercast.forecast.layouts import CONCURRENCY, NUM_INPUT, NUM_OUTPUT, compare_layouts, count_layouts
 from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, OPTIONS, PLAN, WORK, WORKLOAD, Option
-from infercast.forecast.options import taken_by
 from infercast.forecast.plan.executors import executor_for
 from infercast.forecast.plan.question import AXES, Axis, Question, setting_axis
 from infercast.forecast.plan.request import ANY, question_of

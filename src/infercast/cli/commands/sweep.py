@@ -25,8 +25,17 @@ from infercast.forecast.option_table import (
     WORKLOAD,
     axis,
 )
-from infercast.forecast.speculation import USUAL_CLIENTS, break_even
-from infercast.forecast.sweep import CONCURRENCY, HALVINGS, RATE, VALUES, parse_numbers, save_energy, sweep
+from infercast.forecast.sweep import (
+    CONCURRENCY,
+    HALVINGS,
+    RATE,
+    USUAL_CLIENTS,
+    VALUES,
+    break_even,
+    parse_numbers,
+    save_energy,
+    sweep,
+)
 from infercast.report.files import write_whole
 from infercast.report.sweep import (
     break_even_dict,

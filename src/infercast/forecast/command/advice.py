@@ -1,11 +1,9 @@
-"""Advice on a command: settings around it tried with the same requests, ranked by what users would gain.
+"""Advice on a command: nearby settings tried with the same requests, ranked by what users would gain.
 
-A change counts where it is more than chance (draws of requests that are served before and after it) and, where other
-kernels run, more than their estimates may be off. What changes the model's answers or the number of GPUs is told, and
-never put into the command that is recommended.
-
-Requests of all draws are summed up together: a percentile of four runs. What chance does to the ratio of two points is
-told by leaving out one draw after the other (the jackknife), which also works where a queue builds up in one of them.
+A change counts if it exceeds chance (the same draws of requests before and after) and, where other kernels run, the
+error of their estimates. Changes of the model's answers or of the number of GPUs are shown and never put into the
+recommended command. Requests of all draws are pooled; the noise of a ratio is estimated by leaving out one draw after
+the other (the jackknife), which also works where a queue builds up.
 """
 
 from __future__ import annotations
@@ -16,13 +14,12 @@ from math import hypot, inf, log, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.engines.base import Deployment
 from infercast.errors import InfercastError
 from infercast.forecast.command.flags import Point, Timers
 from infercast.forecast.memory import Fit
-from infercast.forecast.slo import Slo, served_headroom
+from infercast.forecast.slo import Array, Slo, served_headroom
 from infercast.forecast.system import System, busiest
 from infercast.forecast.uncertainty import APART, Uncertainty, chance_of, kernel_widths, redraw
 from infercast.serve import Replica, Workload
@@ -31,6 +28,7 @@ from infercast.serve.record import Served
 FACTORS = (0.25, 0.5, 2.0, 4.0)
 STEPS = (256, 65_536)
 """Tokens of the smallest and the largest step that is tried."""
+SEQUENCES = (8, 4096)
 UTILIZATION = 0.95
 PIECES = (1024, 4096)
 """Most tokens of one prompt in a step, where it is not limited."""
@@ -56,63 +54,46 @@ class Change(NamedTuple):
     """By the names of flags; None leaves the flag out."""
     label: str
     kernels: bool = False
-    """Whether other kernels run, whose estimates err each for itself."""
+    """Whether other kernels run, with independent errors of their estimates."""
     answers: bool = False
-    """Whether the model computes with other numbers, so that its answers change."""
+    """Whether the model's numeric formats, and so its answers, change."""
     gpus: float = 1.0
     """Times as many GPUs."""
 
 
 def changes_around(point: Point, fit: Fit) -> Iterator[Change]:
-    settings = fit.settings
-    tokens, sequences, _ = point.engine.bounds
-    yield from _sizes(tokens, settings.max_num_batched_tokens, STEPS)
-    yield from _sizes(sequences, settings.max_num_seqs, (8, 4096))
-    yield from _scheduling(point, fit)
+    yield from _settings(point, fit)
     yield from _formats(point, fit)
     if point.engine.shares_copies or fit.layout.sharing == 1:  # groups of one server are left as they are
         yield from _layouts(point, fit)
 
 
-def _sizes(name: str, now: int, limits: tuple[int, int]) -> Iterator[Change]:
-    for factor in FACTORS:
-        value = int(now * factor)
-        if limits[0] <= value <= limits[1]:
-            yield Change(name, {name: value}, f"{name} {value}")
-
-
-def _scheduling(point: Point, fit: Fit) -> Iterator[Change]:
-    def now(name: str) -> Any:
-        return getattr(fit.settings, name, None)
-
-    if now("gpu_memory_utilization") is not None and now("gpu_memory_utilization") < UTILIZATION:
-        name = "gpu_memory_utilization"
-        yield Change(name, {name: UTILIZATION}, f"{name} {UTILIZATION}")
-    yield from _switches(fit)
-    for name, choices in CHOICES.items():
-        for value in choices if now(name) is not None else ():
-            if value != now(name):
+def _settings(point: Point, fit: Fit) -> Iterator[Change]:
+    """Other values of one setting of the engine."""
+    tokens, sequences, _ = point.engine.bounds
+    sizes = {tokens: (fit.settings.max_num_batched_tokens, STEPS), sequences: (fit.settings.max_num_seqs, SEQUENCES)}
+    for name, (size, (least, most)) in sizes.items():
+        for value in (int(size * factor) for factor in FACTORS):
+            if least <= value <= most:
                 yield Change(name, {name: value}, f"{name} {value}")
-    name = "long_prefill_token_threshold"
-    if now(name) is not None:
-        for value in (0,) if now(name) else PIECES:
-            yield Change(name, {name: value}, f"{name} {value}")
-    if "block_size" in point.settings or point.settings.get("enable_prefix_caching"):
-        for value in BLOCKS:
-            if value != now("block_size"):
-                yield Change("block_size", {"block_size": value}, f"block_size {value}")
-
-
-def _switches(fit: Fit) -> Iterator[Change]:
-    def switch(name: str, value: bool) -> Change:
-        return Change(name, {name: value}, f"{name} {'on' if value else 'off'}", kernels=name in WITHOUT_GRAPHS)
-
-    for name in EITHER:
-        if (now := getattr(fit.settings, name, None)) is not None:
-            yield switch(name, not now)
-    for name, better in ONE_WAY.items():
-        if getattr(fit.settings, name, None) is (not better):
-            yield switch(name, better)
+    cached = "block_size" in point.settings or point.settings.get("enable_prefix_caching")
+    tried: dict[str, tuple[Any, ...]] = {
+        "gpu_memory_utilization": (UTILIZATION,),
+        **dict.fromkeys(EITHER, (True, False)),
+        **{name: (better,) for name, better in ONE_WAY.items()},
+        **CHOICES,
+        "long_prefill_token_threshold": (0, *PIECES),
+        "block_size": BLOCKS if cached else (),
+    }
+    for name, values in tried.items():
+        now = getattr(fit.settings, name, None)
+        if now is None or (name == "gpu_memory_utilization" and now >= UTILIZATION):
+            continue
+        for value in values:
+            # A threshold is dropped or added, not moved.
+            if value != now and not (name == "long_prefill_token_threshold" and now and value):
+                word = {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+                yield Change(name, {name: value}, f"{name} {word}", kernels=name in WITHOUT_GRAPHS)
 
 
 def _formats(point: Point, fit: Fit) -> Iterator[Change]:
@@ -152,14 +133,12 @@ def _layouts(point: Point, fit: Fit) -> Iterator[Change]:
             yield Change(name, {name: None if layout.experts else spread[name]}, label, kernels=True)
 
 
-Array = npt.NDArray[Any]
-
 DRAWS, REQUESTS = 4, 300
-"""Each point is served with so many draws of so many requests."""
+"""Draws of each point, and requests of a draw."""
 STUDENT = 2.353
 """Standard errors on either side that hold 90 %, where the error is known from four draws."""
 LEAST = 0.02
-"""Nobody changes a setting for less."""
+"""Smaller changes are not worth a setting."""
 PERCENTILES = {
     "TTFT p50": ("ttft", 0.5),
     "TTFT p99": ("ttft", 0.99),
@@ -168,10 +147,10 @@ PERCENTILES = {
 }
 """What two points are compared by."""
 THROUGHPUT, HEADROOM = "output tokens/s", "SLO headroom"
-"""Beside them, where requests wait for each other, and where something is promised: the smallest limit / forecast."""
+"""In closed loops, and with an SLO: the smallest limit / forecast."""
 
 
-class Seen(NamedTuple):
+class TrialResult(NamedTuple):
     """What the requests of one draw saw, or those of several."""
 
     ttft: Array
@@ -181,25 +160,22 @@ class Seen(NamedTuple):
     """Output tokens a second."""
 
     @staticmethod
-    def of(served: Served) -> Seen:
+    def of(served: Served) -> TrialResult:
         duration = float(served.last_token.max() - served.sent_at.min())
-        return Seen(served.ttft, served.tpot, served.end_to_end, float(served.num_output.sum()) / duration)
+        return TrialResult(served.ttft, served.tpot, served.end_to_end, float(served.num_output.sum()) / duration)
 
     @staticmethod
-    def together(draws: Sequence[Seen]) -> Seen:
+    def together(draws: Sequence[TrialResult]) -> TrialResult:
         ttft, tpot, whole = (np.concatenate(values) for values in zip(*(each[:3] for each in draws), strict=True))
-        return Seen(ttft, tpot, whole, sum(each.rate for each in draws) / len(draws))
+        return TrialResult(ttft, tpot, whole, sum(each.rate for each in draws) / len(draws))
 
 
 class Load(NamedTuple):
-    """One load that points are compared under."""
-
     name: str
     workload: Workload
     slo: Slo | None = None
-    """What is promised, if anything."""
 
-    def numbers(self, seen: Seen) -> dict[str, float]:
+    def numbers(self, seen: TrialResult) -> dict[str, float]:
         """What points are compared by; without TPOT where no request has a second token."""
         found = {
             name: float(np.percentile(values, 100 * fraction))
@@ -222,9 +198,7 @@ class Load(NamedTuple):
         return [each for each in found if each is not None] or [given]
 
 
-class Effect(NamedTuple):
-    """What a change does to one number."""
-
+class MetricDelta(NamedTuple):
     load: str
     name: str
     change: float
@@ -250,7 +224,7 @@ class Trial:
     """One point, and what requests saw of it in each draw of each load."""
 
     system: System
-    seen: list[list[Seen]]
+    seen: list[list[TrialResult]]
     uncertainty: Uncertainty
     """How far its kernels may be off."""
 
@@ -258,21 +232,16 @@ class Trial:
 def try_point(deployment: Deployment, draws: Sequence[Sequence[Workload]], timers: Timers, most: int = 1) -> Trial:
     """Serve the first draws of each load, ``most`` of them."""
     system = timers.system(deployment)
-    seen: list[list[Seen]] = []
+    seen: list[list[TrialResult]] = []
     uncertainty = Uncertainty(0.0, 0.0)
     for of_load in draws:
         runs = [system.serve(each) for each in of_load[:most]]
-        seen.append([Seen.of(run.clients) for run in runs])
+        seen.append([TrialResult.of(run.clients) for run in runs])
         uncertainty = Uncertainty(*kernel_widths(deployment, busiest(runs[0].records[0])))
     return Trial(system, seen, uncertainty)
 
 
-def try_further(trial: Trial, draws: Sequence[Sequence[Workload]]) -> None:
-    for of_load, seen in zip(draws, trial.seen, strict=True):
-        seen += [Seen.of(trial.system.serve(each).clients) for each in of_load[len(seen) :]]
-
-
-def effects(before: Trial, after: Trial, loads: Sequence[Load], *, kernels: bool) -> list[Effect]:
+def effects(before: Trial, after: Trial, loads: Sequence[Load], *, kernels: bool) -> list[MetricDelta]:
     """What differs between two points; ``kernels``: whether they run different ones."""
     found = []
     for load, first, second in zip(loads, before.seen, after.seen, strict=True):
@@ -286,10 +255,12 @@ def effects(before: Trial, after: Trial, loads: Sequence[Load], *, kernels: bool
                 parts = np.array([each[name] for each in left_out])
                 noise = STUDENT * sqrt((count - 1) / count * float(np.square(parts - parts.mean()).sum()))
             else:
-                noise = _luck_of_ranks(name, first[0])
+                # The sampling error of a percentile of given requests, which have no other draws.
+                kind, fraction = PERCENTILES.get(name, ("ttft", 0.99))
+                noise = 0.0 if name == THROUGHPUT else chance_of(getattr(first[0], kind), fraction)
             if kernels:
                 noise = hypot(noise, _estimates(before, name), _estimates(after, name))
-            found.append(Effect(load.name, name, change, noise))
+            found.append(MetricDelta(load.name, name, change, noise))
     return found
 
 
@@ -302,15 +273,9 @@ def differs(before: Trial, after: Trial, loads: Sequence[Load]) -> bool:
     )
 
 
-def _ratios(load: Load, before: Sequence[Seen], after: Sequence[Seen]) -> dict[str, float]:
-    first, second = (load.numbers(Seen.together(each)) for each in (before, after))
+def _ratios(load: Load, before: Sequence[TrialResult], after: Sequence[TrialResult]) -> dict[str, float]:
+    first, second = (load.numbers(TrialResult.together(each)) for each in (before, after))
     return {name: log(second[name] / first[name]) for name in first if 0 < first[name] < inf}
-
-
-def _luck_of_ranks(name: str, seen: Seen) -> float:
-    """What is left open of a percentile of given requests, which have no other draws."""
-    kind, fraction = PERCENTILES.get(name, ("ttft", 0.99))
-    return 0.0 if name == THROUGHPUT else chance_of(getattr(seen, kind), fraction)
 
 
 def _estimates(trial: Trial, name: str) -> float:
@@ -326,14 +291,12 @@ TRADE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One change, and what it does."""
-
     change: Change
-    effects: tuple[Effect, ...]
+    effects: tuple[MetricDelta, ...]
     """All that were watched; those that may be noise gain nothing."""
 
     @property
-    def real(self) -> list[Effect]:
+    def real(self) -> list[MetricDelta]:
         return sorted((each for each in self.effects if each.is_real), key=lambda each: -abs(each.change))
 
     @property
@@ -354,14 +317,11 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Advised:
-    """All that was tried."""
-
     ranked: tuple[Advice, ...]
     """What helps on the same GPUs, best first."""
     other_gpus: tuple[Advice, ...]
     """The same with more or fewer GPUs, whatever it does."""
     worse: tuple[Advice, ...]
-    """What makes things worse."""
     without_effect: tuple[str, ...]
     refused: tuple[tuple[str, str], ...]
     """What the engine would not start with, and why."""
@@ -391,7 +351,8 @@ def advise(
         if not differs(base, trial, loads):
             quiet.append(change.label)
             continue
-        try_further(trial, draws)
+        for of_load, seen in zip(draws, trial.seen, strict=True):
+            seen += [TrialResult.of(trial.system.serve(each).clients) for each in of_load[len(seen) :]]
         advice = Advice(change, tuple(effects(base, trial, loads, kernels=change.kernels)))
         if advice.real:
             found.append(advice)

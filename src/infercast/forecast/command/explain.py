@@ -15,8 +15,8 @@ from infercast.forecast.command.pasted import Pasted, started_engine, the_comman
 from infercast.forecast.cost import Tariff
 from infercast.forecast.deploy import GpuSource, load_device
 from infercast.forecast.energy import Facility
-from infercast.forecast.explain.kernels import decode_shape, estimate_shape
 from infercast.forecast.intervals import Intervals, forecast_intervals
+from infercast.forecast.kernels import decode_shape, estimate_shape
 from infercast.forecast.memory import Fit
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import most_requests_per_second, simulate_system
@@ -32,12 +32,12 @@ from infercast.shown import Answer
 from infercast.units import format_bytes, format_percent, format_seconds
 
 USEFUL = 2048
-"""Shorter sequences than this help nobody."""
+"""Shorter sequences are of no use."""
 TIMES = (1, 2, 4, 8, 16)
 
 
 def changes_that_fit(point: Point, fit: Fit) -> Iterator[Change]:
-    """For the checkpoint's own format and for narrower ones: shorter sequences on so few GPUs, and the fewest GPUs."""
+    """For the checkpoint's own format and narrower ones: shorter sequences on these GPUs, and the fewest GPUs."""
     own = fit.model.weights.name in ("bf16", "fp16") and not point.options.get("quantization")
     for weights in (None, *(NARROW if own else ())):
         formats: dict[str, Any] = {} if weights is None else {"quantization": weights}
@@ -70,27 +70,23 @@ PROMPT = 1024
 """Tokens of the prompts that a full step is made of here."""
 
 
-class Meaning(NamedTuple):
-    """A flag with its default and its consequence."""
-
+class FlagExplanation(NamedTuple):
     flag: Flag
     default: str
     text: str
 
 
-class Around(NamedTuple):
-    """What sentences are made from."""
-
+class FlagContext(NamedTuple):
     fit: Fit
-    """As asked for ..."""
+    """As the command says ..."""
     usual: Fit | None
-    """... and without the flag; None where that cannot be."""
+    """... and without the flag; None where that is refused."""
     deployment: Deployment | None
-    """As asked for, if it fits."""
+    """As the command says, if it fits."""
     usual_deployment: Callable[[], Deployment]
 
 
-def explain_flags(point: Point, reading: Reading, fit: Fit, deployment: Deployment | None) -> list[Meaning]:
+def explain_flags(point: Point, reading: Reading, fit: Fit, deployment: Deployment | None) -> list[FlagExplanation]:
     found = []
     for flag in reading.flags:
         if flag.status == READ:
@@ -99,8 +95,8 @@ def explain_flags(point: Point, reading: Reading, fit: Fit, deployment: Deployme
                 usual = without.fit(fit.context)
             except InfercastError:
                 usual = None
-            around = Around(fit, usual, deployment, without.deploy)
-            found.append(Meaning(flag, _default(flag.field, usual), _sentence(flag, around)))
+            around = FlagContext(fit, usual, deployment, without.deploy)
+            found.append(FlagExplanation(flag, _default(flag.field, usual), _sentence(flag, around)))
     return found
 
 
@@ -124,38 +120,43 @@ def _default(field: str, usual: Fit | None) -> str:
     return f"{value:,}" if isinstance(value, int) else "engine's" if value is None else str(value)
 
 
-def _sentence(flag: Flag, around: Around) -> str:
+def _sentence(flag: Flag, around: FlagContext) -> str:
+    found = SENTENCES.get(flag.field, "")
+    if isinstance(found, tuple):
+        return found[0] if flag.value else found[1]
+    if isinstance(found, str):
+        return found.format(flag.value)
     try:
-        return SENTENCES[flag.field](flag, around) if flag.field in SENTENCES else ""
+        return found(flag, around)
     except InfercastError:
         return ""
 
 
-def _layout(layout: ParallelLayout, around: Around) -> str:
+def _layout(layout: ParallelLayout, around: FlagContext) -> str:
     memory = around.fit.memory
     each = f"{format_bytes(memory.weights)} of weights and {format_bytes(memory.kv.first_token_bytes)} per token"
     return f"{layout.tensor} GPUs share every layer: {each} on each" if layout.tensor > 1 else f"one GPU has {each}"
 
 
-def _step(flag: Flag, around: Around) -> str:
-    """How long a full step of prompts takes, which is how long others may wait for it."""
+def _step(flag: Flag, around: FlagContext) -> str:
+    """Time of a full prefill step, for which others may have to wait."""
     tokens = int(flag.value)
     if around.deployment is None:
         return f"a step computes at most {tokens:,} tokens"
     length = min(PROMPT, tokens, around.deployment.settings.max_model_len)
     count = max(1, tokens // length)
     step = estimate_shape(around.deployment, StepShape([length] * count, [0] * count, count))
-    return f"a step full of prompts takes {format_seconds(step.seconds)}, and decoding waits that long beside it"
+    return f"a step full of prompts takes {format_seconds(step.seconds)}, and decoding waits that long"
 
 
-def _sequences(flag: Flag, around: Around) -> str:
+def _sequences(flag: Flag, around: FlagContext) -> str:
     fit = around.fit
     room = f"the KV cache has room for {fit.most_sequences:,} of {fit.context:,} tokens"
     decides = "this flag decides" if fit.most_sequences > flag.value else "the cache decides"
     return f"{room}: {decides} how many run"
 
 
-def _longest(flag: Flag, around: Around) -> str:
+def _longest(flag: Flag, around: FlagContext) -> str:
     memory = around.fit.memory
     if not memory.request_blocks:
         return "no sequence fits"
@@ -163,7 +164,7 @@ def _longest(flag: Flag, around: Around) -> str:
     return f"one sequence of that length takes {format_percent(share)} of the KV cache"
 
 
-def _memory(_: Flag, around: Around) -> str:
+def _memory(_: Flag, around: FlagContext) -> str:
     memory = around.fit.memory
     text = f"{format_bytes(memory.kv_bytes)} of KV cache, {memory.num_tokens:,} tokens"
     if around.usual is not None and around.usual.memory.num_tokens != memory.num_tokens:
@@ -171,12 +172,12 @@ def _memory(_: Flag, around: Around) -> str:
     return text
 
 
-def _weights(_: Flag, around: Around) -> str:
+def _weights(_: Flag, around: FlagContext) -> str:
     text = f"weights are {around.fit.model.weights.name}, {format_bytes(around.fit.memory.weights)} a GPU"
     return text if around.usual is None else f"{text} in place of {format_bytes(around.usual.memory.weights)}"
 
 
-def _token(_: Flag, around: Around) -> str:
+def _token(_: Flag, around: FlagContext) -> str:
     memory = around.fit.memory
     text = f"{format_bytes(memory.kv.first_token_bytes)} per token and GPU"
     if around.usual is None:
@@ -188,7 +189,7 @@ def _token(_: Flag, around: Around) -> str:
     )
 
 
-def _eager(flag: Flag, around: Around) -> str:
+def _eager(flag: Flag, around: FlagContext) -> str:
     if not flag.value or around.deployment is None:
         return "CUDA graphs are recorded" if not flag.value else "no CUDA graphs"
     one = decode_shape(1, PROMPT)
@@ -196,17 +197,13 @@ def _eager(flag: Flag, around: Around) -> str:
     return f"no CUDA graphs: a token of one sequence takes {format_seconds(now)} in place of {format_seconds(usual)}"
 
 
-def _graphs(_: Flag, around: Around) -> str:
+def _graphs(_: Flag, around: FlagContext) -> str:
     sizes = engine_of(around.fit.settings).graphs(around.fit.settings).sizes
     return f"{len(sizes)} CUDA graphs, up to {sizes[-1]:,} tokens" if sizes else "no CUDA graphs"
 
 
-def _switch(yes: str, no: str) -> Callable[[Flag, Around], str]:
-    return lambda flag, _: yes if flag.value else no
-
-
-def _drafts(_: Flag, around: Around) -> str:
-    """How many drafts are taken to be accepted, and what drafting takes of the memory."""
+def _drafts(_: Flag, around: FlagContext) -> str:
+    """The assumed acceptance, and the memory that drafting takes."""
     drafting = None if around.deployment is None else around.deployment.drafting
     if drafting is None or around.usual is None:
         return ""
@@ -217,8 +214,8 @@ def _drafts(_: Flag, around: Around) -> str:
     return f"{drafting.title}, {drafting.num_drafts} drafts: {length}; {weights} of weights and {token} more per token"
 
 
-def _tier(_: Flag, around: Around) -> str:
-    """How much the host's memory holds beside the GPU's, and how fast it comes back."""
+def _tier(_: Flag, around: FlagContext) -> str:
+    """Size of the tier in host memory, and how fast it is read."""
     if around.deployment is None or (tier := around.deployment.replica(constant_timer(0.0)).offload) is None:
         return ""
     memory = around.fit.memory
@@ -230,9 +227,9 @@ def _tier(_: Flag, around: Around) -> str:
     )
 
 
-SENTENCES: dict[str, Callable[[Flag, Around], str]] = {
+SENTENCES: dict[str, str | tuple[str, str] | Callable[[Flag, FlagContext], str]] = {
     "tensor_parallel_size": lambda _, around: _layout(around.fit.layout, around),
-    "pipeline_parallel_size": lambda flag, _: f"{flag.value} stages of layers, one after the other",
+    "pipeline_parallel_size": "{} stages of layers, one after the other",
     "data_parallel_size": lambda flag, around: (
         f"{flag.value} replicas, {flag.value * around.fit.memory.num_tokens:,} tokens of KV cache together"
     ),
@@ -247,10 +244,10 @@ SENTENCES: dict[str, Callable[[Flag, Around], str]] = {
     "gpu_memory_utilization": _memory,
     "num_gpu_blocks_override": _memory,
     "block_size": lambda _, around: f"{around.fit.memory.num_blocks:,} blocks",
-    "enable_prefix_caching": _switch("prompts that begin alike are computed once", "every prompt is computed whole"),
-    "enable_chunked_prefill": _switch("prompts are split over steps", "a prompt is computed in one step"),
-    "async_scheduling": _switch("a step is planned while the last one runs", "the GPU waits while a step is planned"),
-    "long_prefill_token_threshold": lambda flag, _: f"a step computes at most {flag.value:,} tokens of one prompt",
+    "enable_prefix_caching": ("prompts that begin alike are computed once", "every prompt is computed whole"),
+    "enable_chunked_prefill": ("prompts are split over steps", "a prompt is computed in one step"),
+    "async_scheduling": ("a step is planned while the last one runs", "the GPU waits while a step is planned"),
+    "long_prefill_token_threshold": "a step computes at most {:,} tokens of one prompt",
     "enforce_eager": _eager,
     "speculative_config": _drafts,
     "kv_offloading_size": _tier,
@@ -261,9 +258,9 @@ SENTENCES: dict[str, Callable[[Flag, Around], str]] = {
     "compilation_config": _graphs,
     "cudagraph_capture_sizes": _graphs,
     "max_cudagraph_capture_size": _graphs,
-    "enable_lora": lambda *_: "room for adapters, and two more kernels for each projection in steps with one",
-    "max_loras": lambda flag, _: f"steps have at most {flag.value} different adapters, which the GPU has room for",
-    "max_lora_rank": lambda flag, _: f"adapters take room for rank {flag.value}",
+    "enable_lora": "room for adapters, and two more kernels for each projection in steps with one",
+    "max_loras": "steps have at most {} different adapters, which the GPU has room for",
+    "max_lora_rank": "adapters take room for rank {}",
     "scheduling_policy": lambda flag, _: (
         "requests with the smallest priority number go first; equals in order of arrival"
         if flag.value == "priority"
@@ -272,16 +269,16 @@ SENTENCES: dict[str, Callable[[Flag, Around], str]] = {
     "chunked_prefill_size": lambda flag, around: (
         _step(flag, around) if flag.value > 0 else "a prompt is computed in one step, and decoding waits that long"
     ),
-    "max_prefill_tokens": lambda flag, _: f"no prompt is added to a step that has {flag.value:,} tokens of them",
+    "max_prefill_tokens": "no prompt is added to a step that has {:,} tokens of them",
     "max_running_requests": _sequences,
     "context_length": _longest,
     "mem_fraction_static": _memory,
     "max_total_tokens": _memory,
     "swa_full_tokens_ratio": _memory,
     "page_size": lambda _, around: f"{around.fit.memory.num_blocks:,} pages",
-    "disable_radix_cache": _switch("every prompt is computed whole", "prompts that begin alike are computed once"),
-    "disable_overlap_schedule": _switch("the GPU waits while a step is planned", "a step is planned ahead"),
-    "enable_mixed_chunk": _switch("decoding goes on beside prompts", "decoding waits while prompts are computed"),
+    "disable_radix_cache": ("every prompt is computed whole", "prompts that begin alike are computed once"),
+    "disable_overlap_schedule": ("the GPU waits while a step is planned", "a step is planned ahead"),
+    "enable_mixed_chunk": ("decoding continues in steps with prompts", "decoding waits while prompts are computed"),
     "schedule_policy": lambda flag, _: (
         "requests with the longest cached prefix go first" if flag.value == "lpm" else "requests go in order of arrival"
     ),
@@ -313,20 +310,17 @@ SENTENCES: dict[str, Callable[[Flag, Around], str]] = {
         if around.fit.layout.expert_gpus > 1
         else "every GPU has a share of each expert"
     ),
-    "attention_backend": lambda *_: "kernels are estimated as those of the engine's own choice; pages follow it",
+    "attention_backend": "kernels are estimated as those of the engine's own choice; pages follow it",
 }
-"""A sentence for each flag that has one."""
 
 
 LOADS = {"light": 0.2, "heavy": 0.8}
-"""Shares of what the deployment can serve, where nobody says what comes."""
+"""Shares of the saturated rate, if no load is given."""
 USUAL_LENGTHS = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """One load, and what users would see under it."""
-
+class ServedLoad:
     load: Load
     forecast: Forecast
     intervals: Intervals
@@ -339,14 +333,14 @@ class Explained(Answer):
     pasted: Pasted
     reading: Reading
     engine: AnyEngine
-    meanings: tuple[Meaning, ...]
+    meanings: tuple[FlagExplanation, ...]
     notes: tuple[str, ...]
     fit: Fit
     problem: str
     """Why the engine would not start; empty if it does."""
     capacity: float | None
     """Requests per second that can be served, of requests like these."""
-    served: tuple[Served, ...]
+    served: tuple[ServedLoad, ...]
     advised: Advised | None
     would_fit: tuple[Change, ...]
     """What would let it start, if it does not."""
@@ -358,12 +352,12 @@ class Explained(Answer):
 
     @property
     def command(self) -> str:
-        """The command as it is, in one line."""
+        """The command in one line."""
         return command_line(self.reading, self.engine)
 
     @property
     def recommended(self) -> str | None:
-        """The command with the advice; None where it is good as it is."""
+        """The command with the advice; None if there is none."""
         if self.advised is None or not self.advised.applied:
             return None
         return command_line(self.reading, self.engine, self.advised.applied)
@@ -388,10 +382,10 @@ def explain_command(
 ) -> Explained:
     """Explain a command line, a ``docker run``, a compose file or a Kubernetes manifest; the text is never executed.
 
-    Without a ``workload``, requests ``like`` these random ones (or the usual ones) come at a light and at a heavy rate.
-    What is promised (``slo``) is held against the forecast, and advice is ranked by its headroom. Of several commands
-    in a text, ``service`` names one. ``engine`` is the one that the text starts unless a release of it is named.
-    ``given`` goes to `deploy` as it is.
+    Without a ``workload``, requests ``like`` these random ones (or the default ones) come at a light and a heavy rate.
+    With an ``slo``, forecasts have a verdict and advice is ranked by headroom. ``service`` names one of several
+    commands in the text. ``engine`` selects a release; the default is the engine that the text starts. ``given`` are
+    further options of `deploy`.
     """
     chosen = started_engine(text) if engine is None else engine_named(engine)
     pasted = the_command(text, chosen.commands, service)
@@ -401,18 +395,20 @@ def explain_command(
     point = Point.of(reading, device, chosen, {**given, "network": network, "predictor": kernels})
     notes: list[str] = []
     chosen.settings(reading.settings, notes.append)
-    load = workload or like or usual_requests()
-    fit = point.fit(mean_context(load))
-    timers = Timers()
+    inputs, outputs = USUAL_LENGTHS
+    load = workload or like or synthetic_workload(rate=1.0, input_lengths=inputs, output_lengths=outputs)
+    # Tokens of an average sequence halfway through its answer.
+    context = sum(each.num_input + each.num_output / 2 for each in load.requests) / len(load.requests)
+    fit = point.fit(max(1, round(context)))
+    notes += _notes(pasted, fit, chosen)
+    common = pasted, reading, chosen
     try:
         deployment = point.deploy()
     except DoesNotFitError as problem:
-        meanings = explain_flags(point, reading, fit, None)
+        meanings = tuple(explain_flags(point, reading, fit, None))
         would_fit = tuple(changes_that_fit(point, fit)) if advice else ()
-        notes += _notes(pasted, fit, chosen)
-        return Explained(
-            pasted, reading, chosen, tuple(meanings), tuple(notes), fit, str(problem), None, (), None, would_fit
-        )
+        return Explained(*common, meanings, tuple(notes), fit, str(problem), None, (), None, would_fit)
+    timers = Timers()
     system = timers.system(deployment)
     capacity = most_requests_per_second(system, load)
     loads = light_and_heavy(load, capacity, slo) if workload is None else [Load("as asked", workload, slo)]
@@ -422,24 +418,10 @@ def explain_command(
         forecast = simulate_system(system, each.workload, capacity=lambda: capacity, slo=slo)
         forecast = replace(forecast, tariff=tariff or Tariff(), facility=facility or Facility())
         intervals = forecast_intervals(forecast)
-        served.append(Served(each, forecast if slo is None else forecast.promised(slo, intervals), intervals))
-    meanings = explain_flags(point, reading, fit, deployment)
+        served.append(ServedLoad(each, forecast if slo is None else forecast.promised(slo, intervals), intervals))
+    meanings = tuple(explain_flags(point, reading, fit, deployment))
     advised = advise(point, fit, loads, timers, tell) if advice else None
-    notes += _notes(pasted, fit, chosen)
-    return Explained(
-        pasted, reading, chosen, tuple(meanings), tuple(notes), fit, "", capacity, tuple(served), advised, ()
-    )
-
-
-def usual_requests() -> Workload:
-    inputs, outputs = USUAL_LENGTHS
-    return synthetic_workload(rate=1.0, input_lengths=inputs, output_lengths=outputs)
-
-
-def mean_context(workload: Workload) -> int:
-    """Tokens of an average sequence halfway through its answer."""
-    requests = workload.requests
-    return max(1, round(sum(each.num_input + each.num_output / 2 for each in requests) / len(requests)))
+    return Explained(*common, meanings, tuple(notes), fit, "", capacity, tuple(served), advised, ())
 
 
 def light_and_heavy(like: Workload, capacity: float, slo: Slo | None = None) -> list[Load]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,8 +34,6 @@ NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag as it was written, and what became of it."""
-
     name: str
     """Without the dashes, in its long form."""
     text: str
@@ -51,19 +49,12 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All flags of a command."""
-
     model: str
     flags: tuple[Flag, ...]
 
-    def values(self, names: Sequence[str] | dict[str, Any]) -> dict[str, Any]:
-        """What was given for some of our options; the last word counts."""
-        return {flag.field: flag.value for flag in self.flags if flag.field in names}
-
     @property
     def options(self) -> dict[str, Any]:
-        """What `deploy` is told."""
-        return self.values(OF_DEPLOY)
+        return {flag.field: flag.value for flag in self.flags if flag.field in OF_DEPLOY}
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -109,13 +100,19 @@ def _flag(name: str, given: str | None, rest: deque[str], engine: AnyEngine) -> 
     if types.get(field) is bool:
         return Flag(name, given or "", READ, field=field, value=_truth(name, given) is not negated)
     if field in types:
-        text = _listed(rest) if name in flags.lists and given is None else _next(rest) if given is None else given
+        text, words = given, []
+        while given is None and name in flags.lists and rest and rest[0].replace(",", "").isdigit():
+            words.append(rest.popleft())
+        if text is None:
+            text = ",".join(words) if name in flags.lists else _next(rest)
         return Flag(name, text, READ, field=field, value=_typed(name, text, types[field]))
     if name.removeprefix("no-") in flags.switches:
         return Flag(name, given or "", IGNORED)
     if name in flags.values or name in engine.commands.other_meaning:
         return Flag(name, _next(rest) if given is None else given, IGNORED)
-    return _left_out(name, given if given is not None else _loose(rest), engine, types)
+    if given is None:  # the next word may be its value
+        given = _next(rest) if rest and not rest[0].startswith("-") else ""
+    return _left_out(name, given, engine, types)
 
 
 def _known(engine: AnyEngine) -> set[str]:
@@ -142,7 +139,7 @@ def _field(name: str, engine: AnyEngine) -> str:
 
 
 def _left_out(name: str, text: str, engine: AnyEngine, types: dict[str, type]) -> Flag:
-    """A flag that changes a forecast and is not modelled, or one that nobody knows."""
+    """A flag that is not modelled, or unknown."""
     flags = engine.flags
     about = {**engine.commands.unmodelled, **flags.not_modelled}
     if name in about:
@@ -156,24 +153,10 @@ def _left_out(name: str, text: str, engine: AnyEngine, types: dict[str, type]) -
 
 
 def _types(engine: AnyEngine) -> dict[str, type]:
-    """Kinds of values of all flags that are read; what is no plain word is text."""
+    """Types of all flags that are read; anything complex is text."""
     types = {name: str if kind is tuple else kind for name, kind in engine.setting_types.items()}
     settings = {name: types.get(name, str) for name in engine.flags.options if name not in OURS_ALONE}
     return {**settings, **OF_DEPLOY, "decode_context_parallel_size": int}
-
-
-def _listed(rest: deque[str]) -> str:
-    return ",".join(_while(rest, lambda word: word.replace(",", "").isdigit()))
-
-
-def _loose(rest: deque[str]) -> str:
-    """What may be the value of a flag that nobody knows: the next word unless it is a flag."""
-    return _next(rest) if rest and not rest[0].startswith("-") else ""
-
-
-def _while(rest: deque[str], wanted: Any) -> Iterator[str]:
-    while rest and wanted(rest[0]):
-        yield rest.popleft()
 
 
 def _truth(name: str, given: str | None) -> bool:
@@ -194,7 +177,7 @@ def _typed(name: str, text: str, kind: type) -> Any:
 
 
 def _plain(text: str, what: str) -> str:
-    """A value that is there, and in which nothing is left to a shell."""
+    """A non-empty value without shell variables."""
     if not text:
         raise InputError(f"{what} has no value")
     if found := re.search(r"\$[\w({]", text):
@@ -208,7 +191,7 @@ NOT_OF_MEMORY = ("all2all_backend", "pcie_topology", "api_server", "predictor", 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What a command asks for: options of `deploy`, and settings by the engine's names."""
+    """Options of `deploy`, and settings by the engine's names."""
 
     model: str
     gpu: Gpu
@@ -216,7 +199,7 @@ class Point:
     options: Mapping[str, Any]
     settings: Mapping[str, Any]
     given: Mapping[str, Any]
-    """What no flag says: the network, the host, the predictor."""
+    """Options without a flag: the network, the host, the predictor."""
 
     @staticmethod
     def of(reading: Reading, gpu: Gpu, engine: AnyEngine, given: Mapping[str, Any]) -> Point:
@@ -241,22 +224,21 @@ class Point:
 
 
 class Timers:
-    """Step timers, each made once for all deployments whose steps take equally long."""
+    """Step timers, shared by deployments with equal step times."""
 
     def __init__(self) -> None:
         self._known: list[tuple[Deployment, KernelTimer]] = []
 
-    def system(self, deployment: Deployment, router: str | None = None) -> System:
-        """A system whose step times may be known already."""
+    def system(self, deployment: Deployment) -> System:
         timer = next((timer for other, timer in self._known if _same_steps(deployment, other)), None)
         if timer is None:
             timer = deployment.timer()
             self._known.append((deployment, timer))
-        return system_of(deployment, router if deployment.layout.data > 1 else None, timer=timer)
+        return system_of(deployment, timer=timer)
 
 
 def _same_steps(one: Deployment, other: Deployment) -> bool:
-    """Whether every step of one takes as long as the same step of the other, and both have the same sizes of steps."""
+    """Whether steps of both take equally long and have the same size limits."""
     parts = ("model", "layout", "gpu", "host", "graphs", "corrections")
     bounds = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
     return (

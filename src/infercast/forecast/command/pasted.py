@@ -1,6 +1,6 @@
-"""What people paste: command lines, ``docker run``, compose files and Kubernetes manifests, as the engine's own words.
+"""Pasted commands: command lines, ``docker run``, compose files and Kubernetes manifests, as an engine's arguments.
 
-Text is only ever split, never given to a shell. Variables are replaced where the same text gives their values.
+Text is only ever split, never given to a shell. Variables are replaced where the same text has their values.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
+
+import yaml
 
 from infercast.engines.base import ABSENT, FAMILIES, AnyEngine, engine_named, what_there_is
 from infercast.engines.vocabulary import Commands
-from infercast.errors import InputError
-from infercast.forecast.command.yaml_reader import Tree, read_documents
+from infercast.errors import FileFormatError, InputError
 
 BETWEEN = ";&|\n"
 """What ends a command."""
@@ -124,6 +126,58 @@ def _gpu_count(text: str) -> int | None:
     return int(text) if text.isdigit() else None
 
 
+Tree: TypeAlias = "dict[str, Tree] | list[Tree] | str | None"
+"""What a YAML document is made of. Every scalar is a string, as a command line needs it: ``8`` stays ``"8"``."""
+PLAIN_TAGS = {"map", "seq", "str", "int", "float", "bool", "null", "timestamp", "binary", "merge", "value"}
+DEEPEST = 60
+
+
+def read_documents(text: str) -> list[Tree]:
+    """The documents of a YAML text, without the empty ones; tags that are no plain values are refused."""
+    try:
+        nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
+    except yaml.MarkedYAMLError as problem:
+        line = None if problem.problem_mark is None else problem.problem_mark.line + 1
+        raise FileFormatError("YAML", f"is not YAML: {problem.context or ''} {problem.problem}", line) from None
+    except (yaml.YAMLError, RecursionError) as problem:
+        raise FileFormatError("YAML", f"is not YAML that can be read: {problem}") from None
+    trees = [_tree(node, {}) for node in nodes]
+    return [tree for tree in trees if tree is not None]
+
+
+def _tree(node: Any, known: dict[int, Tree], depth: int = 0) -> Tree:
+    """The value of a node, made once for all its aliases."""
+    line, (_, _, tag) = node.start_mark.line + 1, node.tag.rpartition(":")
+    if tag not in PLAIN_TAGS:
+        raise FileFormatError("YAML", f"has the tag {tag!r}; only plain values are read", line)
+    if depth > DEEPEST:
+        raise FileFormatError("YAML", f"is nested deeper than {DEEPEST} levels", line)
+    if isinstance(node, yaml.ScalarNode):
+        return None if tag == "null" else str(node.value)
+    if id(node) not in known:
+        read = partial(_tree, known=known, depth=depth + 1)
+        if isinstance(node, yaml.SequenceNode):
+            known[id(node)] = [read(each) for each in node.value]
+        else:
+            known[id(node)] = _mapping([(key, read(key), read(value)) for key, value in node.value])
+    return known[id(node)]
+
+
+def _mapping(pairs: Sequence[tuple[Any, Tree, Tree]]) -> Tree:
+    """Keys with their values; those of ``<<`` count where the mapping has none of its own."""
+    values: dict[str, Tree] = {}
+    merged: dict[str, Tree] = {}
+    for node, key, value in pairs:
+        if node.tag.endswith(":merge"):
+            for each in value if isinstance(value, list) else [value]:
+                merged = {**(each if isinstance(each, dict) else {}), **merged}
+        elif str(key) in values:
+            raise FileFormatError("YAML", f"gives {key!r} a second time", node.start_mark.line + 1)
+        else:
+            values[str(key)] = value
+    return {**merged, **values}
+
+
 SHELLS = ("sh", "bash", "zsh", "dash", "ash")
 VARIABLE = re.compile(r"\$(?:\{(\w+)\}|\((\w+)\)|(\w+))")
 GPU_COUNTS = ("nvidia.com/gpu", "amd.com/gpu", "gpu")
@@ -141,14 +195,16 @@ class Pasted:
     gpus: int | None = None
     """GPUs that a container is given."""
     replicas: int = 1
-    """So many of it are started."""
 
 
 def find_commands(text: str, commands: Commands) -> list[Pasted]:
     if _is_yaml(text):
         found = [each for tree in read_documents(text) for each in _containers(tree, commands)]
     else:
-        found = list(_in_shell(text, commands))
+        found, known = [], dict[str, str]()
+        for line in shell_lines(text):
+            known |= line.environment
+            found += [replace(each, environment={**known, **each.environment}) for each in _in_line(line, commands)]
     return [replace(each, words=tuple(_replaced(word, each.environment) for word in each.words)) for each in found]
 
 
@@ -210,14 +266,6 @@ def _is_yaml(text: str) -> bool:
     return first.startswith("---") or re.match(r"\s*(- |[\w./-]+:(\s|$))", first) is not None
 
 
-def _in_shell(text: str, commands: Commands) -> Iterator[Pasted]:
-    known: dict[str, str] = {}
-    for line in shell_lines(text):
-        known |= line.environment
-        for found in _in_line(line, commands):
-            yield replace(found, environment={**known, **found.environment})
-
-
 def _in_line(line: Line, commands: Commands) -> Iterator[Pasted]:
     words, environment = line.words, line.environment
     if (container := docker_run(words)) is not None:
@@ -251,7 +299,7 @@ def _arguments(words: Sequence[str], image: str, commands: Commands) -> list[str
 
 
 def _script(words: Sequence[str]) -> str | None:
-    """What a shell is told to run with ``-c``, also as ``-lc``."""
+    """The script of ``sh -c`` (or ``-lc``)."""
     for at, word in enumerate(words[:-1]):
         if re.fullmatch(r"-[a-z]*c", word):
             return words[at + 1]
@@ -281,7 +329,7 @@ def _containers(tree: Tree, commands: Commands, name: str = "", replicas: int = 
 
 
 def _words(value: Tree) -> list[str]:
-    """A list as it is, or a line as a shell would split it."""
+    """A list, or a line as a shell would split it."""
     if isinstance(value, list):
         return [str(each) for each in value if each is not None]
     return [word for line in shell_lines(value) for word in line.words] if isinstance(value, str) else []

@@ -1,10 +1,8 @@
-"""Where the time of a run went: kernels, communication, the host, and nothing to do. The parts add up to the run.
+"""Where the time of a run went: kernels, communication, the host, and idle time. The parts add up to the run.
 
-Replicas, and the stages of a pipeline, work side by side: their seconds are added up, so that the parts of a run on
-two replicas of two stages add up to four times its duration.
-
-Steps are divided among their tokens: a prompt of 300 tokens in a step of 1,000 is charged three tenths of its GPU time.
-Whatever else the GPU did meanwhile was work for others, and the rest of the time it waited for its host.
+Replicas, and the stages of a pipeline, work in parallel: their seconds are added up, so that the parts of a run on two
+replicas of two stages add up to four times its duration. Steps are divided among their tokens: a prompt of 300 tokens
+in a step of 1,000 is charged three tenths of its GPU time.
 """
 
 from __future__ import annotations
@@ -17,20 +15,18 @@ from typing import Unpack
 import numpy as np
 
 from infercast.engines.timer import KernelTimer
-from infercast.forecast.deploy import GpuSource
+from infercast.forecast.deploy import Deployable, GpuSource, RunOptions, Servable, resolve_run
 from infercast.forecast.explain.step_log import (
     KINDS,
-    Array,
     EngineRun,
-    StagedLog,
     StepLog,
     Watched,
     kernels_of,
     watch_run,
 )
-from infercast.forecast.options import Asked, Deployable, Servable, asked_run
-from infercast.forecast.progress import told_progress
+from infercast.forecast.progress import request_progress
 from infercast.forecast.result import Forecast
+from infercast.forecast.slo import Array
 from infercast.forecast.system import DECODE, system_of
 from infercast.serve import Record, Workload
 from infercast.serve.fleet.two_pools import Handover
@@ -60,13 +56,11 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """One entry for each range of tokens."""
-
     ranges: tuple[Range, ...]
 
 
 def compose(record: Record, log: StepLog, timer: KernelTimer) -> Composition | None:
-    """Kernel families a token in each range; None where nobody has a second token.
+    """Kernel families per token in each range; None without second tokens.
 
     A request gets one token a step after its first, so its tokens are a stretch of steps; where it was preempted the
     stretch is longer than its tokens, and is spread over them evenly.
@@ -139,9 +133,7 @@ class RequestParts:
     """A latency of every request as a sum of parts, in seconds."""
 
     requests: Array
-    """Which requests."""
     sent_at: Array
-    """When they were sent."""
     total: Array
     parts: dict[str, Array]
 
@@ -253,7 +245,7 @@ WAITS = ("GPU waits for host", "GPU waits for host or other stages")
 
 @dataclass(frozen=True, slots=True)
 class KernelPart:
-    """One kernel, or what all steps have beside their kernels."""
+    """One kernel, or the time without kernels."""
 
     name: str
     family: str
@@ -272,7 +264,7 @@ class Breakdown(Answer):
     duration: float
     """Seconds from the first request sent to the last token received."""
     side_by_side: int
-    """Number of replicas times stages: the parts add up to so many durations."""
+    """Number of replicas times stages: the parts add up to this many durations."""
     steps: dict[str, int]
     """Number of steps of each kind."""
     kernels: tuple[KernelPart, ...]
@@ -310,11 +302,11 @@ def explain_run(
     gpu: GpuSource | None = None,
     router: str | None = None,
     progress: Progress | bool | None = None,
-    **options: Unpack[Asked],
+    **options: Unpack[RunOptions],
 ) -> tuple[Forecast, Breakdown]:
     """Simulate a workload and say where every second of it went; names do as in `simulate`."""
-    found, load = asked_run(deployment, workload, gpu, options)
-    with told_progress(progress, len(load.requests)) as tell:
+    found, load = resolve_run(deployment, workload, gpu, options)
+    with request_progress(progress, len(load.requests)) as tell:
         run = watch_run(system_of(found, router), load, progress=tell)
     return run.forecast, break_down(run)
 
@@ -389,7 +381,7 @@ def _waits(engine: EngineRun, start: float, end: float, idle: Array) -> dict[str
         waits += np.maximum(begins - before, 0.0) - _overlap(before, begins, idle)
         last, run_end = ends[-1:], np.array([end])
         waits[-1] += float((run_end - last - _overlap(last, run_end, idle))[0])
-    if isinstance(engine.log, StagedLog):  # a stage may hold a step longer than its kernels take
+    if engine.log.spans:  # a stage may hold a step longer than its kernels take
         waits += (steps.by_stage[:, :, 1] - steps.by_stage[:, :, 0]).sum(axis=1) - steps.gpu_seconds
     return {kind: float(waits[steps.kind == number].sum()) for number, kind in enumerate(KINDS)}
 

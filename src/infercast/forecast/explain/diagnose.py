@@ -1,7 +1,7 @@
-"""Which kernels stand in the way: how far each is from the best of its shape, and what closing the gap would buy.
+"""Bottleneck kernels: how far each is from the best of its shape, and what closing the gap would save.
 
-Each gap is closed by itself and the workload simulated again, so what is saved is what users would see: queues that
-shrink and a host that then sets the pace are in it.
+Each gap is closed alone and the workload simulated again, so savings include shorter queues and a host that then sets
+the pace.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import numpy as np
 
 from infercast.engines.base import Deployment
 from infercast.errors import InputError
-from infercast.forecast.deploy import GpuSource
-from infercast.forecast.explain.kernels import step_calls
-from infercast.forecast.options import Asked, Deployable, Servable, asked_run
+from infercast.forecast.deploy import Deployable, GpuSource, RunOptions, Servable, resolve_run
+from infercast.forecast.kernels import step_calls
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import Outcome, outcome_of
 from infercast.forecast.simulate import simulate
@@ -30,7 +29,7 @@ from infercast.shown import Answer
 LEAST_LOSS = 0.002
 """Gaps below this share of a phase's GPU time are not looked at one by one."""
 EVERY_KERNEL = StepShape([2, 1], [0, 1], 2)
-"""A prompt beside a decoding sequence: a step that launches every kernel a model has."""
+"""A prompt and a decoding sequence: a step that launches every kernel of a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ class Diagnosis(Answer):
     host: Saving
     """If the host took no time at all."""
     everything: Saving
-    """If every kernel was as good as the best of its shape, the host as it is."""
+    """If every kernel was as good as the best of its shape, with the same host."""
     not_judged: tuple[str, ...]
     """Kernels of kinds that were measured nowhere."""
 
@@ -110,10 +109,10 @@ def diagnose(
     ceilings: Ceilings | None = None,
     *,
     gpu: GpuSource | None = None,
-    **options: Unpack[Asked],
+    **options: Unpack[RunOptions],
 ) -> Diagnosis:
     """Simulate a workload, and again with each gap closed; names do as in `simulate`."""
-    deployment, workload = asked_run(deployment, workload, gpu, options)
+    deployment, workload = resolve_run(deployment, workload, gpu, options)
     if deployment.layout.data > 1:
         raise InputError(f"a diagnosis is of one copy, not of layout {deployment.layout}; use data_parallel_size 1")
     if deployment.drafting is not None:

@@ -9,11 +9,12 @@ import numpy as np
 from infercast.engines.base import Deployment
 from infercast.engines.speculation import Drafting
 from infercast.forecast.explain.breakdown import Breakdown, break_down
-from infercast.forecast.explain.kernels import Phase, StepCost, average_shape, estimate_shape, step_calls
-from infercast.forecast.explain.step_log import Array, EngineRun, Watched
+from infercast.forecast.explain.step_log import EngineRun, Watched
 from infercast.forecast.intervals import Intervals, forecast_intervals
+from infercast.forecast.kernels import Phase, StepCost, average_shape, estimate_shape, step_calls
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import PoolRun
+from infercast.forecast.slo import Array
 from infercast.forecast.steady import mean_in_system
 from infercast.forecast.system import DECODE, PREFILL, busiest
 from infercast.ops.op import tensor_rate_of
@@ -24,8 +25,6 @@ from infercast.serve.step import StepShape
 
 @dataclass(frozen=True, slots=True)
 class RooflinePoint:
-    """One kernel of a step."""
-
     name: str
     family: str
     share: float
@@ -163,7 +162,6 @@ class LoadCurves:
     """What went on in each of many equal stretches of the run; lists of equal length."""
 
     width: float
-    """Seconds of one stretch."""
     times: list[float]
     """The middle of each, in seconds after the first request was sent."""
     running: list[float]
@@ -191,8 +189,6 @@ class SlowRequest:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """All that a report of one run shows."""
-
     forecast: Forecast
     intervals: Intervals
     breakdown: Breakdown

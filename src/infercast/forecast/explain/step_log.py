@@ -1,19 +1,17 @@
-"""What a run leaves behind for those who ask where its time went: one line a step, one entry a request."""
+"""The log of a run: one entry per step, one per request."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.engines.timer import KernelTimer
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
-from infercast.forecast.slo import Slo
+from infercast.forecast.slo import Array, Slo
 from infercast.forecast.system import DECODE, ServingPool, System
 from infercast.serve import Record, Replica, Workload
 from infercast.serve.loop import Progress
@@ -22,16 +20,14 @@ from infercast.serve.scheduler.drafts import DraftSequence
 from infercast.serve.step import DraftShape, HostCost, StepEstimate, StepShape
 from infercast.serve.timeline import Span, StagedSpan
 
-Array = npt.NDArray[Any]
-
 CHUNK = 65_536
-"""Steps whose kernels are written out at once."""
+"""Steps per table of kernels."""
 EXACT, ROUNDING = 1e-7, 1e-12
 """Seconds below which two moments of a run are the same, and below which two sums of one step's kernels are."""
 WAITING = ("waits for other replicas", "other replicas")
 """Name and family of the time in which replicas that share experts wait for each other."""
 KINDS = ("prefill", "mixed", "decode")
-"""Steps of prompts alone, of prompts beside decoding sequences, and of decoding alone."""
+"""Steps with prompts only, with prompts and decoding sequences, and with decoding sequences only."""
 
 
 class StepLog:
@@ -51,11 +47,15 @@ class StepLog:
         # Of each stretch: its steps, tokens, tokens of prompts, sampled tokens, and rows of the timer's tables.
         self._stretches: list[tuple[int, ...]] = []
         self._slowed: dict[int, float] = {}
+        self.spans: list[StagedSpan] = []
+        """Of each step of a pipeline, where steps overlap; empty without one."""
 
     def step(self, plan: Plan, shape: StepShape, estimate: StepEstimate, span: Span, held: Sequence[int]) -> None:
         if estimate.slowed:
             self._slowed[len(self._ends)] = estimate.slowed
         self.stretch(shape, estimate, [span.end], held)
+        if isinstance(span, StagedSpan):
+            self.spans.append(span)
         share = estimate.gpu_seconds[0] / (shape.num_sequences if self._takes_in else shape.num_tokens)
         for sequence, new_tokens in zip(plan.sequences, plan.new_tokens, strict=True):
             index = sequence.index
@@ -89,44 +89,24 @@ class StepLog:
 
     @cached_property
     def steps(self) -> Steps:
-        return Steps(**self._columns())
-
-    def _columns(self) -> dict[str, Any]:
         stretches = np.array(self._stretches, dtype=np.int64)
         columns = np.repeat(stretches[:, 1:], stretches[:, 0], axis=0).T
         tokens, prompt_tokens, sampled, *rows = columns
         slowed = np.zeros(tokens.size)
         slowed[[*self._slowed]] = [*self._slowed.values()]
-        return {
-            "ends": np.array(self._ends),
-            "gpu_seconds": np.array(self._gpu_seconds),
-            "tokens": tokens,
-            "prompt_tokens": prompt_tokens,
-            "sampled": sampled,
-            "held_blocks": np.array(self._held),
-            "host": np.repeat(np.array(self._hosts), stretches[:, 0], axis=0),
-            "rows": tuple(rows),
-            "varying": np.array(self._varying).T,
-            "slowed": slowed,
-        }
-
-
-class StagedLog(StepLog):
-    """The same of a pipeline, whose steps overlap."""
-
-    def __init__(self, num_requests: int, *, takes_in: bool = False) -> None:
-        super().__init__(num_requests, takes_in=takes_in)
-        self.spans: list[StagedSpan] = []
-        """Of each step."""
-
-    def step(self, plan: Plan, shape: StepShape, estimate: StepEstimate, span: Span, held: Sequence[int]) -> None:
-        super().step(plan, shape, estimate, span, held)
-        assert isinstance(span, StagedSpan)
-        self.spans.append(span)
-
-    @cached_property
-    def steps(self) -> Steps:
-        return StagedSteps(**self._columns(), stages=np.array([span.stages for span in self.spans]))
+        return Steps(
+            ends=np.array(self._ends),
+            gpu_seconds=np.array(self._gpu_seconds),
+            tokens=tokens,
+            prompt_tokens=prompt_tokens,
+            sampled=sampled,
+            held_blocks=np.array(self._held),
+            host=np.repeat(np.array(self._hosts), stretches[:, 0], axis=0),
+            rows=tuple(rows),
+            varying=np.array(self._varying).T,
+            slowed=slowed,
+            stages=np.array([span.stages for span in self.spans]),
+        )
 
 
 def kernels_of(timer: KernelTimer) -> list[tuple[str, str]]:
@@ -136,20 +116,12 @@ def kernels_of(timer: KernelTimer) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class EngineRun:
-    """What one engine of a run did, and when."""
-
     record: Record
     """Of the requests that it served; not a number elsewhere."""
     replica: Replica
     timer: KernelTimer
     log: StepLog
     pool: ServingPool
-    """Which it belongs to."""
-
-
-def new_log(pool: ServingPool, num_requests: int) -> StepLog:
-    log = StepLog if pool.deployment.layout.pipeline == 1 else StagedLog
-    return log(num_requests, takes_in=pool.role == DECODE)
 
 
 @dataclass(frozen=True)
@@ -159,7 +131,7 @@ class Steps:
     ends: Array
     """When the GPU is done."""
     gpu_seconds: Array
-    """What its kernels take; the GPU is taken to have worked for so long up to the end, and to have waited before."""
+    """Time of its kernels; the GPU is taken to work up to the end and to wait before."""
     tokens: Array
     prompt_tokens: Array
     """Those of sequences that compute more than one."""
@@ -172,7 +144,7 @@ class Steps:
     rows: tuple[Array, ...]
     varying: Array
     slowed: Array
-    stages: Array = field(default_factory=lambda: np.empty(0))
+    stages: Array
     """(steps, stages, 2): when each step began and ended on each stage of a pipeline; empty without one."""
 
     @cached_property
@@ -188,7 +160,9 @@ class Steps:
     @property
     def by_stage(self) -> Array:
         """(steps, stages, 2): when each step began and ended on each stage; without a pipeline on one."""
-        return np.stack([self.ends - self.gpu_seconds, self.ends], axis=1)[:, None, :]
+        return (
+            self.stages if self.stages.size else np.stack([self.ends - self.gpu_seconds, self.ends], axis=1)[:, None, :]
+        )
 
     def kernels(self, timer: KernelTimer) -> Iterator[tuple[slice, Array]]:
         """Some steps after the other: which, and the seconds of each of `kernels_of` the timer (columns) in them."""
@@ -207,7 +181,13 @@ class Steps:
         return np.column_stack([table * scale[:, None], waits])
 
     def until(self, times: Array, seconds: Array) -> Array:
-        """How much of ``seconds`` (of each step) the GPU had done by each of the times."""
+        """How much of ``seconds`` (of each step) the GPU had done by each of the times.
+
+        In a pipeline a moment is divided among the stages at work: a step that is alone in it counts for all of its
+        time, and steps that fill it share theirs.
+        """
+        if self.stages.size:
+            return self._until_staged(times, seconds)
         begins = self.ends - self.gpu_seconds
         position = np.searchsorted(self.ends, times)
         done = np.concatenate([[0.0], np.cumsum(seconds)])[position]
@@ -216,19 +196,7 @@ class Steps:
         running = np.where(position < self.ends.size, np.clip(share, 0.0, 1.0), 0.0)
         return np.asarray(done + running * seconds[under_way])
 
-
-class StagedSteps(Steps):
-    """The same of a pipeline, whose steps overlap."""
-
-    @property
-    def by_stage(self) -> Array:
-        return self.stages
-
-    def until(self, times: Array, seconds: Array) -> Array:
-        """How much of ``seconds`` was done by each of the times, where a moment is divided among the stages at work.
-
-        So a step that is alone in the pipeline counts for all of its time, and steps that fill it share theirs.
-        """
+    def _until_staged(self, times: Array, seconds: Array) -> Array:
         edges, busy = self._moments
         each = seconds / np.maximum((self.stages[:, :, 1] - self.stages[:, :, 0]).sum(axis=1), 1e-12)
         rates = np.where(busy >= 0, each[np.maximum(busy, 0)], 0.0).sum(axis=0)
@@ -281,7 +249,9 @@ def watch_run(
     def watch(load: Workload) -> tuple[tuple[StepLog, ...], ...]:
         nonlocal logs
         count = len(load.requests)
-        logs = tuple(tuple(new_log(pool, count) for _ in pool.engines.replicas) for pool in system.pools)
+        logs = tuple(
+            tuple(StepLog(count, takes_in=pool.role == DECODE) for _ in pool.engines.replicas) for pool in system.pools
+        )
         return logs
 
     forecast = simulate_system(

@@ -12,7 +12,8 @@ from heapq import heappop, heappush
 import numpy as np
 
 from infercast.errors import InputError
-from infercast.forecast.explain.step_log import EXACT, KINDS, Array, EngineRun, StagedLog, Watched, kernels_of
+from infercast.forecast.explain.step_log import EXACT, KINDS, EngineRun, Watched, kernels_of
+from infercast.forecast.slo import Array
 from infercast.forecast.system import BOTH
 from infercast.serve import Workload
 from infercast.serve.step import HostCost
@@ -99,15 +100,13 @@ class StepSlice:
     prompt_tokens: int
     sampled: int
     kernels: list[Slice]
-    """One after the other; all launches of a kernel are one slice. Those of a stage are not told apart."""
+    """One after the other; all launches of a kernel are one slice. Empty for stages of a pipeline."""
     kv_usage: float
     """Share of the KV blocks that are held."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLanes:
-    """What one engine did in a window."""
-
     name: str
     """``engine``, or ``engine 2``, or ``decode engine 2``."""
     steps: list[StepSlice]
@@ -119,12 +118,10 @@ class EngineLanes:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """What a window of a run holds."""
-
     begin: float
     end: float
     is_cut: bool
-    """Whether the window that was asked for would have been too large."""
+    """Whether the requested window was too large."""
     engines: tuple[EngineLanes, ...]
     transfers: tuple[Slice, ...]
     """What was on the link between two pools."""
@@ -177,7 +174,7 @@ def _chosen(engine: EngineRun, start: float, begin: float, end: float) -> Array:
 
 def _moments(engine: EngineRun, start: float) -> tuple[Array, Array]:
     steps, log = engine.log.steps, engine.log
-    if isinstance(log, StagedLog):
+    if log.spans:
         return steps.ends - start, np.array([span.start for span in log.spans]) - start
     return steps.ends - start, steps.ends - start - steps.gpu_seconds
 
@@ -185,7 +182,7 @@ def _moments(engine: EngineRun, start: float) -> tuple[Array, Array]:
 def _cut(engine: EngineRun, start: float, begin: float, end: float, most: int) -> float:
     """Where a window must end to hold no more slices than that."""
     chosen, log = _chosen(engine, start, begin, end), engine.log
-    slices = (len(log.spans[0].stages) if isinstance(log, StagedLog) else len(engine.timer.kernels)) + 6
+    slices = (len(log.spans[0].stages) if log.spans else len(engine.timer.kernels)) + 6
     if chosen.size <= most // slices:
         return end
     return float(_moments(engine, start)[1][chosen[most // slices]])
@@ -196,8 +193,8 @@ def _engine(engine: EngineRun, name: str, workload: Workload, start: float, begi
     requests = request_slices(engine, workload, start, begin, end)
     return EngineLanes(
         name=name,
-        steps=_stages(engine, log, start, chosen) if isinstance(log, StagedLog) else _steps(engine, start, chosen),
-        host=_planned(engine, log, start, chosen) if isinstance(log, StagedLog) else _host(engine, start, chosen),
+        steps=_stages(engine, start, chosen) if log.spans else _steps(engine, start, chosen),
+        host=_planned(engine, start, chosen) if log.spans else _host(engine, start, chosen),
         requests=requests,
         counts=request_counts(requests),
     )
@@ -235,19 +232,19 @@ def _step(engine: EngineRun, index: int, stage: int, ends: tuple[float, float], 
     )
 
 
-def _stages(engine: EngineRun, log: StagedLog, start: float, chosen: Array) -> list[StepSlice]:
+def _stages(engine: EngineRun, start: float, chosen: Array) -> list[StepSlice]:
     return [
         _step(engine, index, stage, (begin - start, end - start), [])
         for index in chosen.tolist()
-        for stage, (begin, end) in enumerate(log.spans[index].stages)
+        for stage, (begin, end) in enumerate(engine.log.spans[index].stages)
     ]
 
 
-def _planned(engine: EngineRun, log: StagedLog, start: float, chosen: Array) -> list[Slice]:
+def _planned(engine: EngineRun, start: float, chosen: Array) -> list[Slice]:
     """What the host of a pipeline did before each step reached its first stage."""
     found: list[Slice] = []
     for index in chosen.tolist():
-        cost, moment = HostCost(*engine.log.steps.host[index].tolist()), log.spans[index].planned - start
+        cost, moment = HostCost(*engine.log.steps.host[index].tolist()), engine.log.spans[index].planned - start
         for name, seconds in (("plan", cost.plan), ("prepare", cost.prepare)):
             found.append(Slice(name, moment, moment + seconds))
             moment += seconds
@@ -255,11 +252,11 @@ def _planned(engine: EngineRun, log: StagedLog, start: float, chosen: Array) -> 
 
 
 def _host(engine: EngineRun, start: float, chosen: Array) -> list[Slice]:
-    """What the host's thread did: plan, prepare, launch and, when a result is there, take it in.
+    """Work of the host's thread: plan, prepare, launch and process results.
 
-    The log tells when steps end. A step is planned when the result before the one that runs has been taken in; where
-    that does not explain when it ended, nothing was left to plan and all results were taken in before. Where that does
-    not either, the engine had slept, and the plan is as late as it can have been.
+    The log has the ends of steps. A step is planned after the result before the running one is processed; if that does
+    not explain its end, all results were processed before; if that does not either, the engine had slept, and the plan
+    is as late as possible.
     """
     steps, under_way = engine.log.steps, engine.replica.steps_under_way
     ends, gpu = (steps.ends - start).tolist(), steps.gpu_seconds.tolist()
@@ -296,7 +293,6 @@ def _end(free: float, cost: HostCost, before: float, gpu_seconds: float) -> floa
 
 
 def _take_in(found: list[Slice], free: float, end: float, seconds: float) -> float:
-    """The host waits for a step's end and takes its result in; returns when it is free again."""
     begin = max(free, end)
     found.append(Slice("take in", begin, begin + seconds))
     return begin + seconds

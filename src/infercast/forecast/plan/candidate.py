@@ -7,9 +7,152 @@ from enum import Enum
 from typing import Any
 
 from infercast.engines.base import DEFAULT_ENGINE, engine_named
-from infercast.forecast.plan.figures import Figures
+from infercast.forecast.intervals import Intervals, forecast_intervals
+from infercast.forecast.kernels import Phase, host_bound_share
+from infercast.forecast.result import Forecast, counted, odds, value_of
+from infercast.forecast.slo import Percentiles, Slo, attainment
 from infercast.models.layout import ParallelLayout
 from infercast.shown import Shown
+from infercast.units import format_percent
+
+FULL = 0.95
+"""Share of the KV cache from which on it is what limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class PowerDraw:
+    gpu_watts: float
+    """Of the boards, on average."""
+    wall_watts: float
+    """With servers and building, on average."""
+    peak_watts: float
+    """Of the servers at the wall, without the building, while every GPU is in its step that draws most."""
+    joules_per_output_token: float
+    """Of the boards ..."""
+    wall_joules_per_output_token: float
+    """... and with servers and building."""
+    usd_per_hour: float | None
+    """Of electricity; None without a price."""
+    grams_co2_per_million_output_tokens: float | None
+    """None without a factor of the grid."""
+    low: float
+    """The ends of the 80 % interval of the boards' joules, as factors."""
+    high: float
+    source: str
+    """What the power of the GPUs is known from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Results of a candidate; times in seconds, rates per second."""
+
+    ttft: Percentiles
+    tpot: Percentiles | None
+    end_to_end: Percentiles
+    output_tokens_per_second: float
+    requests_per_second: float
+    attainment: float
+    """The share of requests that keep every limit of the SLO."""
+    goodput: float
+    """Requests a second that do."""
+    headroom: float
+    """The smallest limit / forecast; above 1 the SLO holds."""
+    tightest: str
+    """The limit that it is the headroom of, such as ``ttft_p99``."""
+    state: str
+    """``stable``, ``backlogged`` or ``overloaded``."""
+    capacity: float | None
+    """Requests a second that can be served, where it is known."""
+    busy: float
+    """Share of the time in which the busiest replica computes."""
+    kv_peak: float
+    """Most of the KV cache that was in use at a time."""
+    bottleneck: str
+    source: str
+    """What the weakest of the estimates that count rests on."""
+    intervals: Intervals | None = None
+    """80 % intervals of latencies and rates, if computed."""
+    odds: float | None = None
+    """The probability that the SLO holds; None where there are no intervals."""
+    asked_odds: float = 0.0
+    drawn: PowerDraw | None = None
+    """None where the power of its GPUs is not known."""
+    beyond: str = ""
+    """The budget that it exceeds, in words; empty if none."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the SLO holds in the forecast's own numbers, with the required odds, and within the budgets."""
+        is_steady = self.state not in ("overloaded", "filling")
+        kept = is_steady and self.headroom > 1.0 and (self.odds or 0.0) >= self.asked_odds
+        return kept and not self.beyond
+
+
+def figures_of(forecast: Forecast, slo: Slo, times: int = 1, *, intervals: bool = False) -> Figures:
+    """Results of ``times`` equal forecasts."""
+    rooms = {limit.name: limit.seconds / max(value_of(forecast, limit), 1e-12) for limit in slo.limits}
+    tightest = min(rooms, key=lambda name: rooms[name])
+    bands = forecast_intervals(forecast) if intervals else None
+    capacity, share = forecast.state.capacity, attainment(forecast.clients, slo, counted(forecast))
+    return Figures(
+        ttft=forecast.ttft,
+        tpot=forecast.tpot,
+        end_to_end=forecast.end_to_end,
+        output_tokens_per_second=times * forecast.output_tokens_per_second,
+        requests_per_second=times * forecast.requests_per_second,
+        attainment=share,
+        goodput=times * share * forecast.requests_per_second,
+        headroom=rooms[tightest],
+        tightest=tightest,
+        state=forecast.state.word,
+        capacity=None if capacity is None else times * capacity,
+        busy=max(load.busy for load in forecast.engines),
+        kv_peak=forecast.kv_usage.peak,
+        bottleneck=bottleneck(forecast),
+        source=forecast.source,
+        intervals=bands,
+        odds=None if bands is None else odds(forecast, slo, bands),
+        drawn=power_draw_of(forecast, times),
+    )
+
+
+def bottleneck(forecast: Forecast) -> str:
+    if forecast.saturation is not None:
+        return f"requests arrive faster than they can be served: {forecast.saturation.capacity:.3g} requests/s"
+    if forecast.kv_usage.peak >= FULL and forecast.waiting.peak > 0:
+        return f"the KV cache: {format_percent(forecast.kv_usage.peak)} in use at its peak"
+    share = host_bound_share(forecast.phases)
+    if share > 0.5:
+        return f"the host: GPUs wait for it in {format_percent(share)} of step time"
+    longest = max(forecast.phases, key=lambda phase: phase.whole)
+    return _largest(longest)
+
+
+def _largest(phase: Phase) -> str:
+    family = max(phase.families, key=lambda each: each.seconds)
+    steps = "prefill steps" if phase.name == "prefill" else "decode steps"
+    held = f", bound by {family.bound}" if family.bound else ""
+    return f"{family.family} in {steps}: {format_percent(family.share)} of their GPU time{held}"
+
+
+def power_draw_of(forecast: Forecast, times: int = 1) -> PowerDraw | None:
+    """Power of ``times`` equal forecasts; None where the power of a GPU is not known."""
+    energy, wall = forecast.energy, forecast.wall
+    if energy is None or wall is None:
+        return None
+    return PowerDraw(
+        gpu_watts=times * wall.gpu_watts,
+        wall_watts=times * wall.watts,
+        peak_watts=times * wall.peak_watts / wall.pue,
+        joules_per_output_token=energy.joules_per_output_token,
+        wall_joules_per_output_token=wall.joules_per_output_token,
+        usd_per_hour=None if wall.usd_per_hour is None else times * wall.usd_per_hour,
+        grams_co2_per_million_output_tokens=wall.grams_co2_per_million_output_tokens,
+        low=energy.low / energy.joules,
+        high=energy.high / energy.joules,
+        source=energy.source,
+    )
+
 
 Settings = tuple[tuple[str, Any], ...]
 """Names and values, in order of names, so that equal ones are equal."""
@@ -61,7 +204,7 @@ class Candidate:
         return replace(self, replicas=1, prefill=prefill)
 
     def times(self, replicas: int) -> Candidate:
-        """So many replicas of it (of the decode pool, where there are two)."""
+        """With a number of replicas (of the decode pool, if there are two)."""
         return replace(self, replicas=replicas)
 
     def with_settings(self, **values: Any) -> Candidate:
@@ -101,14 +244,15 @@ class Candidate:
         if self.prefill is not None:
             return f"prefill {self.prefill} + decode {replace(self, prefill=None)}"
         unsaid = (engine_named(self.engine).bounds[2], *DRAFTS)  # which all candidates of a question have in common
-        settings = "".join(f", {name} {_word(value)}" for name, value in self.settings if name not in unsaid)
+        words = {False: "off", True: "on"}
+        settings = "".join(
+            f", {name} {words[value] if isinstance(value, bool) else value}"
+            for name, value in self.settings
+            if name not in unsaid
+        )
         by = "" if self.engine == DEFAULT_ENGINE else f" by {self.engine}"
         held = "" if self.power_limit is None else f" at {self.power_limit:g} W"
         return f"{self.replicas} x {self.layout} on {self.gpu}{held}{by} ({self.formats}{settings})"
-
-
-def _word(value: Any) -> str:
-    return ("off", "on")[value] if isinstance(value, bool) else str(value)
 
 
 class Stage(Enum):
@@ -123,7 +267,6 @@ class Stage(Enum):
     SCREENED = "screened"
     """A short simulation placed it behind others."""
     SIMULATED = "simulated"
-    """The whole workload was simulated."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -157,7 +300,7 @@ class Row(Shown):
 
     @property
     def verdict(self) -> str:
-        """What became of it in a few words that follow its name, the same wherever it is told."""
+        """The result in a few words that follow its name."""
         figures = self.figures
         if self.holds or figures is None:
             return self.reason or "keeps the SLO"
@@ -167,7 +310,7 @@ class Row(Shown):
             return f"misses {figures.tightest} by {format_share(1.0 / figures.headroom - 1.0)}"
         if figures.beyond:
             return figures.beyond
-        return f"keeps the SLO with a probability of {format_share(figures.odds or 0.0)} only"
+        return f"keeps the SLO with a probability of only {format_share(figures.odds or 0.0)}"
 
 
 def format_share(share: float) -> str:

@@ -1,10 +1,6 @@
 """Candidates simulated: short runs first, whole ones for the promising, and points around the winner to benchmark.
 
-All functions hand their work to an executor in portions of fixed sizes, so that the answer does not depend on how many
-workers there are.
-
-A benchmark of an engine sends prompts of one length at a rate. So the forecast beside it is of such requests, as long
-as those of the question are on average, and not of the question's own workload.
+Work goes to an executor in portions of fixed sizes, so the answer does not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -16,18 +12,17 @@ from itertools import groupby
 from math import inf
 from typing import NamedTuple
 
-from infercast.engines.timer import KernelTimer
 from infercast.errors import InfercastError
 from infercast.forecast.intervals import Intervals, forecast_intervals
-from infercast.forecast.plan.candidate import Candidate, Row, Stage
+from infercast.forecast.plan.candidate import Candidate, Row, Stage, figures_of
 from infercast.forecast.plan.executors import Executor
-from infercast.forecast.plan.figures import figures_of
 from infercast.forecast.plan.question import Question, beyond_budget, deployed, own_timer
 from infercast.forecast.plan.screening import HOPELESS, Option
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import served_headroom
 from infercast.forecast.system import System, system_of, two_pools
+from infercast.serve import Workload
 from infercast.serve.workload.redraw import dealt_out
 from infercast.serve.workload.synthetic import synthetic_workload
 
@@ -35,21 +30,13 @@ CLEARLY = 0.75
 """A run that is to decide its own length is of no interest where its first requests keep so little of a limit."""
 
 
-def evaluate(candidate: Candidate, question: Question, *, medians: bool = True) -> Row:
-    """Simulate the whole workload on a candidate, without intervals; without ``medians`` just for what is promised."""
-    return _row(candidate, question, intervals=False, medians=medians)
-
-
-def evaluate_closely(candidate: Candidate, question: Question) -> Row:
-    return _row(candidate, question, intervals=True)
-
-
-def _row(candidate: Candidate, question: Question, *, intervals: bool, medians: bool = True) -> Row:
-    cost = question.cost(candidate)
+def evaluate(
+    candidate: Candidate, question: Question, *, factor: float = 1.0, intervals: bool = False, medians: bool = True
+) -> Row:
+    """Simulate the whole workload on a candidate, ``factor`` times as fast; without ``medians`` only for the SLO."""
+    question, cost = question.at_rate(factor), question.cost(candidate)
     try:
-        timers = [own_timer(question.site, pool.unit) for pool in candidate.pools]
-        system, times = system_for(candidate, question, timers)
-        workload = question.workload if times == 1 else dealt_out(question.workload, times)
+        system, times, workload = _simulated_part(candidate, question)
         run = system.serve(workload)
         room, tightest = served_headroom(run.clients, question.slo)
         if room <= (CLEARLY if workload.open_ended else 1.0) and not intervals:
@@ -72,27 +59,22 @@ def _row(candidate: Candidate, question: Question, *, intervals: bool, medians: 
     return Row(candidate, Stage.SIMULATED, cost, replace(figures, beyond=beyond), figures.headroom, beyond)
 
 
-def system_for(candidate: Candidate, question: Question, timers: Sequence[KernelTimer]) -> tuple[System, int]:
-    """What is simulated of a candidate with these step timers, and how many of it there are.
+def _simulated_part(candidate: Candidate, question: Question) -> tuple[System, int, Workload]:
+    """What is simulated of a candidate, how many of it there are, and the requests of one.
 
-    Replicas whose copies step together are too many to be simulated together: one of them gets its share of the
+    Replicas with copies that step together are too many to be simulated together: one of them gets its share of the
     requests. All others are simulated behind the engine's load balancer.
     """
     pools = candidate.pools
-    units = [deployed(question.site, pool.unit) for pool in pools]
+    units = [deployed(question.shared, pool.unit) for pool in pools]
+    timers = [own_timer(question.shared, pool.unit) for pool in pools]
     if len(units) == 1:
         together = 1 if units[0].shares_experts else candidate.replicas
-        return system_of(units[0], instances=together, timer=timers[0]), candidate.replicas // together
-    instances = pools[0].replicas, pools[1].replicas
-    return two_pools(*units, instances=instances, link=question.link, timers=(timers[0], timers[1])), 1
-
-
-def short_headroom(question: Question, candidate: Candidate, timers: Sequence[KernelTimer], count: int) -> float:
-    """The headroom that the first ``count`` requests see: quick, and mostly too good, as the queue begins empty."""
-    system, times = system_for(candidate, question, timers)
-    workload = question.workload if times == 1 else dealt_out(question.workload, times)
-    served = system.serve(replace(workload, requests=workload.requests[:count], drawn=None)).clients
-    return served_headroom(served, question.slo)[0]
+        system, times = system_of(units[0], instances=together, timer=timers[0]), candidate.replicas // together
+    else:
+        instances = pools[0].replicas, pools[1].replicas
+        system, times = two_pools(*units, instances=instances, link=question.link, timers=(timers[0], timers[1])), 1
+    return system, times, question.workload if times == 1 else dealt_out(question.workload, times)
 
 
 SHORT = 200
@@ -101,31 +83,42 @@ PROMISING = 0.9
 """A headroom in a short simulation from which on the whole workload is simulated. Short runs are mostly too good: of
 120 candidates, the lowest of those that then kept their SLO had 1.02."""
 CLOSE = 0.88
-"""A headroom from which on other settings may make up for what is missing ..."""
+"""A headroom from which on other settings are tried, too ..."""
 MOST_CLOSE = 3
-"""... of so many kinds of replicas."""
+"""... for at most this many kinds of replicas."""
 PAIR = 2
-"""Candidates whose whole simulations are asked for at once, where the first that holds ends the search."""
+"""Candidates that are simulated at once, where the first that holds ends the search."""
 
 
 @dataclass
-class Rounds:
-    """What has been simulated, and how to simulate more."""
+class SimulationStage:
+    """Candidates that have been simulated, and the executor for more of them."""
 
     question: Question
     workers: Executor
-    tell: Callable[[str], None] | None = None
+    tell: Callable[[str], None]
     rows: dict[Candidate, Row] = field(default_factory=dict)
-    """The last word on each candidate."""
+    """The latest result of each candidate."""
+
+    @property
+    def held(self) -> list[Row]:
+        return [row for row in self.rows.values() if row.holds]
+
+    def best(self, rows: Sequence[Row] | None = None) -> Row | None:
+        """The best that keeps the SLO, of these; of equals the one with most headroom."""
+        value, held = self.question.goal.value, self.held if rows is None else rows
+        return min(held, key=lambda row: (value(row), -(row.headroom or 0.0), str(row.candidate)), default=None)
 
     def screen(self, options: Sequence[Option]) -> list[Option]:
         """Those that a short simulation finds promising, the best first."""
         asked = [option for option in options if option.candidate not in self.rows]
         if asked:
-            self._say(f"{len(asked)} short simulations")
+            self.tell(f"{len(asked)} short simulations")
         known = [option for option in options if option.candidate in self.rows]
         kept = [(room, each) for each in known if (room := self.rows[each.candidate].headroom or 0.0) >= PROMISING]
-        for option, room in zip(asked, self.workers.map(partial(short, question=self.question), asked), strict=True):
+        for option, room in zip(
+            asked, self.workers.map(partial(short_headroom, question=self.question), asked), strict=True
+        ):
             reason = f"a short simulation has a headroom of {room:.2f}"
             self.rows[option.candidate] = Row(option.candidate, Stage.SCREENED, option.cost, None, room, reason)
             if room >= PROMISING:
@@ -134,94 +127,91 @@ class Rounds:
 
     def simulate(self, candidates: Iterable[Candidate]) -> list[Row]:
         asked = list(candidates)
-        new = [each for each in dict.fromkeys(asked) if not self._is_done(each)]
+        done = {each for each, row in self.rows.items() if row.stage in (Stage.SIMULATED, Stage.REFUSED)}
+        new = [each for each in dict.fromkeys(asked) if each not in done]
         if new:
-            self._say(f"{len(new)} simulations")
+            self.tell(f"{len(new)} simulations")
         for row in self.workers.map(partial(evaluate, question=self.question), new):
             self.rows[row.candidate] = row
         return [self.rows[each] for each in asked]
 
     def look_closely(self, candidates: Iterable[Candidate]) -> list[Row]:
         """Simulate these once more for their intervals and odds, each at the rate that was found for it."""
-        chosen = [(each, self.rows[each].rate) for each in candidates]
-        self._say(f"{len(chosen)} intervals")
-        rows = self.workers.map(partial(closely, question=self.question), chosen)
-        for (candidate, rate), row in zip(chosen, rows, strict=True):
-            self.rows[candidate] = replace(row, rate=rate)
+        chosen = [(each, (self.rows[each].rate or self.question.rate) / self.question.rate) for each in candidates]
+        self.tell(f"{len(chosen)} intervals")
+        closely = partial(_evaluate_at, question=self.question, intervals=True, medians=True)
+        for row in self.workers.map(closely, chosen):
+            self.rows[row.candidate] = replace(row, rate=self.rows[row.candidate].rate)
         return [self.rows[candidate] for candidate, _ in chosen]
 
-    def _is_done(self, candidate: Candidate) -> bool:
-        row = self.rows.get(candidate)
-        return row is not None and row.stage in (Stage.SIMULATED, Stage.REFUSED)
 
-    def _say(self, what: str) -> None:
-        if self.tell is not None:
-            self.tell(what)
-
-
-def closely(asked: tuple[Candidate, float | None], question: Question) -> Row:
-    candidate, rate = asked
-    return evaluate_closely(candidate, question if rate is None else question.at_rate(rate / question.rate))
-
-
-def at_rate(asked: tuple[Candidate, float], question: Question) -> Row:
+def _evaluate_at(
+    asked: tuple[Candidate, float], question: Question, *, intervals: bool = False, medians: bool = False
+) -> Row:
     candidate, factor = asked
-    return evaluate(candidate, question.at_rate(factor), medians=False)
+    return evaluate(candidate, question, factor=factor, intervals=intervals, medians=medians)
 
 
-def short(option: Option, question: Question) -> float:
-    candidate = option.candidate
+def at_rates(stage: SimulationStage, candidate: Candidate, *factors: float) -> list[Row]:
+    """Simulate a candidate at multiples of the question's rate, for its SLO alone."""
+    asked = [(candidate, factor) for factor in factors]
+    return list(stage.workers.map(partial(_evaluate_at, question=stage.question), asked))
+
+
+def short_headroom(option: Option, question: Question) -> float:
+    """The headroom that the first requests see: quick, and mostly too good, as the queue begins empty."""
     try:
-        timers = [own_timer(question.site, pool.unit) for pool in candidate.pools]
-        return short_headroom(question, candidate, timers, SHORT)
+        system, _, workload = _simulated_part(option.candidate, question)
+        served = system.serve(replace(workload, requests=workload.requests[:SHORT], drawn=None)).clients
+        return served_headroom(served, question.slo)[0]
     except InfercastError:
         return 0.0
 
 
 def climb(
-    rounds: Rounds, options: Sequence[Option], value: Callable[[Candidate], float], hopeless: float = HOPELESS
+    stage: SimulationStage, options: Sequence[Option], value: Callable[[Candidate], float], hopeless: float = HOPELESS
 ) -> float:
     """Go up from the lowest value that is not hopeless to the first at which a candidate keeps the SLO; returns it.
 
     At each value one candidate of every kind is simulated, first shortly; kinds that come close, with other settings.
     """
-    hopeful = [option for option in options if option.guess.headroom >= hopeless]
-    hopeful.sort(key=lambda option: (value(option.candidate), -option.guess.headroom, str(option.candidate)))
+    hopeful = [option for option in options if option.estimate.headroom >= hopeless]
+    hopeful.sort(key=lambda option: (value(option.candidate), -option.estimate.headroom, str(option.candidate)))
     for level, group in groupby(hopeful, key=lambda option: value(option.candidate)):
         kinds: dict[Candidate, list[Option]] = {}
         for option in group:
             kinds.setdefault(option.candidate.stem, []).append(option)
-        promising = rounds.screen([each[0] for each in kinds.values()])
-        if _first_that_holds(rounds, promising):
+        promising = stage.screen([each[0] for each in kinds.values()])
+        if _first_that_holds(stage, promising):
             return level
-        close = [option.candidate for option in promising if (rounds.rows[option.candidate].headroom or 0.0) >= CLOSE]
+        close = [option.candidate for option in promising if (stage.rows[option.candidate].headroom or 0.0) >= CLOSE]
         others = [option for each in close[:MOST_CLOSE] for option in kinds[each.stem][1:]]
-        if _first_that_holds(rounds, rounds.screen(others)):
+        if _first_that_holds(stage, stage.screen(others)):
             return level
     return inf
 
 
-def _first_that_holds(rounds: Rounds, options: Sequence[Option]) -> bool:
+def _first_that_holds(stage: SimulationStage, options: Sequence[Option]) -> bool:
     for first in range(0, len(options), PAIR):
-        found = rounds.simulate(option.candidate for option in options[first : first + PAIR])
+        found = stage.simulate(option.candidate for option in options[first : first + PAIR])
         if any(row.holds for row in found):
             return True
     return False
 
 
-def halve(rounds: Rounds, options: Sequence[Option], value: Callable[[Option], float], most: int) -> None:
+def halve(stage: SimulationStage, options: Sequence[Option], value: Callable[[Option], float], most: int) -> None:
     """Screen the likeliest by a value that only a simulation knows, and simulate the better half of them."""
-    hopeful = [option for option in options if option.guess.headroom >= HOPELESS]
-    hopeful.sort(key=lambda option: (value(option), -option.guess.headroom, str(option.candidate)))
+    hopeful = [option for option in options if option.estimate.headroom >= HOPELESS]
+    hopeful.sort(key=lambda option: (value(option), -option.estimate.headroom, str(option.candidate)))
     best = hopeful[: 2 * most]
-    promising = {option.candidate for option in rounds.screen(best)}
-    rounds.simulate([option.candidate for option in best if option.candidate in promising][:most])
+    promising = {option.candidate for option in stage.screen(best)}
+    stage.simulate([option.candidate for option in best if option.candidate in promising][:most])
 
 
 SHARES = (0.5, 0.8, 1.0, 1.2)
 """Of the question's rate."""
 SECONDS, LEAST, MOST = 60.0, 100, 1000
-"""Each rate is held for so long, with so many requests at least and at most."""
+"""Seconds of each rate, and the least and most requests."""
 
 
 class Check(NamedTuple):
@@ -238,14 +228,16 @@ class Check(NamedTuple):
 
 
 def checks_of(question: Question, candidate: Candidate) -> list[Check]:
-    """Benchmarks around the rate of a question; those that a candidate cannot serve are left out."""
+    """Benchmarks around the rate of a question; those that a candidate cannot serve are left out.
+
+    A benchmark sends prompts of one length at a rate: so does each forecast, with the mean lengths of the question.
+    """
     requests = question.workload.requests
     num_input, num_output = (
         max(1, round(sum(getattr(each, name) for each in requests) / len(requests)))
         for name in ("num_input", "num_output")
     )
-    timers = [own_timer(question.site, pool.unit) for pool in candidate.pools]
-    system, times = system_for(candidate, question, timers)
+    system, times, _ = _simulated_part(candidate, question)
     found = []
     for share in SHARES:
         rate = float(f"{share * question.rate:.3g}")

@@ -1,15 +1,12 @@
 """Executors of a search: in this process, in worker processes, on a Ray cluster, and resumed from a file.
 
-`evaluate` is a pure function of a candidate and a question, so that it does not matter where it runs or in which order.
-
-One line of JSON for each answer, under a hash of what was asked: the function with all that it was given (a question),
-the item (a candidate), and this package's own files. A file may serve many questions. A last line that was torn by
-whatever stopped the search is cut off, and its work is done again.
+Tasks are pure functions of an item, so it does not matter where they run or in which order. A file of answers has one
+line of JSON for each, under a hash of the function with its arguments (a question), the item (a candidate), and this
+package's own files; it may serve many questions. A torn last line is cut off, and its work is done again.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pickle
@@ -19,7 +16,7 @@ import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from dataclasses import fields, is_dataclass
@@ -40,12 +37,16 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 TRIES = 3
-"""How often work is begun whose worker failed or was killed."""
+"""Attempts at a task after its worker failed or was killed."""
 PIECES_A_WORKER = 8
-"""So many pieces for each worker, so that none waits long for the last one."""
+"""Pieces per worker, so that none waits long for the last one."""
 MOST_IN_A_PIECE = 16
+OUT_OF_WORKERS = (
+    f"worker processes ended {TRIES} times without an answer, the next would have been about {{item}}; is there enough "
+    "memory? --workers 1 does without them"
+)
 MOST_FUNCTIONS = 4
-"""So many does a worker keep: a search goes back and forth between a few."""
+"""Functions that a worker keeps: a search alternates between a few."""
 
 
 class WorkerError(InfercastError):
@@ -57,12 +58,12 @@ def processors() -> int:
 
 
 class Processes:
-    """So many worker processes, started with the first work and kept until `close`."""
+    """Worker processes, started with the first task and kept until `close`."""
 
     def __init__(
         self, workers: int, progress: Callable[[int, int], None] | None = None, *, patience: float = 0.0
     ) -> None:
-        """``progress`` is told how many items of how many are done; the first seconds of work are done here."""
+        """``progress`` is called with finished and all items; for ``patience`` seconds tasks run in this process."""
         if workers < 1:
             raise InputError(f"workers must be at least 1, not {workers}")
         self.width = 1 if current_process().daemon else workers  # workers of another pool may not start their own
@@ -72,7 +73,10 @@ class Processes:
 
     def map(self, function: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
         every, done = list(items), 0
-        while done < len(every) and self._is_here(len(every) - done):
+        # Here as long as another process would take longer to start.
+        while done < len(every) and (
+            self.width == 1 or (self._pool is None and (len(every) - done < 2 or self._spent < self._patience))
+        ):
             start = time.perf_counter()
             answer = function(every[done])
             self._spent += time.perf_counter() - start
@@ -87,10 +91,6 @@ class Processes:
         except BaseException:  # also Ctrl-C, and a reader that wants no more
             self._kill()
             raise
-
-    def _is_here(self, left: int) -> bool:
-        """Whether the next item is for this process: another one would take longer to start."""
-        return self.width == 1 or (self._pool is None and (left < 2 or self._spent < self._patience))
 
     def _tell(self, done: int, total: int) -> None:
         if self._progress is not None:
@@ -107,46 +107,29 @@ class Processes:
         return str(path)
 
     def _map(self, path: str, pieces: Sequence[Sequence[Any]], done: int) -> Iterator[Any]:
-        answers: dict[int, list[Any]] = {}
-        failures: dict[int, int] = {}
-        total = done + sum(map(len, pieces))
-        left, told, breaks = set(range(len(pieces))), 0, 0
-        running: dict[Future[list[Any]], int] = {}
-        while left or told < len(pieces):
-            while told in answers:
-                yield from answers.pop(told)
-                told += 1
-            if not left:
+        total, at, failures = done + sum(map(len, pieces)), 0, 0
+        futures = [self._start().submit(_work, path, piece) for piece in pieces]
+        while at < len(pieces):
+            try:
+                answers = futures[at].result()
+            except InfercastError:
+                raise
+            except Exception as problem:
+                failures += 1
+                broken = isinstance(problem, BrokenProcessPool)
+                if broken:
+                    self._kill()
+                if failures == TRIES:
+                    raise WorkerError(OUT_OF_WORKERS.format(item=pieces[at][0])) if broken else problem from None
+                # A killed worker takes the pool with it: what others were doing is done again, too.
+                for number in range(at, len(pieces)) if broken else (at,):
+                    future = futures[number]
+                    if future.cancelled() or not future.done() or future.exception() is not None:
+                        futures[number] = self._start().submit(_work, path, pieces[number])
                 continue
-            for number in sorted(left - set(running.values())):
-                running[self._start().submit(_work, path, pieces[number])] = number
-            finished, _ = wait(running, return_when=FIRST_COMPLETED)
-            broken = False
-            for future in finished:
-                number = running.pop(future)
-                problem = future.exception()
-                if problem is None:
-                    answers[number] = future.result()
-                    left.discard(number)
-                    done, breaks = done + len(pieces[number]), 0
-                    self._tell(done, total)
-                elif isinstance(problem, BrokenProcessPool):
-                    broken = True
-                else:
-                    failures[number] = failures.get(number, 0) + 1
-                    if isinstance(problem, InfercastError) or failures[number] == TRIES:
-                        raise problem
-            if broken:
-                # A killed worker takes the pool with it. What others were doing is done again, too: it gives the same.
-                breaks += 1
-                self._kill()
-                running.clear()
-                if breaks == TRIES:
-                    first = pieces[min(left)][0]
-                    raise WorkerError(
-                        f"worker processes ended {TRIES} times without an answer, the next would have been about "
-                        f"{first}; is there enough memory? --workers 1 does without them"
-                    )
+            at, failures, done = at + 1, 0, done + len(answers)
+            self._tell(done, total)
+            yield from answers
 
     def _start(self) -> ProcessPoolExecutor:
         if self._pool is None:
@@ -173,13 +156,13 @@ class Processes:
 
 
 def pieces_of(items: Sequence[Item], workers: int) -> list[Sequence[Item]]:
-    """Items in pieces that keep so many workers busy to the end."""
+    """Items in pieces that keep all workers busy to the end."""
     size = min(MOST_IN_A_PIECE, max(1, len(items) // (PIECES_A_WORKER * workers)))
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 def _leave_interrupts_to_parent() -> None:
-    """Ctrl-C goes to all processes of a terminal; who began the work ends it."""
+    """Ctrl-C goes to all processes of a terminal; the parent ends the workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -193,27 +176,20 @@ def _work(path: str, items: Sequence[Any]) -> list[Any]:
         _functions[path] = pickle.loads(Path(path).read_bytes())
         while len(_functions) > MOST_FUNCTIONS:
             _functions.popitem(last=False)
-    return [_functions[path](item) for item in items]
+    return _apply(_functions[path], items)
+
+
+def _apply(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    return [function(item) for item in items]
 
 
 class Executor(Protocol):
-    """Something that works through items."""
-
     @property
     def width(self) -> int:
         """How many items it works on at the same time; a search hands over that many, or more, at once."""
 
     def map(self, function: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
         """What the function makes of each item, in the order of the items; both can be pickled."""
-
-
-class Serial:
-    """One after the other, in this process."""
-
-    width = 1
-
-    def map(self, function: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
-        return map(function, items)
 
 
 TYPE = "type"
@@ -232,7 +208,9 @@ def to_plain(value: Any) -> Any:
         return {TYPE: _name(type(value)), "name": value.name}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    names = _field_names(value)
+    names = getattr(value, "_fields", None) if isinstance(value, tuple) else None
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [each.name for each in fields(value)]
     if names is not None:
         return {TYPE: _name(type(value)), **{name: to_plain(getattr(value, name)) for name in names}}
     if isinstance(value, tuple | list):
@@ -248,12 +226,6 @@ def _others(value: Any) -> dict[str, Any]:
     if isinstance(value, set | frozenset):
         return {TYPE: "set", "items": sorted(map(repr, value))}
     return {TYPE: "named", "name": _name(value if callable(value) else type(value))}
-
-
-def _field_names(value: Any) -> tuple[str, ...] | None:
-    if is_dataclass(value) and not isinstance(value, type):
-        return tuple(each.name for each in fields(value))
-    return getattr(value, "_fields", None) if isinstance(value, tuple) else None
 
 
 def from_plain(value: Any) -> Any:
@@ -290,7 +262,7 @@ LOCAL = "local"
 
 
 class RayCluster:
-    """All processors of a Ray cluster; Ray does work again whose worker or machine was lost."""
+    """All processors of a Ray cluster; Ray repeats tasks of lost workers and machines."""
 
     def __init__(self, address: str, progress: Callable[[int, int], None] | None = None) -> None:
         """``address`` is one of Ray's, such as ``auto``, ``ray://host:10001`` or ``host:6379``, or ``local``."""
@@ -313,7 +285,7 @@ class RayCluster:
 
     def map(self, function: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
         every, ray = list(items), self._ray
-        work = ray.remote(_work_on_ray).options(max_retries=TRIES - 1, retry_exceptions=[OSError, MemoryError])
+        work = ray.remote(_apply).options(max_retries=TRIES - 1, retry_exceptions=[OSError, MemoryError])
         shared = ray.put(function)
         pieces = pieces_of(every, self.width)
         waiting = [work.remote(shared, piece) for piece in pieces]
@@ -359,10 +331,6 @@ def _check_reachable(address: str) -> None:
         raise InputError(f"no Ray cluster answers at {address!r}: {reason}") from None
 
 
-def _work_on_ray(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    return [function(item) for item in items]
-
-
 KINDS = (".py", ".toml", ".json", ".npz")
 """Files that answers hang on: code, GPUs, models, engines and what was fitted."""
 
@@ -405,13 +373,13 @@ class Resumed:
 
 
 def _digest(plain: Any) -> str:
-    return hashlib.sha256(json.dumps(plain, separators=(",", ":")).encode()).hexdigest()[:32]
+    return sha256(json.dumps(plain, separators=(",", ":")).encode()).hexdigest()[:32]
 
 
 @cache
 def _package() -> str:
     """A hash of code and data: other ones may give other answers."""
-    found, root = hashlib.sha256(), DATA.parent
+    found, root = sha256(), DATA.parent
     for path in sorted(each for each in root.rglob("*") if each.suffix in KINDS and each.is_file()):
         found.update(path.relative_to(root).as_posix().encode())
         found.update(path.read_bytes())

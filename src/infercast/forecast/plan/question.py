@@ -1,22 +1,20 @@
 """The question of a plan (workload, SLO, axes of the search, objectives, budgets) and its answer.
 
-A further axis, say whether tokens are drafted ahead, is one more record: its values for a candidate that has a value on
-every axis before it, and what a candidate with the value looks like. An axis that step times depend on comes before
-those that they do not depend on, so that candidates that share a step timer are next to each other.
+A further axis is one more record: its values for a candidate that has a value on every earlier axis, and the candidate
+with the value. Axes that step times depend on come first, so that candidates that share a step timer are neighbours. A
+step timer is the costly part of a deployment. Candidates that differ in replicas share one; for a quick estimate, so do
+those that differ in settings of the scheduler, with a rough one: larger steps than it knows take as long as several.
+Simulated candidates have a timer of their own, so that a row equals the result of `simulate`.
 
-A step timer is the costly part of a deployment. Candidates that differ in replicas share one. For a quick estimate, so
-do those that differ in settings of the scheduler, and it is a rough one: steps of more tokens than it knows take as
-long as several. What is simulated has a timer of its own, so that a row is what `simulate` says of the same thing.
-
-A power budget is held against what the servers draw at the wall while every GPU is in its step that draws most: what a
-circuit must carry. Cooling (PUE) is not in it, as budgets of racks and rooms are given for servers.
+A power budget limits what the servers draw at the wall while every GPU is in its step with the highest power, as a
+circuit must carry it, without cooling (PUE).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from math import inf
 from typing import Any, NamedTuple
 
@@ -26,10 +24,9 @@ from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.calibration import Calibration
 from infercast.forecast.deploy import deploy, layout_arguments, load_device, load_model
-from infercast.forecast.energy import Facility, server_around, wall_watts
+from infercast.forecast.energy import Facility, facility_watts, server_around
 from infercast.forecast.layouts import valid_layouts
-from infercast.forecast.plan.candidate import Candidate, Row, Settings, Stage
-from infercast.forecast.plan.figures import Drawn
+from infercast.forecast.plan.candidate import Candidate, PowerDraw, Row, Settings, Stage
 from infercast.forecast.slo import Slo
 from infercast.forecast.system import DEFAULT_LINK
 from infercast.hardware import Gpu
@@ -48,17 +45,14 @@ from infercast.units import format_watts
 
 
 class Axis(NamedTuple):
-    """One thing to choose."""
-
     name: str
     """Of the field of a candidate that has the choice, where there is one."""
     values: Callable[[Question, Candidate], Iterable[Any]] | tuple[Any, ...] | str
-    """What there is to choose from: for a candidate, the same for all, or the name of a field of the question."""
+    """Values for a candidate, the same for all, or the name of a field of the question."""
     put: Callable[[Candidate, Any], Candidate] | None = None
-    """The candidate with the choice made; None: with the value in its field. Questions are pickled, so no lambda."""
+    """The candidate with the value; None: in the field of this name. Questions are pickled, so no lambda."""
 
     def choices(self, question: Question, candidate: Candidate) -> Iterator[Candidate]:
-        """The candidate with each of the values."""
         given = getattr(question, self.values) if isinstance(self.values, str) else self.values
         for value in given(question, candidate) if callable(given) else given:
             yield replace(candidate, **{self.name: value}) if self.put is None else self.put(candidate, value)
@@ -96,10 +90,10 @@ def _formats(question: Question, candidate: Candidate) -> Iterable[tuple[str | N
 
 
 def _layouts(question: Question, candidate: Candidate) -> Iterable[ParallelLayout]:
-    """All ways to put one replica on as many GPUs as there may be.
+    """All layouts of one replica.
 
     Copies that share nothing are replicas, not data parallelism, so only models with routed experts have the latter. A
-    replica that spans nodes fills them: nobody deploys one over thirteen GPUs.
+    replica that spans nodes fills them.
     """
     config, gpu = config_of(question, candidate), device_of(candidate.gpu, question.network)
     if config is None:
@@ -118,11 +112,15 @@ def _settings(question: Question, candidate: Candidate) -> Iterable[tuple[tuple[
 
 def setting_axis(name: str, values: tuple[Any, ...]) -> Axis:
     """One more setting of the engine, by its own name, combined with all others."""
-    return Axis(name, values, partial(_put_setting, name))
+    return Axis(name, tuple(((name, value),) for value in values), put_settings)
 
 
-def _put_setting(name: str, candidate: Candidate, value: Any) -> Candidate:
-    return candidate.with_settings(**{name: value})
+def put_settings(candidate: Candidate, value: Settings) -> Candidate:
+    return candidate.with_settings(**dict(value))
+
+
+def _put_formats(candidate: Candidate, value: tuple[str | None, str]) -> Candidate:
+    return replace(candidate, quantization=value[0], kv_cache_dtype=value[1])
 
 
 def _power_limits(question: Question, candidate: Candidate) -> Iterable[float | None]:
@@ -144,21 +142,13 @@ def check_power_limits(limits: Iterable[float | None], gpus: Iterable[str], netw
             raise InputError(f"a power limit of {limit:g} W is lower than these GPUs take: {known} on")
 
 
-def _put_formats(candidate: Candidate, value: tuple[str | None, str]) -> Candidate:
-    return replace(candidate, quantization=value[0], kv_cache_dtype=value[1])
-
-
-def _put_settings(candidate: Candidate, value: tuple[tuple[str, Any], ...]) -> Candidate:
-    return candidate.with_settings(**dict(value))
-
-
 AXES = (
     Axis("engine", "engines"),
     Axis("gpu", "gpus"),
     Axis("power_limit", _power_limits),
     Axis("formats", _formats, _put_formats),
     Axis("layout", _layouts),
-    Axis("settings", _settings, _put_settings),
+    Axis("settings", _settings, put_settings),
 )
 
 
@@ -166,8 +156,8 @@ ROUGH_TOKENS = 4096
 """Tokens of the largest step that a quick estimate asks for."""
 
 
-class Site(NamedTuple):
-    """What all candidates of a question have in common."""
+class SharedDeployOptions(NamedTuple):
+    """Options of `deploy` that all candidates share."""
 
     model: str
     network: str | None
@@ -183,34 +173,34 @@ def _predictor(name: str, family: str) -> Predictor:
 
 
 @lru_cache(maxsize=4096)
-def deployed(site: Site, unit: Candidate) -> Deployment:
+def deployed(shared: SharedDeployOptions, unit: Candidate) -> Deployment:
     """One replica; raises what `deploy` raises where it does not fit or would not start."""
     engine = engine_named(unit.engine)
     sizes, settings = layout_arguments(engine, unit.layout)
-    config = model_of(site.model, unit.quantization, unit.kv_cache_dtype, unit.engine)
+    config = model_of(shared.model, unit.quantization, unit.kv_cache_dtype, unit.engine)
     assert config is not None
     return deploy(
         config,
-        device_of(unit.gpu, site.network),
+        device_of(unit.gpu, shared.network),
         engine.settings({**settings, **dict(unit.settings)}),
         **sizes,
-        pcie_topology=site.pcie_topology,
+        pcie_topology=shared.pcie_topology,
         power_limit_w=unit.power_limit,
-        api_server=site.api_server,
-        predictor=_predictor(site.predictor, engine.family),
-        calibration=site.calibration,
+        api_server=shared.api_server,
+        predictor=_predictor(shared.predictor, engine.family),
+        calibration=shared.calibration,
     )
 
 
 @lru_cache(maxsize=32)
-def own_timer(site: Site, unit: Candidate) -> KernelTimer:
+def own_timer(shared: SharedDeployOptions, unit: Candidate) -> KernelTimer:
     """The step timer of a candidate, with steps as large as its settings allow and no larger."""
-    return deployed(site, unit).timer()
+    return deployed(shared, unit).timer()
 
 
-def rough_timer(site: Site, units: tuple[Candidate, ...]) -> KernelTimer:
+def rough_timer(shared: SharedDeployOptions, units: tuple[Candidate, ...]) -> KernelTimer:
     """One timer for units that differ in settings alone, with steps of up to `ROUGH_TOKENS` tokens."""
-    found = [deployed(site, unit) for unit in units]
+    found = [deployed(shared, unit) for unit in units]
     sequences = max(each.settings.max_num_seqs for each in found)
     tokens_name, sequences_name, _ = found[0].engine.bounds
     bounds = {sequences_name: sequences, tokens_name: max(ROUGH_TOKENS, sequences)}
@@ -222,18 +212,18 @@ BUSY = 0.6
 
 
 def least_watts(question: Question, candidate: Candidate) -> float:
-    """What its servers draw at the wall at least, before anything is timed: GPUs that idle."""
-    return wall_watts([(*_placed(question, pool), _idle(question, pool)) for pool in candidate.pools], 1.0)
+    """The least power of its servers at the wall, with idle GPUs."""
+    return facility_watts([(*_placed(question, pool), _idle(question, pool)) for pool in candidate.pools], 1.0)
 
 
 def rough_joules(question: Question, candidate: Candidate) -> float:
-    """Joules at the wall of an output token, roughly: GPUs that draw a usual share of their limit."""
+    """Rough energy of an output token at the wall, with GPUs at a usual share of their limit."""
     boards = [(*_placed(question, pool), BUSY * _limit(question, pool)) for pool in candidate.pools]
-    return wall_watts(boards, question.facility.pue or 1.0) / question.output_tokens_per_second
+    return facility_watts(boards, question.facility.pue or 1.0) / question.output_tokens_per_second
 
 
-def beyond_budget(question: Question, cost: float | None, drawn: Drawn | None) -> str:
-    """Which budget a simulated candidate breaks, in words; empty if none."""
+def beyond_budget(question: Question, cost: float | None, drawn: PowerDraw | None) -> str:
+    """The budget that a simulated candidate exceeds, in words; empty if none."""
     power, money = question.power_budget, question.budget
     if money is not None and cost is not None and cost > money:
         return f"costs ${cost:,.2f} per hour with electricity, above the budget of ${money:,.2f}"
@@ -260,27 +250,23 @@ class Objective(NamedTuple):
 
     name: str
     says: str
-    """What the winner has, in words: ``costs least``."""
+    """The winner in words: ``costs least``."""
     known: Callable[[Question, Candidate], float] | None
-    """Its value as far as it follows from the candidate alone, before anything is timed; None where it does not."""
+    """Its value before any timing; None if not known."""
     value: Callable[[Row], float]
     """Its value of a simulated candidate."""
     finds_rate: bool = False
-    """Whether the rate that a candidate can be given is what is looked for."""
+    """Whether it maximises the request rate."""
     rough: bool = False
-    """Whether what is known before anything is timed is no more than an order."""
+    """Whether ``known`` is only approximate."""
 
 
 def _or_worst(value: float | None) -> float:
-    """What is not known is worse than all that is."""
+    """Unknown values sort last."""
     return inf if value is None else value
 
 
-def _rate_of(row: Row) -> float:
-    return 0.0 if row.rate is None else -row.rate
-
-
-def _joules_of(row: Row) -> float:
+def joules_per_token(row: Row) -> float:
     drawn = None if row.figures is None else row.figures.drawn
     return inf if drawn is None else drawn.wall_joules_per_output_token
 
@@ -296,12 +282,14 @@ OBJECTIVES = {
         ),
         Objective("gpus", "needs fewest GPUs", lambda _, candidate: float(candidate.gpus), lambda row: float(row.gpus)),
         Objective(
-            "energy", "takes least energy at the wall for each output token", rough_joules, _joules_of, rough=True
+            "energy", "takes least energy at the wall for each output token", rough_joules, joules_per_token, rough=True
         ),
         Objective(
             "latency", "answers soonest", None, lambda row: inf if row.figures is None else row.figures.end_to_end.mean
         ),
-        Objective("throughput", "serves most requests per second", None, _rate_of, finds_rate=True),
+        Objective(
+            "throughput", "serves most requests per second", None, lambda row: -(row.rate or 0.0), finds_rate=True
+        ),
     )
 }
 
@@ -326,7 +314,7 @@ class Question:
     gpus: tuple[str, ...]
     engines: tuple[str, ...]
     prices: tuple[float | None, ...] = ()
-    """Money an hour of one of each of these GPUs; None where nobody knows."""
+    """Dollars per hour of one GPU of each kind; None if not known."""
     max_gpus: int = 8
     budget: float | None = None
     """Most money an hour."""
@@ -335,9 +323,9 @@ class Question:
     power_limits: tuple[float | None, ...] = (None,)
     """Watts that boards may be held at; None: as many as they take."""
     facility: Facility = field(default_factory=Facility)
-    """What stands around the GPUs."""
+    """Servers, building and grid."""
     metered: tuple[str, ...] = ()
-    """Kinds of GPU whose electricity comes on top of their price: those that are owned."""
+    """Owned kinds of GPU, with electricity on top of their price."""
     quantizations: tuple[str | None, ...] = (None,)
     kv_cache_dtypes: tuple[str, ...] = ("auto",)
     settings: tuple[Settings, ...] | None = None
@@ -352,13 +340,12 @@ class Question:
     network: str | None = DEFAULT_LINK
     """Between nodes; None: no engine spans two."""
     link: str = DEFAULT_LINK
-    """Between two pools."""
     pcie_topology: str | None = None
     api_server: bool = True
     predictor: str = "learned"
     calibration: Calibration | None = None
     axes: tuple[Axis, ...] = AXES
-    """What candidates differ in, beside the number of replicas."""
+    """Dimensions of the search, other than the number of replicas."""
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
@@ -403,13 +390,14 @@ class Question:
 
     @cached_property
     def model_len(self) -> int:
-        """Tokens of the longest sequence that every candidate is told to serve."""
+        """``max_model_len`` of every candidate."""
         return self.max_model_len or length_for(self.model, self.workload)
 
     @cached_property
-    def site(self) -> Site:
-        """What all candidates have in common, for those who keep what they have made."""
-        return Site(self.model, self.network, self.pcie_topology, self.api_server, self.predictor, self.calibration)
+    def shared(self) -> SharedDeployOptions:
+        return SharedDeployOptions(
+            self.model, self.network, self.pcie_topology, self.api_server, self.predictor, self.calibration
+        )
 
     @cached_property
     def rate(self) -> float:
@@ -422,7 +410,7 @@ class Question:
 
     @cached_property
     def output_tokens_per_second(self) -> float:
-        """Tokens that are asked for a second, on average."""
+        """Mean output tokens per second of the workload."""
         requests = self.workload.requests
         return self.rate * sum(request.num_output for request in requests) / len(requests)
 
@@ -436,7 +424,7 @@ class Question:
             total += pool.replicas * pool.layout.gpus * price
         return total
 
-    def whole_cost(self, candidate: Candidate, drawn: Drawn | None) -> float | None:
+    def whole_cost(self, candidate: Candidate, drawn: PowerDraw | None) -> float | None:
         """The same with the electricity of GPUs that are owned, by what a simulation says is drawn."""
         cost = self.cost(candidate)
         owned = sum(pool.replicas * pool.layout.gpus for pool in candidate.pools if pool.gpu in self.metered)
@@ -463,7 +451,7 @@ class Question:
             yield each.with_settings(**{engine_named(each.engine).bounds[2]: self.model_len, **dict(each.settings)})
 
     def at_rate(self, factor: float) -> Question:
-        """The same with requests that come so many times as fast."""
+        """The same with a request rate scaled by a factor."""
         if factor == 1.0:
             return self
         rate = None if self.workload.rate is None else self.workload.rate * factor
@@ -510,7 +498,7 @@ class Plan(Answer):
 
     @property
     def num_unseen(self) -> int:
-        """Candidates that nobody had to look at, because others do with fewer GPUs or for less."""
+        """Candidates that did not have to be looked at, because others need fewer GPUs or less money."""
         return max(0, self.num_candidates - len(self.rows))
 
     def count(self, stage: Stage) -> int:

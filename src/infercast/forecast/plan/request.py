@@ -1,4 +1,4 @@
-"""A plan by names: what a command, a page or a program passes, made into a `Question`."""
+"""A plan by names: options of a command, a page or a program, made into a `Question`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from typing import Any, Unpack
 from infercast.engines.base import DEFAULT_ENGINE, engine_named
 from infercast.errors import InputError
 from infercast.forecast.cost import Tariff, around
-from infercast.forecast.deploy import load_model
+from infercast.forecast.deploy import LoadOptions, Servable, load_model, resolve_workload
 from infercast.forecast.energy import Facility
-from infercast.forecast.options import Load, Servable, asked_workload
 from infercast.forecast.plan.candidate import Settings
 from infercast.forecast.plan.question import Plan, Question, length_for
 from infercast.forecast.plan.search import plan as search
-from infercast.forecast.progress import told_stages
+from infercast.forecast.progress import stage_progress
 from infercast.forecast.slo import Slo, parse_slo
 from infercast.serve import Workload
 
 USUAL_GPUS = ("l40s", "a100-sxm", "h100-sxm", "h200-sxm", "b200-sxm")
-"""What is chosen from where nobody says."""
 ANY = "any"
 WEIGHTS = (None, "fp8", "int4")
 """What any format of weights means: the checkpoint's, 8 bits, 4 bits."""
@@ -41,11 +39,11 @@ def question_of(
     max_model_len: int | None = None,
     **others: Any,
 ) -> Question:
-    """What is asked of a plan, by a command, a page or a program; ``others`` are fields of `Question` as they are.
+    """The question of a command, a page or a program; ``others`` are fields of `Question`.
 
-    ``draw`` makes the requests, of at most so many tokens. Every candidate is told the longest sequence that it is to
-    serve, and requests are drawn within it, as `simulate` would draw them for any of them. ``drafts``: settings of
-    speculative decoding; ``varies``: settings are tried by name.
+    ``draw`` makes the requests, given their most tokens: every candidate has the same longest sequence, and requests
+    are drawn within it, as `simulate` would. ``drafts``: settings of speculative decoding; ``varies``: whether settings
+    are varied by name.
     """
     given, chosen = facility or Facility(), tuple(engine_named(name).name for name in engines)
     prices = [tariff.price(name, given) for name in gpus]
@@ -86,9 +84,9 @@ def formats_of(model: str, given: Sequence[str]) -> tuple[str | None, ...]:
 def drafts_tried(
     engines: Sequence[str], given: Mapping[str, Any], *, varies: bool = False
 ) -> tuple[Settings, ...] | None:
-    """What is tried of settings, with drafts in all of it where they are asked for; None: as each engine says.
+    """Settings to try, with ``given`` settings of speculative decoding in all of them; None: each engine's own list.
 
-    ``given``: settings of speculative decoding, None where nobody asks; ``varies``: others are tried by name.
+    ``varies``: other settings are varied by name.
     """
     fixed = [(name, value) for name, value in given.items() if value is not None]
     if not fixed:
@@ -118,20 +116,20 @@ def plan(
     price: Tariff | float | None = None,
     facility: Facility | None = None,
     tell: Callable[[str], None] | bool | None = None,
-    **load: Unpack[Load],
+    **load: Unpack[LoadOptions],
 ) -> Plan:
     """The deployment that keeps an SLO at the least cost, as ``infercast plan`` finds it.
 
-    ``plan("llama-3.1-8b", rate=20, slo="ttft_p99<1s,tpot_p95<40ms")`` chooses from the usual GPUs; ``max_gpus`` is how
-    many there are in all, ``budget`` the most dollars per hour. ``odds`` is how sure the SLO must be to hold, from 0
-    (by the forecast's own numbers) to below 1. ``quantizations`` are formats of weights to try, ``none`` being the
-    checkpoint's own, or ``any``. ``price`` is in dollars per GPU and hour, or says whose prices to take; ``facility``
-    is what stands around the GPUs. ``tell`` is told of each part of the work as it begins; True shows it.
+    ``plan("llama-3.1-8b", rate=20, slo="ttft_p99<1s,tpot_p95<40ms")`` chooses from the usual GPUs; ``max_gpus`` limits
+    their number, ``budget`` the dollars per hour. ``odds`` is the required probability that the SLO holds, from 0 (by
+    the forecast's own numbers) to below 1. ``quantizations`` are formats of weights to try, ``none`` being the
+    checkpoint's own, or ``any``. ``price`` is in dollars per GPU and hour, or a `Tariff`; ``facility`` describes
+    servers and building. ``tell`` is called with each part of the work as it begins; True shows it.
     """
     promised = parse_slo(slo) if isinstance(slo, str) else slo
     question = question_of(
         model,
-        partial(asked_workload, workload, load),
+        partial(resolve_workload, workload, load),
         promised,
         gpus=gpus,
         engines=engines,
@@ -145,5 +143,5 @@ def plan(
         objective=objective,
         least_odds=odds,
     )
-    with told_stages(tell) as say:
+    with stage_progress(tell) as say:
         return search(question, tell=say)

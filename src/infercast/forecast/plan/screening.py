@@ -1,40 +1,37 @@
 """Candidates screened before any simulation: by memory, by bounds, and by a quick estimate.
 
-Each is optimistic, so that whatever it rules out would not have won:
+Bounds are optimistic, so that whatever they rule out would not have won:
 
 - *A step* reads every matrix that all tokens pass (attention, dense feed-forward, the head, and of routed experts those
-  of one token) from DRAM at least once, whatever its batch. Counted are the bare weights, without scales, padding or
-  copies of scarce heads, split evenly over all GPUs that can share them, at the full bandwidth of the datasheet; as
-  much as the last cache holds is taken to be there already. Keys and values, collectives, launches and the host come on
-  top. Every token of an answer but the first takes a step of its own, so this bounds each request's TPOT.
-- *A prompt* multiplies each of its tokens with these weights: two operations a weight. Counted are tokens that no
-  other prompt could have left in a cache, all GPUs of the replica at the peak of the fastest format that any part is
-  multiplied in, and nothing for attention. This, and one step, bound each request's TTFT.
-- *The rate* that replicas keep in the long run is at most what their operations allow (prompt and answer, as above),
-  and what their steps allow: a step gives at most one token to each of ``max_num_seqs`` sequences. Stages of a pipeline
-  work side by side, so a step there takes no longer than the mean stage.
+  of one token) from DRAM at least once: bare weights without scales, padding or copies of scarce heads, split evenly
+  over all GPUs that can share them, at the bandwidth of the datasheet, less what the last-level cache holds. KV cache,
+  collectives, launches and the host come on top. This bounds each request's TPOT.
+- *A prompt* takes two operations per weight and token that no other prompt could have left in a cache, on all GPUs of
+  the replica at the peak of the fastest format in use, without attention. This, and one step, bound each request's
+  TTFT.
+- *The rate* in the long run is bounded by operations (prompt and answer, as above) and by steps, which give at most one
+  token to each of ``max_num_seqs`` sequences. Stages of a pipeline work in parallel, so a step there takes no longer
+  than the mean stage.
 
-A percentile of the requests' bounds is no larger than that of their times, as each bound is no larger than its time.
+A percentile of the bounds is no larger than that of the times, as each bound is no larger than its time.
 
-A replica that is given so many requests a second settles at a batch that follows from itself: sequences in it are
-arrivals times how long each stays (Little's law), and how long a step takes follows from the batch. Prompts take their
-share of the time, which makes every other step come later, and they queue for each other. Percentiles add what chance
-does to the number of sequences and of prompts that a request meets. That is no simulation: it leaves out how prompts
-are cut and packed, and is off by a fifth or so. It is asked for an order, and for what is hopeless.
+The quick estimate is a fixed point: the batch is the arrival rate times the residence time (Little's law), and the time
+of a step follows from the batch. Prompts take their share of the time, which delays every other step, and queue for
+each other. Percentiles add chance in the number of sequences and prompts that a request meets. It ignores how prompts
+are cut and packed, and is off by a fifth or so: good enough to order candidates and drop hopeless ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from itertools import groupby, product
 from math import ceil, floor, inf, log, sqrt
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.engines.base import Deployment, engine_named
 from infercast.engines.timer import KernelTimer
@@ -49,17 +46,15 @@ from infercast.forecast.plan.question import (
     own_timer,
     rough_timer,
 )
-from infercast.forecast.slo import Limit, Slo
+from infercast.forecast.slo import Array, Limit, Slo
 from infercast.forecast.system import link_between
 from infercast.models.spec import ModelConfig
 from infercast.ops.op import tensor_rate_of
 from infercast.serve.step import StepEstimate
 from infercast.units import format_gpus, format_seconds, format_watts
 
-Array = npt.NDArray[Any]
-
 MOST_SEQUENCES = 1024
-"""What an engine plans at most where nobody says."""
+"""The default of engines."""
 
 
 class Work(NamedTuple):
@@ -169,11 +164,11 @@ def most_headroom(question: Question, lengths: Lengths, prompts: Bounds, decodes
 
 
 def least_replicas(question: Question, bounds: Bounds) -> int:
-    return max(1, ceil(question.rate / bounds.rate)) if bounds.rate < inf else 1
+    return max(1, ceil(question.rate / bounds.rate))
 
 
 ROUNDS = 12
-"""How often the batch is worked out again from its own step time."""
+"""Iterations of the batch and its step time."""
 CLOSE = 1e-3
 ALONE = 0.3
 """A share of the time up to which prompts mostly have a step to themselves."""
@@ -185,14 +180,13 @@ class Mix(NamedTuple):
     """What a replica is sent, in a few numbers."""
 
     inputs: float
-    """Tokens of a prompt, on average."""
     outputs: float
     context: float
     """Tokens that a sequence holds while it decodes: long answers count for longer."""
     lengths: Lengths
 
     def prompt(self, percentile: float | None) -> float:
-        """Tokens of a prompt that so many per cent are shorter than; None: the mean."""
+        """A percentile of the tokens of a prompt; None: the mean."""
         return self.inputs if percentile is None else float(np.percentile(self.lengths.new_inputs, percentile))
 
 
@@ -203,7 +197,7 @@ def mix_of(lengths: Lengths, cached: float) -> Mix:
     return Mix(float(inputs.mean()), float(outputs.mean()), held, lengths)
 
 
-class Load(NamedTuple):
+class SteadyLoad(NamedTuple):
     """A replica in its steady state at some rate."""
 
     batch: float
@@ -237,7 +231,7 @@ class Steps:
         return _seconds(self._timer.decode(count, count * context, lambda: [context] * count, 1))
 
     def _mixed(self, tokens: int, before: int, prompts: int, decodes: int) -> float:
-        """Seconds of a step of so many equal parts of prompts beside decoding sequences."""
+        """Seconds of a step of equal chunks of prompts and decoding sequences."""
         context = int(self.mix.context)
         parts = [(tokens, before)] * prompts
         return _seconds(self._timer.compute(parts, prompts, decodes, decodes * context, lambda: [context] * decodes))
@@ -260,11 +254,11 @@ class Engine:
         """Sequences that it holds at one time."""
 
     def step(self, batch: float) -> float:
-        """Seconds of a step of so many sequences, through all stages."""
+        """Seconds of a decode step through all stages."""
         return self._steps.decode(max(1, min(round(batch), self.seats)))
 
     def added(self, tokens: float, batch: float, count: float = 1.0) -> float:
-        """Seconds that each of so many prompts in a step adds to the steps that it is in."""
+        """Seconds that each of ``count`` prompts in a step adds to its steps."""
         decodes = min(round(batch), self.seats - 1, self._budget // 2)
         room = max(2, self._budget - decodes)
         part = min(max(2, round(tokens)), room)
@@ -274,11 +268,11 @@ class Engine:
         return max(seconds, 0.0) * max(1.0, tokens / part) / many
 
     def packed(self, tokens: float, batch: float) -> float:
-        """The same where steps are full of such prompts, and what each step costs by itself is shared."""
+        """The same with steps full of such prompts, which share the fixed cost of a step."""
         return self.added(tokens, batch, self._budget / tokens)
 
-    def load(self, rate: float) -> Load | None:
-        """Its steady state at so many requests a second; None if it cannot keep up."""
+    def load(self, rate: float) -> SteadyLoad | None:
+        """Its steady state at a request rate; None if it cannot keep up."""
         each, mix = rate / self._copies, self._mix
         decodes = self._role != "prefill"
         batch, found = 1.0 if decodes else 0.0, None
@@ -293,7 +287,7 @@ class Engine:
                 busy = each * added * self._overlap
             if busy >= 1.0:
                 return None
-            found = Load(batch, step, added, busy, each, self._tokens)
+            found = SteadyLoad(batch, step, added, busy, each, self._tokens)
             if not decodes:
                 return found
             again = each * max(0.0, mix.outputs - 1.0) * found.tpot
@@ -304,7 +298,7 @@ class Engine:
             batch = 0.5 * (batch + again) if again < batch else again
         return found
 
-    def ttft(self, load: Load, percentile: float | None) -> float:
+    def ttft(self, load: SteadyLoad, percentile: float | None) -> float:
         mean = self._path + load.step / 2
         own = self.added(self._mix.prompt(percentile), load.batch) + load.step
         work = load.added + load.step / self._stages
@@ -317,7 +311,7 @@ class Engine:
         typical = self.added(self._mix.inputs, load.batch) + load.step
         return mean + max(own, typical + tail * work / max(1.0 - load.busy, CLOSE), own + queue)
 
-    def tpot(self, load: Load, percentile: float | None) -> float:
+    def tpot(self, load: SteadyLoad, percentile: float | None) -> float:
         if percentile is None or load.batch <= 0:
             return load.tpot
         off = NormalDist().inv_cdf(min(max(percentile / 100, 1e-3), 0.999))
@@ -331,7 +325,7 @@ def _seconds(step: StepEstimate) -> float:
     return max(step.gpu_seconds[0], step.host.total)
 
 
-class Guess(NamedTuple):
+class QuickEstimate(NamedTuple):
     """What users would see, roughly; seconds."""
 
     headroom: float
@@ -341,9 +335,9 @@ class Guess(NamedTuple):
     end_to_end: float = inf
 
 
-def guess(
+def quick_estimate(
     slo: Slo, mix: Mix, prompts: Engine, decodes: Engine, rates: tuple[float, float], moved: float = 0.0
-) -> Guess:
+) -> QuickEstimate:
     """What users would see of one replica of each pool (or the same one twice) at these rates.
 
     ``moved``: seconds that keys and values are on their way between two pools.
@@ -351,7 +345,7 @@ def guess(
     first = prompts.load(rates[0])
     second = first if decodes is prompts else decodes.load(rates[1])
     if first is None or second is None:
-        return Guess(0.0)
+        return QuickEstimate(0.0)
     extra = 0.0 if decodes is prompts else moved + second.step
 
     def value(limit: Limit) -> float:
@@ -365,14 +359,14 @@ def guess(
 
     headroom = min(limit.seconds / max(value(limit), 1e-9) for limit in slo.limits)
     ttft, tpot = prompts.ttft(first, None) + extra, second.tpot
-    return Guess(headroom, ttft, tpot, ttft + mix.outputs * tpot)
+    return QuickEstimate(headroom, ttft, tpot, ttft + mix.outputs * tpot)
 
 
 HOPELESS = 0.7
 """A headroom by the quick estimate below which a candidate is not simulated. Of those that kept their SLO in some 120
 simulations of three models the lowest had 0.86; pipelines that are nearly full, which are never best, are lower."""
 PLENTY = 3.0
-"""A headroom from which on nobody asks for more replicas."""
+"""A headroom from which on no more replicas are tried."""
 LEAST_RATE, MOST_RATE = 0.01, 1e5
 """Requests a second between which the most that a replica keeps is looked for."""
 
@@ -382,26 +376,27 @@ class Option(NamedTuple):
 
     candidate: Candidate
     cost: float | None
-    guess: Guess
+    estimate: QuickEstimate
     rate: float = 0.0
     """Requests a second at which the estimate just keeps the SLO, where that is looked for."""
 
 
-class Stem(NamedTuple):
+class ReplicaSpec(NamedTuple):
     """Units that differ in settings alone, and what the best of them cannot beat."""
 
     units: tuple[Candidate, ...]
     replicas: tuple[int, ...]
     """The least that each unit needs."""
 
-    def least(self, question: Question) -> Candidate:
+    @property
+    def least(self) -> Candidate:
         replicas, unit = min(zip(self.replicas, self.units, strict=True), key=lambda pair: pair[0])
         return unit.times(replicas)
 
 
-def stems_of(question: Question, lengths: Lengths) -> tuple[list[Stem], list[Row]]:
+def stems_of(question: Question, lengths: Lengths) -> tuple[list[ReplicaSpec], list[Row]]:
     """All units that bounds leave, by what their step times depend on, and those that they rule out."""
-    stems: list[Stem] = []
+    stems: list[ReplicaSpec] = []
     ruled_out: list[Row] = []
     for _, group in groupby(question.units(), key=lambda unit: unit.stem):
         units, replicas = [], []
@@ -416,7 +411,7 @@ def stems_of(question: Question, lengths: Lengths) -> tuple[list[Stem], list[Row
                 units.append(unit)
                 replicas.append(count)
         if units:
-            stems.append(Stem(tuple(units), tuple(replicas)))
+            stems.append(ReplicaSpec(tuple(units), tuple(replicas)))
     return stems, ruled_out
 
 
@@ -439,49 +434,53 @@ def _impossible(question: Question, unit: Candidate, replicas: int, lengths: Len
     return f"costs at least {question.cost(least):,.2f} per hour, above the budget of {question.budget:,.2f}"
 
 
-class Looked(NamedTuple):
-    """What a quick look at a stem found."""
-
+class Screened(NamedTuple):
     options: tuple[Option, ...]
     rows: tuple[Row, ...]
     """Units that do not fit, and numbers of replicas that are hopeless."""
 
 
-def look_at(stem: Stem, question: Question) -> Looked:
+def look_at(stem: ReplicaSpec, question: Question) -> Screened:
     """Estimate every unit of a stem with every number of replicas that is allowed."""
     rows: list[Row] = []
     fitting: dict[object, tuple[Candidate, int]] = {}
     for unit, least in zip(stem.units, stem.replicas, strict=True):
         try:
-            settings = deployed(question.site, unit).settings
+            settings = deployed(question.shared, unit).settings
         except InfercastError as problem:
             why = "does not fit" if isinstance(problem, DoesNotFitError) else "the engine refuses it"
             rows.append(Row(unit, Stage.REFUSED, question.cost(unit), reason=f"{why}: {problem}"))
         else:
             fitting.setdefault(settings, (unit, least))  # settings that are the engine's own choice anyway come once
     if not fitting:
-        return Looked((), tuple(rows))
+        return Screened((), tuple(rows))
     options: list[Option] = []
     units = tuple(unit for unit, _ in fitting.values())
-    lengths, timer = lengths_of(question), rough_timer(question.site, units)
-    mix = mix_of(lengths, _cached(question, lengths))
-    steps = Steps(timer, mix)
+    lengths, requests = lengths_of(question), question.workload.requests
+    # Mean tokens of a prompt that another prompt may have left in the cache.
+    cached = sum(each.num_input for each in requests) / len(requests) - float(lengths.new_inputs.mean())
+    mix = mix_of(lengths, cached)
+    steps = Steps(rough_timer(question.shared, units), mix)
     for unit, least in fitting.values():
-        engine = Engine(deployed(question.site, unit), steps)
+        engine = Engine(deployed(question.shared, unit), steps)
         for count in _counts(question, unit, least):
             candidate, rate = unit.times(count), question.rate / count
-            made, factor = guess(question.slo, mix, engine, engine, (rate, rate)), 0.0
+            made, factor = quick_estimate(question.slo, mix, engine, engine, (rate, rate)), 0.0
             if question.goal.finds_rate:
-                factor = _most(partial(_keeps, question, mix, engine))
+                factor = _most(question.slo, mix, engine)
                 made = made._replace(headroom=1.0 if factor else 0.0)
             options.append(Option(candidate, question.cost(candidate), made, count * factor))
             if made.headroom > PLENTY:
                 break
-    return Looked(tuple(options), tuple(rows))
+    return Screened(tuple(options), tuple(rows))
 
 
-def _most(holds: Callable[[float], bool]) -> float:
-    """The largest rate that holds, within 2 %; 0 if hardly any does."""
+def _most(slo: Slo, mix: Mix, engine: Engine) -> float:
+    """The largest rate with a headroom above 1, within 2 %; 0 if hardly any has."""
+
+    def holds(rate: float) -> bool:
+        return quick_estimate(slo, mix, engine, engine, (rate, rate)).headroom > 1.0
+
     low, high = 0.0, LEAST_RATE
     while holds(high) and high < MOST_RATE:
         low, high = high, 2.0 * high
@@ -489,10 +488,6 @@ def _most(holds: Callable[[float], bool]) -> float:
         middle = (low * high) ** 0.5
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low
-
-
-def _keeps(question: Question, mix: Mix, engine: Engine, rate: float) -> bool:
-    return guess(question.slo, mix, engine, engine, (rate, rate)).headroom > 1.0
 
 
 def _counts(question: Question, unit: Candidate, least: int) -> Sequence[int]:
@@ -503,21 +498,13 @@ def _counts(question: Question, unit: Candidate, least: int) -> Sequence[int]:
     return range(max(1, most), most + 1) if question.goal.finds_rate else range(least, most + 1)
 
 
-def _cached(question: Question, lengths: Lengths) -> float:
-    """Tokens of a prompt that another prompt may have left behind, on average."""
-    requests = question.workload.requests
-    return sum(each.num_input for each in requests) / len(requests) - float(lengths.new_inputs.mean())
-
-
 BEST = 4
 """Kinds of replicas of each GPU and format that are tried for each pool."""
 ROOM = (0.8, 1.0, 1.3)
 """Headrooms by the quick estimate that the numbers of replicas are chosen for."""
 
 
-class Half(NamedTuple):
-    """A kind of replica in one of the pools."""
-
+class PoolSpec(NamedTuple):
     unit: Candidate
     engine: Engine
     most: int
@@ -525,14 +512,13 @@ class Half(NamedTuple):
 
 
 def pool_options(question: Question, single: Sequence[Option]) -> list[Option]:
-    """Pairs of pools whose ratio follows from what each kind of replica can take."""
+    """Pairs of pools, with the ratio that each kind of replica can take."""
     lengths = lengths_of(question)
     mix = mix_of(lengths, 0.0)
     options: dict[Candidate, Option] = {}
     for units in _kinds(single).values():
-        prefills = [half for unit in units if (half := _half(question, unit, mix, "prefill")) is not None]
-        decodes = [half for unit in units if (half := _half(question, unit, mix, "decode")) is not None]
-        for first, second in product(_cheapest(question, prefills, mix), _cheapest(question, decodes, mix)):
+        pools = (_cheapest(question, _pool_specs(question, units, mix, role)) for role in ("prefill", "decode"))
+        for first, second in product(*pools):
             for option in _pairs(question, first, second, mix):
                 options.setdefault(option.candidate, option)
     return list(options.values())
@@ -550,48 +536,54 @@ def _kinds(single: Sequence[Option]) -> dict[tuple[object, ...], list[Candidate]
     return found
 
 
-def _half(question: Question, unit: Candidate, mix: Mix, role: str) -> Half | None:
-    try:
-        deployment = deployed(question.site, unit)
-    except InfercastError:
-        return None
-    engine = Engine(deployment, Steps(own_timer(question.site, unit), mix), role)
-    return Half(unit, engine, 1 if deployment.shares_experts else question.max_gpus // unit.layout.gpus)
+def _pool_specs(question: Question, units: Sequence[Candidate], mix: Mix, role: str) -> list[PoolSpec]:
+    found = []
+    for unit in units:
+        try:
+            deployment = deployed(question.shared, unit)
+        except InfercastError:
+            continue
+        engine = Engine(deployment, Steps(own_timer(question.shared, unit), mix), role)
+        most = 1 if deployment.shares_experts else question.max_gpus // unit.layout.gpus
+        found.append(PoolSpec(unit, engine, most))
+    return found
 
 
-def _cheapest(question: Question, halves: Sequence[Half], mix: Mix) -> list[Half]:
+def _cheapest(question: Question, specs: Sequence[PoolSpec]) -> list[PoolSpec]:
     """Of each GPU the kinds that need least for the rate by themselves."""
 
-    def needed(half: Half) -> float:
-        for count in range(1, half.most + 1):
-            if half.engine.load(question.rate / count) is not None:
-                cost = question.cost(half.unit.times(count))
-                return float(half.unit.times(count).gpus) if cost is None else cost
+    def needed(spec: PoolSpec) -> float:
+        for count in range(1, spec.most + 1):
+            if spec.engine.load(question.rate / count) is not None:
+                cost = question.cost(spec.unit.times(count))
+                return float(spec.unit.times(count).gpus) if cost is None else cost
         return float("inf")
 
-    values = {half.unit: needed(half) for half in halves}
-    kept: list[Half] = []
-    for gpu in dict.fromkeys(half.unit.gpu for half in halves):
-        own = [half for half in halves if half.unit.gpu == gpu and values[half.unit] < float("inf")]
-        kept += sorted(own, key=lambda half: (values[half.unit], str(half.unit)))[:BEST]
+    values = {spec.unit: needed(spec) for spec in specs}
+    kept: list[PoolSpec] = []
+    for gpu in dict.fromkeys(spec.unit.gpu for spec in specs):
+        own = [spec for spec in specs if spec.unit.gpu == gpu and values[spec.unit] < float("inf")]
+        kept += sorted(own, key=lambda spec: (values[spec.unit], str(spec.unit)))[:BEST]
     return kept
 
 
-def _pairs(question: Question, first: Half, second: Half, mix: Mix) -> list[Option]:
+def _pairs(question: Question, first: PoolSpec, second: PoolSpec, mix: Mix) -> list[Option]:
     """The smallest pools that keep the SLO with some room, by the quick estimate."""
     try:
-        wire = link_between(deployed(question.site, first.unit), deployed(question.site, second.unit), question.link)
+        wire = link_between(
+            deployed(question.shared, first.unit), deployed(question.shared, second.unit), question.link
+        )
     except InfercastError:
         return []
-    config = deployed(question.site, second.unit).model
+    config = deployed(question.shared, second.unit).model
     moved = wire.latency + config.sequence_bytes(round(mix.inputs)) / wire.sending
-    made: dict[tuple[int, int], Guess] = {}
+    made: dict[tuple[int, int], QuickEstimate] = {}
 
-    def ask(prefills: int, decodes: int) -> Guess:
+    def ask(prefills: int, decodes: int) -> QuickEstimate:
         key = prefills, decodes
         if key not in made:
             rates = question.rate / prefills, question.rate / decodes
-            made[key] = guess(question.slo, mix, first.engine, second.engine, rates, moved)
+            made[key] = quick_estimate(question.slo, mix, first.engine, second.engine, rates, moved)
         return made[key]
 
     options = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -11,18 +11,17 @@ from typing import TypeVar
 
 from infercast.engines.base import engine_named
 from infercast.errors import InfercastError
-from infercast.forecast.plan.candidate import Candidate, Row, Stage, format_share
-from infercast.forecast.plan.evaluate import Rounds, at_rate, climb, halve
-from infercast.forecast.plan.executors import Executor, Serial
-from infercast.forecast.plan.figures import Figures
+from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage, format_share
+from infercast.forecast.plan.evaluate import SimulationStage, at_rates, climb, halve
+from infercast.forecast.plan.executors import Executor, Processes
 from infercast.forecast.plan.question import Nearest, Plan, Question, deployed
-from infercast.forecast.plan.screening import HOPELESS, Option, Stem, lengths_of, look_at, pool_options, stems_of
+from infercast.forecast.plan.screening import HOPELESS, Option, ReplicaSpec, lengths_of, look_at, pool_options, stems_of
 from infercast.forecast.slo import QUANTITIES, Limit, Slo
 from infercast.hardware import load_gpu
 from infercast.units import format_gpus, format_joules, format_seconds, format_watts
 
 NEARLY = 0.9
-"""A rate beyond so much of what can be served ends there, and not at a limit."""
+"""Rates above this share of the capacity are limited by it, not by an SLO."""
 SURE_ODDS = 0.9
 """Odds below which it is said what better ones cost."""
 
@@ -56,21 +55,21 @@ def why_lost(question: Question, best: Row, other: Row | None) -> str:
         more = f"it serves {-its:.3g} requests/s, the winner {-mine:.3g}" if its > mine else ""
     else:
         more = f"it answers in {format_seconds(its)}, the winner in {format_seconds(mine)}" if its > mine else ""
-    return f"{named(other)} lost because {more or f'it takes as much and {room}'}{f'; {room}' if more else ''}."
+    return f"{named(other)} lost because {more or f'it costs the same and {room}'}{f'; {room}' if more else ''}."
 
 
 def changes_of(question: Question, best: Row, held: Sequence[Row], most: float | None) -> tuple[str, ...]:
     found = []
     if most is not None and not question.goal.finds_rate:
         capacity = None if best.figures is None else best.figures.capacity
-        ends = "it no longer keeps the SLO"
+        ends = "it misses the SLO"
         if capacity is not None and most > NEARLY * capacity:
-            ends = "more arrives than it can serve, whatever headroom its latencies have"
-        found.append(f"Above {most:.3g} requests/s {ends} ({question.rate:.3g} are asked for).")
+            ends = "requests arrive faster than it can serve them, whatever the headroom of its latencies"
+        found.append(f"Above {most:.3g} requests/s {ends}; the question has {question.rate:.3g}.")
     figures = best.figures
     if figures is not None and figures.headroom > 1.0:
         limit = next(limit for limit in question.slo.limits if limit.name == figures.tightest)
-        found.append(f"It keeps {figures.tightest} down to {format_seconds(limit.seconds / figures.headroom)}.")
+        found.append(f"It would keep {figures.tightest} as low as {format_seconds(limit.seconds / figures.headroom)}.")
     if question.objective == "cost" and best.cost:
         found += _surer(best, held)
         mine = {pool.gpu for pool in best.candidate.pools}
@@ -82,9 +81,9 @@ def changes_of(question: Question, best: Row, held: Sequence[Row], most: float |
         for gpu, row in others.items():
             assert row.cost is not None
             found.append(
-                f"At a {format_share(1.0 - best.cost / row.cost)} lower price of {gpu}, {named(row)} would cost less."
+                f"If {gpu} were {format_share(1.0 - best.cost / row.cost)} cheaper, {named(row)} would cost less."
                 if row.cost > best.cost
-                else f"{named(row)} costs as much."
+                else f"{named(row)} costs the same."
             )
     return tuple(found)
 
@@ -100,8 +99,9 @@ def _surer(best: Row, held: Sequence[Row]) -> list[str]:
     row = min(sure, key=lambda each: (each.cost or 0.0, str(each.candidate)))
     assert row.figures is not None
     assert row.cost is not None
-    more = f"for {format_share(row.cost / best.cost - 1.0)} more" if row.cost > best.cost else "for the same money"
-    return [f"Odds are {100 * odds:.0f} %; {more} {named(row)} has {100 * (row.figures.odds or 0.0):.0f} %."]
+    price = f"{format_share(row.cost / best.cost - 1.0)} more" if row.cost > best.cost else "the same price"
+    better = f"{named(row)} has {100 * (row.figures.odds or 0.0):.0f} %"
+    return [f"Its odds are {100 * odds:.0f} %; {better} for {price}."]
 
 
 def why_none(question: Question, rows: Sequence[Row]) -> str:
@@ -156,7 +156,7 @@ MOST = 5
 SAME = 1.02
 """Times that differ by less are the same."""
 ALIKE = 0.05
-"""Two points whose times differ by less are one."""
+"""Points with smaller differences of times are one."""
 
 
 def front_of(rows: Sequence[Row], winner: Row | None = None, spent: Callable[[Row], float] | None = None) -> list[Row]:
@@ -179,15 +179,18 @@ def likely_front(options: Sequence[Option], most: float) -> list[Candidate]:
     """A few candidates that cost up to ``most`` and are on the front by the quick estimate, from end to end."""
 
     def point(option: Option) -> Point:
-        return _money(option.cost, option.candidate.gpus), option.guess.ttft, option.guess.tpot
+        return _money(option.cost, option.candidate.gpus), option.estimate.ttft, option.estimate.tpot
 
     sure = [
-        each for each in options if each.guess.headroom >= FRONT_HEADROOM and (each.cost is None or each.cost <= most)
+        each
+        for each in options
+        if each.estimate.headroom >= FRONT_HEADROOM and (each.cost is None or each.cost <= most)
     ]
     found = _undominated(sorted(sure, key=lambda option: (point(option), str(option.candidate))), point)
     thinned = [found[0]] if found else []
     for option in found[1:]:
-        if all(_differ(point(option), point(each)) for each in thinned):
+        pairs = [zip(point(option)[1:], point(each)[1:], strict=True) for each in thinned]
+        if all(any(abs(one - other) > ALIKE * max(one, other) for one, other in pair) for pair in pairs):
             thinned.append(option)
     step = max(1.0, (len(thinned) - 1) / max(1, MOST - 1))
     chosen = {round(number * step) for number in range(min(MOST, len(thinned)))}
@@ -204,10 +207,6 @@ def _undominated(ordered: Sequence[Each], point: Callable[[Each], Point], same: 
     return [each for _, each in kept]
 
 
-def _differ(one: Point, other: Point) -> bool:
-    return any(abs(left - right) > ALIKE * max(left, right) for left, right in zip(one[1:], other[1:], strict=True))
-
-
 def _money(cost: float | None, gpus: int) -> float:
     """What a candidate costs, in GPUs where no price is known."""
     return float(gpus) if cost is None else min(cost, inf)
@@ -216,27 +215,29 @@ def _money(cost: float | None, gpus: int) -> float:
 CLOSEST = 3
 """Candidates that are simulated to say how close it is."""
 LOOSER = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-"""Limits are tried at so many times what was asked for."""
+"""Factors on limits that are tried."""
 SLOWER = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 64.0, 256.0)
-"""Rates are, at so many parts of it."""
+"""Divisors of the rate that are tried."""
 LARGER = (2, 4, 8, 16)
-"""Numbers of GPUs are, too."""
+"""Factors on the number of GPUs."""
 LOOKED = 24
 """Kinds of replicas that are estimated for it."""
 MARGIN = 1.02
-"""Limits that just do are written with so much room."""
+"""Margin of reported limits."""
 
-MostRate = Callable[[Rounds, Row], float | None]
+MostRate = Callable[[SimulationStage, Row], float | None]
 
 
-def nearest_of(rounds: Rounds, options: Sequence[Option], most_rate: MostRate) -> tuple[Nearest, ...]:
+def nearest_of(stage: SimulationStage, options: Sequence[Option], most_rate: MostRate) -> tuple[Nearest, ...]:
     """The tightest SLO that can be had at this rate, and the rate at which this one can; or what would fit at all."""
-    question = rounds.question
-    ranked = _likeliest(options) or _with_looser_limits(rounds)
+    question = stage.question
+    slos = (Slo(tuple(_loosened(limit, factor) for limit in question.slo.limits)) for factor in LOOSER)
+    looser = (replace(question, slo=slo) for slo in slos)
+    ranked = _likeliest(options) or _options_of_first(stage, looser, 0.0)
     if not ranked:
         return _what_fits(question)
-    tried = sorted(rounds.simulate(each.candidate for each in ranked[:CLOSEST]), key=lambda row: -(row.headroom or 0.0))
-    (best,) = rounds.look_closely([tried[0].candidate])
+    tried = sorted(stage.simulate(each.candidate for each in ranked[:CLOSEST]), key=lambda row: -(row.headroom or 0.0))
+    (best,) = stage.look_closely([tried[0].candidate])
     if best.figures is None:
         return ()
     found = []
@@ -244,9 +245,9 @@ def nearest_of(rounds: Rounds, options: Sequence[Option], most_rate: MostRate) -
         reached = Slo(tuple(_reached(limit, best.figures) for limit in question.slo.limits))
         found.append(Nearest(best, f"{named(best)} keeps {reached} at this rate, for {_spent(best)}."))
     else:
-        slower = _at_lower_rates(rounds)
-        best = rounds.simulate([slower[0].candidate])[0] if slower else best
-    rate = most_rate(rounds, best)
+        slower = _options_of_first(stage, (question.at_rate(1.0 / factor) for factor in SLOWER), 1.0)
+        best = stage.simulate([slower[0].candidate])[0] if slower else best
+    rate = most_rate(stage, best)
     if rate is not None:
         words = f"{named(best)} keeps this SLO up to {rate:.3g} requests/s, for {_spent(best)}."
         found.append(Nearest(best, words))
@@ -268,32 +269,18 @@ def _reached(limit: Limit, figures: Figures) -> Limit:
     return limit if value < limit.seconds else _loosened(limit, MARGIN * value / limit.seconds)
 
 
-def _at_lower_rates(rounds: Rounds) -> list[Option]:
-    """What is likeliest to keep the SLO at the least lowered rate."""
-    for factor in SLOWER:
-        slower = rounds.question.at_rate(1.0 / factor)
-        stems, _ = stems_of(slower, lengths_of(slower))
-        looked = rounds.workers.map(partial(look_at, question=slower), stems[:LOOKED])
-        options = [option for each in looked for option in each.options if option.guess.headroom > 1.0]
-        if options:
-            return _likeliest(options)
-    return []
-
-
 def _likeliest(options: Sequence[Option]) -> list[Option]:
-    hopeful = [option for option in options if option.guess.headroom > 0] or list(options)
-    return sorted(hopeful, key=lambda option: (-option.guess.headroom, option.cost or 0.0, str(option.candidate)))
+    hopeful = [option for option in options if option.estimate.headroom > 0] or list(options)
+    return sorted(hopeful, key=lambda option: (-option.estimate.headroom, option.cost or 0.0, str(option.candidate)))
 
 
-def _with_looser_limits(rounds: Rounds) -> list[Option]:
-    """What is likeliest to keep the least loosened limits that bounds allow."""
-    question = rounds.question
-    for factor in LOOSER:
-        looser = replace(question, slo=Slo(tuple(_loosened(limit, factor) for limit in question.slo.limits)))
-        stems, _ = stems_of(looser, lengths_of(looser))
-        looked = rounds.workers.map(partial(look_at, question=looser), stems[:LOOKED])
-        options = [option for each in looked for option in each.options]
-        if any(option.guess.headroom > 0 for option in options):
+def _options_of_first(stage: SimulationStage, questions: Iterable[Question], least: float) -> list[Option]:
+    """What is likeliest to keep the SLO of the first of these questions with estimates above a headroom."""
+    for question in questions:
+        stems, _ = stems_of(question, lengths_of(question))
+        looked = stage.workers.map(partial(look_at, question=question), stems[:LOOKED])
+        options = [option for each in looked for option in each.options if option.estimate.headroom > least]
+        if options:
             return _likeliest(options)
     return []
 
@@ -303,7 +290,7 @@ def _what_fits(question: Question) -> tuple[Nearest, ...]:
         larger = replace(question, max_gpus=times * question.max_gpus)
         for unit in larger.units():
             try:
-                deployed(question.site, unit)
+                deployed(question.shared, unit)
             except InfercastError:
                 continue
             row = Row(unit, Stage.ESTIMATED, question.cost(unit), reason="more GPUs than allowed")
@@ -312,7 +299,7 @@ def _what_fits(question: Question) -> tuple[Nearest, ...]:
 
 
 def _loosened(limit: Limit, factor: float) -> Limit:
-    """A limit that is so many times as long, if that is longer, in three digits."""
+    """A limit scaled by a factor of at least 1, in three digits."""
     return Limit(limit.quantity, limit.percentile, float(f"{limit.seconds * max(1.0, factor):.3g}"))
 
 
@@ -323,100 +310,98 @@ SURE_HEADROOM = 1.25
 LIKELY = 0.98
 """A headroom by the quick estimate from which on the best of other GPUs is looked for."""
 REACH = 2.0
-"""Candidates that cost more than so many times the best are not looked at: nobody wants them on a front."""
+"""More expensive candidates, relative to the best, are not looked at."""
 NEAR, MANY = 1.6, 12
-"""Candidates within this factor of the best, by an order that is rough, are simulated as well; so many of them."""
+"""By a rough order, this many candidates within this factor of the best are simulated as well."""
 FEW = 6
 """Candidates of which the most requests a second are found, or the least latency."""
 TRISECTIONS = 3
 MOST_TIMES = 4.0
-"""Rates beyond so many times the one that is asked for are not looked at."""
+"""Largest rate that is looked at, relative to that of the question."""
 
 
 def plan(question: Question, workers: Executor | None = None, tell: Callable[[str], None] | None = None) -> Plan:
-    """The best deployment for a question; ``tell`` is told of each part of the work as it begins.
+    """The best deployment for a question; ``tell`` is called with each part of the work as it begins.
 
-    The answer does not depend on who does the work, nor on how many of them.
+    The answer does not depend on the executor.
     """
-    rounds = Rounds(question, workers or Serial(), tell)
+    stage = SimulationStage(question, workers or Processes(1), tell or (lambda _: None))
     stems, ruled_out = stems_of(question, lengths_of(question))
-    options, refused, left = _look(rounds, stems)
+    options, refused, left = _look(stage, stems)
     if question.disaggregate:
         options += pool_options(question, options)
-    _simulate(rounds, options)
-    best = _best(rounds)
+    _simulate(stage, options)
+    best = stage.best()
     if best is not None and not question.goal.finds_rate:
-        _rivals(rounds, options, best)
-        rounds.simulate(_as_good(question, options, best))
+        _rivals(stage, options, best)
+        stage.simulate(_as_good(question, options, best))
         dearest = REACH * (inf if best.cost is None else best.cost)
-        rounds.simulate([*_like(best.candidate, options), *likely_front(options, dearest)])
-        best = _best(rounds)
-    held = [row for row in rounds.rows.values() if row.holds]
+        stage.simulate([*_like(best.candidate, options), *likely_front(options, dearest)])
+        best = stage.best()
+    held = stage.held
     spent = question.goal.value if question.goal.rough else None
-    front, runner_up = front_of(held, best, spent), _runner_up(rounds, best)
+    front, runner_up = front_of(held, best, spent), _runner_up(stage, best)
     closely = dict.fromkeys(row.candidate for row in (best, *front, runner_up) if row is not None)
-    rounds.look_closely(closely)
-    best, runner_up = _again(rounds, best), _again(rounds, runner_up)
-    most = None if best is None else _most_rate(rounds, best)
-    nearest: tuple[Nearest, ...] = () if best is not None else nearest_of(rounds, options, _most_rate)
-    rows = _ranked(question, rounds, options, [*refused, *ruled_out, *_unlooked(question, left)], best)
+    stage.look_closely(closely)
+    best, runner_up = (None if row is None else stage.rows[row.candidate] for row in (best, runner_up))
+    most = None if best is None else _most_rate(stage, best)
+    nearest: tuple[Nearest, ...] = () if best is not None else nearest_of(stage, options, _most_rate)
+    rows = _ranked(question, stage, options, [*refused, *ruled_out, *_unlooked(question, left)], best)
     return Plan(
         question=question,
         winner=best,
-        front=tuple(rounds.rows[row.candidate] for row in front),
+        front=tuple(stage.rows[row.candidate] for row in front),
         rows=rows,
         runner_up=runner_up,
         why=why_none(question, rows) if best is None else why_lost(question, best, runner_up),
-        changes=() if best is None else changes_of(question, best, [rounds.rows[row.candidate] for row in held], most),
+        changes=() if best is None else changes_of(question, best, [stage.rows[row.candidate] for row in held], most),
         nearest=nearest,
         notes=notes_of(question, rows),
         num_candidates=max(_count(question), len(rows)),
     )
 
 
-def _look(rounds: Rounds, stems: list[Stem]) -> tuple[list[Option], list[Row], list[Stem]]:
+def _look(stage: SimulationStage, stems: list[ReplicaSpec]) -> tuple[list[Option], list[Row], list[ReplicaSpec]]:
     """Estimate stems, those first that may cost least, until the rest cost too much; returns the rest, too."""
-    question, known = rounds.question, rounds.question.goal.known
+    question, known = stage.question, stage.question.goal.known
     options: list[Option] = []
     refused: list[Row] = []
 
-    def least(stem: Stem) -> float:
-        return 0.0 if known is None else known(question, stem.least(question))
+    def least(stem: ReplicaSpec) -> float:
+        return 0.0 if known is None else known(question, stem.least)
 
     waiting, best = sorted(stems, key=least), inf
     while waiting and least(waiting[0]) <= REACH * best:
         wave, waiting = waiting[:WAVE], waiting[WAVE:]
-        if rounds.tell is not None:
-            rounds.tell(f"estimates of {wave[0].units[0].gpu}")
-        for looked in rounds.workers.map(partial(look_at, question=question), wave):
+        stage.tell(f"estimates of {wave[0].units[0].gpu}")
+        for looked in stage.workers.map(partial(look_at, question=question), wave):
             options += looked.options
             refused += looked.rows
         if known is not None:
-            sure = (option.candidate for option in options if option.guess.headroom >= SURE_HEADROOM)
+            sure = (option.candidate for option in options if option.estimate.headroom >= SURE_HEADROOM)
             best = min((known(question, each) for each in sure), default=inf)
     return options, refused, waiting
 
 
-def _simulate(rounds: Rounds, options: list[Option]) -> None:
-    goal, question = rounds.question.goal, rounds.question
+def _simulate(stage: SimulationStage, options: list[Option]) -> None:
+    goal, question = stage.question.goal, stage.question
     if goal.known is not None:
-        climb(rounds, options, partial(goal.known, question))
+        climb(stage, options, partial(goal.known, question))
     elif not goal.finds_rate:
-        halve(rounds, options, lambda option: option.guess.end_to_end, FEW)
+        halve(stage, options, lambda option: option.estimate.end_to_end, FEW)
     else:
         ranked = sorted(options, key=lambda option: (-option.rate, str(option.candidate)))
         for option in islice((each for each in ranked if each.rate > 0), FEW):
             factor = option.rate / question.rate
-            rate = _bisect(rounds, option.candidate, 0.7 * factor, 1.4 * factor)
+            rate = _bisect(stage, option.candidate, 0.7 * factor, 1.4 * factor)
             if rate is not None:
-                asked = [(option.candidate, rate / question.rate)]
-                (row,) = rounds.workers.map(partial(at_rate, question=question), asked)
-                rounds.rows[option.candidate] = replace(row, rate=rate)
+                (row,) = at_rates(stage, option.candidate, rate / question.rate)
+                stage.rows[option.candidate] = replace(row, rate=rate)
 
 
-def _rivals(rounds: Rounds, options: Sequence[Option], best: Row) -> None:
-    """The best of every other kind of GPU, as far as the quick estimate tells: what a lower price would change."""
-    known, question = rounds.question.goal.known, rounds.question
+def _rivals(stage: SimulationStage, options: Sequence[Option], best: Row) -> None:
+    """The best of every other kind of GPU by the quick estimate, to see what a lower price would change."""
+    known, question = stage.question.goal.known, stage.question
     if known is None:
         return
     mine, most = {pool.gpu for pool in best.candidate.pools}, REACH * question.goal.value(best)
@@ -424,7 +409,7 @@ def _rivals(rounds: Rounds, options: Sequence[Option], best: Row) -> None:
         if gpu not in mine:
             own = [each for each in options if {pool.gpu for pool in each.candidate.pools} == {gpu}]
             near = [each for each in own if known(question, each.candidate) <= most]
-            climb(rounds, near, partial(known, question), LIKELY)
+            climb(stage, near, partial(known, question), LIKELY)
 
 
 def _as_good(question: Question, options: Sequence[Option], best: Row) -> list[Candidate]:
@@ -433,23 +418,24 @@ def _as_good(question: Question, options: Sequence[Option], best: Row) -> list[C
     if known is None or not question.goal.rough:
         return []
     most = NEAR * known(question, best.candidate)
-    likely = [each for each in options if each.guess.headroom >= LIKELY and known(question, each.candidate) <= most]
-    likely.sort(key=lambda each: (known(question, each.candidate), -each.guess.headroom, str(each.candidate)))
+    likely = [each for each in options if each.estimate.headroom >= LIKELY and known(question, each.candidate) <= most]
+    likely.sort(key=lambda each: (known(question, each.candidate), -each.estimate.headroom, str(each.candidate)))
     kinds: dict[Candidate, Candidate] = {}
     for option in likely:
         kinds.setdefault(option.candidate.stem, option.candidate)
     return list(kinds.values())[:MANY]
 
 
-def _bisect(rounds: Rounds, candidate: Candidate, low: float, high: float, *, known: bool = False) -> float | None:
-    """The most requests a second that keep the SLO, between these multiples of the rate; None if not even the least.
+def _bisect(
+    stage: SimulationStage, candidate: Candidate, low: float, high: float, *, known: bool = False
+) -> float | None:
+    """The most requests per second that keep the SLO, between multiples of the rate; None if not even the least does.
 
-    ``known``: the least is known to. Two rates are asked for at once, so that two workers have something to do.
+    ``known``: the least is known to. Two rates are tried at once, for two workers.
     """
 
     def hold(*factors: float) -> list[bool]:
-        asked = [(candidate, factor) for factor in factors]
-        return [row.holds for row in rounds.workers.map(partial(at_rate, question=rounds.question), asked)]
+        return [row.holds for row in at_rates(stage, candidate, *factors)]
 
     if not known and not all(hold(low)):
         return None
@@ -459,35 +445,28 @@ def _bisect(rounds: Rounds, candidate: Candidate, low: float, high: float, *, kn
         edges = [low, low * third, low * third * third, high]
         part = 0 if not first else 1 if not second else 2
         low, high = edges[part], edges[part + 1]
-    return low * rounds.question.rate
+    return low * stage.question.rate
 
 
-def _most_rate(rounds: Rounds, row: Row) -> float | None:
+def _most_rate(stage: SimulationStage, row: Row) -> float | None:
     """Up to which rate a candidate keeps the SLO; for one that does not keep it, the rate that it would keep."""
-    if rounds.question.goal.finds_rate:
+    if stage.question.goal.finds_rate:
         return row.rate
     if row.holds:
         capacity = row.figures.capacity if row.figures is not None else None
-        most = MOST_TIMES if capacity is None else max(1.02, min(MOST_TIMES, capacity / rounds.question.rate))
-        return _bisect(rounds, row.candidate, 1.0, most, known=True)
+        most = MOST_TIMES if capacity is None else max(1.02, min(MOST_TIMES, capacity / stage.question.rate))
+        return _bisect(stage, row.candidate, 1.0, most, known=True)
     low = 1.0
     while low > 1e-3:
         low /= MOST_TIMES
-        if (rate := _bisect(rounds, row.candidate, low, MOST_TIMES * low)) is not None:
+        if (rate := _bisect(stage, row.candidate, low, MOST_TIMES * low)) is not None:
             return rate
     return None
 
 
-def _best(rounds: Rounds) -> Row | None:
-    """The best that keeps the SLO; of equals the one with most headroom."""
-    goal = rounds.question.goal
-    held = [row for row in rounds.rows.values() if row.holds]
-    return min(held, key=lambda row: (goal.value(row), -(row.headroom or 0.0), str(row.candidate)), default=None)
-
-
 def _like(candidate: Candidate, options: Sequence[Option]) -> list[Candidate]:
     """The same with other settings: they cost as much, and one may keep more room."""
-    same = [each.candidate for each in options if each.guess.headroom >= HOPELESS]
+    same = [each.candidate for each in options if each.estimate.headroom >= HOPELESS]
     return [each for each in same if each.stem == candidate.stem and _sizes(each) == _sizes(candidate)]
 
 
@@ -495,27 +474,21 @@ def _sizes(candidate: Candidate) -> list[int]:
     return [pool.replicas for pool in candidate.pools]
 
 
-def _runner_up(rounds: Rounds, best: Row | None) -> Row | None:
+def _runner_up(stage: SimulationStage, best: Row | None) -> Row | None:
     """The best of another kind: another GPU, layout or format."""
     if best is None:
         return None
-    goal, kind = rounds.question.goal, best.candidate.stem
-    others = [row for row in rounds.rows.values() if row.holds and row.candidate.stem != kind]
-    if not others:
-        others = [row for row in rounds.rows.values() if row.stage is Stage.SIMULATED and row.candidate.stem != kind]
-        return max(others, key=lambda row: (row.headroom or 0.0, str(row.candidate)), default=None)
-    return min(others, key=lambda row: (goal.value(row), -(row.headroom or 0.0), str(row.candidate)))
+    others = [row for row in stage.rows.values() if row.candidate.stem != best.candidate.stem]
+    simulated = [row for row in others if row.stage is Stage.SIMULATED]
+    closest = max(simulated, key=lambda row: (row.headroom or 0.0, str(row.candidate)), default=None)
+    return stage.best([row for row in others if row.holds]) or closest
 
 
-def _again(rounds: Rounds, row: Row | None) -> Row | None:
-    return None if row is None else rounds.rows[row.candidate]
-
-
-def _unlooked(question: Question, stems: Sequence[Stem]) -> list[Row]:
+def _unlooked(question: Question, stems: Sequence[ReplicaSpec]) -> list[Row]:
     """Stems that cost too much however well they do."""
     rows = []
     for stem in stems:
-        least = stem.least(question)
+        least = stem.least
         cost = question.cost(least)
         words = format_gpus(least.gpus) if cost is None else f"{cost:,.2f} per hour"
         rows.append(Row(least, Stage.BOUND, cost, reason=f"takes at least {words}, far more than the best"))
@@ -523,12 +496,12 @@ def _unlooked(question: Question, stems: Sequence[Stem]) -> list[Row]:
 
 
 def _ranked(
-    question: Question, rounds: Rounds, options: Sequence[Option], others: Sequence[Row], best: Row | None
+    question: Question, stage: SimulationStage, options: Sequence[Option], others: Sequence[Row], best: Row | None
 ) -> tuple[Row, ...]:
-    rows = dict(rounds.rows)
+    rows = dict(stage.rows)
     for option in options:
         if option.candidate not in rows:
-            room = option.guess.headroom
+            room = option.estimate.headroom
             reason = "a quick estimate says that it cannot keep up" if not room else _said(question, option, best)
             rows[option.candidate] = Row(option.candidate, Stage.ESTIMATED, option.cost, headroom=room, reason=reason)
     goal, order = question.goal, [*Stage][::-1]
@@ -541,7 +514,7 @@ def _ranked(
 
 
 def _said(question: Question, option: Option, best: Row | None) -> str:
-    room, known = option.guess.headroom, question.goal.known
+    room, known = option.estimate.headroom, question.goal.known
     if best is not None and known is not None and known(question, option.candidate) > question.goal.value(best):
         return f"takes more than the best; a quick estimate has a headroom of {room:.2f}"
     return f"a quick estimate has a headroom of {room:.2f}"

@@ -15,7 +15,7 @@ from infercast.bundled import read_data
 from infercast.engines.base import Deployment, Engine
 from infercast.engines.settings import ProfiledStep
 from infercast.errors import FileFormatError
-from infercast.forecast.explain.kernels import estimate_shape
+from infercast.forecast.kernels import estimate_shape
 from infercast.lab.validate.compare import Comparison, deployment_of
 from infercast.lab.validate.measured import MeasuredFile, load_document
 from infercast.serve.step import DraftShape, StepShape

@@ -13,8 +13,7 @@ from infercast.errors import InputError
 from infercast.forecast.compare import SideBySide, reasons, side_by_side
 from infercast.forecast.day import DayPlan, clock
 from infercast.forecast.explain.step_log import Watched
-from infercast.forecast.speculation import BreakEven
-from infercast.forecast.sweep import Sweep
+from infercast.forecast.sweep import BreakEven, Sweep
 from infercast.report.caveats import caveats, caveats_of, shared_first
 from infercast.report.comparison import (
     STEP_FIELDS,

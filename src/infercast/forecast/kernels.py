@@ -14,8 +14,7 @@ from infercast.engines.host import Launch
 from infercast.engines.speculation import Drafting
 from infercast.engines.timer import DRAFT_GAPS, GAPS, KernelTimer
 from infercast.errors import InputError
-from infercast.forecast.deploy import DeployOptions, GpuSource
-from infercast.forecast.options import Deployable, asked_deployment
+from infercast.forecast.deploy import Deployable, DeployOptions, GpuSource, resolve_deployment
 from infercast.models.lower import attention_calls, head_calls, token_calls, verify_calls
 from infercast.ops import Call
 from infercast.ops.op import rejection, tensor_rate_of
@@ -84,7 +83,7 @@ def step_calls(deployment: Deployment, shape: StepShape) -> StepCalls:
     return StepCalls(
         token_calls(model, layout, padded),
         attention_calls(model, layout, queries, queries + np.array(shape.computed)),
-        head_calls(model, layout, max(1, shape.num_sampled)),  # an engine runs its head even where nobody samples
+        head_calls(model, layout, max(1, shape.num_sampled)),  # an engine runs its head even without sampling
         launch,
         padded,
     )
@@ -112,11 +111,11 @@ class KernelCost:
     """The GPU's own rate for the same."""
     unit: str
     terms: dict[str, float]
-    """What the estimate is made of, if it was asked for: seconds of each pipe, and what was learned on top."""
+    """Terms of the estimate, with ``explain``: seconds of each pipe, and learned corrections."""
     dynamic_joules: float = 0.0
     """Energy of one launch above what the board draws idle, at the unhindered clock."""
     is_new: bool = False
-    """Whether the engine's release runs another kernel, which nobody measured: an older one stands in."""
+    """Whether the release runs a newer kernel that was not measured: an older one stands for it."""
 
     @property
     def seconds(self) -> float:
@@ -190,7 +189,7 @@ def estimate_step(
     A model's name does with ``gpu`` and further ``options`` of `deploy`. With ``explain``, each kernel also carries the
     terms that its estimate is made of.
     """
-    found = asked_deployment(deployment, gpu, options)
+    found = resolve_deployment(deployment, gpu, options)
     _check_shape(found, shape)
     return estimate_shape(found, shape, explain=explain)
 
@@ -372,7 +371,9 @@ def host_bound_share(phases: Sequence[Phase]) -> float:
 
 def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: KernelTimer, takes_in: bool) -> Phase:
     shape = average_shape(totals, deployment.drafting)
-    reasons = _reasons_of_step(taken_in(shape) if takes_in else shape, deployment)
+    step = estimate_shape(deployment, taken_in(shape) if takes_in else shape)
+    reasons = {each.name: (str(each.estimate.bound), each.estimate.source) for each in step.kernels}
+    reasons |= dict.fromkeys((GAPS[0], DRAFT_GAPS[0]), ("launch", "physics"))
     members: dict[str, dict[str, float]] = {}
     kernel_seconds = timer.kernel_seconds(totals.rows, totals.varying, totals.slowed).tolist()
     gpu_seconds = sum(kernel_seconds)
@@ -397,12 +398,6 @@ def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: Ke
         families=tuple(families),
         waits_for="host" if deployment.layout.pipeline == 1 else "host, other stages",
     )
-
-
-def _reasons_of_step(shape: StepShape, deployment: Deployment) -> dict[str, tuple[str, str]]:
-    kernels = estimate_shape(deployment, shape).kernels
-    reasons = {kernel.name: (str(kernel.estimate.bound), kernel.estimate.source) for kernel in kernels}
-    return {**reasons, GAPS[0]: ("launch", "physics"), DRAFT_GAPS[0]: ("launch", "physics")}
 
 
 def average_shape(totals: PhaseTotals, drafting: Drafting | None = None) -> StepShape:
