@@ -10,7 +10,7 @@ import infercast as ic
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InputError
 from infercast.forecast.speculation import BreakEven, LoadPoint, break_even, drafts_of
-from infercast.report.deployment import draft_rows
+from infercast.report.forecast import draft_rows
 from infercast.report.sweep import break_even_dict
 
 CONFIG = json.dumps({"method": "eagle3", "model": "somebody/eagle3", "num_speculative_tokens": 3})

@@ -14,9 +14,9 @@ from infercast.hardware import gpu_names, load_gpu
 from infercast.models.library import model_names
 from infercast.report.accuracy import render_validation, validation_dict
 from infercast.report.catalog import gpu_dict, render_gpu, render_gpus
+from infercast.report.deployment import fit_dict, render_fit
 from infercast.report.forecast import forecast_dict, render_forecast
 from infercast.report.kernels import render_step, step_dict
-from infercast.report.memory import fit_dict, render_fit
 from infercast.report.models import model_dict, render_model, render_models
 from infercast.units import format_bytes, format_percent, format_seconds
 from infercast.validate.compare import Comparison, RunComparison, Validation

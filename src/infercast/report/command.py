@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from infercast.forecast.command.advice import Advice, Advised, Effect
 from infercast.forecast.command.explain import Explained, Served
 from infercast.forecast.command.flags import IGNORED, NOT_MODELLED, UNKNOWN, Flag
-from infercast.report.cost import LIMIT_FIELDS, cost_rows, slo_title
-from infercast.report.fields import cells
-from infercast.report.forecast import forecast_dict
-from infercast.report.memory import fit_dict, render_fit
+from infercast.report.deployment import fit_dict, render_fit
+from infercast.report.forecast import LIMIT_FIELDS, cost_rows, forecast_dict, slo_title
+from infercast.report.quantities import cells
 from infercast.report.terminal import facts, grid, section, styled
 from infercast.units import format_seconds
 

@@ -178,7 +178,7 @@ FACES = {
     "Deployment": Face("deployment:deployment_dict", "deployment:render_deployment"),
     "Diagnosis": Face("kernels:diagnosis_dict", "kernels:render_diagnosis", "findings"),
     "Explained": Face("command:explained_dict", "command:render_explained", "flags"),
-    "Fit": Face("memory:fit_dict", "memory:render_fit", None, "plots:memory_figure"),
+    "Fit": Face("deployment:fit_dict", "deployment:render_fit", None, "plots:memory_figure"),
     "Forecast": Face("forecast:forecast_dict", "forecast:render_forecast", None, "plots:forecast_figure"),
     "Gpu": Face("catalog:priced_gpu_dict", "catalog:render_gpu"),
     "Intervals": Face("quantities:interval_fields", "quantities:render_alone"),
@@ -188,7 +188,7 @@ FACES = {
     "Savings": Face("sweep:savings_dict", "sweep:render_savings", "points"),
     "StepCost": Face("kernels:cost_dict", "kernels:render_cost", "kernels", "plots:step_figure"),
     "Sweep": Face("sweep:sweep_dict", "sweep:render_sweep", "points", "plots:sweep_figure"),
-    "Verdict": Face("cost:slo_dict", "cost:render_verdict", "limits"),
+    "Verdict": Face("forecast:slo_dict", "forecast:render_verdict", "limits"),
     "Workload": Face("deployment:workload_dict", "deployment:render_workload"),
 }
 

@@ -15,16 +15,21 @@ from infercast.forecast.plan.figures import Drawn, Figures
 from infercast.forecast.plan.question import Plan
 from infercast.forecast.slo import NAMES, Percentiles
 from infercast.report.caveats import FORECASTS
-from infercast.report.fields import Field, any_has, at, cells, columns, record
 from infercast.report.files import csv_lines
 from infercast.report.quantities import (
     COSTS,
     ENERGIES,
     PROMISES,
+    Field,
+    any_has,
+    at,
+    cells,
+    columns,
     format_interval,
     format_rates,
     interval_fields,
     milliseconds,
+    record,
 )
 from infercast.report.terminal import FittingTable, facts, grid, paragraph, section, styled
 from infercast.serve import Workload

@@ -113,7 +113,7 @@ def step_figure(cost: StepCost) -> Picture:
 
 
 def memory_figure(fit: Fit) -> Picture:
-    from infercast.report.memory import fit_dict  # noqa: PLC0415 - only this picture needs it
+    from infercast.report.deployment import fit_dict  # noqa: PLC0415 - only this picture needs it
 
     figure = Picture(figsize=(WIDTH, 2.2), layout="constrained")
     axes, begin = figure.subplots(), 0.0

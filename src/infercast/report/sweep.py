@@ -11,8 +11,18 @@ from infercast.forecast.speculation import BreakEven, drafts_of
 from infercast.forecast.sweep import CONCURRENCY, POWER, RATE, Edge, Point, Savings, Sweep, drawn, joules_of
 from infercast.report.caveats import caveat_section, caveats_of
 from infercast.report.deployment import draft_run_dict, drafting_dict, drafting_words
-from infercast.report.fields import Field, any_has, at, columns, csv_of_records, per, record
-from infercast.report.quantities import ENERGIES, Quantity, milliseconds
+from infercast.report.quantities import (
+    ENERGIES,
+    Field,
+    Quantity,
+    any_has,
+    at,
+    columns,
+    csv_of_records,
+    milliseconds,
+    per,
+    record,
+)
 from infercast.report.terminal import Chart, Column, FittingTable, Series, TextCharts, facts, paragraph, section, styled
 from infercast.units import (
     MILLI,

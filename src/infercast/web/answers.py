@@ -47,9 +47,9 @@ from infercast.hardware.server import host_cpus, networks, servers
 from infercast.models.library import configs
 from infercast.models.quantization import schemes
 from infercast.report.day import day_dict
+from infercast.report.deployment import fit_dict
 from infercast.report.files import today
 from infercast.report.forecast import forecast_dict, request_rows
-from infercast.report.memory import fit_dict
 from infercast.report.plan import plan_dict
 from infercast.report.saved_runs import runs_of
 from infercast.report.sweep import savings_dict, sweep_dict

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from infercast.cli import completion
+from infercast.cli.app import offer
 from infercast.cli.outputs import Form, print_result
 from infercast.hardware import gpu_names, load_gpu
 from infercast.hardware.server import HostCpu, host_cpus
@@ -17,9 +17,7 @@ from infercast.report import catalog
 def gpus(
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[NAME]", autocompletion=completion.OFFERED["gpus"], help="One GPU in full, or your own TOML file."
-        ),
+        typer.Argument(metavar="[NAME]", autocompletion=offer("gpus"), help="One GPU in full, or your own TOML file."),
     ] = None,
     form: Form = Form.TABLE,
 ) -> None:
@@ -42,7 +40,7 @@ def models(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            autocompletion=completion.OFFERED["models"],
+            autocompletion=offer("models"),
             help="One model in full: a bundled name or a config.json.",
         ),
     ] = None,

@@ -12,7 +12,7 @@ from infercast.errors import InputError
 from infercast.forecast.memory import fit_memory
 from infercast.forecast.option_table import ENGINE_ARGS, MEMORY, PLACE
 from infercast.forecast.options import taken_by
-from infercast.report.memory import fit_dict, render_fit
+from infercast.report.deployment import fit_dict, render_fit
 
 
 @with_options(PLACE, MEMORY, "tensor_parallel_size pipeline_parallel_size data_parallel_size", ENGINE_ARGS)

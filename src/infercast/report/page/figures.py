@@ -26,7 +26,6 @@ from infercast.report.comparison import (
 )
 from infercast.report.day import POLICY_FIELDS, answer_of, basis_rows, day_caveats, replica_rows, title_of
 from infercast.report.deployment import drafting_words
-from infercast.report.fields import cells
 from infercast.report.forecast import system_facts
 from infercast.report.page.canvas import (
     INK,
@@ -59,6 +58,7 @@ from infercast.report.page.elements import (
     table,
     whole_page,
 )
+from infercast.report.quantities import cells
 from infercast.report.sweep import SPECULATION_COLUMNS, UNITS, charts_of, columns_of, overload_notes, summary_rows
 from infercast.report.terminal import Chart
 from infercast.units import MILLI, format_seconds

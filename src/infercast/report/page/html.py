@@ -12,24 +12,21 @@ from infercast.forecast.run import PoolRun
 from infercast.forecast.slo import NAMES
 from infercast.forecast.steady import OVERLOADED
 from infercast.report.caveats import TITLES, caveats, shared_first
-from infercast.report.cost import (
+from infercast.report.forecast import (
     LIMIT_FIELDS,
+    PHASE_COLUMNS,
     cost_rows,
     energy_interval,
     energy_rows,
-    price_words,
-    promise_rows,
-    slo_title,
-)
-from infercast.report.fields import cells
-from infercast.report.forecast import (
-    PHASE_COLUMNS,
     engine_cells,
     latency_cells,
     load_rows,
     phase_cells,
     phase_title,
     pool_title,
+    price_words,
+    promise_rows,
+    slo_title,
     system_facts,
 )
 from infercast.report.kernels import BY_PLACE, composition_cells, largest_parts
@@ -53,6 +50,7 @@ from infercast.report.quantities import (
     ENERGIES,
     PROMISES,
     RESULTS,
+    cells,
     format_interval,
     format_rates,
     latencies_of,
