@@ -61,8 +61,6 @@ def offer(catalogue: str) -> Callable[[str], list[str]] | None:
 
 
 class Command(NamedTuple):
-    """One command."""
-
     home: str
     """``module:function`` in `infercast.cli.commands`."""
     help: str
@@ -133,7 +131,6 @@ class OneSentence(TyperGroup):
     """The commands; what a command line gets wrong is one sentence, like everything else that is refused."""
 
     def main(self, *args: Any, **others: Any) -> Any:
-        """Run, and leave with the exit code."""
         try:
             code = super().main(*args, **{"prog_name": "infercast", **others, "standalone_mode": False})
         except Exception as problem:
@@ -150,7 +147,6 @@ class WholeNames(TyperCommand):
     """A command whose help breaks long options and defaults on a narrow terminal, where typer would cut them."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Called by typer for --help."""
         from typer import rich_utils  # noqa: PLC0415 - loaded for help alone
 
         for name in ("highlighter", "negative_highlighter", "Columns"):
@@ -203,7 +199,6 @@ def make_app(asked: str | None, *, completing: bool = False) -> typer.Typer:
 
 
 def load_command(name: str) -> Callable[..., Any]:
-    """The function behind a command."""
     home, _, function = COMMANDS[name].home.partition(":")
     command: Callable[..., Any] = getattr(importlib.import_module(f"infercast.cli.commands.{home}"), function)
     return with_formats(command)

@@ -52,7 +52,6 @@ def asks_for_json(arguments: Sequence[str]) -> bool:
 
 
 def _answer(arguments: list[str]) -> None:
-    """Load the command that is asked for, and run it."""
     gc.disable()  # what is loaded now stays: looking for garbage among it takes a tenth of a short run
     from infercast.cli.app import (  # noqa: PLC0415 - typer takes longer to load than a version to print
         COMMANDS,

@@ -75,13 +75,11 @@ def _parameter(option: Option) -> inspect.Parameter:
         option.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=inspect.Parameter.empty if default is ... else default,
-        annotation=Annotated[kind | None if default is None else kind, typer_option(option)],
+        annotation=Annotated[kind | None if default is None else kind, _typer_option(option)],
     )
 
 
-def typer_option(asked: Option | str) -> Any:
-    """An option, or that of a name, as typer declares it."""
-    option = OPTIONS[asked] if isinstance(asked, str) else asked
+def _typer_option(option: Option) -> Any:
     common: dict[str, Any] = {
         "metavar": option.metavar,
         "help": option.help,
@@ -96,7 +94,6 @@ def typer_option(asked: Option | str) -> Any:
 
 
 def is_given(ctx: typer.Context, name: str) -> bool:
-    """Whether an option stands on the command line."""
     source = ctx.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
@@ -207,7 +204,6 @@ def deployment_of(
 
 
 def host_of(ctx: typer.Context, gpu: str, engine: str | None = None) -> Any:
-    """What ``--host`` says of the CPU."""
     host = ctx.params.get("host")
     if host is None:
         return None
@@ -217,7 +213,6 @@ def host_of(ctx: typer.Context, gpu: str, engine: str | None = None) -> Any:
 
 
 def calibration_of(given: Mapping[str, Any]) -> Calibration | None:
-    """The calibration that a command is given, read once."""
     return None if given.get("calibration") is None else read_calibration(Path(given["calibration"]))
 
 
@@ -270,7 +265,6 @@ def _idle(given: dict[str, Any]) -> tuple[str, ...]:
 
 
 def replayed(path: Path, given: dict[str, Any], longest: int) -> Workload:
-    """The requests of a trace as the options of a command ask for them."""
     from infercast.serve.workload.traces import read_trace  # noqa: PLC0415 - most runs replay none
 
     workload = read_trace(path, follow=given.get("follow_sessions", False))

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from infercast.report.page.figures import Plot as Picture
 
 
-FILES_PANEL = "Files"
 WINDOW = "0:60"
 FILES = ("--report", "--trace-out", "--requests-out", "--save-result")
 
@@ -50,11 +49,9 @@ class Outputs(NamedTuple):
 
     @property
     def need_steps(self) -> bool:
-        """Whether the steps of the run must be noted for it."""
         return self.report is not None or self.trace is not None
 
     def write_requests(self, forecast: Forecast) -> None:
-        """The table of requests, if it was asked for."""
         if self.requests is not None:
             from infercast.report.forecast import request_rows  # noqa: PLC0415 - most runs write nothing
 
@@ -66,7 +63,6 @@ class Outputs(NamedTuple):
             write_whole(result_path(self.result, forecast), [text])
 
     def write_comparison(self, runs: tuple[Watched, Watched], names: tuple[str, str]) -> None:
-        """The page of two runs side by side, if it was asked for."""
         if self.report is not None:
             from infercast.report.page.figures import comparison_plot  # noqa: PLC0415 - most runs write nothing
 
@@ -153,8 +149,6 @@ def _window(text: str) -> tuple[float, float]:
 
 
 class Form(StrEnum):
-    """How an answer is printed."""
-
     TABLE = "table"
     JSON = "json"
     CSV = "csv"
@@ -162,7 +156,6 @@ class Form(StrEnum):
 
     @property
     def is_data(self) -> bool:
-        """Whether programs read it."""
         return self in (Form.JSON, Form.CSV)
 
 
@@ -204,7 +197,6 @@ def with_formats(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def form_of(format_: Form | None, as_json: bool) -> Form:
-    """What both options say."""
     if as_json and format_ not in (None, Form.JSON):
         raise InputError(f"--json and --format {format_} ask for two forms; give one of them")
     return Form.JSON if as_json else format_ or Form.TABLE
@@ -216,7 +208,6 @@ def note(sentence: str) -> None:
 
 
 def print_json(data: Any) -> None:
-    """One JSON document on standard output."""
     typer.echo(json.dumps(data, indent=2, allow_nan=False))
 
 

@@ -195,7 +195,6 @@ def check_kind(kind: Any) -> str:
 
 
 def export_of(kind: str, run: Watched, intervals: Intervals, command: str) -> dict[str, Any]:
-    """The name of a file and what it holds."""
     forecast = run.forecast
     if kind == "csv":
         text = "".join(request_rows(forecast))
@@ -223,7 +222,6 @@ def comparison_of(kind: str, documents: Sequence[Mapping[str, Any]], titles: Seq
 
 
 def title_of(forecast: Forecast) -> str:
-    """What a run is called: its model and its GPUs."""
     deployment = forecast.pools[0].deployment
     return f"{deployment.model.name} {deployment.gpu.name}"
 
@@ -243,7 +241,6 @@ DIGITS = 5
 
 
 def charts_of(run: Watched) -> dict[str, Any]:
-    """Everything that is drawn of a run."""
     forecast = run.forecast
     served = forecast.clients
     return {
@@ -339,7 +336,6 @@ PRESETS = "web/presets.toml"
 
 @cache
 def catalogue() -> dict[str, Any]:
-    """Everything that the page needs before its first question."""
     return {
         "version": __version__,
         "groups": list(PAGE_GROUPS),
@@ -484,7 +480,6 @@ def export(document: Mapping[str, Any], _: Tell) -> Answer:
 
 
 def _whole(asked: Asked) -> tuple[Watched, Intervals]:
-    """A run with everything that is said of it."""
     run = run_of(asked)
     intervals = intervals_of(asked, run)
     return decided(asked, run, intervals), intervals
@@ -515,7 +510,6 @@ QUESTIONS: dict[str, Handler] = {
 
 
 def answer(name: str, document: Mapping[str, Any], tell: Tell | None = None) -> Answer:
-    """The answer to a question."""
     if name not in QUESTIONS:
         raise UnknownNameError("question", name, QUESTIONS)
     return QUESTIONS[name](document, tell or (lambda _: None))

@@ -46,7 +46,6 @@ class Problem(Exception):  # noqa: N818 - most are what a client did
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
     def body(self) -> bytes:
-        """As JSON, in the form of all errors."""
         return json.dumps({"error": {"type": self.kind, "message": self.message}}).encode()
 
 
@@ -86,7 +85,6 @@ class Guard:
         self.rates = rates or Rates()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
@@ -134,7 +132,6 @@ class Guard:
 
 
 def client_of(scope: Scope) -> str:
-    """The address that a request came from."""
     client = scope.get("client")
     return str(client[0]) if client else ""
 

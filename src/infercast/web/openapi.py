@@ -59,7 +59,6 @@ ANSWERS = {
 
 
 def document() -> dict[str, Any]:
-    """The whole description."""
     return {
         "openapi": "3.1.0",
         "info": {
@@ -82,7 +81,6 @@ def document() -> dict[str, Any]:
 
 
 def state_schema() -> dict[str, Any]:
-    """A state as JSON Schema."""
     return {
         "type": "object",
         "additionalProperties": False,
@@ -227,7 +225,6 @@ curl -s localhost:8000/api/v1/jobs -H 'content-type: application/json' \\
 
 
 def api_page(document: dict[str, Any]) -> str:
-    """The whole page."""
     info, schemas = document["info"], document["components"]["schemas"]
     base = document["servers"][0]["url"]
     parts = [
@@ -267,7 +264,6 @@ def _path(base: str, path: str, told: dict[str, Any]) -> str:
 
 
 def _keys(told: dict[str, Any]) -> str:
-    """What an answer holds."""
     reply = next(iter(told["responses"].values()))
     schema = next(iter(reply["content"].values()))["schema"]
     names = list(schema.get("properties", {}))

@@ -42,8 +42,6 @@ KINDS = {str: TEXT, int: WHOLE, whole_number: WHOLE, float: NUMBER, bool: SWITCH
 
 
 class Field(NamedTuple):
-    """One thing that can be asked for."""
-
     name: str
     """In a URL, in JSON and, with few exceptions, in Python."""
     kind: str
@@ -67,7 +65,6 @@ class Field(NamedTuple):
 
     @staticmethod
     def of(option: Option, page: Page) -> Field:
-        """An option as a field."""
         setting = option.name in engine_named().flags.options - {"engine"}
         default = option.default if page.default is ... else page.default
         low, high = page.bounds
@@ -352,7 +349,6 @@ def read_asked(document: Mapping[str, Any]) -> Asked:
 
 
 def known_gpu(name: str) -> str:
-    """The name of a bundled GPU."""
     if name.endswith(".toml") or "/" in name or "\\" in name:
         raise UnknownNameError("GPU", name, gpu_names())
     return load_gpu(name).name

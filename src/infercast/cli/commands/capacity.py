@@ -61,7 +61,6 @@ def day_of(ctx: typer.Context) -> Traffic:
 
 
 def goal_of(given: dict[str, Any]) -> Goal:
-    """What must be reached."""
     if given["goal_minutes"] is not None and given["goal_requests"] is not None:
         raise InputError("--goal-minutes and --goal-requests are two goals; give one")
     if given["goal_requests"] is not None:
@@ -70,7 +69,6 @@ def goal_of(given: dict[str, Any]) -> Goal:
 
 
 def autoscaler_of(given: dict[str, Any]) -> Autoscaler:
-    """The rules of an autoscaler."""
     return Autoscaler(
         measure=given["autoscale_on"],
         target=given["target"],

@@ -9,13 +9,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from infercast.cli.options import known_names
+from infercast.cli.options import known_names, with_options
 from infercast.cli.outputs import Form, print_result
 from infercast.errors import InputError, UnknownNameError
+from infercast.forecast.option_table import Option
 from infercast.measure.cases import DEFAULT as ANCHORS
 from infercast.measure.cases import NAMES
 from infercast.measure.device import ENGINES, gpu_name, require_gpu
@@ -28,31 +29,19 @@ INTERRUPTED = 130
 MINUTES, MINUTES_OF_ANCHORS = 10.0, 1.0
 
 
+MEASURE = (
+    Option("out", Path, ..., "DIR", "Where to write; tables go to DIR/<gpu>/."),
+    Option("minutes", float, None, "N", "Time limit, default 10, anchors 1; the most useful shapes come first."),
+    Option("families", str, None, "A,B", f"Only these of {', '.join(NAMES)}."),
+    Option("engine", str, None, "NAME", "vllm or torch: whose kernels; default: vLLM's if installed."),
+    Option("host", bool, False, "", "Time an idle vLLM's CPU side instead: DIR/<gpu>/host.json."),
+    Option("anchors", int, None, "N", "N shapes (64 at most) of each kernel: for --anchors of other commands."),
+)
+
+
+@with_options(MEASURE)
 def command(
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write; tables go to DIR/<gpu>/.")],
-    minutes: Annotated[
-        float | None,
-        typer.Option(
-            "--minutes", metavar="N", help="Time limit, default 10, anchors 1; the most useful shapes come first."
-        ),
-    ] = None,
-    families: Annotated[
-        str | None, typer.Option("--families", metavar="A,B", help=f"Only these of {', '.join(NAMES)}.")
-    ] = None,
-    engine: Annotated[
-        str | None,
-        typer.Option("--engine", metavar="NAME", help="vllm or torch: whose kernels; default: vLLM's if installed."),
-    ] = None,
-    host: Annotated[
-        bool, typer.Option("--host", metavar="", help="Time an idle vLLM's CPU side instead: DIR/<gpu>/host.json.")
-    ] = False,
-    anchors: Annotated[
-        int | None,
-        typer.Option(
-            "--anchors", metavar="N", help="N shapes (64 at most) of each kernel: for --anchors of other commands."
-        ),
-    ] = None,
-    form: Form = Form.TABLE,
+    *, out: Path, minutes: float | None, engine: str | None, anchors: int | None, form: Form, **given: Any
 ) -> None:
     """Time the kernels of this machine's GPU at shapes tied to no model, and write a table per kernel family.
 
@@ -80,8 +69,8 @@ def command(
         raise UnknownNameError("engine", engine, ENGINES)
     if out.exists() and not out.is_dir():
         raise InputError(f"--out: {out} is not a folder")
-    chosen = _families(families)
-    if host:
+    chosen = _families(given["families"])
+    if given["host"]:
         if chosen or engine == "torch" or anchors:
             raise InputError("--host times vLLM itself; leave out --families, --anchors and --engine torch")
         _host(out, form)
@@ -170,7 +159,6 @@ def _sweep_tables(result: Sweep, out: Path, anchors: int | None) -> list[Any]:
 
 
 def _host(out: Path, form: Form) -> None:
-    """An idle engine's times."""
     require_gpu()
     times = measure_host(say=lambda text: typer.echo(text, err=True))
     result = {"gpu": gpu_name(), **times}

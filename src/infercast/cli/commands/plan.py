@@ -76,7 +76,6 @@ def layouts_command(ctx: typer.Context, *, model: str, form: Form, **given: Any)
 
 
 def _counts(given: list[str]) -> list[int]:
-    """Numbers with commas between them."""
     parts = comma_list("--gpus", given)
     if not all(part.isdigit() and int(part) > 0 for part in parts):
         raise InputError(f"--gpus must be numbers of at least 1 with commas between them, not {','.join(given)!r}")
@@ -179,7 +178,6 @@ def _power_limits(given: list[str]) -> tuple[float | None, ...]:
 
 
 def _caches(model: str, given: list[str]) -> tuple[str, ...]:
-    """Formats of keys and values."""
     if given == [ANY]:
         return "auto", "fp8"
     names = tuple(comma_list("--kv-cache-dtype", given))
@@ -189,7 +187,6 @@ def _caches(model: str, given: list[str]) -> tuple[str, ...]:
 
 
 def _axes(vary: list[str]) -> list[Axis]:
-    """One for each setting that is to be varied."""
     known = {name: kind for each in engines().values() for name, kind in each.setting_types.items()}
     axes = []
     for text in vary:

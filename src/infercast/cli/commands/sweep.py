@@ -52,7 +52,6 @@ CLIENTS = OPTIONS["concurrencies"]._replace(
 
 
 def _run(ctx: typer.Context, run: Callable[..., Any], given: dict[str, Any], bar: str, total: int, **along: Any) -> Any:
-    """Simulate a deployment along something."""
     load, asked = workload_of(ctx), deployment_of(ctx)
     if not along.get("vary"):
         refuse_idle_router(ctx)
@@ -204,7 +203,6 @@ def speculate_command(
 
 
 def _clients(ctx: typer.Context) -> Callable[[int], Workload]:
-    """What a number of clients send."""
     fixed = {"rate": None, "arrival": "poisson", "burstiness": 1.0, "trace": None, "rate_scale": 1.0}
 
     def workload(clients: int) -> Workload:

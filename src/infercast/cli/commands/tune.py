@@ -6,16 +6,16 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import RenderableType
 
-from infercast.cli.options import typer_option
+from infercast.cli.options import with_options
 from infercast.cli.outputs import Form, print_result
-from infercast.engines.base import DEFAULT_ENGINE, engine_named
+from infercast.engines.base import engine_named
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
+from infercast.forecast.option_table import OPTIONS, PLACE, Option
 from infercast.forecast.tune import (
     RELIABLE,
     TOKENS,
@@ -117,7 +117,6 @@ def _rows(shape: TunedShape) -> list[tuple[str, ...]]:
 
 
 def tuning_dict(tuning: Tuning) -> dict[str, Any]:
-    """The same as plain data."""
     op = tuning.op
     return {
         "model": tuning.model.name,
@@ -179,7 +178,6 @@ def render_trials(tuning: Tuning, trials: Sequence[Trial]) -> list[RenderableTyp
 
 
 def trial_dict(trial: Trial) -> dict[str, Any]:
-    """A shape's trial as plain data."""
     return {
         "tokens": trial.shape.tokens,
         "speedup": trial.speedup,
@@ -202,27 +200,18 @@ MOST_TOKENS = 1 << 20
 """Steps of a million tokens are above what any engine plans."""
 
 
-def command(
-    model: Annotated[str, typer_option("model")],
-    gpu: Annotated[str, typer_option("gpu")],
-    tokens: Annotated[
-        str, typer.Option("--tokens", metavar="N,N", help="Tokens of a step, with commas between them.")
-    ] = ",".join(map(str, TOKENS)),
-    top: Annotated[int, typer.Option("--top", metavar="N", help="Configurations to show, or to try.")] = 5,
-    quantization: Annotated[str | None, typer_option("quantization")] = None,
-    tensor_parallel_size: Annotated[int, typer_option("tensor_parallel_size")] = 1,
-    enable_expert_parallel: Annotated[bool, typer_option("enable_expert_parallel")] = False,
-    engine: Annotated[str, typer_option("engine")] = DEFAULT_ENGINE,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help="Write the file that the engine reads."),
-    ] = None,
-    on_gpu: Annotated[
-        bool, typer.Option("--try", metavar="", help="Measure the default and the best on this machine's GPU.")
-    ] = False,
-    minutes: Annotated[float, typer.Option("--minutes", metavar="N", help="Time limit of --try, in minutes.")] = 4.0,
-    form: Form = Form.TABLE,
-) -> None:
+TUNE = (
+    Option("tokens", str, ",".join(map(str, TOKENS)), "N,N", "Tokens of a step, with commas between them."),
+    Option("top", int, 5, "N", "Configurations to show, or to try."),
+    *(OPTIONS[name] for name in ("quantization", "tensor_parallel_size", "enable_expert_parallel", "engine")),
+    Option("out", Path, None, "DIR", "Write the file that the engine reads."),
+    Option("on_gpu", bool, False, "", "Measure the default and the best on this machine's GPU.", flag="--try"),
+    Option("minutes", float, 4.0, "N", "Time limit of --try, in minutes."),
+)
+
+
+@with_options(PLACE, TUNE)
+def command(*, top: int, out: Path | None, on_gpu: bool, minutes: float, form: Form, **given: Any) -> None:
     """Rank launch configurations of Triton's kernel for routed experts, and say which are worth a change.
 
     A change is recommended untried where it should gain 1.2 x or more.
@@ -243,13 +232,13 @@ def command(
         raise InputError(f"--minutes must be a number above 0, not {minutes:g}")
     if out is not None and out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is not a folder")
-    release = engine_named(engine)
+    release = engine_named(given["engine"])
     tuning = tune_model(
-        load_model(model, quantization=quantization, engine=release),
-        load_gpu(gpu),
-        tensor_parallel_size=tensor_parallel_size,
-        enable_expert_parallel=enable_expert_parallel,
-        tokens=_counts(tokens),
+        load_model(given["model"], quantization=given["quantization"], engine=release),
+        load_gpu(given["gpu"]),
+        tensor_parallel_size=given["tensor_parallel_size"],
+        enable_expert_parallel=given["enable_expert_parallel"],
+        tokens=_counts(given["tokens"]),
         top=top,
         engine=release,
     )
