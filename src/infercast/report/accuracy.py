@@ -13,8 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from infercast.forecast.intervals import LEVEL
-from infercast.report.quantities import Field, at, cells, record
-from infercast.report.terminal import grid, section, styled
+from infercast.report.terminal import Field, at, cells, grid, record, section, styled
 from infercast.units import MILLI, format_percent
 from infercast.validate.compare import Comparison, LoadErrors, RunComparison, Validation
 from infercast.validate.published.compare import PublishedComparison, Summary, summarise

@@ -11,8 +11,7 @@ from infercast.forecast.command.explain import Explained, Served
 from infercast.forecast.command.flags import IGNORED, NOT_MODELLED, UNKNOWN, Flag
 from infercast.report.deployment import fit_dict, render_fit
 from infercast.report.forecast import LIMIT_FIELDS, cost_rows, forecast_dict, slo_title
-from infercast.report.quantities import cells
-from infercast.report.terminal import facts, grid, section, styled
+from infercast.report.terminal import cells, facts, grid, section, styled
 from infercast.units import format_seconds
 
 if TYPE_CHECKING:

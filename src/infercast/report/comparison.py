@@ -26,20 +26,8 @@ from infercast.report.caveats import caveat_section, caveats_of
 from infercast.report.deployment import deployment_facts
 from infercast.report.forecast import forecast_dict, pool_facts, price_words, system_facts
 from infercast.report.kernels import breakdown_dict, render_breakdown, step_dict
-from infercast.report.quantities import (
-    COSTS,
-    ENERGIES,
-    LATENCIES,
-    LOADS,
-    PROMISES,
-    RESULTS,
-    Field,
-    Quantity,
-    at,
-    cells,
-    latencies_of,
-)
-from infercast.report.terminal import facts, grid, section, styled
+from infercast.report.quantities import COSTS, ENERGIES, LATENCIES, LOADS, PROMISES, RESULTS, Quantity, latencies_of
+from infercast.report.terminal import Field, at, cells, facts, grid, section, styled
 from infercast.units import MICRO, format_percent, format_seconds
 
 if TYPE_CHECKING:

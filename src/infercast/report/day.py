@@ -10,9 +10,20 @@ from infercast.forecast.autoscaling import PolicyDay
 from infercast.forecast.day import DayPlan, autoscaler_row, clock
 from infercast.report.caveats import caveat_section, caveats_of
 from infercast.report.files import csv_lines
-from infercast.report.quantities import Field, at, columns, record
 from infercast.report.sweep import dollars
-from infercast.report.terminal import Chart, FittingTable, Series, TextCharts, facts, section, styled
+from infercast.report.terminal import (
+    Chart,
+    Field,
+    FittingTable,
+    Series,
+    TextCharts,
+    at,
+    columns,
+    facts,
+    record,
+    section,
+    styled,
+)
 from infercast.units import MILLI, format_dollars, format_percent, format_seconds
 
 if TYPE_CHECKING:

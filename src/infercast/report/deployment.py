@@ -10,7 +10,7 @@ from infercast.engines.memory import KvLayout
 from infercast.engines.speculation import Drafting
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import parameter_count
-from infercast.report.terminal import facts, grid, section
+from infercast.report.terminal import facts, grid, pick, section
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.workload.request import Workload
 from infercast.units import format_bytes, format_count, format_percent
@@ -51,44 +51,34 @@ def render_fit(fit: Fit) -> list[RenderableType]:
 
 
 def fit_dict(fit: Fit) -> dict[str, Any]:
-    memory = fit.memory
+    memory, is_plain = fit.memory, fit.layout.gpus == fit.layout.tensor and not fit.layout.experts
     return {
-        "model": fit.model.name,
-        "gpu": fit.gpu.name,
-        "tensor_parallel_size": fit.layout.tensor,
-        **({} if fit.layout.gpus == fit.layout.tensor and not fit.layout.experts else _layout_dict(fit)),
-        "weights": fit.model.weights.name,
-        "kv_cache_dtype": fit.model.cache_dtype,
+        **pick(fit, model="model.name", gpu="gpu.name", tensor_parallel_size="layout.tensor"),
+        **({} if is_plain else pick(fit, **LAYOUT, weights_of_fullest_stage="most_weights")),
+        **pick(fit, weights="model.weights.name", kv_cache_dtype="model.cache_dtype"),
         "parameters": parameter_count(fit.model),
         "bytes": {name.replace(" ", "_"): size for name, size in _parts(fit)},
-        "total_bytes": memory.total,
-        "kv_bytes_per_token": memory.kv.first_token_bytes,
-        "kv_bytes_per_token_beyond_windows": memory.kv.token_bytes,
-        "num_gpu_blocks": memory.num_blocks,
-        "block_size": memory.kv.shape.block_size,
+        **pick(
+            memory, total_bytes="total", kv_bytes_per_token="kv.first_token_bytes",
+            kv_bytes_per_token_beyond_windows="kv.token_bytes", num_gpu_blocks="num_blocks",
+            block_size="kv.shape.block_size", block_bytes="kv.block_bytes", state_groups="kv.shape.num_state_groups",
+            state_bytes_per_sequence="kv.state_bytes",
+        ),
         "block_sizes": list(memory.kv.shape.of_tokens.sizes),
-        "block_bytes": memory.kv.block_bytes,
         "windows": list(memory.kv.shape.of_tokens.windows),
-        "state_groups": memory.kv.shape.num_state_groups,
-        "state_bytes_per_sequence": memory.kv.state_bytes,
-        "longest_sequence": fit.longest_sequence,
-        "most_sequences": fit.most_sequences,
-        "context": fit.context,
-        "max_model_len": fit.settings.max_model_len,
+        **pick(fit, "longest_sequence most_sequences context", max_model_len="settings.max_model_len"),
         "fits": not fit.problem,
         "problem": fit.problem or None,
         "notes": list(fit.model.notes),
-    }
+    }  # fmt: skip
 
 
-def _layout_dict(fit: Fit) -> dict[str, Any]:
-    """What tensor parallelism alone does not say."""
-    return {
-        "pipeline_parallel_size": fit.layout.pipeline,
-        "weights_of_fullest_stage": fit.most_weights,
-        "data_parallel_size": fit.layout.data,
-        "enable_expert_parallel": fit.layout.experts,
-    }
+LAYOUT = {
+    "pipeline_parallel_size": "layout.pipeline",
+    "data_parallel_size": "layout.data",
+    "enable_expert_parallel": "layout.experts",
+}
+"""What tensor parallelism alone does not say."""
 
 
 def tokens_each(shape: KvShape) -> str:
@@ -155,13 +145,9 @@ def drafting_dict(drafting: Drafting | None) -> dict[str, Any] | None:
     if drafting is None:
         return None
     return {
-        "method": drafting.method,
-        "num_speculative_tokens": drafting.num_drafts,
-        "draft": None if drafting.draft is None else drafting.draft.config.name,
+        **pick(drafting, "method", num_speculative_tokens="num_drafts", draft="draft.config.name"),
         "acceptance_rates": list(drafting.acceptance.rates),
-        "acceptance_length": drafting.acceptance.length,
-        "acceptance_source": drafting.acceptance.source,
-        "acceptance_is_assumed": drafting.acceptance.is_assumed,
+        **{f"acceptance_{name}": getattr(drafting.acceptance, name) for name in ("length", "source", "is_assumed")},
         "note": drafting.note or None,
     }
 
@@ -170,19 +156,18 @@ def draft_run_dict(found: DraftRun | None) -> dict[str, Any] | None:
     """The same as plain data, by the words of engines' metrics."""
     if found is None:
         return None
-    counts = found.counts
     return {
-        "num_drafts": counts.num_drafts,
-        "num_draft_tokens": counts.num_draft_tokens,
-        "num_accepted_tokens": counts.num_accepted,
-        "num_accepted_tokens_per_pos": counts.accepted_by_position,
-        "mean_acceptance_length": counts.acceptance_length,
-        "draft_acceptance_rate": counts.acceptance_rate,
-        "acceptance_rate_per_pos": counts.rates_by_position,
-        "drafted_tokens_per_s": found.drafted_per_second,
-        "accepted_tokens_per_s": found.accepted_per_second,
-        "decode_gpu_shares": found.parts,
-    }
+        **pick(
+            found.counts, "num_drafts num_draft_tokens",
+            num_accepted_tokens="num_accepted", num_accepted_tokens_per_pos="accepted_by_position",
+            mean_acceptance_length="acceptance_length", draft_acceptance_rate="acceptance_rate",
+            acceptance_rate_per_pos="rates_by_position",
+        ),
+        **pick(
+            found, drafted_tokens_per_s="drafted_per_second", accepted_tokens_per_s="accepted_per_second",
+            decode_gpu_shares="parts",
+        ),
+    }  # fmt: skip
 
 
 def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
@@ -262,19 +247,10 @@ def deployment_dict(deployment: Deployment) -> dict[str, Any]:
     return {
         "engine": deployment.engine.name,
         "engine_note": deployment.engine.note or None,
-        "model": model.name,
-        "architecture": model.architecture,
+        **pick(model, "architecture", model="name", weights="weights.name", kv_cache_dtype="cache_dtype"),
         "parameters": parameter_count(model),
-        "weights": model.weights.name,
-        "kv_cache_dtype": model.cache_dtype,
-        "gpu": deployment.gpu.name,
-        "tensor_parallel_size": deployment.layout.tensor,
-        "pipeline_parallel_size": deployment.layout.pipeline,
-        "data_parallel_size": deployment.layout.data,
-        "enable_expert_parallel": deployment.layout.experts,
-        "weight_bytes": memory.weights,
-        "num_gpu_blocks": memory.num_blocks,
-        "block_size": memory.kv.shape.block_size,
+        **pick(deployment, gpu="gpu.name", tensor_parallel_size="layout.tensor", **LAYOUT),
+        **pick(memory, weight_bytes="weights", num_gpu_blocks="num_blocks", block_size="kv.shape.block_size"),
         **{name: getattr(deployment.settings, name) for name in deployment.engine.shown},
         "speculation": drafting_dict(deployment.drafting),
         "api_server": deployment.over_http,

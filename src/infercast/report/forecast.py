@@ -36,18 +36,14 @@ from infercast.report.quantities import (
     OF_ENGINES,
     PROMISES,
     RESULTS,
-    Field,
-    at,
-    cells,
-    format_interval,
+    ends_ms,
+    format_ends,
     interval_fields,
     latencies_of,
     milliseconds,
-    per,
-    record,
     render_intervals,
 )
-from infercast.report.terminal import facts, grid, section, styled
+from infercast.report.terminal import Field, at, cells, facts, grid, per, pick, record, section, styled
 from infercast.units import GIGA, MILLI, format_joules, format_odds, format_percent, format_seconds, format_watts
 
 if TYPE_CHECKING:
@@ -60,14 +56,11 @@ LIMIT_FIELDS = (
     Field("percentile", at("limit.percentile")),
     Field("limit_ms", at("limit.seconds"), data=per(MILLI)),
     Field("forecast_ms", at("value"), "forecast", format_seconds, data=per(MILLI)),
-    Field(
-        "interval_ms", at("interval"), "80 % interval", lambda ends: format_interval(*ends),
-        data=lambda ends: None if ends is None else [end / MILLI for end in ends],
-    ),
+    Field("interval_ms", at("interval"), "80 % interval", format_ends, data=ends_ms),
     Field("headroom", at("headroom"), "headroom", "{:.2f} x".format),
     Field("odds", at("odds"), "odds", format_odds),
 )  # fmt: skip
-PRICE_FIELDS = ("provider", "kind", "date", "source")
+PRICE_FIELDS = {"usd_per_gpu_hour": "per_hour", **{name: name for name in ("provider", "kind", "date", "source")}}
 
 
 def render_decision(forecast: Forecast) -> list[RenderableType]:
@@ -112,18 +105,14 @@ def price_words(forecast: Forecast) -> str:
 
 
 def decision_fields(forecast: Forecast) -> dict[str, Any]:
+    prices = [
+        {"gpu": gpu, "gpus": count, **{key: at(path)(price) or None for key, path in PRICE_FIELDS.items()}}
+        for count, gpu, price in prices_of(forecast, forecast.tariff)
+    ]
     return {
         "slo": None if forecast.verdict is None else slo_dict(forecast.verdict),
         **{each.key: each.data(forecast) for each in (*PROMISES, *COSTS)},
-        "prices": [
-            {
-                "gpu": gpu,
-                "gpus": count,
-                "usd_per_gpu_hour": None if price is None else price.per_hour,
-                **{name: None if price is None else getattr(price, name) or None for name in PRICE_FIELDS},
-            }
-            for count, gpu, price in prices_of(forecast, forecast.tariff)
-        ],
+        "prices": prices,
     }
 
 
@@ -147,11 +136,6 @@ BASIS = {
 """What is known of a GPU's power, by the names of `predict.estimate.SOURCES`."""
 
 
-def render_energy(forecast: Forecast) -> list[RenderableType]:
-    rows = energy_rows(forecast)
-    return [section("Energy", facts(rows))] if rows else []
-
-
 def energy_rows(forecast: Forecast) -> list[tuple[str, str]]:
     energy, wall = forecast.energy, forecast.wall
     if energy is None or wall is None:
@@ -170,11 +154,9 @@ def energy_rows(forecast: Forecast) -> list[tuple[str, str]]:
 def _pool_rows(forecast: Forecast, energy: Energy) -> list[tuple[str, str]]:
     if len(energy.pools) == 1:
         return []
+    words = "{} per GPU on average, {} at most"
     return [
-        (
-            f"{pool.role} pool",
-            f"{format_watts(drawn.mean_watts)} per GPU on average, {format_watts(drawn.peak_watts)} at most",
-        )
+        (f"{pool.role} pool", words.format(format_watts(drawn.mean_watts), format_watts(drawn.peak_watts)))
         for pool, drawn in zip(forecast.pools, energy.pools, strict=True)
     ]
 
@@ -215,54 +197,26 @@ def energy_fields(forecast: Forecast) -> dict[str, Any]:
 
 
 def _energy_dict(energy: Energy) -> dict[str, Any]:
+    shares = {name: value / energy.joules for name, value in energy.by_part.items()}
+    watts = {"watts_per_gpu": "mean_watts", "peak_watts_per_gpu": "peak_watts"}
+    phase = {"phase": "name", "joules": "joules", "watts_per_gpu": "watts", "burst_watts_per_gpu": "burst_watts"}
     return {
         "joules": energy.joules,
         "joules_interval": [energy.low, energy.high],
         "joules_per_output_token_interval": [energy.joules_per_output_token * each for each in energy.interval],
-        "idle_watts_per_gpu": energy.idle_watts,
-        "limit_watts_per_gpu": energy.limit_watts,
-        "source": energy.source,
-        "parts": [
-            {"part": name, "joules": value, "share": value / energy.joules} for name, value in energy.by_part.items()
-        ],
-        "pools": [
-            {"gpus": pool.gpus, "watts_per_gpu": pool.mean_watts, "peak_watts_per_gpu": pool.peak_watts}
-            for pool in energy.pools
-        ],
-        "phases": [
-            {
-                "phase": phase.name,
-                "joules": phase.joules,
-                "watts_per_gpu": phase.watts,
-                "burst_watts_per_gpu": phase.burst_watts,
-                "joules_per_token": phase.joules_per_token,
-            }
-            for phase in energy.phases
-        ],
+        **pick(energy, idle_watts_per_gpu="idle_watts", limit_watts_per_gpu="limit_watts", source="source"),
+        "parts": [{"part": name, "joules": energy.by_part[name], "share": share} for name, share in shares.items()],
+        "pools": [pick(pool, "gpus", **watts) for pool in energy.pools],
+        "phases": [pick(each, **phase, joules_per_token="joules_per_token") for each in energy.phases],
     }
 
 
 def wall_dict(wall: Wall) -> dict[str, Any]:
     return {
-        "gpu_watts": wall.gpu_watts,
-        "server_watts": wall.server_watts,
-        "watts": wall.watts,
-        "peak_watts": wall.peak_watts,
-        "joules": wall.joules,
+        **pick(wall, "gpu_watts server_watts watts peak_watts joules"),
         "joules_interval": [wall.low, wall.high],
-        "kwh_per_day": wall.kilowatt_hours_per_day,
-        "grams_co2_per_hour": wall.grams_co2_per_hour,
-        "pue": wall.pue,
-        "servers": [
-            {
-                "kind": server.kind,
-                "gpus": server.gpus,
-                "base_watts": server.base_watts,
-                "factor": server.factor,
-                "fitted": server.fitted,
-            }
-            for server in wall.servers
-        ],
+        **pick(wall, "grams_co2_per_hour pue", kwh_per_day="kilowatt_hours_per_day"),
+        "servers": [pick(server, "kind gpus base_watts factor fitted") for server in wall.servers],
     }
 
 
@@ -319,11 +273,8 @@ def part_fields(forecast: Forecast) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if (sessions := forecast.sessions) is not None:
         fields["sessions"] = {
-            "count": sessions.count,
-            "turns_each": sessions.turns_each,
+            **pick(sessions, "count turns_each waiting_share", prefix_hit_rate="hit_share"),
             "time_ms": milliseconds(sessions.time),
-            "waiting_share": sessions.waiting_share,
-            "prefix_hit_rate": sessions.hit_share,
             "turns": [record(TURN_FIELDS, each) for each in sessions.turns],
         }
     if classes := forecast.classes:
@@ -361,27 +312,21 @@ def tier_dict(tier: TierRun | None) -> dict[str, Any] | None:
     """The same as plain data, by the names of vLLM's counters where it has them."""
     if tier is None:
         return None
+    copies = {"copies": "copies", "bytes": "num_bytes", "time": "seconds"}
     return {
-        "cpu_hit_rate": tier.hit_rate,
-        "cpu_cache_peak": tier.peak_use,
-        "external_prefix_cache_queries": tier.queries,
-        "external_prefix_cache_hits": tier.hits,
-        **_fields("load", tier.load),
-        **_fields("store", tier.store),
-        "stores_refused": tier.num_refused,
-        "held_up_s": tier.held_up,
-        "loaded_requests": tier.num_loaded,
+        **pick(
+            tier, cpu_hit_rate="hit_rate", cpu_cache_peak="peak_use", external_prefix_cache_queries="queries",
+            external_prefix_cache_hits="hits", stores_refused="num_refused", held_up_s="held_up",
+            loaded_requests="num_loaded",
+        ),
+        **{
+            f"kv_offload_{way}_{key}": at(f"{way}.{name}")(tier)
+            for way in ("load", "store")
+            for key, name in copies.items()
+        },
+        **pick(tier, load_link_use="load.use", store_link_use="store.use"),
         "load_wait_ms": tier.mean_wait / MILLI,
-    }
-
-
-def _fields(name: str, way: Way) -> dict[str, Any]:
-    return {
-        f"kv_offload_{name}_copies": way.copies,
-        f"kv_offload_{name}_bytes": way.num_bytes,
-        f"kv_offload_{name}_time": way.seconds,
-        f"{name}_link_use": way.use,
-    }
+    }  # fmt: skip
 
 
 def _words(way: Way, done: str) -> str:
@@ -399,9 +344,6 @@ SHOWN_ENGINES = 16
 LEAST_SHARE = 0.0005
 """Kernel families below this share of a step are left out of tables."""
 PHASE_COLUMNS = ("family", "share", "per step", "bound by", "source", "largest kernels")
-PHASE_FIELDS = ("steps", "tokens", "seconds", "gpu_seconds", "host_bound_seconds")
-FAMILY_FIELDS = ("family", "seconds", "share", "bound", "source")
-"""What JSON says of phases and families."""
 
 
 def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> list[RenderableType]:
@@ -415,7 +357,7 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
         section(title, grid(("", *NAMES), latencies)),
         *([] if intervals is None else [render_intervals(intervals)]),
         *render_decision(forecast),
-        *render_energy(forecast),
+        *([section("Energy", facts(rows))] if (rows := energy_rows(forecast)) else []),
         *_render_parts(forecast),
         section("Load", facts(load_rows(forecast))),
     ]
@@ -426,10 +368,7 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
             title = pool_title(pool, f"Where time goes in {phase_title(pool, phase)}")
             parts.append(section(title, grid(PHASE_COLUMNS, phase_cells(phase), notes_at=(3, 4, 5))))
     said = tuple(text for _, text in load_rows(forecast))  # what is said beside the load already is left out
-    return [
-        *parts,
-        caveat_section(each for each in caveats(forecast) if not each.endswith(said)),
-    ]
+    return [*parts, caveat_section(each for each in caveats(forecast) if not each.endswith(said))]
 
 
 def _render_parts(forecast: Forecast) -> list[RenderableType]:
@@ -478,10 +417,8 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
 
 def _pool_dict(pool: PoolRun) -> dict[str, Any]:
     return {
-        "role": pool.role,
         "deployment": deployment_dict(pool.deployment),
-        "instances": pool.pool.instances,
-        "gpus": pool.pool.gpus,
+        **pick(pool, "role", instances="pool.instances", gpus="pool.gpus"),
         **{each.key: each.data(pool) for each in LOADS},
         "kv_offload": tier_dict(pool.tier),
     }
@@ -600,7 +537,7 @@ def phase_cells(phase: Phase) -> list[list[str]]:
 
 def _phase_dict(phase: Phase) -> dict[str, Any]:
     families = [
-        {**{name: getattr(each, name) for name in FAMILY_FIELDS}, "kernels": dict(each.kernels)}
-        for each in phase.families
+        {**pick(each, "family seconds share bound source"), "kernels": dict(each.kernels)} for each in phase.families
     ]
-    return {"phase": phase.name, **{name: getattr(phase, name) for name in PHASE_FIELDS}, "families": families}
+    numbers = pick(phase, "steps tokens seconds gpu_seconds host_bound_seconds")
+    return {"phase": phase.name, **numbers, "families": families}

@@ -17,8 +17,8 @@ from infercast.forecast.tune import experts_of, is_tunable
 from infercast.report.caveats import caveat_section, caveats
 from infercast.report.deployment import deployment_dict, deployment_facts, workload_dict
 from infercast.report.forecast import latency_cells
-from infercast.report.quantities import Field, at, cells, milliseconds, per, record
-from infercast.report.terminal import facts, grid, section
+from infercast.report.quantities import milliseconds
+from infercast.report.terminal import Field, at, cells, facts, grid, per, record, section
 from infercast.serve import Workload
 from infercast.units import MICRO, MILLI, format_joules, format_percent, format_rate, format_seconds, format_watts
 

@@ -13,25 +13,36 @@ from infercast.forecast.layouts import LayoutCost, Layouts, comparison_notes, ra
 from infercast.forecast.plan.candidate import Candidate, Row, Stage
 from infercast.forecast.plan.figures import Drawn, Figures
 from infercast.forecast.plan.question import Plan
-from infercast.forecast.slo import NAMES, Percentiles
+from infercast.forecast.slo import NAMES
 from infercast.report.caveats import FORECASTS
+from infercast.report.deployment import LAYOUT
 from infercast.report.files import csv_lines
 from infercast.report.quantities import (
     COSTS,
     ENERGIES,
     PROMISES,
-    Field,
-    any_has,
-    at,
-    cells,
-    columns,
+    ends_ms,
+    format_ends,
     format_interval,
     format_rates,
     interval_fields,
     milliseconds,
-    record,
 )
-from infercast.report.terminal import FittingTable, facts, grid, paragraph, section, styled
+from infercast.report.terminal import (
+    Field,
+    FittingTable,
+    any_has,
+    at,
+    cells,
+    columns,
+    facts,
+    grid,
+    paragraph,
+    pick,
+    record,
+    section,
+    styled,
+)
 from infercast.serve import Workload
 from infercast.units import (
     MILLI,
@@ -173,14 +184,9 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
     """The same as plain data; of candidates those that were simulated, and how many came how far."""
     question = plan.question
     return {
-        "model": question.model,
         "workload": question.workload.description,
-        "rate": question.rate,
         "slo": str(question.slo),
-        "objective": question.objective,
-        "max_gpus": question.max_gpus,
-        "budget_per_hour": question.budget,
-        "power_budget_w": question.power_budget,
+        **pick(question, "model rate objective max_gpus", budget_per_hour="budget", power_budget_w="power_budget"),
         "winner": None if plan.winner is None else row_dict(plan.winner),
         "front": [row_dict(row) for row in plan.front],
         "runner_up": None if plan.runner_up is None else row_dict(plan.runner_up),
@@ -196,35 +202,21 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
 
 
 def row_dict(row: Row) -> dict[str, Any]:
-    figures = row.figures
     return {
         **_candidate_dict(row.candidate),
         "prefill": None if row.candidate.prefill is None else _candidate_dict(row.candidate.prefill),
-        "total_gpus": row.gpus,
-        "cost_per_hour": row.cost,
-        "stage": row.stage.value,
+        **pick(row, "headroom", total_gpus="gpus", cost_per_hour="cost", stage="stage.value", slo_holds="holds"),
         "reason": row.reason or None,
-        "headroom": row.headroom,
-        "slo_holds": row.holds,
         "most_requests_per_s": row.rate,
-        **({} if figures is None else _figures_dict(figures)),
+        **({} if row.figures is None else _figures_dict(row.figures)),
     }
 
 
 def _candidate_dict(candidate: Candidate) -> dict[str, Any]:
-    layout = candidate.layout
     return {
-        "engine": candidate.engine,
-        "gpu": candidate.gpu,
-        "replicas": candidate.replicas,
-        "tensor_parallel_size": layout.tensor,
-        "pipeline_parallel_size": layout.pipeline,
-        "data_parallel_size": layout.data,
-        "enable_expert_parallel": layout.experts,
-        "quantization": candidate.quantization,
-        "kv_cache_dtype": candidate.kv_cache_dtype,
+        **pick(candidate, "engine gpu replicas quantization kv_cache_dtype", power_limit_w="power_limit"),
+        **pick(candidate, tensor_parallel_size="layout.tensor", **LAYOUT),
         "settings": dict(candidate.settings),
-        "power_limit_w": candidate.power_limit,
         "options": candidate.options(),
     }
 
@@ -237,25 +229,16 @@ def _drawn_dict(drawn: Drawn) -> dict[str, Any]:
 
 def _figures_dict(figures: Figures) -> dict[str, Any]:
     return {
-        "ttft_ms": milliseconds(figures.ttft),
-        "tpot_ms": milliseconds(figures.tpot),
-        "end_to_end_ms": milliseconds(figures.end_to_end),
-        "output_tokens_per_s": figures.output_tokens_per_second,
-        "requests_per_s": figures.requests_per_second,
-        "attainment": figures.attainment,
-        "goodput": figures.goodput,
-        "tightest": figures.tightest,
-        "odds": figures.odds,
-        "state": figures.state,
-        "capacity_requests_per_s": figures.capacity,
-        "busy": figures.busy,
-        "kv_peak": figures.kv_peak,
-        "bottleneck": figures.bottleneck,
-        "source": figures.source,
+        **{f"{name}_ms": milliseconds(getattr(figures, name)) for name in LATENCIES},
+        **pick(
+            figures, "attainment goodput tightest odds state busy kv_peak bottleneck source",
+            output_tokens_per_s="output_tokens_per_second", requests_per_s="requests_per_second",
+            capacity_requests_per_s="capacity",
+        ),
         "beyond_budget": figures.beyond or None,
         "energy": None if figures.drawn is None else _drawn_dict(figures.drawn),
         **interval_fields(figures.intervals),
-    }
+    }  # fmt: skip
 
 
 CANDIDATE_COLUMNS: dict[str, Callable[[Row], object]] = {
@@ -309,19 +292,6 @@ def _csv_row(plan: Plan, rank: int, row: Row) -> list[object]:
     return [f"{cell:.6g}" if isinstance(cell, float) else cell for cell in (*found, row.reason)]
 
 
-def _mean(latency: Percentiles) -> str:
-    return format_seconds(latency.mean)
-
-
-def _interval(ends: tuple[float, float]) -> str:
-    return format_interval(*ends)
-
-
-def _ends(interval: tuple[float, float] | None) -> list[float] | None:
-    """[low, high] in milliseconds, or nothing where there is nothing."""
-    return None if interval is None else [end / MILLI for end in interval]
-
-
 BASIS = {
     "measured": "measured", "few-shot": "few points", "sibling": "sibling", "unseen": "other GPUs",
     "physics": "physics", "published": "published", "typical": "rough", "roofline": "bound",
@@ -333,10 +303,7 @@ LAYOUT_FIELDS = (
     Field("gpu", at("gpu.name")),
     Field("", at("layout"), "layout"),
     Field("gpus", at("layout.gpus"), "GPUs"),
-    Field("tensor_parallel_size", at("layout.tensor")),
-    Field("pipeline_parallel_size", at("layout.pipeline")),
-    Field("data_parallel_size", at("layout.data")),
-    Field("enable_expert_parallel", at("layout.experts")),
+    *(Field(key, at(path)) for key, path in {"tensor_parallel_size": "layout.tensor", **LAYOUT}.items()),
     Field("fits", lambda cost: not cost.problem),
     Field("problem", lambda cost: cost.problem or None),
     Field("kind", lambda cost: None if cost.problem else cost.kind),
@@ -347,10 +314,14 @@ LAYOUT_FIELDS = (
     Field("kv_tokens", lambda cost: cost.kv_tokens or None, "KV tokens", "{:,}".format, 2),
     Field("running", lambda cost: cost.running or None, "running", "{:,.1f}".format, 4),
     Field("interval_level", lambda cost: LEVEL),
-    Field("ttft_ms", at("ttft"), "TTFT", _mean, data=milliseconds),
-    Field("ttft_ms_mean_interval", at("ttft_interval"), "80 %", _interval, 6, data=_ends),
-    Field("tpot_ms", at("tpot"), "TPOT", _mean, data=milliseconds),
-    Field("tpot_ms_mean_interval", at("tpot_interval"), "80 %", _interval, 5, data=_ends),
+    *(
+        field
+        for name, rank in (("ttft", 6), ("tpot", 5))
+        for field in (
+            Field(f"{name}_ms", at(name), name.upper(), lambda values: format_seconds(values.mean), data=milliseconds),
+            Field(f"{name}_ms_mean_interval", at(f"{name}_interval"), "80 %", format_ends, rank, data=ends_ms),
+        )
+    ),
     Field("output_tokens_per_s", lambda cost: cost.output_tokens_per_second or None, "tokens/s", "{:,.0f}".format),
     Field(
         "output_tokens_per_s_interval",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from math import nan
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -11,19 +12,25 @@ from infercast.forecast.speculation import BreakEven, drafts_of
 from infercast.forecast.sweep import CONCURRENCY, POWER, RATE, Edge, Point, Savings, Sweep, drawn, joules_of
 from infercast.report.caveats import caveat_section, caveats_of
 from infercast.report.deployment import draft_run_dict, drafting_dict, drafting_words
-from infercast.report.quantities import (
-    ENERGIES,
+from infercast.report.files import csv_lines
+from infercast.report.quantities import ENERGIES, Quantity, milliseconds
+from infercast.report.terminal import (
+    Chart,
+    Column,
     Field,
-    Quantity,
+    FittingTable,
+    Series,
+    TextCharts,
     any_has,
     at,
     columns,
-    csv_of_records,
-    milliseconds,
+    facts,
+    paragraph,
     per,
     record,
+    section,
+    styled,
 )
-from infercast.report.terminal import Chart, Column, FittingTable, Series, TextCharts, facts, paragraph, section, styled
 from infercast.units import (
     MILLI,
     format_dollars,
@@ -220,23 +227,37 @@ def sweep_dict(sweep: Sweep) -> dict[str, Any]:
         "workload": sweep.workload,
         "axis": sweep.axis.name,
         "slo": None if sweep.slo is None else str(sweep.slo),
-        "usd_per_gpu_hour": None if sweep.price is None else sweep.price.per_hour,
-        "light_ttft_p50_ms": None if sweep.light_ttft is None else sweep.light_ttft / MILLI,
-        "knee": _edge_dict(sweep.knee),
-        "slo_holds_up_to": _edge_dict(sweep.promise),
+        "usd_per_gpu_hour": at("price.per_hour")(sweep),
+        "light_ttft_p50_ms": per(MILLI)(sweep.light_ttft),
+        "knee": sweep.knee and asdict(sweep.knee),
+        "slo_holds_up_to": sweep.promise and asdict(sweep.promise),
         "saturation_requests_per_s": sweep.capacity,
         "caveats": caveats_of(point.forecast for point in sweep.simulated if point.forecast is not None),
         "points": [record(fields, point) for point in sweep.points],
     }
 
 
-def _edge_dict(edge: Edge | None) -> dict[str, Any] | None:
-    return None if edge is None else {"value": edge.value, "reached": edge.reached}
-
-
 def sweep_rows(sweep: Sweep) -> Iterator[str]:
-    fields = point_fields(sweep)
-    yield from csv_of_records([record(fields, point) for point in sweep.points], {"value": sweep.axis.name})
+    yield from _csv(sweep.points, point_fields(sweep), sweep.axis.name)
+
+
+def _csv(points: Iterable[Point], fields: list[Field], name: str) -> Iterator[str]:
+    """A line for each point, percentiles of latencies in columns of their own; the first column goes by ``name``."""
+    rows = [_one_level(record(fields, point)) for point in points]
+    keys = max(rows, key=len)
+    yield from csv_lines(
+        [name if key == "value" else key for key in keys], ([row.get(key) for key in keys] for row in rows)
+    )
+
+
+def _one_level(found: dict[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for name, value in found.items():
+        if isinstance(value, dict):
+            row |= {f"{name.removesuffix('_ms')}_{which}_ms": each for which, each in value.items()}
+        elif not (value is None and name.endswith("_ms")):
+            row[name] = value
+    return row
 
 
 NARROW = 78
@@ -355,8 +376,7 @@ def savings_dict(found: Savings) -> dict[str, Any]:
 
 
 def savings_rows(found: Savings) -> Iterator[str]:
-    fields = saving_fields(found)
-    yield from csv_of_records([record(fields, point) for point in found.points], {"value": found.name})
+    yield from _csv(found.points, saving_fields(found), found.name)
 
 
 def render_break_even(found: BreakEven) -> list[RenderableType]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from infercast.forecast.result import Forecast
 from infercast.glossary import Term, glossary, spellings
 from infercast.report.forecast import CLASS_FIELDS, TURN_FIELDS, session_rows
-from infercast.report.quantities import cells
+from infercast.report.terminal import cells
 
 FITS_PHONE, LONG, FIRST, SHORT, WRAPPED = 50, 15, 12, 10, 10
 """Letters of a row of a table that a phone has room for; of a cell that needs the width of a card, of a first cell that

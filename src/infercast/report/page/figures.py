@@ -58,9 +58,8 @@ from infercast.report.page.elements import (
     table,
     whole_page,
 )
-from infercast.report.quantities import cells
 from infercast.report.sweep import SPECULATION_COLUMNS, UNITS, charts_of, columns_of, overload_notes, summary_rows
-from infercast.report.terminal import Chart
+from infercast.report.terminal import Chart, cells
 from infercast.units import MILLI, format_seconds
 
 DOTS_PER_INCH = 160

@@ -50,13 +50,13 @@ from infercast.report.quantities import (
     ENERGIES,
     PROMISES,
     RESULTS,
-    cells,
     format_interval,
     format_rates,
     latencies_of,
     rest_rows,
 )
 from infercast.report.saved_runs import Row, SavedRun, leader_sentences, rows_of, settings_of, warnings_of
+from infercast.report.terminal import cells
 from infercast.units import format_percent, format_rate, format_seconds
 
 DECISIVE = ("slo_attainment", "slo_odds", "usd_per_hour", "usd_per_million_output_tokens")
