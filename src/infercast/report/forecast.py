@@ -27,6 +27,7 @@ from infercast.report.caveats import (
     state_rows,
 )
 from infercast.report.deployment import deployment_dict, deployment_facts, draft_run_dict, workload_dict
+from infercast.report.files import csv_lines
 from infercast.report.quantities import (
     COSTS,
     ENERGIES,
@@ -335,9 +336,12 @@ def _words(way: Way, done: str) -> str:
 
 def request_rows(forecast: Forecast) -> Iterator[str]:
     columns = forecast.per_request()
-    yield ",".join(columns) + "\n"
-    for row in zip(*(column.tolist() for column in columns.values()), strict=True):
-        yield ",".join("" if isnan(cell) else repr(cell) for cell in row) + "\n"
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    yield from csv_lines(columns, ([None if _is_nan(cell) else cell for cell in row] for row in rows))
+
+
+def _is_nan(cell: Any) -> bool:
+    return isinstance(cell, float) and isnan(cell)
 
 
 SHOWN_ENGINES = 16

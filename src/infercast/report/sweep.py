@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
-from math import nan
+from math import log2, nan
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -384,7 +384,7 @@ def render_break_even(found: BreakEven) -> list[RenderableType]:
         styled(f"{found.title}: {found.workload}"),
         styled(drafting_words(found.drafting)),
         section("With and without drafts", FittingTable(SPECULATION_COLUMNS, found.points)),
-        TextCharts(_break_even_charts(found)),
+        TextCharts(break_even_charts(found)),
         section("Where it stops paying", styled(found.sentence, style="bold")),
         caveat_section(_caveats(found)),
     ]
@@ -419,8 +419,8 @@ RUN_FIELDS = (
 """Of each of the two runs of a load."""
 
 
-def _break_even_charts(found: BreakEven) -> list[Chart]:
-    positions = range(len(found.points))
+def break_even_charts(found: BreakEven) -> list[Chart]:
+    positions = [log2(point.clients) for point in found.points]
     labels = [f"{point.clients:,}" for point in found.points]
     tpot = [_numbers(found.points, f"{run}.tpot.p50") for run in ("plain", "drafted")]
     return [

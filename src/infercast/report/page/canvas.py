@@ -130,7 +130,7 @@ def stacked(figure: Any, count: int, columns: int) -> tuple[int, int]:
     return -(-count // columns), columns
 
 
-def round_ticks(axes: Any, low: float, high: float, most: int = MOST_TICKS) -> None:
+def round_ticks(axis: Any, low: float, high: float, most: int = MOST_TICKS) -> None:
     """Ticks of a logarithmic axis at 1, 2 and 5 times powers of ten, or at even steps where it spans less than that."""
     ticks = [mantissa * 10.0**power for power in range(-6, 9) for mantissa in (1, 2, 5)]
     ticks = [tick for tick in ticks if low <= tick <= high]
@@ -140,8 +140,8 @@ def round_ticks(axes: Any, low: float, high: float, most: int = MOST_TICKS) -> N
         step = next(each for each in (10.0**power * part for power in range(-9, 9) for part in (1, 2, 5))
                     if (high - low) / each < most - 1)  # fmt: skip
         ticks = [step * number for number in range(ceil(low / step), floor(high / step) + 1)]
-    axes.set_xticks(ticks, [f"{tick:,.6g}" for tick in ticks])
-    axes.set_xticks([], minor=True)
+    axis.set_ticks(ticks, [f"{tick:,.6g}" for tick in ticks])
+    axis.set_ticks([], minor=True)
 
 
 LINE, LABEL_LETTER, AWAY, POINTS = 15.0, 7.2, 7.0, 0.72

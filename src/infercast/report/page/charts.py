@@ -154,7 +154,7 @@ def _histogram(name: str, title: str, histogram: Histogram, values: Percentiles,
         strip.set_title(title, x=-0.9 / (figure.get_figwidth() - 1.05))
         axes.set(xlabel="ms", ylabel="requests", xlim=(0.98 * low, 1.02 * high))
         axes.yaxis.get_major_locator().set_params(integer=True)
-        round_ticks(axes, low, high)
+        round_ticks(axes.xaxis, low, high)
         axes.grid(visible=False, axis="x")
 
     return draw(name, f"How many requests had which {title}", HEIGHT, paint, width=HALF)
@@ -340,7 +340,7 @@ def _across(axes: Any, ends: Sequence[float]) -> None:
     if high > MUCH * low > 0:
         axes.set_xscale("log")
         axes.set_xlim(low / 1.3, high * 1.3)
-        round_ticks(axes, low / 1.3, high * 1.3, most)
+        round_ticks(axes.xaxis, low / 1.3, high * 1.3, most)
     else:
         axes.set_xlim(0, 1.06 * high)
         axes.xaxis.set_major_formatter("{x:,g}")
