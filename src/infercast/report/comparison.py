@@ -27,7 +27,7 @@ from infercast.report.deployment import deployment_facts
 from infercast.report.forecast import forecast_dict, pool_facts, price_words, system_facts
 from infercast.report.kernels import breakdown_dict, render_breakdown, step_dict
 from infercast.report.quantities import COSTS, ENERGIES, LATENCIES, LOADS, PROMISES, RESULTS, Quantity, latencies_of
-from infercast.report.terminal import Field, at, cells, facts, grid, section, styled
+from infercast.report.terminal import Field, at, cells, facts, grid, pick, section, styled
 from infercast.units import MICRO, format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -58,12 +58,10 @@ def family_columns(both: SideBySide) -> tuple[str, ...]:
 
 def family_rows(step: SameStep) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [
-        (name, _seconds(one), _seconds(other), _relative_change(one, other)) for name, one, other in step.families
+        (name, _seconds(one), _seconds(other), _change(one, other or None)) for name, one, other in step.families
     ]
     before, after = step.costs
-    rows.append(
-        ("the step", *(_seconds(each.seconds) for each in step.costs), _relative_change(before.seconds, after.seconds))
-    )
+    rows.append(("the step", *(_seconds(each.seconds) for each in step.costs), _change(before.seconds, after.seconds)))
     rows.append(("launched by", before.launch, after.launch, ""))
     rows.append(("tokens computed", f"{before.padded_tokens:,}", f"{after.padded_tokens:,}", ""))
     return rows
@@ -74,23 +72,15 @@ def sides_dict(both: SideBySide) -> dict[str, Any]:
         "reasons": reasons(both),
         "steps": [_side_dict(side) for side in both.sides],
         "same_steps": [
-            {
-                "step": step.title,
-                "before": _step_dict(step, 0),
-                "after": _step_dict(step, 1),
-            }
-            for step in both.steps
+            {"step": step.title, "before": _step_dict(step, 0), "after": _step_dict(step, 1)} for step in both.steps
         ],
     }
 
 
 def _side_dict(side: Side) -> dict[str, Any]:
     return {
-        "name": side.name,
-        "engine": side.deployment.engine.name,
-        "kv_cache_tokens": side.kv_tokens,
+        **pick(side, "name prefix_hit_rate", engine="deployment.engine.name", kv_cache_tokens="kv_tokens"),
         "host_bound_share": side.host_bound,
-        "prefix_hit_rate": side.prefix_hit_rate,
         "kinds": [kind._asdict() for kind in side.kinds],
     }
 
@@ -98,19 +88,14 @@ def _side_dict(side: Side) -> dict[str, Any]:
 def _step_dict(step: SameStep, number: int) -> dict[str, Any]:
     cost = step.costs[number]
     return {
+        **pick(cost, "launch padded_tokens"),
         "step_us": cost.seconds / MICRO,
-        "launch": cost.launch,
-        "padded_tokens": cost.padded_tokens,
         "families_us": {name: seconds[number] / MICRO for name, *seconds in step.families},
     }
 
 
 def _seconds(seconds: float) -> str:
     return format_seconds(seconds) if seconds > 0 else "-"
-
-
-def _relative_change(before: float, after: float) -> str:
-    return f"{100 * (after / before - 1.0):+.1f} %" if before > 0 and after > 0 else "-"
 
 
 SHOWN = 10
@@ -253,9 +238,9 @@ def _differences(comparison: Comparison, names: Names = AS_ASKED) -> RenderableT
 
 
 def _row(name: str, each: Difference, comparison: Comparison) -> tuple[str, ...]:
-    first, second = (format_seconds(seconds) if seconds > 0 else "-" for seconds in (each.before, each.after))
-    change = _change(each.before, each.after) if each.after > 0 else "-"
-    return name, each.family, first, second, change, format_percent(_explains(each, comparison))
+    change = _change(each.before, each.after or None)
+    explains = format_percent(_explains(each, comparison))
+    return name, each.family, _seconds(each.before), _seconds(each.after), change, explains
 
 
 def _moved(quantity: Quantity, before: float | None, after: float | None) -> str:

@@ -20,6 +20,8 @@ from infercast.report.terminal import (
     at,
     columns,
     facts,
+    per,
+    pick,
     record,
     section,
     styled,
@@ -37,35 +39,36 @@ def day_caveats(plan: DayPlan) -> list[str]:
 
 def day_dict(plan: DayPlan) -> dict[str, Any]:
     """Everything as plain data; lists have a number for each window."""
-    rules, start, check = plan.autoscaler, plan.start, plan.check
     return {
-        "model": plan.deployment.model.name,
-        "gpu": plan.deployment.gpu.name,
-        "gpus_per_replica": plan.deployment.layout.gpus,
+        **pick(plan.deployment, model="model.name", gpu="gpu.name", gpus_per_replica="layout.gpus"),
         "traffic": plan.traffic.description,
         "requests": int(plan.traffic.arrivals.size),
         "window_s": plan.traffic.window,
         "requests_per_s": (plan.traffic.counts / plan.traffic.window).tolist(),
         "slo": str(plan.slo),
-        "goal": {"share": plan.goal.share, "of": plan.goal.of},
+        "goal": pick(plan.goal, "share of"),
         "smallest_fixed_fleet": plan.smallest_fleet,
         "policies": {day.policy: _policy_dict(plan, day) for day in plan.policies},
         "scheduled_by_hour": list(plan.hours),
-        "autoscaler": {
-            "measure": rules.measure,
-            "target": rules.target,
-            "interval_s": rules.interval,
-            "up_delay_s": rules.up_delay,
-            "down_delay_s": rules.down_delay,
-            "min_replicas": rules.least,
-            "max_replicas": rules.most,
-        },
-        "start_up_s": {"weights": start.weights, "graphs": start.graphs, "other": start.other, "all": start.seconds},
+        "autoscaler": pick(plan.autoscaler, **AUTOSCALER),
+        "start_up_s": {**plan.start._asdict(), "all": plan.start.seconds},
         "replica": _replica_dict(plan),
-        "usd_per_gpu_hour": None if plan.price is None else plan.price.per_hour,
-        "check": None if check is None else check._asdict(),
+        "usd_per_gpu_hour": at("price.per_hour")(plan),
+        "check": None if plan.check is None else plan.check._asdict(),
         "caveats": day_caveats(plan),
     }
+
+
+AUTOSCALER = {
+    "measure": "measure", "target": "target", "interval_s": "interval", "up_delay_s": "up_delay",
+    "down_delay_s": "down_delay", "min_replicas": "least", "max_replicas": "most",
+}  # fmt: skip
+LEVEL_FIELDS = (
+    Field("requests_in_it", at("in_system")),
+    Field("requests_per_s", at("rate")),
+    Field("ttft_p99_ms", at("forecast.ttft.p99"), data=per(MILLI)),
+    Field("tpot_p99_ms", at("forecast.tpot.p99"), data=per(MILLI)),
+)
 
 
 def _policy_dict(plan: DayPlan, day: PolicyDay) -> dict[str, Any]:
@@ -102,15 +105,7 @@ def _replica_dict(plan: DayPlan) -> dict[str, Any]:
         "fixed_ms": plan.service.fixed / MILLI,
         "ms_per_input_token": plan.service.per_input / MILLI,
         "ms_per_output_token": plan.service.per_output / MILLI,
-        "load_curve": [
-            {
-                "requests_in_it": level.in_system,
-                "requests_per_s": level.rate,
-                "ttft_p99_ms": level.forecast.ttft.p99 / MILLI,
-                "tpot_p99_ms": None if level.forecast.tpot is None else level.forecast.tpot.p99 / MILLI,
-            }
-            for level in curve.levels
-        ],
+        "load_curve": [record(LEVEL_FIELDS, level) for level in curve.levels],
     }
 
 

@@ -17,8 +17,8 @@ from infercast.forecast.tune import experts_of, is_tunable
 from infercast.report.caveats import caveat_section, caveats
 from infercast.report.deployment import deployment_dict, deployment_facts, workload_dict
 from infercast.report.forecast import latency_cells
-from infercast.report.quantities import milliseconds
-from infercast.report.terminal import Field, at, cells, facts, grid, per, record, section
+from infercast.report.quantities import LATENCIES, milliseconds
+from infercast.report.terminal import Field, at, cells, facts, grid, per, pick, record, section
 from infercast.serve import Workload
 from infercast.units import MICRO, MILLI, format_joules, format_percent, format_rate, format_seconds, format_watts
 
@@ -79,22 +79,17 @@ def step_dict(deployment: Deployment, cost: StepCost) -> dict[str, Any]:
 def cost_dict(cost: StepCost) -> dict[str, Any]:
     fields = _kernel_fields(cost)
     return {
-        "num_tokens": cost.num_tokens,
-        "padded_tokens": cost.padded_tokens,
-        "launch": cost.launch,
-        "gpu_us": float(cost.gpu.seconds) / MICRO,
-        "gpu_low_us": float(cost.gpu.low) / MICRO,
-        "gpu_high_us": float(cost.gpu.high) / MICRO,
-        "gap_us": cost.gap_seconds / MICRO,
-        "host_us": cost.host_seconds / MICRO,
-        "step_us": cost.seconds / MICRO,
-        "joules": cost.joules,
-        "watts": cost.watts,
-        "power_source": cost.board.source,
-        "source": cost.gpu.source,
-        "kind": cost.kind,
+        **pick(cost, "num_tokens padded_tokens launch joules watts kind"),
+        **{key: float(at(path)(cost)) / MICRO for key, path in STEP_TIMES.items()},
+        **pick(cost, power_source="board.source", source="gpu.source"),
         "kernels": [record(fields, kernel) for kernel in _ranked(cost)],
     }
+
+
+STEP_TIMES = {
+    "gpu_us": "gpu.seconds", "gpu_low_us": "gpu.low", "gpu_high_us": "gpu.high", "gap_us": "gap_seconds",
+    "host_us": "host_seconds", "step_us": "seconds",
+}  # fmt: skip
 
 
 def _ranked(cost: StepCost) -> list[KernelCost]:
@@ -142,17 +137,10 @@ def power_facts(power: KernelPower) -> list[tuple[str, str]]:
 
 
 def power_dict(power: KernelPower) -> dict[str, Any]:
-    return record(POWER_FIELDS, power)
+    ends = {"low_watts": "low", "high_watts": "high", "meter_low_watts": "meter_low", "meter_high_watts": "meter_high"}
+    return pick(power, "watts joules joules_per_flop source meter_watts", **ends, limited="is_limited")
 
 
-POWER_FIELDS = tuple(
-    Field(key, at(path))
-    for key, path in {
-        "watts": "watts", "low_watts": "low", "high_watts": "high", "joules": "joules",
-        "joules_per_flop": "joules_per_flop", "limited": "is_limited", "source": "source",
-        "meter_watts": "meter_watts", "meter_low_watts": "meter_low", "meter_high_watts": "meter_high",
-    }.items()
-)  # fmt: skip
 SHOWN_REQUESTS = 5
 SHOWN_FAMILIES = 5
 SHOWN_SHARE = 0.0005
@@ -281,10 +269,7 @@ def breakdown_dict(breakdown: Breakdown) -> dict[str, Any]:
         "tpot": None if breakdown.later_tokens is None else _parts_dict(breakdown.later_tokens),
         "by_tokens_generated": [
             {
-                "first": each.first,
-                "last": each.last,
-                "requests": each.requests,
-                "tokens": each.tokens,
+                **pick(each, "first last requests tokens"),
                 "ms": each.seconds / MILLI,
                 "families_ms": {family: seconds / MILLI for family, seconds in each.families.items()},
             }
@@ -316,16 +301,10 @@ CEILING = "the latency that one in ten measured kernels of the shape beats, over
 def render_diagnosis(diagnosis: Diagnosis) -> list[RenderableType]:
     forecast = diagnosis.forecast
     workload = f"{forecast.workload.description}; {forecast.duration:,.1f} s simulated"
-    latencies = grid(
-        ("", *NAMES),
-        [
-            ("time to first token (TTFT)", *latency_cells(forecast.ttft)),
-            ("time per output token (TPOT)", *latency_cells(forecast.tpot)),
-        ],
-    )
+    latencies = [(each.title, *latency_cells(getattr(forecast, each.name))) for each in LATENCIES[:2]]
     return [
         section("What was simulated", facts([*deployment_facts(forecast.deployment), ("workload", workload)])),
-        section("Latency", latencies),
+        section("Latency", grid(("", *NAMES), latencies)),
         section("What would help, most first", facts(_numbered(diagnosis))),
         section("Kernels against the best of their shape, one launch in an average step", _gap_table(diagnosis)),
         caveat_section(caveats(forecast)),
@@ -415,9 +394,7 @@ def diagnosis_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "ceiling": CEILING,
         "findings": [
             {
-                "kernel": finding.name,
-                "family": finding.family,
-                "source": finding.source,
+                **pick(finding, "family source", kernel="name"),
                 "saving": asdict(finding.saving),
                 "gaps": [record(GAP_FIELDS, gap) for gap in finding.gaps],
                 "sentence": _sentence(finding),
