@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from infercast.forecast.intervals import LEVEL
-from infercast.report.terminal import Field, at, cells, grid, record, section, styled
+from infercast.report.terminal import Field, at, cells, grid, pick, record, section, styled
 from infercast.units import MILLI, format_percent
 from infercast.validate.compare import Comparison, LoadErrors, RunComparison, Validation
 from infercast.validate.published.compare import PublishedComparison, Summary, summarise
@@ -254,31 +254,27 @@ def _error_cells(each: LoadErrors, name: str) -> list[str]:
 
 def _render_file(validation: Validation, name: str, blocks: Comparison | None) -> RenderableType:
     columns = ("run", *(column for title in UNITS for column in (title, "error")))
-    rows = [_run_row(run) for run in validation.runs if run.file == name]
+    runs = [run for run in validation.runs if run.file == name]
     counted = "as the engine was told"
     if blocks is not None:
         counted = f"{blocks.measured:,.0f} measured, {blocks.predicted:,.0f} predicted, {_signed(blocks)}"
-    hits = [line for run in validation.runs if run.file == name for line in _hit_lines(run)]
-    hits += [line for run in validation.runs if run.file == name for line in _joule_lines(run)]
-    heading = Text("\n".join([f"KV blocks: {counted}", *hits, "Runs: measured > predicted", ""]))
-    return section(name, Group(heading, grid(columns, rows, notes_at=(0,))))
+    lines = [f"KV blocks: {counted}", *_counted_lines(runs), "Runs: measured > predicted", ""]
+    return section(name, Group(Text("\n".join(lines)), grid(columns, map(_run_row, runs), notes_at=(0,))))
 
 
-def _hit_lines(run: RunComparison) -> list[str]:
-    pairs = (("cached", run.cached_tokens), ("from host memory", run.loaded_tokens))
+COUNTED = (
+    ("Tokens cached", "cached_tokens", ",.0f"), ("Tokens from host memory", "loaded_tokens", ",.0f"),
+    ("Joules per output token", JOULES, ".3g"),
+)  # fmt: skip
+
+
+def _counted_lines(runs: Sequence[RunComparison]) -> list[str]:
     return [
-        f"Tokens {what}, {run.label}: {pair.measured:,.0f} measured, {pair.predicted:,.0f} predicted, {_signed(pair)}"
-        for what, pair in pairs
-        if pair is not None
+        f"{what}, {run.label}: {pair.measured:{form}} measured, {pair.predicted:{form}} predicted, {_signed(pair)}"
+        for what, name, form in COUNTED
+        for run in runs
+        if (pair := getattr(run, name)) is not None
     ]
-
-
-def _joule_lines(run: RunComparison) -> list[str]:
-    pair = run.joules_per_output_token
-    if pair is None:
-        return []
-    joules = f"{pair.measured:.3g} measured, {pair.predicted:.3g} predicted"
-    return [f"Joules per output token, {run.label}: {joules}, {_signed(pair)}"]
 
 
 def _joule_medians(validation: Validation) -> list[str]:
@@ -293,22 +289,18 @@ def validation_dict(validation: Validation) -> dict[str, Any]:
     idle = [abs(each.idle_ttft) for each in files if each.idle_ttft is not None]
     return {
         "runs": [_run_dict(run) for run in validation.runs],
-        "kv_blocks": [{"file": name, **_pair(pair, 1.0)} for name, pair in validation.kv_blocks if pair],
+        "kv_blocks": [{"file": name, **(_pair(pair) or {})} for name, pair in validation.kv_blocks if pair],
         "files": [record(FILE_FIELDS, each) for each in files],
         "by_load": [asdict(each) for each in validation.by_load() if each.num_runs],
         "reliability": reliability_groups(promises),
         "rank_correlation": orders_dict(orders_of(validation.runs)),
         "summary": {
-            "ttft_p50_ape_median": validation.median_ape("ttft_p50"),
-            "ttft_p99_ape_median": validation.median_ape("ttft_p99"),
-            "tpot_p50_ape_median": validation.median_ape("tpot_p50"),
+            **{f"{quantity}_ape_median": validation.median_ape(quantity) for quantity in (*QUANTITIES[:3], JOULES)},
             "throughput_ape_median": validation.median_ape("output_tokens_per_second"),
             "idle_ttft_ape_max": max(idle, default=None),
             "loaded_ttft_p50_ape_median": validation.median_loaded("ttft_p50"),
             "loaded_ttft_p99_ape_median": validation.median_loaded("ttft_p99"),
-            "decode_step_ape_median": validation.median_part("decode_step"),
-            "prompts_ape_median": validation.median_part("prompts"),
-            "joules_per_output_token_ape_median": validation.median_ape(JOULES),
+            **{f"{part}_ape_median": validation.median_part(part) for part in PARTS[1:]},
             "joules_per_output_token_interval_coverage": validation.coverage(JOULES),
             "kv_blocks_ape_max": max((pair.ape for _, pair in validation.kv_blocks if pair), default=None),
             "interval_coverage": validation.coverage(*QUANTITIES),
@@ -350,35 +342,29 @@ def _signed(pair: Comparison) -> str:
     return f"{100 * (pair.predicted / pair.measured - 1):+,.1f} %"
 
 
-def _pair(pair: Comparison, scale: float) -> dict[str, Any]:
-    plain = {"measured": pair.measured / scale, "predicted": pair.predicted / scale, "ape": pair.ape}
+def _pair(pair: Comparison | None, scale: float = 1.0, error: str = "ape") -> dict[str, Any] | None:
+    if pair is None:
+        return None
+    plain = {"measured": pair.measured / scale, "predicted": pair.predicted / scale, error: getattr(pair, error)}
     if pair.interval is None:
         return plain
     return {**plain, "interval": [end / scale for end in pair.interval], "is_inside": pair.is_inside}
 
 
+RUN_PAIRS = {
+    "ttft_p50_ms": ("ttft_p50", MILLI), "ttft_p99_ms": ("ttft_p99", MILLI), "tpot_p50_ms": ("tpot_p50", MILLI),
+    "output_tokens_per_s": ("output_tokens_per_second", 1.0), "idle_ttft_ms": ("parts.idle_ttft", MILLI),
+    "prompts_ms": ("parts.prompts", MILLI), "decode_step_ms": ("parts.decode_step", MILLI),
+    "cached_tokens": ("cached_tokens", 1.0), "loaded_tokens": ("loaded_tokens", 1.0), JOULES: (JOULES, 1.0),
+}  # fmt: skip
+
+
 def _run_dict(run: RunComparison) -> dict[str, Any]:
     return {
-        "file": run.file,
-        "kind": run.kind,
-        "label": run.label,
-        "ttft_p50_ms": _pair(run.ttft_p50, MILLI),
-        "ttft_p99_ms": _pair(run.ttft_p99, MILLI),
-        "tpot_p50_ms": _pair(run.tpot_p50, MILLI) if run.tpot_p50 else None,
-        "output_tokens_per_s": _pair(run.output_tokens_per_second, 1.0),
+        **pick(run, "file kind label"),
         "requests": asdict(run.scatter) if run.scatter else None,
-        "idle_ttft_ms": _part(run, "idle_ttft"),
-        "prompts_ms": _part(run, "prompts"),
-        "decode_step_ms": _part(run, "decode_step"),
-        "cached_tokens": _pair(run.cached_tokens, 1.0) if run.cached_tokens else None,
-        "loaded_tokens": _pair(run.loaded_tokens, 1.0) if run.loaded_tokens else None,
-        JOULES: _pair(run.joules_per_output_token, 1.0) if run.joules_per_output_token else None,
+        **{key: _pair(at(path)(run), scale) for key, (path, scale) in RUN_PAIRS.items()},
     }
-
-
-def _part(run: RunComparison, name: str) -> dict[str, Any] | None:
-    pair = getattr(run.parts, name, None)
-    return _pair(pair, MILLI) if pair else None
 
 
 GROUPS: dict[str, Callable[[PublishedRun], str]] = {
@@ -478,36 +464,25 @@ def _summaries(members: Sequence[PublishedComparison]) -> dict[str, Any]:
         summary = summarise(members, quantity)
         found[quantity] = None
         if summary is not None:
-            names = ("count", "median", "mean", "p90", "bias")
-            coverage = {"interval_coverage": summary.inside, "interval_half_width_mean": summary.width}
-            found[quantity] = {**{name: getattr(summary, name) for name in names}, **coverage}
+            coverage = {"interval_coverage": "inside", "interval_half_width_mean": "width"}
+            found[quantity] = pick(summary, "count median mean p90 bias", **coverage)
     return found
 
 
+PUBLISHED_PAIRS = {
+    "ttft_ms": ("ttft", MILLI), "tpot_ms": ("tpot", MILLI), "end_to_end_ms": ("end_to_end", MILLI),
+    "output_tokens_per_s": ("output_tokens_per_second", 1.0),
+}  # fmt: skip
+
+
 def _published_dict(each: PublishedComparison) -> dict[str, Any]:
-    run = each.run
+    pairs = {key: (getattr(each, name), scale) for key, (name, scale) in PUBLISHED_PAIRS.items()}
     return {
-        "run_id": run.run_id,
-        "source": run.source,
-        "gpu": run.gpu,
-        "model": run.model,
-        "layout": run.layout,
-        "ttft_ms": _pair_dict(each.ttft, MILLI),
-        "tpot_ms": _pair_dict(each.tpot, MILLI),
-        "end_to_end_ms": _pair_dict(each.end_to_end, MILLI),
-        "output_tokens_per_s": _pair_dict(each.output_tokens_per_second, 1.0),
-        "assumptions": list(run.assumptions),
+        **pick(each.run, "run_id source gpu model layout"),
+        **{
+            key: None if pair is None or pair.interval is None else _pair(pair, scale, "error")
+            for key, (pair, scale) in pairs.items()
+        },
+        "assumptions": list(each.run.assumptions),
         "problem": each.problem or None,
-    }
-
-
-def _pair_dict(pair: Comparison | None, scale: float) -> dict[str, Any] | None:
-    if pair is None or pair.interval is None:
-        return None
-    return {
-        "measured": pair.measured / scale,
-        "predicted": pair.predicted / scale,
-        "error": pair.error,
-        "interval": [end / scale for end in pair.interval],
-        "is_inside": pair.is_inside,
     }

@@ -1,11 +1,11 @@
-"""What results told and what they could not, for people and for programs."""
+"""What benchmark results determine and what they leave open, for people and for programs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.calibration import TITLES, Calibration, Errors, Learned, errors_of, keys_of, median_errors
-from infercast.report.terminal import facts, grid, section, styled
+from infercast.report.terminal import facts, grid, pick, section, styled
 from infercast.units import MILLI, format_percent
 
 if TYPE_CHECKING:
@@ -17,15 +17,10 @@ def calibration_dict(calibration: Calibration) -> dict[str, Any]:
     return {
         "deployment": {name: getattr(known, name) for name in known.__slots__},
         "factors": {name: _factor_dict(name, learned) for name, learned in calibration.factors.items()},
-        "prefix_hit_rate": calibration.prefix_hit_rate,
-        "acceptance_length": calibration.acceptance_length,
+        **pick(calibration, "prefix_hit_rate acceptance_length"),
         "results": [
             {
-                "file": each.file,
-                "sha256": each.sha256,
-                "kind": each.kind,
-                "load": each.load,
-                "requests": each.requests,
+                **pick(each, "file sha256 kind load requests"),
                 "assumptions": list(each.assumptions),
                 "quantities": [pair._asdict() for pair in each.pairs],
                 "left_out": [pair._asdict() for pair in each.left_out],

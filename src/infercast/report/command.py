@@ -11,7 +11,7 @@ from infercast.forecast.command.explain import Explained, Served
 from infercast.forecast.command.flags import IGNORED, NOT_MODELLED, UNKNOWN, Flag
 from infercast.report.deployment import fit_dict, render_fit
 from infercast.report.forecast import LIMIT_FIELDS, cost_rows, forecast_dict, slo_title
-from infercast.report.terminal import cells, facts, grid, section, styled
+from infercast.report.terminal import at, cells, facts, grid, pick, section, styled
 from infercast.units import format_seconds
 
 if TYPE_CHECKING:
@@ -157,19 +157,14 @@ def explained_dict(explained: Explained) -> dict[str, Any]:
     meanings = {id(each.flag): each for each in explained.meanings}
     advised = explained.advised
     return {
-        "command": explained.command,
-        "read_from": explained.pasted.where,
-        "model": explained.reading.model,
-        "gpu": explained.fit.gpu.name,
+        **pick(explained, "command", read_from="pasted.where", model="reading.model", gpu="fit.gpu.name"),
         "engine": explained.engine.name,
         "flags": [
             {
-                "flag": flag.name,
+                **pick(flag, "status", flag="name"),
                 "value": flag.text or None,
-                "status": flag.status,
                 "note": flag.note or None,
-                "default": meanings[id(flag)].default if id(flag) in meanings else None,
-                "means": meanings[id(flag)].text if id(flag) in meanings else None,
+                **{key: at(path)(meanings.get(id(flag))) for key, path in (("default", "default"), ("means", "text"))},
             }
             for flag in explained.reading.flags
         ],
@@ -194,9 +189,7 @@ def _change_dict(label: str, values: dict[str, Any]) -> dict[str, Any]:
 
 def _advised_dict(advised: Advised) -> dict[str, Any]:
     return {
-        "ranked": [_advice_dict(each) for each in advised.ranked],
-        "other_gpus": [_advice_dict(each) for each in advised.other_gpus],
-        "worse": [_advice_dict(each) for each in advised.worse],
+        **{name: list(map(_advice_dict, getattr(advised, name))) for name in ("ranked", "other_gpus", "worse")},
         "without_effect": list(advised.without_effect),
         "refused": [{"change": label, "reason": reason} for label, reason in advised.refused],
         "applied": advised.applied,

@@ -247,7 +247,7 @@ def deployment_dict(deployment: Deployment) -> dict[str, Any]:
     return {
         "engine": deployment.engine.name,
         "engine_note": deployment.engine.note or None,
-        **pick(model, "architecture", model="name", weights="weights.name", kv_cache_dtype="cache_dtype"),
+        **pick(model, model="name", architecture="architecture", weights="weights.name", kv_cache_dtype="cache_dtype"),
         "parameters": parameter_count(model),
         **pick(deployment, gpu="gpu.name", tensor_parallel_size="layout.tensor", **LAYOUT),
         **pick(memory, weight_bytes="weights", num_gpu_blocks="num_blocks", block_size="kv.shape.block_size"),
