@@ -41,7 +41,7 @@ def test_a_forecast_tells_what_became_of_drafts(drafted: ic.Forecast) -> None:
     assert sum(found.parts.values()) == pytest.approx(1.0)
     assert found.parts["target"] > found.parts["draft"] > found.parts["verify"] > 0
     said = dict(draft_rows(drafted))
-    assert "tokens a step" in said["acceptance length"]
+    assert "tokens per step" in said["acceptance length"]
 
 
 def test_json_has_the_words_of_the_engines_metrics(drafted: ic.Forecast) -> None:

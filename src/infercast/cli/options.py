@@ -345,7 +345,9 @@ def _kept(name: str, value: str | None, words: deque[str], engine: AnyEngine, na
     """A flag that counts, as an option of ours or as a setting of the engine."""
     flags = engine.flags
     if name in flags.not_modelled:
-        raise InputError(f"--{name} is not modelled: {flags.not_modelled[name]}; leave it out to forecast without")
+        raise InputError(
+            f"--{name} is not modelled: {flags.not_modelled[name]}; leave it out to get a forecast without it"
+        )
     setting = flags.settings.get(name)
     switch = flags.settings.get(name.removeprefix("no-"), "")
     if setting is None and value is None and engine.setting_types.get(switch) is bool:

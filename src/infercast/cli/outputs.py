@@ -257,7 +257,7 @@ def simulation_bar(total: int) -> Iterator[Callable[[int, float], None] | None]:
         def tell(sent: int, simulated: float) -> None:
             elapsed = time.monotonic() - start
             if elapsed > PATIENCE:
-                text = f", {format_seconds(simulated)} simulated, {simulated / elapsed:,.0f} times as fast as life"
+                text = f", {format_seconds(simulated)} simulated, {simulated / elapsed:,.0f} times real time"
                 bar.update(task, completed=sent, description=text, visible=True, refresh=True)
 
         yield tell

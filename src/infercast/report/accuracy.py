@@ -255,7 +255,7 @@ def _error_cells(each: LoadErrors, name: str) -> list[str]:
 def _render_file(validation: Validation, name: str, blocks: Comparison | None) -> RenderableType:
     columns = ("run", *(column for title in UNITS for column in (title, "error")))
     runs = [run for run in validation.runs if run.file == name]
-    counted = "as the engine was told"
+    counted = "as configured"
     if blocks is not None:
         counted = f"{blocks.measured:,.0f} measured, {blocks.predicted:,.0f} predicted, {_signed(blocks)}"
     lines = [f"KV blocks: {counted}", *_counted_lines(runs), "Runs: measured > predicted", ""]

@@ -49,7 +49,7 @@ def render_calibration(calibration: Calibration, written: str | None = None) -> 
     ]
     about += [(each.file, f"{each.kind}: {each.load}") for each in calibration.results]
     rows = [_factor_row(name, learned) for name, learned in calibration.factors.items()]
-    columns = ("", "factor", "four times out of five", "before", "")
+    columns = ("", "factor", "80 % interval", "before", "")
     parts = [
         section("Calibrated with", facts(about)),
         section("What the results say", grid(columns, rows, notes_at=(4,))),
@@ -67,7 +67,7 @@ def render_calibration(calibration: Calibration, written: str | None = None) -> 
 
 
 def _factor_row(name: str, learned: Learned) -> list[str]:
-    told = "" if learned.is_told else "the results could not tell"
+    told = "" if learned.is_told else "not determined by the results"
     if name == "path":
         value, spread, before = (each / MILLI for each in (learned.value, learned.spread, learned.before))
         ends = f"{value - 1.28 * spread:+.1f} to {value + 1.28 * spread:+.1f} ms"
@@ -88,7 +88,7 @@ def _seen(calibration: Calibration) -> list[RenderableType]:
     if calibration.prefix_hit_rate is not None:
         rows.append(("prefix cache", f"{format_percent(calibration.prefix_hit_rate)} of prompt tokens found"))
     if calibration.acceptance_length is not None:
-        rows.append(("speculation", f"{calibration.acceptance_length:.2f} tokens a step"))
+        rows.append(("speculation", f"{calibration.acceptance_length:.2f} tokens per step"))
     return [section("Seen in the load", facts(rows))] if rows else []
 
 
@@ -103,7 +103,7 @@ def _errors(calibration: Calibration) -> list[RenderableType]:
             ]
             parts.append(section(title, grid(("median over results", "results", "before", "after"), rows)))
     if len(calibration.results) == 1:
-        parts.append(styled("One result tells how well it is matched, not others: give some of other loads."))
+        parts.append(styled("One result only shows how well it is matched itself; give results of other loads, too."))
     worse = median_errors(calibration, left_out=True)
     if worse is not None and worse.after > worse.before:
         parts.append(

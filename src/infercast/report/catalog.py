@@ -47,7 +47,7 @@ def render_gpus(gpus: Iterable[Gpu]) -> list[RenderableType]:
 def render_hosts(presets: Iterable[HostCpu]) -> list[RenderableType]:
     rows = [(each.name, f"{each.single_thread_speed:.2f}", each.title) for each in presets]
     legend = (
-        "speed: of one thread, beside that of the measured machines, by PassMark's single-thread ratings (sources with "
+        "speed: of one thread, relative to the measured machines, by PassMark's single-thread ratings (sources with "
         "--json). The rating of the measured machines is an assumption. `infercast measure --host` measures yours."
     )
     return [grid(("name", "speed", "CPU"), rows, notes_at=(2,)), styled(legend, style="dim")]
@@ -63,8 +63,8 @@ def render_gpu(gpu: Gpu) -> list[RenderableType]:
         ("special functions", format_rate(gpu.special_rate, "op/s")),
         ("memory", f"{format_bytes(gpu.driver_bytes)} usable, {format_rate(gpu.dram_bandwidth, 'B/s')}"),
         ("L2 cache", f"{format_bytes(gpu.l2_bytes)}, {format_rate(gpu.l2_bandwidth, 'B/s')}"),
-        ("shared memory a SM", format_bytes(gpu.shared_memory_per_sm)),
-        ("registers a SM", f"{gpu.registers_per_sm:,}"),
+        ("shared memory per SM", format_bytes(gpu.shared_memory_per_sm)),
+        ("registers per SM", f"{gpu.registers_per_sm:,}"),
         ("NVLink", f"{format_rate(gpu.nvlink_bandwidth, 'B/s')} one way" if gpu.nvlink_bandwidth else "none"),
         ("PCIe", f"{format_rate(gpu.pcie_bandwidth, 'B/s')} one way"),
         ("GPUs per node", f"{gpu.gpus_per_node}"),

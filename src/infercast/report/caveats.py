@@ -95,12 +95,12 @@ WEAK = {
 
 FORECASTS = "These are forecasts: simulations with estimated kernel latencies, not measurements."
 HELD = (
-    "Intervals hold what errors of kernel latencies, host times and costs of another release, and the luck of a finite "
-    "run, do to results: about four in five of the values of measured and of published runs lie in theirs. They do not "
-    "hold what the simulation is not told: another load, other programs on the host, a board with less power, networks."
+    "Intervals cover errors of kernel latencies and host times, differences between releases, and the luck of a finite "
+    "run: about four in five of the values of measured and published runs lie in theirs. They do not cover what the "
+    "simulation does not know: another load, other programs on the host, a board with less power, networks."
 )
 CALIBRATED = (
-    "Times are calibrated with {}: intervals hold what its results left open, and how far one run of a deployment is "
+    "Times are calibrated with {}: intervals cover what its results leave open, and how far one run of a deployment is "
     "from another."
 )
 
@@ -128,7 +128,7 @@ def caveats(forecast: Forecast) -> list[str]:
         "not modelled."
     )
     if forecast.state.word == OVERLOADED:
-        sentences.append("The deployment is overloaded: latencies only tell how long the run was.")
+        sentences.append("The deployment is overloaded: latencies only reflect how long the run was.")
     return list(dict.fromkeys(sentences))
 
 

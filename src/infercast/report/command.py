@@ -69,7 +69,7 @@ def _other_flags(flags: Iterable[Flag]) -> list[RenderableType]:
     for flag in flags:
         by_status.setdefault(flag.status, []).append(flag)
     rows = []
-    for status, title in ((NOT_MODELLED, "forecast without"), (UNKNOWN, "unknown")):
+    for status, title in ((NOT_MODELLED, "not modelled"), (UNKNOWN, "unknown")):
         for flag in by_status.get(status, ()):
             written = f"--{flag.name}" if "belongs to no flag" not in flag.note else flag.name
             rows.append((title, f"{written}: {flag.note}"))

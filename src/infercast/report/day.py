@@ -189,7 +189,7 @@ def replica_rows(plan: DayPlan) -> list[tuple[str, str]]:
         ("at the SLO", f"{curve.rate_at(most):.3g} requests/s, {most:,.0f} requests in it: TTFT p99 "
          f"{format_seconds(ttft)}, TPOT p99 {format_seconds(tpot)}"),
         ("at most", f"{curve.full_rate:.3g} requests/s"),
-        ("a request", f"{each}, {service.fixed * 1e3:.3g} ms besides, of a full replica"),
+        ("a request", f"{each}, plus {service.fixed * 1e3:.3g} ms, on a full replica"),
         ("start", plan.start.sentence),
     ]  # fmt: skip
 

@@ -397,6 +397,7 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
         "workload": workload_dict(forecast.workload),
         **{f"{latency.name}_ms": milliseconds(getattr(forecast, latency.name)) for latency in LATENCIES},
         **{each.key: each.data(forecast) for each in RESULTS},
+        "output_tokens_per_s_a_gpu": forecast.output_tokens_per_second_a_gpu,  # 1.0 drops this name of ..._per_gpu
         **decision_fields(forecast),
         **energy_fields(forecast),
         **part_fields(forecast),
@@ -459,7 +460,7 @@ def draft_rows(forecast: Forecast) -> list[tuple[str, str]]:
     counts = found.counts
     rates = ", ".join(format_percent(rate) for rate in counts.rates_by_position)
     words = (
-        f"{counts.acceptance_length:.2f} tokens a step; {counts.num_accepted:,} of {counts.num_draft_tokens:,} drafts"
+        f"{counts.acceptance_length:.2f} tokens per step; {counts.num_accepted:,} of {counts.num_draft_tokens:,} drafts"
     )
     return [
         ("acceptance length", words),

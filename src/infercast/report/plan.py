@@ -173,8 +173,8 @@ OTHERS = (
 def _effort(plan: Plan) -> str:
     counts = {stage: plan.count(stage) for stage in Stage}
     return (
-        f"{plan.num_candidates:,} candidates: {plan.num_unseen:,} of more GPUs or of costlier kinds than those that do "
-        f"were not looked at, {counts[Stage.REFUSED]:,} do not fit, {counts[Stage.BOUND]:,} ruled out "
+        f"{plan.num_candidates:,} candidates: {plan.num_unseen:,} not examined, because fewer or cheaper GPUs suffice, "
+        f"{counts[Stage.REFUSED]:,} do not fit, {counts[Stage.BOUND]:,} ruled out "
         f"by bounds, {counts[Stage.ESTIMATED]:,} by a quick estimate, {counts[Stage.SCREENED]:,} by a short "
         f"simulation; {counts[Stage.SIMULATED]:,} simulated in full"
     )
@@ -329,9 +329,10 @@ LAYOUT_FIELDS = (
         data=lambda ends: None if ends is None else list(ends),
     ),
     Field(
-        "output_tokens_per_s_a_gpu", lambda cost: cost.output_tokens_per_second_a_gpu or None, "per GPU",
+        "output_tokens_per_s_per_gpu", lambda cost: cost.output_tokens_per_second_a_gpu or None, "per GPU",
         "{:,.0f}".format,
     ),
+    Field("output_tokens_per_s_a_gpu", lambda cost: cost.output_tokens_per_second_a_gpu or None),  # dropped by 1.0
     Field("slo_holds", at("verdict.holds")),
     *DECISIONS,
     Field("", at("verdict.attainment"), "SLO kept", format_percent, matters=IS_JUDGED),
@@ -347,7 +348,7 @@ LAYOUT_FIELDS = (
 ROUGH = {
     "published": "published: not measured here; estimates rest on published rows of kernels and published runs",
     "typical": "rough: no kernel of this vendor was measured; estimates are the roofline at typical efficiencies",
-    "roofline": "bound: the least that the hardware allows; engines take longer, so do not rank it beside estimates",
+    "roofline": "bound: the least that the hardware allows; engines take longer, so do not rank it against estimates",
 }
 
 
@@ -358,7 +359,9 @@ def render_layouts(
     parts: list[RenderableType] = [styled(f"{model}: {workload.description}; latencies are means")]
     slo = next((cost.verdict.slo for cost in costs if cost.verdict is not None), None)
     if slo is not None:
-        parts.append(styled(f"SLO {slo}: first what keeps it; the share of requests that keep it, and the odds of it"))
+        parts.append(
+            styled(f"SLO {slo}: first what keeps it; the share of requests within it, and the odds that it holds")
+        )
     for name in dict.fromkeys(cost.gpu.name for cost in estimates_first(costs)):
         own = ranked(cost for cost in costs if cost.gpu.name == name)
         shown = [cost for cost in own if not cost.problem and cost.saturation is None]

@@ -249,7 +249,7 @@ PROXY = (
     "Requests go to a proxy that sends each prompt to the prefill pool first; llm-d and Dynamo bring one, other files "
     "need one of your own."
 )
-BALANCER = "Before several replicas stands a load balancer; Services of Kubernetes, llm-d and Dynamo bring one."
+BALANCER = "Several replicas need a load balancer in front of them; Kubernetes Services, llm-d and Dynamo bring one."
 
 
 def check_folder(folder: Path, *, force: bool = False) -> None:
@@ -315,7 +315,7 @@ def _read_me(plan: Plan, lines: list[str], names: list[str]) -> str:
     text = f"# {question.model} for {question.rate:.3g} requests/s within {question.slo}\n\n"
     text += f"Requests: {question.workload.description or f'{len(question.workload.requests):,} requests'}.\n\n"
     if winner is None or winner.figures is None:
-        text += "Nothing that was looked at keeps the promise.\n\n"
+        text += "No candidate keeps the SLO.\n\n"
     else:
         figures = winner.figures
         cost = "" if winner.cost is None else f", ${winner.cost:,.2f} per hour"

@@ -97,7 +97,7 @@ RESULTS = (
         " output tokens/s", "throughput", interval="output_tokens_per_second",
     ),
     Quantity(
-        "output_tokens_per_s_a_gpu", "output tokens/s per GPU", at("output_tokens_per_second_a_gpu"),
+        "output_tokens_per_s_per_gpu", "output tokens/s per GPU", at("output_tokens_per_second_a_gpu"),
         "{:,.0f}".format, " output tokens/s per GPU", "", lambda run: run.gpus > 1,
     ),
     Quantity(
@@ -130,8 +130,8 @@ COSTS = tuple(
     for name, label, words, row in (
         ("per_hour", "$ per hour", "per hour", "cost"),
         ("per_request", "$ per request", "per request", ""),
-        ("per_million_output_tokens", "$/M output tokens", "per million output tokens, if they pay for all", ""),
-        ("per_million_input_tokens", "$/M input tokens", "per million input tokens, if they pay for all", ""),
+        ("per_million_output_tokens", "$/M output tokens", "per million output tokens, all cost charged to output", ""),
+        ("per_million_input_tokens", "$/M input tokens", "per million input tokens, all cost charged to input", ""),
         ("per_million_tokens", "$/M tokens", "per million tokens, input and output alike", ""),
     )
 )

@@ -379,7 +379,7 @@ def warnings_of(runs: Sequence[SavedRun]) -> list[str]:
         found.append(f"These runs serve different models: {', '.join(models)}.")
     for run in runs:
         if run.state == OVERLOADED:
-            found.append(f"{run.name} is overloaded: its latencies only tell how long the run was.")
+            found.append(f"{run.name} is overloaded: its latencies only reflect how long the run was.")
         if run.kind == BOUND:
             found.append(f"{run.name} is a lower bound: its times are the least that the hardware allows.")
     return found

@@ -70,7 +70,9 @@ def render_sweep(sweep: Sweep) -> list[RenderableType]:
 def overload_notes(sweep: Sweep) -> list[str]:
     if not any(point.is_overloaded for point in sweep.points):
         return []
-    return ["Of overloaded rows, latencies and the share in SLO tell how long the run was: the queue grows on."]
+    return [
+        "In overloaded rows, latencies and the share in SLO only reflect how long the run was: the queue keeps growing."
+    ]
 
 
 def point_fields(sweep: Sweep) -> list[Field]:

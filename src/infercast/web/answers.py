@@ -178,7 +178,7 @@ def energy_of(asked: Asked, tell: Tell) -> dict[str, Any]:
 
 def _needed(asked: Asked) -> Slo:
     if asked.slo is None:
-        raise InputError("slo is empty, and this question needs a promise to keep, such as ttft_p99<1s,tpot_p95<40ms")
+        raise InputError("slo is empty, and this question needs one, such as ttft_p99<1s,tpot_p95<40ms")
     return asked.slo
 
 

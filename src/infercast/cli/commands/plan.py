@@ -110,7 +110,7 @@ def command(ctx: typer.Context, *, out: Path | None, force: bool, form: Form, **
     """
     slo = slo_of(given)
     if slo is None:
-        raise InputError('a plan needs a promise to keep: --slo "ttft_p99<1s,tpot_p95<40ms", say')
+        raise InputError('a plan needs an SLO, such as --slo "ttft_p99<1s,tpot_p95<40ms"')
     if out is not None:
         check_folder(out, force=force)
     question = _question(ctx, slo, given)

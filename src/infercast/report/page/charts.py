@@ -51,7 +51,7 @@ COLOURS = {
     "activation": SERIES[5], "collective": SERIES[6], "kv_write": SERIES[7], "rope": SERIES[8],
 }  # fmt: skip
 OTHERS, HOST = SERIES[9], GRID
-KIND_TITLES = {"prefill": "prompts alone", "mixed": "prompts beside decoding", "decode": "decoding alone"}
+KIND_TITLES = {"prefill": "prompts alone", "mixed": "prompts with decoding", "decode": "decoding alone"}
 PART_COLOURS = (
     SERIES[4], SERIES[1], SERIES[3], HOST, SERIES[0], SERIES[6], SERIES[8], GRID, OTHERS,
     SERIES[2], SERIES[5], SERIES[7], SERIES[3], OTHERS,

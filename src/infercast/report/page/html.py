@@ -117,7 +117,7 @@ def _cards(overview: Overview) -> str:
         for quantity in ENERGIES
         if quantity.key in DRAWN and quantity.matters(forecast)
     ]
-    return cards(shown, "Below a number its 80 % interval, or whose price it is.")
+    return cards(shown, "Below a number its 80 % interval, or the source of the price.")
 
 
 def _drawn(key: str, forecast: Forecast) -> str:
