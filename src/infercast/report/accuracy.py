@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from infercast.forecast.intervals import LEVEL
-from infercast.report.terminal import Field, at, cells, grid, pick, record, section, styled
+from infercast.report.terminal import Field, Grid, Section, at, cells, pick, record, styled
 from infercast.units import MILLI, format_percent
 from infercast.validate.compare import Comparison, LoadErrors, RunComparison, Validation
 from infercast.validate.published.compare import PublishedComparison, Summary, summarise
@@ -41,7 +41,7 @@ def render_reliability(groups: Sequence[Reliability]) -> RenderableType:
             cells += [f"{each.count:,}", _percent(each.odds), _percent(each.held)]
         rows.append((f"{100 * bucket.low:.0f} to {100 * bucket.high:.0f} %", *cells))
     worst = ("furthest off", *(cell for group in groups for cell in ("", "", _percent(group.worst))))
-    return section("Promises: how often they held, by the odds that were said", grid(columns, [*rows, worst]))
+    return Section("Promises: how often they held, by the odds that were said", Grid(columns, [*rows, worst]))
 
 
 ORDER_FIELDS = (
@@ -53,8 +53,8 @@ ORDER_FIELDS = (
 
 
 def render_orders(orders: Sequence[Order]) -> RenderableType:
-    table = grid(*cells(ORDER_FIELDS, orders))
-    return section("Order of configurations: rank correlation of measured and predicted", table)
+    table = Grid(*cells(ORDER_FIELDS, orders))
+    return Section("Order of configurations: rank correlation of measured and predicted", table)
 
 
 def reliability_dict(group: Reliability) -> dict[str, Any]:
@@ -151,16 +151,16 @@ UNITS = ("TTFT p50 ms", "TTFT p99 ms", "TPOT p50 ms", "tokens/s")
 
 def render_validation(validation: Validation) -> list[RenderableType]:
     parts = [_render_file(validation, name, blocks) for name, blocks in validation.kv_blocks]
-    medians = grid(("runs", "count", *TITLES), [_median_row(validation, kind) for kind in (*validation.kinds, None)])
+    medians = Grid(("runs", "count", *TITLES), [_median_row(validation, kind) for kind in (*validation.kinds, None)])
     left_out = f" ({validation.num_stalled} stalled runs left out)" if validation.num_stalled else ""
     return [
         *parts,
-        section("Request by request: absolute error, and rank correlations", _scatter_grid(validation)),
-        section("Which part is off: median error", _parts_grid(validation)),
+        Section("Request by request: absolute error, and rank correlations", _scatter_grid(validation)),
+        Section("Which part is off: median error", _parts_grid(validation)),
         *_load_sections(validation),
-        section(f"Median absolute error{left_out}", medians),
+        Section(f"Median absolute error{left_out}", medians),
         *(Text(line) for line in _joule_medians(validation)),
-        section(
+        Section(
             "Measured values inside the 80 % intervals of forecasts, and their mean half width",
             _coverage_grid(validation),
         ),
@@ -175,7 +175,7 @@ def _coverage_grid(validation: Validation) -> RenderableType:
         *((name, _coverage_cells(validation, file=name)) for name, _ in validation.kv_blocks),
         ("all", _coverage_cells(validation)),
     ]
-    return grid(("runs", *TITLES, "all"), [(name, *cells) for name, cells in rows], notes_at=(0,))
+    return Grid(("runs", *TITLES, "all"), [(name, *cells) for name, cells in rows], notes_at=(0,))
 
 
 def _coverage_cells(validation: Validation, **chosen: str) -> list[str]:
@@ -200,7 +200,7 @@ def _scatter_grid(validation: Validation) -> RenderableType:
     """Runs with arrivals over time, where single requests differ."""
     runs = [run for run in validation.runs if run.scatter is not None]
     shown = [run for run in runs if run.parts is None or not run.parts.is_static]
-    return grid(*cells(SCATTER_FIELDS, shown), text_columns=2, notes_at=(0,))
+    return Grid(*cells(SCATTER_FIELDS, shown), text_columns=2, notes_at=(0,))
 
 
 FILE_FIELDS = (
@@ -216,7 +216,7 @@ def _parts_grid(validation: Validation) -> RenderableType:
     """What decides in each: host, kernels (and launches), the queue on top of them."""
     columns, rows = cells(FILE_FIELDS, validation.file_parts())
     medians = ["all, absolute", *(_percent(validation.median_part(part)) for part in PARTS), ""]
-    return grid(columns, [*rows, medians], notes_at=(0,))
+    return Grid(columns, [*rows, medians], notes_at=(0,))
 
 
 def _load_sections(validation: Validation) -> list[RenderableType]:
@@ -225,7 +225,7 @@ def _load_sections(validation: Validation) -> list[RenderableType]:
     if not classes:
         return []
     columns = ("load", "runs", *(f"{title} {name}" for title in ("TTFT p50", "TPOT p50") for name in ERRORS))
-    sections = []
+    sections: list[RenderableType] = []
     for title, count, suffix in (
         ("By load: absolute error", "num_runs", ""),
         ("By load, the host's speed taken from the lightest load of each file", "num_known", "_known"),
@@ -241,7 +241,7 @@ def _load_sections(validation: Validation) -> list[RenderableType]:
             if getattr(each, count)
         ]
         if rows:
-            sections.append(section(title, grid(columns, rows)))
+            sections.append(Section(title, Grid(columns, rows)))
     return sections
 
 
@@ -259,7 +259,7 @@ def _render_file(validation: Validation, name: str, blocks: Comparison | None) -
     if blocks is not None:
         counted = f"{blocks.measured:,.0f} measured, {blocks.predicted:,.0f} predicted, {_signed(blocks)}"
     lines = [f"KV blocks: {counted}", *_counted_lines(runs), "Runs: measured > predicted", ""]
-    return section(name, Group(Text("\n".join(lines)), grid(columns, map(_run_row, runs), notes_at=(0,))))
+    return Section(name, Group(Text("\n".join(lines)), Grid(columns, map(_run_row, runs), notes_at=(0,))))
 
 
 COUNTED = (
@@ -380,19 +380,19 @@ def render_published(compared: Sequence[PublishedComparison]) -> list[Renderable
     columns = ("run", "GPU", "model", "layout", "load", "TTFT ms", "error", "80 %", "TPOT ms", "error", "80 %")
     rows = [_published_row(each) for each in compared if not each.problem]
     parts: list[RenderableType] = [
-        section(
+        Section(
             "Runs: mean measured > mean predicted, and its 80 % interval",
-            grid(columns, rows, text_columns=5, notes_at=(0, 2)),
+            Grid(columns, rows, text_columns=5, notes_at=(0, 2)),
         )
     ]
     refused = [f"{each.run.run_id}: {each.problem}" for each in compared if each.problem]
     if refused:
-        parts.append(section("Not simulated", styled("\n".join(refused))))
+        parts.append(Section("Not simulated", styled("\n".join(refused))))
     assumed = Counter(text for each in compared if not each.problem for text in each.run.assumptions)
     if assumed:
         lines = "\n".join(f"{text} ({count:,})" for text, count in assumed.most_common())
-        parts.append(section("Assumed, and in how many runs", styled(lines)))
-    parts += [section(f"Absolute error by {name}", _group_grid(name, compared)) for name in GROUPS]
+        parts.append(Section("Assumed, and in how many runs", styled(lines)))
+    parts += [Section(f"Absolute error by {name}", _group_grid(name, compared)) for name in GROUPS]
     return [*parts, render_reliability([reliability_of_published(compared)])]
 
 
@@ -422,7 +422,7 @@ def _group_grid(name: str, compared: Sequence[PublishedComparison]) -> Renderabl
     of_each = ("mean", "p90", "bias", "in 80 %", "half width")
     columns = (name, "runs", "TTFT median", *of_each, "TPOT median", *of_each)
     rows = [(value, *_group_cells(members)) for value, members in _groups(name, compared).items()]
-    return grid(columns, [*rows, ("all", *_group_cells(compared))])
+    return Grid(columns, [*rows, ("all", *_group_cells(compared))])
 
 
 def _group_cells(members: Sequence[PublishedComparison]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.calibration import TITLES, Calibration, Errors, Learned, errors_of, keys_of, median_errors
-from infercast.report.terminal import facts, grid, pick, section, styled
+from infercast.report.terminal import Facts, Grid, Section, pick, styled
 from infercast.units import MILLI, format_percent
 
 if TYPE_CHECKING:
@@ -51,18 +51,18 @@ def render_calibration(calibration: Calibration, written: str | None = None) -> 
     rows = [_factor_row(name, learned) for name, learned in calibration.factors.items()]
     columns = ("", "factor", "80 % interval", "before", "")
     parts = [
-        section("Calibrated with", facts(about)),
-        section("What the results say", grid(columns, rows, notes_at=(4,))),
+        Section("Calibrated with", Facts(about)),
+        Section("What the results say", Grid(columns, rows, notes_at=(4,))),
         *_seen(calibration),
         *_errors(calibration),
     ]
     assumed = list(dict.fromkeys(text for each in calibration.results for text in each.assumptions))
     if assumed:
         sentences = "\n".join(f"{text[:1].upper()}{text[1:]}." for text in assumed)
-        parts.append(section("Taken for granted", styled(sentences)))
+        parts.append(Section("Taken for granted", styled(sentences)))
     if written is not None:
         use = f"infercast simulate {known.model} --gpu {known.gpu} --rate R --calibration {written}"
-        parts.append(section("Next", facts([("written to", written), ("use it", use)])))
+        parts.append(Section("Next", Facts([("written to", written), ("use it", use)])))
     return parts
 
 
@@ -89,7 +89,7 @@ def _seen(calibration: Calibration) -> list[RenderableType]:
         rows.append(("prefix cache", f"{format_percent(calibration.prefix_hit_rate)} of prompt tokens found"))
     if calibration.acceptance_length is not None:
         rows.append(("speculation", f"{calibration.acceptance_length:.2f} tokens per step"))
-    return [section("Seen in the load", facts(rows))] if rows else []
+    return [Section("Seen in the load", Facts(rows))] if rows else []
 
 
 def _errors(calibration: Calibration) -> list[RenderableType]:
@@ -101,7 +101,7 @@ def _errors(calibration: Calibration) -> list[RenderableType]:
                 [name, f"{each.results}", format_percent(each.before), format_percent(each.after)]
                 for name, each in errors.items()
             ]
-            parts.append(section(title, grid(("median over results", "results", "before", "after"), rows)))
+            parts.append(Section(title, Grid(("median over results", "results", "before", "after"), rows)))
     if len(calibration.results) == 1:
         parts.append(styled("One result only shows how well it is matched itself; give results of other loads, too."))
     worse = median_errors(calibration, left_out=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from infercast.hardware import Gpu
 from infercast.hardware.server import HostCpu
-from infercast.report.terminal import Column, FittingTable, facts, grid, section, styled
+from infercast.report.terminal import Column, Facts, FittingTable, Grid, Section, styled
 from infercast.units import GIB, GIGA, TERA, format_bytes, format_rate
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def render_hosts(presets: Iterable[HostCpu]) -> list[RenderableType]:
         "speed: of one thread, relative to the measured machines, by PassMark's single-thread ratings (sources with "
         "--json). The rating of the measured machines is an assumption. `infercast measure --host` measures yours."
     )
-    return [grid(("name", "speed", "CPU"), rows, notes_at=(2,)), styled(legend, style="dim")]
+    return [Grid(("name", "speed", "CPU"), rows, notes_at=(2,)), styled(legend, style="dim")]
 
 
 def render_gpu(gpu: Gpu) -> list[RenderableType]:
@@ -72,7 +72,7 @@ def render_gpu(gpu: Gpu) -> list[RenderableType]:
         ("also known as", ", ".join(gpu.aliases)),
         *(("source", source) for source in gpu.sources),
     ]
-    return [section(f"{gpu.title} ({gpu.name})", facts(rows)), _render_kernels(gpu), _render_prices(gpu.name)]
+    return [Section(f"{gpu.title} ({gpu.name})", Facts(rows)), _render_kernels(gpu), _render_prices(gpu.name)]
 
 
 def _render_kernels(gpu: Gpu) -> RenderableType:
@@ -82,7 +82,7 @@ def _render_kernels(gpu: Gpu) -> RenderableType:
         for each in _kernels(gpu)
     ]
     title = "Kernels: what estimates rest on, and the mean error to be expected of them"
-    return section(title, grid(columns, rows, text_columns=4, notes_at=(3,)))
+    return Section(title, Grid(columns, rows, text_columns=4, notes_at=(3,)))
 
 
 def _kernels(gpu: Gpu) -> list[Known]:
@@ -100,13 +100,13 @@ def _render_prices(gpu: str) -> RenderableType:
 
     offers = offers_of(gpu)
     if not offers:
-        return section("Prices", styled(Tariff().unknown(gpu)))
+        return Section("Prices", styled(Tariff().unknown(gpu)))
     columns = ("provider", "on demand", "lowest", "spot", "lowest", "date")
     rows = [
         (provider, *(f"${entry[kind]:.2f}" if kind in entry else "-" for kind in PRICES), date)
         for provider, date, entry in offers
     ]
-    return section("Prices, $ per GPU-hour: the median and the lowest of a provider's offers", grid(columns, rows))
+    return Section("Prices, $ per GPU-hour: the median and the lowest of a provider's offers", Grid(columns, rows))
 
 
 def gpu_dict(gpu: Gpu) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from infercast.forecast.explain.kernels import Phase, host_bound_share
 from infercast.forecast.result import Forecast
 from infercast.forecast.steady import OVERLOADED, State, SteadyState
 from infercast.forecast.uncertainty import borrowed_share, is_older
-from infercast.report.terminal import section, styled
+from infercast.report.terminal import Section, styled
 from infercast.units import format_percent
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def shared_first(said: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def caveat_section(sentences: Iterable[str]) -> RenderableType:
-    return section("Caveats", styled("\n".join(sentences)))
+    return Section("Caveats", styled("\n".join(sentences)))
 
 
 def _of_drafts(deployment: Deployment) -> list[str]:

@@ -27,7 +27,7 @@ from infercast.report.deployment import deployment_facts
 from infercast.report.forecast import forecast_dict, pool_facts, price_words, system_facts
 from infercast.report.kernels import breakdown_dict, render_breakdown, step_dict
 from infercast.report.quantities import COSTS, ENERGIES, LATENCIES, LOADS, PROMISES, RESULTS, Quantity, latencies_of
-from infercast.report.terminal import Field, at, cells, facts, grid, pick, section, styled
+from infercast.report.terminal import Facts, Field, Grid, Section, at, cells, pick, styled
 from infercast.units import MICRO, format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -112,20 +112,20 @@ def render_runs(
     before, after = (run.forecast for run in runs)
     both = side_by_side(runs, names)
     return [
-        *(section(f"As asked for{_which(title)}", facts(rows)) for title, rows in system_facts(before)),
+        *(Section(f"As asked for{_which(title)}", Facts(rows)) for title, rows in system_facts(before)),
         *(
-            section(
+            Section(
                 f"With {changes}" if one.role == BOTH else f"With {changes}: {one.role} pool",
-                facts(_differing(pool_facts(one), pool_facts(other))),
+                Facts(_differing(pool_facts(one), pool_facts(other))),
             )
             for one, other in zip(before.pools, after.pools, strict=True)
         ),
-        section("Side by side", grid(("", *names, "change"), headline_rows(before, after))),
-        section("Why", facts(("-", sentence) for sentence in reasons(both))),
-        *(section(step_title(side), grid(*cells(STEP_FIELDS, side.kinds))) for side in both.sides),
-        *(section(f"A step of {step.title}", grid(family_columns(both), family_rows(step))) for step in both.steps),
+        Section("Side by side", Grid(("", *names, "change"), headline_rows(before, after))),
+        Section("Why", Facts(("-", sentence) for sentence in reasons(both))),
+        *(Section(step_title(side), Grid(*cells(STEP_FIELDS, side.kinds))) for side in both.sides),
+        *(Section(f"A step of {step.title}", Grid(family_columns(both), family_rows(step))) for step in both.steps),
         *(
-            section(f"What explains the mean {name}", _differences(comparison, names))
+            Section(f"What explains the mean {name}", _differences(comparison, names))
             for name, comparison in compare_runs(*runs).items()
         ),
         *(_breakdowns(runs, changes) if breakdown else ()),
@@ -147,9 +147,9 @@ def render_steps(
     before: tuple[Deployment, StepCost], after: tuple[Deployment, StepCost], changes: str, question: str
 ) -> list[RenderableType]:
     return [
-        section("As asked for", facts([*deployment_facts(before[0]), ("step", question)])),
-        section(f"With {changes}", facts(_differing(deployment_facts(before[0]), deployment_facts(after[0])))),
-        section("What explains it, in time of the step", _differences(compare_steps(before[1], after[1]))),
+        Section("As asked for", Facts([*deployment_facts(before[0]), ("step", question)])),
+        Section(f"With {changes}", Facts(_differing(deployment_facts(before[0]), deployment_facts(after[0])))),
+        Section("What explains it, in time of the step", _differences(compare_steps(before[1], after[1]))),
     ]
 
 
@@ -234,7 +234,7 @@ def _differences(comparison: Comparison, names: Names = AS_ASKED) -> RenderableT
         others = Difference("others", "", sum(each.before for each in rest), sum(each.after for each in rest))
         rows.append(_row(f"{len(rest)} others", others, comparison))
     rows.append(_row("together", Difference("", "", comparison.before, comparison.after), comparison))
-    return grid(("kernel", "family", *names, "change", "explains"), rows, text_columns=2)
+    return Grid(("kernel", "family", *names, "change", "explains"), rows, text_columns=2)
 
 
 def _row(name: str, each: Difference, comparison: Comparison) -> tuple[str, ...]:

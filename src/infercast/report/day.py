@@ -13,17 +13,17 @@ from infercast.report.files import csv_lines
 from infercast.report.sweep import dollars
 from infercast.report.terminal import (
     Chart,
+    Facts,
     Field,
     FittingTable,
+    Section,
     Series,
     TextCharts,
     at,
     columns,
-    facts,
     per,
     pick,
     record,
-    section,
     styled,
 )
 from infercast.units import MILLI, format_dollars, format_percent, format_seconds
@@ -136,11 +136,11 @@ LABELS = 8
 def render_day(plan: DayPlan) -> list[RenderableType]:
     return [
         styled(f"{title_of(plan)}: {plan.traffic.description}"),
-        section("Policies", FittingTable(columns(POLICY_FIELDS), plan.policies)),
+        Section("Policies", FittingTable(columns(POLICY_FIELDS), plan.policies)),
         styled(answer_of(plan)),
         TextCharts(day_charts(plan), columns=1),
-        section("One replica", facts(replica_rows(plan))),
-        section("Rests on", facts(basis_rows(plan))),
+        Section("One replica", Facts(replica_rows(plan))),
+        Section("Rests on", Facts(basis_rows(plan))),
         caveat_section(day_caveats(plan)),
     ]
 

@@ -10,7 +10,7 @@ from infercast.engines.memory import KvLayout
 from infercast.engines.speculation import Drafting
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import parameter_count
-from infercast.report.terminal import facts, grid, pick, section
+from infercast.report.terminal import Facts, Grid, Section, pick
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.workload.request import Workload
 from infercast.units import format_bytes, format_count, format_percent
@@ -45,8 +45,8 @@ def render_fit(fit: Fit) -> list[RenderableType]:
     name = engine_of(fit.settings).bounds[2]
     answers.append(("verdict", fit.problem or f"fits; {name} {fit.settings.max_model_len:,}"))
     return [
-        section(title, grid(("memory of one GPU", "size", "of total"), rows)),
-        section("What it holds", facts(answers)),
+        Section(title, Grid(("memory of one GPU", "size", "of total"), rows)),
+        Section("What it holds", Facts(answers)),
     ]
 
 
@@ -230,7 +230,7 @@ def workload_dict(workload: Workload) -> dict[str, Any]:
 
 
 def render_deployment(deployment: Deployment) -> list[RenderableType]:
-    return [facts(deployment_facts(deployment))]
+    return [Facts(deployment_facts(deployment))]
 
 
 def render_workload(workload: Workload) -> list[RenderableType]:
@@ -239,7 +239,7 @@ def render_workload(workload: Workload) -> list[RenderableType]:
     rows = [("requests", f"{len(requests):,}"), ("tokens", "{:,} input, {:,} output".format(*tokens))]
     if workload.concurrency is not None:
         rows.append(("clients", f"{workload.concurrency:,} in a closed loop"))
-    return [facts(rows)]
+    return [Facts(rows)]
 
 
 def deployment_dict(deployment: Deployment) -> dict[str, Any]:

@@ -44,7 +44,7 @@ from infercast.report.quantities import (
     milliseconds,
     render_intervals,
 )
-from infercast.report.terminal import Field, at, cells, facts, grid, per, pick, record, section, styled
+from infercast.report.terminal import Facts, Field, Grid, Section, at, cells, per, pick, record, styled
 from infercast.units import GIGA, MILLI, format_joules, format_odds, format_percent, format_seconds, format_watts
 
 if TYPE_CHECKING:
@@ -69,13 +69,13 @@ def render_decision(forecast: Forecast) -> list[RenderableType]:
 
     parts = []
     if forecast.verdict is not None:
-        limits = grid(*cells(LIMIT_FIELDS, forecast.verdict.limits))
-        parts.append(section(slo_title(forecast.verdict), Group(limits, facts(promise_rows(forecast)))))
-    return [*parts, section("Cost", facts(cost_rows(forecast)))]
+        limits = Grid(*cells(LIMIT_FIELDS, forecast.verdict.limits))
+        parts.append(Section(slo_title(forecast.verdict), Group(limits, Facts(promise_rows(forecast)))))
+    return [*parts, Section("Cost", Facts(cost_rows(forecast)))]
 
 
 def render_verdict(verdict: Verdict) -> list[RenderableType]:
-    return [section(slo_title(verdict), grid(*cells(LIMIT_FIELDS, verdict.limits)))]
+    return [Section(slo_title(verdict), Grid(*cells(LIMIT_FIELDS, verdict.limits)))]
 
 
 def slo_title(verdict: Verdict) -> str:
@@ -353,35 +353,35 @@ PHASE_COLUMNS = ("family", "share", "per step", "bound by", "source", "largest k
 def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> list[RenderableType]:
     style = "bold" if forecast.state.is_steady else "bold red"
     about: list[RenderableType] = [styled(forecast.headline, style=style)]
-    about += [section(title, facts(rows)) for title, rows in system_facts(forecast)]
+    about += [Section(title, Facts(rows)) for title, rows in system_facts(forecast)]
     latencies = [(each.title, *latency_cells(values)) for each, values, _ in latencies_of(forecast)]
     title = "Latency, without ramp-up and drain" if forecast.steady_only else "Latency"
     parts = [
         *about,
-        section(title, grid(("", *NAMES), latencies)),
+        Section(title, Grid(("", *NAMES), latencies)),
         *([] if intervals is None else [render_intervals(intervals)]),
         *render_decision(forecast),
-        *([section("Energy", facts(rows))] if (rows := energy_rows(forecast)) else []),
+        *([Section("Energy", Facts(rows))] if (rows := energy_rows(forecast)) else []),
         *_render_parts(forecast),
-        section("Load", facts(load_rows(forecast))),
+        Section("Load", Facts(load_rows(forecast))),
     ]
     if len(forecast.engines) > 1:
-        parts += [section(pool_title(each, "Engines"), grid(*engine_cells(each.engines))) for each in forecast.pools]
+        parts += [Section(pool_title(each, "Engines"), Grid(*engine_cells(each.engines))) for each in forecast.pools]
     for pool in forecast.pools:
         for phase in pool.phases:
             title = pool_title(pool, f"Where time goes in {phase_title(pool, phase)}")
-            parts.append(section(title, grid(PHASE_COLUMNS, phase_cells(phase), notes_at=(3, 4, 5))))
+            parts.append(Section(title, Grid(PHASE_COLUMNS, phase_cells(phase), notes_at=(3, 4, 5))))
     said = tuple(text for _, text in load_rows(forecast))  # what is said beside the load already is left out
     return [*parts, caveat_section(each for each in caveats(forecast) if not each.endswith(said))]
 
 
 def _render_parts(forecast: Forecast) -> list[RenderableType]:
-    parts = []
+    parts: list[RenderableType] = []
     if (sessions := forecast.sessions) is not None:
-        parts.append(section("Sessions", facts(session_rows(sessions))))
-        parts.append(section("Turns", grid(*cells(TURN_FIELDS, sessions.turns))))
+        parts.append(Section("Sessions", Facts(session_rows(sessions))))
+        parts.append(Section("Turns", Grid(*cells(TURN_FIELDS, sessions.turns))))
     if classes := forecast.classes:
-        parts.append(section("Classes", grid(*cells(CLASS_FIELDS, classes))))
+        parts.append(Section("Classes", Grid(*cells(CLASS_FIELDS, classes))))
     return parts
 
 

@@ -161,7 +161,7 @@ def _library(name: str | None) -> Any:
     raise InputError(f"to_frame needs {wanted}: pip install {name or LIBRARIES[0]}; to_dict() gives plain data without")
 
 
-class Face(NamedTuple):
+class Renderers(NamedTuple):
     """Where the functions are that write an object, as ``module:function`` of this layer."""
 
     document: str
@@ -171,52 +171,52 @@ class Face(NamedTuple):
     picture: str | None = None
 
 
-FACES = {
-    "Breakdown": Face("kernels:breakdown_dict", "kernels:render_parts", "kernels"),
-    "Calibration": Face("calibration:calibration_dict", "calibration:render_calibration", "factors"),
-    "DayPlan": Face("day:day_dict", "day:render_day", "policies", "plots:day_figure"),
-    "Deployment": Face("deployment:deployment_dict", "deployment:render_deployment"),
-    "Diagnosis": Face("kernels:diagnosis_dict", "kernels:render_diagnosis", "findings"),
-    "Explained": Face("command:explained_dict", "command:render_explained", "flags"),
-    "Fit": Face("deployment:fit_dict", "deployment:render_fit", None, "plots:memory_figure"),
-    "Forecast": Face("forecast:forecast_dict", "forecast:render_forecast", None, "plots:forecast_figure"),
-    "Gpu": Face("catalog:priced_gpu_dict", "catalog:render_gpu"),
-    "Intervals": Face("quantities:interval_fields", "quantities:render_alone"),
-    "Layouts": Face("plan:layouts_dict", "plan:render_found", "layouts"),
-    "ModelConfig": Face("models:model_dict", "models:render_model"),
-    "Plan": Face("plan:plan_dict", "plan:render_plan", "simulated"),
-    "Savings": Face("sweep:savings_dict", "sweep:render_savings", "points"),
-    "StepCost": Face("kernels:cost_dict", "kernels:render_cost", "kernels", "plots:step_figure"),
-    "Sweep": Face("sweep:sweep_dict", "sweep:render_sweep", "points", "plots:sweep_figure"),
-    "Verdict": Face("forecast:slo_dict", "forecast:render_verdict", "limits"),
-    "Workload": Face("deployment:workload_dict", "deployment:render_workload"),
+RENDERERS = {
+    "Breakdown": Renderers("kernels:breakdown_dict", "kernels:render_parts", "kernels"),
+    "Calibration": Renderers("calibration:calibration_dict", "calibration:render_calibration", "factors"),
+    "DayPlan": Renderers("day:day_dict", "day:render_day", "policies", "plots:day_figure"),
+    "Deployment": Renderers("deployment:deployment_dict", "deployment:render_deployment"),
+    "Diagnosis": Renderers("kernels:diagnosis_dict", "kernels:render_diagnosis", "findings"),
+    "Explained": Renderers("command:explained_dict", "command:render_explained", "flags"),
+    "Fit": Renderers("deployment:fit_dict", "deployment:render_fit", None, "plots:memory_figure"),
+    "Forecast": Renderers("forecast:forecast_dict", "forecast:render_forecast", None, "plots:forecast_figure"),
+    "Gpu": Renderers("catalog:priced_gpu_dict", "catalog:render_gpu"),
+    "Intervals": Renderers("quantities:interval_fields", "quantities:render_alone"),
+    "Layouts": Renderers("plan:layouts_dict", "plan:render_found", "layouts"),
+    "ModelConfig": Renderers("models:model_dict", "models:render_model"),
+    "Plan": Renderers("plan:plan_dict", "plan:render_plan", "simulated"),
+    "Savings": Renderers("sweep:savings_dict", "sweep:render_savings", "points"),
+    "StepCost": Renderers("kernels:cost_dict", "kernels:render_cost", "kernels", "plots:step_figure"),
+    "Sweep": Renderers("sweep:sweep_dict", "sweep:render_sweep", "points", "plots:sweep_figure"),
+    "Verdict": Renderers("forecast:slo_dict", "forecast:render_verdict", "limits"),
+    "Workload": Renderers("deployment:workload_dict", "deployment:render_workload"),
 }
 
 
 def document_of(answer: Any) -> Any:
-    return function_of(_face(answer).document)(answer)
+    return function_of(_renderers(answer).document)(answer)
 
 
 def frame_of(answer: Any, library: str | None) -> Any:
     if hasattr(answer, "per_request"):
         return frame_of_columns(answer.per_request(), library)
-    return frame_of_rows(rows_of(document_of(answer), _face(answer).rows), library)
+    return frame_of_rows(rows_of(document_of(answer), _renderers(answer).rows), library)
 
 
 def html_of(answer: Any) -> str:
-    return html(repr(answer).strip("<>"), function_of(_face(answer).tables)(answer))
+    return html(repr(answer).strip("<>"), function_of(_renderers(answer).tables)(answer))
 
 
 def picture_of(answer: Any) -> Any:
-    name = _face(answer).picture
+    name = _renderers(answer).picture
     assert name is not None, "only objects with a picture have the method plot"
     return function_of(name)(answer)
 
 
-def _face(answer: Any) -> Face:
+def _renderers(answer: Any) -> Renderers:
     for kind in type(answer).__mro__:
-        if kind.__name__ in FACES:
-            return FACES[kind.__name__]
+        if kind.__name__ in RENDERERS:
+            return RENDERERS[kind.__name__]
     raise TypeError(f"nothing is known of how a {type(answer).__name__} is written")
 
 

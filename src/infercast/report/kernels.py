@@ -18,7 +18,7 @@ from infercast.report.caveats import caveat_section, caveats
 from infercast.report.deployment import deployment_dict, deployment_facts, workload_dict
 from infercast.report.forecast import latency_cells
 from infercast.report.quantities import LATENCIES, milliseconds
-from infercast.report.terminal import Field, at, cells, facts, grid, per, pick, record, section
+from infercast.report.terminal import Facts, Field, Grid, Section, at, cells, per, pick, record
 from infercast.serve import Workload
 from infercast.units import MICRO, MILLI, format_joules, format_percent, format_rate, format_seconds, format_watts
 
@@ -33,11 +33,11 @@ def render_step(
     deployment: Deployment, cost: StepCost, question: str, *, explain: bool = False
 ) -> list[RenderableType]:
     """Tables for a terminal; with ``explain``, what each estimate is made of."""
-    parts = [section("Deployment", facts(deployment_facts(deployment))), *render_cost(cost, question)]
+    parts = [Section("Deployment", Facts(deployment_facts(deployment))), *render_cost(cost, question)]
     if notes := estimate_notes(deployment):
-        parts.append(section("Notes", facts((f"{number}", note) for number, note in enumerate(notes, start=1))))
+        parts.append(Section("Notes", Facts((f"{number}", note) for number, note in enumerate(notes, start=1))))
     if explain:
-        parts.append(section("What one launch is made of", facts(_explained(kernel) for kernel in _ranked(cost))))
+        parts.append(Section("What one launch is made of", Facts(_explained(kernel) for kernel in _ranked(cost))))
     return parts
 
 
@@ -56,8 +56,8 @@ def render_cost(cost: StepCost, question: str = "") -> list[RenderableType]:
     ]
     kernels = cells(_kernel_fields(cost), _ranked(cost))
     return [
-        section("Step", facts(summary)),
-        section("Kernels", grid(*kernels, text_columns=2, notes_at=(6,))),
+        Section("Step", Facts(summary)),
+        Section("Kernels", Grid(*kernels, text_columns=2, notes_at=(6,))),
     ]
 
 
@@ -153,23 +153,23 @@ BY_PLACE = "What a token is made of, by its place in the answer"
 def render_breakdown(workload: Workload, breakdown: Breakdown) -> list[RenderableType]:
     several = f", on {breakdown.side_by_side:,} replicas and stages" if breakdown.side_by_side > 1 else ""
     title = f"Where every second of the {format_seconds(breakdown.duration)} goes{several}"
-    parts = [
-        section(title, _run_table(breakdown)),
-        section("Where the time to first token goes, per request", _parts_table(breakdown.first_tokens)),
-        section("The slowest first tokens", _slowest_table(workload, breakdown.first_tokens)),
+    parts: list[RenderableType] = [
+        Section(title, _run_table(breakdown)),
+        Section("Where the time to first token goes, per request", _parts_table(breakdown.first_tokens)),
+        Section("The slowest first tokens", _slowest_table(workload, breakdown.first_tokens)),
     ]
     if breakdown.later_tokens is not None:
-        parts.append(section("Where the time per output token goes", _parts_table(breakdown.later_tokens)))
+        parts.append(Section("Where the time per output token goes", _parts_table(breakdown.later_tokens)))
     if breakdown.composition is not None:
-        parts.append(section(BY_PLACE, grid(*composition_cells(breakdown.composition))))
+        parts.append(Section(BY_PLACE, Grid(*composition_cells(breakdown.composition))))
     return parts
 
 
 def render_parts(breakdown: Breakdown) -> list[RenderableType]:
     """The same for a notebook, without the requests that it is of."""
-    parts = [_run_table(breakdown), section("TTFT, per request", _parts_table(breakdown.first_tokens))]
+    parts = [_run_table(breakdown), Section("TTFT, per request", _parts_table(breakdown.first_tokens))]
     if breakdown.later_tokens is not None:
-        parts.append(section("TPOT", _parts_table(breakdown.later_tokens)))
+        parts.append(Section("TPOT", _parts_table(breakdown.later_tokens)))
     return parts
 
 
@@ -191,7 +191,7 @@ def _run_table(breakdown: Breakdown) -> RenderableType:
     rows.append(("no request in the system", "", "", "", *_total(idle, breakdown.whole)))
     steps = [f"{breakdown.steps[kind]:,} {kind} step{'' if breakdown.steps[kind] == 1 else 's'}" for kind in KINDS]
     shown = [row for row in rows if not row[0].startswith("  ") or row[-1] != format_percent(0.0)]
-    return grid(("", *steps, "all", "share"), shown)
+    return Grid(("", *steps, "all", "share"), shown)
 
 
 def _run_row(name: str, seconds: dict[str, float], whole: float) -> tuple[str, ...]:
@@ -219,7 +219,7 @@ def _parts_table(parts: RequestParts) -> RenderableType:
     rows.append(("together", format_seconds(totals[0]), "", format_seconds(totals[1]), ""))
     count = parts.slowest.size
     slowest = "the slowest" if count == 1 else f"slowest {count:,}"
-    return grid(("", f"all {parts.total.size:,}", "share", slowest, "share"), rows)
+    return Grid(("", f"all {parts.total.size:,}", "share", slowest, "share"), rows)
 
 
 def _slowest_table(workload: Workload, parts: RequestParts) -> RenderableType:
@@ -232,7 +232,7 @@ def _slowest_table(workload: Workload, parts: RequestParts) -> RenderableType:
         rows.append(
             (f"{int(parts.requests[position]):,}", sent, f"{request.num_input:,}", format_seconds(total), words)
         )
-    return grid(("request", "sent at", "prompt", "TTFT", "largest parts"), rows, text_columns=0, notes_at=(4,))
+    return Grid(("request", "sent at", "prompt", "TTFT", "largest parts"), rows, text_columns=0, notes_at=(4,))
 
 
 def largest_parts(parts: dict[str, float], total: float) -> str:
@@ -303,10 +303,10 @@ def render_diagnosis(diagnosis: Diagnosis) -> list[RenderableType]:
     workload = f"{forecast.workload.description}; {forecast.duration:,.1f} s simulated"
     latencies = [(each.title, *latency_cells(getattr(forecast, each.name))) for each in LATENCIES[:2]]
     return [
-        section("What was simulated", facts([*deployment_facts(forecast.deployment), ("workload", workload)])),
-        section("Latency", grid(("", *NAMES), latencies)),
-        section("What would help, most first", facts(_numbered(diagnosis))),
-        section("Kernels against the best of their shape, one launch in an average step", _gap_table(diagnosis)),
+        Section("What was simulated", Facts([*deployment_facts(forecast.deployment), ("workload", workload)])),
+        Section("Latency", Grid(("", *NAMES), latencies)),
+        Section("What would help, most first", Facts(_numbered(diagnosis))),
+        Section("Kernels against the best of their shape, one launch in an average step", _gap_table(diagnosis)),
         caveat_section(caveats(forecast)),
     ]
 
@@ -380,7 +380,7 @@ def _gap_table(diagnosis: Diagnosis) -> RenderableType:
     for finding in diagnosis.findings:
         _, gaps = cells(GAP_FIELDS, finding.gaps)
         rows += [("" if number else finding.name, *gap) for number, gap in enumerate(gaps)]
-    return grid(("kernel", *cells(GAP_FIELDS, ())[0]), rows, text_columns=2)
+    return Grid(("kernel", *cells(GAP_FIELDS, ())[0]), rows, text_columns=2)
 
 
 def diagnosis_dict(diagnosis: Diagnosis) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from infercast.models.spec import (
     prediction_parameter_count,
     weight_bytes,
 )
-from infercast.report.terminal import Column, FittingTable, facts, section, styled
+from infercast.report.terminal import Column, Facts, FittingTable, Section, styled
 from infercast.units import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def render_model(model: ModelConfig) -> list[RenderableType]:
         *_prediction_rows(model),
         *(("note", note) for note in model.notes),
     ]
-    return [section(model.name, facts(rows))]
+    return [Section(model.name, Facts(rows))]
 
 
 def _prediction_rows(model: ModelConfig) -> list[tuple[str, str]]:

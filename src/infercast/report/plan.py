@@ -29,18 +29,18 @@ from infercast.report.quantities import (
     milliseconds,
 )
 from infercast.report.terminal import (
+    Facts,
     Field,
     FittingTable,
+    Grid,
+    Paragraph,
+    Section,
     any_has,
     at,
     cells,
     columns,
-    facts,
-    grid,
-    paragraph,
     pick,
     record,
-    section,
     styled,
 )
 from infercast.serve import Workload
@@ -70,22 +70,22 @@ def render_plan(plan: Plan) -> list[RenderableType]:
     title = f"{question.model}: {question.workload.description}; {question.slo}"
     parts: list[RenderableType] = [styled(title)]
     if plan.winner is None:
-        parts.append(section("no answer", paragraph(plan.why, WIDEST)))
-        parts += [section("nearest", paragraph(each.sentence, WIDEST)) for each in plan.nearest]
+        parts.append(Section("no answer", Paragraph(plan.why, WIDEST)))
+        parts += [Section("nearest", Paragraph(each.sentence, WIDEST)) for each in plan.nearest]
     else:
-        parts.append(section(f"winner: {question.goal.says}", facts(_winner(plan.winner))))
+        parts.append(Section(f"winner: {question.goal.says}", Facts(_winner(plan.winner))))
         spent = "energy" if question.goal.rough else "cost"
         if len(plan.front) > 1:
             parts.append(
-                section(f"nothing beats these in {spent}, TTFT and TPOT together", grid(*cells(FRONT, plan.front)))
+                Section(f"nothing beats these in {spent}, TTFT and TPOT together", Grid(*cells(FRONT, plan.front)))
             )
         sentences = [plan.why, *plan.changes]
-        parts.append(section("why, and what would change it", paragraph("\n".join(sentences), WIDEST)))
+        parts.append(Section("why, and what would change it", Paragraph("\n".join(sentences), WIDEST)))
     others = [row for row in plan.rows if row.stage is Stage.SIMULATED and row not in plan.front][:SHOWN]
     if others:
-        parts.append(section("others that were simulated", grid(*cells(OTHERS, others), notes_at=(4,))))
+        parts.append(Section("others that were simulated", Grid(*cells(OTHERS, others), notes_at=(4,))))
     parts.append(styled(_effort(plan), style="dim"))
-    parts += [paragraph(note, WIDEST, style="dim") for note in (*plan.notes, FORECASTS)]
+    parts += [Paragraph(note, WIDEST, style="dim") for note in (*plan.notes, FORECASTS)]
     return parts
 
 
@@ -368,7 +368,7 @@ def render_layouts(
         has_bounds = any(cost.kind == "bound" for cost in shown)
         title = own[0].gpu.title + (" (lower bounds: the best case)" if has_bounds else "")
         parts.append(
-            section(title, FittingTable(columns(LAYOUT_FIELDS), shown) if shown else styled("nothing can serve this"))
+            Section(title, FittingTable(columns(LAYOUT_FIELDS), shown) if shown else styled("nothing can serve this"))
         )
         if shown:
             priced = own[0].gpu.name if shown[0].price is None else shown[0].price.description
@@ -382,7 +382,7 @@ def render_layouts(
         refused = [f"{cost.layout} ({cost.layout.gpus})" for cost in own if cost.problem]
         if refused:
             parts.append(styled(f"  does not fit: {', '.join(refused)}", style="dim"))
-    parts += [paragraph(note, style="dim") for note in (*notes(costs), FORECASTS)]
+    parts += [Paragraph(note, style="dim") for note in (*notes(costs), FORECASTS)]
     return parts
 
 

@@ -10,7 +10,7 @@ from infercast.forecast.intervals import LEVEL, Band, Intervals
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import Level
 from infercast.forecast.slo import NAMES, Percentiles
-from infercast.report.terminal import at, facts, grid, section
+from infercast.report.terminal import Facts, Grid, Section, at
 from infercast.units import (
     MILLI,
     format_dollars,
@@ -266,9 +266,9 @@ def render_intervals(intervals: Intervals) -> RenderableType:
     from rich.console import Group  # noqa: PLC0415 - JSON needs none of it
 
     rows = zip(NAMES, *(_cells(getattr(intervals, each.name)) for each in LATENCIES), strict=True)
-    table = grid(("", *(each.short for each in LATENCIES)), [list(row) for row in rows])
+    table = Grid(("", *(each.short for each in LATENCIES)), [list(row) for row in rows])
     rates = ("output tokens/s", format_rates(intervals.output_tokens_per_second))
-    return section(TITLE, Group(table, facts([rates, *rest_rows(intervals)])))
+    return Section(TITLE, Group(table, Facts([rates, *rest_rows(intervals)])))
 
 
 def rest_rows(intervals: Intervals) -> list[tuple[str, str]]:

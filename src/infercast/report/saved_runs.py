@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from infercast.errors import FileFormatError, InputError
 from infercast.forecast.slo import NAMES
 from infercast.report.quantities import COSTS, ENERGIES, LATENCIES, LOADS, PROMISES, RESULTS, Quantity
-from infercast.report.terminal import grid, paragraph, section
+from infercast.report.terminal import Grid, Paragraph, Section
 from infercast.units import MILLI, format_seconds
 
 if TYPE_CHECKING:
@@ -399,9 +399,9 @@ def render_several(runs: Sequence[SavedRun]) -> list[RenderableType]:
     two = len(runs) == 2
     cells = [[row.name, *row.cells(), *([row.change(1)] if two else [])] for row in rows]
     return [
-        *(paragraph(sentence) for sentence in (*warnings_of(runs), *leader_sentences(runs, rows))),
-        section("Side by side", grid(("", *names, *(["change"] if two else [])), cells)),
-        *([section("What differs", grid(("", *names), differing))] if differing else []),
+        *(Paragraph(sentence) for sentence in (*warnings_of(runs), *leader_sentences(runs, rows))),
+        Section("Side by side", Grid(("", *names, *(["change"] if two else [])), cells)),
+        *([Section("What differs", Grid(("", *names), differing))] if differing else []),
     ]
 
 

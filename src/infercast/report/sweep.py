@@ -17,18 +17,18 @@ from infercast.report.quantities import ENERGIES, Quantity, milliseconds
 from infercast.report.terminal import (
     Chart,
     Column,
+    Facts,
     Field,
     FittingTable,
+    Paragraph,
+    Section,
     Series,
     TextCharts,
     any_has,
     at,
     columns,
-    facts,
-    paragraph,
     per,
     record,
-    section,
     styled,
 )
 from infercast.units import (
@@ -55,13 +55,13 @@ TPOT_MARKS = {"p50": "o", "p95": "x"}
 def render_sweep(sweep: Sweep) -> list[RenderableType]:
     name = UNITS.get(sweep.axis.name, sweep.axis.name)
     parts: list[RenderableType] = [styled(f"{sweep.title}: {sweep.workload}")]
-    parts.append(section(f"Along {name}", FittingTable(columns_of(sweep), sweep.simulated)))
+    parts.append(Section(f"Along {name}", FittingTable(columns_of(sweep), sweep.simulated)))
     refused = [f"{point.label}: {point.problem}" for point in sweep.points if point.problem]
-    parts += [paragraph(sentence, style="dim") for sentence in refused + overload_notes(sweep)]
+    parts += [Paragraph(sentence, style="dim") for sentence in refused + overload_notes(sweep)]
     if len(sweep.simulated) > 1:
         parts.append(TextCharts(charts_of(sweep)))
     if rows := summary_rows(sweep):
-        parts.append(section("Where it bends" if sweep.axis.is_load else "Best values", facts(rows)))
+        parts.append(Section("Where it bends" if sweep.axis.is_load else "Best values", Facts(rows)))
     if found := caveats_of(point.forecast for point in sweep.simulated if point.forecast is not None):
         parts.append(caveat_section(found))
     return parts
@@ -276,10 +276,10 @@ def render_savings(found: Savings) -> list[RenderableType]:
     what = "power limits" if found.name == POWER else "clocks"
     return [
         styled(f"{found.title}: {found.workload}"),
-        section(f"Energy under {what}", FittingTable(columns(saving_fields(found)), found.points)),
+        Section(f"Energy under {what}", FittingTable(columns(saving_fields(found)), found.points)),
         TextCharts(_charts(found)),
-        section("Answer", styled(fill(sentence_of(found), NARROW))),
-        *([] if found.slo is None else [section("Held against", facts(_promise_rows(found)))]),
+        Section("Answer", styled(fill(sentence_of(found), NARROW))),
+        *([] if found.slo is None else [Section("Held against", Facts(_promise_rows(found)))]),
     ]
 
 
@@ -385,9 +385,9 @@ def render_break_even(found: BreakEven) -> list[RenderableType]:
     return [
         styled(f"{found.title}: {found.workload}"),
         styled(drafting_words(found.drafting)),
-        section("With and without drafts", FittingTable(SPECULATION_COLUMNS, found.points)),
+        Section("With and without drafts", FittingTable(SPECULATION_COLUMNS, found.points)),
         TextCharts(break_even_charts(found)),
-        section("Where it stops paying", styled(found.sentence, style="bold")),
+        Section("Where it stops paying", styled(found.sentence, style="bold")),
         caveat_section(_caveats(found)),
     ]
 

@@ -43,10 +43,18 @@ class Facts:
 
 
 class Grid:
-    """A table of numbers. Where it is wider than the terminal its columns come in blocks, so that none is ever cut."""
+    """A table of numbers: the first ``text_columns`` and those in ``notes_at`` are words, the rest align right.
+
+    Where it is wider than the terminal its columns come in blocks, so that none is ever cut.
+    """
 
     def __init__(
-        self, columns: Sequence[str], rows: Iterable[Sequence[str]], text_columns: int, notes_at: Sequence[int]
+        self,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        *,
+        text_columns: int = 1,
+        notes_at: Sequence[int] = (),
     ) -> None:
         self.columns, self.rows = list(columns), [list(row) for row in rows]
         self.text_columns, self.notes_at = text_columns, notes_at
@@ -120,9 +128,9 @@ class Grid:
 
 
 class Paragraph:
-    """Sentences in lines that are easy to read, also on a wide screen."""
+    """Sentences, one or more to a line of the text, in lines of at most ``width`` characters."""
 
-    def __init__(self, text: str, width: int, style: str) -> None:
+    def __init__(self, text: str, width: int = 78, style: str = "") -> None:
         self.text, self.width, self.style = text, width, style
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -141,26 +149,6 @@ class Section:
 
         yield styled(self.title, style="bold cyan")
         yield Padding(self.body, (0, 0, 0, 2), expand=False)
-
-
-def facts(rows: Iterable[tuple[str, str]]) -> RenderableType:
-    return Facts(rows)
-
-
-def grid(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: int = 1, notes_at: Sequence[int] = ()
-) -> Grid:
-    """A table of numbers: the first ``text_columns`` and those in ``notes_at`` are words, the rest align right."""
-    return Grid(columns, rows, text_columns, notes_at)
-
-
-def section(title: str, body: RenderableType) -> RenderableType:
-    return Section(title, body)
-
-
-def paragraph(text: str, width: int = 78, style: str = "") -> RenderableType:
-    """Sentences, one or more to a line of the text, in lines of at most ``width`` characters."""
-    return Paragraph(text, width, style)
 
 
 def styled(text: str, style: str = "") -> Text:
@@ -491,7 +479,7 @@ class FittingTable:
     def _table(self, columns: Sequence[Column]) -> Grid:
         rows = [[column.cell(row) for column in columns] for row in self._rows]
         words = [place for place, column in enumerate(columns) if column.words]
-        return grid([column.title for column in columns], rows, notes_at=words)
+        return Grid([column.title for column in columns], rows, notes_at=words)
 
 
 WIDTH = 76

@@ -13,7 +13,7 @@ from infercast.cli.outputs import Form, print_result
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.option_table import Option
 from infercast.hardware import load_gpu
-from infercast.report.terminal import grid, section, styled
+from infercast.report.terminal import Grid, Section, styled
 from infercast.units import format_percent
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ def render_evaluation(result: dict[str, Any]) -> list[RenderableType]:
         for gpu, statistics in scores["gpus"].items():
             rows.append((gpu, *_cells(statistics)))
             rows += [(f"  {dtype}", *_cells(inner)) for dtype, inner in statistics["by_dtype"].items()]
-        parts.append(section(family, grid(("GPU", "rows", "mean", "median", "p90", "in interval"), rows)))
+        parts.append(Section(family, Grid(("GPU", "rows", "mean", "median", "p90", "in interval"), rows)))
     return [
         *parts,
-        section("All", grid(("", "rows", "mean", "median", "p90", "in interval"), [("", *_cells(result["overall"]))])),
+        Section("All", Grid(("", "rows", "mean", "median", "p90", "in interval"), [("", *_cells(result["overall"]))])),
     ]
 
 

@@ -32,7 +32,7 @@ from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Predictor
 from infercast.report.comparison import render_steps, steps_dict
 from infercast.report.kernels import diagnosis_dict, power_dict, power_facts, render_diagnosis, render_step, step_dict
-from infercast.report.terminal import facts, grid, section
+from infercast.report.terminal import Facts, Grid, Section
 from infercast.units import format_seconds
 
 SPARE_TOKENS = 64
@@ -239,7 +239,7 @@ def _print_kernel(predictor: Predictor, device: Gpu, family: str, values: dict[s
             "bound": str(estimate.bound),
             "power": power_dict(power),
         },
-        lambda: [section(f"{family} on {device.title}: {sizes}", facts(rows))],
+        lambda: [Section(f"{family} on {device.title}: {sizes}", Facts(rows))],
     )
 
 
@@ -252,6 +252,6 @@ def _print_table(rows: list[dict[str, Any]], form: Form) -> None:
     """The table with its estimates: as CSV, in which it came, unless another form is asked for."""
 
     def tables() -> list[Any]:
-        return [grid(list(rows[0]), [[str(cell) for cell in row.values()] for row in rows])]
+        return [Grid(list(rows[0]), [[str(cell) for cell in row.values()] for row in rows])]
 
     print_result(Form.CSV if form is Form.TABLE else form, lambda: rows, tables)

@@ -23,7 +23,7 @@ from infercast.measure.device import ENGINES, gpu_name, require_gpu
 from infercast.measure.host import measure_host
 from infercast.measure.sweep import Progress, Sweep, run_sweep
 from infercast.report.files import write_in_folder
-from infercast.report.terminal import facts, grid, section
+from infercast.report.terminal import Facts, Grid, Section
 
 INTERRUPTED = 130
 MINUTES, MINUTES_OF_ANCHORS = 10.0, 1.0
@@ -149,13 +149,13 @@ def _sweep_tables(result: Sweep, out: Path, anchors: int | None) -> list[Any]:
         spent += f", {result.left:,} shapes left: the same command goes on with them"
     kernels = "vLLM's where it has them" if result.engine == "vllm" else "PyTorch's own"
     parts = [
-        facts([("GPU", result.gpu), ("written to", str(result.folder)), ("kernels", kernels), ("time", spent)]),
-        grid(("table", "rows"), [(name, f"{rows:,}") for name, rows in result.tables.items()]),
+        Facts([("GPU", result.gpu), ("written to", str(result.folder)), ("kernels", kernels), ("time", spent)]),
+        Grid(("table", "rows"), [(name, f"{rows:,}") for name, rows in result.tables.items()]),
     ]
     if result.tally.skipped:
         rows = [(f"{count:,}", reason) for reason, count in result.tally.skipped.items()]
-        parts.append(section("Skipped", grid(("shapes", "why"), rows, text_columns=0, notes_at=(1,))))
-    return [*parts, section("Next", facts([("learn from it", _next(out, anchors))]))]
+        parts.append(Section("Skipped", Grid(("shapes", "why"), rows, text_columns=0, notes_at=(1,))))
+    return [*parts, Section("Next", Facts([("learn from it", _next(out, anchors))]))]
 
 
 def _host(out: Path, form: Form) -> None:
@@ -170,7 +170,7 @@ def _host(out: Path, form: Form) -> None:
     ]
     columns = ("layers", "first token, short prompt", "long prompt", "decode step, one sequence", "many")
     known = [("GPU", result["gpu"]), ("engine", f"vLLM {times['engine_version']}"), ("CPU", times["cpu"])]
-    tables = [facts([*known, ("written to", str(path))]), grid(columns, rows, text_columns=0)]
+    tables = [Facts([*known, ("written to", str(path))]), Grid(columns, rows, text_columns=0)]
     print_result(form, lambda: result, lambda: tables, rows="models")
 
 

@@ -33,7 +33,7 @@ from infercast.hardware import load_gpu
 from infercast.measure.device import gpu_name
 from infercast.measure.tuning import trial_cases, try_configurations
 from infercast.report.files import write_in_folder
-from infercast.report.terminal import facts, grid, section
+from infercast.report.terminal import Facts, Grid, Section
 from infercast.units import MICRO, format_seconds
 
 EXCLUDED = {
@@ -48,12 +48,12 @@ SAME = 1.02
 
 def render_tuning(tuning: Tuning) -> list[RenderableType]:
     """What runs now, for each number of tokens what might be better, and what to do about it."""
-    parts = [section("Routed experts", facts(_layer_facts(tuning)))]
+    parts = [Section("Routed experts", Facts(_layer_facts(tuning)))]
     for shape in tuning.shapes:
         columns = ("", "configuration", "forecast", "faster", "why")
-        body = grid(columns, _rows(shape), text_columns=2, notes_at=(4,))
-        parts.append(section(f"{shape.tokens:,} tokens: {_advice(tuning, shape)}", body))
-    return [*parts, section("What to do", facts(_next_steps(tuning)))]
+        body = Grid(columns, _rows(shape), text_columns=2, notes_at=(4,))
+        parts.append(Section(f"{shape.tokens:,} tokens: {_advice(tuning, shape)}", body))
+    return [*parts, Section("What to do", Facts(_next_steps(tuning)))]
 
 
 def _advice(tuning: Tuning, shape: TunedShape) -> str:
@@ -170,10 +170,10 @@ def render_trials(tuning: Tuning, trials: Sequence[Trial]) -> list[RenderableTyp
         best = trial.recommended
         verdict = "keep the default" if best.rank == 0 else f"change to {best.rank}, {trial.speedup:.2f} x measured"
         title = f"{trial.shape.tokens:,} tokens: {verdict} (two runs of the default {100 * trial.noise:.1f} % apart)"
-        parts.append(section(title, grid(columns, rows, text_columns=2)))
+        parts.append(Section(title, Grid(columns, rows, text_columns=2)))
     tried = {trial.shape.tokens for trial in trials}
     if left := [f"{shape.tokens:,}" for shape in tuning.shapes if shape.tokens not in tried]:
-        parts.append(facts([("not tried", f"{', '.join(left)} tokens: the time was up (--minutes)")]))
+        parts.append(Facts([("not tried", f"{', '.join(left)} tokens: the time was up (--minutes)")]))
     return parts
 
 
@@ -248,7 +248,7 @@ def command(*, top: int, out: Path | None, on_gpu: bool, minutes: float, form: F
     if out is not None:
         written, chosen = out / result["file"], tried_file(tuning, trials) if on_gpu else untried_file(tuning)
         write_in_folder(written, json.dumps(chosen, indent=4) + "\n")
-    note = [] if written is None else [facts([("written to", str(written))])]
+    note = [] if written is None else [Facts([("written to", str(written))])]
     print_result(
         form,
         lambda: result | ({} if written is None else {"written": str(written)}),

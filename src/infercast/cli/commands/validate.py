@@ -22,7 +22,7 @@ from infercast.report.accuracy import (
     validation_dict,
 )
 from infercast.report.files import check_writable, write_whole
-from infercast.report.terminal import grid, section
+from infercast.report.terminal import Grid, Section
 from infercast.units import format_percent
 from infercast.validate.compare import Comparison, validate
 from infercast.validate.kernels import ProfileComparison, compare_profiles, summarise
@@ -40,7 +40,7 @@ def render_profiles(profiles: Sequence[ProfileComparison]) -> list[RenderableTyp
         ("kernel families with 1 % of a profile's time or more", summary["kernel_ape_median"]),
         ("GPU busy time of a step", summary["busy_ape_median"]),
     ]
-    table = grid(
+    table = Grid(
         ("", "median error"), [(name, "-" if error is None else format_percent(error)) for name, error in rows]
     )
     covered = summary["kernel_time_covered"]
@@ -49,7 +49,7 @@ def render_profiles(profiles: Sequence[ProfileComparison]) -> list[RenderableTyp
         if covered is None
         else f"{format_percent(covered)} of the profiled time is estimated"
     )
-    return [*parts, section("Kernels of profiled steps", Group(Text(f"{note}\n"), table))]
+    return [*parts, Section("Kernels of profiled steps", Group(Text(f"{note}\n"), table))]
 
 
 def _render(profile: ProfileComparison) -> RenderableType:
@@ -59,7 +59,7 @@ def _render(profile: ProfileComparison) -> RenderableType:
         if values.measured > 0
     ]
     rows.append(_row("all kernels", profile.busy))
-    return section(f"{profile.file}: {profile.tag}", grid(("family", "measured ms", "predicted ms", "error"), rows))
+    return Section(f"{profile.file}: {profile.tag}", Grid(("family", "measured ms", "predicted ms", "error"), rows))
 
 
 def _row(name: str, values: Comparison) -> tuple[str, ...]:

@@ -209,7 +209,7 @@ SEVERAL = 4
 """Sections of a page from which on a list of them stands at its top."""
 
 
-class Made(NamedTuple):
+class Provenance(NamedTuple):
     """How a page came about."""
 
     version: str
@@ -256,7 +256,7 @@ def style_sheet() -> str:
     return resources.files("infercast").joinpath("report/page.css").read_text(encoding="utf-8")
 
 
-def whole_page(content: Content, made: Made) -> str:
+def whole_page(content: Content, made: Provenance) -> str:
     """A page without script or network: it opens in any browser, in light and dark, on a phone, and prints."""
     sections = [*content.sections]
     if content.caveats:

@@ -50,7 +50,7 @@ from infercast.report.page.canvas import (
 from infercast.report.page.charts import COLOURS, HOST, OTHERS
 from infercast.report.page.elements import (
     Content,
-    Made,
+    Provenance,
     Section,
     facts_list,
     items,
@@ -106,7 +106,7 @@ class Plot(NamedTuple):
         first, *others = self.sections
         sections = [first._replace(body=self.chart() + first.body), *others]
         content = Content(self.title, self.lead, sections, self.caveats, self.top)
-        return whole_page(content, Made(self.version, command, date))
+        return whole_page(content, Provenance(self.version, command, date))
 
     def figure(self, make: Any) -> Any:
         """A figure of the class ``make``, in the colours of light pages."""

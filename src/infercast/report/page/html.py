@@ -35,7 +35,7 @@ from infercast.report.page.charts import PHASE_TITLES, latency_chart, numbers_ch
 from infercast.report.page.elements import (
     Card,
     Content,
-    Made,
+    Provenance,
     Section,
     cards,
     facts_list,
@@ -86,7 +86,7 @@ def report_page(overview: Overview, version: str, command: str = "", date: str =
         caveats=caveats(forecast),
         top=_warning(overview) + _cards(overview),
     )
-    return whole_page(content, Made(version, command, date))
+    return whole_page(content, Provenance(version, command, date))
 
 
 def _warning(overview: Overview) -> str:
@@ -262,7 +262,7 @@ def several_page(runs: Sequence[SavedRun], version: str, command: str = "", date
         caveats=shared_first({run.name: run.caveats for run in runs}),
         top="".join(top),
     )
-    return whole_page(content, Made(version, command, date))
+    return whole_page(content, Provenance(version, command, date))
 
 
 _NOTE = '<p class="note">The bar of a mark is its 80 % interval, where the saved run has one.</p>'
