@@ -144,7 +144,7 @@ class OneSentence(TyperGroup):
 
 
 class WholeNames(TyperCommand):
-    """A command whose help breaks long options and defaults on a narrow terminal, where typer would cut them."""
+    """A command with help that wraps long options and defaults on a narrow terminal, where typer would cut them."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         from typer import rich_utils  # noqa: PLC0415 - loaded for help alone

@@ -173,7 +173,7 @@ FORMAT, AS_JSON = "format", "as_json"
 
 
 def with_formats(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command whose ``form`` is what --format and --json say together."""
+    """A command with one parameter ``form`` for --format and --json."""
 
     def called(**given: Any) -> Any:
         form = form_of(given.pop(FORMAT), given.pop(AS_JSON))
@@ -203,7 +203,7 @@ def form_of(format_: Form | None, as_json: bool) -> Form:
 
 
 def note(sentence: str) -> None:
-    """What a user should know beyond the answer, on standard error."""
+    """A note on standard error."""
     typer.echo(f"infercast: {sentence}", err=True)
 
 
@@ -242,7 +242,7 @@ PATIENCE = 2.0
 
 @contextmanager
 def simulation_bar(total: int) -> Iterator[Callable[[int, float], None] | None]:
-    """What to tell about a run of ``total`` requests: how many were sent, and the simulated time; None if piped."""
+    """Progress callback of a run of ``total`` requests: requests sent, simulated time; None if piped."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -265,7 +265,7 @@ def simulation_bar(total: int) -> Iterator[Callable[[int, float], None] | None]:
 
 @contextmanager
 def runs_bar(doing: str, total: int) -> Iterator[Callable[[str], None] | None]:
-    """What to tell about many runs: the name of each as it begins; None if piped."""
+    """Progress callback of several runs: the name of each as it begins; None if piped."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -279,7 +279,7 @@ def runs_bar(doing: str, total: int) -> Iterator[Callable[[str], None] | None]:
 
 @contextmanager
 def stages_bar() -> Iterator[Callable[[str], None] | None]:
-    """What to tell about work of unknown length: what it is at; shown after a while, None if piped."""
+    """Progress callback of work of unknown length: the current stage; shown after a while, None if piped."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -299,7 +299,7 @@ def stages_bar() -> Iterator[Callable[[str], None] | None]:
 def with_counts(
     tell: Callable[[str], None] | None,
 ) -> tuple[Callable[[str], None] | None, Callable[[int, int], None] | None]:
-    """What to tell of each part of the work as it begins, and of how much of it is done; None if piped."""
+    """Progress callbacks: each stage as it begins, and how much of it is done; None if piped."""
     if tell is None:
         return None, None
     doing = [""]

@@ -114,7 +114,7 @@ def gpu_dict(gpu: Gpu) -> dict[str, Any]:
 
 
 def priced_gpu_dict(gpu: Gpu) -> dict[str, Any]:
-    """The same, what estimates of its kernels rest on, and what providers ask for it in dollars an hour."""
+    """The same with the basis of kernel estimates and providers' prices in dollars per hour."""
     from infercast.forecast.cost import (  # noqa: PLC0415 - lists of machines do without
         PRICES,
         offers_of,

@@ -70,7 +70,7 @@ def host_rows(deployment: Deployment, phases: Sequence[Phase]) -> list[tuple[str
 
 
 def _bound_by_host(phases: Sequence[Phase]) -> list[Phase]:
-    """Kinds of steps that take a part of the run worth a word, in which the GPU waits for its host."""
+    """Kinds of steps with a relevant share of the run in which the GPU waits for its host."""
     whole = sum(phase.seconds for phase in phases)
     return [phase for phase in phases if phase.seconds > MATTERS * whole and host_bound_share([phase]) > HOST_BOUND]
 
@@ -133,7 +133,7 @@ def caveats(forecast: Forecast) -> list[str]:
 
 
 def caveats_of(forecasts: Iterable[Forecast]) -> list[str]:
-    """What holds for any of several forecasts, such as those of a sweep."""
+    """Caveats that hold for any of several forecasts."""
     return list(dict.fromkeys(each for forecast in forecasts for each in caveats(forecast)))
 
 
@@ -150,7 +150,7 @@ def caveat_section(sentences: Iterable[str]) -> RenderableType:
 
 
 def _of_drafts(deployment: Deployment) -> list[str]:
-    """What to know of speculative decoding, or that it is left out of a model that brings heads for it."""
+    """Caveats of speculative decoding, or a hint that the model has heads for it."""
     drafting, model = deployment.drafting, deployment.model
     if drafting is not None:
         text = f"How many drafts are accepted is {drafting.acceptance.source}, and decides the result."
@@ -165,7 +165,7 @@ def _of_drafts(deployment: Deployment) -> list[str]:
 
 
 def _of_deployment(deployment: Deployment, phases: Sequence[Phase]) -> list[str]:
-    """What the estimates of one pool rest on."""
+    """The basis of the estimates of one pool."""
     sentences = [f"Kernel latencies: {deployment.predictor.describe(deployment.gpu)}."]
     families: dict[str, list[str]] = {family.source: [] for phase in phases for family in phase.families}
     for phase in phases:

@@ -223,7 +223,7 @@ def headline_rows(before: Forecast, after: Forecast) -> list[tuple[str, ...]]:
 
 
 def _basis(forecast: Forecast) -> str:
-    """What estimates rest on; a bound says that it is one, so that nobody takes it for the faster."""
+    """Source of the estimates; marked where they are only a lower bound."""
     return f"{forecast.source}{': lower bound' if forecast.kind == 'bound' else ''}"
 
 

@@ -38,7 +38,6 @@ def day_caveats(plan: DayPlan) -> list[str]:
 
 
 def day_dict(plan: DayPlan) -> dict[str, Any]:
-    """Everything as plain data; lists have a number for each window."""
     return {
         **pick(plan.deployment, model="model.name", gpu="gpu.name", gpus_per_replica="layout.gpus"),
         "traffic": plan.traffic.description,
@@ -123,7 +122,6 @@ def day_rows(plan: DayPlan) -> Iterator[str]:
 
 
 def autoscaler_rows(plan: DayPlan) -> Iterator[str]:
-    """Service-time coefficients, a column each."""
     row = autoscaler_row(plan)
     yield from csv_lines(row, [[f"{value:.6g}" if isinstance(value, float) else value for value in row.values()]])
 

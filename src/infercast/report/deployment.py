@@ -87,7 +87,6 @@ def tokens_each(shape: KvShape) -> str:
 
 
 def _token_cost(kv: KvLayout) -> str:
-    """Bytes of a token, and what becomes of that once windows are full."""
     windows = sorted({window for window in kv.shape.of_tokens.windows if window})
     cost = f"{format_bytes(kv.first_token_bytes)} per GPU"
     if kv.state_bytes:
@@ -214,13 +213,12 @@ def _layout(deployment: Deployment) -> str:
 
 
 def _host(deployment: Deployment) -> str:
-    """Whose CPU it is, and a warning where it is nobody's in particular."""
+    """The CPU, and a warning where it is the default."""
     unfitted = " (default; not fitted to your machine)" if deployment.has_default_host else ""
     return f"{deployment.host.title}{unfitted}"
 
 
 def workload_dict(workload: Workload) -> dict[str, Any]:
-    """What was served, and how many requests had to be cut or left out for it."""
     return {
         "description": workload.description,
         "requests": len(workload.requests),

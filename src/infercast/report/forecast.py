@@ -90,7 +90,7 @@ def promise_rows(forecast: Forecast) -> list[tuple[str, str]]:
 
 
 def cost_rows(forecast: Forecast) -> list[tuple[str, str]]:
-    """What GPUs cost, by whose word, and what comes of it; or how to give a price."""
+    """Costs and the source of prices, or how to give one."""
     rows = [row for each in COSTS for row in each.facts(forecast)]
     prices = [
         forecast.tariff.unknown(gpu) if price is None else price.description
@@ -126,7 +126,7 @@ def slo_dict(verdict: Verdict) -> dict[str, Any]:
 
 
 LEAST_PART = 0.01
-"""Parts of the energy below this share are told together."""
+"""Parts of the energy below this share are summed as `other`."""
 BASIS = {
     "measured": "measured power of kernels on this GPU",
     "few-shot": "some measured kernels of this GPU",
@@ -284,7 +284,7 @@ def part_fields(forecast: Forecast) -> dict[str, Any]:
 
 
 def tier_rows(pool: PoolRun) -> list[tuple[str, str]]:
-    """What came from where, and what the copies took; nothing without a tier."""
+    """Hits by tier and the time of copies; empty without a tier."""
     tier = pool.tier
     if tier is None:
         return []
@@ -371,7 +371,7 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
         for phase in pool.phases:
             title = pool_title(pool, f"Where time goes in {phase_title(pool, phase)}")
             parts.append(Section(title, Grid(PHASE_COLUMNS, phase_cells(phase), notes_at=(3, 4, 5))))
-    said = tuple(text for _, text in load_rows(forecast))  # what is said beside the load already is left out
+    said = tuple(text for _, text in load_rows(forecast))  # what the load section says already is left out
     return [*parts, caveat_section(each for each in caveats(forecast) if not each.endswith(said))]
 
 
@@ -446,14 +446,14 @@ def system_facts(forecast: Forecast) -> list[tuple[str, list[tuple[str, str]]]]:
 
 
 def pool_facts(pool: PoolRun) -> list[tuple[str, str]]:
-    """What was put where, how often, and what is before several replicas."""
+    """The deployment of a pool, its replicas and their load balancer."""
     several = [("engines", f"{pool.pool.instances:,} of these")] if pool.pool.instances > 1 else []
     router = [("router", pool.pool.engines.router)] if len(pool.records) > 1 else []
     return [*several, *deployment_facts(pool.deployment), *router]
 
 
 def draft_rows(forecast: Forecast) -> list[tuple[str, str]]:
-    """What became of drafts, for people; nothing without any."""
+    """Acceptance of drafts; empty without speculative decoding."""
     found = drafts_of(forecast)
     if found is None:
         return []
@@ -487,7 +487,6 @@ def _of_pool(pool: PoolRun, rows: list[tuple[str, str]]) -> list[tuple[str, str]
 
 
 def pool_title(pool: PoolRun, title: str) -> str:
-    """A title that says which of two pools it is about."""
     return title if pool.role == BOTH else f"{pool.role.capitalize()} pool: {title[:1].lower()}{title[1:]}"
 
 
@@ -501,7 +500,6 @@ def engine_cells(engines: Sequence[EngineLoad]) -> tuple[list[str], list[list[st
 
 
 def _ends(engines: Sequence[EngineLoad]) -> list[str]:
-    """One replica, or the least and the most of several."""
     cells = []
     for quantity in OF_ENGINES:
         values = [quantity.of(each) for each in engines]

@@ -76,7 +76,7 @@ def _csv_cell(value: Any) -> Any:
 
 
 FOLDED = ("What was simulated", "Deployment", "Where time goes", "Caveats", "Notes", "Rests on", "Kernels: what")
-"""Sections that begin so are closed until somebody opens them."""
+"""Sections with these titles start collapsed."""
 LEFT, RIGHT = ' style="text-align:left"', ' style="text-align:right"'
 
 
@@ -149,7 +149,6 @@ def frame_of_columns(columns: Mapping[str, Any], library: str | None = None) -> 
 
 
 def _library(name: str | None) -> Any:
-    """The library that is asked for, or the first that is there."""
     if name is not None and name not in LIBRARIES:
         raise InputError(f"library must be {' or '.join(LIBRARIES)}, not {name!r}")
     for each in LIBRARIES if name is None else (name,):
@@ -221,6 +220,5 @@ def _renderers(answer: Any) -> Renderers:
 
 
 def function_of(name: str) -> Any:
-    """A function of this layer by ``module:name``."""
     module, _, function = name.partition(":")
     return getattr(import_module(f"infercast.report.{module}"), function)

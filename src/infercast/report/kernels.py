@@ -204,7 +204,6 @@ def _total(seconds: float, whole: float) -> tuple[str, str]:
 
 
 def _parts_table(parts: RequestParts) -> RenderableType:
-    """Means over all requests beside means over the slowest."""
     columns = [parts.mean(), parts.mean(parts.slowest)]
     totals = [sum(column.values()) for column in columns]
     rows = []

@@ -21,7 +21,7 @@ SERVER = "server"
 PORTS = {SERVER: 0, PREFILL: 100, DECODE: 200}
 """Added to the engine's own port, so that pools may share a machine."""
 SIDE_CHANNEL = 5600
-"""Where pools that hand over keys and values talk to each other, and so many above it for further replicas."""
+"""Port on which pools exchange keys and values; further replicas use those above it."""
 
 
 class Place:
@@ -59,7 +59,7 @@ class StartedPool:
         return f"{self.commands.image}:{self.commands.tag.format(version=self.engine.name.partition('@')[2])}"
 
     def container_words(self, model: str, port: int) -> list[str]:
-        """What its container is told to start a replica on one machine."""
+        """Arguments of the container that runs one replica on one machine."""
         serve = ["--model"] if self.commands.image_serves else [*self.commands.serve]
         return [*serve, model, *self.flags, "--port", str(port)]
 
@@ -84,7 +84,7 @@ class StartedPool:
         return [Place(self, number) for number in range(self.candidate.replicas)]
 
     def node_flags(self, rank: str, start: str, leader: str, *, first: bool) -> Iterator[str]:
-        """What one machine of several is told; ``rank`` and ``start`` may be expressions of a shell."""
+        """Flags for one machine of several; ``rank`` and ``start`` may be shell expressions."""
         layout, known = self.candidate.layout, self.commands.several_nodes
         by_copies = layout.data > 1 and layout.replica_gpus <= self.node_gpus
         local = self.gpus_a_node // layout.replica_gpus if by_copies else 0

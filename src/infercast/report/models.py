@@ -74,7 +74,6 @@ def _prediction_rows(model: ModelConfig) -> list[tuple[str, str]]:
 
 
 def model_dict(model: ModelConfig) -> dict[str, Any]:
-    """One model as plain data."""
     counts = {"parameters": parameter_count(model), "active_parameters": active_parameter_count(model)}
     values = asdict(model)
     values["stacks"] = _named_stacks(values["stacks"])
@@ -85,6 +84,6 @@ def model_dict(model: ModelConfig) -> dict[str, Any]:
 
 
 def _named_stacks(stacks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Whatever mixes tokens has always been called attention here."""
+    """JSON keeps the name `attention` for every mixer."""
     names = {"mixer": "attention"}
     return [{names.get(name, name): value for name, value in stack.items()} for stack in stacks]

@@ -132,7 +132,6 @@ def _options(candidate: Candidate) -> str:
 
 
 def _latency(figures: Figures, name: str) -> str:
-    """Median, p99 and the interval of that."""
     values, band = getattr(figures, name), None if figures.intervals is None else getattr(figures.intervals, name)
     if values is None:
         return "-"
@@ -141,8 +140,6 @@ def _latency(figures: Figures, name: str) -> str:
 
 
 def _p99(name: str) -> tuple[Field, Field]:
-    """A latency's p99, and the interval of that."""
-
     def ends(row: Row) -> str | None:
         band = at(f"figures.intervals.{name}")(row)
         return None if band is None else format_interval(band.low.p99, band.high.p99)

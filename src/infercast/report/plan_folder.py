@@ -113,7 +113,7 @@ text { font: 12px sans-serif; fill: #333 } .title { font-size: 15px; font-weight
 """
 TICKS = (1.0, 2.0, 5.0)
 MOST_NAMED = 6
-"""Points beside which their names have room."""
+"""Fronts with more points than this are not labelled."""
 
 
 class Axis(NamedTuple):

@@ -75,7 +75,6 @@ def sweep_figure(sweep: Sweep) -> Any:
 
 
 def step_figure(cost: StepCost) -> Picture:
-    """The kernels of a step, longest first, with their 80 % intervals."""
     kernels = sorted(cost.kernels, key=lambda kernel: kernel.seconds)[-SHOWN_KERNELS:]
     figure = Picture(figsize=(WIDTH, 1.0 + 0.28 * len(kernels)), layout="constrained")
     axes = figure.subplots()

@@ -40,11 +40,11 @@ class Quantity(NamedTuple):
     row: str | None = None
     """The name of its row where the unit says what it is."""
     matters: Callable[[Any], bool] = lambda owner: True
-    """Whether people are told; JSON has it always."""
+    """Whether tables show it; JSON always does."""
     interval: str | None = None
     """The field of `Intervals` that belongs to it."""
     in_points: bool = False
-    """A share whose change is told in percentage points."""
+    """A share: changes are in percentage points."""
 
     def data(self, owner: Any) -> Any:
         value = self.of(owner)
@@ -135,7 +135,7 @@ COSTS = tuple(
         ("per_million_tokens", "$/M tokens", "per million tokens, input and output alike", ""),
     )
 )
-"""Of a whole forecast whose GPUs have a price."""
+"""Of a whole forecast with a known GPU price."""
 _watts = partial(_of_part, write=format_watts, needs="energy")
 _joules = partial(_of_part, write=format_joules, needs="energy")
 _watt_hours = partial(_of_part, write="{:,.0f}".format, unit=" Wh per million output tokens", needs="energy")
@@ -176,7 +176,7 @@ ENERGIES = (
         format_grams, " CO2 per million output tokens", "carbon", needs="wall.grams_co2_per_million_output_tokens",
     ),
 )  # fmt: skip
-"""Of a whole forecast whose GPUs' power is known; those of servers and buildings are at the wall."""
+"""Of a whole forecast with known GPU power; `wall` is with servers and building."""
 LOADS = (
     Quantity("running", "running", lambda run: run.running, _count, " sequences"),
     Quantity("waiting", "waiting", lambda run: run.waiting, _count, " requests"),
@@ -295,7 +295,7 @@ def render_alone(intervals: Intervals) -> list[RenderableType]:
 
 
 def interval_fields(intervals: Intervals | None) -> dict[str, Any]:
-    """The same as plain data, to stand beside the numbers that they belong to; nothing without intervals."""
+    """As plain data; empty without intervals."""
     if intervals is None:
         return {}
     return {

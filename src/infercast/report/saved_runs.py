@@ -37,8 +37,6 @@ class SavedPhase(NamedTuple):
 
 
 class SavedRun(NamedTuple):
-    """What is known of a run that was saved."""
-
     name: str
     model: str
     gpus: str
@@ -115,7 +113,7 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 class Fields:
-    """An object of a file whose fields are asked for by name and kind."""
+    """An object of a file, read field by field with checks of type and size."""
 
     def __init__(self, data: Any, path: Path, where: str = "") -> None:
         if not isinstance(data, dict):
@@ -276,8 +274,6 @@ LEADERS = {
 
 
 class Row(NamedTuple):
-    """One number of every run."""
-
     key: str
     name: str
     values: list[float | None]
@@ -322,7 +318,7 @@ class Row(NamedTuple):
         return found if len(found) < len(known) else []
 
     def overlapping(self, place: int) -> list[int]:
-        """The runs whose intervals have a part in common with that of a run."""
+        """The other runs with an interval that overlaps with this one."""
         own = self.bands[place]
         others = [(other, band) for other, band in enumerate(self.bands) if other != place and band is not None]
         return [] if own is None else [other for other, band in others if band[0] <= own[1] and own[0] <= band[1]]
@@ -369,7 +365,7 @@ def leader_sentences(runs: Sequence[SavedRun], rows: Sequence[Row]) -> list[str]
 
 
 def warnings_of(runs: Sequence[SavedRun]) -> list[str]:
-    """What forbids to take one run's number for better than another's."""
+    """Reasons not to call one run better than another."""
     found = []
     workloads = list(dict.fromkeys(run.workload for run in runs))
     if len(workloads) > 1:

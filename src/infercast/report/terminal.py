@@ -22,12 +22,10 @@ LEAST_WIDTH = 40
 NOTE_WIDTH = 24
 """A column of notes takes at least this much, so that they are not broken at every word."""
 BETWEEN = 2
-"""What stands between two columns of a table."""
+"""Blanks between two columns of a table."""
 
 
 class Facts:
-    """Name and value side by side."""
-
     def __init__(self, rows: Iterable[tuple[str, str]]) -> None:
         self.rows = list(rows)
 
@@ -80,9 +78,9 @@ class Grid:
         return Measurement(min(LEAST_WIDTH, natural), natural)
 
     def _blocks(self, room: int) -> list[list[int]]:
-        """Which columns stand beside each other; those that say what a row is come first in each block.
+        """Columns of each block; those that name a row come first in each.
 
-        There are none where a single column does not fit beside them: rows then stand one below the other.
+        Empty where a single column does not fit next to these: rows are then printed as lists.
         """
         every, keys = range(len(self.columns)), list(range(max(1, self.text_columns)))
         if self._width(list(every)) <= room:
@@ -139,8 +137,6 @@ class Paragraph:
 
 
 class Section:
-    """A heading with something below it."""
-
     def __init__(self, title: str, body: RenderableType) -> None:
         self.title, self.body = title, body
 
@@ -179,7 +175,7 @@ HEIGHT = 9
 """Lines of the area that is drawn in."""
 WIDEST, NARROWEST = 110, 40
 BESIDE, BELOW = 36, 76
-"""What each of two charts side by side needs at least, and what one has at most that stands alone."""
+"""Least width of each of two charts side by side, and the most for one alone."""
 GAP = 3
 """Columns between two charts side by side."""
 LOGARITHMIC_FROM = 20.0
@@ -196,13 +192,11 @@ class Series(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """One chart."""
-
     title: str
     positions: Sequence[float]
-    """Where each value stands, from left to right."""
+    """Position of each value, from left to right."""
     labels: Sequence[str]
-    """What is written below them, where there is room."""
+    """Labels below them, as far as there is room."""
     series: Sequence[Series]
     write: Callable[[float], str]
     """A value on the vertical axis."""
@@ -360,8 +354,6 @@ UNBOUNDED = 10_000
 
 
 class Column(NamedTuple):
-    """One column of a table."""
-
     title: str
     cell: Callable[[Any], str]
     rank: int = 0

@@ -50,7 +50,7 @@ class Problem(Exception):  # noqa: N818 - most are what a client did
 
 
 class Bucket(NamedTuple):
-    """What a client has left, and when that was so."""
+    """Requests that a client has left, and the time of that count."""
 
     left: float
     at: float
@@ -76,7 +76,7 @@ class Rates:
 
 
 class Guard:
-    """Stands before the application: refuses what it must, and puts headers on every reply."""
+    """Middleware: refuses invalid requests, and adds headers to every reply."""
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str] = LOCAL_HOSTS, rates: Rates | None = None) -> None:
         self.app = app

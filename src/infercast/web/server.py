@@ -128,7 +128,7 @@ class Site:
         return Response(job.body(), 202, headers, "application/json")
 
     async def job(self, request: Request) -> Response:
-        """How far a job is, and its answer; or its end."""
+        """State and answer of a job, or its cancellation."""
         job = self._job(request)
         if request.method == "DELETE":
             assert self.jobs is not None

@@ -173,7 +173,7 @@ def to_command(state: Mapping[str, Any], question: str = SIMULATE, *, config: bo
 
 
 def own_name_of(name: str, engine: AnyEngine) -> str | None:
-    """What an engine calls a setting of ours: the bounds of steps and sequences have a name in each."""
+    """An engine's name of one of our settings; bounds of steps and sequences have a name in each."""
     bounds = dict(zip(engine_named().bounds, engine.bounds, strict=True))
     return name if name in engine.flags.options else bounds.get(name)
 
@@ -389,7 +389,7 @@ def deployment_of(asked: Asked) -> partial[Deployment]:
 
 
 def system_asked(asked: Asked) -> System:
-    """What serves requests. One of a bundled model is kept with its step times, one of a dropped config is not."""
+    """The system; cached with its step times for bundled models, not for a dropped config."""
     state = asked.state
     if asked.config is not None:
         return _system(asked)
@@ -408,7 +408,7 @@ def _system(asked: Asked) -> System:
 
 
 def capacity_known(asked: Asked, system: System, workload: Workload) -> Callable[[], float]:
-    """What a system serves of such requests when it is kept full; another rate of them does not change it."""
+    """Capacity of a system for such requests, cached: it does not depend on their rate."""
 
     def work_out() -> float:
         return most_requests_per_second(system, workload)
@@ -435,7 +435,7 @@ def longest_of(asked: Asked) -> int:
 
 
 def workload_of(asked: Asked, longest: int | None = None, **others: Any) -> Workload:
-    """What users send, of at most ``longest`` tokens; ``others`` stand in place of fields."""
+    """Requests of at most ``longest`` tokens; ``others`` replace fields."""
     longest = longest or longest_of(asked)
     workload = random_requests({**asked.state, **others}, longest)
     refuse_too_long(workload, longest)

@@ -65,7 +65,7 @@ def inline_svg(figure: Figure, name: str, description: str, tips: Tips) -> str:
 
 
 WIDTH, HALF, PHONE = 9.2, 4.1, 3.75
-"""Inches of a chart that fills a page, of one that has another beside it (on a phone below it), and of a phone."""
+"""Inches of a full-width chart, of one in a pair, and of a chart on a phone."""
 MOST_TICKS = 6
 LETTER = 0.077
 """Inches of a letter of a title, on average."""
@@ -86,7 +86,6 @@ def draw(
 
 
 def drawn(name: str, description: str, size: tuple[float, float], paint: Paint) -> str:
-    """A chart of some size in inches, as an element of a page."""
     import matplotlib as mpl  # noqa: PLC0415 - half a second that only a report needs
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -115,7 +114,7 @@ def room(
 
 
 def wrapped(figure: Any, text: str, beside: float = 0.0) -> str:
-    """A title on as many lines as it needs in a figure; ``beside``: inches that it does not have."""
+    """A title wrapped to the width of a figure, less ``beside`` inches."""
     return fill(text, max(12, int((figure.get_figwidth() - beside) / LETTER)))
 
 
@@ -124,7 +123,7 @@ def inches(axes: Any) -> float:
 
 
 def stacked(figure: Any, count: int, columns: int) -> tuple[int, int]:
-    """Rows and columns of ``count`` panels: ``columns`` beside each other, on a phone all below each other."""
+    """Rows and columns of ``count`` panels: ``columns`` per row, one on a phone."""
     if is_narrow(figure):
         return count, 1
     return -(-count // columns), columns

@@ -139,7 +139,7 @@ def _line(names: Sequence[str], kinds: Sequence[str], row: Sequence[str], texts:
 
 
 def _text(cell: str) -> str:
-    """What a reader sees of a cell, less what stands in small letters below it."""
+    """Visible text of a cell, without the small print below it."""
     return unescape(sub(r"<small>.*?</small>|<(?!br)[^>]*>", "", cell).replace("<br>", " "))
 
 
@@ -169,7 +169,7 @@ def _pattern() -> re.Pattern[str]:
 
 
 def explain_words(html: str) -> tuple[str, list[Term]]:
-    """A page whose names hold marked words, and the terms that were marked, in the order of the glossary."""
+    """A page with glossary terms marked in its names, and these terms in the order of the glossary."""
     used: set[str] = set()
     here: set[str] = set()
 
@@ -242,8 +242,6 @@ class Provenance(NamedTuple):
 
 
 class Content(NamedTuple):
-    """What a page says."""
-
     title: str
     lead: str
     sections: Sequence[Section]

@@ -76,8 +76,6 @@ FLAGS = re.DOTALL | re.MULTILINE
 
 
 class Plot(NamedTuple):
-    """A figure, and what is said around it."""
-
     name: str
     title: str
     lead: str

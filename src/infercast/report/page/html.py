@@ -173,7 +173,7 @@ def _kernels(overview: Overview) -> str:
 
 
 def _note_on_engines(pool: PoolRun) -> str:
-    """Whose steps are in the tables where there are several replicas or stages."""
+    """Which steps the tables show where there are several replicas or stages."""
     staged = pool.deployment.layout.pipeline > 1
     if len(pool.records) == 1 and not staged:
         return ""
