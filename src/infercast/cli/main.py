@@ -85,12 +85,7 @@ def _answer(arguments: list[str]) -> None:
 
 def _fail(kind: str, sentence: str, as_json: bool, details: Mapping[str, object] = MappingProxyType({})) -> NoReturn:
     """Say what is wrong on standard error, in the form that was asked for, and end with code 2."""
-    sentence = one_line(sentence)
+    sentence = sentence.replace("\r", " ").replace("\n", " ")  # it may quote what spans several lines
     error = {"type": kind, "message": sentence, **details}
     print(json.dumps({"error": error}) if as_json else f"infercast: {sentence}", file=sys.stderr)
     sys.exit(2)
-
-
-def one_line(problem: object) -> str:
-    """A sentence, also where it quotes what spans several lines."""
-    return str(problem).replace("\r", " ").replace("\n", " ")

@@ -353,7 +353,7 @@ def _kept(name: str, value: str | None, words: deque[str], engine: AnyEngine, na
     if setting is None and value is None and engine.setting_types.get(switch) is bool:
         return ["--setting", f"{switch}=off"]
     name = flags.other_names.get(name, name)
-    if value is None and (setting or name) in _lists(flags):
+    if value is None and (setting or name) in {flags.settings.get(each, each) for each in flags.lists}:
         numbers = []
         while words and words[0].replace(",", "").isdigit():
             numbers.append(words.popleft())
@@ -366,11 +366,6 @@ def _kept(name: str, value: str | None, words: deque[str], engine: AnyEngine, na
         return ["--setting", f"{setting}={value}"]
     _refuse_foreign(name, engine, named)
     return [f"--{name}" if value is None else f"--{name}={value}"]
-
-
-def _lists(flags: Flags) -> set[str]:
-    """Names of options, or of settings, that take several values."""
-    return {flags.settings.get(name, name) for name in flags.lists}
 
 
 def _refuse_foreign(name: str, engine: AnyEngine, named: list[str]) -> None:

@@ -20,7 +20,6 @@ from infercast.validate.published.compare import PublishedComparison, Summary, s
 from infercast.validate.published.run import PublishedRun
 from infercast.validate.reliability import (
     FEWEST,
-    Order,
     Reliability,
     orders_of,
     reliability_of,
@@ -52,22 +51,9 @@ ORDER_FIELDS = (
 )
 
 
-def render_orders(orders: Sequence[Order]) -> RenderableType:
-    table = Grid(*cells(ORDER_FIELDS, orders))
-    return Section("Order of configurations: rank correlation of measured and predicted", table)
-
-
 def reliability_dict(group: Reliability) -> dict[str, Any]:
     buckets = [{**asdict(bucket), "off": bucket.off} for bucket in group.buckets]
     return {"values": group.values, "worst": group.worst, "buckets": buckets}
-
-
-def reliability_groups(groups: Sequence[Reliability]) -> dict[str, Any]:
-    return {group.about.replace(" ", "_"): reliability_dict(group) for group in groups}
-
-
-def orders_dict(orders: Sequence[Order]) -> dict[str, Any]:
-    return {each.quantity: record(ORDER_FIELDS, each) for each in orders}
 
 
 PANEL, MARGIN, TOP, BOTTOM = 220, 52, 34, 48
@@ -165,7 +151,10 @@ def render_validation(validation: Validation) -> list[RenderableType]:
             _coverage_grid(validation),
         ),
         render_reliability(reliability_of(validation.runs)),
-        render_orders(orders_of(validation.runs)),
+        Section(
+            "Order of configurations: rank correlation of measured and predicted",
+            Grid(*cells(ORDER_FIELDS, orders_of(validation.runs))),
+        ),
     ]
 
 
@@ -292,8 +281,8 @@ def validation_dict(validation: Validation) -> dict[str, Any]:
         "kv_blocks": [{"file": name, **(_pair(pair) or {})} for name, pair in validation.kv_blocks if pair],
         "files": [record(FILE_FIELDS, each) for each in files],
         "by_load": [asdict(each) for each in validation.by_load() if each.num_runs],
-        "reliability": reliability_groups(promises),
-        "rank_correlation": orders_dict(orders_of(validation.runs)),
+        "reliability": {each.about.replace(" ", "_"): reliability_dict(each) for each in promises},
+        "rank_correlation": {each.quantity: record(ORDER_FIELDS, each) for each in orders_of(validation.runs)},
         "summary": {
             **{f"{quantity}_ape_median": validation.median_ape(quantity) for quantity in (*QUANTITIES[:3], JOULES)},
             "throughput_ape_median": validation.median_ape("output_tokens_per_second"),

@@ -63,16 +63,15 @@ def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows as CSV, names first; a cell is empty where a row has no value."""
     columns = columns_of(rows)
-    return "".join(csv_lines(columns, ([_csv_cell(row.get(name)) for name in columns] for row in rows)))
+    cells = ([row.get(name) for name in columns] for row in rows)
+    return "".join(
+        csv_lines(columns, ([str(cell).lower() if isinstance(cell, bool) else cell for cell in row] for row in cells))
+    )
 
 
 def _is_interval(name: str, value: Any) -> bool:
     is_pair = isinstance(value, (list, tuple)) and len(value) == len(ENDS)
     return is_pair and "interval" in name and all(isinstance(each, (int, float)) for each in value)
-
-
-def _csv_cell(value: Any) -> Any:
-    return str(value).lower() if isinstance(value, bool) else value
 
 
 FOLDED = ("What was simulated", "Deployment", "Where time goes", "Caveats", "Notes", "Rests on", "Kernels: what")
@@ -181,7 +180,7 @@ RENDERERS = {
     "Forecast": Renderers("forecast:forecast_dict", "forecast:render_forecast", None, "plots:forecast_figure"),
     "Gpu": Renderers("catalog:priced_gpu_dict", "catalog:render_gpu"),
     "Intervals": Renderers("quantities:interval_fields", "quantities:render_alone"),
-    "Layouts": Renderers("plan:layouts_dict", "plan:render_found", "layouts"),
+    "Layouts": Renderers("plan:layouts_dict", "plan:render_layouts", "layouts"),
     "ModelConfig": Renderers("models:model_dict", "models:render_model"),
     "Plan": Renderers("plan:plan_dict", "plan:render_plan", "simulated"),
     "Savings": Renderers("sweep:savings_dict", "sweep:render_savings", "points"),

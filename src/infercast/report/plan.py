@@ -43,7 +43,6 @@ from infercast.report.terminal import (
     record,
     styled,
 )
-from infercast.serve import Workload
 from infercast.units import (
     MILLI,
     format_bytes,
@@ -349,18 +348,17 @@ ROUGH = {
 }
 
 
-def render_layouts(
-    model: str, workload: Workload, costs: Sequence[LayoutCost], tariff: Tariff | None = None
-) -> list[RenderableType]:
+def render_layouts(layouts: Layouts) -> list[RenderableType]:
     """A table for each kind of GPU, best layouts first, and what cannot be used in one line each."""
-    parts: list[RenderableType] = [styled(f"{model}: {workload.description}; latencies are means")]
-    slo = next((cost.verdict.slo for cost in costs if cost.verdict is not None), None)
+    parts: list[RenderableType] = [styled(f"{layouts.model}: {layouts.workload.description}; latencies are means")]
+    slo = next((cost.verdict.slo for cost in layouts if cost.verdict is not None), None)
     if slo is not None:
         parts.append(
             styled(f"SLO {slo}: first what keeps it; the share of requests within it, and the odds that it holds")
         )
-    for name in dict.fromkeys(cost.gpu.name for cost in estimates_first(costs)):
-        own = ranked(cost for cost in costs if cost.gpu.name == name)
+    # In the order of the question, but GPUs with bounds only come last.
+    for name in dict.fromkeys(cost.gpu.name for cost in sorted(layouts, key=lambda cost: cost.kind == "bound")):
+        own = ranked(cost for cost in layouts if cost.gpu.name == name)
         shown = [cost for cost in own if not cost.problem and cost.saturation is None]
         has_bounds = any(cost.kind == "bound" for cost in shown)
         title = own[0].gpu.title + (" (lower bounds: the best case)" if has_bounds else "")
@@ -369,7 +367,7 @@ def render_layouts(
         )
         if shown:
             priced = own[0].gpu.name if shown[0].price is None else shown[0].price.description
-            words = (tariff or Tariff()).unknown(priced) if shown[0].price is None else f"price: {priced}"
+            words = (layouts.tariff or Tariff()).unknown(priced) if shown[0].price is None else f"price: {priced}"
             parts.append(styled(f"  {words}", style="dim"))
         saturated = [
             f"{cost.layout} ({cost.layout.gpus}, {cost.saturation.capacity:,.1f}/s)" for cost in own if cost.saturation
@@ -379,21 +377,12 @@ def render_layouts(
         refused = [f"{cost.layout} ({cost.layout.gpus})" for cost in own if cost.problem]
         if refused:
             parts.append(styled(f"  does not fit: {', '.join(refused)}", style="dim"))
-    parts += [Paragraph(note, style="dim") for note in (*notes(costs), FORECASTS)]
+    parts += [Paragraph(note, style="dim") for note in (*notes(layouts), FORECASTS)]
     return parts
-
-
-def render_found(layouts: Layouts) -> list[RenderableType]:
-    return render_layouts(layouts.model, layouts.workload, layouts, layouts.tariff)
 
 
 def layouts_dict(layouts: Layouts) -> dict[str, Any]:
     return {"model": layouts.model, "workload": layouts.workload.description, "layouts": layouts_list(layouts)}
-
-
-def estimates_first(costs: Iterable[LayoutCost]) -> list[LayoutCost]:
-    """In the order of the question, but GPUs of which only bounds are known come last."""
-    return sorted(costs, key=lambda cost: cost.kind == "bound")
 
 
 def notes(costs: Sequence[LayoutCost]) -> list[str]:

@@ -141,13 +141,16 @@ def pareto_svg(plan: Plan) -> str | None:
     rows = [row for row in plan.rows if row.figures is not None and row.figures.state != "overloaded"]
     if not rows:
         return None
-    across, label = _across(plan, rows)
+    (across, label), question = _across(plan, rows), plan.question
+    ring = "" if plan.winner is None else f"; ringed: {plan.winner.candidate}"
+    legend = f"{len(rows):,} simulated candidates; blue: no other is better in all{ring}"
+    title = f"{question.model}, {question.rate:.3g} requests/s, {question.slo}"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
         f'aria-label="Candidates of a plan: {label} against TTFT and TPOT">',
         f"<style>{STYLE}</style>",
-        f'<text class="title" x="{LEFT}" y="24">{escape(_title(plan))}</text>',
-        f'<text class="small" x="{LEFT}" y="42">{escape(_legend(plan, rows))}</text>',
+        f'<text class="title" x="{LEFT}" y="24">{escape(title)}</text>',
+        f'<text class="small" x="{LEFT}" y="42">{escape(legend)}</text>',
     ]
     for number, name in enumerate(("ttft", "tpot")):
         parts += _panel(plan, rows, across, label, name, LEFT + number * (PANEL + GAP))
@@ -162,16 +165,6 @@ def _across(plan: Plan, rows: Sequence[Row]) -> tuple[Callable[[Row], float], st
     if all(row.cost is not None for row in rows):
         return (lambda row: row.cost or 0.0), "$ per hour"
     return (lambda row: float(row.gpus)), "GPUs"
-
-
-def _title(plan: Plan) -> str:
-    question = plan.question
-    return f"{question.model}, {question.rate:.3g} requests/s, {question.slo}"
-
-
-def _legend(plan: Plan, rows: Sequence[Row]) -> str:
-    ring = "" if plan.winner is None else f"; ringed: {plan.winner.candidate}"
-    return f"{len(rows):,} simulated candidates; blue: no other is better in all{ring}"
 
 
 def _panel(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +71,7 @@ def layouts_command(ctx: typer.Context, *, model: str, form: Form, **given: Any)
             "calibration": calibration_of(given),
         }
         costs = compare_layouts(model, names, **{**taken_by(compare_layouts, given), **others})
-    print_result(form, layouts_list, partial(render_layouts, model, load, tariff=tariff), costs)
+    print_result(form, layouts_list, render_layouts, costs)
 
 
 def _counts(given: list[str]) -> list[int]:

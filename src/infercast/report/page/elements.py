@@ -59,11 +59,8 @@ def cards(shown: Iterable[Card], note: str) -> str:
 
 def items(sentences: Iterable[str]) -> str:
     """A list of sentences, in which commands stand between backticks."""
-    return f"<ul>{''.join(f'<li>{_with_code(each)}</li>' for each in sentences)}</ul>"
-
-
-def _with_code(sentence: str) -> str:
-    return sub(r"`([^`]+)`", r"<code>\1</code>", escape(sentence))
+    coded = (sub(r"`([^`]+)`", r"<code>\1</code>", escape(each)) for each in sentences)
+    return f"<ul>{''.join(f'<li>{each}</li>' for each in coded)}</ul>"
 
 
 def facts_list(rows: Iterable[tuple[str, str]]) -> str:

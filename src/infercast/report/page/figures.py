@@ -176,10 +176,10 @@ APART = 0.2
 def sweep_plot(sweep: Sweep, version: str) -> Plot:
     name = UNITS.get(sweep.axis.name, sweep.axis.name)
     columns = columns_of(sweep)
-    rows = [[column.cell(point) for column in columns] for point in sweep.simulated]
+    rows = [[escape(column.cell(point)) for column in columns] for point in sweep.simulated]
     notes = [f"{each.label}: {each.problem}" for each in sweep.points if each.problem] + overload_notes(sweep)
     below = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
-    values = table([escape(column.title).replace(" ", "<br>") for column in columns], _escaped(rows))
+    values = table([escape(column.title).replace(" ", "<br>") for column in columns], rows)
 
     def paint(figure: Any, tips: Tips) -> None:
         charts = charts_of(sweep)
@@ -205,10 +205,6 @@ def sweep_plot(sweep: Sweep, version: str) -> Plot:
         caveats=tuple(caveats_of([each.forecast for each in sweep.simulated if each.forecast is not None])),
         version=version,
     )
-
-
-def _escaped(rows: list[list[str]]) -> list[list[str]]:
-    return [[escape(cell) for cell in row] for row in rows]
 
 
 def _panel(axes: Any, chart: Chart, tips: Tips, name: str) -> None:

@@ -79,19 +79,16 @@ def report_page(overview: Overview, version: str, command: str = "", date: str =
         Section("slowest", "The slowest first tokens", _slowest(overview.slowest), "Slowest requests"),
         Section("sources", "What was simulated", _sources(overview), "Deployment"),
     ]
+    state = forecast.state
+    warning = f'<p class="warning">{escape(state.sentence)}</p>' if state.word == OVERLOADED else ""
     content = Content(
         title=f"{forecast.deployment.model.name} on {gpus}",
         lead=f"{forecast.workload.description}; {forecast.duration:,.1f} s simulated",
         sections=sections,
         caveats=caveats(forecast),
-        top=_warning(overview) + _cards(overview),
+        top=warning + _cards(overview),
     )
     return whole_page(content, Provenance(version, command, date))
-
-
-def _warning(overview: Overview) -> str:
-    state = overview.forecast.state
-    return f'<p class="warning">{escape(state.sentence)}</p>' if state.word == OVERLOADED else ""
 
 
 def _cards(overview: Overview) -> str:
