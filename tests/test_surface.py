@@ -134,9 +134,9 @@ def test_polars_is_asked_where_there_is_no_pandas(monkeypatch: pytest.MonkeyPatc
     assert frame_of_rows([{"a": 1}, {"b": 2}]) == {"a": [1, None], "b": [None, 2]}
 
 
-def test_every_face_has_its_functions() -> None:
-    for name, face in RENDERERS.items():
-        for where in (face.document, face.tables, face.picture):
+def test_every_answer_has_its_renderers() -> None:
+    for name, each in RENDERERS.items():
+        for where in (each.document, each.tables, each.picture, each.csv, each.page):
             if where is not None:
                 module, _, function = where.partition(":")
                 assert hasattr(import_module(f"infercast.report.{module}"), function), name

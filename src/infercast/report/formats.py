@@ -167,12 +167,18 @@ class Renderers(NamedTuple):
     rows: str | None = None
     """The key of the document under which the rows of a table are."""
     picture: str | None = None
+    csv: str | None = None
+    """Lines of the table that ``--csv`` writes."""
+    page: str | None = None
+    """What ``--plot`` draws."""
 
 
 RENDERERS = {
     "Breakdown": Renderers("kernels:breakdown_dict", "kernels:render_parts", "kernels"),
     "Calibration": Renderers("calibration:calibration_dict", "calibration:render_calibration", "factors"),
-    "DayPlan": Renderers("day:day_dict", "day:render_day", "policies", "plots:day_figure"),
+    "DayPlan": Renderers(
+        "day:day_dict", "day:render_day", "policies", "plots:day_figure", "day:day_rows", "page.figures:day_plot"
+    ),
     "Deployment": Renderers("deployment:deployment_dict", "deployment:render_deployment"),
     "Diagnosis": Renderers("kernels:diagnosis_dict", "kernels:render_diagnosis", "findings"),
     "Explained": Renderers("command:explained_dict", "command:render_explained", "flags"),
@@ -183,35 +189,38 @@ RENDERERS = {
     "Layouts": Renderers("plan:layouts_dict", "plan:render_layouts", "layouts"),
     "ModelConfig": Renderers("models:model_dict", "models:render_model"),
     "Plan": Renderers("plan:plan_dict", "plan:render_plan", "simulated"),
-    "Savings": Renderers("sweep:savings_dict", "sweep:render_savings", "points"),
+    "Savings": Renderers("sweep:savings_dict", "sweep:render_savings", "points", csv="sweep:savings_rows"),
     "StepCost": Renderers("kernels:cost_dict", "kernels:render_cost", "kernels", "plots:step_figure"),
-    "Sweep": Renderers("sweep:sweep_dict", "sweep:render_sweep", "points", "plots:sweep_figure"),
+    "Sweep": Renderers(
+        "sweep:sweep_dict", "sweep:render_sweep", "points", "plots:sweep_figure", "sweep:sweep_rows",
+        "page.figures:sweep_plot",
+    ),
     "Verdict": Renderers("forecast:slo_dict", "forecast:render_verdict", "limits"),
     "Workload": Renderers("deployment:workload_dict", "deployment:render_workload"),
-}
+}  # fmt: skip
 
 
 def document_of(answer: Any) -> Any:
-    return function_of(_renderers(answer).document)(answer)
+    return function_of(renderers_of(answer).document)(answer)
 
 
 def frame_of(answer: Any, library: str | None) -> Any:
     if hasattr(answer, "per_request"):
         return frame_of_columns(answer.per_request(), library)
-    return frame_of_rows(rows_of(document_of(answer), _renderers(answer).rows), library)
+    return frame_of_rows(rows_of(document_of(answer), renderers_of(answer).rows), library)
 
 
 def html_of(answer: Any) -> str:
-    return html(repr(answer).strip("<>"), function_of(_renderers(answer).tables)(answer))
+    return html(repr(answer).strip("<>"), function_of(renderers_of(answer).tables)(answer))
 
 
 def picture_of(answer: Any) -> Any:
-    name = _renderers(answer).picture
+    name = renderers_of(answer).picture
     assert name is not None, "only objects with a picture have the method plot"
     return function_of(name)(answer)
 
 
-def _renderers(answer: Any) -> Renderers:
+def renderers_of(answer: Any) -> Renderers:
     for kind in type(answer).__mro__:
         if kind.__name__ in RENDERERS:
             return RENDERERS[kind.__name__]

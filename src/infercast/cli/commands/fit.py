@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infercast.cli.options import known_names, need_packages, with_options
-from infercast.cli.outputs import Form, print_result
+from infercast.cli.outputs import Form, print_result, stages_bar
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.option_table import Option
 from infercast.hardware import load_gpu
@@ -94,7 +91,7 @@ def fit(*, data: Path, out: Path, measurements: Path | None, form: Form, **given
     chosen = known_names("family", given["families"] or "", FAMILIES) or tuple(
         each for each in FAMILIES if (data / FILES[each]).exists()
     )
-    with _progress("reading") as tell:
+    with stages_bar() as tell:
         samples = read_samples(data, chosen, _gpus(given["gpus"]))
         if measurements is not None:
             samples |= sweep_samples(measurements, chosen)
@@ -106,7 +103,7 @@ def fit(*, data: Path, out: Path, measurements: Path | None, form: Form, **given
             "engines": sorted({key[2] for key in samples}),
             "licence": "facts and figures; see docs/predict.md",
         }
-        fitted = fit_artifact(samples, out, provenance, tell, origin_of({**tables, **sweeps}))
+        fitted = fit_artifact(samples, out, provenance, tell or (lambda _: None), origin_of({**tables, **sweeps}))
     rows = sum(entry.rows for entry in fitted if entry.gpu != "*")
     written = archives_of(out, fitted)
     size = sum(path.stat().st_size for path in written)
@@ -140,7 +137,9 @@ def evaluate(*, data: Path, artifact: Path | None, tier: str | None, anchors: in
     if anchors < 1:
         raise InputError(f"--anchors must be at least 1, not {anchors}")
     _need_folder(data, "DATA")
-    with _progress("scoring"):
+    with stages_bar() as tell:
+        if tell is not None:
+            tell("scoring")
         result = score(
             data,
             load_artifact(artifact) if artifact is not None else default_artifact(),
@@ -161,15 +160,3 @@ def _need_folder(path: Path, what: str) -> None:
 
 def _gpus(text: str | None) -> list[str] | None:
     return None if text is None else [load_gpu(name).name for name in known_names("GPU", text)]
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[str], None]]:
-    """Say on a terminal what is being done."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console  # noqa: PLC0415 - only this command needs it
-
-    with Console(stderr=True).status(what) as status:
-        yield status.update
