@@ -92,11 +92,7 @@ def _kernels(gpu: Gpu) -> list[Known]:
 
 
 def _render_prices(gpu: str) -> RenderableType:
-    from infercast.forecast.cost import (  # noqa: PLC0415 - lists of machines do without
-        PRICES,
-        Tariff,
-        offers_of,
-    )
+    from infercast.forecast.cost import PRICES, Tariff, offers_of  # noqa: PLC0415 - lists of machines do without
 
     offers = offers_of(gpu)
     if not offers:
@@ -109,20 +105,13 @@ def _render_prices(gpu: str) -> RenderableType:
     return Section("Prices, $ per GPU-hour: the median and the lowest of a provider's offers", Grid(columns, rows))
 
 
-def gpu_dict(gpu: Gpu) -> dict[str, Any]:
-    return asdict(gpu)
-
-
 def priced_gpu_dict(gpu: Gpu) -> dict[str, Any]:
     """The same with the basis of kernel estimates and providers' prices in dollars per hour."""
-    from infercast.forecast.cost import (  # noqa: PLC0415 - lists of machines do without
-        PRICES,
-        offers_of,
-    )
+    from infercast.forecast.cost import PRICES, offers_of  # noqa: PLC0415 - lists of machines do without
 
     prices = [
         {"provider": provider, "date": date, **{kind: entry.get(kind) for kind in PRICES}}
         for provider, date, entry in offers_of(gpu.name)
     ]
     kernels = [{**each._asdict(), "chips": list(each.chips)} for each in _kernels(gpu)]
-    return {**gpu_dict(gpu), "kernel_estimates": kernels, "usd_per_hour": prices}
+    return {**asdict(gpu), "kernel_estimates": kernels, "usd_per_hour": prices}

@@ -11,7 +11,7 @@ from infercast.forecast.explain.kernels import Phase, host_bound_share
 from infercast.forecast.result import Forecast
 from infercast.forecast.steady import OVERLOADED, State, SteadyState
 from infercast.forecast.uncertainty import borrowed_share, is_older
-from infercast.report.terminal import Section, styled
+from infercast.report.terminal import Section, pick, styled
 from infercast.units import format_percent
 
 if TYPE_CHECKING:
@@ -43,11 +43,9 @@ def state_fields(state: State, steady: SteadyState, steady_only: bool) -> dict[s
         "saturated": state.saturation is not None,
         "saturation_requests_per_s": state.capacity if state.saturation else None,
         "steady_state": {
-            "reached": steady.reached,
-            "from_s": steady.begin if steady.reached else None,
-            "to_s": steady.end if steady.reached else None,
+            **pick(steady, "reached", requests_needed="num_needed"),
+            **pick(steady if steady.reached else None, from_s="begin", to_s="end"),
             "requests": steady.num_requests if steady.reached else 0,
-            "requests_needed": steady.num_needed,
         },
         "stopped": steady.stopped,
         "steady_only": steady_only,

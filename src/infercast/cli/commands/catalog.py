@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -30,7 +31,7 @@ def gpus(
       infercast gpus ./my-chip.toml --json
     """
     if name is None:
-        _print_all(form, catalog.gpu_dict, catalog.render_gpus, map(load_gpu, gpu_names()))
+        _print_all(form, asdict, catalog.render_gpus, map(load_gpu, gpu_names()))
     else:
         print_result(form, catalog.priced_gpu_dict, catalog.render_gpu, load_gpu(name))
 

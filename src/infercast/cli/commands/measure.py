@@ -23,7 +23,7 @@ from infercast.measure.device import ENGINES, gpu_name, require_gpu
 from infercast.measure.host import measure_host
 from infercast.measure.sweep import Progress, Sweep, run_sweep
 from infercast.report.files import write_in_folder
-from infercast.report.terminal import Facts, Grid, Section
+from infercast.report.terminal import Facts, Grid, Section, pick
 
 INTERRUPTED = 130
 MINUTES, MINUTES_OF_ANCHORS = 10.0, 1.0
@@ -131,14 +131,9 @@ def _next(out: Path, anchors: int | None) -> str:
 
 def _sweep_dict(result: Sweep, out: Path, anchors: int | None) -> dict[str, Any]:
     return {
-        "gpu": result.gpu,
+        **pick(result, "gpu engine left", measured="rows", rows="tables", skipped="tally.skipped"),
         "folder": str(result.folder),
-        "engine": result.engine,
         "minutes": round(result.seconds / 60, 2),
-        "measured": result.rows,
-        "left": result.left,
-        "rows": result.tables,
-        "skipped": result.tally.skipped,
         "next": _next(out, anchors),
     }
 

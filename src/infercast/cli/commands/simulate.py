@@ -89,10 +89,7 @@ def answer(question: Question, asked: Sequence[partial[Deployment]], build: Buil
 
 def _compare(question: Question, asked: Sequence[partial[Deployment]], build: Build) -> None:
     """The run as asked for and the run with the changes, side by side."""
-    from infercast.forecast.deploy import (  # noqa: PLC0415
-        deploy_changed,
-        parse_changes,
-    )
+    from infercast.forecast.deploy import deploy_changed, parse_changes  # noqa: PLC0415
     from infercast.forecast.explain.step_log import watch_run  # noqa: PLC0415 - most runs need none of it
     from infercast.report.comparison import AS_ASKED, render_runs, runs_dict  # noqa: PLC0415
 

@@ -33,7 +33,7 @@ from infercast.hardware import load_gpu
 from infercast.measure.device import gpu_name
 from infercast.measure.tuning import trial_cases, try_configurations
 from infercast.report.files import write_in_folder
-from infercast.report.terminal import Facts, Grid, Section
+from infercast.report.terminal import Facts, Grid, Section, per, pick
 from infercast.units import MICRO, format_seconds
 
 EXCLUDED = {
@@ -90,10 +90,7 @@ def _layer_facts(tuning: Tuning) -> list[tuple[str, str]]:
         said += "; gains below are over its rules of thumb, which do not run then"
     return [
         ("model", f"{tuning.model.name} on {tuning.gpu.title}, {tuning.layout}"),
-        (
-            "layer",
-            f"{op.num_local} experts of {op.inter:,} here, hidden size {op.hidden:,}, {op.topk} per token",
-        ),
+        ("layer", f"{op.num_local} experts of {op.inter:,} here, hidden size {op.hidden:,}, {op.topk} per token"),
         ("format", op.dtype),
         ("file", f"{tuning.launches.file_name(op.num_local, op.inter, op.dtype, tuning.gpu)}: {said}"),
         ("configurations", f"{first.estimated:,} estimated, left out: {left_out}"),
@@ -119,22 +116,18 @@ def _rows(shape: TunedShape) -> list[tuple[str, ...]]:
 def tuning_dict(tuning: Tuning) -> dict[str, Any]:
     op = tuning.op
     return {
-        "model": tuning.model.name,
-        "gpu": tuning.gpu.name,
-        "tensor_parallel_size": tuning.layout.tensor,
-        "layer": {"experts": op.num_local, "inter": op.inter, "hidden": op.hidden, "topk": op.topk, "dtype": op.dtype},
+        **pick(tuning, model="model.name", gpu="gpu.name", tensor_parallel_size="layout.tensor"),
+        "layer": pick(op, "inter hidden topk dtype", experts="num_local"),
         "file": tuning.launches.file_name(op.num_local, op.inter, op.dtype, tuning.gpu),
         f"{tuning.engine.family}_has_tuned_file": tuning.has_file,
         "needs_trial": tuning.needs_trial or None,
         "shapes": [
             {
-                "tokens": shape.tokens,
+                **pick(shape, "tokens estimated excluded"),
                 "default": _ranked_dict(shape.default),
                 "recommended": tuning.recommended(shape).configuration.as_file(),
                 "change": tuning.recommended(shape) is not shape.default,
                 "best": [_ranked_dict(each) for each in shape.best],
-                "estimated": shape.estimated,
-                "excluded": shape.excluded,
             }
             for shape in tuning.shapes
         ],
@@ -142,12 +135,8 @@ def tuning_dict(tuning: Tuning) -> dict[str, Any]:
 
 
 def _ranked_dict(ranked: Ranked) -> dict[str, Any]:
-    return {
-        "configuration": ranked.configuration.as_file(),
-        "us": ranked.seconds / MICRO,
-        "speedup": ranked.speedup,
-        "reason": ranked.reason,
-    }
+    configuration = ranked.configuration.as_file()
+    return {"configuration": configuration, "us": ranked.seconds / MICRO, **pick(ranked, "speedup reason")}
 
 
 def render_trials(tuning: Tuning, trials: Sequence[Trial]) -> list[RenderableType]:
@@ -179,17 +168,14 @@ def render_trials(tuning: Tuning, trials: Sequence[Trial]) -> list[RenderableTyp
 
 def trial_dict(trial: Trial) -> dict[str, Any]:
     return {
-        "tokens": trial.shape.tokens,
-        "speedup": trial.speedup,
-        "first_speedup": trial.first_speedup,
-        "noise": trial.noise,
+        **pick(trial, "speedup first_speedup noise", tokens="shape.tokens"),
         "recommended": trial.recommended.configuration.as_file(),
         "tried": [
             {
                 "rank": each.rank,
                 "configuration": each.configuration.as_file(),
                 "predicted_us": each.predicted / MICRO,
-                "measured_us": None if each.measured is None else each.measured / MICRO,
+                "measured_us": per(MICRO)(each.measured),
             }
             for each in trial.tried
         ],

@@ -40,15 +40,11 @@ def render_profiles(profiles: Sequence[ProfileComparison]) -> list[RenderableTyp
         ("kernel families with 1 % of a profile's time or more", summary["kernel_ape_median"]),
         ("GPU busy time of a step", summary["busy_ape_median"]),
     ]
-    table = Grid(
-        ("", "median error"), [(name, "-" if error is None else format_percent(error)) for name, error in rows]
-    )
-    covered = summary["kernel_time_covered"]
-    note = (
-        "no profile in these files"
-        if covered is None
-        else f"{format_percent(covered)} of the profiled time is estimated"
-    )
+    cells = [(name, "-" if error is None else format_percent(error)) for name, error in rows]
+    table = Grid(("", "median error"), cells)
+    note = "no profile in these files"
+    if (covered := summary["kernel_time_covered"]) is not None:
+        note = f"{format_percent(covered)} of the profiled time is estimated"
     return [*parts, Section("Kernels of profiled steps", Group(Text(f"{note}\n"), table))]
 
 
