@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from infercast.cli.app import make_app
-from infercast.cli.engine_flags import translated
-from infercast.cli.registry import COMMANDS
+from infercast.cli.app import COMMANDS, make_app
+from infercast.cli.options import translated
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]

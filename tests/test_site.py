@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 import infercast
-from infercast.cli.registry import COMMANDS
+from infercast.cli.app import COMMANDS
 from infercast.glossary import glossary
 from infercast.web.openapi import document
 

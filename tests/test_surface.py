@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import infercast
-from infercast.report.formats import FACES, frame_of_rows
+from infercast.report.formats import RENDERERS, frame_of_rows
 from infercast.shown import Answer, Plotted, Shown
 
 LONGEST = 300
@@ -134,14 +134,14 @@ def test_polars_is_asked_where_there_is_no_pandas(monkeypatch: pytest.MonkeyPatc
     assert frame_of_rows([{"a": 1}, {"b": 2}]) == {"a": [1, None], "b": [None, 2]}
 
 
-def test_every_face_has_its_functions() -> None:
-    for name, face in FACES.items():
-        for where in (face.document, face.tables, face.picture):
+def test_every_answer_has_its_renderers() -> None:
+    for name, each in RENDERERS.items():
+        for where in (each.document, each.tables, each.picture, each.csv, each.page):
             if where is not None:
                 module, _, function = where.partition(":")
                 assert hasattr(import_module(f"infercast.report.{module}"), function), name
     known = {kind.__name__ for kind in subclasses(Answer)} - {"Plotted"}
-    assert known == set(FACES)
+    assert known == set(RENDERERS)
 
 
 def subclasses(kind: type) -> Iterator[type]:

@@ -13,8 +13,7 @@ from typing import Any
 import typer
 from files import write_files
 
-from infercast.cli.app import make_app
-from infercast.cli.registry import COMMANDS
+from infercast.cli.app import COMMANDS, make_app
 from infercast.forecast.estimate import SHAPES
 
 # A right and quick command line of each, to be spoilt.

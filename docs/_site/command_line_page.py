@@ -7,8 +7,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from infercast.cli.app import load_command, make_app
-from infercast.cli.registry import COMMANDS
+from infercast.cli.app import COMMANDS, load_command, make_app
 
 INTRODUCTION = """# Reference: command line
 

@@ -1,4 +1,4 @@
-"""What can go wrong, as one small tree.
+"""All errors, as one small tree.
 
 InfercastError
 ├── InputError               the caller's input is wrong; the command line exits with code 2

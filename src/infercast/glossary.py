@@ -9,8 +9,6 @@ from infercast.bundled import read_data
 
 
 class Term(NamedTuple):
-    """A term of data/glossary.toml."""
-
     key: str
     term: str
     name: str

@@ -1,4 +1,4 @@
-"""What public objects have in common: one line for a console, and tables for notebooks and data frames.
+"""Base classes of public objects: a one-line repr, tables for notebooks, data frames.
 
 How an answer is written is known to `infercast.report`, a layer above those that make answers; the package itself
 says where it is (`set_renderers`).

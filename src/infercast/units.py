@@ -104,7 +104,6 @@ def format_dollars(amount: float) -> str:
 
 
 def format_percent(fraction: float) -> str:
-    """A fraction as a percentage with one decimal."""
     return f"{100 * fraction:.1f} %"
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from infercast.cli.completion import command_to_complete
+from infercast.cli.app import command_to_complete
 
 
 def in_bash(monkeypatch: pytest.MonkeyPatch, infercast: Any, line: str) -> list[str]:

@@ -54,7 +54,7 @@ def test_a_comparison_tells_points_and_dollars(infercast: Any) -> None:
 def test_prices_are_said_with_provider_and_date(infercast: Any) -> None:
     text = infercast(*ONE).out
     assert "2026-08-22 (median of" in text
-    assert "per million output tokens, if they pay for all" in text
+    assert "per million output tokens, all cost charged to output" in text
     found = infercast(*ONE, "--provider", "aws", "--spot", "--json").json
     (price,) = found["prices"]
     assert (price["provider"], price["kind"], price["gpus"]) == ("aws", "spot", 1)

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from infercast.cli.app import load_command
-from infercast.cli.registry import COMMANDS
+from infercast.cli.app import COMMANDS, load_command
 from infercast.report.formats import csv_text, flat, rows_of
 
 WITHOUT_TABLES = ("web",)

@@ -56,7 +56,7 @@ ADDED = {
         f"interval_rests_on.{name}_p50.": "kernels host release luck whole probed calibrated"
         for name in ("ttft", "tpot")
     },
-    "": "headline stopped "
+    "": "headline stopped output_tokens_per_s_per_gpu "
     "gpus host_bound link output_tokens_per_s_a_gpu router slo slo_attainment goodput_requests_per_s slo_odds "
     "slo_headroom "
     "usd_per_hour usd_per_request usd_per_million_output_tokens usd_per_million_input_tokens usd_per_million_tokens "

@@ -5,10 +5,8 @@ from typing import Any
 import pytest
 import typer
 
-from infercast.cli.app import make_app
-from infercast.cli.engine_flags import translated
-from infercast.cli.options import human_readable_int
-from infercast.cli.registry import COMMANDS
+from infercast.cli.app import COMMANDS, make_app
+from infercast.cli.options import human_readable_int, translated
 from infercast.engines.base import engines
 from infercast.errors import InputError
 

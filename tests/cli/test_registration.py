@@ -6,8 +6,7 @@ import sys
 import pytest
 import typer
 
-from infercast.cli.app import load_command, make_app
-from infercast.cli.registry import COMMANDS
+from infercast.cli.app import COMMANDS, load_command, make_app
 
 DEPLOYED = ("llama-3.1-8b", "--gpu", "h200-sxm")
 

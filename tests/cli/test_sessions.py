@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,13 @@ def test_turns_and_classes_are_told(infercast: Any) -> None:
     data = infercast(*words, "--json").json
     assert data["sessions"]["turns"][1]["prefix_hit_rate"] > 0.5
     assert [each["class"] for each in data["classes"]] == ["chat", "batch"]
+
+
+def test_requests_of_classes_are_written(infercast: Any, tmp_path: Any) -> None:
+    table = tmp_path / "requests.csv"
+    infercast(*RUN, "--rate", 6, "--class", "chat:3", "--class", "batch:1", "--requests-out", table)
+    with table.open() as lines:
+        assert {row["class"] for row in csv.DictReader(lines)} == {"chat", "batch"}
 
 
 def test_conversations_begin_at_a_rate_or_so_many_at_a_time(infercast: Any, tmp_path: Path) -> None:

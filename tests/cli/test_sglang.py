@@ -90,7 +90,7 @@ def test_a_command_is_explained(infercast: Any) -> None:
     words = ("--gpu", "h100-sxm", "--predictor", "roofline", "--rate", 2, "-n", 20)
     run = infercast("explain-command", f"{COMMAND} {flags}", *words)
     assert "a step full of prompts takes" in run.out
-    assert "forecast without  --enable-torch-compile" in run.out
+    assert "not modelled  --enable-torch-compile" in run.out
     assert "unknown           --what" in run.out
     assert "ignored           --host" in run.out
     assert "chunked_prefill_size 2048" in run.out  # was tried

@@ -11,7 +11,7 @@ from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InputError
 from infercast.forecast.run import drafts_of
 from infercast.forecast.sweep import BreakEven, LoadPoint, break_even
-from infercast.report.deployment import draft_rows
+from infercast.report.forecast import draft_rows
 from infercast.report.sweep import break_even_dict
 
 CONFIG = json.dumps({"method": "eagle3", "model": "somebody/eagle3", "num_speculative_tokens": 3})
@@ -42,7 +42,7 @@ def test_a_forecast_tells_what_became_of_drafts(drafted: ic.Forecast) -> None:
     assert sum(found.parts.values()) == pytest.approx(1.0)
     assert found.parts["target"] > found.parts["draft"] > found.parts["verify"] > 0
     said = dict(draft_rows(drafted))
-    assert "tokens a step" in said["acceptance length"]
+    assert "tokens per step" in said["acceptance length"]
 
 
 def test_json_has_the_words_of_the_engines_metrics(drafted: ic.Forecast) -> None:

@@ -10,7 +10,7 @@ from infercast.forecast.explain.overview import look_over
 from infercast.forecast.explain.step_log import Watched, watch_run
 from infercast.forecast.system import system_of
 from infercast.report.comparison import render_runs
-from infercast.report.cost import decision_fields
+from infercast.report.forecast import decision_fields
 from infercast.report.page.html import report_page
 
 

@@ -10,17 +10,17 @@ from infercast.report.terminal import (
     LEAST_WIDTH,
     PIPE_WIDTH,
     Column,
+    Facts,
     FittingTable,
-    facts,
-    grid,
-    paragraph,
-    section,
+    Grid,
+    Paragraph,
+    Section,
     show,
 )
 
 
 def test_words_are_left_and_numbers_right(text_of: Any) -> None:
-    table = grid(("name", "size", "note"), [("a", "1", "x y"), ("long", "1,000", "z")], notes_at=(2,))
+    table = Grid(("name", "size", "note"), [("a", "1", "x y"), ("long", "1,000", "z")], notes_at=(2,))
     lines = [line.rstrip() for line in text_of([table]).splitlines()]
     assert lines[0] == "name   size  note"
     assert set(lines[1]) == {"─"}
@@ -29,28 +29,28 @@ def test_words_are_left_and_numbers_right(text_of: Any) -> None:
 
 def test_only_notes_are_broken_into_lines(text_of: Any) -> None:
     row = ("a" * 30, "1,234,567", "one two three four five six seven eight nine ten")
-    text = text_of([grid(("name", "size", "note"), [row])], 100)
+    text = text_of([Grid(("name", "size", "note"), [row])], 100)
     assert len(text.splitlines()) == 3
-    narrow = text_of([grid(("name", "size", "note"), [row], notes_at=(2,))], 60)
+    narrow = text_of([Grid(("name", "size", "note"), [row], notes_at=(2,))], 60)
     assert "a" * 30 in narrow
     assert "1,234,567" in narrow
     assert len(narrow.splitlines()) > 3
 
 
 def test_markup_in_a_name_is_printed_as_it_is(text_of: Any) -> None:
-    parts = [section("[bold]title[/]", facts([("[red]a", "[/nothing] b")])), grid(("x",), [("[link=y]z",)])]
+    parts = [Section("[bold]title[/]", Facts([("[red]a", "[/nothing] b")])), Grid(("x",), [("[link=y]z",)])]
     text = text_of(parts)
     for words in ("[bold]title[/]", "[/nothing] b", "[link=y]z"):
         assert words in text
 
 
 def test_facts_stand_side_by_side(text_of: Any) -> None:
-    text = text_of([section("Title", facts([("a", "1"), ("longer", "2")]))])
+    text = text_of([Section("Title", Facts([("a", "1"), ("longer", "2")]))])
     assert [line.rstrip() for line in text.splitlines()] == ["Title", "  a       1", "  longer  2"]
 
 
 def test_parts_are_separated_by_one_empty_line(capsys: pytest.CaptureFixture[str]) -> None:
-    show(section("One", Text("first")), section("Two", Text("second")))
+    show(Section("One", Text("first")), Section("Two", Text("second")))
     assert capsys.readouterr().out == "One\n  first\n\nTwo\n  second\n"
 
 
@@ -59,7 +59,7 @@ def test_pipes_are_wide_and_end_without_blanks(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     words = "word " * (PIPE_WIDTH // 5 - 5)
-    show(facts([("name", words)]), grid(("a", "b"), [("x", ""), ("longer", "")], notes_at=(1,)))
+    show(Facts([("name", words)]), Grid(("a", "b"), [("x", ""), ("longer", "")], notes_at=(1,)))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"name  {words}".rstrip()
     assert all(line == line.rstrip() for line in lines)
@@ -78,7 +78,7 @@ def on_terminal(
 def test_columns_come_in_blocks_where_a_terminal_is_narrow(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = grid(["name", *"abcdefg"], [["first", *["1,234,567"] * 7], ["second", *["7,654,321"] * 7]])
+    table = Grid(["name", *"abcdefg"], [["first", *["1,234,567"] * 7], ["second", *["7,654,321"] * 7]])
     lines = on_terminal(capsys, monkeypatch, LEAST_WIDTH, table)
     assert max(map(len, lines)) <= LEAST_WIDTH
     assert [line.split() for line in lines if line.startswith("name")] == [
@@ -93,7 +93,7 @@ def test_columns_come_in_blocks_where_a_terminal_is_narrow(
 def test_rows_stand_alone_where_not_even_two_columns_fit(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = grid(("name", "value"), [("n" * 25, "1" * 25), ("m" * 25, "2" * 25)])
+    table = Grid(("name", "value"), [("n" * 25, "1" * 25), ("m" * 25, "2" * 25)])
     lines = on_terminal(capsys, monkeypatch, LEAST_WIDTH, table)
     assert lines == [f"name   {'n' * 25}", f"value  {'1' * 25}", "", f"name   {'m' * 25}", f"value  {'2' * 25}"]
 
@@ -101,7 +101,7 @@ def test_rows_stand_alone_where_not_even_two_columns_fit(
 def test_a_terminal_below_the_least_width_is_taken_for_that(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = on_terminal(capsys, monkeypatch, 20, facts([("name", "word " * 100)]))
+    lines = on_terminal(capsys, monkeypatch, 20, Facts([("name", "word " * 100)]))
     assert 20 < max(map(len, lines)) <= LEAST_WIDTH
 
 
@@ -118,7 +118,7 @@ def test_paragraphs_are_as_wide_as_is_easy_to_read(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for columns, widest in ((160, 78), (60, 60)):
-        lines = on_terminal(capsys, monkeypatch, columns, paragraph("word " * 100))
+        lines = on_terminal(capsys, monkeypatch, columns, Paragraph("word " * 100))
         assert widest - 5 < max(map(len, lines)) <= widest
 
 

@@ -1,7 +1,7 @@
 """Every report shows the numbers it was given, within 100 columns, and as JSON in the units its names say."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -14,10 +14,10 @@ from infercast.hardware import gpu_names, load_gpu
 from infercast.lab.validate.compare import Comparison, RunComparison, Validation
 from infercast.models.library import model_names
 from infercast.report.accuracy import render_validation, validation_dict
-from infercast.report.catalog import gpu_dict, render_gpu, render_gpus
+from infercast.report.catalog import render_gpu, render_gpus
+from infercast.report.deployment import fit_dict, render_fit
 from infercast.report.forecast import forecast_dict, render_forecast
 from infercast.report.kernels import render_step, step_dict
-from infercast.report.memory import fit_dict, render_fit
 from infercast.report.models import model_dict, render_model, render_models
 from infercast.units import format_bytes, format_percent, format_seconds
 
@@ -102,7 +102,7 @@ def test_catalog_lists(text_of: Any) -> None:
 def test_every_gpu_has_a_page(text_of: Any, name: str) -> None:
     gpu = load_gpu(name)
     assert gpu.title in text_of(render_gpu(gpu))
-    assert as_json(gpu_dict(gpu))["dram_bandwidth"] == gpu.dram_bandwidth
+    assert as_json(asdict(gpu))["dram_bandwidth"] == gpu.dram_bandwidth
 
 
 @pytest.mark.parametrize("name", model_names())

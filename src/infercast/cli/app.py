@@ -1,20 +1,126 @@
-"""The command line as typer knows it."""
+"""The command line as typer knows it: its commands, their completion in a shell, and one sentence for each mistake."""
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from infercast import __version__
 from infercast.cli.outputs import with_formats
-from infercast.cli.registry import COMMANDS
 from infercast.errors import InputError
+
+VARIABLE = "_INFERCAST_COMPLETE"
+"""Set by a shell's completion script, which then runs the program itself."""
+LISTS = {
+    "models": "models.library:model_names",
+    "gpus": "hardware:gpu_names",
+    "engines": "engines.base:FAMILIES engines.base:engines",
+    "hosts": "hardware.server:host_cpus",
+    "networks": "hardware.server:networks",
+    "routers": "serve.fleet.router:POLICIES",
+}
+"""The names of each list of the catalogue; loaded only when the tab key is pressed."""
+
+
+def is_completing(environment: Mapping[str, str] = os.environ) -> bool:
+    return VARIABLE in environment
+
+
+def command_to_complete(environment: Mapping[str, str] = os.environ) -> str:
+    """The command to complete options of; empty while its name is still being typed."""
+    if "COMP_WORDS" in environment:  # bash
+        words, place = environment["COMP_WORDS"].split(), int(environment.get("COMP_CWORD", "1"))
+        return words[1] if place > 1 and len(words) > 1 else ""
+    text = environment.get("_TYPER_COMPLETE_ARGS", "")
+    words = text.split()
+    return words[1] if len(words) > 2 or (len(words) == 2 and text.endswith(" ")) else ""
+
+
+def offer(catalogue: str) -> Callable[[str], list[str]] | None:
+    """Completes names of a list; the last one where several have commas between them."""
+    if catalogue not in LISTS:
+        return None
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        known: list[str] = []
+        for source in LISTS[catalogue].split():
+            module, _, name = source.partition(":")
+            found = getattr(importlib.import_module(f"infercast.{module}"), name)
+            known += found() if callable(found) else found
+        return [f"{before}{comma}{each}" for each in known if each.startswith(last)]
+
+    return complete
+
+
+class Command(NamedTuple):
+    home: str
+    """``module:function`` in `infercast.cli.commands`."""
+    help: str
+    engine_flags: bool = False
+    """Whether it takes the flags of an engine in its own spelling."""
+
+
+OLD_NAMES = {"price": "estimate"}
+"""Commands that have another name since; 1.0 goes without the old ones."""
+# fmt: off
+COMMANDS = {
+    "simulate": Command("simulate:command", engine_flags=True, help=
+        "Simulate a served workload: TTFT, TPOT, throughput, load, and where GPU time goes."),
+    "plan": Command("plan:command", help=
+        "Find the deployment that keeps an SLO at the least cost: GPUs, layout, replicas, formats and settings."),
+    "explain-command": Command("explain_command:command", help=
+        "Explain a command that starts an engine: every flag, what fits, a forecast, and advice by simulated gain."),
+    "calibrate": Command("calibrate:command", engine_flags=True, help=
+        "Learn factors of host, API server and GPU from your own benchmark results, for every forecast."),
+    "kernels": Command("kernels:command", engine_flags=True, help=
+        "Estimate one step kernel by kernel: launches, time, share, what bounds each, and how close it comes."),
+    "diagnose": Command("kernels:diagnose_command", engine_flags=True, help=
+        "Rank kernels by what users would gain if each were as good as the best of its shape."),
+    "tune": Command("tune:command", engine_flags=True, help=
+        "Rank launch configurations of Triton's kernel for routed experts, and say which are worth a change."),
+    "memory": Command("memory:command", engine_flags=True, help=
+        "Show what fits: weights, KV bytes per token, KV blocks, the longest context, the most sequences."),
+    "layouts": Command("plan:layouts_command", engine_flags=True, help=
+        "Compare tensor, pipeline, data and expert parallelism: what fits, TTFT, TPOT and throughput per GPU."),
+    "disaggregate": Command("simulate:disaggregate_command", engine_flags=True, help=
+        "Simulate disaggregated serving: TTFT by its parts, TPOT, throughput, and what each pool and the link did."),
+    "sweep": Command("sweep:command", engine_flags=True, help=
+        "Sweep a rate, a number of clients or a setting: TTFT, TPOT, throughput, goodput, cost, knee and saturation."),
+    "energy": Command("sweep:energy_command", engine_flags=True, help=
+        "Find the power limit or the clock that saves most energy while an SLO holds: joules per token and latencies."),
+    "speculate": Command("sweep:speculate_command", engine_flags=True, help=
+        "Find the load at which speculative decoding stops paying: tokens/s and TPOT with and without it, by clients."),
+    "capacity": Command("capacity:command", engine_flags=True, help=
+        "Plan a day of traffic: replicas over time by three policies, what they cost, and minutes out of SLO."),
+    "report": Command("report:command", help=
+        "Compare runs that were saved with --json: every number side by side, what differs, and one page of all."),
+    "web": Command("web:command", help=
+        "Serve a page to play with forecasts, and an HTTP API; only to this machine by default."),
+    "estimate": Command("kernels:estimate_command", help=
+        "Estimate the latency and the power of one kernel, or of a CSV of shapes: 80 % interval, source and bound."),
+    "gpus": Command("catalog:gpus", help=
+        "List the GPUs that are known, or show one with the source of its numbers."),
+    "models": Command("catalog:models", help=
+        "List the models that are bundled, or show how one config.json is understood."),
+    "hosts": Command("catalog:hosts", help=
+        "List the CPUs that --host knows by name, and how fast one thread of each is."),
+    "validate": Command("validate:command", help=
+        "Re-run measured runs with their own arrivals, lengths and prefixes, and print the errors."),
+    "measure": Command("measure:command", help=
+        "Time the kernels of this machine's GPU at shapes tied to no model, and write a table per kernel family."),
+    "fit": Command("fit:fit", help=
+        "Fit kernel efficiencies to measured latencies and write an artefact that every command can use."),
+    "evaluate": Command("fit:evaluate", help=
+        "Score predictions on measured kernels: mean, median and 90th percentile error, and how often intervals hold."),
+}
 
 
 class UsageError(InputError):
@@ -25,7 +131,6 @@ class OneSentence(TyperGroup):
     """The commands; what a command line gets wrong is one sentence, like everything else that is refused."""
 
     def main(self, *args: Any, **others: Any) -> Any:
-        """Run, and leave with the exit code."""
         try:
             code = super().main(*args, **{"prog_name": "infercast", **others, "standalone_mode": False})
         except Exception as problem:
@@ -39,10 +144,9 @@ class OneSentence(TyperGroup):
 
 
 class WholeNames(TyperCommand):
-    """A command whose help breaks long options and defaults on a narrow terminal, where typer would cut them."""
+    """A command with help that wraps long options and defaults on a narrow terminal, where typer would cut them."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Called by typer for --help."""
         from typer import rich_utils  # noqa: PLC0415 - loaded for help alone
 
         for name in ("highlighter", "negative_highlighter", "Columns"):
@@ -95,7 +199,6 @@ def make_app(asked: str | None, *, completing: bool = False) -> typer.Typer:
 
 
 def load_command(name: str) -> Callable[..., Any]:
-    """The function behind a command."""
     home, _, function = COMMANDS[name].home.partition(":")
     command: Callable[..., Any] = getattr(importlib.import_module(f"infercast.cli.commands.{home}"), function)
     return with_formats(command)

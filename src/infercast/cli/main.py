@@ -13,8 +13,6 @@ from types import MappingProxyType
 from typing import NoReturn
 
 from infercast import __version__
-from infercast.cli.completion import command_to_complete, is_completing
-from infercast.cli.registry import COMMANDS, OLD_NAMES
 from infercast.errors import InfercastError
 
 
@@ -54,9 +52,14 @@ def asks_for_json(arguments: Sequence[str]) -> bool:
 
 
 def _answer(arguments: list[str]) -> None:
-    """Load the command that is asked for, and run it."""
     gc.disable()  # what is loaded now stays: looking for garbage among it takes a tenth of a short run
-    from infercast.cli.app import make_app  # noqa: PLC0415 - typer takes longer to load than a version to print
+    from infercast.cli.app import (  # noqa: PLC0415 - typer takes longer to load than a version to print
+        COMMANDS,
+        OLD_NAMES,
+        command_to_complete,
+        is_completing,
+        make_app,
+    )
 
     first = next((word for word in arguments if word != "--"), "")
     if first in OLD_NAMES:
@@ -65,7 +68,7 @@ def _answer(arguments: list[str]) -> None:
         arguments = [new if word == first else word for word in arguments]
         first = new
     if first in COMMANDS and COMMANDS[first].engine_flags:
-        from infercast.cli.engine_flags import translated  # noqa: PLC0415 - other commands need no engine
+        from infercast.cli.options import translated  # noqa: PLC0415 - other commands need no engine
 
         arguments, left_out = translated(arguments)
         if left_out:
@@ -82,12 +85,7 @@ def _answer(arguments: list[str]) -> None:
 
 def _fail(kind: str, sentence: str, as_json: bool, details: Mapping[str, object] = MappingProxyType({})) -> NoReturn:
     """Say what is wrong on standard error, in the form that was asked for, and end with code 2."""
-    sentence = one_line(sentence)
+    sentence = sentence.replace("\r", " ").replace("\n", " ")  # it may quote what spans several lines
     error = {"type": kind, "message": sentence, **details}
     print(json.dumps({"error": error}) if as_json else f"infercast: {sentence}", file=sys.stderr)
     sys.exit(2)
-
-
-def one_line(problem: object) -> str:
-    """A sentence, also where it quotes what spans several lines."""
-    return str(problem).replace("\r", " ").replace("\n", " ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from infercast import Deployment, Workload
-from infercast.cli import completion
+from infercast.cli.app import offer
 from infercast.cli.outputs import note
-from infercast.engines.base import DEFAULT_ENGINE, engine_named
+from infercast.engines.base import DEFAULT_ENGINE, FAMILIES, AnyEngine, engine_named, flags_by_name
 from infercast.engines.settings import Settings, read_setting
+from infercast.engines.vocabulary import Flags
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.deploy import deploy, load_model, random_requests, taken_by
 from infercast.forecast.option_table import OPTIONS, Option
@@ -74,19 +76,17 @@ def _parameter(option: Option) -> inspect.Parameter:
         option.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=inspect.Parameter.empty if default is ... else default,
-        annotation=Annotated[kind | None if default is None else kind, typer_option(option)],
+        annotation=Annotated[kind | None if default is None else kind, _typer_option(option)],
     )
 
 
-def typer_option(asked: Option | str) -> Any:
-    """An option, or that of a name, as typer declares it."""
-    option = OPTIONS[asked] if isinstance(asked, str) else asked
+def _typer_option(option: Option) -> Any:
     common: dict[str, Any] = {
         "metavar": option.metavar,
         "help": option.help,
         "rich_help_panel": option.panel,
         "show_default": option.shows_default,
-        "autocompletion": completion.OFFERED.get(option.catalogue),
+        "autocompletion": offer(option.catalogue),
     }
     if option.argument:
         return typer.Argument(**common)
@@ -95,7 +95,6 @@ def typer_option(asked: Option | str) -> Any:
 
 
 def is_given(ctx: typer.Context, name: str) -> bool:
-    """Whether an option stands on the command line."""
     source = ctx.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
@@ -206,7 +205,6 @@ def deployment_of(
 
 
 def host_of(ctx: typer.Context, gpu: str, engine: str | None = None) -> Any:
-    """What ``--host`` says of the CPU."""
     host = ctx.params.get("host")
     if host is None:
         return None
@@ -273,7 +271,6 @@ def _idle(given: dict[str, Any]) -> tuple[str, ...]:
 
 
 def replayed(path: Path, given: dict[str, Any], longest: int) -> Workload:
-    """The requests of a trace as the options of a command ask for them."""
     from infercast.serve.workload.traces import read_trace  # noqa: PLC0415 - most runs replay none
 
     workload = read_trace(path, follow=given.get("follow_sessions", False))
@@ -316,3 +313,93 @@ def refuse_idle_options(ctx: typer.Context, names: tuple[str, ...], replays: boo
             raise InputError(
                 f"{option} has no meaning with --trace: {BRINGS}" if replays else f"{option} needs --trace"
             )
+
+
+def translated(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """A command's words with the engine's spelling made ours, and the flags that were left out.
+
+    As to the engines ``--max_num_seqs`` is ``--max-num-seqs``.
+    """
+    named = _named(arguments)
+    engine = _engine(named)
+    kept: list[str] = []
+    left_out: list[str] = []
+    words = deque(arguments)
+    while words:
+        word = words.popleft()
+        if not word.startswith("--") or word == "--":
+            kept.append(word)
+            continue
+        flag, equals, value = word.partition("=")
+        name = flag[2:].replace("_", "-")
+        if not _leave_out(name, bool(equals), words, engine.flags, left_out):
+            kept += _kept(name, value if equals else None, words, engine, named)
+    return kept, left_out
+
+
+def _leave_out(name: str, has_value: bool, words: deque[str], flags: Flags, left_out: list[str]) -> bool:
+    """Whether a flag changes nothing; the word behind it goes with it."""
+    if name.removeprefix("no-") not in flags.switches and name not in flags.values:
+        return False
+    left_out.append(f"--{name}")
+    if name in flags.values and not has_value and words:
+        words.popleft()
+    return True
+
+
+def _kept(name: str, value: str | None, words: deque[str], engine: AnyEngine, named: list[str]) -> list[str]:
+    """A flag that counts, as an option of ours or as a setting of the engine."""
+    flags = engine.flags
+    if name in flags.not_modelled:
+        raise InputError(
+            f"--{name} is not modelled: {flags.not_modelled[name]}; leave it out to get a forecast without it"
+        )
+    setting = flags.settings.get(name)
+    switch = flags.settings.get(name.removeprefix("no-"), "")
+    if setting is None and value is None and engine.setting_types.get(switch) is bool:
+        return ["--setting", f"{switch}=off"]
+    name = flags.other_names.get(name, name)
+    if value is None and (setting or name) in {flags.settings.get(each, each) for each in flags.lists}:
+        numbers = []
+        while words and words[0].replace(",", "").isdigit():
+            numbers.append(words.popleft())
+        value = ",".join(numbers)
+        if setting is None:
+            return [f"--{name}", value]
+    if setting is not None:
+        if value is None:
+            value = "on" if engine.setting_types.get(setting) is bool else words.popleft() if words else ""
+        return ["--setting", f"{setting}={value}"]
+    _refuse_foreign(name, engine, named)
+    return [f"--{name}" if value is None else f"--{name}={value}"]
+
+
+def _refuse_foreign(name: str, engine: AnyEngine, named: list[str]) -> None:
+    """Refuse a flag that another engine has and this one has not."""
+    for family in FAMILIES:
+        if family != engine.family and name in flags_by_name(family):
+            other = engine_named(family)
+            own = engine.flags.called.get(name)
+            called = f"{engine.title} calls it --{own}" if own else f"{engine.title} has no such flag"
+            if any(each.partition("@")[0] == other.family for each in named):
+                raise InputError(
+                    f"--{name} is a flag of {other.title}, and flags are for the engine that is named first; {called}"
+                )
+            raise InputError(f"--{name} is a flag of {other.title}: add --engine {other.family}; {called}")
+
+
+def _named(arguments: list[str]) -> list[str]:
+    """The engines that the words name, with commas between them."""
+    named = ""
+    for word, after in zip(arguments, [*arguments[1:], ""], strict=True):
+        if word == "--engine" or word.startswith("--engine="):
+            named = word.partition("=")[2] or after
+    return [part.strip() for part in named.split(",") if part.strip()]
+
+
+def _engine(named: list[str]) -> AnyEngine:
+    """The engine that the flags are for: the first named; an unknown one is the command's to refuse."""
+    try:
+        return engine_named(named[0] if named else None)
+    except InputError:
+        return engine_named()

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from infercast.report.page.figures import Plot as Picture
 
 
-FILES_PANEL = "Files"
 WINDOW = "0:60"
 FILES = ("--report", "--trace-out", "--requests-out", "--save-result")
 
@@ -50,11 +49,9 @@ class Outputs(NamedTuple):
 
     @property
     def need_steps(self) -> bool:
-        """Whether the steps of the run must be noted for it."""
         return self.report is not None or self.trace is not None
 
     def write_requests(self, forecast: Forecast) -> None:
-        """The table of requests, if it was asked for."""
         if self.requests is not None:
             from infercast.report.forecast import request_rows  # noqa: PLC0415 - most runs write nothing
 
@@ -66,7 +63,6 @@ class Outputs(NamedTuple):
             write_whole(result_path(self.result, forecast), [text])
 
     def write_comparison(self, runs: tuple[Watched, Watched], names: tuple[str, str]) -> None:
-        """The page of two runs side by side, if it was asked for."""
         if self.report is not None:
             from infercast.report.page.figures import comparison_plot  # noqa: PLC0415 - most runs write nothing
 
@@ -153,8 +149,6 @@ def _window(text: str) -> tuple[float, float]:
 
 
 class Form(StrEnum):
-    """How an answer is printed."""
-
     TABLE = "table"
     JSON = "json"
     CSV = "csv"
@@ -162,7 +156,6 @@ class Form(StrEnum):
 
     @property
     def is_data(self) -> bool:
-        """Whether programs read it."""
         return self in (Form.JSON, Form.CSV)
 
 
@@ -180,7 +173,7 @@ FORMAT, AS_JSON = "format", "as_json"
 
 
 def with_formats(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command whose ``form`` is what --format and --json say together."""
+    """A command with one parameter ``form`` for --format and --json."""
 
     def called(**given: Any) -> Any:
         form = form_of(given.pop(FORMAT), given.pop(AS_JSON))
@@ -204,19 +197,17 @@ def with_formats(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def form_of(format_: Form | None, as_json: bool) -> Form:
-    """What both options say."""
     if as_json and format_ not in (None, Form.JSON):
         raise InputError(f"--json and --format {format_} ask for two forms; give one of them")
     return Form.JSON if as_json else format_ or Form.TABLE
 
 
 def note(sentence: str) -> None:
-    """What a user should know beyond the answer, on standard error."""
+    """A note on standard error."""
     typer.echo(f"infercast: {sentence}", err=True)
 
 
 def print_json(data: Any) -> None:
-    """One JSON document on standard output."""
     typer.echo(json.dumps(data, indent=2, allow_nan=False))
 
 
@@ -245,13 +236,25 @@ def print_result(
         show(*tables(*result))
 
 
+def print_answer(form: Form, answer: Any, *, plot: Path | None = None, csv: Path | None = None) -> None:
+    """Write the files that are asked for, and print the answer, by the functions that `RENDERERS` has for it."""
+    from infercast.report.formats import function_of, renderers_of  # noqa: PLC0415 - some commands need none of it
+
+    how = renderers_of(answer)
+    if csv is not None:
+        write_whole(csv, function_of(str(how.csv))(answer))
+    if plot is not None:
+        write_plot(plot, function_of(str(how.page))(answer, __version__))
+    print_result(form, function_of(how.document), function_of(how.tables), answer, rows=how.rows)
+
+
 PATIENCE = 2.0
 """Seconds that a run may take before a bar is shown."""
 
 
 @contextmanager
 def simulation_bar(total: int) -> Iterator[Callable[[int, float], None] | None]:
-    """What to tell about a run of ``total`` requests: how many were sent, and the simulated time; None if piped."""
+    """Progress callback of a run of ``total`` requests: requests sent, simulated time; None if piped."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -266,7 +269,7 @@ def simulation_bar(total: int) -> Iterator[Callable[[int, float], None] | None]:
         def tell(sent: int, simulated: float) -> None:
             elapsed = time.monotonic() - start
             if elapsed > PATIENCE:
-                text = f", {format_seconds(simulated)} simulated, {simulated / elapsed:,.0f} times as fast as life"
+                text = f", {format_seconds(simulated)} simulated, {simulated / elapsed:,.0f} times real time"
                 bar.update(task, completed=sent, description=text, visible=True, refresh=True)
 
         yield tell
@@ -274,7 +277,7 @@ def simulation_bar(total: int) -> Iterator[Callable[[int, float], None] | None]:
 
 @contextmanager
 def runs_bar(doing: str, total: int) -> Iterator[Callable[[str], None] | None]:
-    """What to tell about many runs: the name of each as it begins; None if piped."""
+    """Progress callback of several runs: the name of each as it begins; None if piped."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -288,7 +291,7 @@ def runs_bar(doing: str, total: int) -> Iterator[Callable[[str], None] | None]:
 
 @contextmanager
 def stages_bar() -> Iterator[Callable[[str], None] | None]:
-    """What to tell about work of unknown length: what it is at; shown after a while, None if piped."""
+    """Progress callback of work of unknown length: the current stage; shown after a while, None if piped."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -308,7 +311,7 @@ def stages_bar() -> Iterator[Callable[[str], None] | None]:
 def with_counts(
     tell: Callable[[str], None] | None,
 ) -> tuple[Callable[[str], None] | None, Callable[[int, int], None] | None]:
-    """What to tell of each part of the work as it begins, and of how much of it is done; None if piped."""
+    """Progress callbacks: each stage as it begins, and how much of it is done; None if piped."""
     if tell is None:
         return None, None
     doing = [""]

@@ -18,14 +18,12 @@ from infercast.lab.validate.published.compare import PublishedComparison, Summar
 from infercast.lab.validate.published.run import PublishedRun
 from infercast.lab.validate.reliability import (
     FEWEST,
-    Order,
     Reliability,
     orders_of,
     reliability_of,
     reliability_of_published,
 )
-from infercast.report.fields import Field, at, cells, record
-from infercast.report.terminal import grid, section, styled
+from infercast.report.terminal import Field, Grid, Section, at, cells, pick, record, styled
 from infercast.units import MILLI, format_percent
 
 ORDER_TITLES = {
@@ -42,7 +40,7 @@ def render_reliability(groups: Sequence[Reliability]) -> RenderableType:
             cells += [f"{each.count:,}", _percent(each.odds), _percent(each.held)]
         rows.append((f"{100 * bucket.low:.0f} to {100 * bucket.high:.0f} %", *cells))
     worst = ("furthest off", *(cell for group in groups for cell in ("", "", _percent(group.worst))))
-    return section("Promises: how often they held, by the odds that were said", grid(columns, [*rows, worst]))
+    return Section("Promises: how often they held, by the odds that were said", Grid(columns, [*rows, worst]))
 
 
 ORDER_FIELDS = (
@@ -53,22 +51,9 @@ ORDER_FIELDS = (
 )
 
 
-def render_orders(orders: Sequence[Order]) -> RenderableType:
-    table = grid(*cells(ORDER_FIELDS, orders))
-    return section("Order of configurations: rank correlation of measured and predicted", table)
-
-
 def reliability_dict(group: Reliability) -> dict[str, Any]:
     buckets = [{**asdict(bucket), "off": bucket.off} for bucket in group.buckets]
     return {"values": group.values, "worst": group.worst, "buckets": buckets}
-
-
-def reliability_groups(groups: Sequence[Reliability]) -> dict[str, Any]:
-    return {group.about.replace(" ", "_"): reliability_dict(group) for group in groups}
-
-
-def orders_dict(orders: Sequence[Order]) -> dict[str, Any]:
-    return {each.quantity: record(ORDER_FIELDS, each) for each in orders}
 
 
 PANEL, MARGIN, TOP, BOTTOM = 220, 52, 34, 48
@@ -152,21 +137,24 @@ UNITS = ("TTFT p50 ms", "TTFT p99 ms", "TPOT p50 ms", "tokens/s")
 
 def render_validation(validation: Validation) -> list[RenderableType]:
     parts = [_render_file(validation, name, blocks) for name, blocks in validation.kv_blocks]
-    medians = grid(("runs", "count", *TITLES), [_median_row(validation, kind) for kind in (*validation.kinds, None)])
+    medians = Grid(("runs", "count", *TITLES), [_median_row(validation, kind) for kind in (*validation.kinds, None)])
     left_out = f" ({validation.num_stalled} stalled runs left out)" if validation.num_stalled else ""
     return [
         *parts,
-        section("Request by request: absolute error, and rank correlations", _scatter_grid(validation)),
-        section("Which part is off: median error", _parts_grid(validation)),
+        Section("Request by request: absolute error, and rank correlations", _scatter_grid(validation)),
+        Section("Which part is off: median error", _parts_grid(validation)),
         *_load_sections(validation),
-        section(f"Median absolute error{left_out}", medians),
+        Section(f"Median absolute error{left_out}", medians),
         *(Text(line) for line in _joule_medians(validation)),
-        section(
+        Section(
             "Measured values inside the 80 % intervals of forecasts, and their mean half width",
             _coverage_grid(validation),
         ),
         render_reliability(reliability_of(validation.runs)),
-        render_orders(orders_of(validation.runs)),
+        Section(
+            "Order of configurations: rank correlation of measured and predicted",
+            Grid(*cells(ORDER_FIELDS, orders_of(validation.runs))),
+        ),
     ]
 
 
@@ -176,7 +164,7 @@ def _coverage_grid(validation: Validation) -> RenderableType:
         *((name, _coverage_cells(validation, file=name)) for name, _ in validation.kv_blocks),
         ("all", _coverage_cells(validation)),
     ]
-    return grid(("runs", *TITLES, "all"), [(name, *cells) for name, cells in rows], notes_at=(0,))
+    return Grid(("runs", *TITLES, "all"), [(name, *cells) for name, cells in rows], notes_at=(0,))
 
 
 def _coverage_cells(validation: Validation, **chosen: str) -> list[str]:
@@ -201,7 +189,7 @@ def _scatter_grid(validation: Validation) -> RenderableType:
     """Runs with arrivals over time, where single requests differ."""
     runs = [run for run in validation.runs if run.scatter is not None]
     shown = [run for run in runs if run.parts is None or not run.parts.is_static]
-    return grid(*cells(SCATTER_FIELDS, shown), text_columns=2, notes_at=(0,))
+    return Grid(*cells(SCATTER_FIELDS, shown), text_columns=2, notes_at=(0,))
 
 
 FILE_FIELDS = (
@@ -217,7 +205,7 @@ def _parts_grid(validation: Validation) -> RenderableType:
     """What decides in each: host, kernels (and launches), the queue on top of them."""
     columns, rows = cells(FILE_FIELDS, validation.file_parts())
     medians = ["all, absolute", *(_percent(validation.median_part(part)) for part in PARTS), ""]
-    return grid(columns, [*rows, medians], notes_at=(0,))
+    return Grid(columns, [*rows, medians], notes_at=(0,))
 
 
 def _load_sections(validation: Validation) -> list[RenderableType]:
@@ -226,7 +214,7 @@ def _load_sections(validation: Validation) -> list[RenderableType]:
     if not classes:
         return []
     columns = ("load", "runs", *(f"{title} {name}" for title in ("TTFT p50", "TPOT p50") for name in ERRORS))
-    sections = []
+    sections: list[RenderableType] = []
     for title, count, suffix in (
         ("By load: absolute error", "num_runs", ""),
         ("By load, the host's speed taken from the lightest load of each file", "num_known", "_known"),
@@ -242,7 +230,7 @@ def _load_sections(validation: Validation) -> list[RenderableType]:
             if getattr(each, count)
         ]
         if rows:
-            sections.append(section(title, grid(columns, rows)))
+            sections.append(Section(title, Grid(columns, rows)))
     return sections
 
 
@@ -255,31 +243,27 @@ def _error_cells(each: LoadErrors, name: str) -> list[str]:
 
 def _render_file(validation: Validation, name: str, blocks: Comparison | None) -> RenderableType:
     columns = ("run", *(column for title in UNITS for column in (title, "error")))
-    rows = [_run_row(run) for run in validation.runs if run.file == name]
-    counted = "as the engine was told"
+    runs = [run for run in validation.runs if run.file == name]
+    counted = "as configured"
     if blocks is not None:
         counted = f"{blocks.measured:,.0f} measured, {blocks.predicted:,.0f} predicted, {_signed(blocks)}"
-    hits = [line for run in validation.runs if run.file == name for line in _hit_lines(run)]
-    hits += [line for run in validation.runs if run.file == name for line in _joule_lines(run)]
-    heading = Text("\n".join([f"KV blocks: {counted}", *hits, "Runs: measured > predicted", ""]))
-    return section(name, Group(heading, grid(columns, rows, notes_at=(0,))))
+    lines = [f"KV blocks: {counted}", *_counted_lines(runs), "Runs: measured > predicted", ""]
+    return Section(name, Group(Text("\n".join(lines)), Grid(columns, map(_run_row, runs), notes_at=(0,))))
 
 
-def _hit_lines(run: RunComparison) -> list[str]:
-    pairs = (("cached", run.cached_tokens), ("from host memory", run.loaded_tokens))
+COUNTED = (
+    ("Tokens cached", "cached_tokens", ",.0f"), ("Tokens from host memory", "loaded_tokens", ",.0f"),
+    ("Joules per output token", JOULES, ".3g"),
+)  # fmt: skip
+
+
+def _counted_lines(runs: Sequence[RunComparison]) -> list[str]:
     return [
-        f"Tokens {what}, {run.label}: {pair.measured:,.0f} measured, {pair.predicted:,.0f} predicted, {_signed(pair)}"
-        for what, pair in pairs
-        if pair is not None
+        f"{what}, {run.label}: {pair.measured:{form}} measured, {pair.predicted:{form}} predicted, {_signed(pair)}"
+        for what, name, form in COUNTED
+        for run in runs
+        if (pair := getattr(run, name)) is not None
     ]
-
-
-def _joule_lines(run: RunComparison) -> list[str]:
-    pair = run.joules_per_output_token
-    if pair is None:
-        return []
-    joules = f"{pair.measured:.3g} measured, {pair.predicted:.3g} predicted"
-    return [f"Joules per output token, {run.label}: {joules}, {_signed(pair)}"]
 
 
 def _joule_medians(validation: Validation) -> list[str]:
@@ -294,22 +278,18 @@ def validation_dict(validation: Validation) -> dict[str, Any]:
     idle = [abs(each.idle_ttft) for each in files if each.idle_ttft is not None]
     return {
         "runs": [_run_dict(run) for run in validation.runs],
-        "kv_blocks": [{"file": name, **_pair(pair, 1.0)} for name, pair in validation.kv_blocks if pair],
+        "kv_blocks": [{"file": name, **(_pair(pair) or {})} for name, pair in validation.kv_blocks if pair],
         "files": [record(FILE_FIELDS, each) for each in files],
         "by_load": [asdict(each) for each in validation.by_load() if each.num_runs],
-        "reliability": reliability_groups(promises),
-        "rank_correlation": orders_dict(orders_of(validation.runs)),
+        "reliability": {each.about.replace(" ", "_"): reliability_dict(each) for each in promises},
+        "rank_correlation": {each.quantity: record(ORDER_FIELDS, each) for each in orders_of(validation.runs)},
         "summary": {
-            "ttft_p50_ape_median": validation.median_ape("ttft_p50"),
-            "ttft_p99_ape_median": validation.median_ape("ttft_p99"),
-            "tpot_p50_ape_median": validation.median_ape("tpot_p50"),
+            **{f"{quantity}_ape_median": validation.median_ape(quantity) for quantity in (*QUANTITIES[:3], JOULES)},
             "throughput_ape_median": validation.median_ape("output_tokens_per_second"),
             "idle_ttft_ape_max": max(idle, default=None),
             "loaded_ttft_p50_ape_median": validation.median_loaded("ttft_p50"),
             "loaded_ttft_p99_ape_median": validation.median_loaded("ttft_p99"),
-            "decode_step_ape_median": validation.median_part("decode_step"),
-            "prompts_ape_median": validation.median_part("prompts"),
-            "joules_per_output_token_ape_median": validation.median_ape(JOULES),
+            **{f"{part}_ape_median": validation.median_part(part) for part in PARTS[1:]},
             "joules_per_output_token_interval_coverage": validation.coverage(JOULES),
             "kv_blocks_ape_max": max((pair.ape for _, pair in validation.kv_blocks if pair), default=None),
             "interval_coverage": validation.coverage(*QUANTITIES),
@@ -351,35 +331,29 @@ def _signed(pair: Comparison) -> str:
     return f"{100 * (pair.predicted / pair.measured - 1):+,.1f} %"
 
 
-def _pair(pair: Comparison, scale: float) -> dict[str, Any]:
-    plain = {"measured": pair.measured / scale, "predicted": pair.predicted / scale, "ape": pair.ape}
+def _pair(pair: Comparison | None, scale: float = 1.0, error: str = "ape") -> dict[str, Any] | None:
+    if pair is None:
+        return None
+    plain = {"measured": pair.measured / scale, "predicted": pair.predicted / scale, error: getattr(pair, error)}
     if pair.interval is None:
         return plain
     return {**plain, "interval": [end / scale for end in pair.interval], "is_inside": pair.is_inside}
 
 
+RUN_PAIRS = {
+    "ttft_p50_ms": ("ttft_p50", MILLI), "ttft_p99_ms": ("ttft_p99", MILLI), "tpot_p50_ms": ("tpot_p50", MILLI),
+    "output_tokens_per_s": ("output_tokens_per_second", 1.0), "idle_ttft_ms": ("parts.idle_ttft", MILLI),
+    "prompts_ms": ("parts.prompts", MILLI), "decode_step_ms": ("parts.decode_step", MILLI),
+    "cached_tokens": ("cached_tokens", 1.0), "loaded_tokens": ("loaded_tokens", 1.0), JOULES: (JOULES, 1.0),
+}  # fmt: skip
+
+
 def _run_dict(run: RunComparison) -> dict[str, Any]:
     return {
-        "file": run.file,
-        "kind": run.kind,
-        "label": run.label,
-        "ttft_p50_ms": _pair(run.ttft_p50, MILLI),
-        "ttft_p99_ms": _pair(run.ttft_p99, MILLI),
-        "tpot_p50_ms": _pair(run.tpot_p50, MILLI) if run.tpot_p50 else None,
-        "output_tokens_per_s": _pair(run.output_tokens_per_second, 1.0),
+        **pick(run, "file kind label"),
         "requests": asdict(run.scatter) if run.scatter else None,
-        "idle_ttft_ms": _part(run, "idle_ttft"),
-        "prompts_ms": _part(run, "prompts"),
-        "decode_step_ms": _part(run, "decode_step"),
-        "cached_tokens": _pair(run.cached_tokens, 1.0) if run.cached_tokens else None,
-        "loaded_tokens": _pair(run.loaded_tokens, 1.0) if run.loaded_tokens else None,
-        JOULES: _pair(run.joules_per_output_token, 1.0) if run.joules_per_output_token else None,
+        **{key: _pair(at(path)(run), scale) for key, (path, scale) in RUN_PAIRS.items()},
     }
-
-
-def _part(run: RunComparison, name: str) -> dict[str, Any] | None:
-    pair = getattr(run.parts, name, None)
-    return _pair(pair, MILLI) if pair else None
 
 
 GROUPS: dict[str, Callable[[PublishedRun], str]] = {
@@ -395,19 +369,19 @@ def render_published(compared: Sequence[PublishedComparison]) -> list[Renderable
     columns = ("run", "GPU", "model", "layout", "load", "TTFT ms", "error", "80 %", "TPOT ms", "error", "80 %")
     rows = [_published_row(each) for each in compared if not each.problem]
     parts: list[RenderableType] = [
-        section(
+        Section(
             "Runs: mean measured > mean predicted, and its 80 % interval",
-            grid(columns, rows, text_columns=5, notes_at=(0, 2)),
+            Grid(columns, rows, text_columns=5, notes_at=(0, 2)),
         )
     ]
     refused = [f"{each.run.run_id}: {each.problem}" for each in compared if each.problem]
     if refused:
-        parts.append(section("Not simulated", styled("\n".join(refused))))
+        parts.append(Section("Not simulated", styled("\n".join(refused))))
     assumed = Counter(text for each in compared if not each.problem for text in each.run.assumptions)
     if assumed:
         lines = "\n".join(f"{text} ({count:,})" for text, count in assumed.most_common())
-        parts.append(section("Assumed, and in how many runs", styled(lines)))
-    parts += [section(f"Absolute error by {name}", _group_grid(name, compared)) for name in GROUPS]
+        parts.append(Section("Assumed, and in how many runs", styled(lines)))
+    parts += [Section(f"Absolute error by {name}", _group_grid(name, compared)) for name in GROUPS]
     return [*parts, render_reliability([reliability_of_published(compared)])]
 
 
@@ -437,7 +411,7 @@ def _group_grid(name: str, compared: Sequence[PublishedComparison]) -> Renderabl
     of_each = ("mean", "p90", "bias", "in 80 %", "half width")
     columns = (name, "runs", "TTFT median", *of_each, "TPOT median", *of_each)
     rows = [(value, *_group_cells(members)) for value, members in _groups(name, compared).items()]
-    return grid(columns, [*rows, ("all", *_group_cells(compared))])
+    return Grid(columns, [*rows, ("all", *_group_cells(compared))])
 
 
 def _group_cells(members: Sequence[PublishedComparison]) -> tuple[str, ...]:
@@ -479,36 +453,25 @@ def _summaries(members: Sequence[PublishedComparison]) -> dict[str, Any]:
         summary = summarise(members, quantity)
         found[quantity] = None
         if summary is not None:
-            names = ("count", "median", "mean", "p90", "bias")
-            coverage = {"interval_coverage": summary.inside, "interval_half_width_mean": summary.width}
-            found[quantity] = {**{name: getattr(summary, name) for name in names}, **coverage}
+            coverage = {"interval_coverage": "inside", "interval_half_width_mean": "width"}
+            found[quantity] = pick(summary, "count median mean p90 bias", **coverage)
     return found
 
 
+PUBLISHED_PAIRS = {
+    "ttft_ms": ("ttft", MILLI), "tpot_ms": ("tpot", MILLI), "end_to_end_ms": ("end_to_end", MILLI),
+    "output_tokens_per_s": ("output_tokens_per_second", 1.0),
+}  # fmt: skip
+
+
 def _published_dict(each: PublishedComparison) -> dict[str, Any]:
-    run = each.run
+    pairs = {key: (getattr(each, name), scale) for key, (name, scale) in PUBLISHED_PAIRS.items()}
     return {
-        "run_id": run.run_id,
-        "source": run.source,
-        "gpu": run.gpu,
-        "model": run.model,
-        "layout": run.layout,
-        "ttft_ms": _pair_dict(each.ttft, MILLI),
-        "tpot_ms": _pair_dict(each.tpot, MILLI),
-        "end_to_end_ms": _pair_dict(each.end_to_end, MILLI),
-        "output_tokens_per_s": _pair_dict(each.output_tokens_per_second, 1.0),
-        "assumptions": list(run.assumptions),
+        **pick(each.run, "run_id source gpu model layout"),
+        **{
+            key: None if pair is None or pair.interval is None else _pair(pair, scale, "error")
+            for key, (pair, scale) in pairs.items()
+        },
+        "assumptions": list(each.run.assumptions),
         "problem": each.problem or None,
-    }
-
-
-def _pair_dict(pair: Comparison | None, scale: float) -> dict[str, Any] | None:
-    if pair is None or pair.interval is None:
-        return None
-    return {
-        "measured": pair.measured / scale,
-        "predicted": pair.predicted / scale,
-        "error": pair.error,
-        "interval": [end / scale for end in pair.interval],
-        "is_inside": pair.is_inside,
     }

@@ -1,11 +1,11 @@
-"""What results told and what they could not, for people and for programs."""
+"""What benchmark results determine and what they leave open, for people and for programs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.calibration import TITLES, Calibration, Errors, Learned, errors_of, keys_of, median_errors
-from infercast.report.terminal import facts, grid, section, styled
+from infercast.report.terminal import Facts, Grid, Section, pick, styled
 from infercast.units import MILLI, format_percent
 
 if TYPE_CHECKING:
@@ -17,15 +17,10 @@ def calibration_dict(calibration: Calibration) -> dict[str, Any]:
     return {
         "deployment": {name: getattr(known, name) for name in known.__slots__},
         "factors": {name: _factor_dict(name, learned) for name, learned in calibration.factors.items()},
-        "prefix_hit_rate": calibration.prefix_hit_rate,
-        "acceptance_length": calibration.acceptance_length,
+        **pick(calibration, "prefix_hit_rate acceptance_length"),
         "results": [
             {
-                "file": each.file,
-                "sha256": each.sha256,
-                "kind": each.kind,
-                "load": each.load,
-                "requests": each.requests,
+                **pick(each, "file sha256 kind load requests"),
                 "assumptions": list(each.assumptions),
                 "quantities": [pair._asdict() for pair in each.pairs],
                 "left_out": [pair._asdict() for pair in each.left_out],
@@ -54,20 +49,20 @@ def render_calibration(calibration: Calibration, written: str | None = None) -> 
     ]
     about += [(each.file, f"{each.kind}: {each.load}") for each in calibration.results]
     rows = [_factor_row(name, learned) for name, learned in calibration.factors.items()]
-    columns = ("", "factor", "four times out of five", "before", "")
+    columns = ("", "factor", "80 % interval", "before", "")
     parts = [
-        section("Calibrated with", facts(about)),
-        section("What the results say", grid(columns, rows, notes_at=(4,))),
+        Section("Calibrated with", Facts(about)),
+        Section("What the results say", Grid(columns, rows, notes_at=(4,))),
         *_seen(calibration),
         *_errors(calibration),
     ]
     assumed = list(dict.fromkeys(text for each in calibration.results for text in each.assumptions))
     if assumed:
         sentences = "\n".join(f"{text[:1].upper()}{text[1:]}." for text in assumed)
-        parts.append(section("Taken for granted", styled(sentences)))
+        parts.append(Section("Taken for granted", styled(sentences)))
     if written is not None:
         use = f"infercast simulate {known.model} --gpu {known.gpu} --rate R --calibration {written}"
-        parts.append(section("Next", facts([("written to", written), ("use it", use)])))
+        parts.append(Section("Next", Facts([("written to", written), ("use it", use)])))
     return parts
 
 
@@ -93,8 +88,8 @@ def _seen(calibration: Calibration) -> list[RenderableType]:
     if calibration.prefix_hit_rate is not None:
         rows.append(("prefix cache", f"{format_percent(calibration.prefix_hit_rate)} of prompt tokens found"))
     if calibration.acceptance_length is not None:
-        rows.append(("speculation", f"{calibration.acceptance_length:.2f} tokens a step"))
-    return [section("Seen in the load", facts(rows))] if rows else []
+        rows.append(("speculation", f"{calibration.acceptance_length:.2f} tokens per step"))
+    return [Section("Seen in the load", Facts(rows))] if rows else []
 
 
 def _errors(calibration: Calibration) -> list[RenderableType]:
@@ -106,9 +101,9 @@ def _errors(calibration: Calibration) -> list[RenderableType]:
                 [name, f"{each.results}", format_percent(each.before), format_percent(each.after)]
                 for name, each in errors.items()
             ]
-            parts.append(section(title, grid(("median over results", "results", "before", "after"), rows)))
+            parts.append(Section(title, Grid(("median over results", "results", "before", "after"), rows)))
     if len(calibration.results) == 1:
-        parts.append(styled("One result tells how well it is matched, not others: give some of other loads."))
+        parts.append(styled("One result only shows how well it is matched itself; give results of other loads, too."))
     worse = median_errors(calibration, left_out=True)
     if worse is not None and worse.after > worse.before:
         parts.append(

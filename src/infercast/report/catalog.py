@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from infercast.hardware import Gpu
 from infercast.hardware.server import HostCpu
-from infercast.report.terminal import Column, FittingTable, facts, grid, section, styled
+from infercast.report.terminal import Column, Facts, FittingTable, Grid, Section, styled
 from infercast.units import GIB, GIGA, TERA, format_bytes, format_rate
 
 if TYPE_CHECKING:
@@ -47,10 +47,10 @@ def render_gpus(gpus: Iterable[Gpu]) -> list[RenderableType]:
 def render_hosts(presets: Iterable[HostCpu]) -> list[RenderableType]:
     rows = [(each.name, f"{each.single_thread_speed:.2f}", each.title) for each in presets]
     legend = (
-        "speed: of one thread, beside that of the measured machines, by PassMark's single-thread ratings (sources with "
+        "speed: of one thread, relative to the measured machines, by PassMark's single-thread ratings (sources with "
         "--json). The rating of the measured machines is an assumption. `infercast measure --host` measures yours."
     )
-    return [grid(("name", "speed", "CPU"), rows, notes_at=(2,)), styled(legend, style="dim")]
+    return [Grid(("name", "speed", "CPU"), rows, notes_at=(2,)), styled(legend, style="dim")]
 
 
 def render_gpu(gpu: Gpu) -> list[RenderableType]:
@@ -63,8 +63,8 @@ def render_gpu(gpu: Gpu) -> list[RenderableType]:
         ("special functions", format_rate(gpu.special_rate, "op/s")),
         ("memory", f"{format_bytes(gpu.driver_bytes)} usable, {format_rate(gpu.dram_bandwidth, 'B/s')}"),
         ("L2 cache", f"{format_bytes(gpu.l2_bytes)}, {format_rate(gpu.l2_bandwidth, 'B/s')}"),
-        ("shared memory a SM", format_bytes(gpu.shared_memory_per_sm)),
-        ("registers a SM", f"{gpu.registers_per_sm:,}"),
+        ("shared memory per SM", format_bytes(gpu.shared_memory_per_sm)),
+        ("registers per SM", f"{gpu.registers_per_sm:,}"),
         ("NVLink", f"{format_rate(gpu.nvlink_bandwidth, 'B/s')} one way" if gpu.nvlink_bandwidth else "none"),
         ("PCIe", f"{format_rate(gpu.pcie_bandwidth, 'B/s')} one way"),
         ("GPUs per node", f"{gpu.gpus_per_node}"),
@@ -72,7 +72,7 @@ def render_gpu(gpu: Gpu) -> list[RenderableType]:
         ("also known as", ", ".join(gpu.aliases)),
         *(("source", source) for source in gpu.sources),
     ]
-    return [section(f"{gpu.title} ({gpu.name})", facts(rows)), _render_kernels(gpu), _render_prices(gpu.name)]
+    return [Section(f"{gpu.title} ({gpu.name})", Facts(rows)), _render_kernels(gpu), _render_prices(gpu.name)]
 
 
 def _render_kernels(gpu: Gpu) -> RenderableType:
@@ -82,7 +82,7 @@ def _render_kernels(gpu: Gpu) -> RenderableType:
         for each in _kernels(gpu)
     ]
     title = "Kernels: what estimates rest on, and the mean error to be expected of them"
-    return section(title, grid(columns, rows, text_columns=4, notes_at=(3,)))
+    return Section(title, Grid(columns, rows, text_columns=4, notes_at=(3,)))
 
 
 def _kernels(gpu: Gpu) -> list[KnownKernel]:
@@ -92,37 +92,26 @@ def _kernels(gpu: Gpu) -> list[KnownKernel]:
 
 
 def _render_prices(gpu: str) -> RenderableType:
-    from infercast.forecast.cost import (  # noqa: PLC0415 - lists of machines do without
-        PRICES,
-        Tariff,
-        offers_of,
-    )
+    from infercast.forecast.cost import PRICES, Tariff, offers_of  # noqa: PLC0415 - lists of machines do without
 
     offers = offers_of(gpu)
     if not offers:
-        return section("Prices", styled(Tariff().unknown(gpu)))
+        return Section("Prices", styled(Tariff().unknown(gpu)))
     columns = ("provider", "on demand", "lowest", "spot", "lowest", "date")
     rows = [
         (provider, *(f"${entry[kind]:.2f}" if kind in entry else "-" for kind in PRICES), date)
         for provider, date, entry in offers
     ]
-    return section("Prices, $ per GPU-hour: the median and the lowest of a provider's offers", grid(columns, rows))
-
-
-def gpu_dict(gpu: Gpu) -> dict[str, Any]:
-    return asdict(gpu)
+    return Section("Prices, $ per GPU-hour: the median and the lowest of a provider's offers", Grid(columns, rows))
 
 
 def priced_gpu_dict(gpu: Gpu) -> dict[str, Any]:
-    """The same, what estimates of its kernels rest on, and what providers ask for it in dollars an hour."""
-    from infercast.forecast.cost import (  # noqa: PLC0415 - lists of machines do without
-        PRICES,
-        offers_of,
-    )
+    """The same with the basis of kernel estimates and providers' prices in dollars per hour."""
+    from infercast.forecast.cost import PRICES, offers_of  # noqa: PLC0415 - lists of machines do without
 
     prices = [
         {"provider": provider, "date": date, **{kind: entry.get(kind) for kind in PRICES}}
         for provider, date, entry in offers_of(gpu.name)
     ]
     kernels = [{**each._asdict(), "chips": list(each.chips)} for each in _kernels(gpu)]
-    return {**gpu_dict(gpu), "kernel_estimates": kernels, "usd_per_hour": prices}
+    return {**asdict(gpu), "kernel_estimates": kernels, "usd_per_hour": prices}

@@ -11,7 +11,7 @@ from infercast.forecast.kernels import Phase, host_bound_share
 from infercast.forecast.result import Forecast
 from infercast.forecast.steady import OVERLOADED, State, SteadyState
 from infercast.forecast.uncertainty import borrowed_share, is_older
-from infercast.report.terminal import section, styled
+from infercast.report.terminal import Section, pick, styled
 from infercast.units import format_percent
 
 if TYPE_CHECKING:
@@ -43,11 +43,9 @@ def state_fields(state: State, steady: SteadyState, steady_only: bool) -> dict[s
         "saturated": state.saturation is not None,
         "saturation_requests_per_s": state.capacity if state.saturation else None,
         "steady_state": {
-            "reached": steady.reached,
-            "from_s": steady.begin if steady.reached else None,
-            "to_s": steady.end if steady.reached else None,
+            **pick(steady, "reached", requests_needed="num_needed"),
+            **pick(steady if steady.reached else None, from_s="begin", to_s="end"),
             "requests": steady.num_requests if steady.reached else 0,
-            "requests_needed": steady.num_needed,
         },
         "stopped": steady.stopped,
         "steady_only": steady_only,
@@ -70,7 +68,7 @@ def host_rows(deployment: Deployment, phases: Sequence[Phase]) -> list[tuple[str
 
 
 def _bound_by_host(phases: Sequence[Phase]) -> list[Phase]:
-    """Kinds of steps that take a part of the run worth a word, in which the GPU waits for its host."""
+    """Kinds of steps with a relevant share of the run in which the GPU waits for its host."""
     whole = sum(phase.seconds for phase in phases)
     return [phase for phase in phases if phase.seconds > MATTERS * whole and host_bound_share([phase]) > HOST_BOUND]
 
@@ -95,12 +93,12 @@ WEAK = {
 
 FORECASTS = "These are forecasts: simulations with estimated kernel latencies, not measurements."
 HELD = (
-    "Intervals hold what errors of kernel latencies, host times and costs of another release, and the luck of a finite "
-    "run, do to results: about four in five of the values of measured and of published runs lie in theirs. They do not "
-    "hold what the simulation is not told: another load, other programs on the host, a board with less power, networks."
+    "Intervals cover errors of kernel latencies and host times, differences between releases, and the luck of a finite "
+    "run: about four in five of the values of measured and published runs lie in theirs. They do not cover what the "
+    "simulation does not know: another load, other programs on the host, a board with less power, networks."
 )
 CALIBRATED = (
-    "Times are calibrated with {}: intervals hold what its results left open, and how far one run of a deployment is "
+    "Times are calibrated with {}: intervals cover what its results leave open, and how far one run of a deployment is "
     "from another."
 )
 
@@ -128,12 +126,12 @@ def caveats(forecast: Forecast) -> list[str]:
         "not modelled."
     )
     if forecast.state.word == OVERLOADED:
-        sentences.append("The deployment is overloaded: latencies only tell how long the run was.")
+        sentences.append("The deployment is overloaded: latencies only reflect how long the run was.")
     return list(dict.fromkeys(sentences))
 
 
 def caveats_of(forecasts: Iterable[Forecast]) -> list[str]:
-    """What holds for any of several forecasts, such as those of a sweep."""
+    """Caveats that hold for any of several forecasts."""
     return list(dict.fromkeys(each for forecast in forecasts for each in caveats(forecast)))
 
 
@@ -146,11 +144,11 @@ def shared_first(said: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def caveat_section(sentences: Iterable[str]) -> RenderableType:
-    return section("Caveats", styled("\n".join(sentences)))
+    return Section("Caveats", styled("\n".join(sentences)))
 
 
 def _of_drafts(deployment: Deployment) -> list[str]:
-    """What to know of speculative decoding, or that it is left out of a model that brings heads for it."""
+    """Caveats of speculative decoding, or a hint that the model has heads for it."""
     drafting, model = deployment.drafting, deployment.model
     if drafting is not None:
         text = f"How many drafts are accepted is {drafting.acceptance.source}, and decides the result."
@@ -165,7 +163,7 @@ def _of_drafts(deployment: Deployment) -> list[str]:
 
 
 def _of_deployment(deployment: Deployment, phases: Sequence[Phase]) -> list[str]:
-    """What the estimates of one pool rest on."""
+    """The basis of the estimates of one pool."""
     sentences = [f"Kernel latencies: {deployment.predictor.describe(deployment.gpu)}."]
     families: dict[str, list[str]] = {family.source: [] for phase in phases for family in phase.families}
     for phase in phases:

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 from infercast.forecast.command.advice import Advice, Advised, MetricDelta
 from infercast.forecast.command.explain import Explained, ServedLoad
 from infercast.forecast.command.flags import IGNORED, NOT_MODELLED, UNKNOWN, Flag
-from infercast.report.cost import LIMIT_FIELDS, cost_rows, slo_title
-from infercast.report.fields import cells
-from infercast.report.forecast import forecast_dict
-from infercast.report.memory import fit_dict, render_fit
-from infercast.report.terminal import facts, grid, section, styled
+from infercast.report.deployment import fit_dict, render_fit
+from infercast.report.forecast import LIMIT_FIELDS, cost_rows, forecast_dict, slo_title
+from infercast.report.terminal import Facts, Grid, Section, at, cells, pick, styled
 from infercast.units import format_seconds
 
 if TYPE_CHECKING:
@@ -24,18 +22,18 @@ SHOWN_EFFECTS = 4
 
 
 def render_explained(explained: Explained) -> list[RenderableType]:
-    parts = [section("The command", facts(_about(explained)))]
+    parts: list[RenderableType] = [Section("The command", Facts(_about(explained)))]
     if explained.meanings:
         rows = [(f"--{each.flag.name}", each.flag.text, each.default, each.text) for each in explained.meanings]
         columns = ("flag", "value", "default", "what it means here")
-        parts.append(section("Flags that are read", grid(columns, rows, text_columns=1, notes_at=(3,))))
+        parts.append(Section("Flags that are read", Grid(columns, rows, text_columns=1, notes_at=(3,))))
     parts += _other_flags(explained.reading.flags)
     parts += render_fit(explained.fit)
     if explained.problem:
-        parts.append(section("It does not start", styled(explained.problem, style="bold red")))
+        parts.append(Section("It does not start", styled(explained.problem, style="bold red")))
         fixes = [(each.label, _caution(each.answers, each.gpus)) for each in explained.would_fit]
-        return [*parts, section("It would start with one of these", facts(fixes))] if fixes else parts
-    parts.append(section("Forecast", grid(_FORECAST_COLUMNS, [_row(each) for each in explained.served])))
+        return [*parts, Section("It would start with one of these", Facts(fixes))] if fixes else parts
+    parts.append(Section("Forecast", Grid(_FORECAST_COLUMNS, [_row(each) for each in explained.served])))
     parts += _decisions(explained)
     if explained.advised is not None:
         parts += _render_advice(explained, explained.advised)
@@ -47,8 +45,8 @@ def _decisions(explained: Explained) -> list[RenderableType]:
     for each in explained.served:
         if (verdict := each.forecast.verdict) is not None:
             name = "" if len(explained.served) == 1 else f", {each.load.name} load"
-            parts.append(section(f"{slo_title(verdict)}{name}", grid(*cells(LIMIT_FIELDS, verdict.limits))))
-    return [*parts, section("Cost", facts(cost_rows(explained.served[-1].forecast)))]
+            parts.append(Section(f"{slo_title(verdict)}{name}", Grid(*cells(LIMIT_FIELDS, verdict.limits))))
+    return [*parts, Section("Cost", Facts(cost_rows(explained.served[-1].forecast)))]
 
 
 def _about(explained: Explained) -> list[tuple[str, str]]:
@@ -71,14 +69,14 @@ def _other_flags(flags: Iterable[Flag]) -> list[RenderableType]:
     for flag in flags:
         by_status.setdefault(flag.status, []).append(flag)
     rows = []
-    for status, title in ((NOT_MODELLED, "forecast without"), (UNKNOWN, "unknown")):
+    for status, title in ((NOT_MODELLED, "not modelled"), (UNKNOWN, "unknown")):
         for flag in by_status.get(status, ()):
             written = f"--{flag.name}" if "belongs to no flag" not in flag.note else flag.name
             rows.append((title, f"{written}: {flag.note}"))
     if ignored := by_status.get(IGNORED):
         names = ", ".join(f"--{flag.name}" for flag in ignored)
         rows.append(("ignored", f"{names}: no forecast depends on {'it' if len(ignored) == 1 else 'them'}"))
-    return [section("Other flags", facts(rows))] if rows else []
+    return [Section("Other flags", Facts(rows))] if rows else []
 
 
 _FORECAST_COLUMNS = (
@@ -104,26 +102,26 @@ def _render_advice(explained: Explained, advised: Advised) -> list[RenderableTyp
     parts: list[RenderableType] = []
     if advised.ranked:
         rows = [_advice_row(each, several) for each in advised.ranked]
-        parts.append(section("Advice, best first", grid(_ADVICE_COLUMNS, rows, text_columns=2, notes_at=(3,))))
+        parts.append(Section("Advice, best first", Grid(_ADVICE_COLUMNS, rows, text_columns=2, notes_at=(3,))))
     else:
-        parts.append(section("Advice", styled("Nothing that was tried is better beyond chance on the same GPUs.")))
+        parts.append(Section("Advice", styled("Nothing that was tried is better beyond chance on the same GPUs.")))
     for title, changes in (
         ("With other numbers of GPUs", advised.other_gpus),
         ("What gains something and loses more, or only loses", advised.worse),
     ):
         if changes:
             rows = [_advice_row(each, several) for each in changes]
-            parts.append(section(title, grid(_ADVICE_COLUMNS, rows, text_columns=2, notes_at=(3,))))
+            parts.append(Section(title, Grid(_ADVICE_COLUMNS, rows, text_columns=2, notes_at=(3,))))
     rest = [("no effect beyond chance", ", ".join(advised.without_effect))] if advised.without_effect else []
     rest += [(f"refused: {label}", reason) for label, reason in advised.refused]
     if rest:
-        parts.append(section("Also tried", facts(rest)))
+        parts.append(Section("Also tried", Facts(rest)))
     if explained.recommended is not None and advised.together is not None:
         text = f"{explained.recommended}\n{_effects(advised.together.real, several, most=8)}"
-        parts.append(section("The command with the advice", styled(text)))
+        parts.append(Section("The command with the advice", styled(text)))
     elif advised.ranked:
         text = "It is good as it is: what helps on the same GPUs changes answers, or costs more than it gains."
-        parts.append(section("The command with the advice", styled(text)))
+        parts.append(Section("The command with the advice", styled(text)))
     return parts
 
 
@@ -159,19 +157,14 @@ def explained_dict(explained: Explained) -> dict[str, Any]:
     meanings = {id(each.flag): each for each in explained.meanings}
     advised = explained.advised
     return {
-        "command": explained.command,
-        "read_from": explained.pasted.where,
-        "model": explained.reading.model,
-        "gpu": explained.fit.gpu.name,
+        **pick(explained, "command", read_from="pasted.where", model="reading.model", gpu="fit.gpu.name"),
         "engine": explained.engine.name,
         "flags": [
             {
-                "flag": flag.name,
+                **pick(flag, "status", flag="name"),
                 "value": flag.text or None,
-                "status": flag.status,
                 "note": flag.note or None,
-                "default": meanings[id(flag)].default if id(flag) in meanings else None,
-                "means": meanings[id(flag)].text if id(flag) in meanings else None,
+                **{key: at(path)(meanings.get(id(flag))) for key, path in (("default", "default"), ("means", "text"))},
             }
             for flag in explained.reading.flags
         ],
@@ -196,9 +189,7 @@ def _change_dict(label: str, values: dict[str, Any]) -> dict[str, Any]:
 
 def _advised_dict(advised: Advised) -> dict[str, Any]:
     return {
-        "ranked": [_advice_dict(each) for each in advised.ranked],
-        "other_gpus": [_advice_dict(each) for each in advised.other_gpus],
-        "worse": [_advice_dict(each) for each in advised.worse],
+        **{name: list(map(_advice_dict, getattr(advised, name))) for name in ("ranked", "other_gpus", "worse")},
         "without_effect": list(advised.without_effect),
         "refused": [{"change": label, "reason": reason} for label, reason in advised.refused],
         "applied": advised.applied,

@@ -23,13 +23,11 @@ from infercast.forecast.kernels import StepCost
 from infercast.forecast.result import Forecast
 from infercast.forecast.system import BOTH
 from infercast.report.caveats import caveat_section, caveats_of
-from infercast.report.cost import price_words
 from infercast.report.deployment import deployment_facts
-from infercast.report.fields import Field, at, cells
-from infercast.report.forecast import forecast_dict, pool_facts, system_facts
+from infercast.report.forecast import forecast_dict, pool_facts, price_words, system_facts
 from infercast.report.kernels import breakdown_dict, render_breakdown, step_dict
 from infercast.report.quantities import COSTS, ENERGIES, LATENCIES, LOADS, PROMISES, RESULTS, Quantity, latencies_of
-from infercast.report.terminal import facts, grid, section, styled
+from infercast.report.terminal import Facts, Field, Grid, Section, at, cells, pick, styled
 from infercast.units import MICRO, format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -60,12 +58,10 @@ def family_columns(both: SideBySide) -> tuple[str, ...]:
 
 def family_rows(step: SameStep) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [
-        (name, _seconds(one), _seconds(other), _relative_change(one, other)) for name, one, other in step.families
+        (name, _seconds(one), _seconds(other), _change(one, other or None)) for name, one, other in step.families
     ]
     before, after = step.costs
-    rows.append(
-        ("the step", *(_seconds(each.seconds) for each in step.costs), _relative_change(before.seconds, after.seconds))
-    )
+    rows.append(("the step", *(_seconds(each.seconds) for each in step.costs), _change(before.seconds, after.seconds)))
     rows.append(("launched by", before.launch, after.launch, ""))
     rows.append(("tokens computed", f"{before.padded_tokens:,}", f"{after.padded_tokens:,}", ""))
     return rows
@@ -76,23 +72,15 @@ def sides_dict(both: SideBySide) -> dict[str, Any]:
         "reasons": reasons(both),
         "steps": [_side_dict(side) for side in both.sides],
         "same_steps": [
-            {
-                "step": step.title,
-                "before": _step_dict(step, 0),
-                "after": _step_dict(step, 1),
-            }
-            for step in both.steps
+            {"step": step.title, "before": _step_dict(step, 0), "after": _step_dict(step, 1)} for step in both.steps
         ],
     }
 
 
 def _side_dict(side: Side) -> dict[str, Any]:
     return {
-        "name": side.name,
-        "engine": side.deployment.engine.name,
-        "kv_cache_tokens": side.kv_tokens,
+        **pick(side, "name prefix_hit_rate", engine="deployment.engine.name", kv_cache_tokens="kv_tokens"),
         "host_bound_share": side.host_bound,
-        "prefix_hit_rate": side.prefix_hit_rate,
         "kinds": [kind._asdict() for kind in side.kinds],
     }
 
@@ -100,19 +88,14 @@ def _side_dict(side: Side) -> dict[str, Any]:
 def _step_dict(step: SameStep, number: int) -> dict[str, Any]:
     cost = step.costs[number]
     return {
+        **pick(cost, "launch padded_tokens"),
         "step_us": cost.seconds / MICRO,
-        "launch": cost.launch,
-        "padded_tokens": cost.padded_tokens,
         "families_us": {name: seconds[number] / MICRO for name, *seconds in step.families},
     }
 
 
 def _seconds(seconds: float) -> str:
     return format_seconds(seconds) if seconds > 0 else "-"
-
-
-def _relative_change(before: float, after: float) -> str:
-    return f"{100 * (after / before - 1.0):+.1f} %" if before > 0 and after > 0 else "-"
 
 
 SHOWN = 10
@@ -129,20 +112,20 @@ def render_runs(
     before, after = (run.forecast for run in runs)
     both = side_by_side(runs, names)
     return [
-        *(section(f"As asked for{_which(title)}", facts(rows)) for title, rows in system_facts(before)),
+        *(Section(f"As asked for{_which(title)}", Facts(rows)) for title, rows in system_facts(before)),
         *(
-            section(
+            Section(
                 f"With {changes}" if one.role == BOTH else f"With {changes}: {one.role} pool",
-                facts(_differing(pool_facts(one), pool_facts(other))),
+                Facts(_differing(pool_facts(one), pool_facts(other))),
             )
             for one, other in zip(before.pools, after.pools, strict=True)
         ),
-        section("Side by side", grid(("", *names, "change"), headline_rows(before, after))),
-        section("Why", facts(("-", sentence) for sentence in reasons(both))),
-        *(section(step_title(side), grid(*cells(STEP_FIELDS, side.kinds))) for side in both.sides),
-        *(section(f"A step of {step.title}", grid(family_columns(both), family_rows(step))) for step in both.steps),
+        Section("Side by side", Grid(("", *names, "change"), headline_rows(before, after))),
+        Section("Why", Facts(("-", sentence) for sentence in reasons(both))),
+        *(Section(step_title(side), Grid(*cells(STEP_FIELDS, side.kinds))) for side in both.sides),
+        *(Section(f"A step of {step.title}", Grid(family_columns(both), family_rows(step))) for step in both.steps),
         *(
-            section(f"What explains the mean {name}", _differences(comparison, names))
+            Section(f"What explains the mean {name}", _differences(comparison, names))
             for name, comparison in compare_runs(*runs).items()
         ),
         *(_breakdowns(runs, changes) if breakdown else ()),
@@ -164,9 +147,9 @@ def render_steps(
     before: tuple[Deployment, StepCost], after: tuple[Deployment, StepCost], changes: str, question: str
 ) -> list[RenderableType]:
     return [
-        section("As asked for", facts([*deployment_facts(before[0]), ("step", question)])),
-        section(f"With {changes}", facts(_differing(deployment_facts(before[0]), deployment_facts(after[0])))),
-        section("What explains it, in time of the step", _differences(compare_steps(before[1], after[1]))),
+        Section("As asked for", Facts([*deployment_facts(before[0]), ("step", question)])),
+        Section(f"With {changes}", Facts(_differing(deployment_facts(before[0]), deployment_facts(after[0])))),
+        Section("What explains it, in time of the step", _differences(compare_steps(before[1], after[1]))),
     ]
 
 
@@ -240,7 +223,7 @@ def headline_rows(before: Forecast, after: Forecast) -> list[tuple[str, ...]]:
 
 
 def _basis(forecast: Forecast) -> str:
-    """What estimates rest on; a bound says that it is one, so that nobody takes it for the faster."""
+    """Source of the estimates; marked where they are only a lower bound."""
     return f"{forecast.source}{': lower bound' if forecast.kind == 'bound' else ''}"
 
 
@@ -251,13 +234,13 @@ def _differences(comparison: Comparison, names: Names = AS_ASKED) -> RenderableT
         others = Difference("others", "", sum(each.before for each in rest), sum(each.after for each in rest))
         rows.append(_row(f"{len(rest)} others", others, comparison))
     rows.append(_row("together", Difference("", "", comparison.before, comparison.after), comparison))
-    return grid(("kernel", "family", *names, "change", "explains"), rows, text_columns=2)
+    return Grid(("kernel", "family", *names, "change", "explains"), rows, text_columns=2)
 
 
 def _row(name: str, each: Difference, comparison: Comparison) -> tuple[str, ...]:
-    first, second = (format_seconds(seconds) if seconds > 0 else "-" for seconds in (each.before, each.after))
-    change = _change(each.before, each.after) if each.after > 0 else "-"
-    return name, each.family, first, second, change, format_percent(_explains(each, comparison))
+    change = _change(each.before, each.after or None)
+    explains = format_percent(_explains(each, comparison))
+    return name, each.family, _seconds(each.before), _seconds(each.after), change, explains
 
 
 def _moved(quantity: Quantity, before: float | None, after: float | None) -> str:

@@ -9,10 +9,23 @@ from typing import TYPE_CHECKING, Any
 from infercast.forecast.autoscaling import PolicyDay
 from infercast.forecast.day import DayPlan, autoscaler_row, clock
 from infercast.report.caveats import caveat_section, caveats_of
-from infercast.report.fields import Field, at, columns, record
 from infercast.report.files import csv_lines
 from infercast.report.sweep import dollars
-from infercast.report.terminal import Chart, FittingTable, Series, TextCharts, facts, section, styled
+from infercast.report.terminal import (
+    Chart,
+    Facts,
+    Field,
+    FittingTable,
+    Section,
+    Series,
+    TextCharts,
+    at,
+    columns,
+    per,
+    pick,
+    record,
+    styled,
+)
 from infercast.units import MILLI, format_dollars, format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -25,36 +38,36 @@ def day_caveats(plan: DayPlan) -> list[str]:
 
 
 def day_dict(plan: DayPlan) -> dict[str, Any]:
-    """Everything as plain data; lists have a number for each window."""
-    rules, start, check = plan.autoscaler, plan.start, plan.check
     return {
-        "model": plan.deployment.model.name,
-        "gpu": plan.deployment.gpu.name,
-        "gpus_per_replica": plan.deployment.layout.gpus,
+        **pick(plan.deployment, model="model.name", gpu="gpu.name", gpus_per_replica="layout.gpus"),
         "traffic": plan.traffic.description,
         "requests": int(plan.traffic.arrivals.size),
         "window_s": plan.traffic.window,
         "requests_per_s": (plan.traffic.counts / plan.traffic.window).tolist(),
         "slo": str(plan.slo),
-        "goal": {"share": plan.goal.share, "of": plan.goal.of},
+        "goal": pick(plan.goal, "share of"),
         "smallest_fixed_fleet": plan.smallest_fleet,
         "policies": {day.policy: _policy_dict(plan, day) for day in plan.policies},
         "scheduled_by_hour": list(plan.hours),
-        "autoscaler": {
-            "measure": rules.measure,
-            "target": rules.target,
-            "interval_s": rules.interval,
-            "up_delay_s": rules.up_delay,
-            "down_delay_s": rules.down_delay,
-            "min_replicas": rules.least,
-            "max_replicas": rules.most,
-        },
-        "start_up_s": {"weights": start.weights, "graphs": start.graphs, "other": start.other, "all": start.seconds},
+        "autoscaler": pick(plan.autoscaler, **AUTOSCALER),
+        "start_up_s": {**plan.start._asdict(), "all": plan.start.seconds},
         "replica": _replica_dict(plan),
-        "usd_per_gpu_hour": None if plan.price is None else plan.price.per_hour,
-        "check": None if check is None else check._asdict(),
+        "usd_per_gpu_hour": at("price.per_hour")(plan),
+        "check": None if plan.check is None else plan.check._asdict(),
         "caveats": day_caveats(plan),
     }
+
+
+AUTOSCALER = {
+    "measure": "measure", "target": "target", "interval_s": "interval", "up_delay_s": "up_delay",
+    "down_delay_s": "down_delay", "min_replicas": "least", "max_replicas": "most",
+}  # fmt: skip
+LEVEL_FIELDS = (
+    Field("requests_in_it", at("in_system")),
+    Field("requests_per_s", at("rate")),
+    Field("ttft_p99_ms", at("forecast.ttft.p99"), data=per(MILLI)),
+    Field("tpot_p99_ms", at("forecast.tpot.p99"), data=per(MILLI)),
+)
 
 
 def _policy_dict(plan: DayPlan, day: PolicyDay) -> dict[str, Any]:
@@ -91,15 +104,7 @@ def _replica_dict(plan: DayPlan) -> dict[str, Any]:
         "fixed_ms": plan.service.fixed / MILLI,
         "ms_per_input_token": plan.service.per_input / MILLI,
         "ms_per_output_token": plan.service.per_output / MILLI,
-        "load_curve": [
-            {
-                "requests_in_it": level.in_system,
-                "requests_per_s": level.rate,
-                "ttft_p99_ms": level.forecast.ttft.p99 / MILLI,
-                "tpot_p99_ms": None if level.forecast.tpot is None else level.forecast.tpot.p99 / MILLI,
-            }
-            for level in curve.levels
-        ],
+        "load_curve": [record(LEVEL_FIELDS, level) for level in curve.levels],
     }
 
 
@@ -117,7 +122,6 @@ def day_rows(plan: DayPlan) -> Iterator[str]:
 
 
 def autoscaler_rows(plan: DayPlan) -> Iterator[str]:
-    """Service-time coefficients, a column each."""
     row = autoscaler_row(plan)
     yield from csv_lines(row, [[f"{value:.6g}" if isinstance(value, float) else value for value in row.values()]])
 
@@ -130,11 +134,11 @@ LABELS = 8
 def render_day(plan: DayPlan) -> list[RenderableType]:
     return [
         styled(f"{title_of(plan)}: {plan.traffic.description}"),
-        section("Policies", FittingTable(columns(POLICY_FIELDS), plan.policies)),
+        Section("Policies", FittingTable(columns(POLICY_FIELDS), plan.policies)),
         styled(answer_of(plan)),
         TextCharts(day_charts(plan), columns=1),
-        section("One replica", facts(replica_rows(plan))),
-        section("Rests on", facts(basis_rows(plan))),
+        Section("One replica", Facts(replica_rows(plan))),
+        Section("Rests on", Facts(basis_rows(plan))),
         caveat_section(day_caveats(plan)),
     ]
 
@@ -183,7 +187,7 @@ def replica_rows(plan: DayPlan) -> list[tuple[str, str]]:
         ("at the SLO", f"{curve.rate_at(most):.3g} requests/s, {most:,.0f} requests in it: TTFT p99 "
          f"{format_seconds(ttft)}, TPOT p99 {format_seconds(tpot)}"),
         ("at most", f"{curve.full_rate:.3g} requests/s"),
-        ("a request", f"{each}, {service.fixed * 1e3:.3g} ms besides, of a full replica"),
+        ("a request", f"{each}, plus {service.fixed * 1e3:.3g} ms, on a full replica"),
         ("start", plan.start.sentence),
     ]  # fmt: skip
 

@@ -1,22 +1,127 @@
-"""A deployment, its workload and its speculative decoding, as tables and as plain data."""
+"""What fits, a deployment, its workload and its speculative decoding, as tables and as plain data."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from infercast.engines.base import Deployment
+from infercast.engines.base import Deployment, engine_of
+from infercast.engines.memory import KvLayout
 from infercast.engines.speculation import Drafting
-from infercast.forecast.result import Forecast
-from infercast.forecast.run import DraftRun, drafts_of
+from infercast.forecast.run import DraftRun
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import parameter_count
-from infercast.report.memory import tokens_each
-from infercast.report.terminal import facts
+from infercast.report.terminal import Facts, Grid, Section, pick
+from infercast.serve.cache.shape import KvShape
 from infercast.serve.workload.request import Workload
 from infercast.units import format_bytes, format_count, format_percent
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from infercast.forecast.memory import Fit
+    from infercast.forecast.run import DraftRun
+
+
+def render_fit(fit: Fit) -> list[RenderableType]:
+    model, memory = fit.model, fit.memory
+    title = f"{model.name} ({model.weights.name}) on {fit.layout.gpus} x {fit.gpu.title}"
+    if fit.layout.gpus != fit.layout.tensor or fit.layout.experts:
+        title += f", {fit.layout}"
+    rows = [(name, format_bytes(size), format_percent(size / memory.total)) for name, size in _parts(fit)]
+    shape = memory.kv.shape
+    answers = [
+        ("parameters", format_count(parameter_count(model))),
+        ("KV cache of a token", f"{_token_cost(memory.kv)} ({model.cache_dtype})"),
+        ("KV blocks", f"{memory.num_blocks:,} of {tokens_each(shape)}, {format_bytes(memory.kv.block_bytes)} each"),
+        ("longest sequence", f"{fit.longest_sequence:,} tokens"),
+        ("most sequences", f"{fit.most_sequences:,} of {fit.context:,} tokens"),
+    ]
+    if shape.num_tables > 1:
+        answers.insert(3, ("groups of layers", f"{shape.num_tables}: {_groups(shape)}"))
+    if fit.layout.pipeline > 1:
+        answers.append(("stage", f"the one of {fit.layout.pipeline} with least room; all have as many blocks"))
+        answers.append(("most weights", f"{format_bytes(fit.most_weights)} per GPU, of all stages"))
+    answers += [("note", note) for note in model.notes]
+    name = engine_of(fit.settings).bounds[2]
+    answers.append(("verdict", fit.problem or f"fits; {name} {fit.settings.max_model_len:,}"))
+    return [
+        Section(title, Grid(("memory of one GPU", "size", "of total"), rows)),
+        Section("What it holds", Facts(answers)),
+    ]
+
+
+def fit_dict(fit: Fit) -> dict[str, Any]:
+    memory, is_plain = fit.memory, fit.layout.gpus == fit.layout.tensor and not fit.layout.experts
+    return {
+        **pick(fit, model="model.name", gpu="gpu.name", tensor_parallel_size="layout.tensor"),
+        **({} if is_plain else pick(fit, **LAYOUT, weights_of_fullest_stage="most_weights")),
+        **pick(fit, weights="model.weights.name", kv_cache_dtype="model.cache_dtype"),
+        "parameters": parameter_count(fit.model),
+        "bytes": {name.replace(" ", "_"): size for name, size in _parts(fit)},
+        **pick(
+            memory, total_bytes="total", kv_bytes_per_token="kv.first_token_bytes",
+            kv_bytes_per_token_beyond_windows="kv.token_bytes", num_gpu_blocks="num_blocks",
+            block_size="kv.shape.block_size", block_bytes="kv.block_bytes", state_groups="kv.shape.num_state_groups",
+            state_bytes_per_sequence="kv.state_bytes",
+        ),
+        "block_sizes": list(memory.kv.shape.of_tokens.sizes),
+        "windows": list(memory.kv.shape.of_tokens.windows),
+        **pick(fit, "longest_sequence most_sequences context", max_model_len="settings.max_model_len"),
+        "fits": not fit.problem,
+        "problem": fit.problem or None,
+        "notes": list(fit.model.notes),
+    }  # fmt: skip
+
+
+LAYOUT = {
+    "pipeline_parallel_size": "layout.pipeline",
+    "data_parallel_size": "layout.data",
+    "enable_expert_parallel": "layout.experts",
+}
+"""What tensor parallelism alone does not say."""
+
+
+def tokens_each(shape: KvShape) -> str:
+    sizes = sorted(set(shape.sizes))
+    return "1 token" if sizes == [1] else f"{' or '.join(map(str, sizes))} tokens"
+
+
+def _token_cost(kv: KvLayout) -> str:
+    windows = sorted({window for window in kv.shape.of_tokens.windows if window})
+    cost = f"{format_bytes(kv.first_token_bytes)} per GPU"
+    if kv.state_bytes:
+        cost += f", and {format_bytes(kv.state_bytes)} of a sequence for states"
+    if not windows:
+        return cost
+    ends = " and ".join(f"{window:,}" for window in windows)
+    rest = f"{format_bytes(kv.token_bytes)} from there on" if kv.token_bytes else "nothing more from there on"
+    return f"{cost} up to {ends} tokens, {rest}"
+
+
+def _groups(shape: KvShape) -> str:
+    tokens, words = shape.of_tokens, []
+    if shape.num_state_groups:
+        words.append(f"{shape.num_state_groups} x states")
+    for (window, size), count in Counter(zip(tokens.windows, tokens.sizes, strict=True)).items():
+        kept = "all tokens" if window == 0 else f"chunks of {window:,}" if shape.chunked else f"last {window:,}"
+        times = f"{count} x " if count > 1 else ""
+        words.append(f"{times}{kept}" + (f" in blocks of {size}" if shape.block_sizes else ""))
+    return ", ".join(words)
+
+
+def _parts(fit: Fit) -> list[tuple[str, float]]:
+    memory = fit.memory
+    used = memory.needed + memory.kv_bytes
+    return [
+        ("weights", memory.weights),
+        ("activations", memory.activations),
+        ("CUDA graphs", memory.graphs),
+        ("libraries", memory.libraries),
+        *([("recurrent states", memory.states)] if memory.states else []),
+        ("KV cache", float(memory.kv_bytes)),
+        ("left free", max(0.0, memory.total - used)),
+    ]
 
 
 ASSUMED = "assumed; say what you see with --acceptance"
@@ -40,52 +145,29 @@ def drafting_dict(drafting: Drafting | None) -> dict[str, Any] | None:
     if drafting is None:
         return None
     return {
-        "method": drafting.method,
-        "num_speculative_tokens": drafting.num_drafts,
-        "draft": None if drafting.draft is None else drafting.draft.config.name,
+        **pick(drafting, "method", num_speculative_tokens="num_drafts", draft="draft.config.name"),
         "acceptance_rates": list(drafting.acceptance.rates),
-        "acceptance_length": drafting.acceptance.length,
-        "acceptance_source": drafting.acceptance.source,
-        "acceptance_is_assumed": drafting.acceptance.is_assumed,
+        **{f"acceptance_{name}": getattr(drafting.acceptance, name) for name in ("length", "source", "is_assumed")},
         "note": drafting.note or None,
     }
-
-
-def draft_rows(forecast: Forecast) -> list[tuple[str, str]]:
-    """What became of drafts, for people; nothing without any."""
-    found = drafts_of(forecast)
-    if found is None:
-        return []
-    counts = found.counts
-    rates = ", ".join(format_percent(rate) for rate in counts.rates_by_position)
-    words = (
-        f"{counts.acceptance_length:.2f} tokens a step; {counts.num_accepted:,} of {counts.num_draft_tokens:,} drafts"
-    )
-    return [
-        ("acceptance length", words),
-        ("", f"by position {rates}"),
-        ("drafts", f"{found.drafted_per_second:,.0f}/s, {found.accepted_per_second:,.0f}/s of them accepted"),
-        ("decode steps", ", ".join(f"{name} {format_percent(share)}" for name, share in found.parts.items())),
-    ]
 
 
 def draft_run_dict(found: DraftRun | None) -> dict[str, Any] | None:
     """The same as plain data, by the words of engines' metrics."""
     if found is None:
         return None
-    counts = found.counts
     return {
-        "num_drafts": counts.num_drafts,
-        "num_draft_tokens": counts.num_draft_tokens,
-        "num_accepted_tokens": counts.num_accepted,
-        "num_accepted_tokens_per_pos": counts.accepted_by_position,
-        "mean_acceptance_length": counts.acceptance_length,
-        "draft_acceptance_rate": counts.acceptance_rate,
-        "acceptance_rate_per_pos": counts.rates_by_position,
-        "drafted_tokens_per_s": found.drafted_per_second,
-        "accepted_tokens_per_s": found.accepted_per_second,
-        "decode_gpu_shares": found.parts,
-    }
+        **pick(
+            found.counts, "num_drafts num_draft_tokens",
+            num_accepted_tokens="num_accepted", num_accepted_tokens_per_pos="accepted_by_position",
+            mean_acceptance_length="acceptance_length", draft_acceptance_rate="acceptance_rate",
+            acceptance_rate_per_pos="rates_by_position",
+        ),
+        **pick(
+            found, drafted_tokens_per_s="drafted_per_second", accepted_tokens_per_s="accepted_per_second",
+            decode_gpu_shares="parts",
+        ),
+    }  # fmt: skip
 
 
 def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
@@ -132,13 +214,12 @@ def _layout(deployment: Deployment) -> str:
 
 
 def _host(deployment: Deployment) -> str:
-    """Whose CPU it is, and a warning where it is nobody's in particular."""
+    """The CPU, and a warning where it is the default."""
     unfitted = " (default; not fitted to your machine)" if deployment.has_default_host else ""
     return f"{deployment.host.title}{unfitted}"
 
 
 def workload_dict(workload: Workload) -> dict[str, Any]:
-    """What was served, and how many requests had to be cut or left out for it."""
     return {
         "description": workload.description,
         "requests": len(workload.requests),
@@ -148,7 +229,7 @@ def workload_dict(workload: Workload) -> dict[str, Any]:
 
 
 def render_deployment(deployment: Deployment) -> list[RenderableType]:
-    return [facts(deployment_facts(deployment))]
+    return [Facts(deployment_facts(deployment))]
 
 
 def render_workload(workload: Workload) -> list[RenderableType]:
@@ -157,7 +238,7 @@ def render_workload(workload: Workload) -> list[RenderableType]:
     rows = [("requests", f"{len(requests):,}"), ("tokens", "{:,} input, {:,} output".format(*tokens))]
     if workload.concurrency is not None:
         rows.append(("clients", f"{workload.concurrency:,} in a closed loop"))
-    return [facts(rows)]
+    return [Facts(rows)]
 
 
 def deployment_dict(deployment: Deployment) -> dict[str, Any]:
@@ -165,19 +246,10 @@ def deployment_dict(deployment: Deployment) -> dict[str, Any]:
     return {
         "engine": deployment.engine.name,
         "engine_note": deployment.engine.note or None,
-        "model": model.name,
-        "architecture": model.architecture,
+        **pick(model, model="name", architecture="architecture", weights="weights.name", kv_cache_dtype="cache_dtype"),
         "parameters": parameter_count(model),
-        "weights": model.weights.name,
-        "kv_cache_dtype": model.cache_dtype,
-        "gpu": deployment.gpu.name,
-        "tensor_parallel_size": deployment.layout.tensor,
-        "pipeline_parallel_size": deployment.layout.pipeline,
-        "data_parallel_size": deployment.layout.data,
-        "enable_expert_parallel": deployment.layout.experts,
-        "weight_bytes": memory.weights,
-        "num_gpu_blocks": memory.num_blocks,
-        "block_size": memory.kv.shape.block_size,
+        **pick(deployment, gpu="gpu.name", tensor_parallel_size="layout.tensor", **LAYOUT),
+        **pick(memory, weight_bytes="weights", num_gpu_blocks="num_blocks", block_size="kv.shape.block_size"),
         **{name: getattr(deployment.settings, name) for name in deployment.engine.shown},
         "speculation": drafting_dict(deployment.drafting),
         "api_server": deployment.over_http,

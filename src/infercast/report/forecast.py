@@ -1,4 +1,4 @@
-"""A forecast as tables, plain data and per-request CSV, with KV-cache tiers, sessions and classes."""
+"""A forecast as tables, plain data and CSV: latencies, SLO, cost, energy, load, tiers, sessions and classes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
+from infercast.forecast.energy import Energy, FacilityEnergy
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.kernels import Phase
-from infercast.forecast.result import Forecast
+from infercast.forecast.result import Forecast, Verdict, prices_of
 from infercast.forecast.run import EngineLoad, LinkRun, PoolRun, SessionsRun, TierRun, TierTransfer, drafts_of
 from infercast.forecast.slo import NAMES, Percentiles
 from infercast.forecast.system import BOTH, DECODE
+from infercast.hardware.server import Server
 from infercast.report.caveats import (
     TAKING_IN,
     TITLES,
@@ -22,25 +24,199 @@ from infercast.report.caveats import (
     state_fields,
     state_rows,
 )
-from infercast.report.cost import decision_fields, energy_fields, render_decision, render_energy
-from infercast.report.deployment import deployment_dict, deployment_facts, draft_rows, draft_run_dict, workload_dict
-from infercast.report.fields import Field, at, cells, record
+from infercast.report.deployment import deployment_dict, deployment_facts, draft_run_dict, workload_dict
+from infercast.report.files import csv_lines
 from infercast.report.quantities import (
+    COSTS,
+    ENERGIES,
     LATENCIES,
     LINK_PARTS,
     LOADS,
     OF_ENGINES,
+    PROMISES,
     RESULTS,
+    ends_ms,
+    format_ends,
     interval_fields,
     latencies_of,
     milliseconds,
     render_intervals,
 )
-from infercast.report.terminal import facts, grid, section, styled
-from infercast.units import GIGA, MILLI, format_percent, format_seconds
+from infercast.report.terminal import Facts, Field, Grid, Section, at, cells, per, pick, record, styled
+from infercast.units import GIGA, MILLI, format_joules, format_odds, format_percent, format_seconds, format_watts
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+
+LIMIT_FIELDS = (
+    Field("", at("limit"), "limit"),
+    Field("quantity", at("limit.quantity")),
+    Field("percentile", at("limit.percentile")),
+    Field("limit_ms", at("limit.seconds"), data=per(MILLI)),
+    Field("forecast_ms", at("value"), "forecast", format_seconds, data=per(MILLI)),
+    Field("interval_ms", at("interval"), "80 % interval", format_ends, data=ends_ms),
+    Field("headroom", at("headroom"), "headroom", "{:.2f} x".format),
+    Field("odds", at("odds"), "odds", format_odds),
+)  # fmt: skip
+PRICE_FIELDS = {"usd_per_gpu_hour": "per_hour", **{name: name for name in ("provider", "kind", "date", "source")}}
+
+
+def render_decision(forecast: Forecast) -> list[RenderableType]:
+    from rich.console import Group  # noqa: PLC0415 - JSON needs none of it
+
+    parts = []
+    if forecast.verdict is not None:
+        limits = Grid(*cells(LIMIT_FIELDS, forecast.verdict.limits))
+        parts.append(Section(slo_title(forecast.verdict), Group(limits, Facts(promise_rows(forecast)))))
+    return [*parts, Section("Cost", Facts(cost_rows(forecast)))]
+
+
+def render_verdict(verdict: Verdict) -> list[RenderableType]:
+    return [Section(slo_title(verdict), Grid(*cells(LIMIT_FIELDS, verdict.limits)))]
+
+
+def slo_title(verdict: Verdict) -> str:
+    failing = [str(each.limit) for each in verdict.limits if each.headroom is not None and each.headroom <= 1.0]
+    if verdict.holds:
+        return "SLO: holds"
+    return f"SLO: fails by {', '.join(failing)}" if failing else "SLO: fails, because more arrives than can be served"
+
+
+def promise_rows(forecast: Forecast) -> list[tuple[str, str]]:
+    return [row for each in PROMISES for row in each.facts(forecast)]
+
+
+def cost_rows(forecast: Forecast) -> list[tuple[str, str]]:
+    """Costs and the source of prices, or how to give one."""
+    rows = [row for each in COSTS for row in each.facts(forecast)]
+    prices = [
+        forecast.tariff.unknown(gpu) if price is None else price.description
+        for _, gpu, price in prices_of(forecast)
+    ]
+    words = list(dict.fromkeys(prices))
+    return [*rows, *(("price" if number == 0 else "", text) for number, text in enumerate(words))]
+
+
+def price_words(forecast: Forecast) -> str:
+    prices = [price for _, _, price in prices_of(forecast)]
+    return "; ".join(dict.fromkeys("unknown" if each is None else each.whose for each in prices))
+
+
+def decision_fields(forecast: Forecast) -> dict[str, Any]:
+    prices = [
+        {"gpu": gpu, "gpus": count, **{key: at(path)(price) or None for key, path in PRICE_FIELDS.items()}}
+        for count, gpu, price in prices_of(forecast)
+    ]
+    return {
+        "slo": None if forecast.verdict is None else slo_dict(forecast.verdict),
+        **{each.key: each.data(forecast) for each in (*PROMISES, *COSTS)},
+        "prices": prices,
+    }
+
+
+def slo_dict(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "text": str(verdict.slo),
+        "holds": verdict.holds,
+        "limits": [record(LIMIT_FIELDS, each) for each in verdict.limits],
+    }
+
+
+LEAST_PART = 0.01
+"""Parts of the energy below this share are summed as `other`."""
+BASIS = {
+    "measured": "measured power of kernels on this GPU",
+    "few-shot": "some measured kernels of this GPU",
+    "sibling": "the measured power of a GPU of the same generation",
+    "unseen": "its data sheet and the measured power of other GPUs",
+    "physics": "its data sheet and the measured power of other GPUs",
+}
+"""What is known of a GPU's power, by the names of `predict.estimate.SOURCES`."""
+
+
+def energy_rows(forecast: Forecast) -> list[tuple[str, str]]:
+    energy, wall = forecast.energy, forecast.wall
+    if energy is None or wall is None:
+        return []
+    rows = [row for each in ENERGIES for row in each.facts(forecast)]
+    return [
+        *rows,
+        *_pool_rows(forecast, energy),
+        ("80 % interval", f"{energy_interval(energy)} per output token of GPU energy"),
+        ("goes into", part_words(energy)),
+        *(("" if number else "server", text) for number, text in enumerate(server_words(wall))),
+        ("rests on", BASIS.get(energy.source, energy.source)),
+    ]
+
+
+def _pool_rows(forecast: Forecast, energy: Energy) -> list[tuple[str, str]]:
+    if len(energy.pools) == 1:
+        return []
+    words = "{} per GPU on average, {} at most"
+    return [
+        (f"{pool.role} pool", words.format(format_watts(drawn.mean_watts), format_watts(drawn.peak_watts)))
+        for pool, drawn in zip(forecast.pools, energy.pools, strict=True)
+    ]
+
+
+def energy_interval(energy: Energy) -> str:
+    """The ends of the joules of an output token, with one unit if they share it."""
+    low, high = (format_joules(energy.joules_per_output_token * factor) for factor in energy.interval)
+    return f"{low.removesuffix(f' {high.split()[-1]}')} to {high}"
+
+
+def part_words(energy: Energy) -> str:
+    shares = {name: value / energy.joules for name, value in energy.by_part.items()}
+    told = {name: share for name, share in shares.items() if share >= LEAST_PART}
+    rest = sum(shares.values()) - sum(told.values())
+    if rest >= 0.0005:
+        told["other"] = rest
+    return ", ".join(f"{name} {format_percent(share)}" for name, share in told.items())
+
+
+def server_words(wall: FacilityEnergy) -> list[str]:
+    """The factors between GPU boards and the wall, one sentence for each kind of server."""
+    return [f"{_server_words(server)}; PUE {wall.pue:g}" for server in dict.fromkeys(wall.servers)]
+
+
+def _server_words(server: Server) -> str:
+    known = "fitted on servers at the wall" if server.fitted else "stated, not measured"
+    share = f"of {server.gpus} GPUs" if server.gpus > 1 else "of one GPU"
+    return f"{server.base_watts:g} W {share} and {server.factor:g} x their boards ({server.kind}, {known})"
+
+
+def energy_fields(forecast: Forecast) -> dict[str, Any]:
+    """The same as plain data; null where the power of a GPU is not known."""
+    return {
+        **{each.key: each.data(forecast) for each in ENERGIES},
+        "energy": None if forecast.energy is None else _energy_dict(forecast.energy),
+        "wall": None if forecast.wall is None else wall_dict(forecast.wall),
+    }
+
+
+def _energy_dict(energy: Energy) -> dict[str, Any]:
+    shares = {name: value / energy.joules for name, value in energy.by_part.items()}
+    watts = {"watts_per_gpu": "mean_watts", "peak_watts_per_gpu": "peak_watts"}
+    phase = {"phase": "name", "joules": "joules", "watts_per_gpu": "watts", "burst_watts_per_gpu": "burst_watts"}
+    return {
+        "joules": energy.joules,
+        "joules_interval": [energy.low, energy.high],
+        "joules_per_output_token_interval": [energy.joules_per_output_token * each for each in energy.interval],
+        **pick(energy, idle_watts_per_gpu="idle_watts", limit_watts_per_gpu="limit_watts", source="source"),
+        "parts": [{"part": name, "joules": energy.by_part[name], "share": share} for name, share in shares.items()],
+        "pools": [pick(pool, "gpus", **watts) for pool in energy.pools],
+        "phases": [pick(each, **phase, joules_per_token="joules_per_token") for each in energy.phases],
+    }
+
+
+def wall_dict(wall: FacilityEnergy) -> dict[str, Any]:
+    return {
+        **pick(wall, "gpu_watts server_watts watts peak_watts joules"),
+        "joules_interval": [wall.low, wall.high],
+        **pick(wall, "grams_co2_per_hour pue", kwh_per_day="kilowatt_hours_per_day"),
+        "servers": [pick(server, "kind gpus base_watts factor fitted") for server in wall.servers],
+    }
 
 
 def _limit_words(limits: Iterable[tuple[str, float]]) -> str:
@@ -96,11 +272,8 @@ def part_fields(forecast: Forecast) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if (sessions := forecast.sessions) is not None:
         fields["sessions"] = {
-            "count": sessions.count,
-            "turns_each": sessions.turns_each,
+            **pick(sessions, "count turns_each waiting_share", prefix_hit_rate="hit_share"),
             "time_ms": milliseconds(sessions.time),
-            "waiting_share": sessions.waiting_share,
-            "prefix_hit_rate": sessions.hit_share,
             "turns": [record(TURN_FIELDS, each) for each in sessions.turns],
         }
     if classes := forecast.classes:
@@ -109,7 +282,7 @@ def part_fields(forecast: Forecast) -> dict[str, Any]:
 
 
 def tier_rows(pool: PoolRun) -> list[tuple[str, str]]:
-    """What came from where, and what the copies took; nothing without a tier."""
+    """Hits by tier and the time of copies; empty without a tier."""
     tier = pool.tier
     if tier is None:
         return []
@@ -138,27 +311,21 @@ def tier_dict(tier: TierRun | None) -> dict[str, Any] | None:
     """The same as plain data, by the names of vLLM's counters where it has them."""
     if tier is None:
         return None
+    copies = {"copies": "copies", "bytes": "num_bytes", "time": "seconds"}
     return {
-        "cpu_hit_rate": tier.hit_rate,
-        "cpu_cache_peak": tier.peak_use,
-        "external_prefix_cache_queries": tier.queries,
-        "external_prefix_cache_hits": tier.hits,
-        **_fields("load", tier.load),
-        **_fields("store", tier.store),
-        "stores_refused": tier.num_refused,
-        "held_up_s": tier.held_up,
-        "loaded_requests": tier.num_loaded,
+        **pick(
+            tier, cpu_hit_rate="hit_rate", cpu_cache_peak="peak_use", external_prefix_cache_queries="queries",
+            external_prefix_cache_hits="hits", stores_refused="num_refused", held_up_s="held_up",
+            loaded_requests="num_loaded",
+        ),
+        **{
+            f"kv_offload_{way}_{key}": at(f"{way}.{name}")(tier)
+            for way in ("load", "store")
+            for key, name in copies.items()
+        },
+        **pick(tier, load_link_use="load.use", store_link_use="store.use"),
         "load_wait_ms": tier.mean_wait / MILLI,
-    }
-
-
-def _fields(name: str, way: TierTransfer) -> dict[str, Any]:
-    return {
-        f"kv_offload_{name}_copies": way.copies,
-        f"kv_offload_{name}_bytes": way.num_bytes,
-        f"kv_offload_{name}_time": way.seconds,
-        f"{name}_link_use": way.use,
-    }
+    }  # fmt: skip
 
 
 def _words(way: TierTransfer, done: str) -> str:
@@ -167,55 +334,52 @@ def _words(way: TierTransfer, done: str) -> str:
 
 def request_rows(forecast: Forecast) -> Iterator[str]:
     columns = forecast.per_request()
-    yield ",".join(columns) + "\n"
-    for row in zip(*(column.tolist() for column in columns.values()), strict=True):
-        yield ",".join("" if isnan(cell) else repr(cell) for cell in row) + "\n"
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    yield from csv_lines(columns, ([None if _is_nan(cell) else cell for cell in row] for row in rows))
+
+
+def _is_nan(cell: Any) -> bool:
+    return isinstance(cell, float) and isnan(cell)
 
 
 SHOWN_ENGINES = 16
 LEAST_SHARE = 0.0005
 """Kernel families below this share of a step are left out of tables."""
 PHASE_COLUMNS = ("family", "share", "per step", "bound by", "source", "largest kernels")
-PHASE_FIELDS = ("steps", "tokens", "seconds", "gpu_seconds", "host_bound_seconds")
-FAMILY_FIELDS = ("family", "seconds", "share", "bound", "source")
-"""What JSON says of phases and families."""
 
 
 def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> list[RenderableType]:
     style = "bold" if forecast.state.is_steady else "bold red"
     about: list[RenderableType] = [styled(forecast.headline, style=style)]
-    about += [section(title, facts(rows)) for title, rows in system_facts(forecast)]
+    about += [Section(title, Facts(rows)) for title, rows in system_facts(forecast)]
     latencies = [(each.title, *latency_cells(values)) for each, values, _ in latencies_of(forecast)]
     title = "Latency, without ramp-up and drain" if forecast.steady_only else "Latency"
     parts = [
         *about,
-        section(title, grid(("", *NAMES), latencies)),
+        Section(title, Grid(("", *NAMES), latencies)),
         *([] if intervals is None else [render_intervals(intervals)]),
         *render_decision(forecast),
-        *render_energy(forecast),
+        *([Section("Energy", Facts(rows))] if (rows := energy_rows(forecast)) else []),
         *_render_parts(forecast),
-        section("Load", facts(load_rows(forecast))),
+        Section("Load", Facts(load_rows(forecast))),
     ]
     if len(forecast.engines) > 1:
-        parts += [section(pool_title(each, "Engines"), grid(*engine_cells(each.engines))) for each in forecast.pools]
+        parts += [Section(pool_title(each, "Engines"), Grid(*engine_cells(each.engines))) for each in forecast.pools]
     for pool in forecast.pools:
         for phase in pool.phases:
             title = pool_title(pool, f"Where time goes in {phase_title(pool, phase)}")
-            parts.append(section(title, grid(PHASE_COLUMNS, phase_cells(phase), notes_at=(3, 4, 5))))
-    said = tuple(text for _, text in load_rows(forecast))  # what is said beside the load already is left out
-    return [
-        *parts,
-        caveat_section(each for each in caveats(forecast) if not each.endswith(said)),
-    ]
+            parts.append(Section(title, Grid(PHASE_COLUMNS, phase_cells(phase), notes_at=(3, 4, 5))))
+    said = tuple(text for _, text in load_rows(forecast))  # what the load section says already is left out
+    return [*parts, caveat_section(each for each in caveats(forecast) if not each.endswith(said))]
 
 
 def _render_parts(forecast: Forecast) -> list[RenderableType]:
-    parts = []
+    parts: list[RenderableType] = []
     if (sessions := forecast.sessions) is not None:
-        parts.append(section("Sessions", facts(session_rows(sessions))))
-        parts.append(section("Turns", grid(*cells(TURN_FIELDS, sessions.turns))))
+        parts.append(Section("Sessions", Facts(session_rows(sessions))))
+        parts.append(Section("Turns", Grid(*cells(TURN_FIELDS, sessions.turns))))
     if classes := forecast.classes:
-        parts.append(section("Classes", grid(*cells(CLASS_FIELDS, classes))))
+        parts.append(Section("Classes", Grid(*cells(CLASS_FIELDS, classes))))
     return parts
 
 
@@ -231,6 +395,7 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
         "workload": workload_dict(forecast.workload),
         **{f"{latency.name}_ms": milliseconds(getattr(forecast, latency.name)) for latency in LATENCIES},
         **{each.key: each.data(forecast) for each in RESULTS},
+        "output_tokens_per_s_a_gpu": forecast.output_tokens_per_second_a_gpu,  # 1.0 drops this name of ..._per_gpu
         **decision_fields(forecast),
         **energy_fields(forecast),
         **part_fields(forecast),
@@ -255,10 +420,8 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
 
 def _pool_dict(pool: PoolRun) -> dict[str, Any]:
     return {
-        "role": pool.role,
         "deployment": deployment_dict(pool.deployment),
-        "instances": pool.pool.instances,
-        "gpus": pool.pool.gpus,
+        **pick(pool, "role", instances="pool.instances", gpus="pool.gpus"),
         **{each.key: each.data(pool) for each in LOADS},
         "kv_offload": tier_dict(pool.tier),
     }
@@ -281,10 +444,28 @@ def system_facts(forecast: Forecast) -> list[tuple[str, list[tuple[str, str]]]]:
 
 
 def pool_facts(pool: PoolRun) -> list[tuple[str, str]]:
-    """What was put where, how often, and what is before several replicas."""
+    """The deployment of a pool, its replicas and their load balancer."""
     several = [("engines", f"{pool.pool.instances:,} of these")] if pool.pool.instances > 1 else []
     router = [("router", pool.pool.engines.router)] if len(pool.records) > 1 else []
     return [*several, *deployment_facts(pool.deployment), *router]
+
+
+def draft_rows(forecast: Forecast) -> list[tuple[str, str]]:
+    """Acceptance of drafts; empty without speculative decoding."""
+    found = drafts_of(forecast)
+    if found is None:
+        return []
+    counts = found.counts
+    rates = ", ".join(format_percent(rate) for rate in counts.rates_by_position)
+    words = (
+        f"{counts.acceptance_length:.2f} tokens per step; {counts.num_accepted:,} of {counts.num_draft_tokens:,} drafts"
+    )
+    return [
+        ("acceptance length", words),
+        ("", f"by position {rates}"),
+        ("drafts", f"{found.drafted_per_second:,.0f}/s, {found.accepted_per_second:,.0f}/s of them accepted"),
+        ("decode steps", ", ".join(f"{name} {format_percent(share)}" for name, share in found.parts.items())),
+    ]
 
 
 def load_rows(forecast: Forecast) -> list[tuple[str, str]]:
@@ -304,7 +485,6 @@ def _of_pool(pool: PoolRun, rows: list[tuple[str, str]]) -> list[tuple[str, str]
 
 
 def pool_title(pool: PoolRun, title: str) -> str:
-    """A title that says which of two pools it is about."""
     return title if pool.role == BOTH else f"{pool.role.capitalize()} pool: {title[:1].lower()}{title[1:]}"
 
 
@@ -318,7 +498,6 @@ def engine_cells(engines: Sequence[EngineLoad]) -> tuple[list[str], list[list[st
 
 
 def _ends(engines: Sequence[EngineLoad]) -> list[str]:
-    """One replica, or the least and the most of several."""
     cells = []
     for quantity in OF_ENGINES:
         values = [quantity.of(each) for each in engines]
@@ -359,7 +538,7 @@ def phase_cells(phase: Phase) -> list[list[str]]:
 
 def _phase_dict(phase: Phase) -> dict[str, Any]:
     families = [
-        {**{name: getattr(each, name) for name in FAMILY_FIELDS}, "kernels": dict(each.kernels)}
-        for each in phase.families
+        {**pick(each, "family seconds share bound source"), "kernels": dict(each.kernels)} for each in phase.families
     ]
-    return {"phase": phase.name, **{name: getattr(phase, name) for name in PHASE_FIELDS}, "families": families}
+    numbers = pick(phase, "steps tokens seconds gpu_seconds host_bound_seconds")
+    return {"phase": phase.name, **numbers, "families": families}

@@ -63,7 +63,10 @@ def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows as CSV, names first; a cell is empty where a row has no value."""
     columns = columns_of(rows)
-    return "".join(csv_lines(columns, ([_csv_cell(row.get(name)) for name in columns] for row in rows)))
+    cells = ([row.get(name) for name in columns] for row in rows)
+    return "".join(
+        csv_lines(columns, ([str(cell).lower() if isinstance(cell, bool) else cell for cell in row] for row in cells))
+    )
 
 
 def _is_interval(name: str, value: Any) -> bool:
@@ -71,12 +74,8 @@ def _is_interval(name: str, value: Any) -> bool:
     return is_pair and "interval" in name and all(isinstance(each, (int, float)) for each in value)
 
 
-def _csv_cell(value: Any) -> Any:
-    return str(value).lower() if isinstance(value, bool) else value
-
-
 FOLDED = ("What was simulated", "Deployment", "Where time goes", "Caveats", "Notes", "Rests on", "Kernels: what")
-"""Sections that begin so are closed until somebody opens them."""
+"""Sections with these titles start collapsed."""
 LEFT, RIGHT = ' style="text-align:left"', ' style="text-align:right"'
 
 
@@ -149,7 +148,6 @@ def frame_of_columns(columns: Mapping[str, Any], library: str | None = None) -> 
 
 
 def _library(name: str | None) -> Any:
-    """The library that is asked for, or the first that is there."""
     if name is not None and name not in LIBRARIES:
         raise InputError(f"library must be {' or '.join(LIBRARIES)}, not {name!r}")
     for each in LIBRARIES if name is None else (name,):
@@ -161,7 +159,7 @@ def _library(name: str | None) -> Any:
     raise InputError(f"to_frame needs {wanted}: pip install {name or LIBRARIES[0]}; to_dict() gives plain data without")
 
 
-class Face(NamedTuple):
+class Renderers(NamedTuple):
     """Where the functions are that write an object, as ``module:function`` of this layer."""
 
     document: str
@@ -169,58 +167,66 @@ class Face(NamedTuple):
     rows: str | None = None
     """The key of the document under which the rows of a table are."""
     picture: str | None = None
+    csv: str | None = None
+    """Lines of the table that ``--csv`` writes."""
+    page: str | None = None
+    """What ``--plot`` draws."""
 
 
-FACES = {
-    "Breakdown": Face("kernels:breakdown_dict", "kernels:render_parts", "kernels"),
-    "Calibration": Face("calibration:calibration_dict", "calibration:render_calibration", "factors"),
-    "DayPlan": Face("day:day_dict", "day:render_day", "policies", "plots:day_figure"),
-    "Deployment": Face("deployment:deployment_dict", "deployment:render_deployment"),
-    "Diagnosis": Face("kernels:diagnosis_dict", "kernels:render_diagnosis", "findings"),
-    "Explained": Face("command:explained_dict", "command:render_explained", "flags"),
-    "Fit": Face("memory:fit_dict", "memory:render_fit", None, "plots:memory_figure"),
-    "Forecast": Face("forecast:forecast_dict", "forecast:render_forecast", None, "plots:forecast_figure"),
-    "Gpu": Face("catalog:priced_gpu_dict", "catalog:render_gpu"),
-    "Intervals": Face("quantities:interval_fields", "quantities:render_alone"),
-    "Layouts": Face("plan:layouts_dict", "plan:render_found", "layouts"),
-    "ModelConfig": Face("models:model_dict", "models:render_model"),
-    "Plan": Face("plan:plan_dict", "plan:render_plan", "simulated"),
-    "Savings": Face("sweep:savings_dict", "sweep:render_savings", "points"),
-    "StepCost": Face("kernels:cost_dict", "kernels:render_cost", "kernels", "plots:step_figure"),
-    "Sweep": Face("sweep:sweep_dict", "sweep:render_sweep", "points", "plots:sweep_figure"),
-    "Verdict": Face("cost:slo_dict", "cost:render_verdict", "limits"),
-    "Workload": Face("deployment:workload_dict", "deployment:render_workload"),
-}
+RENDERERS = {
+    "Breakdown": Renderers("kernels:breakdown_dict", "kernels:render_parts", "kernels"),
+    "Calibration": Renderers("calibration:calibration_dict", "calibration:render_calibration", "factors"),
+    "DayPlan": Renderers(
+        "day:day_dict", "day:render_day", "policies", "plots:day_figure", "day:day_rows", "page.figures:day_plot"
+    ),
+    "Deployment": Renderers("deployment:deployment_dict", "deployment:render_deployment"),
+    "Diagnosis": Renderers("kernels:diagnosis_dict", "kernels:render_diagnosis", "findings"),
+    "Explained": Renderers("command:explained_dict", "command:render_explained", "flags"),
+    "Fit": Renderers("deployment:fit_dict", "deployment:render_fit", None, "plots:memory_figure"),
+    "Forecast": Renderers("forecast:forecast_dict", "forecast:render_forecast", None, "plots:forecast_figure"),
+    "Gpu": Renderers("catalog:priced_gpu_dict", "catalog:render_gpu"),
+    "Intervals": Renderers("quantities:interval_fields", "quantities:render_alone"),
+    "Layouts": Renderers("plan:layouts_dict", "plan:render_layouts", "layouts"),
+    "ModelConfig": Renderers("models:model_dict", "models:render_model"),
+    "Plan": Renderers("plan:plan_dict", "plan:render_plan", "simulated"),
+    "Savings": Renderers("sweep:savings_dict", "sweep:render_savings", "points", csv="sweep:savings_rows"),
+    "StepCost": Renderers("kernels:cost_dict", "kernels:render_cost", "kernels", "plots:step_figure"),
+    "Sweep": Renderers(
+        "sweep:sweep_dict", "sweep:render_sweep", "points", "plots:sweep_figure", "sweep:sweep_rows",
+        "page.figures:sweep_plot",
+    ),
+    "Verdict": Renderers("forecast:slo_dict", "forecast:render_verdict", "limits"),
+    "Workload": Renderers("deployment:workload_dict", "deployment:render_workload"),
+}  # fmt: skip
 
 
 def document_of(answer: Any) -> Any:
-    return function_of(_face(answer).document)(answer)
+    return function_of(renderers_of(answer).document)(answer)
 
 
 def frame_of(answer: Any, library: str | None) -> Any:
     if hasattr(answer, "per_request"):
         return frame_of_columns(answer.per_request(), library)
-    return frame_of_rows(rows_of(document_of(answer), _face(answer).rows), library)
+    return frame_of_rows(rows_of(document_of(answer), renderers_of(answer).rows), library)
 
 
 def html_of(answer: Any) -> str:
-    return html(repr(answer).strip("<>"), function_of(_face(answer).tables)(answer))
+    return html(repr(answer).strip("<>"), function_of(renderers_of(answer).tables)(answer))
 
 
 def picture_of(answer: Any) -> Any:
-    name = _face(answer).picture
+    name = renderers_of(answer).picture
     assert name is not None, "only objects with a picture have the method plot"
     return function_of(name)(answer)
 
 
-def _face(answer: Any) -> Face:
+def renderers_of(answer: Any) -> Renderers:
     for kind in type(answer).__mro__:
-        if kind.__name__ in FACES:
-            return FACES[kind.__name__]
+        if kind.__name__ in RENDERERS:
+            return RENDERERS[kind.__name__]
     raise TypeError(f"nothing is known of how a {type(answer).__name__} is written")
 
 
 def function_of(name: str) -> Any:
-    """A function of this layer by ``module:name``."""
     module, _, function = name.partition(":")
     return getattr(import_module(f"infercast.report.{module}"), function)

@@ -17,10 +17,9 @@ from infercast.forecast.slo import NAMES
 from infercast.forecast.tune import experts_of, is_tunable
 from infercast.report.caveats import caveat_section, caveats
 from infercast.report.deployment import deployment_dict, deployment_facts, workload_dict
-from infercast.report.fields import Field, at, cells, per, record
 from infercast.report.forecast import latency_cells
-from infercast.report.quantities import milliseconds
-from infercast.report.terminal import facts, grid, section
+from infercast.report.quantities import LATENCIES, milliseconds
+from infercast.report.terminal import Facts, Field, Grid, Section, at, cells, per, pick, record
 from infercast.serve import Workload
 from infercast.units import MICRO, MILLI, format_joules, format_percent, format_rate, format_seconds, format_watts
 
@@ -35,11 +34,11 @@ def render_step(
     deployment: Deployment, cost: StepCost, question: str, *, explain: bool = False
 ) -> list[RenderableType]:
     """Tables for a terminal; with ``explain``, what each estimate is made of."""
-    parts = [section("Deployment", facts(deployment_facts(deployment))), *render_cost(cost, question)]
+    parts = [Section("Deployment", Facts(deployment_facts(deployment))), *render_cost(cost, question)]
     if notes := estimate_notes(deployment):
-        parts.append(section("Notes", facts((f"{number}", note) for number, note in enumerate(notes, start=1))))
+        parts.append(Section("Notes", Facts((f"{number}", note) for number, note in enumerate(notes, start=1))))
     if explain:
-        parts.append(section("What one launch is made of", facts(_explained(kernel) for kernel in _ranked(cost))))
+        parts.append(Section("What one launch is made of", Facts(_explained(kernel) for kernel in _ranked(cost))))
     return parts
 
 
@@ -58,8 +57,8 @@ def render_cost(cost: StepCost, question: str = "") -> list[RenderableType]:
     ]
     kernels = cells(_kernel_fields(cost), _ranked(cost))
     return [
-        section("Step", facts(summary)),
-        section("Kernels", grid(*kernels, text_columns=2, notes_at=(6,))),
+        Section("Step", Facts(summary)),
+        Section("Kernels", Grid(*kernels, text_columns=2, notes_at=(6,))),
     ]
 
 
@@ -81,22 +80,17 @@ def step_dict(deployment: Deployment, cost: StepCost) -> dict[str, Any]:
 def cost_dict(cost: StepCost) -> dict[str, Any]:
     fields = _kernel_fields(cost)
     return {
-        "num_tokens": cost.num_tokens,
-        "padded_tokens": cost.padded_tokens,
-        "launch": cost.launch,
-        "gpu_us": float(cost.gpu.seconds) / MICRO,
-        "gpu_low_us": float(cost.gpu.low) / MICRO,
-        "gpu_high_us": float(cost.gpu.high) / MICRO,
-        "gap_us": cost.gap_seconds / MICRO,
-        "host_us": cost.host_seconds / MICRO,
-        "step_us": cost.seconds / MICRO,
-        "joules": cost.joules,
-        "watts": cost.watts,
-        "power_source": cost.board.source,
-        "source": cost.gpu.source,
-        "kind": cost.kind,
+        **pick(cost, "num_tokens padded_tokens launch joules watts kind"),
+        **{key: float(at(path)(cost)) / MICRO for key, path in STEP_TIMES.items()},
+        **pick(cost, power_source="board.source", source="gpu.source"),
         "kernels": [record(fields, kernel) for kernel in _ranked(cost)],
     }
+
+
+STEP_TIMES = {
+    "gpu_us": "gpu.seconds", "gpu_low_us": "gpu.low", "gpu_high_us": "gpu.high", "gap_us": "gap_seconds",
+    "host_us": "host_seconds", "step_us": "seconds",
+}  # fmt: skip
 
 
 def _ranked(cost: StepCost) -> list[KernelCost]:
@@ -144,17 +138,10 @@ def power_facts(power: KernelPower) -> list[tuple[str, str]]:
 
 
 def power_dict(power: KernelPower) -> dict[str, Any]:
-    return record(POWER_FIELDS, power)
+    ends = {"low_watts": "low", "high_watts": "high", "meter_low_watts": "meter_low", "meter_high_watts": "meter_high"}
+    return pick(power, "watts joules joules_per_flop source meter_watts", **ends, limited="is_limited")
 
 
-POWER_FIELDS = tuple(
-    Field(key, at(path))
-    for key, path in {
-        "watts": "watts", "low_watts": "low", "high_watts": "high", "joules": "joules",
-        "joules_per_flop": "joules_per_flop", "limited": "is_limited", "source": "source",
-        "meter_watts": "meter_watts", "meter_low_watts": "meter_low", "meter_high_watts": "meter_high",
-    }.items()
-)  # fmt: skip
 SHOWN_REQUESTS = 5
 SHOWN_FAMILIES = 5
 SHOWN_SHARE = 0.0005
@@ -167,23 +154,23 @@ BY_PLACE = "What a token is made of, by its place in the answer"
 def render_breakdown(workload: Workload, breakdown: Breakdown) -> list[RenderableType]:
     several = f", on {breakdown.side_by_side:,} replicas and stages" if breakdown.side_by_side > 1 else ""
     title = f"Where every second of the {format_seconds(breakdown.duration)} goes{several}"
-    parts = [
-        section(title, _run_table(breakdown)),
-        section("Where the time to first token goes, per request", _parts_table(breakdown.first_tokens)),
-        section("The slowest first tokens", _slowest_table(workload, breakdown.first_tokens)),
+    parts: list[RenderableType] = [
+        Section(title, _run_table(breakdown)),
+        Section("Where the time to first token goes, per request", _parts_table(breakdown.first_tokens)),
+        Section("The slowest first tokens", _slowest_table(workload, breakdown.first_tokens)),
     ]
     if breakdown.later_tokens is not None:
-        parts.append(section("Where the time per output token goes", _parts_table(breakdown.later_tokens)))
+        parts.append(Section("Where the time per output token goes", _parts_table(breakdown.later_tokens)))
     if breakdown.composition is not None:
-        parts.append(section(BY_PLACE, grid(*composition_cells(breakdown.composition))))
+        parts.append(Section(BY_PLACE, Grid(*composition_cells(breakdown.composition))))
     return parts
 
 
 def render_parts(breakdown: Breakdown) -> list[RenderableType]:
     """The same for a notebook, without the requests that it is of."""
-    parts = [_run_table(breakdown), section("TTFT, per request", _parts_table(breakdown.first_tokens))]
+    parts = [_run_table(breakdown), Section("TTFT, per request", _parts_table(breakdown.first_tokens))]
     if breakdown.later_tokens is not None:
-        parts.append(section("TPOT", _parts_table(breakdown.later_tokens)))
+        parts.append(Section("TPOT", _parts_table(breakdown.later_tokens)))
     return parts
 
 
@@ -205,7 +192,7 @@ def _run_table(breakdown: Breakdown) -> RenderableType:
     rows.append(("no request in the system", "", "", "", *_total(idle, breakdown.whole)))
     steps = [f"{breakdown.steps[kind]:,} {kind} step{'' if breakdown.steps[kind] == 1 else 's'}" for kind in KINDS]
     shown = [row for row in rows if not row[0].startswith("  ") or row[-1] != format_percent(0.0)]
-    return grid(("", *steps, "all", "share"), shown)
+    return Grid(("", *steps, "all", "share"), shown)
 
 
 def _run_row(name: str, seconds: dict[str, float], whole: float) -> tuple[str, ...]:
@@ -218,7 +205,6 @@ def _total(seconds: float, whole: float) -> tuple[str, str]:
 
 
 def _parts_table(parts: RequestParts) -> RenderableType:
-    """Means over all requests beside means over the slowest."""
     columns = [parts.mean(), parts.mean(parts.slowest)]
     totals = [sum(column.values()) for column in columns]
     rows = []
@@ -233,7 +219,7 @@ def _parts_table(parts: RequestParts) -> RenderableType:
     rows.append(("together", format_seconds(totals[0]), "", format_seconds(totals[1]), ""))
     count = parts.slowest.size
     slowest = "the slowest" if count == 1 else f"slowest {count:,}"
-    return grid(("", f"all {parts.total.size:,}", "share", slowest, "share"), rows)
+    return Grid(("", f"all {parts.total.size:,}", "share", slowest, "share"), rows)
 
 
 def _slowest_table(workload: Workload, parts: RequestParts) -> RenderableType:
@@ -246,7 +232,7 @@ def _slowest_table(workload: Workload, parts: RequestParts) -> RenderableType:
         rows.append(
             (f"{int(parts.requests[position]):,}", sent, f"{request.num_input:,}", format_seconds(total), words)
         )
-    return grid(("request", "sent at", "prompt", "TTFT", "largest parts"), rows, text_columns=0, notes_at=(4,))
+    return Grid(("request", "sent at", "prompt", "TTFT", "largest parts"), rows, text_columns=0, notes_at=(4,))
 
 
 def largest_parts(parts: dict[str, float], total: float) -> str:
@@ -283,10 +269,7 @@ def breakdown_dict(breakdown: Breakdown) -> dict[str, Any]:
         "tpot": None if breakdown.later_tokens is None else _parts_dict(breakdown.later_tokens),
         "by_tokens_generated": [
             {
-                "first": each.first,
-                "last": each.last,
-                "requests": each.requests,
-                "tokens": each.tokens,
+                **pick(each, "first last requests tokens"),
                 "ms": each.seconds / MILLI,
                 "families_ms": {family: seconds / MILLI for family, seconds in each.families.items()},
             }
@@ -318,18 +301,12 @@ CEILING = "the latency that one in ten measured kernels of the shape beats, over
 def render_diagnosis(diagnosis: Diagnosis) -> list[RenderableType]:
     forecast = diagnosis.forecast
     workload = f"{forecast.workload.description}; {forecast.duration:,.1f} s simulated"
-    latencies = grid(
-        ("", *NAMES),
-        [
-            ("time to first token (TTFT)", *latency_cells(forecast.ttft)),
-            ("time per output token (TPOT)", *latency_cells(forecast.tpot)),
-        ],
-    )
+    latencies = [(each.title, *latency_cells(getattr(forecast, each.name))) for each in LATENCIES[:2]]
     return [
-        section("What was simulated", facts([*deployment_facts(forecast.deployment), ("workload", workload)])),
-        section("Latency", latencies),
-        section("What would help, most first", facts(_numbered(diagnosis))),
-        section("Kernels against the best of their shape, one launch in an average step", _gap_table(diagnosis)),
+        Section("What was simulated", Facts([*deployment_facts(forecast.deployment), ("workload", workload)])),
+        Section("Latency", Grid(("", *NAMES), latencies)),
+        Section("What would help, most first", Facts(_numbered(diagnosis))),
+        Section("Kernels against the best of their shape, one launch in an average step", _gap_table(diagnosis)),
         caveat_section(caveats(forecast)),
     ]
 
@@ -403,7 +380,7 @@ def _gap_table(diagnosis: Diagnosis) -> RenderableType:
     for finding in diagnosis.findings:
         _, gaps = cells(GAP_FIELDS, finding.gaps)
         rows += [("" if number else finding.name, *gap) for number, gap in enumerate(gaps)]
-    return grid(("kernel", *cells(GAP_FIELDS, ())[0]), rows, text_columns=2)
+    return Grid(("kernel", *cells(GAP_FIELDS, ())[0]), rows, text_columns=2)
 
 
 def diagnosis_dict(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -417,9 +394,7 @@ def diagnosis_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "ceiling": CEILING,
         "findings": [
             {
-                "kernel": finding.name,
-                "family": finding.family,
-                "source": finding.source,
+                **pick(finding, "family source", kernel="name"),
                 "saving": asdict(finding.saving),
                 "gaps": [record(GAP_FIELDS, gap) for gap in finding.gaps],
                 "sentence": _sentence(finding),

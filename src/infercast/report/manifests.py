@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ SERVER = "server"
 PORTS = {SERVER: 0, PREFILL: 100, DECODE: 200}
 """Added to the engine's own port, so that pools may share a machine."""
 SIDE_CHANNEL = 5600
-"""Where pools that hand over keys and values talk to each other, and so many above it for further replicas."""
+"""Port on which pools exchange keys and values; further replicas use those above it."""
 
 
 class Place:
@@ -29,13 +29,13 @@ class Place:
 
     def __init__(self, pool: StartedPool, number: int) -> None:
         self.name = f"{pool.name}-{number}"
-        side_by_side = max(1, pool.node_gpus // pool.gpus_a_node)
+        side_by_side = max(1, pool.node_gpus // pool.gpus_per_machine)
         seat = number % side_by_side
         self.machine = f"{pool.name}-machine-{number * pool.nodes if pool.nodes > 1 else number // side_by_side}"
         """The machine it runs on, the first of several."""
-        self.devices = range(seat * pool.gpus_a_node, (seat + 1) * pool.gpus_a_node)
+        self.devices = range(seat * pool.gpus_per_machine, (seat + 1) * pool.gpus_per_machine)
         self.port = pool.port + seat
-        self.side_port = SIDE_CHANNEL + seat * pool.gpus_a_node
+        self.side_port = SIDE_CHANNEL + seat * pool.gpus_per_machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,13 @@ class StartedPool:
     """Of every replica, but for the model and the port."""
     disaggregated: bool
 
+    def side_channel(self, port: int, host: Any) -> dict[str, Any]:
+        """Variables for the exchange of keys and values between pools; empty for one pool."""
+        known = self.commands.disaggregated
+        if not self.disaggregated or "port_variable" not in known:
+            return {}
+        return {known["port_variable"]: str(port), known["host_variable"]: host}
+
     @property
     def commands(self) -> Commands:
         return self.engine.commands
@@ -59,7 +66,7 @@ class StartedPool:
         return f"{self.commands.image}:{self.commands.tag.format(version=self.engine.name.partition('@')[2])}"
 
     def container_words(self, model: str, port: int) -> list[str]:
-        """What its container is told to start a replica on one machine."""
+        """Arguments of the container that runs one replica on one machine."""
         serve = ["--model"] if self.commands.image_serves else [*self.commands.serve]
         return [*serve, model, *self.flags, "--port", str(port)]
 
@@ -76,7 +83,7 @@ class StartedPool:
         return -(-self.candidate.layout.gpus // self.node_gpus)
 
     @property
-    def gpus_a_node(self) -> int:
+    def gpus_per_machine(self) -> int:
         return -(-self.candidate.layout.gpus // self.nodes)
 
     @property
@@ -84,10 +91,10 @@ class StartedPool:
         return [Place(self, number) for number in range(self.candidate.replicas)]
 
     def node_flags(self, rank: str, start: str, leader: str, *, first: bool) -> Iterator[str]:
-        """What one machine of several is told; ``rank`` and ``start`` may be expressions of a shell."""
+        """Flags for one machine of several; ``rank`` and ``start`` may be shell expressions."""
         layout, known = self.candidate.layout, self.commands.several_nodes
         by_copies = layout.data > 1 and layout.replica_gpus <= self.node_gpus
-        local = self.gpus_a_node // layout.replica_gpus if by_copies else 0
+        local = self.gpus_per_machine // layout.replica_gpus if by_copies else 0
         values = {"nodes": self.nodes, "rank": rank, "start": start, "leader": leader, "local": local}
         for word in known.get("copies" if by_copies else "stages", ()):
             yield word.format(**values)
@@ -95,9 +102,9 @@ class StartedPool:
             yield from known.get("others", ())
 
     @property
-    def copies_a_node(self) -> int:
+    def copies_per_machine(self) -> int:
         """Copies of the model that share experts on each machine."""
-        return max(1, self.gpus_a_node // self.candidate.layout.replica_gpus)
+        return max(1, self.gpus_per_machine // self.candidate.layout.replica_gpus)
 
     @property
     def needed_format(self) -> str | None:
@@ -195,6 +202,7 @@ HEAD = """#!/usr/bin/env bash
 set -euo pipefail
 MODEL="${{MODEL:-{model}}}"
 """
+MODEL = '"$MODEL"'
 SEVERAL = """RANK="${2:-0}"  # of this machine among those of the replica
 LEADER="${3:-127.0.0.1}"  # address of the machine of rank 0
 """
@@ -221,24 +229,23 @@ def _branch(pool: StartedPool, place: Place) -> str:
     where = f"on {place.machine}" if pool.nodes == 1 else f"on {pool.nodes} machines from {place.machine} on"
     lines = [f"{place.name})  # {where}"]
     lines.append(f"  export CUDA_VISIBLE_DEVICES={','.join(map(str, place.devices))}")
-    if "port_variable" in (known := pool.commands.disaggregated) and pool.disaggregated:
-        lines.append(f"  export {known['port_variable']}={place.side_port}")
-        lines.append(f'  export {known["host_variable"]}="${{HOST_ADDRESS:-127.0.0.1}}"')
+    channel = pool.side_channel(place.side_port, '"${HOST_ADDRESS:-127.0.0.1}"')
+    lines += [f"  export {name}={value}" for name, value in channel.items()]
     if pool.nodes == 1:
-        lines.append(f"  exec {_command(pool, place, [])}")
+        lines.append(f"  exec {_command(pool, MODEL, place.port)}")
     else:
-        start = f"$((RANK * {pool.copies_a_node}))"
+        start = f"$((RANK * {pool.copies_per_machine}))"
         first, other = (list(pool.node_flags("$RANK", start, "$LEADER", first=each)) for each in (True, False))
-        lines.append(f'  if [ "$RANK" = 0 ]; then\n    exec {_command(pool, place, first)}\n  fi')
-        lines.append(f"  exec {_command(pool, place, other)}")
+        lines.append(f'  if [ "$RANK" = 0 ]; then\n    exec {_command(pool, MODEL, place.port, first)}\n  fi')
+        lines.append(f"  exec {_command(pool, MODEL, place.port, other)}")
     return "\n".join([*lines, "  ;;\n"])
 
 
-def _command(pool: StartedPool, place: Place, further: Sequence[str]) -> str:
-    """One command line; words with a variable keep it."""
-    words = [*pool.commands.serve, '"$MODEL"', *map(shlex.quote, pool.flags)]
+def _command(pool: StartedPool, model: str, port: int, further: Iterable[str] = ()) -> str:
+    """One command line; ``further`` words with a variable keep it."""
+    words = [*pool.commands.serve, model, *map(shlex.quote, pool.flags)]
     words += [f'"{word}"' if "$" in word else shlex.quote(word) for word in further]
-    return " ".join([*words, "--port", str(place.port)])
+    return " ".join([*words, "--port", str(port)])
 
 
 def command_lines(pools: Sequence[StartedPool], model: str) -> list[str]:
@@ -309,11 +316,10 @@ def _leader_worker_set(pool: StartedPool, model: str, name: str) -> dict[str, An
 
 def shell_command(pool: StartedPool, model: str, *, first: bool) -> dict[str, Any]:
     """One pod of a group, which finds its place in the variables that a LeaderWorkerSet gives it."""
-    start = f"$((LWS_WORKER_INDEX * {pool.copies_a_node}))"
+    start = f"$((LWS_WORKER_INDEX * {pool.copies_per_machine}))"
     further = pool.node_flags("$LWS_WORKER_INDEX", start, "$LWS_LEADER_ADDRESS", first=first)
-    words = [shlex.quote(word) for word in (*pool.commands.serve, model, *pool.flags)]
-    words += [f'"{word}"' if "$" in word else shlex.quote(word) for word in further]
-    return {"command": ["/bin/sh", "-c"], "args": [" ".join(["exec", *words, "--port", str(pool.port)])]}
+    command = _command(pool, shlex.quote(model), pool.port, further)
+    return {"command": ["/bin/sh", "-c"], "args": [f"exec {command}"]}
 
 
 def pod_spec(pool: StartedPool, command: dict[str, Any], *, answers: bool = True) -> dict[str, Any]:
@@ -323,7 +329,7 @@ def pod_spec(pool: StartedPool, command: dict[str, Any], *, answers: bool = True
         "name": pool.name,
         "image": pool.image,
         **command,
-        "env": [token, *side_channel(pool)],
+        "env": [token, *_side_channel(pool)],
         "resources": _resources(pool),
         "volumeMounts": MOUNTS,
     }
@@ -336,19 +342,14 @@ def pod_spec(pool: StartedPool, command: dict[str, Any], *, answers: bool = True
 
 
 def _resources(pool: StartedPool) -> dict[str, Any]:
-    gpus = {"nvidia.com/gpu": str(pool.gpus_a_node)}
+    gpus = {"nvidia.com/gpu": str(pool.gpus_per_machine)}
     return {"limits": gpus, "requests": gpus}
 
 
-def side_channel(pool: StartedPool) -> list[dict[str, Any]]:
-    known = pool.commands.disaggregated
-    if not pool.disaggregated or "port_variable" not in known:
-        return []
-    address = {"fieldRef": {"fieldPath": "status.podIP"}}
-    return [
-        {"name": known["port_variable"], "value": str(SIDE_CHANNEL)},
-        {"name": known["host_variable"], "valueFrom": address},
-    ]
+def _side_channel(pool: StartedPool) -> list[dict[str, Any]]:
+    variables = pool.side_channel(SIDE_CHANNEL, {"fieldRef": {"fieldPath": "status.podIP"}})
+    keys = ("value", "valueFrom")
+    return [{"name": name, key: value} for key, (name, value) in zip(keys, variables.items(), strict=False)]
 
 
 def _service(pool: StartedPool, name: str) -> dict[str, Any]:
@@ -376,12 +377,7 @@ def compose_file(pools: Sequence[StartedPool], model: str, title: str) -> str | 
 
 
 def _compose_service(pool: StartedPool, place: Place, model: str) -> dict[str, Any]:
-    environment = {"HF_TOKEN": "${HF_TOKEN:-}"}
-    if "port_variable" in (known := pool.commands.disaggregated) and pool.disaggregated:
-        environment |= {
-            known["port_variable"]: str(place.side_port),
-            known["host_variable"]: "${HOST_ADDRESS:-127.0.0.1}",
-        }
+    environment = {"HF_TOKEN": "${HF_TOKEN:-}", **pool.side_channel(place.side_port, "${HOST_ADDRESS:-127.0.0.1}")}
     devices = {"driver": "nvidia", "device_ids": [str(each) for each in place.devices], "capabilities": ["gpu"]}
     return {
         "profiles": [place.machine],
@@ -433,7 +429,7 @@ def _pool(pool: StartedPool, model: str) -> dict[str, Any]:
         "name": pool.name,
         "image": f"{pool.commands.elsewhere['llm_d_image']}:latest",
         **_llm_d_command(pool, model),
-        "env": side_channel(pool),
+        "env": _side_channel(pool),
         "ports": ports,
         "resources": _resources(pool),
         "mountModelVolume": True,
@@ -460,14 +456,7 @@ def _llm_d_command(pool: StartedPool, model: str) -> dict[str, Any]:
 
 
 def _without_sizes(flags: Sequence[str]) -> list[str]:
-    kept: list[str] = []
-    words = iter(flags)
-    for word in words:
-        if word in CHART_SETS:
-            next(words, None)
-        else:
-            kept.append(word)
-    return kept
+    return [word for before, word in zip(("", *flags), flags, strict=False) if not {before, word} & {*CHART_SETS}]
 
 
 ROLES = {"server": (), "prefill": ("--is-prefill-worker",), "decode": ("--is-decode-worker",)}
@@ -478,15 +467,10 @@ def dynamo_graph(pools: Sequence[StartedPool], model: str, name: str, title: str
     if any("dynamo_module" not in pool.commands.elsewhere for pool in pools):
         return None
     image = f"{pools[0].commands.elsewhere['dynamo_image']}:${{VERSION}}"
-    services: dict[str, Any] = {
-        "Frontend": {
-            "componentType": "frontend",
-            "replicas": 1,
-            "extraPodSpec": {"mainContainer": {"image": image}},
-        }
+    services = {
+        "Frontend": {"componentType": "frontend", "replicas": 1, "extraPodSpec": {"mainContainer": {"image": image}}},
+        **{f"{pool.name.title()}Worker": _worker(pool, model) for pool in pools},
     }
-    for pool in pools:
-        services[f"{pool.name.title()}Worker"] = _worker(pool, model)
     graph = {
         "apiVersion": "nvidia.com/v1alpha1",
         "kind": "DynamoGraphDeployment",
@@ -510,7 +494,7 @@ def _worker(pool: StartedPool, model: str) -> dict[str, Any]:
         "envFromSecret": SECRET,
         "componentType": "worker",
         "replicas": pool.candidate.replicas,
-        "resources": {"limits": {"gpu": str(pool.gpus_a_node)}},
+        "resources": {"limits": {"gpu": str(pool.gpus_per_machine)}},
         "extraPodSpec": {
             "mainContainer": {
                 "image": f"{known['dynamo_image']}:${{VERSION}}",

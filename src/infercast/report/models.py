@@ -13,7 +13,7 @@ from infercast.models.spec import (
     prediction_parameter_count,
     weight_bytes,
 )
-from infercast.report.terminal import Column, FittingTable, facts, section, styled
+from infercast.report.terminal import Column, Facts, FittingTable, Section, styled
 from infercast.units import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def render_model(model: ModelConfig) -> list[RenderableType]:
         *_prediction_rows(model),
         *(("note", note) for note in model.notes),
     ]
-    return [section(model.name, facts(rows))]
+    return [Section(model.name, Facts(rows))]
 
 
 def _prediction_rows(model: ModelConfig) -> list[tuple[str, str]]:
@@ -74,7 +74,6 @@ def _prediction_rows(model: ModelConfig) -> list[tuple[str, str]]:
 
 
 def model_dict(model: ModelConfig) -> dict[str, Any]:
-    """One model as plain data."""
     counts = {"parameters": parameter_count(model), "active_parameters": active_parameter_count(model)}
     values = asdict(model)
     values["stacks"] = _named_stacks(values["stacks"])
@@ -85,6 +84,6 @@ def model_dict(model: ModelConfig) -> dict[str, Any]:
 
 
 def _named_stacks(stacks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Whatever mixes tokens has always been called attention here."""
+    """JSON keeps the name `attention` for every mixer."""
     names = {"mixer": "attention"}
     return [{names.get(name, name): value for name, value in stack.items()} for stack in stacks]

@@ -12,21 +12,36 @@ from infercast.forecast.intervals import LEVEL
 from infercast.forecast.layouts import LayoutCost, Layouts, comparison_notes, ranked
 from infercast.forecast.plan.candidate import Candidate, Figures, PowerDraw, Row, Stage
 from infercast.forecast.plan.question import Plan
-from infercast.forecast.slo import NAMES, Percentiles
+from infercast.forecast.slo import NAMES
 from infercast.report.caveats import FORECASTS
-from infercast.report.fields import Field, any_has, at, cells, columns, record
+from infercast.report.deployment import LAYOUT
 from infercast.report.files import csv_lines
 from infercast.report.quantities import (
     COSTS,
     ENERGIES,
     PROMISES,
+    ends_ms,
+    format_ends,
     format_interval,
     format_rates,
     interval_fields,
     milliseconds,
 )
-from infercast.report.terminal import FittingTable, facts, grid, paragraph, section, styled
-from infercast.serve import Workload
+from infercast.report.terminal import (
+    Facts,
+    Field,
+    FittingTable,
+    Grid,
+    Paragraph,
+    Section,
+    any_has,
+    at,
+    cells,
+    columns,
+    pick,
+    record,
+    styled,
+)
 from infercast.units import (
     MILLI,
     format_bytes,
@@ -53,22 +68,22 @@ def render_plan(plan: Plan) -> list[RenderableType]:
     title = f"{question.model}: {question.workload.description}; {question.slo}"
     parts: list[RenderableType] = [styled(title)]
     if plan.winner is None:
-        parts.append(section("no answer", paragraph(plan.why, WIDEST)))
-        parts += [section("nearest", paragraph(each.sentence, WIDEST)) for each in plan.nearest]
+        parts.append(Section("no answer", Paragraph(plan.why, WIDEST)))
+        parts += [Section("nearest", Paragraph(each.sentence, WIDEST)) for each in plan.nearest]
     else:
-        parts.append(section(f"winner: {question.goal.says}", facts(_winner(plan.winner))))
+        parts.append(Section(f"winner: {question.goal.says}", Facts(_winner(plan.winner))))
         spent = "energy" if question.goal.rough else "cost"
         if len(plan.front) > 1:
             parts.append(
-                section(f"nothing beats these in {spent}, TTFT and TPOT together", grid(*cells(FRONT, plan.front)))
+                Section(f"nothing beats these in {spent}, TTFT and TPOT together", Grid(*cells(FRONT, plan.front)))
             )
         sentences = [plan.why, *plan.changes]
-        parts.append(section("why, and what would change it", paragraph("\n".join(sentences), WIDEST)))
+        parts.append(Section("why, and what would change it", Paragraph("\n".join(sentences), WIDEST)))
     others = [row for row in plan.rows if row.stage is Stage.SIMULATED and row not in plan.front][:SHOWN]
     if others:
-        parts.append(section("others that were simulated", grid(*cells(OTHERS, others), notes_at=(4,))))
+        parts.append(Section("others that were simulated", Grid(*cells(OTHERS, others), notes_at=(4,))))
     parts.append(styled(_effort(plan), style="dim"))
-    parts += [paragraph(note, WIDEST, style="dim") for note in (*plan.notes, FORECASTS)]
+    parts += [Paragraph(note, WIDEST, style="dim") for note in (*plan.notes, FORECASTS)]
     return parts
 
 
@@ -115,7 +130,6 @@ def _options(candidate: Candidate) -> str:
 
 
 def _latency(figures: Figures, name: str) -> str:
-    """Median, p99 and the interval of that."""
     values, band = getattr(figures, name), None if figures.intervals is None else getattr(figures.intervals, name)
     if values is None:
         return "-"
@@ -124,8 +138,6 @@ def _latency(figures: Figures, name: str) -> str:
 
 
 def _p99(name: str) -> tuple[Field, Field]:
-    """A latency's p99, and the interval of that."""
-
     def ends(row: Row) -> str | None:
         band = at(f"figures.intervals.{name}")(row)
         return None if band is None else format_interval(band.low.p99, band.high.p99)
@@ -156,8 +168,8 @@ OTHERS = (
 def _effort(plan: Plan) -> str:
     counts = {stage: plan.count(stage) for stage in Stage}
     return (
-        f"{plan.num_candidates:,} candidates: {plan.num_unseen:,} of more GPUs or of costlier kinds than those that do "
-        f"were not looked at, {counts[Stage.REFUSED]:,} do not fit, {counts[Stage.BOUND]:,} ruled out "
+        f"{plan.num_candidates:,} candidates: {plan.num_unseen:,} not examined, because fewer or cheaper GPUs suffice, "
+        f"{counts[Stage.REFUSED]:,} do not fit, {counts[Stage.BOUND]:,} ruled out "
         f"by bounds, {counts[Stage.ESTIMATED]:,} by a quick estimate, {counts[Stage.SCREENED]:,} by a short "
         f"simulation; {counts[Stage.SIMULATED]:,} simulated in full"
     )
@@ -167,14 +179,9 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
     """The same as plain data; of candidates those that were simulated, and how many came how far."""
     question = plan.question
     return {
-        "model": question.model,
         "workload": question.workload.description,
-        "rate": question.rate,
         "slo": str(question.slo),
-        "objective": question.objective,
-        "max_gpus": question.max_gpus,
-        "budget_per_hour": question.budget,
-        "power_budget_w": question.power_budget,
+        **pick(question, "model rate objective max_gpus", budget_per_hour="budget", power_budget_w="power_budget"),
         "winner": None if plan.winner is None else row_dict(plan.winner),
         "front": [row_dict(row) for row in plan.front],
         "runner_up": None if plan.runner_up is None else row_dict(plan.runner_up),
@@ -190,35 +197,21 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
 
 
 def row_dict(row: Row) -> dict[str, Any]:
-    figures = row.figures
     return {
         **_candidate_dict(row.candidate),
         "prefill": None if row.candidate.prefill is None else _candidate_dict(row.candidate.prefill),
-        "total_gpus": row.gpus,
-        "cost_per_hour": row.cost,
-        "stage": row.stage.value,
+        **pick(row, "headroom", total_gpus="gpus", cost_per_hour="cost", stage="stage.value", slo_holds="holds"),
         "reason": row.reason or None,
-        "headroom": row.headroom,
-        "slo_holds": row.holds,
         "most_requests_per_s": row.rate,
-        **({} if figures is None else _figures_dict(figures)),
+        **({} if row.figures is None else _figures_dict(row.figures)),
     }
 
 
 def _candidate_dict(candidate: Candidate) -> dict[str, Any]:
-    layout = candidate.layout
     return {
-        "engine": candidate.engine,
-        "gpu": candidate.gpu,
-        "replicas": candidate.replicas,
-        "tensor_parallel_size": layout.tensor,
-        "pipeline_parallel_size": layout.pipeline,
-        "data_parallel_size": layout.data,
-        "enable_expert_parallel": layout.experts,
-        "quantization": candidate.quantization,
-        "kv_cache_dtype": candidate.kv_cache_dtype,
+        **pick(candidate, "engine gpu replicas quantization kv_cache_dtype", power_limit_w="power_limit"),
+        **pick(candidate, tensor_parallel_size="layout.tensor", **LAYOUT),
         "settings": dict(candidate.settings),
-        "power_limit_w": candidate.power_limit,
         "options": candidate.options(),
     }
 
@@ -231,25 +224,16 @@ def _drawn_dict(drawn: PowerDraw) -> dict[str, Any]:
 
 def _figures_dict(figures: Figures) -> dict[str, Any]:
     return {
-        "ttft_ms": milliseconds(figures.ttft),
-        "tpot_ms": milliseconds(figures.tpot),
-        "end_to_end_ms": milliseconds(figures.end_to_end),
-        "output_tokens_per_s": figures.output_tokens_per_second,
-        "requests_per_s": figures.requests_per_second,
-        "attainment": figures.attainment,
-        "goodput": figures.goodput,
-        "tightest": figures.tightest,
-        "odds": figures.odds,
-        "state": figures.state,
-        "capacity_requests_per_s": figures.capacity,
-        "busy": figures.busy,
-        "kv_peak": figures.kv_peak,
-        "bottleneck": figures.bottleneck,
-        "source": figures.source,
+        **{f"{name}_ms": milliseconds(getattr(figures, name)) for name in LATENCIES},
+        **pick(
+            figures, "attainment goodput tightest odds state busy kv_peak bottleneck source",
+            output_tokens_per_s="output_tokens_per_second", requests_per_s="requests_per_second",
+            capacity_requests_per_s="capacity",
+        ),
         "beyond_budget": figures.beyond or None,
         "energy": None if figures.drawn is None else _drawn_dict(figures.drawn),
         **interval_fields(figures.intervals),
-    }
+    }  # fmt: skip
 
 
 CANDIDATE_COLUMNS: dict[str, Callable[[Row], object]] = {
@@ -303,19 +287,6 @@ def _csv_row(plan: Plan, rank: int, row: Row) -> list[object]:
     return [f"{cell:.6g}" if isinstance(cell, float) else cell for cell in (*found, row.reason)]
 
 
-def _mean(latency: Percentiles) -> str:
-    return format_seconds(latency.mean)
-
-
-def _interval(ends: tuple[float, float]) -> str:
-    return format_interval(*ends)
-
-
-def _ends(interval: tuple[float, float] | None) -> list[float] | None:
-    """[low, high] in milliseconds, or nothing where there is nothing."""
-    return None if interval is None else [end / MILLI for end in interval]
-
-
 BASIS = {
     "measured": "measured", "few-shot": "few points", "sibling": "sibling", "unseen": "other GPUs",
     "physics": "physics", "published": "published", "typical": "rough", "roofline": "bound",
@@ -327,10 +298,7 @@ LAYOUT_FIELDS = (
     Field("gpu", at("gpu.name")),
     Field("", at("layout"), "layout"),
     Field("gpus", at("layout.gpus"), "GPUs"),
-    Field("tensor_parallel_size", at("layout.tensor")),
-    Field("pipeline_parallel_size", at("layout.pipeline")),
-    Field("data_parallel_size", at("layout.data")),
-    Field("enable_expert_parallel", at("layout.experts")),
+    *(Field(key, at(path)) for key, path in {"tensor_parallel_size": "layout.tensor", **LAYOUT}.items()),
     Field("fits", lambda cost: not cost.problem),
     Field("problem", lambda cost: cost.problem or None),
     Field("kind", lambda cost: None if cost.problem else cost.kind),
@@ -341,10 +309,14 @@ LAYOUT_FIELDS = (
     Field("kv_tokens", lambda cost: cost.kv_tokens or None, "KV tokens", "{:,}".format, 2),
     Field("running", lambda cost: cost.running or None, "running", "{:,.1f}".format, 4),
     Field("interval_level", lambda cost: LEVEL),
-    Field("ttft_ms", at("ttft"), "TTFT", _mean, data=milliseconds),
-    Field("ttft_ms_mean_interval", at("ttft_interval"), "80 %", _interval, 6, data=_ends),
-    Field("tpot_ms", at("tpot"), "TPOT", _mean, data=milliseconds),
-    Field("tpot_ms_mean_interval", at("tpot_interval"), "80 %", _interval, 5, data=_ends),
+    *(
+        field
+        for name, rank in (("ttft", 6), ("tpot", 5))
+        for field in (
+            Field(f"{name}_ms", at(name), name.upper(), lambda values: format_seconds(values.mean), data=milliseconds),
+            Field(f"{name}_ms_mean_interval", at(f"{name}_interval"), "80 %", format_ends, rank, data=ends_ms),
+        )
+    ),
     Field("output_tokens_per_s", lambda cost: cost.output_tokens_per_second or None, "tokens/s", "{:,.0f}".format),
     Field(
         "output_tokens_per_s_interval",
@@ -352,9 +324,10 @@ LAYOUT_FIELDS = (
         data=lambda ends: None if ends is None else list(ends),
     ),
     Field(
-        "output_tokens_per_s_a_gpu", lambda cost: cost.output_tokens_per_second_a_gpu or None, "per GPU",
+        "output_tokens_per_s_per_gpu", lambda cost: cost.output_tokens_per_second_a_gpu or None, "per GPU",
         "{:,.0f}".format,
     ),
+    Field("output_tokens_per_s_a_gpu", lambda cost: cost.output_tokens_per_second_a_gpu or None),  # dropped by 1.0
     Field("slo_holds", at("verdict.holds")),
     *DECISIONS,
     Field("", at("verdict.attainment"), "SLO kept", format_percent, matters=IS_JUDGED),
@@ -370,29 +343,30 @@ LAYOUT_FIELDS = (
 ROUGH = {
     "published": "published: not measured here; estimates rest on published rows of kernels and published runs",
     "typical": "rough: no kernel of this vendor was measured; estimates are the roofline at typical efficiencies",
-    "roofline": "bound: the least that the hardware allows; engines take longer, so do not rank it beside estimates",
+    "roofline": "bound: the least that the hardware allows; engines take longer, so do not rank it against estimates",
 }
 
 
-def render_layouts(
-    model: str, workload: Workload, costs: Sequence[LayoutCost], tariff: Tariff | None = None
-) -> list[RenderableType]:
+def render_layouts(layouts: Layouts) -> list[RenderableType]:
     """A table for each kind of GPU, best layouts first, and what cannot be used in one line each."""
-    parts: list[RenderableType] = [styled(f"{model}: {workload.description}; latencies are means")]
-    slo = next((cost.verdict.slo for cost in costs if cost.verdict is not None), None)
+    parts: list[RenderableType] = [styled(f"{layouts.model}: {layouts.workload.description}; latencies are means")]
+    slo = next((cost.verdict.slo for cost in layouts if cost.verdict is not None), None)
     if slo is not None:
-        parts.append(styled(f"SLO {slo}: first what keeps it; the share of requests that keep it, and the odds of it"))
-    for name in dict.fromkeys(cost.gpu.name for cost in estimates_first(costs)):
-        own = ranked(cost for cost in costs if cost.gpu.name == name)
+        parts.append(
+            styled(f"SLO {slo}: first what keeps it; the share of requests within it, and the odds that it holds")
+        )
+    # In the order of the question, but GPUs with bounds only come last.
+    for name in dict.fromkeys(cost.gpu.name for cost in sorted(layouts, key=lambda cost: cost.kind == "bound")):
+        own = ranked(cost for cost in layouts if cost.gpu.name == name)
         shown = [cost for cost in own if not cost.problem and cost.saturation is None]
         has_bounds = any(cost.kind == "bound" for cost in shown)
         title = own[0].gpu.title + (" (lower bounds: the best case)" if has_bounds else "")
         parts.append(
-            section(title, FittingTable(columns(LAYOUT_FIELDS), shown) if shown else styled("nothing can serve this"))
+            Section(title, FittingTable(columns(LAYOUT_FIELDS), shown) if shown else styled("nothing can serve this"))
         )
         if shown:
             priced = own[0].gpu.name if shown[0].price is None else shown[0].price.description
-            words = (tariff or Tariff()).unknown(priced) if shown[0].price is None else f"price: {priced}"
+            words = (layouts.tariff or Tariff()).unknown(priced) if shown[0].price is None else f"price: {priced}"
             parts.append(styled(f"  {words}", style="dim"))
         saturated = [
             f"{cost.layout} ({cost.layout.gpus}, {cost.saturation.capacity:,.1f}/s)" for cost in own if cost.saturation
@@ -402,21 +376,12 @@ def render_layouts(
         refused = [f"{cost.layout} ({cost.layout.gpus})" for cost in own if cost.problem]
         if refused:
             parts.append(styled(f"  does not fit: {', '.join(refused)}", style="dim"))
-    parts += [paragraph(note, style="dim") for note in (*notes(costs), FORECASTS)]
+    parts += [Paragraph(note, style="dim") for note in (*notes(layouts), FORECASTS)]
     return parts
-
-
-def render_found(layouts: Layouts) -> list[RenderableType]:
-    return render_layouts(layouts.model, layouts.workload, layouts, layouts.tariff)
 
 
 def layouts_dict(layouts: Layouts) -> dict[str, Any]:
     return {"model": layouts.model, "workload": layouts.workload.description, "layouts": layouts_list(layouts)}
-
-
-def estimates_first(costs: Iterable[LayoutCost]) -> list[LayoutCost]:
-    """In the order of the question, but GPUs of which only bounds are known come last."""
-    return sorted(costs, key=lambda cost: cost.kind == "bound")
 
 
 def notes(costs: Sequence[LayoutCost]) -> list[str]:

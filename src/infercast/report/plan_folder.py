@@ -113,7 +113,7 @@ text { font: 12px sans-serif; fill: #333 } .title { font-size: 15px; font-weight
 """
 TICKS = (1.0, 2.0, 5.0)
 MOST_NAMED = 6
-"""Points beside which their names have room."""
+"""Fronts with more points than this are not labelled."""
 
 
 class Axis(NamedTuple):
@@ -141,13 +141,16 @@ def pareto_svg(plan: Plan) -> str | None:
     rows = [row for row in plan.rows if row.figures is not None and row.figures.state != "overloaded"]
     if not rows:
         return None
-    across, label = _across(plan, rows)
+    (across, label), question = _across(plan, rows), plan.question
+    ring = "" if plan.winner is None else f"; ringed: {plan.winner.candidate}"
+    legend = f"{len(rows):,} simulated candidates; blue: no other is better in all{ring}"
+    title = f"{question.model}, {question.rate:.3g} requests/s, {question.slo}"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
         f'aria-label="Candidates of a plan: {label} against TTFT and TPOT">',
         f"<style>{STYLE}</style>",
-        f'<text class="title" x="{LEFT}" y="24">{escape(_title(plan))}</text>',
-        f'<text class="small" x="{LEFT}" y="42">{escape(_legend(plan, rows))}</text>',
+        f'<text class="title" x="{LEFT}" y="24">{escape(title)}</text>',
+        f'<text class="small" x="{LEFT}" y="42">{escape(legend)}</text>',
     ]
     for number, name in enumerate(("ttft", "tpot")):
         parts += _panel(plan, rows, across, label, name, LEFT + number * (PANEL + GAP))
@@ -162,16 +165,6 @@ def _across(plan: Plan, rows: Sequence[Row]) -> tuple[Callable[[Row], float], st
     if all(row.cost is not None for row in rows):
         return (lambda row: row.cost or 0.0), "$ per hour"
     return (lambda row: float(row.gpus)), "GPUs"
-
-
-def _title(plan: Plan) -> str:
-    question = plan.question
-    return f"{question.model}, {question.rate:.3g} requests/s, {question.slo}"
-
-
-def _legend(plan: Plan, rows: Sequence[Row]) -> str:
-    ring = "" if plan.winner is None else f"; ringed: {plan.winner.candidate}"
-    return f"{len(rows):,} simulated candidates; blue: no other is better in all{ring}"
 
 
 def _panel(
@@ -249,7 +242,7 @@ PROXY = (
     "Requests go to a proxy that sends each prompt to the prefill pool first; llm-d and Dynamo bring one, other files "
     "need one of your own."
 )
-BALANCER = "Before several replicas stands a load balancer; Services of Kubernetes, llm-d and Dynamo bring one."
+BALANCER = "Several replicas need a load balancer in front of them; Kubernetes Services, llm-d and Dynamo bring one."
 
 
 def check_folder(folder: Path, *, force: bool = False) -> None:
@@ -315,7 +308,7 @@ def _read_me(plan: Plan, lines: list[str], names: list[str]) -> str:
     text = f"# {question.model} for {question.rate:.3g} requests/s within {question.slo}\n\n"
     text += f"Requests: {question.workload.description or f'{len(question.workload.requests):,} requests'}.\n\n"
     if winner is None or winner.figures is None:
-        text += "Nothing that was looked at keeps the promise.\n\n"
+        text += "No candidate keeps the SLO.\n\n"
     else:
         figures = winner.figures
         cost = "" if winner.cost is None else f", ${winner.cost:,.2f} per hour"

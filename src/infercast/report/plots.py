@@ -10,7 +10,8 @@ from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from infercast.errors import InputError
-from infercast.report.sweep import UNITS
+from infercast.report.deployment import fit_dict
+from infercast.report.page.figures import day_plot, sweep_plot
 from infercast.units import GIB, MICRO, MILLI, format_seconds
 
 try:
@@ -69,35 +70,11 @@ def _limits(axes: Any, slo: Slo | None, name: str) -> None:
             axes.axvline(limit.seconds / MILLI, color="tab:red", lw=1.5, label=f"{limit}")
 
 
-def sweep_figure(sweep: Sweep) -> Picture:
-    figure = Picture(figsize=(WIDTH, HEIGHT), layout="constrained")
-    points = [point for point in sweep.simulated if point.forecast is not None]
-    is_number = all(point.number is not None for point in points)
-    places: list[Any] = [point.number if is_number else point.label for point in points]
-    panels = figure.subplots(1, 3)
-    for axes, name in zip(panels, ("ttft", "tpot"), strict=False):
-        for which, line in PERCENTILES.items():
-            found = [getattr(point.forecast, name) for point in points]
-            values = [float("nan") if each is None else getattr(each, which) / MILLI for each in found]
-            axes.plot(places, values, line, marker="o", ms=3, label=which)
-        for limit in () if sweep.slo is None else sweep.slo.limits:
-            if limit.quantity == name:
-                axes.axhline(limit.seconds / MILLI, color="tab:red", lw=1, label=f"{limit}")
-        axes.set(title=name.upper(), ylabel="ms", ylim=(0, None))
-        axes.legend()
-    rates = [point.forecast.output_tokens_per_second for point in points if point.forecast is not None]
-    panels[2].plot(places, rates, marker="o", ms=3)
-    panels[2].set(title="throughput", ylabel="output tokens per second", ylim=(0, None))
-    for axes in panels:
-        axes.set_xlabel(UNITS.get(sweep.axis.name, sweep.axis.name))
-        if sweep.knee is not None and sweep.knee.value is not None and is_number:
-            axes.axvline(sweep.knee.value, color="grey", ls="-.", lw=1)
-    figure.suptitle(f"{sweep.title} (grey line: the knee)" if sweep.knee is not None else sweep.title)
-    return figure
+def sweep_figure(sweep: Sweep) -> Any:
+    return sweep_plot(sweep, "").figure(Picture)
 
 
 def step_figure(cost: StepCost) -> Picture:
-    """The kernels of a step, longest first, with their 80 % intervals."""
     kernels = sorted(cost.kernels, key=lambda kernel: kernel.seconds)[-SHOWN_KERNELS:]
     figure = Picture(figsize=(WIDTH, 1.0 + 0.28 * len(kernels)), layout="constrained")
     axes = figure.subplots()
@@ -113,8 +90,6 @@ def step_figure(cost: StepCost) -> Picture:
 
 
 def memory_figure(fit: Fit) -> Picture:
-    from infercast.report.memory import fit_dict  # noqa: PLC0415 - only this picture needs it
-
     figure = Picture(figsize=(WIDTH, 2.2), layout="constrained")
     axes, begin = figure.subplots(), 0.0
     for name, size in fit_dict(fit)["bytes"].items():
@@ -126,15 +101,5 @@ def memory_figure(fit: Fit) -> Picture:
     return figure
 
 
-def day_figure(plan: DayPlan) -> Picture:
-    figure = Picture(figsize=(WIDTH, 2 * HEIGHT), layout="constrained")
-    traffic, replicas = figure.subplots(2, 1, sharex=True)
-    rates = plan.traffic.counts / plan.traffic.window
-    hours = [(place + 0.5) * plan.traffic.window / 3600.0 for place in range(rates.size)]
-    traffic.plot(hours, rates, lw=1)
-    traffic.set(ylabel="requests per second", title="traffic", ylim=(0, None))
-    for day in plan.policies:
-        replicas.step(hours[: day.ready.size], day.ready, where="mid", label=day.policy)
-    replicas.set(xlabel="hour of the day", ylabel="replicas", ylim=(0, None))
-    replicas.legend()
-    return figure
+def day_figure(plan: DayPlan) -> Any:
+    return day_plot(plan, "").figure(Picture)

@@ -10,8 +10,7 @@ from infercast.forecast.intervals import LEVEL, Band, Intervals
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import Level
 from infercast.forecast.slo import NAMES, Percentiles
-from infercast.report.fields import at
-from infercast.report.terminal import facts, grid, section
+from infercast.report.terminal import Facts, Grid, Section, at
 from infercast.units import (
     MILLI,
     format_dollars,
@@ -41,11 +40,11 @@ class Quantity(NamedTuple):
     row: str | None = None
     """The name of its row where the unit says what it is."""
     matters: Callable[[Any], bool] = lambda owner: True
-    """Whether people are told; JSON has it always."""
+    """Whether tables show it; JSON always does."""
     interval: str | None = None
     """The field of `Intervals` that belongs to it."""
     in_points: bool = False
-    """A share whose change is told in percentage points."""
+    """A share: changes are in percentage points."""
 
     def data(self, owner: Any) -> Any:
         value = self.of(owner)
@@ -98,7 +97,7 @@ RESULTS = (
         " output tokens/s", "throughput", interval="output_tokens_per_second",
     ),
     Quantity(
-        "output_tokens_per_s_a_gpu", "output tokens/s per GPU", at("output_tokens_per_second_a_gpu"),
+        "output_tokens_per_s_per_gpu", "output tokens/s per GPU", at("output_tokens_per_second_a_gpu"),
         "{:,.0f}".format, " output tokens/s per GPU", "", lambda run: run.gpus > 1,
     ),
     Quantity(
@@ -131,12 +130,12 @@ COSTS = tuple(
     for name, label, words, row in (
         ("per_hour", "$ per hour", "per hour", "cost"),
         ("per_request", "$ per request", "per request", ""),
-        ("per_million_output_tokens", "$/M output tokens", "per million output tokens, if they pay for all", ""),
-        ("per_million_input_tokens", "$/M input tokens", "per million input tokens, if they pay for all", ""),
+        ("per_million_output_tokens", "$/M output tokens", "per million output tokens, all cost charged to output", ""),
+        ("per_million_input_tokens", "$/M input tokens", "per million input tokens, all cost charged to input", ""),
         ("per_million_tokens", "$/M tokens", "per million tokens, input and output alike", ""),
     )
 )
-"""Of a whole forecast whose GPUs have a price."""
+"""Of a whole forecast with a known GPU price."""
 _watts = partial(_of_part, write=format_watts, needs="energy")
 _joules = partial(_of_part, write=format_joules, needs="energy")
 _watt_hours = partial(_of_part, write="{:,.0f}".format, unit=" Wh per million output tokens", needs="energy")
@@ -177,7 +176,7 @@ ENERGIES = (
         format_grams, " CO2 per million output tokens", "carbon", needs="wall.grams_co2_per_million_output_tokens",
     ),
 )  # fmt: skip
-"""Of a whole forecast whose GPUs' power is known; those of servers and buildings are at the wall."""
+"""Of a whole forecast with known GPU power; `wall` is with servers and building."""
 LOADS = (
     Quantity("running", "running", lambda run: run.running, _count, " sequences"),
     Quantity("waiting", "waiting", lambda run: run.waiting, _count, " requests"),
@@ -267,9 +266,9 @@ def render_intervals(intervals: Intervals) -> RenderableType:
     from rich.console import Group  # noqa: PLC0415 - JSON needs none of it
 
     rows = zip(NAMES, *(_cells(getattr(intervals, each.name)) for each in LATENCIES), strict=True)
-    table = grid(("", *(each.short for each in LATENCIES)), [list(row) for row in rows])
+    table = Grid(("", *(each.short for each in LATENCIES)), [list(row) for row in rows])
     rates = ("output tokens/s", format_rates(intervals.output_tokens_per_second))
-    return section(TITLE, Group(table, facts([rates, *rest_rows(intervals)])))
+    return Section(TITLE, Group(table, Facts([rates, *rest_rows(intervals)])))
 
 
 def rest_rows(intervals: Intervals) -> list[tuple[str, str]]:
@@ -296,7 +295,7 @@ def render_alone(intervals: Intervals) -> list[RenderableType]:
 
 
 def interval_fields(intervals: Intervals | None) -> dict[str, Any]:
-    """The same as plain data, to stand beside the numbers that they belong to; nothing without intervals."""
+    """As plain data; empty without intervals."""
     if intervals is None:
         return {}
     return {
@@ -313,6 +312,15 @@ def format_interval(low: float, high: float) -> str:
     first, last = format_seconds(low), format_seconds(high)
     unit = last.split()[-1]
     return f"{first.removesuffix(f' {unit}')} to {last}"
+
+
+def format_ends(ends: tuple[float, float]) -> str:
+    return format_interval(*ends)
+
+
+def ends_ms(ends: tuple[float, float] | None) -> list[float] | None:
+    """[low, high] in milliseconds."""
+    return None if ends is None else [end / MILLI for end in ends]
 
 
 def format_rates(ends: tuple[float, float]) -> str:

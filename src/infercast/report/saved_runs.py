@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from infercast.errors import FileFormatError, InputError
 from infercast.forecast.slo import NAMES
 from infercast.report.quantities import COSTS, ENERGIES, LATENCIES, LOADS, PROMISES, RESULTS, Quantity
-from infercast.report.terminal import grid, paragraph, section
+from infercast.report.terminal import Grid, Paragraph, Section
 from infercast.units import MILLI, format_seconds
 
 if TYPE_CHECKING:
@@ -37,8 +37,6 @@ class SavedPhase(NamedTuple):
 
 
 class SavedRun(NamedTuple):
-    """What is known of a run that was saved."""
-
     name: str
     model: str
     gpus: str
@@ -115,7 +113,7 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 class Fields:
-    """An object of a file whose fields are asked for by name and kind."""
+    """An object of a file, read field by field with checks of type and size."""
 
     def __init__(self, data: Any, path: Path, where: str = "") -> None:
         if not isinstance(data, dict):
@@ -276,8 +274,6 @@ LEADERS = {
 
 
 class Row(NamedTuple):
-    """One number of every run."""
-
     key: str
     name: str
     values: list[float | None]
@@ -322,7 +318,7 @@ class Row(NamedTuple):
         return found if len(found) < len(known) else []
 
     def overlapping(self, place: int) -> list[int]:
-        """The runs whose intervals have a part in common with that of a run."""
+        """The other runs with an interval that overlaps with this one."""
         own = self.bands[place]
         others = [(other, band) for other, band in enumerate(self.bands) if other != place and band is not None]
         return [] if own is None else [other for other, band in others if band[0] <= own[1] and own[0] <= band[1]]
@@ -369,7 +365,7 @@ def leader_sentences(runs: Sequence[SavedRun], rows: Sequence[Row]) -> list[str]
 
 
 def warnings_of(runs: Sequence[SavedRun]) -> list[str]:
-    """What forbids to take one run's number for better than another's."""
+    """Reasons not to call one run better than another."""
     found = []
     workloads = list(dict.fromkeys(run.workload for run in runs))
     if len(workloads) > 1:
@@ -379,7 +375,7 @@ def warnings_of(runs: Sequence[SavedRun]) -> list[str]:
         found.append(f"These runs serve different models: {', '.join(models)}.")
     for run in runs:
         if run.state == OVERLOADED:
-            found.append(f"{run.name} is overloaded: its latencies only tell how long the run was.")
+            found.append(f"{run.name} is overloaded: its latencies only reflect how long the run was.")
         if run.kind == BOUND:
             found.append(f"{run.name} is a lower bound: its times are the least that the hardware allows.")
     return found
@@ -399,9 +395,9 @@ def render_several(runs: Sequence[SavedRun]) -> list[RenderableType]:
     two = len(runs) == 2
     cells = [[row.name, *row.cells(), *([row.change(1)] if two else [])] for row in rows]
     return [
-        *(paragraph(sentence) for sentence in (*warnings_of(runs), *leader_sentences(runs, rows))),
-        section("Side by side", grid(("", *names, *(["change"] if two else [])), cells)),
-        *([section("What differs", grid(("", *names), differing))] if differing else []),
+        *(Paragraph(sentence) for sentence in (*warnings_of(runs), *leader_sentences(runs, rows))),
+        Section("Side by side", Grid(("", *names, *(["change"] if two else [])), cells)),
+        *([Section("What differs", Grid(("", *names), differing))] if differing else []),
     ]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from math import nan
+from dataclasses import asdict
+from math import log2, nan
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,25 @@ from infercast.forecast.run import drafts_of
 from infercast.forecast.sweep import CONCURRENCY, POWER, RATE, BreakEven, Edge, Point, Savings, Sweep, drawn, joules_of
 from infercast.report.caveats import caveat_section, caveats_of
 from infercast.report.deployment import draft_run_dict, drafting_dict, drafting_words
-from infercast.report.fields import Field, any_has, at, columns, csv_of_records, per, record
+from infercast.report.files import csv_lines
 from infercast.report.quantities import ENERGIES, Quantity, milliseconds
-from infercast.report.terminal import Chart, Column, FittingTable, Series, TextCharts, facts, paragraph, section, styled
+from infercast.report.terminal import (
+    Chart,
+    Column,
+    Facts,
+    Field,
+    FittingTable,
+    Paragraph,
+    Section,
+    Series,
+    TextCharts,
+    any_has,
+    at,
+    columns,
+    per,
+    record,
+    styled,
+)
 from infercast.units import (
     MILLI,
     format_dollars,
@@ -38,13 +55,13 @@ TPOT_MARKS = {"p50": "o", "p95": "x"}
 def render_sweep(sweep: Sweep) -> list[RenderableType]:
     name = UNITS.get(sweep.axis.name, sweep.axis.name)
     parts: list[RenderableType] = [styled(f"{sweep.title}: {sweep.workload}")]
-    parts.append(section(f"Along {name}", FittingTable(columns_of(sweep), sweep.simulated)))
+    parts.append(Section(f"Along {name}", FittingTable(columns_of(sweep), sweep.simulated)))
     refused = [f"{point.label}: {point.problem}" for point in sweep.points if point.problem]
-    parts += [paragraph(sentence, style="dim") for sentence in refused + overload_notes(sweep)]
+    parts += [Paragraph(sentence, style="dim") for sentence in refused + overload_notes(sweep)]
     if len(sweep.simulated) > 1:
         parts.append(TextCharts(charts_of(sweep)))
     if rows := summary_rows(sweep):
-        parts.append(section("Where it bends" if sweep.axis.is_load else "Best values", facts(rows)))
+        parts.append(Section("Where it bends" if sweep.axis.is_load else "Best values", Facts(rows)))
     if found := caveats_of(point.forecast for point in sweep.simulated if point.forecast is not None):
         parts.append(caveat_section(found))
     return parts
@@ -53,7 +70,9 @@ def render_sweep(sweep: Sweep) -> list[RenderableType]:
 def overload_notes(sweep: Sweep) -> list[str]:
     if not any(point.is_overloaded for point in sweep.points):
         return []
-    return ["Of overloaded rows, latencies and the share in SLO tell how long the run was: the queue grows on."]
+    return [
+        "In overloaded rows, latencies and the share in SLO only reflect how long the run was: the queue keeps growing."
+    ]
 
 
 def point_fields(sweep: Sweep) -> list[Field]:
@@ -210,23 +229,37 @@ def sweep_dict(sweep: Sweep) -> dict[str, Any]:
         "workload": sweep.workload,
         "axis": sweep.axis.name,
         "slo": None if sweep.slo is None else str(sweep.slo),
-        "usd_per_gpu_hour": None if sweep.price is None else sweep.price.per_hour,
-        "light_ttft_p50_ms": None if sweep.light_ttft is None else sweep.light_ttft / MILLI,
-        "knee": _edge_dict(sweep.knee),
-        "slo_holds_up_to": _edge_dict(sweep.promise),
+        "usd_per_gpu_hour": at("price.per_hour")(sweep),
+        "light_ttft_p50_ms": per(MILLI)(sweep.light_ttft),
+        "knee": sweep.knee and asdict(sweep.knee),
+        "slo_holds_up_to": sweep.promise and asdict(sweep.promise),
         "saturation_requests_per_s": sweep.capacity,
         "caveats": caveats_of(point.forecast for point in sweep.simulated if point.forecast is not None),
         "points": [record(fields, point) for point in sweep.points],
     }
 
 
-def _edge_dict(edge: Edge | None) -> dict[str, Any] | None:
-    return None if edge is None else {"value": edge.value, "reached": edge.reached}
-
-
 def sweep_rows(sweep: Sweep) -> Iterator[str]:
-    fields = point_fields(sweep)
-    yield from csv_of_records([record(fields, point) for point in sweep.points], {"value": sweep.axis.name})
+    yield from _csv(sweep.points, point_fields(sweep), sweep.axis.name)
+
+
+def _csv(points: Iterable[Point], fields: list[Field], name: str) -> Iterator[str]:
+    """A line for each point, percentiles of latencies in columns of their own; the first column goes by ``name``."""
+    rows = [_one_level(record(fields, point)) for point in points]
+    keys = max(rows, key=len)
+    yield from csv_lines(
+        [name if key == "value" else key for key in keys], ([row.get(key) for key in keys] for row in rows)
+    )
+
+
+def _one_level(found: dict[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for name, value in found.items():
+        if isinstance(value, dict):
+            row |= {f"{name.removesuffix('_ms')}_{which}_ms": each for which, each in value.items()}
+        elif not (value is None and name.endswith("_ms")):
+            row[name] = value
+    return row
 
 
 NARROW = 78
@@ -243,10 +276,10 @@ def render_savings(found: Savings) -> list[RenderableType]:
     what = "power limits" if found.name == POWER else "clocks"
     return [
         styled(f"{found.title}: {found.workload}"),
-        section(f"Energy under {what}", FittingTable(columns(saving_fields(found)), found.points)),
+        Section(f"Energy under {what}", FittingTable(columns(saving_fields(found)), found.points)),
         TextCharts(_charts(found)),
-        section("Answer", styled(fill(sentence_of(found), NARROW))),
-        *([] if found.slo is None else [section("Held against", facts(_promise_rows(found)))]),
+        Section("Answer", styled(fill(sentence_of(found), NARROW))),
+        *([] if found.slo is None else [Section("Held against", Facts(_promise_rows(found)))]),
     ]
 
 
@@ -345,17 +378,16 @@ def savings_dict(found: Savings) -> dict[str, Any]:
 
 
 def savings_rows(found: Savings) -> Iterator[str]:
-    fields = saving_fields(found)
-    yield from csv_of_records([record(fields, point) for point in found.points], {"value": found.name})
+    yield from _csv(found.points, saving_fields(found), found.name)
 
 
 def render_break_even(found: BreakEven) -> list[RenderableType]:
     return [
         styled(f"{found.title}: {found.workload}"),
         styled(drafting_words(found.drafting)),
-        section("With and without drafts", FittingTable(SPECULATION_COLUMNS, found.points)),
-        TextCharts(_break_even_charts(found)),
-        section("Where it stops paying", styled(found.sentence, style="bold")),
+        Section("With and without drafts", FittingTable(SPECULATION_COLUMNS, found.points)),
+        TextCharts(break_even_charts(found)),
+        Section("Where it stops paying", styled(found.sentence, style="bold")),
         caveat_section(_caveats(found)),
     ]
 
@@ -389,8 +421,8 @@ RUN_FIELDS = (
 """Of each of the two runs of a load."""
 
 
-def _break_even_charts(found: BreakEven) -> list[Chart]:
-    positions = range(len(found.points))
+def break_even_charts(found: BreakEven) -> list[Chart]:
+    positions = [log2(point.clients) for point in found.points]
     labels = [f"{point.clients:,}" for point in found.points]
     tpot = [_numbers(found.points, f"{run}.tpot.p50") for run in ("plain", "drafted")]
     return [

@@ -22,12 +22,10 @@ LEAST_WIDTH = 40
 NOTE_WIDTH = 24
 """A column of notes takes at least this much, so that they are not broken at every word."""
 BETWEEN = 2
-"""What stands between two columns of a table."""
+"""Blanks between two columns of a table."""
 
 
 class Facts:
-    """Name and value side by side."""
-
     def __init__(self, rows: Iterable[tuple[str, str]]) -> None:
         self.rows = list(rows)
 
@@ -43,10 +41,18 @@ class Facts:
 
 
 class Grid:
-    """A table of numbers. Where it is wider than the terminal its columns come in blocks, so that none is ever cut."""
+    """A table of numbers: the first ``text_columns`` and those in ``notes_at`` are words, the rest align right.
+
+    Where it is wider than the terminal its columns come in blocks, so that none is ever cut.
+    """
 
     def __init__(
-        self, columns: Sequence[str], rows: Iterable[Sequence[str]], text_columns: int, notes_at: Sequence[int]
+        self,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        *,
+        text_columns: int = 1,
+        notes_at: Sequence[int] = (),
     ) -> None:
         self.columns, self.rows = list(columns), [list(row) for row in rows]
         self.text_columns, self.notes_at = text_columns, notes_at
@@ -72,9 +78,9 @@ class Grid:
         return Measurement(min(LEAST_WIDTH, natural), natural)
 
     def _blocks(self, room: int) -> list[list[int]]:
-        """Which columns stand beside each other; those that say what a row is come first in each block.
+        """Columns of each block; those that name a row come first in each.
 
-        There are none where a single column does not fit beside them: rows then stand one below the other.
+        Empty where a single column does not fit next to these: rows are then printed as lists.
         """
         every, keys = range(len(self.columns)), list(range(max(1, self.text_columns)))
         if self._width(list(every)) <= room:
@@ -120,9 +126,9 @@ class Grid:
 
 
 class Paragraph:
-    """Sentences in lines that are easy to read, also on a wide screen."""
+    """Sentences, one or more to a line of the text, in lines of at most ``width`` characters."""
 
-    def __init__(self, text: str, width: int, style: str) -> None:
+    def __init__(self, text: str, width: int = 78, style: str = "") -> None:
         self.text, self.width, self.style = text, width, style
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -131,8 +137,6 @@ class Paragraph:
 
 
 class Section:
-    """A heading with something below it."""
-
     def __init__(self, title: str, body: RenderableType) -> None:
         self.title, self.body = title, body
 
@@ -141,26 +145,6 @@ class Section:
 
         yield styled(self.title, style="bold cyan")
         yield Padding(self.body, (0, 0, 0, 2), expand=False)
-
-
-def facts(rows: Iterable[tuple[str, str]]) -> RenderableType:
-    return Facts(rows)
-
-
-def grid(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: int = 1, notes_at: Sequence[int] = ()
-) -> Grid:
-    """A table of numbers: the first ``text_columns`` and those in ``notes_at`` are words, the rest align right."""
-    return Grid(columns, rows, text_columns, notes_at)
-
-
-def section(title: str, body: RenderableType) -> RenderableType:
-    return Section(title, body)
-
-
-def paragraph(text: str, width: int = 78, style: str = "") -> RenderableType:
-    """Sentences, one or more to a line of the text, in lines of at most ``width`` characters."""
-    return Paragraph(text, width, style)
 
 
 def styled(text: str, style: str = "") -> Text:
@@ -191,7 +175,7 @@ HEIGHT = 9
 """Lines of the area that is drawn in."""
 WIDEST, NARROWEST = 110, 40
 BESIDE, BELOW = 36, 76
-"""What each of two charts side by side needs at least, and what one has at most that stands alone."""
+"""Least width of each of two charts side by side, and the most for one alone."""
 GAP = 3
 """Columns between two charts side by side."""
 LOGARITHMIC_FROM = 20.0
@@ -208,13 +192,11 @@ class Series(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """One chart."""
-
     title: str
     positions: Sequence[float]
-    """Where each value stands, from left to right."""
+    """Position of each value, from left to right."""
     labels: Sequence[str]
-    """What is written below them, where there is room."""
+    """Labels below them, as far as there is room."""
     series: Sequence[Series]
     write: Callable[[float], str]
     """A value on the vertical axis."""
@@ -372,8 +354,6 @@ UNBOUNDED = 10_000
 
 
 class Column(NamedTuple):
-    """One column of a table."""
-
     title: str
     cell: Callable[[Any], str]
     rank: int = 0
@@ -382,6 +362,75 @@ class Column(NamedTuple):
     """Whether any of the rows has something to say here."""
     words: bool = False
     """Aligned to the left."""
+
+
+def at(path: str) -> Callable[[Any], Any]:
+    """Reads a path of attributes such as ``energy.mean_watts``; None where a part of it is None."""
+    names = path.split(".")
+
+    def read(owner: Any) -> Any:
+        for name in names:
+            if owner is None:
+                return None
+            owner = getattr(owner, name)
+        return owner
+
+    return read
+
+
+def per(unit: float) -> Callable[[float | None], float | None]:
+    """Converts to a unit, such as ``per(MILLI)``; None stays None."""
+    return lambda value: None if value is None else value / unit
+
+
+def any_has(path: str) -> Callable[[Sequence[Any]], bool]:
+    """Whether any row has a value at the path."""
+    read = at(path)
+    return lambda rows: any(read(row) is not None for row in rows)
+
+
+class Field(NamedTuple):
+    """One value of a row."""
+
+    key: str
+    """In JSON; empty: in tables only."""
+    of: Callable[[Any], Any]
+    title: str | None = None
+    """Of its column; None: in JSON only."""
+    write: Callable[[Any], str] = str
+    """A cell; a value of None is a dash."""
+    rank: int = 0
+    matters: Callable[[Sequence[Any]], bool] = lambda rows: True
+    words: bool = False
+    """As in `Column`."""
+    data: Callable[[Any], Any] = lambda value: value
+    """The value as JSON has it."""
+
+    def cell(self, row: Any) -> str:
+        value = self.of(row)
+        return "-" if value is None else self.write(value)
+
+
+def record(fields: Iterable[Field], row: Any) -> dict[str, Any]:
+    return {each.key: each.data(each.of(row)) for each in fields if each.key}
+
+
+def columns(fields: Iterable[Field]) -> list[Column]:
+    """The columns of a table that fits the terminal."""
+    shown = ((each, each.title) for each in fields)
+    return [Column(title, each.cell, each.rank, each.matters, each.words) for each, title in shown if title is not None]
+
+
+def cells(fields: Iterable[Field], rows: Iterable[Any]) -> tuple[list[str], list[list[str]]]:
+    """Titles and rows of a table with all columns."""
+    shown = columns(fields)
+    return [each.title for each in shown], [[each.cell(row) for each in shown] for row in rows]
+
+
+def pick(owner: Any, names: str = "", **paths: str) -> dict[str, Any]:
+    """Attributes as plain data: those of ``names`` as they are called, and others by the path that each key has."""
+    found = {name: getattr(owner, name) for name in names.split()}
+    return found | {key: at(path)(owner) for key, path in paths.items()}
 
 
 class FittingTable:
@@ -422,7 +471,7 @@ class FittingTable:
     def _table(self, columns: Sequence[Column]) -> Grid:
         rows = [[column.cell(row) for column in columns] for row in self._rows]
         words = [place for place, column in enumerate(columns) if column.words]
-        return grid([column.title for column in columns], rows, notes_at=words)
+        return Grid([column.title for column in columns], rows, notes_at=words)
 
 
 WIDTH = 76

@@ -45,7 +45,7 @@ def _link_events(lanes: Lanes) -> Iterator[Event]:
 
 
 def _engine_events(engine: EngineLanes, before: int) -> Iterator[Event]:
-    """One engine, whose processes are numbered after ``before`` others."""
+    """One engine; its processes are numbered from ``before`` on."""
     process = before + ENGINE
     yield from _names(engine, before)
     for step in engine.steps:

@@ -36,7 +36,6 @@ from infercast.forecast.plan.question import OBJECTIVES
 from infercast.forecast.plan.request import question_of
 from infercast.forecast.plan.search import plan
 from infercast.forecast.result import Forecast
-from infercast.forecast.run import PoolRun
 from infercast.forecast.slo import Slo
 from infercast.forecast.sweep import MOST_VALUES, parse_numbers, save_energy, sweep_rates
 from infercast.glossary import glossary
@@ -46,12 +45,13 @@ from infercast.hardware.server import host_cpus, networks, servers
 from infercast.models.library import configs
 from infercast.models.quantization import schemes
 from infercast.report.day import day_dict
+from infercast.report.deployment import fit_dict
 from infercast.report.files import today
 from infercast.report.forecast import forecast_dict, request_rows
-from infercast.report.memory import fit_dict
 from infercast.report.plan import plan_dict
 from infercast.report.saved_runs import runs_of
 from infercast.report.sweep import savings_dict, sweep_dict
+from infercast.report.terminal import pick
 from infercast.serve.fleet.router import POLICIES
 from infercast.serve.workload.distributions import ARRIVAL_KINDS
 from infercast.units import MILLI
@@ -72,7 +72,7 @@ from infercast.web.state import (
     deployment_of,
     known_gpu,
     longest_of,
-    own_name,
+    own_name_of,
     read_asked,
     read_state,
     settings_of,
@@ -177,7 +177,7 @@ def energy_of(asked: Asked, tell: Tell) -> dict[str, Any]:
 
 def _needed(asked: Asked) -> Slo:
     if asked.slo is None:
-        raise InputError("slo is empty, and this question needs a promise to keep, such as ttft_p99<1s,tpot_p95<40ms")
+        raise InputError("slo is empty, and this question needs one, such as ttft_p99<1s,tpot_p95<40ms")
     return asked.slo
 
 
@@ -194,7 +194,6 @@ def check_kind(kind: Any) -> str:
 
 
 def export_of(kind: str, run: Watched, intervals: Intervals, command: str) -> dict[str, Any]:
-    """The name of a file and what it holds."""
     forecast = run.forecast
     if kind == "csv":
         text = "".join(request_rows(forecast))
@@ -204,7 +203,8 @@ def export_of(kind: str, run: Watched, intervals: Intervals, command: str) -> di
         from infercast.report.page.html import report_page  # noqa: PLC0415 - it loads matplotlib
 
         text = report_page(look_over(run, intervals), __version__, command, today())
-    return {"name": f"{_plain(title_of(forecast))}.{kind}", "text": text}
+    name = re.sub(r"[^\w.-]+", "-", title_of(forecast))
+    return {"name": f"{name}.{kind}", "text": text}
 
 
 def comparison_of(kind: str, documents: Sequence[Mapping[str, Any]], titles: Sequence[str]) -> dict[str, Any]:
@@ -222,13 +222,8 @@ def comparison_of(kind: str, documents: Sequence[Mapping[str, Any]], titles: Seq
 
 
 def title_of(forecast: Forecast) -> str:
-    """What a run is called: its model and its GPUs."""
     deployment = forecast.pools[0].deployment
     return f"{deployment.model.name} {deployment.gpu.name}"
-
-
-def _plain(title: str) -> str:
-    return re.sub(r"[^\w.-]+", "-", title)
 
 
 def _json(document: Mapping[str, Any]) -> str:
@@ -242,7 +237,6 @@ DIGITS = 5
 
 
 def charts_of(run: Watched) -> dict[str, Any]:
-    """Everything that is drawn of a run."""
     forecast = run.forecast
     served = forecast.clients
     return {
@@ -252,7 +246,9 @@ def charts_of(run: Watched) -> dict[str, Any]:
             "end_to_end_ms": _distribution(served.last_token - served.sent_at),
         },
         "timeline": _timeline(run),
-        "rooflines": [_pool_rooflines(pool) for pool in forecast.pools],
+        "rooflines": [
+            {"pool": pool.role, "phases": [_phase(each) for each in step_rooflines(pool)]} for pool in forecast.pools
+        ],
     }
 
 
@@ -263,43 +259,18 @@ def _distribution(seconds: npt.NDArray[Any]) -> list[float] | None:
 
 
 def _timeline(run: Watched) -> dict[str, Any]:
-    curves = load_curves(run, MOST_POINTS)
-    return {
-        "seconds": _short(curves.times),
-        "running": _short(curves.running),
-        "waiting": _short(curves.waiting),
-        "output_tokens_per_s": _short(curves.output_tokens),
-        "kv_usage": _short(curves.kv_usage),
-    }
-
-
-def _pool_rooflines(pool: PoolRun) -> dict[str, Any]:
-    return {"pool": pool.role, "phases": [_phase(each) for each in step_rooflines(pool)]}
+    names = {"seconds": "times", "output_tokens_per_s": "output_tokens"}
+    curves = pick(load_curves(run, MOST_POINTS), "running waiting kv_usage", **names)
+    return {key: _short(values) for key, values in curves.items()}
 
 
 def _phase(step: StepRoofline) -> dict[str, Any]:
     """A step of average size; ``share`` is that of its kernels in the time of all such steps."""
+    kernel = {"flops_per_byte": "intensity", "flops_per_s": "flops_per_second", "limit_flops_per_s": "limit"}
     return {
-        "phase": step.phase,
-        "prompts": step.num_prompts,
-        "prompt_tokens": step.prompt_tokens,
-        "decodes": step.num_decodes,
-        "context": step.context,
-        "share": step.share,
-        "dram_bytes_per_s": step.bandwidth,
-        "peaks_flops_per_s": step.peaks,
-        "kernels": [
-            {
-                "name": point.name,
-                "family": point.family,
-                "dtype": point.dtype,
-                "share": point.share,
-                "flops_per_byte": point.intensity,
-                "flops_per_s": point.flops_per_second,
-                "limit_flops_per_s": point.limit,
-            }
-            for point in step.points
-        ],
+        **pick(step, "phase prompt_tokens context share", prompts="num_prompts", decodes="num_decodes"),
+        **pick(step, dram_bytes_per_s="bandwidth", peaks_flops_per_s="peaks"),
+        "kernels": [pick(point, "name family dtype share", **kernel) for point in step.points],
     }
 
 
@@ -338,7 +309,6 @@ PRESETS = "web/presets.toml"
 
 @cache
 def catalogue() -> dict[str, Any]:
-    """Everything that the page needs before its first question."""
     return {
         "version": __version__,
         "groups": list(PAGE_GROUPS),
@@ -383,16 +353,10 @@ def _model(name: str, config: dict[str, Any]) -> dict[str, Any]:
 
 def _gpu(gpu: Gpu) -> dict[str, Any]:
     price = price_of(gpu.name)
+    sizes = {"memory_bytes": "driver_bytes", "dram_bytes_per_s": "dram_bandwidth", "tdp_w": "tdp"}
     return {
-        "name": gpu.name,
-        "title": gpu.title,
-        "architecture": gpu.architecture,
-        "memory_bytes": gpu.driver_bytes,
-        "dram_bytes_per_s": gpu.dram_bandwidth,
+        **pick(gpu, "name title architecture gpus_per_node", **sizes, nvlink_bytes_per_s="nvlink_bandwidth"),
         "flops_per_s": dict(gpu.tensor_flops),
-        "nvlink_bytes_per_s": gpu.nvlink_bandwidth,
-        "gpus_per_node": gpu.gpus_per_node,
-        "tdp_w": gpu.tdp,
         "usd_per_gpu_hour": None if price is None else price.per_hour,
         "known_by": sorted({each.words for each in kernel_basis(gpu)}),
     }
@@ -401,23 +365,11 @@ def _gpu(gpu: Gpu) -> dict[str, Any]:
 def _engine(engine: AnyEngine) -> dict[str, Any]:
     """An engine, the fields that it takes, and all of its settings by name."""
     return {
-        "name": engine.name,
-        "title": engine.title,
-        "note": engine.note,
-        "is_measured": engine.is_measured,
-        "load_balancer": engine.load_balancer,
+        **pick(engine, "name title note is_measured load_balancer"),
         "kv_cache_dtypes": list(engine.names.kv_cache_dtypes),
-        "fields": [each.name for each in FIELDS if each.setting and _takes(engine, each.name)],
+        "fields": [each.name for each in FIELDS if each.setting and own_name_of(each.name, engine) is not None],
         "settings": {name: kind.__name__ for name, kind in engine.setting_types.items() if name != "engine"},
     }
-
-
-def _takes(engine: AnyEngine, name: str) -> bool:
-    try:
-        own_name(name, engine.name)
-    except InputError:
-        return False
-    return True
 
 
 def _preset(key: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -483,7 +435,6 @@ def export(document: Mapping[str, Any], _: Tell) -> Answer:
 
 
 def _whole(asked: Asked) -> tuple[Watched, Intervals]:
-    """A run with everything that is said of it."""
     run = run_of(asked)
     intervals = intervals_of(asked, run)
     return decided(asked, run, intervals), intervals
@@ -514,7 +465,6 @@ QUESTIONS: dict[str, Handler] = {
 
 
 def answer(name: str, document: Mapping[str, Any], tell: Tell | None = None) -> Answer:
-    """The answer to a question."""
     if name not in QUESTIONS:
         raise UnknownNameError("question", name, QUESTIONS)
     return QUESTIONS[name](document, tell or (lambda _: None))

@@ -16,8 +16,6 @@ TYPES = {
 
 
 class File(NamedTuple):
-    """One of them, as it is sent."""
-
     body: bytes
     media_type: str
     tag: str

@@ -46,12 +46,11 @@ class Problem(Exception):  # noqa: N818 - most are what a client did
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
     def body(self) -> bytes:
-        """As JSON, in the form of all errors."""
         return json.dumps({"error": {"type": self.kind, "message": self.message}}).encode()
 
 
 class Bucket(NamedTuple):
-    """What a client has left, and when that was so."""
+    """Requests that a client has left, and the time of that count."""
 
     left: float
     at: float
@@ -77,7 +76,7 @@ class Rates:
 
 
 class Guard:
-    """Stands before the application: refuses what it must, and puts headers on every reply."""
+    """Middleware: refuses invalid requests, and adds headers to every reply."""
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str] = LOCAL_HOSTS, rates: Rates | None = None) -> None:
         self.app = app
@@ -86,7 +85,6 @@ class Guard:
         self.rates = rates or Rates()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
@@ -134,7 +132,6 @@ class Guard:
 
 
 def client_of(scope: Scope) -> str:
-    """The address that a request came from."""
     client = scope.get("client")
     return str(client[0]) if client else ""
 

@@ -47,8 +47,6 @@ WARM = {"state": {}, "intervals": True}
 
 
 class Site:
-    """Answers requests; one of these per server."""
-
     def __init__(self, workers: int, jobs: int) -> None:
         self.workers = Workers(workers)
         self.coalescer = RequestCoalescer(self.workers)
@@ -79,7 +77,6 @@ class Site:
             await self.coalescer.ask("simulate", WARM)
 
     async def file(self, request: Request) -> Response:
-        """A file of the page."""
         found = self.files.get(request.path_params["path"])
         if found is None:
             raise Problem(404, "NotFoundError", "there is no such page")
@@ -89,17 +86,14 @@ class Site:
         return Response(found.body, media_type=found.media_type, headers=headers)
 
     async def fixed(self, request: Request) -> Response:
-        """What can be chosen from, and what the API is."""
         name = {"catalog": "catalog", "openapi.json": "openapi"}[request.url.path.rpartition("/")[2]]
         return _json(await self._ask(request, name, {}), cache="max-age=300")
 
     async def api_page(self, request: Request) -> Response:
-        """The API, for people."""
         found = json.loads((await self._ask(request, "api_page", {})).body)
         return Response(found["html"], media_type="text/html", headers={"cache-control": "no-cache"})
 
     async def style(self, _: Request) -> Response:
-        """How that page looks."""
         return Response(STYLE.read_bytes(), media_type="text/css", headers={"cache-control": "no-cache"})
 
     async def question(self, request: Request) -> Response:
@@ -110,7 +104,6 @@ class Site:
         return _json(await self._ask(request, name, await self._document(request)))
 
     async def export(self, request: Request) -> Response:
-        """A run as a file to keep."""
         kind = request.path_params["kind"]
         if kind not in EXPORTS:
             raise Problem(404, "NotFoundError", f"there is no export {kind[:40]!r}; known: {', '.join(EXPORTS)}")
@@ -122,7 +115,6 @@ class Site:
         return Response(found["text"], media_type=EXPORTS[kind], headers=headers)
 
     async def start_job(self, request: Request) -> Response:
-        """A question that takes long."""
         document = await self._document(request)
         kind = document.pop("question", document.pop("kind", None))
         if kind not in KINDS:
@@ -136,7 +128,7 @@ class Site:
         return Response(job.body(), 202, headers, "application/json")
 
     async def job(self, request: Request) -> Response:
-        """How far a job is, and its answer; or its end."""
+        """State and answer of a job, or its cancellation."""
         job = self._job(request)
         if request.method == "DELETE":
             assert self.jobs is not None
@@ -233,7 +225,6 @@ class HeadTimeoutProtocol(H11Protocol):
     """HTTP as uvicorn speaks it, less connections over which no whole request comes."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to watch a connection."""
         super().connection_made(transport)
         self._look(None)
 

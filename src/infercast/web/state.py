@@ -41,8 +41,6 @@ KINDS = {str: TEXT, int: WHOLE, whole_number: WHOLE, float: NUMBER, bool: SWITCH
 
 
 class Field(NamedTuple):
-    """One thing that can be asked for."""
-
     name: str
     """In a URL, in JSON and, with few exceptions, in Python."""
     kind: str
@@ -66,7 +64,6 @@ class Field(NamedTuple):
 
     @staticmethod
     def of(option: Option, page: Page) -> Field:
-        """An option as a field."""
         setting = option.name in engine_named().flags.options - {"engine"}
         default = option.default if page.default is ... else page.default
         low, high = page.bounds
@@ -165,7 +162,7 @@ def to_command(state: Mapping[str, Any], question: str = SIMULATE, *, config: bo
         if field.name == "settings":
             words += [word for each in value for word in (field.option, each)]
         elif field.setting and field.name not in engine.flags.options:
-            words += ["--setting", f"{own_name(field.name, state['engine'])}={_as_text(field, value)}"]
+            words += ["--setting", f"{own_name(field.name, engine)}={_as_text(field, value)}"]
         elif field.kind == SWITCH:
             on, _, off = field.option.partition("/")
             words += [on if value else off] if value or off else []
@@ -174,17 +171,18 @@ def to_command(state: Mapping[str, Any], question: str = SIMULATE, *, config: bo
     return shlex.join(words)
 
 
-def own_name(name: str, engine: str) -> str:
-    """What an engine calls a setting of ours: the bounds of steps and sequences have a name in each."""
-    known, ours = engine_named(engine), engine_named()
-    if name in known.flags.options:
-        return name
-    if name in ours.bounds:
-        return known.bounds[ours.bounds.index(name)]
-    flag = name.replace("_", "-")
-    own = known.flags.called.get(flag)
+def own_name_of(name: str, engine: AnyEngine) -> str | None:
+    """An engine's name of one of our settings; bounds of steps and sequences have a name in each."""
+    bounds = dict(zip(engine_named().bounds, engine.bounds, strict=True))
+    return name if name in engine.flags.options else bounds.get(name)
+
+
+def own_name(name: str, engine: AnyEngine) -> str:
+    if (found := own_name_of(name, engine)) is not None:
+        return found
+    own = engine.flags.called.get(name.replace("_", "-"))
     instead = f"give {own.replace('-', '_')} in settings" if own else "leave it out"
-    raise InputError(f"{name} is no setting of {known.title}; {instead}")
+    raise InputError(f"{name} is no setting of {engine.title}; {instead}")
 
 
 def _is_idle(field: Field, state: Mapping[str, Any]) -> bool:
@@ -210,33 +208,26 @@ def _checked(field: Field, value: Any) -> Any:
         if field.kind != NAMES and (field.default is None or field.name == "rate"):
             return None
         raise InputError(f"{field.name} must be {_wanted(field)}, not empty")
+    if not _is_valid(field, value):
+        raise _wrong(field, value)
+    return {WHOLE: int, NUMBER: float, NAMES: list}.get(field.kind, lambda same: same)(value)
+
+
+def _is_valid(field: Field, value: Any) -> bool:
     if field.kind == SWITCH:
-        if not isinstance(value, bool):
-            raise _wrong(field, value)
-        return value
-    if field.kind in (WHOLE, NUMBER):
-        return _number(field, value)
+        return isinstance(value, bool)
     if field.kind == NAMES:
-        if not isinstance(value, (list, tuple)) or len(value) > MOST_NAMES:
-            raise _wrong(field, value)
-        return [_text(field, each) for each in value]
-    return _text(field, value)
-
-
-def _number(field: Field, value: Any) -> int | float:
+        return isinstance(value, (list, tuple)) and len(value) <= MOST_NAMES and all(map(_is_text, value))
+    if field.kind not in (WHOLE, NUMBER):
+        return _is_text(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise _wrong(field, value)
-    if field.kind == WHOLE and value != int(value):
-        raise _wrong(field, value)
-    if (field.low is not None and value < field.low) or (field.high is not None and value > field.high):
-        raise _wrong(field, value)
-    return int(value) if field.kind == WHOLE else float(value)
+        return False
+    low, high = (default if end is None else end for end, default in ((field.low, -math.inf), (field.high, math.inf)))
+    return low <= value <= high and (field.kind == NUMBER or value == int(value))
 
 
-def _text(field: Field, value: Any) -> str:
-    if not isinstance(value, str) or not value or len(value) > LONGEST_TEXT or not value.isprintable():
-        raise _wrong(field, value)
-    return value
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= LONGEST_TEXT and value.isprintable()
 
 
 def _from_text(field: Field, text: str) -> Any:
@@ -351,7 +342,6 @@ def read_asked(document: Mapping[str, Any]) -> Asked:
 
 
 def known_gpu(name: str) -> str:
-    """The name of a bundled GPU."""
     if name.endswith(".toml") or "/" in name or "\\" in name:
         raise UnknownNameError("GPU", name, gpu_names())
     return load_gpu(name).name
@@ -361,7 +351,7 @@ def settings_of(asked: Asked) -> Settings:
     """The settings of the engine; those that are not given are its own choice."""
     state, engine = asked.state, asked.engine
     given = {
-        own_name(field.name, state["engine"]): state[field.name]
+        own_name(field.name, engine): state[field.name]
         for field in FIELDS
         if field.setting and state[field.name] is not None
     }
@@ -398,7 +388,7 @@ def deployment_of(asked: Asked) -> partial[Deployment]:
 
 
 def system_asked(asked: Asked) -> System:
-    """What serves requests. One of a bundled model is kept with its step times, one of a dropped config is not."""
+    """The system; cached with its step times for bundled models, not for a dropped config."""
     state = asked.state
     if asked.config is not None:
         return _system(asked)
@@ -417,7 +407,7 @@ def _system(asked: Asked) -> System:
 
 
 def capacity_known(asked: Asked, system: System, workload: Workload) -> Callable[[], float]:
-    """What a system serves of such requests when it is kept full; another rate of them does not change it."""
+    """Capacity of a system for such requests, cached: it does not depend on their rate."""
 
     def work_out() -> float:
         return most_requests_per_second(system, workload)
@@ -444,7 +434,7 @@ def longest_of(asked: Asked) -> int:
 
 
 def workload_of(asked: Asked, longest: int | None = None, **others: Any) -> Workload:
-    """What users send, of at most ``longest`` tokens; ``others`` stand in place of fields."""
+    """Requests of at most ``longest`` tokens; ``others`` replace fields."""
     longest = longest or longest_of(asked)
     workload = random_requests({**asked.state, **others}, longest)
     refuse_too_long(workload, longest)

@@ -27,8 +27,6 @@ MOST_BYTES = 64 * 2**20
 
 
 class Package(NamedTuple):
-    """One package of the registry."""
-
     path: str
     integrity: str
     """Its sha512 as the registry states it."""
@@ -98,7 +96,6 @@ def python_files(files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def slim_library(packed: bytes) -> bytes:
-    """The standard library without modules that are not used."""
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
         kept_encodings = tuple(f"encodings/{name}.py" for name in ENCODINGS)
         names = [
@@ -185,7 +182,6 @@ def _page_files() -> dict[str, bytes]:
 
 
 def _python(tell: Tell) -> dict[str, bytes]:
-    """Python and numpy."""
     files = {f"python/{name}": content for name, content in python_files(fetch(PYODIDE, tell)).items()}
     files["python/numpy.zip"] = zipped(numpy_files(fetch(NUMPY, tell)))
     files["python/backtrace.so"] = BACKTRACE

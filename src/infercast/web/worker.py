@@ -83,7 +83,6 @@ def _listen(source: BinaryIO, asked: queue.Queue[bytes]) -> None:
 
 
 def main() -> None:
-    """Answer until standard input ends."""
     limit_memory()
     gc.disable()  # what is loaded now stays
     from infercast.web import answers  # noqa: PLC0415, F401 - before the first question comes

@@ -44,8 +44,6 @@ class TooLongError(Exception):
 
 
 class Worker:
-    """One process."""
-
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self.answers = 0
@@ -92,11 +90,9 @@ class Worker:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be asked."""
         return self.process.returncode is None
 
     async def kill(self) -> None:
-        """End it, whatever it is at."""
         if self.is_alive:
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
@@ -115,7 +111,6 @@ class Workers:
 
     @property
     def num_waiting(self) -> int:
-        """Questions that have no worker yet."""
         return sum(map(len, self._waiting.values()))
 
     async def start(self) -> None:
@@ -186,7 +181,6 @@ class Workers:
                 del self._waiting[client]
 
     async def close(self) -> None:
-        """End all of them."""
         for worker in self._free:
             if worker is not None:
                 await worker.kill()
@@ -274,7 +268,6 @@ class RequestCoalescer:
             task.exception()  # those who waited have heard of it
 
     async def close(self) -> None:
-        """Give up whatever is under way."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -308,8 +301,6 @@ KEPT_SECONDS = 900.0
 
 @dataclass(slots=True)
 class Job:
-    """One question."""
-
     id: str
     kind: str
     document: Mapping[str, Any]
@@ -326,11 +317,9 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will come."""
         return self.state in (DONE, FAILED, CANCELLED)
 
     def body(self, with_result: bool = True) -> bytes:
-        """The job as JSON, with its answer when there is one."""
         seconds = (self.ended or time.monotonic()) - self.started
         told: dict[str, Any] = {"id": self.id, "kind": self.kind, "state": self.state, "says": self.says}
         text = json.dumps({**told, "steps": self.steps, "seconds": round(seconds, 3)}).encode()
@@ -360,7 +349,6 @@ class Jobs:
         return job
 
     def get(self, name: str) -> Job | None:
-        """One of them by its name."""
         self._tidy()
         job = self._jobs.get(name)
         if job is not None:
@@ -368,7 +356,6 @@ class Jobs:
         return job
 
     def cancel(self, job: Job) -> None:
-        """End a job and its process."""
         if not job.is_over and job.task is not None:
             job.state = CANCELLED
             job.task.cancel()
@@ -404,7 +391,6 @@ class Jobs:
                 del self._jobs[job.id]
 
     async def close(self) -> None:
-        """End all of them."""
         tasks = [job.task for job in self._jobs.values() if job.task is not None]
         for job in self._jobs.values():
             self.cancel(job)

@@ -196,7 +196,7 @@ def test_the_picture_is_svg(plan_of: Plans) -> None:
 def test_without_a_winner_nothing_is_started(plan_of: Plans) -> None:
     files = texts(plan_of(None))
     assert set(files) == {"README.md", "candidates.csv", "pareto.svg", "again.sh"}
-    assert "Nothing that was looked at keeps the promise." in files["README.md"]
+    assert "No candidate keeps the SLO." in files["README.md"]
 
 
 def test_the_same_plan_gives_the_same_bytes(plan_of: Plans) -> None:

@@ -98,7 +98,6 @@ def command(ctx: typer.Context, *, out: Path, form: Form, **given: Any) -> None:
 
 
 def _pasted(ctx: typer.Context) -> Deployment:
-    """The deployment that a command starts."""
     given = ctx.params
     text = given["deployment"]
     read = text_of(text, sys.stdin.read() if text == "-" else None)

@@ -7,7 +7,6 @@ from typing import Any
 
 import typer
 
-from infercast import __version__
 from infercast.cli.options import (
     deployment_of,
     is_given,
@@ -16,14 +15,14 @@ from infercast.cli.options import (
     replayed,
     with_options,
 )
-from infercast.cli.outputs import Form, check_files, print_result, runs_bar, write_plot
+from infercast.cli.outputs import Form, check_files, print_answer, runs_bar
 from infercast.errors import InputError
 from infercast.forecast.autoscaling import Autoscaler, Goal, Traffic, made_up_day, start_up, traffic_of
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
 from infercast.forecast.day import plan_day
 from infercast.forecast.deploy import lengths_within, load_model
 from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, FLEET, PLACE
-from infercast.report.day import autoscaler_rows, day_dict, day_rows, render_day
+from infercast.report.day import autoscaler_rows
 from infercast.report.files import write_whole
 from infercast.serve.workload.request import check_too_long, refuse_too_long, truncated
 from infercast.units import GIGA
@@ -59,7 +58,6 @@ def day_of(ctx: typer.Context) -> Traffic:
 
 
 def goal_of(given: dict[str, Any]) -> Goal:
-    """What must be reached."""
     if given["goal_minutes"] is not None and given["goal_requests"] is not None:
         raise InputError("--goal-minutes and --goal-requests are two goals; give one")
     if given["goal_requests"] is not None:
@@ -68,7 +66,6 @@ def goal_of(given: dict[str, Any]) -> Goal:
 
 
 def autoscaler_of(given: dict[str, Any]) -> Autoscaler:
-    """The rules of an autoscaler."""
     return Autoscaler(
         measure=given["autoscale_on"],
         target=given["target"],
@@ -124,12 +121,6 @@ def command(ctx: typer.Context, *, plot: Path | None, csv: Path | None, form: Fo
             check=given["check"],
             tell=tell,
         )
-    if csv is not None:
-        write_whole(csv, day_rows(plan))
     if export is not None:
         write_whole(export, autoscaler_rows(plan))
-    if plot is not None:
-        from infercast.report.page.figures import day_plot  # noqa: PLC0415 - only where it is asked for
-
-        write_plot(plot, day_plot(plan, __version__))
-    print_result(form, day_dict, render_day, plan, rows="policies")
+    print_answer(form, plan, plot=plot, csv=csv)

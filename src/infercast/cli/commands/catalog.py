@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
-from infercast.cli import completion
+from infercast.cli.app import offer
 from infercast.cli.outputs import Form, print_result
 from infercast.hardware import gpu_names, load_gpu
 from infercast.hardware.server import HostCpu, host_cpus
@@ -17,9 +18,7 @@ from infercast.report import catalog
 def gpus(
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[NAME]", autocompletion=completion.OFFERED["gpus"], help="One GPU in full, or your own TOML file."
-        ),
+        typer.Argument(metavar="[NAME]", autocompletion=offer("gpus"), help="One GPU in full, or your own TOML file."),
     ] = None,
     form: Form = Form.TABLE,
 ) -> None:
@@ -32,7 +31,7 @@ def gpus(
       infercast gpus ./my-chip.toml --json
     """
     if name is None:
-        _print_all(form, catalog.gpu_dict, catalog.render_gpus, map(load_gpu, gpu_names()))
+        _print_all(form, asdict, catalog.render_gpus, map(load_gpu, gpu_names()))
     else:
         print_result(form, catalog.priced_gpu_dict, catalog.render_gpu, load_gpu(name))
 
@@ -42,7 +41,7 @@ def models(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            autocompletion=completion.OFFERED["models"],
+            autocompletion=offer("models"),
             help="One model in full: a bundled name or a config.json.",
         ),
     ] = None,

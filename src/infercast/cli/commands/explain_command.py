@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from infercast.cli.options import calibration_of, host_of, is_given, with_options, workload_of
-from infercast.cli.outputs import Form, print_result, runs_bar
+from infercast.cli.outputs import Form, print_answer, runs_bar
 from infercast.engines.base import engine_named
 from infercast.errors import InputError
 from infercast.forecast.command.explain import explain_command
@@ -18,7 +18,6 @@ from infercast.forecast.command.pasted import started_engine, text_of, the_comma
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
 from infercast.forecast.deploy import deploy, taken_by
 from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, WORKLOAD, Option
-from infercast.report.command import explained_dict, render_explained
 
 SERVES = ("rate", "concurrency", "trace", "session_rate")
 USUAL_TRIALS = 24
@@ -76,4 +75,4 @@ def command(ctx: typer.Context, *, words: list[str], gpu: str, form: Form, **giv
             tell=tell or (lambda _: None),
             **deployed,
         )
-    print_result(form, explained_dict, render_explained, explained, rows="flags")
+    print_answer(form, explained)

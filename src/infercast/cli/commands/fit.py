@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from infercast.cli.options import known_names, need_packages
-from infercast.cli.outputs import Form, print_result
+from infercast.cli.options import known_names, need_packages, with_options
+from infercast.cli.outputs import Form, print_result, stages_bar
 from infercast.errors import InputError, UnknownNameError
+from infercast.forecast.option_table import Option
 from infercast.hardware import load_gpu
-from infercast.report.terminal import grid, section, styled
+from infercast.report.terminal import Grid, Section, styled
 from infercast.units import format_percent
 
 if TYPE_CHECKING:
@@ -29,10 +25,10 @@ def render_evaluation(result: dict[str, Any]) -> list[RenderableType]:
         for gpu, statistics in scores["gpus"].items():
             rows.append((gpu, *_cells(statistics)))
             rows += [(f"  {dtype}", *_cells(inner)) for dtype, inner in statistics["by_dtype"].items()]
-        parts.append(section(family, grid(("GPU", "rows", "mean", "median", "p90", "in interval"), rows)))
+        parts.append(Section(family, Grid(("GPU", "rows", "mean", "median", "p90", "in interval"), rows)))
     return [
         *parts,
-        section("All", grid(("", "rows", "mean", "median", "p90", "in interval"), [("", *_cells(result["overall"]))])),
+        Section("All", Grid(("", "rows", "mean", "median", "p90", "in interval"), [("", *_cells(result["overall"]))])),
     ]
 
 
@@ -54,21 +50,22 @@ FAMILIES = (
 )
 TIERS = ("measured", "few-shot", "sibling", "unseen")
 
-Data = Annotated[Path, typer.Argument(metavar="DATA", help="Folder of parquet files, one per kernel family.")]
-Gpus = Annotated[str | None, typer.Option("--gpus", metavar="A,B", help="Only these GPUs.")]
-Families = Annotated[str | None, typer.Option("--families", metavar="A,B", help=f"Of {', '.join(FAMILIES)}.")]
+DATA = Option("data", Path, ..., "DATA", "Folder of parquet files, one per kernel family.", argument=True)
+CHOSEN = (
+    Option("gpus", str, None, "A,B", "Only these GPUs."),
+    Option("families", str, None, "A,B", f"Of {', '.join(FAMILIES)}."),
+)
+OUT = Option("out", Path, ..., "FILE", "Artefact to write (.npz).")
+MEASUREMENTS = Option("measurements", Path, None, "DIR", "Also tables of `infercast measure`.")
+SCORED = (
+    Option("tier", str, None, None, "unseen or sibling: use no better; few-shot; measured: hide shapes, not GPUs."),
+    Option("anchors", int, 32, None, "Few-shot: measured points per kind of kernel."),
+    Option("in_sample", bool, False, None, "Score rows that were fitted on, too."),
+)
 
 
-def fit(
-    data: Data,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Artefact to write (.npz).")],
-    gpus: Gpus = None,
-    families: Families = None,
-    measurements: Annotated[
-        Path | None, typer.Option("--measurements", metavar="DIR", help="Also tables of `infercast measure`.")
-    ] = None,
-    form: Form = Form.TABLE,
-) -> None:
+@with_options([DATA, OUT], CHOSEN, [MEASUREMENTS])
+def fit(*, data: Path, out: Path, measurements: Path | None, form: Form, **given: Any) -> None:
     """Fit kernel efficiencies to measured latencies and write an artefact that every command can use.
 
     A manifest (.toml) beside it says what it was fitted on. Keep the two together.
@@ -91,11 +88,11 @@ def fit(
 
     _need_folder(data, "DATA")
     _need_folder(out.parent, "--out")
-    chosen = known_names("family", families or "", FAMILIES) or tuple(
+    chosen = known_names("family", given["families"] or "", FAMILIES) or tuple(
         each for each in FAMILIES if (data / FILES[each]).exists()
     )
-    with _progress("reading") as tell:
-        samples = read_samples(data, chosen, _gpus(gpus))
+    with stages_bar() as tell:
+        samples = read_samples(data, chosen, _gpus(given["gpus"]))
         if measurements is not None:
             samples |= sweep_samples(measurements, chosen)
         tables = table_hashes(data, chosen)
@@ -106,7 +103,7 @@ def fit(
             "engines": sorted({key[2] for key in samples}),
             "licence": "facts and figures; see docs/predict.md",
         }
-        fitted = fit_artifact(samples, out, provenance, tell, origin_of({**tables, **sweeps}))
+        fitted = fit_artifact(samples, out, provenance, tell or (lambda _: None), origin_of({**tables, **sweeps}))
     rows = sum(entry.rows for entry in fitted if entry.gpu != "*")
     written = archives_of(out, fitted)
     size = sum(path.stat().st_size for path in written)
@@ -119,21 +116,10 @@ def fit(
     print_result(form, lambda: document, lambda: [styled("\n".join(lines))])
 
 
-def evaluate(
-    data: Data,
-    artifact: Annotated[
-        Path | None, typer.Option("--artifact", metavar="FILE", help="Default: the one that comes with infercast.")
-    ] = None,
-    gpus: Gpus = None,
-    families: Families = None,
-    tier: Annotated[
-        str | None,
-        typer.Option("--tier", help="unseen or sibling: use no better; few-shot; measured: hide shapes, not GPUs."),
-    ] = None,
-    anchors: Annotated[int, typer.Option("--anchors", help="Few-shot: measured points per kind of kernel.")] = 32,
-    in_sample: Annotated[bool, typer.Option("--in-sample", help="Score rows that were fitted on, too.")] = False,
-    form: Form = Form.TABLE,
-) -> None:
+@with_options(
+    [DATA, Option("artifact", Path, None, "FILE", "Default: the one that comes with infercast.")], CHOSEN, SCORED
+)
+def evaluate(*, data: Path, artifact: Path | None, tier: str | None, anchors: int, form: Form, **given: Any) -> None:
     """Score predictions on measured kernels: mean, median and 90th percentile error, and how often intervals hold.
 
     For example:
@@ -151,15 +137,17 @@ def evaluate(
     if anchors < 1:
         raise InputError(f"--anchors must be at least 1, not {anchors}")
     _need_folder(data, "DATA")
-    with _progress("scoring"):
+    with stages_bar() as tell:
+        if tell is not None:
+            tell("scoring")
         result = score(
             data,
             load_artifact(artifact) if artifact is not None else default_artifact(),
             kernel_profile(),
-            families=known_names("family", families or "", FAMILIES) or FAMILIES,
-            gpus=_gpus(gpus),
+            families=known_names("family", given["families"] or "", FAMILIES) or FAMILIES,
+            gpus=_gpus(given["gpus"]),
             tier=tier,
-            in_sample=in_sample,
+            in_sample=given["in_sample"],
             anchors=anchors,
         )
     print_result(form, dict, render_evaluation, result, rows="families")
@@ -171,17 +159,4 @@ def _need_folder(path: Path, what: str) -> None:
 
 
 def _gpus(text: str | None) -> list[str] | None:
-    """Names as the tables have them."""
     return None if text is None else [load_gpu(name).name for name in known_names("GPU", text)]
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[str], None]]:
-    """Say on a terminal what is being done."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console  # noqa: PLC0415 - only this command needs it
-
-    with Console(stderr=True).status(what) as status:
-        yield status.update

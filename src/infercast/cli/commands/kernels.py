@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from infercast.cli.options import choose_predictor, deployment_of, with_options, workload_of
-from infercast.cli.outputs import Form, print_result
+from infercast.cli.outputs import Form, print_answer, print_result
 from infercast.engines.base import engine_named
 from infercast.errors import InputError, SaturatedError
 from infercast.forecast.deploy import deploy_changed, load_model, parse_changes
@@ -31,8 +31,8 @@ from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Predictor
 from infercast.report.comparison import render_steps, steps_dict
-from infercast.report.kernels import diagnosis_dict, power_dict, power_facts, render_diagnosis, render_step, step_dict
-from infercast.report.terminal import facts, grid, section
+from infercast.report.kernels import power_dict, power_facts, render_step, step_dict
+from infercast.report.terminal import Facts, Grid, Section
 from infercast.units import format_seconds
 
 SPARE_TOKENS = 64
@@ -133,7 +133,7 @@ def diagnose_command(ctx: typer.Context, *, what_if: str | None, form: Form, **g
     diagnosis = diagnose(deployment, workload)
     if diagnosis.forecast.saturation is not None:
         raise SaturatedError(f"{diagnosis.forecast.saturation.sentence}; lower --rate or add GPUs")
-    print_result(form, diagnosis_dict, render_diagnosis, diagnosis, rows="findings")
+    print_answer(form, diagnosis)
 
 
 WORDS = {
@@ -239,7 +239,7 @@ def _print_kernel(predictor: Predictor, device: Gpu, family: str, values: dict[s
             "bound": str(estimate.bound),
             "power": power_dict(power),
         },
-        lambda: [section(f"{family} on {device.title}: {sizes}", facts(rows))],
+        lambda: [Section(f"{family} on {device.title}: {sizes}", Facts(rows))],
     )
 
 
@@ -252,6 +252,6 @@ def _print_table(rows: list[dict[str, Any]], form: Form) -> None:
     """The table with its estimates: as CSV, in which it came, unless another form is asked for."""
 
     def tables() -> list[Any]:
-        return [grid(list(rows[0]), [[str(cell) for cell in row.values()] for row in rows])]
+        return [Grid(list(rows[0]), [[str(cell) for cell in row.values()] for row in rows])]
 
     print_result(Form.CSV if form is Form.TABLE else form, lambda: rows, tables)

@@ -9,50 +9,39 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from infercast.cli.options import known_names
+from infercast.cli.options import known_names, with_options
 from infercast.cli.outputs import Form, print_result
 from infercast.errors import InputError, UnknownNameError
+from infercast.forecast.option_table import Option
 from infercast.lab.measure.cases import DEFAULT as ANCHORS
 from infercast.lab.measure.cases import NAMES
 from infercast.lab.measure.device import ENGINES, gpu_name, require_gpu
 from infercast.lab.measure.host import measure_host
 from infercast.lab.measure.sweep import Progress, Sweep, run_sweep
 from infercast.report.files import write_in_folder
-from infercast.report.terminal import facts, grid, section
+from infercast.report.terminal import Facts, Grid, Section, pick
 
 INTERRUPTED = 130
 MINUTES, MINUTES_OF_ANCHORS = 10.0, 1.0
 
 
+MEASURE = (
+    Option("out", Path, ..., "DIR", "Where to write; tables go to DIR/<gpu>/."),
+    Option("minutes", float, None, "N", "Time limit, default 10, anchors 1; the most useful shapes come first."),
+    Option("families", str, None, "A,B", f"Only these of {', '.join(NAMES)}."),
+    Option("engine", str, None, "NAME", "vllm or torch: whose kernels; default: vLLM's if installed."),
+    Option("host", bool, False, "", "Time an idle vLLM's CPU side instead: DIR/<gpu>/host.json."),
+    Option("anchors", int, None, "N", "N shapes (64 at most) of each kernel: for --anchors of other commands."),
+)
+
+
+@with_options(MEASURE)
 def command(
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write; tables go to DIR/<gpu>/.")],
-    minutes: Annotated[
-        float | None,
-        typer.Option(
-            "--minutes", metavar="N", help="Time limit, default 10, anchors 1; the most useful shapes come first."
-        ),
-    ] = None,
-    families: Annotated[
-        str | None, typer.Option("--families", metavar="A,B", help=f"Only these of {', '.join(NAMES)}.")
-    ] = None,
-    engine: Annotated[
-        str | None,
-        typer.Option("--engine", metavar="NAME", help="vllm or torch: whose kernels; default: vLLM's if installed."),
-    ] = None,
-    host: Annotated[
-        bool, typer.Option("--host", metavar="", help="Time an idle vLLM's CPU side instead: DIR/<gpu>/host.json.")
-    ] = False,
-    anchors: Annotated[
-        int | None,
-        typer.Option(
-            "--anchors", metavar="N", help="N shapes (64 at most) of each kernel: for --anchors of other commands."
-        ),
-    ] = None,
-    form: Form = Form.TABLE,
+    *, out: Path, minutes: float | None, engine: str | None, anchors: int | None, form: Form, **given: Any
 ) -> None:
     """Time the kernels of this machine's GPU at shapes tied to no model, and write a table per kernel family.
 
@@ -80,8 +69,8 @@ def command(
         raise UnknownNameError("engine", engine, ENGINES)
     if out.exists() and not out.is_dir():
         raise InputError(f"--out: {out} is not a folder")
-    chosen = _families(families)
-    if host:
+    chosen = _families(given["families"])
+    if given["host"]:
         if chosen or engine == "torch" or anchors:
             raise InputError("--host times vLLM itself; leave out --families, --anchors and --engine torch")
         _host(out, form)
@@ -142,14 +131,9 @@ def _next(out: Path, anchors: int | None) -> str:
 
 def _sweep_dict(result: Sweep, out: Path, anchors: int | None) -> dict[str, Any]:
     return {
-        "gpu": result.gpu,
+        **pick(result, "gpu engine left", measured="rows", rows="tables", skipped="tally.skipped"),
         "folder": str(result.folder),
-        "engine": result.engine,
         "minutes": round(result.seconds / 60, 2),
-        "measured": result.rows,
-        "left": result.left,
-        "rows": result.tables,
-        "skipped": result.tally.skipped,
         "next": _next(out, anchors),
     }
 
@@ -160,17 +144,16 @@ def _sweep_tables(result: Sweep, out: Path, anchors: int | None) -> list[Any]:
         spent += f", {result.left:,} shapes left: the same command goes on with them"
     kernels = "vLLM's where it has them" if result.engine == "vllm" else "PyTorch's own"
     parts = [
-        facts([("GPU", result.gpu), ("written to", str(result.folder)), ("kernels", kernels), ("time", spent)]),
-        grid(("table", "rows"), [(name, f"{rows:,}") for name, rows in result.tables.items()]),
+        Facts([("GPU", result.gpu), ("written to", str(result.folder)), ("kernels", kernels), ("time", spent)]),
+        Grid(("table", "rows"), [(name, f"{rows:,}") for name, rows in result.tables.items()]),
     ]
     if result.tally.skipped:
         rows = [(f"{count:,}", reason) for reason, count in result.tally.skipped.items()]
-        parts.append(section("Skipped", grid(("shapes", "why"), rows, text_columns=0, notes_at=(1,))))
-    return [*parts, section("Next", facts([("learn from it", _next(out, anchors))]))]
+        parts.append(Section("Skipped", Grid(("shapes", "why"), rows, text_columns=0, notes_at=(1,))))
+    return [*parts, Section("Next", Facts([("learn from it", _next(out, anchors))]))]
 
 
 def _host(out: Path, form: Form) -> None:
-    """An idle engine's times."""
     require_gpu()
     times = measure_host(say=lambda text: typer.echo(text, err=True))
     result = {"gpu": gpu_name(), **times}
@@ -182,7 +165,7 @@ def _host(out: Path, form: Form) -> None:
     ]
     columns = ("layers", "first token, short prompt", "long prompt", "decode step, one sequence", "many")
     known = [("GPU", result["gpu"]), ("engine", f"vLLM {times['engine_version']}"), ("CPU", times["cpu"])]
-    tables = [facts([*known, ("written to", str(path))]), grid(columns, rows, text_columns=0)]
+    tables = [Facts([*known, ("written to", str(path))]), Grid(columns, rows, text_columns=0)]
     print_result(form, lambda: result, lambda: tables, rows="models")
 
 

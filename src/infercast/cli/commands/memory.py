@@ -7,12 +7,11 @@ from typing import Any
 import typer
 
 from infercast.cli.options import settings_of, with_options
-from infercast.cli.outputs import Form, print_result
+from infercast.cli.outputs import Form, print_answer
 from infercast.errors import InputError
 from infercast.forecast.deploy import taken_by
 from infercast.forecast.memory import fit_memory
 from infercast.forecast.option_table import ENGINE_ARGS, MEMORY, PLACE
-from infercast.report.memory import fit_dict, render_fit
 
 
 @with_options(PLACE, MEMORY, "tensor_parallel_size pipeline_parallel_size data_parallel_size", ENGINE_ARGS)
@@ -28,4 +27,4 @@ def command(ctx: typer.Context, *, form: Form, **given: Any) -> None:
     if given["context"] < 1:
         raise InputError(f"--context must be at least 1, not {given['context']}")
     fit = fit_memory(given["model"], given["gpu"], settings_of(ctx), **taken_by(fit_memory, given))
-    print_result(form, fit_dict, render_fit, fit)
+    print_answer(form, fit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +70,10 @@ def layouts_command(ctx: typer.Context, *, model: str, form: Form, **given: Any)
             "calibration": calibration_of(given),
         }
         costs = compare_layouts(model, names, **{**taken_by(compare_layouts, given), **others})
-    print_result(form, layouts_list, partial(render_layouts, model, load, tariff=tariff), costs)
+    print_result(form, layouts_list, render_layouts, costs)
 
 
 def _counts(given: list[str]) -> list[int]:
-    """Numbers with commas between them."""
     parts = comma_list("--gpus", given)
     if not all(part.isdigit() and int(part) > 0 for part in parts):
         raise InputError(f"--gpus must be numbers of at least 1 with commas between them, not {','.join(given)!r}")
@@ -110,7 +108,7 @@ def command(ctx: typer.Context, *, out: Path | None, force: bool, form: Form, **
     """
     slo = slo_of(given)
     if slo is None:
-        raise InputError('a plan needs a promise to keep: --slo "ttft_p99<1s,tpot_p95<40ms", say')
+        raise InputError('a plan needs an SLO, such as --slo "ttft_p99<1s,tpot_p95<40ms"')
     if out is not None:
         check_folder(out, force=force)
     question = _question(ctx, slo, given)
@@ -178,7 +176,6 @@ def _power_limits(given: list[str]) -> tuple[float | None, ...]:
 
 
 def _caches(model: str, given: list[str]) -> tuple[str, ...]:
-    """Formats of keys and values."""
     if given == [ANY]:
         return "auto", "fp8"
     names = tuple(comma_list("--kv-cache-dtype", given))
@@ -188,7 +185,6 @@ def _caches(model: str, given: list[str]) -> tuple[str, ...]:
 
 
 def _axes(vary: list[str]) -> list[Axis]:
-    """One for each setting that is to be varied."""
     known = {name: kind for each in engines().values() for name, kind in each.setting_types.items()}
     axes = []
     for text in vary:

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
+from typing import Any
 
 from infercast import __version__
-from infercast.cli.outputs import FILES_PANEL, Form, command_line, need_matplotlib, print_result
+from infercast.cli.options import with_options
+from infercast.cli.outputs import Form, command_line, need_matplotlib, print_result
 from infercast.errors import InputError
+from infercast.forecast.option_table import Option, file
 from infercast.report.files import check_writable, today, write_whole
 from infercast.report.saved_runs import read_runs, render_several, several_dict
 
+RUNS = Option(
+    *("runs", list[Path], ..., "RUN.json ...", "Runs saved with --json; the others are compared with the first."),
+    argument=True,
+)
+OUT = file("out", Path, None, "FILE", "Also write the comparison as one HTML page.")
 
-def command(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN.json ...", help="Runs saved with --json; the others are compared with the first."),
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="FILE", rich_help_panel=FILES_PANEL, help="Also write the comparison as one HTML page."
-        ),
-    ] = None,
-    form: Form = Form.TABLE,
-) -> None:
+
+@with_options([RUNS, OUT])
+def command(*, runs: list[Path], out: Path | None, form: Form, **_: Any) -> None:
     """Compare runs that were saved with --json: every number side by side, what differs, and one page of all.
 
     For example:

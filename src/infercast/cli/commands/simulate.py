@@ -44,7 +44,6 @@ class Question(NamedTuple):
 
     @staticmethod
     def of(given: dict[str, Any], workload: Workload) -> Question:
-        """The options of a command by their names."""
         files = outputs_of(given)
         if given["what_if"] is not None and any((files.trace, files.requests, files.result)):
             named = "--trace-out, --requests-out or --save-result"
@@ -57,7 +56,6 @@ class Question(NamedTuple):
 
     @property
     def asked(self) -> dict[str, Any]:
-        """What a simulation has to know of it."""
         return {"steady": self.steady, "slo": self.slo}
 
     def refuse_overload(self, forecast: Forecast) -> None:
@@ -73,7 +71,6 @@ class Question(NamedTuple):
 
 
 def answer(question: Question, asked: Sequence[partial[Deployment]], build: Build) -> None:
-    """Simulate what was asked for and print it."""
     if question.what_if is not None:
         _compare(question, asked, build)
         return
@@ -92,10 +89,7 @@ def answer(question: Question, asked: Sequence[partial[Deployment]], build: Buil
 
 def _compare(question: Question, asked: Sequence[partial[Deployment]], build: Build) -> None:
     """The run as asked for and the run with the changes, side by side."""
-    from infercast.forecast.deploy import (  # noqa: PLC0415
-        deploy_changed,
-        parse_changes,
-    )
+    from infercast.forecast.deploy import deploy_changed, parse_changes  # noqa: PLC0415
     from infercast.forecast.explain.step_log import watch_run  # noqa: PLC0415 - most runs need none of it
     from infercast.report.comparison import AS_ASKED, render_runs, runs_dict  # noqa: PLC0415
 

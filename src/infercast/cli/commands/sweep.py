@@ -10,7 +10,7 @@ import typer
 
 from infercast import __version__
 from infercast.cli.options import deployment_of, is_given, refuse_idle_router, with_options, workload_of
-from infercast.cli.outputs import Form, check_files, print_result, runs_bar, write_plot
+from infercast.cli.outputs import Form, check_files, print_answer, print_result, runs_bar, write_plot
 from infercast.errors import InputError
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
 from infercast.forecast.option_table import (
@@ -36,16 +36,9 @@ from infercast.forecast.sweep import (
     save_energy,
     sweep,
 )
-from infercast.report.files import write_whole
 from infercast.report.sweep import (
     break_even_dict,
     render_break_even,
-    render_savings,
-    render_sweep,
-    savings_dict,
-    savings_rows,
-    sweep_dict,
-    sweep_rows,
 )
 from infercast.serve.workload.request import Workload
 
@@ -61,7 +54,6 @@ CLIENTS = OPTIONS["concurrencies"]._replace(
 
 
 def _run(ctx: typer.Context, run: Callable[..., Any], given: dict[str, Any], bar: str, total: int, **along: Any) -> Any:
-    """Simulate a deployment along something."""
     load, asked = workload_of(ctx), deployment_of(ctx)
     if not along.get("vary"):
         refuse_idle_router(ctx)
@@ -109,13 +101,7 @@ def command(ctx: typer.Context, *, plot: Path | None, csv: Path | None, form: Fo
             along = {option: _loads(ctx, load, given[option])}
     total = len(vary[1]) if vary else len(next(iter(along.values())))
     found = _run(ctx, sweep, given, "sweep", total, **along)
-    if csv is not None:
-        write_whole(csv, sweep_rows(found))
-    if plot is not None:
-        from infercast.report.page.figures import sweep_plot  # noqa: PLC0415 - only where it is asked for
-
-        write_plot(plot, sweep_plot(found, __version__))
-    print_result(form, sweep_dict, render_sweep, found, rows="points")
+    print_answer(form, found, plot=plot, csv=csv)
 
 
 def _split_settings(ctx: typer.Context, given: list[str]) -> tuple[str, list[str]] | None:
@@ -171,9 +157,7 @@ def energy_command(ctx: typer.Context, *, csv: Path | None, form: Form, **given:
     total = len(limits or clocks or range(VALUES)) + 2 * HALVINGS
     along = {"power_limits": limits, "clocks": clocks, "least_odds": given["least_odds"]}
     found = _run(ctx, save_energy, given, "energy", total, **along)
-    if csv is not None:
-        write_whole(csv, savings_rows(found))
-    print_result(form, savings_dict, render_savings, found, rows="points")
+    print_answer(form, found, csv=csv)
 
 
 @with_options(
@@ -213,7 +197,6 @@ def speculate_command(
 
 
 def _clients(ctx: typer.Context) -> Callable[[int], Workload]:
-    """What a number of clients send."""
     fixed = {"rate": None, "arrival": "poisson", "burstiness": 1.0, "trace": None, "rate_scale": 1.0}
 
     def workload(clients: int) -> Workload:

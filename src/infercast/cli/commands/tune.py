@@ -6,16 +6,16 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import RenderableType
 
-from infercast.cli.options import typer_option
+from infercast.cli.options import with_options
 from infercast.cli.outputs import Form, print_result
-from infercast.engines.base import DEFAULT_ENGINE, engine_named
+from infercast.engines.base import engine_named
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
+from infercast.forecast.option_table import OPTIONS, PLACE, Option
 from infercast.forecast.tune import (
     RELIABLE,
     TOKENS,
@@ -33,7 +33,7 @@ from infercast.hardware import load_gpu
 from infercast.lab.measure.device import gpu_name
 from infercast.lab.measure.tuning import trial_cases, try_configurations
 from infercast.report.files import write_in_folder
-from infercast.report.terminal import facts, grid, section
+from infercast.report.terminal import Facts, Grid, Section, per, pick
 from infercast.units import MICRO, format_seconds
 
 EXCLUDED = {
@@ -48,12 +48,12 @@ SAME = 1.02
 
 def render_tuning(tuning: Tuning) -> list[RenderableType]:
     """What runs now, for each number of tokens what might be better, and what to do about it."""
-    parts = [section("Routed experts", facts(_layer_facts(tuning)))]
+    parts = [Section("Routed experts", Facts(_layer_facts(tuning)))]
     for shape in tuning.shapes:
         columns = ("", "configuration", "forecast", "faster", "why")
-        body = grid(columns, _rows(shape), text_columns=2, notes_at=(4,))
-        parts.append(section(f"{shape.tokens:,} tokens: {_advice(tuning, shape)}", body))
-    return [*parts, section("What to do", facts(_next_steps(tuning)))]
+        body = Grid(columns, _rows(shape), text_columns=2, notes_at=(4,))
+        parts.append(Section(f"{shape.tokens:,} tokens: {_advice(tuning, shape)}", body))
+    return [*parts, Section("What to do", Facts(_next_steps(tuning)))]
 
 
 def _advice(tuning: Tuning, shape: TunedShape) -> str:
@@ -90,10 +90,7 @@ def _layer_facts(tuning: Tuning) -> list[tuple[str, str]]:
         said += "; gains below are over its rules of thumb, which do not run then"
     return [
         ("model", f"{tuning.model.name} on {tuning.gpu.title}, {tuning.layout}"),
-        (
-            "layer",
-            f"{op.num_local} experts of {op.inter:,} here, hidden size {op.hidden:,}, {op.topk} per token",
-        ),
+        ("layer", f"{op.num_local} experts of {op.inter:,} here, hidden size {op.hidden:,}, {op.topk} per token"),
         ("format", op.dtype),
         ("file", f"{tuning.launches.file_name(op.num_local, op.inter, op.dtype, tuning.gpu)}: {said}"),
         ("configurations", f"{first.estimated:,} estimated, left out: {left_out}"),
@@ -117,25 +114,20 @@ def _rows(shape: TunedShape) -> list[tuple[str, ...]]:
 
 
 def tuning_dict(tuning: Tuning) -> dict[str, Any]:
-    """The same as plain data."""
     op = tuning.op
     return {
-        "model": tuning.model.name,
-        "gpu": tuning.gpu.name,
-        "tensor_parallel_size": tuning.layout.tensor,
-        "layer": {"experts": op.num_local, "inter": op.inter, "hidden": op.hidden, "topk": op.topk, "dtype": op.dtype},
+        **pick(tuning, model="model.name", gpu="gpu.name", tensor_parallel_size="layout.tensor"),
+        "layer": pick(op, "inter hidden topk dtype", experts="num_local"),
         "file": tuning.launches.file_name(op.num_local, op.inter, op.dtype, tuning.gpu),
         f"{tuning.engine.family}_has_tuned_file": tuning.has_file,
         "needs_trial": tuning.needs_trial or None,
         "shapes": [
             {
-                "tokens": shape.tokens,
+                **pick(shape, "tokens estimated excluded"),
                 "default": _ranked_dict(shape.default),
                 "recommended": tuning.recommended(shape).configuration.as_file(),
                 "change": tuning.recommended(shape) is not shape.default,
                 "best": [_ranked_dict(each) for each in shape.best],
-                "estimated": shape.estimated,
-                "excluded": shape.excluded,
             }
             for shape in tuning.shapes
         ],
@@ -143,12 +135,8 @@ def tuning_dict(tuning: Tuning) -> dict[str, Any]:
 
 
 def _ranked_dict(ranked: Ranked) -> dict[str, Any]:
-    return {
-        "configuration": ranked.configuration.as_file(),
-        "us": ranked.seconds / MICRO,
-        "speedup": ranked.speedup,
-        "reason": ranked.reason,
-    }
+    configuration = ranked.configuration.as_file()
+    return {"configuration": configuration, "us": ranked.seconds / MICRO, **pick(ranked, "speedup reason")}
 
 
 def render_trials(tuning: Tuning, trials: Sequence[Trial]) -> list[RenderableType]:
@@ -171,27 +159,23 @@ def render_trials(tuning: Tuning, trials: Sequence[Trial]) -> list[RenderableTyp
         best = trial.recommended
         verdict = "keep the default" if best.rank == 0 else f"change to {best.rank}, {trial.speedup:.2f} x measured"
         title = f"{trial.shape.tokens:,} tokens: {verdict} (two runs of the default {100 * trial.noise:.1f} % apart)"
-        parts.append(section(title, grid(columns, rows, text_columns=2)))
+        parts.append(Section(title, Grid(columns, rows, text_columns=2)))
     tried = {trial.shape.tokens for trial in trials}
     if left := [f"{shape.tokens:,}" for shape in tuning.shapes if shape.tokens not in tried]:
-        parts.append(facts([("not tried", f"{', '.join(left)} tokens: the time was up (--minutes)")]))
+        parts.append(Facts([("not tried", f"{', '.join(left)} tokens: the time was up (--minutes)")]))
     return parts
 
 
 def trial_dict(trial: Trial) -> dict[str, Any]:
-    """A shape's trial as plain data."""
     return {
-        "tokens": trial.shape.tokens,
-        "speedup": trial.speedup,
-        "first_speedup": trial.first_speedup,
-        "noise": trial.noise,
+        **pick(trial, "speedup first_speedup noise", tokens="shape.tokens"),
         "recommended": trial.recommended.configuration.as_file(),
         "tried": [
             {
                 "rank": each.rank,
                 "configuration": each.configuration.as_file(),
                 "predicted_us": each.predicted / MICRO,
-                "measured_us": None if each.measured is None else each.measured / MICRO,
+                "measured_us": per(MICRO)(each.measured),
             }
             for each in trial.tried
         ],
@@ -202,27 +186,18 @@ MOST_TOKENS = 1 << 20
 """Steps of a million tokens are above what any engine plans."""
 
 
-def command(
-    model: Annotated[str, typer_option("model")],
-    gpu: Annotated[str, typer_option("gpu")],
-    tokens: Annotated[
-        str, typer.Option("--tokens", metavar="N,N", help="Tokens of a step, with commas between them.")
-    ] = ",".join(map(str, TOKENS)),
-    top: Annotated[int, typer.Option("--top", metavar="N", help="Configurations to show, or to try.")] = 5,
-    quantization: Annotated[str | None, typer_option("quantization")] = None,
-    tensor_parallel_size: Annotated[int, typer_option("tensor_parallel_size")] = 1,
-    enable_expert_parallel: Annotated[bool, typer_option("enable_expert_parallel")] = False,
-    engine: Annotated[str, typer_option("engine")] = DEFAULT_ENGINE,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help="Write the file that the engine reads."),
-    ] = None,
-    on_gpu: Annotated[
-        bool, typer.Option("--try", metavar="", help="Measure the default and the best on this machine's GPU.")
-    ] = False,
-    minutes: Annotated[float, typer.Option("--minutes", metavar="N", help="Time limit of --try, in minutes.")] = 4.0,
-    form: Form = Form.TABLE,
-) -> None:
+TUNE = (
+    Option("tokens", str, ",".join(map(str, TOKENS)), "N,N", "Tokens of a step, with commas between them."),
+    Option("top", int, 5, "N", "Configurations to show, or to try."),
+    *(OPTIONS[name] for name in ("quantization", "tensor_parallel_size", "enable_expert_parallel", "engine")),
+    Option("out", Path, None, "DIR", "Write the file that the engine reads."),
+    Option("on_gpu", bool, False, "", "Measure the default and the best on this machine's GPU.", flag="--try"),
+    Option("minutes", float, 4.0, "N", "Time limit of --try, in minutes."),
+)
+
+
+@with_options(PLACE, TUNE)
+def command(*, top: int, out: Path | None, on_gpu: bool, minutes: float, form: Form, **given: Any) -> None:
     """Rank launch configurations of Triton's kernel for routed experts, and say which are worth a change.
 
     A change is recommended untried where it should gain 1.2 x or more.
@@ -243,13 +218,13 @@ def command(
         raise InputError(f"--minutes must be a number above 0, not {minutes:g}")
     if out is not None and out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is not a folder")
-    release = engine_named(engine)
+    release = engine_named(given["engine"])
     tuning = tune_model(
-        load_model(model, quantization=quantization, engine=release),
-        load_gpu(gpu),
-        tensor_parallel_size=tensor_parallel_size,
-        enable_expert_parallel=enable_expert_parallel,
-        tokens=_counts(tokens),
+        load_model(given["model"], quantization=given["quantization"], engine=release),
+        load_gpu(given["gpu"]),
+        tensor_parallel_size=given["tensor_parallel_size"],
+        enable_expert_parallel=given["enable_expert_parallel"],
+        tokens=_counts(given["tokens"]),
         top=top,
         engine=release,
     )
@@ -259,7 +234,7 @@ def command(
     if out is not None:
         written, chosen = out / result["file"], tried_file(tuning, trials) if on_gpu else untried_file(tuning)
         write_in_folder(written, json.dumps(chosen, indent=4) + "\n")
-    note = [] if written is None else [facts([("written to", str(written))])]
+    note = [] if written is None else [Facts([("written to", str(written))])]
     print_result(
         form,
         lambda: result | ({} if written is None else {"written": str(written)}),

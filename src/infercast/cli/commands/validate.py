@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from infercast.cli.options import typer_option
+from infercast.cli.options import with_options
 from infercast.cli.outputs import Form, print_result, runs_bar
 from infercast.engines.base import FAMILIES
 from infercast.errors import InputError
+from infercast.forecast.option_table import OPTIONS, Option
 from infercast.lab.validate.compare import Comparison, validate
 from infercast.lab.validate.kernels import ProfileComparison, compare_profiles, summarise
 from infercast.lab.validate.measured import FIRST_MEASURED, read_measured, shipped_runs
@@ -28,7 +28,7 @@ from infercast.report.accuracy import (
     validation_dict,
 )
 from infercast.report.files import check_writable, write_whole
-from infercast.report.terminal import grid, section
+from infercast.report.terminal import Grid, Section
 from infercast.units import format_percent
 
 
@@ -40,16 +40,12 @@ def render_profiles(profiles: Sequence[ProfileComparison]) -> list[RenderableTyp
         ("kernel families with 1 % of a profile's time or more", summary["kernel_ape_median"]),
         ("GPU busy time of a step", summary["busy_ape_median"]),
     ]
-    table = grid(
-        ("", "median error"), [(name, "-" if error is None else format_percent(error)) for name, error in rows]
-    )
-    covered = summary["kernel_time_covered"]
-    note = (
-        "no profile in these files"
-        if covered is None
-        else f"{format_percent(covered)} of the profiled time is estimated"
-    )
-    return [*parts, section("Kernels of profiled steps", Group(Text(f"{note}\n"), table))]
+    cells = [(name, "-" if error is None else format_percent(error)) for name, error in rows]
+    table = Grid(("", "median error"), cells)
+    note = "no profile in these files"
+    if (covered := summary["kernel_time_covered"]) is not None:
+        note = f"{format_percent(covered)} of the profiled time is estimated"
+    return [*parts, Section("Kernels of profiled steps", Group(Text(f"{note}\n"), table))]
 
 
 def _render(profile: ProfileComparison) -> RenderableType:
@@ -59,7 +55,7 @@ def _render(profile: ProfileComparison) -> RenderableType:
         if values.measured > 0
     ]
     rows.append(_row("all kernels", profile.busy))
-    return section(f"{profile.file}: {profile.tag}", grid(("family", "measured ms", "predicted ms", "error"), rows))
+    return Section(f"{profile.file}: {profile.tag}", Grid(("family", "measured ms", "predicted ms", "error"), rows))
 
 
 def _row(name: str, values: Comparison) -> tuple[str, ...]:
@@ -85,7 +81,6 @@ def _pair(values: Comparison) -> dict[str, float]:
 
 
 def validate_published(files: list[Path], *, predictor: str, host: Path | None, plot: Path | None, form: Form) -> None:
-    """Simulate every run of the tables and print measured against predicted values."""
     runs = [run for path in files for run in read_published(path)]
     with runs_bar("simulating", len(runs)) as progress:
         compared = compare_published(runs, predictor=predictor, host=host, progress=progress)
@@ -94,38 +89,28 @@ def validate_published(files: list[Path], *, predictor: str, host: Path | None, 
     print_result(form, published_dict, render_published, compared, rows="runs")
 
 
+FILES = Option(
+    *("files", list[Path], None, "[FILE]..."),
+    "Measured runs, (gzipped) JSON, or a .csv; default: ours of an H200.",
+    argument=True,
+)
+VALIDATE = (
+    FILES,
+    Option("engine", str, FIRST_MEASURED, "NAME", f"Whose runs, without a file: {' or '.join(FAMILIES)}."),
+    Option("model_config", Path, None, "DIR", "Folder of <model name>.json; bundled models otherwise."),
+    Option("gpu", str, None, None, "In place of the GPU that the file names."),
+    OPTIONS["predictor"],
+    Option("host", Path, None, "FILE", "Host costs (.toml) in place of the bundled ones."),
+    Option("warmed_up", bool, False, "", "The engine had served before; it starts cold otherwise."),
+    Option("real_weights", bool, False, "", "The engine's weights were trained; dummy ones otherwise."),
+    Option("kernels", bool, False, "", "Also compare profiled steps, by kernel family."),
+    Option("plot", Path, None, "FILE", "Also draw how often promises held, by their odds (.svg)."),
+)
+
+
+@with_options(VALIDATE)
 def command(
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="Measured runs, (gzipped) JSON, or a .csv; default: ours of an H200."),
-    ] = None,
-    engine: Annotated[
-        str, typer.Option("--engine", metavar="NAME", help=f"Whose runs, without a file: {' or '.join(FAMILIES)}.")
-    ] = FIRST_MEASURED,
-    model_config: Annotated[
-        Path | None,
-        typer.Option("--model-config", metavar="DIR", help="Folder of <model name>.json; bundled models otherwise."),
-    ] = None,
-    gpu: Annotated[str | None, typer.Option("--gpu", help="In place of the GPU that the file names.")] = None,
-    predictor: Annotated[str, typer_option("predictor")] = "learned",
-    host: Annotated[
-        Path | None, typer.Option("--host", metavar="FILE", help="Host costs (.toml) in place of the bundled ones.")
-    ] = None,
-    warmed_up: Annotated[
-        bool, typer.Option("--warmed-up", metavar="", help="The engine had served before; it starts cold otherwise.")
-    ] = False,
-    real_weights: Annotated[
-        bool,
-        typer.Option("--real-weights", metavar="", help="The engine's weights were trained; dummy ones otherwise."),
-    ] = False,
-    kernels: Annotated[
-        bool, typer.Option("--kernels", metavar="", help="Also compare profiled steps, by kernel family.")
-    ] = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option("--plot", metavar="FILE", help="Also draw how often promises held, by their odds (.svg)."),
-    ] = None,
-    form: Form = Form.TABLE,
+    *, files: list[Path] | None, engine: str, host: Path | None, plot: Path | None, form: Form, **given: Any
 ) -> None:
     """Re-run measured runs with their own arrivals, lengths and prefixes, and print the errors.
 
@@ -150,6 +135,7 @@ def command(
 
       infercast validate published.csv --json
     """
+    model_config = given["model_config"]
     if model_config is not None and not model_config.is_dir():
         raise InputError(f"--model-config {model_config} is not a folder")
     if plot is not None:
@@ -157,30 +143,24 @@ def command(
     files = files or shipped_runs(engine)
     tables = [path for path in files if path.suffix == ".csv"]
     if tables:
-        _refuse_for_tables(files, tables, model_config, gpu, warmed_up or real_weights or kernels)
-        validate_published(tables, predictor=predictor, host=host, plot=plot, form=form)
+        if len(tables) < len(files):
+            raise InputError(
+                "tables of published runs (.csv) and files of measured runs are validated one kind at a time"
+            )
+        if any(given[name] for name in ("model_config", "gpu", "warmed_up", "real_weights", "kernels")):
+            raise InputError("a table of published runs takes only --predictor, --host, --plot and --json")
+        validate_published(tables, predictor=given["predictor"], host=host, plot=plot, form=form)
         return
     measured = [read_measured(path) for path in files]
-    common: dict[str, Any] = {"model_config": model_config, "gpu": gpu, "predictor": predictor}
-    common["real_weights"] = real_weights
+    common = {name: given[name] for name in ("model_config", "gpu", "predictor", "real_weights")}
     with runs_bar("re-running", sum(len(each.runs) for each in measured)) as progress:
-        validation = validate(measured, **common, host=host, warmed_up=warmed_up, progress=progress)
+        validation = validate(measured, **common, host=host, warmed_up=given["warmed_up"], progress=progress)
     if plot is not None:
         write_whole(plot, [reliability_svg(reliability_of(validation.runs))])
     document, parts = validation_dict(validation), render_validation(validation)
-    if kernels:
+    if given["kernels"]:
         profiles = compare_profiles(measured, **common)
         document["profiles"] = profiles_list(profiles)
         document["summary"] |= summarise(profiles)
         parts += render_profiles(profiles)
     print_result(form, lambda: document, lambda: parts, rows="runs")
-
-
-def _refuse_for_tables(
-    files: list[Path], tables: list[Path], model_config: Path | None, gpu: str | None, switched: bool
-) -> None:
-    """What has no meaning for a table of published runs is refused, never ignored."""
-    if len(tables) < len(files):
-        raise InputError("tables of published runs (.csv) and files of measured runs are validated one kind at a time")
-    if model_config is not None or gpu is not None or switched:
-        raise InputError("a table of published runs takes only --predictor, --host, --plot and --json")

@@ -75,7 +75,6 @@ def command(
 
 
 def write_static(folder: Path, form: Form) -> None:
-    """The page without a server."""
     from infercast.web.static_site import build_twin  # noqa: PLC0415 - it loads all that answers
 
     size = build_twin(folder, note)

@@ -65,7 +65,7 @@ def inline_svg(figure: Figure, name: str, description: str, tips: Tips) -> str:
 
 
 WIDTH, HALF, PHONE = 9.2, 4.1, 3.75
-"""Inches of a chart that fills a page, of one that has another beside it (on a phone below it), and of a phone."""
+"""Inches of a full-width chart, of one in a pair, and of a chart on a phone."""
 MOST_TICKS = 6
 LETTER = 0.077
 """Inches of a letter of a title, on average."""
@@ -86,7 +86,6 @@ def draw(
 
 
 def drawn(name: str, description: str, size: tuple[float, float], paint: Paint) -> str:
-    """A chart of some size in inches, as an element of a page."""
     import matplotlib as mpl  # noqa: PLC0415 - half a second that only a report needs
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -115,7 +114,7 @@ def room(
 
 
 def wrapped(figure: Any, text: str, beside: float = 0.0) -> str:
-    """A title on as many lines as it needs in a figure; ``beside``: inches that it does not have."""
+    """A title wrapped to the width of a figure, less ``beside`` inches."""
     return fill(text, max(12, int((figure.get_figwidth() - beside) / LETTER)))
 
 
@@ -124,13 +123,13 @@ def inches(axes: Any) -> float:
 
 
 def stacked(figure: Any, count: int, columns: int) -> tuple[int, int]:
-    """Rows and columns of ``count`` panels: ``columns`` beside each other, on a phone all below each other."""
+    """Rows and columns of ``count`` panels: ``columns`` per row, one on a phone."""
     if is_narrow(figure):
         return count, 1
     return -(-count // columns), columns
 
 
-def round_ticks(axes: Any, low: float, high: float, most: int = MOST_TICKS) -> None:
+def round_ticks(axis: Any, low: float, high: float, most: int = MOST_TICKS) -> None:
     """Ticks of a logarithmic axis at 1, 2 and 5 times powers of ten, or at even steps where it spans less than that."""
     ticks = [mantissa * 10.0**power for power in range(-6, 9) for mantissa in (1, 2, 5)]
     ticks = [tick for tick in ticks if low <= tick <= high]
@@ -140,8 +139,8 @@ def round_ticks(axes: Any, low: float, high: float, most: int = MOST_TICKS) -> N
         step = next(each for each in (10.0**power * part for power in range(-9, 9) for part in (1, 2, 5))
                     if (high - low) / each < most - 1)  # fmt: skip
         ticks = [step * number for number in range(ceil(low / step), floor(high / step) + 1)]
-    axes.set_xticks(ticks, [f"{tick:,.6g}" for tick in ticks])
-    axes.set_xticks([], minor=True)
+    axis.set_ticks(ticks, [f"{tick:,.6g}" for tick in ticks])
+    axis.set_ticks([], minor=True)
 
 
 LINE, LABEL_LETTER, AWAY, POINTS = 15.0, 7.2, 7.0, 0.72

@@ -51,7 +51,7 @@ COLOURS = {
     "activation": SERIES[5], "collective": SERIES[6], "kv_write": SERIES[7], "rope": SERIES[8],
 }  # fmt: skip
 OTHERS, HOST = SERIES[9], GRID
-KIND_TITLES = {"prefill": "prompts alone", "mixed": "prompts beside decoding", "decode": "decoding alone"}
+KIND_TITLES = {"prefill": "prompts alone", "mixed": "prompts with decoding", "decode": "decoding alone"}
 PART_COLOURS = (
     SERIES[4], SERIES[1], SERIES[3], HOST, SERIES[0], SERIES[6], SERIES[8], GRID, OTHERS,
     SERIES[2], SERIES[5], SERIES[7], SERIES[3], OTHERS,
@@ -154,7 +154,7 @@ def _histogram(name: str, title: str, histogram: Histogram, values: Percentiles,
         strip.set_title(title, x=-0.9 / (figure.get_figwidth() - 1.05))
         axes.set(xlabel="ms", ylabel="requests", xlim=(0.98 * low, 1.02 * high))
         axes.yaxis.get_major_locator().set_params(integer=True)
-        round_ticks(axes, low, high)
+        round_ticks(axes.xaxis, low, high)
         axes.grid(visible=False, axis="x")
 
     return draw(name, f"How many requests had which {title}", HEIGHT, paint, width=HALF)
@@ -340,7 +340,7 @@ def _across(axes: Any, ends: Sequence[float]) -> None:
     if high > MUCH * low > 0:
         axes.set_xscale("log")
         axes.set_xlim(low / 1.3, high * 1.3)
-        round_ticks(axes, low / 1.3, high * 1.3, most)
+        round_ticks(axes.xaxis, low / 1.3, high * 1.3, most)
     else:
         axes.set_xlim(0, 1.06 * high)
         axes.xaxis.set_major_formatter("{x:,g}")

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from infercast.forecast.result import Forecast
 from infercast.glossary import Term, glossary, spellings
-from infercast.report.fields import cells
 from infercast.report.forecast import CLASS_FIELDS, TURN_FIELDS, session_rows
+from infercast.report.terminal import cells
 
 FITS_PHONE, LONG, FIRST, SHORT, WRAPPED = 50, 15, 12, 10, 10
 """Letters of a row of a table that a phone has room for; of a cell that needs the width of a card, of a first cell that
@@ -59,11 +59,8 @@ def cards(shown: Iterable[Card], note: str) -> str:
 
 def items(sentences: Iterable[str]) -> str:
     """A list of sentences, in which commands stand between backticks."""
-    return f"<ul>{''.join(f'<li>{_with_code(each)}</li>' for each in sentences)}</ul>"
-
-
-def _with_code(sentence: str) -> str:
-    return sub(r"`([^`]+)`", r"<code>\1</code>", escape(sentence))
+    coded = (sub(r"`([^`]+)`", r"<code>\1</code>", escape(each)) for each in sentences)
+    return f"<ul>{''.join(f'<li>{each}</li>' for each in coded)}</ul>"
 
 
 def facts_list(rows: Iterable[tuple[str, str]]) -> str:
@@ -139,7 +136,7 @@ def _line(names: Sequence[str], kinds: Sequence[str], row: Sequence[str], texts:
 
 
 def _text(cell: str) -> str:
-    """What a reader sees of a cell, less what stands in small letters below it."""
+    """Visible text of a cell, without the small print below it."""
     return unescape(sub(r"<small>.*?</small>|<(?!br)[^>]*>", "", cell).replace("<br>", " "))
 
 
@@ -169,7 +166,7 @@ def _pattern() -> re.Pattern[str]:
 
 
 def explain_words(html: str) -> tuple[str, list[Term]]:
-    """A page whose names hold marked words, and the terms that were marked, in the order of the glossary."""
+    """A page with glossary terms marked in its names, and these terms in the order of the glossary."""
     used: set[str] = set()
     here: set[str] = set()
 
@@ -209,7 +206,7 @@ SEVERAL = 4
 """Sections of a page from which on a list of them stands at its top."""
 
 
-class Made(NamedTuple):
+class Provenance(NamedTuple):
     """How a page came about."""
 
     version: str
@@ -242,8 +239,6 @@ class Made(NamedTuple):
 
 
 class Content(NamedTuple):
-    """What a page says."""
-
     title: str
     lead: str
     sections: Sequence[Section]
@@ -256,7 +251,7 @@ def style_sheet() -> str:
     return resources.files("infercast").joinpath("report/page.css").read_text(encoding="utf-8")
 
 
-def whole_page(content: Content, made: Made) -> str:
+def whole_page(content: Content, made: Provenance) -> str:
     """A page without script or network: it opens in any browser, in light and dark, on a phone, and prints."""
     sections = [*content.sections]
     if content.caveats:

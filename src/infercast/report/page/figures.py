@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from html import escape
-from math import isfinite
+from math import isfinite, log2
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,6 @@ from infercast.report.comparison import (
 )
 from infercast.report.day import POLICY_FIELDS, answer_of, basis_rows, day_caveats, replica_rows, title_of
 from infercast.report.deployment import drafting_words
-from infercast.report.fields import cells
 from infercast.report.forecast import system_facts
 from infercast.report.page.canvas import (
     INK,
@@ -43,13 +42,14 @@ from infercast.report.page.canvas import (
     inches,
     is_narrow,
     room,
+    round_ticks,
     stacked,
     wrapped,
 )
 from infercast.report.page.charts import COLOURS, HOST, OTHERS
 from infercast.report.page.elements import (
     Content,
-    Made,
+    Provenance,
     Section,
     facts_list,
     items,
@@ -58,8 +58,16 @@ from infercast.report.page.elements import (
     table,
     whole_page,
 )
-from infercast.report.sweep import SPECULATION_COLUMNS, UNITS, charts_of, columns_of, overload_notes, summary_rows
-from infercast.report.terminal import Chart
+from infercast.report.sweep import (
+    SPECULATION_COLUMNS,
+    UNITS,
+    break_even_charts,
+    charts_of,
+    columns_of,
+    overload_notes,
+    summary_rows,
+)
+from infercast.report.terminal import Chart, cells
 from infercast.units import MILLI, format_seconds
 
 DOTS_PER_INCH = 160
@@ -67,8 +75,6 @@ FLAGS = re.DOTALL | re.MULTILINE
 
 
 class Plot(NamedTuple):
-    """A figure, and what is said around it."""
-
     name: str
     title: str
     lead: str
@@ -97,29 +103,33 @@ class Plot(NamedTuple):
         first, *others = self.sections
         sections = [first._replace(body=self.chart() + first.body), *others]
         content = Content(self.title, self.lead, sections, self.caveats, self.top)
-        return whole_page(content, Made(self.version, command, date))
+        return whole_page(content, Provenance(self.version, command, date))
 
-    def write_png(self, path: Path) -> None:
-        """In the colours of light pages; the file appears whole or not at all."""
-        import matplotlib as mpl  # noqa: PLC0415 - only those who draw need it
-        from matplotlib.figure import Figure  # noqa: PLC0415
+    def figure(self, make: Any) -> Any:
+        """A figure of the class ``make``, in the colours of light pages."""
+        import matplotlib as mpl  # noqa: PLC0415 - loaded to draw only
 
         colours = _light_colours()
         style = mpl.rc_params_from_file(STYLE, use_default_template=False)
-        named = {key: _coloured(value, colours) for key, value in style.items()}
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-        with mpl.rc_context(named):
-            figure = Figure(figsize=(WIDTH, self.height))
+        with mpl.rc_context({key: _coloured(value, colours) for key, value in style.items()}):
+            figure = make(figsize=(WIDTH, self.height))
             self.paint(figure, Tips())
             for artist in figure.findobj():
                 _recolour(artist, colours)
             figure.set_facecolor(colours["paper"])
-            try:
-                figure.savefig(temporary, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-                temporary.replace(path)
-            except OSError as problem:
-                temporary.unlink(missing_ok=True)
-                raise InputError(f"{path} cannot be written: {problem.strerror or problem}") from None
+            return figure
+
+    def write_png(self, path: Path) -> None:
+        """The file appears whole or not at all."""
+        from matplotlib.figure import Figure  # noqa: PLC0415 - loaded to draw only
+
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            self.figure(Figure).savefig(temporary, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+            temporary.replace(path)
+        except OSError as problem:
+            temporary.unlink(missing_ok=True)
+            raise InputError(f"{path} cannot be written: {problem.strerror or problem}") from None
 
 
 def _light_colours() -> dict[str, str]:
@@ -158,7 +168,6 @@ def _recolour(artist: Any, colours: dict[str, str]) -> None:
 
 
 LINES = ("-", "--", ":")
-LATENCIES = ("TTFT", "TPOT")
 APART = 0.2
 """Names of lines that are closer than this share of a chart are written as one."""
 
@@ -166,10 +175,10 @@ APART = 0.2
 def sweep_plot(sweep: Sweep, version: str) -> Plot:
     name = UNITS.get(sweep.axis.name, sweep.axis.name)
     columns = columns_of(sweep)
-    rows = [[column.cell(point) for column in columns] for point in sweep.simulated]
+    rows = [[escape(column.cell(point)) for column in columns] for point in sweep.simulated]
     notes = [f"{each.label}: {each.problem}" for each in sweep.points if each.problem] + overload_notes(sweep)
     below = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
-    values = table([escape(column.title).replace(" ", "<br>") for column in columns], _escaped(rows))
+    values = table([escape(column.title).replace(" ", "<br>") for column in columns], rows)
 
     def paint(figure: Any, tips: Tips) -> None:
         charts = charts_of(sweep)
@@ -197,12 +206,8 @@ def sweep_plot(sweep: Sweep, version: str) -> Plot:
     )
 
 
-def _escaped(rows: list[list[str]]) -> list[list[str]]:
-    return [[escape(cell) for cell in row] for row in rows]
-
-
 def _panel(axes: Any, chart: Chart, tips: Tips, name: str) -> None:
-    scale = MILLI if chart.title in LATENCIES else 1.0
+    scale = MILLI if chart.write is format_seconds else 1.0
     for place, series in enumerate(chart.series):
         values = [value / scale for value in series.values]
         style = {"color": SERIES[place], "lw": 1.5, "marker": "o", "ms": 3.5, "label": series.name}
@@ -215,7 +220,7 @@ def _panel(axes: Any, chart: Chart, tips: Tips, name: str) -> None:
         axes.axhline(chart.limit / scale, color=SERIES[6], lw=1.2, ls="-.", label=chart.limit_name)
     axes.set_title(f"{chart.title}, ms" if scale == MILLI else chart.title)
     _vertical(axes, [value / scale for series in chart.series for value in series.values if isfinite(value)], scale)
-    if list(chart.positions) == list(range(len(chart.labels))):
+    if any(label != f"{position:g}" for label, position in zip(chart.labels, chart.positions, strict=True)):
         axes.set_xticks(list(chart.positions), chart.labels)
     if len(chart.series) > 1:
         axes.legend(loc="best")
@@ -227,10 +232,7 @@ def _vertical(axes: Any, values: list[float], scale: float) -> None:
     low, high = min(values, default=0.0), max(values, default=1.0)
     if scale == MILLI and high > 20 * low > 0:
         axes.set_yscale("log")
-        ticks = [mantissa * 10.0**power for power in range(-3, 8) for mantissa in (1, 2, 5)]
-        ticks = [tick for tick in ticks if low / 1.5 <= tick <= 1.5 * high]
-        axes.set_yticks(ticks, [f"{tick:,g}" for tick in ticks])
-        axes.set_yticks([], minor=True)
+        round_ticks(axes.yaxis, low / 1.5, 1.5 * high)
     else:
         axes.set_ylim(0, max(1.08 * high, axes.get_ylim()[1]))
 
@@ -316,7 +318,6 @@ def _paint(plan: DayPlan, panels: Any, tips: Tips) -> None:
     promise.set_xlim(0, span)
 
 
-CLIENTS = "clients at the same time"
 MEASURES = ("", "", "tokens/s ", "", "", "TPOT p50 ", "", "TTFT p50 ", "")
 """What stands before the titles of columns, each of which is read by itself on a phone."""
 
@@ -328,26 +329,11 @@ def break_even_plot(found: BreakEven, version: str) -> Plot:
     loads = table([title.replace(" ", "<br>") for title in titles], rows)
 
     def paint(figure: Any, tips: Tips) -> None:
-        clients = [point.clients for point in found.points]
-        around = room(figure, left=0.55, hspace=0.5, wspace=0.16)
-        left, right = figure.subplots(*stacked(figure, 2, 2), gridspec_kw=around).flat
-        _line(left, tips, clients, [point.speed_up for point in found.points], "with / without", 0)
-        left.axhline(1.0, color=SERIES[6], lw=1.2, ls="-.")
-        left.set_ylim(0, 1.1 * max(1.0, *[point.speed_up for point in found.points]))
-        left.set_title("output tokens/s, with drafts / without")
-        if found.clients is not None:
-            left.axvline(found.clients, color=MUTED, lw=0.9, ls=(0, (2, 3)))
-        for place, name in enumerate(("without", "with")):
-            runs = [point.plain if name == "without" else point.drafted for point in found.points]
-            values = [float("nan") if run.tpot is None else run.tpot.p50 / MILLI for run in runs]
-            _line(right, tips, clients, values, name, place)
-        right.set_title("TPOT p50, ms")
-        right.legend(loc="best")
-        for axes in (left, right):
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(clients, [f"{each:,}" for each in clients])
-            axes.set_xticks([], minor=True)
-            axes.set_xlabel(CLIENTS)
+        panels = figure.subplots(*stacked(figure, 2, 2), gridspec_kw=room(figure, left=0.55, hspace=0.5, wspace=0.16))
+        for axes, chart in zip(panels.flat, break_even_charts(found), strict=True):
+            _panel(axes, chart, tips, "clients at the same time")
+            if found.clients is not None and chart.limit is not None:
+                axes.axvline(log2(found.clients), color=MUTED, lw=0.9, ls=(0, (2, 3)))
 
     lead = f"{found.workload}; {drafting_words(found.drafting)}"
     return Plot(
@@ -365,13 +351,6 @@ def break_even_plot(found: BreakEven, version: str) -> Plot:
         version=version,
         top=answer,
     )
-
-
-def _line(axes: Any, tips: Tips, clients: list[int], values: list[float], name: str, place: int) -> None:
-    axes.plot(clients, values, "-", color=SERIES[place], lw=1.5, marker="o", ms=3.5, label=name)
-    for client, value in zip(clients, values, strict=True):
-        (dot,) = axes.plot([client], [value], "o", ms=9, alpha=0.0, color=SERIES[place])
-        tips.put(dot, f"{client:,} clients: {name} {value:.3g}")
 
 
 IDLE = ("GPU waits for host", "gaps between kernels")

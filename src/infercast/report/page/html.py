@@ -12,24 +12,21 @@ from infercast.forecast.run import PoolRun
 from infercast.forecast.slo import NAMES
 from infercast.forecast.steady import OVERLOADED
 from infercast.report.caveats import TITLES, caveats, shared_first
-from infercast.report.cost import (
+from infercast.report.forecast import (
     LIMIT_FIELDS,
+    PHASE_COLUMNS,
     cost_rows,
     energy_interval,
     energy_rows,
-    price_words,
-    promise_rows,
-    slo_title,
-)
-from infercast.report.fields import cells
-from infercast.report.forecast import (
-    PHASE_COLUMNS,
     engine_cells,
     latency_cells,
     load_rows,
     phase_cells,
     phase_title,
     pool_title,
+    price_words,
+    promise_rows,
+    slo_title,
     system_facts,
 )
 from infercast.report.kernels import BY_PLACE, composition_cells, largest_parts
@@ -38,7 +35,7 @@ from infercast.report.page.charts import PHASE_TITLES, latency_chart, numbers_ch
 from infercast.report.page.elements import (
     Card,
     Content,
-    Made,
+    Provenance,
     Section,
     cards,
     facts_list,
@@ -59,6 +56,7 @@ from infercast.report.quantities import (
     rest_rows,
 )
 from infercast.report.saved_runs import Row, SavedRun, leader_sentences, rows_of, settings_of, warnings_of
+from infercast.report.terminal import cells
 from infercast.units import format_percent, format_rate, format_seconds
 
 DECISIVE = ("slo_attainment", "slo_odds", "usd_per_hour", "usd_per_million_output_tokens")
@@ -81,19 +79,16 @@ def report_page(overview: Overview, version: str, command: str = "", date: str =
         Section("slowest", "The slowest first tokens", _slowest(overview.slowest), "Slowest requests"),
         Section("sources", "What was simulated", _sources(overview), "Deployment"),
     ]
+    state = forecast.state
+    warning = f'<p class="warning">{escape(state.sentence)}</p>' if state.word == OVERLOADED else ""
     content = Content(
         title=f"{forecast.deployment.model.name} on {gpus}",
         lead=f"{forecast.workload.description}; {forecast.duration:,.1f} s simulated",
         sections=sections,
         caveats=caveats(forecast),
-        top=_warning(overview) + _cards(overview),
+        top=warning + _cards(overview),
     )
-    return whole_page(content, Made(version, command, date))
-
-
-def _warning(overview: Overview) -> str:
-    state = overview.forecast.state
-    return f'<p class="warning">{escape(state.sentence)}</p>' if state.word == OVERLOADED else ""
+    return whole_page(content, Provenance(version, command, date))
 
 
 def _cards(overview: Overview) -> str:
@@ -119,7 +114,7 @@ def _cards(overview: Overview) -> str:
         for quantity in ENERGIES
         if quantity.key in DRAWN and quantity.matters(forecast)
     ]
-    return cards(shown, "Below a number its 80 % interval, or whose price it is.")
+    return cards(shown, "Below a number its 80 % interval, or the source of the price.")
 
 
 def _drawn(key: str, forecast: Forecast) -> str:
@@ -175,7 +170,7 @@ def _kernels(overview: Overview) -> str:
 
 
 def _note_on_engines(pool: PoolRun) -> str:
-    """Whose steps are in the tables where there are several replicas or stages."""
+    """Which steps the tables show where there are several replicas or stages."""
     staged = pool.deployment.layout.pipeline > 1
     if len(pool.records) == 1 and not staged:
         return ""
@@ -264,7 +259,7 @@ def several_page(runs: Sequence[SavedRun], version: str, command: str = "", date
         caveats=shared_first({run.name: run.caveats for run in runs}),
         top="".join(top),
     )
-    return whole_page(content, Made(version, command, date))
+    return whole_page(content, Provenance(version, command, date))
 
 
 _NOTE = '<p class="note">The bar of a mark is its 80 % interval, where the saved run has one.</p>'

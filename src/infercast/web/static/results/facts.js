@@ -17,7 +17,7 @@ export function costBody(view) {
     ["Thousand requests", dollars(forecast.usd_per_request * 1000)],
     [
       term("throughput", "Output tokens/s per GPU"),
-      joined(scaled(forecast.output_tokens_per_s_a_gpu ?? forecast.output_tokens_per_s / forecast.gpus)),
+      joined(scaled(forecast.output_tokens_per_s_per_gpu ?? forecast.output_tokens_per_s / forecast.gpus)),
     ],
     [
       term("goodput", "Goodput"),
