@@ -223,7 +223,5 @@ def test_what_cannot_be_is_refused(changes: dict[str, object], message: str) -> 
 
 
 def test_engines_that_are_not_modelled_with_drafts_are_refused() -> None:
-    with pytest.raises(InputError, match="pipeline"):
-        simulate(engine(stages=(0.5, 0.5)), workload(1))
     with pytest.raises(InputError, match="mix prompts and decoding"):
         simulate(replace(engine(), policy=PrefillFirst(256, 16)), workload(1))

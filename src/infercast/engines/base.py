@@ -241,8 +241,10 @@ TYPICAL_BATCH, TYPICAL_CONTEXT = 32, 1024
 """The decoding batch at which the head is weighed against the layers."""
 
 
-def stage_shares(model: ModelConfig, layout: ParallelLayout, gpu: Gpu, predictor: Predictor) -> tuple[float, ...]:
-    """The share of a step's GPU time that each stage takes; the head belongs to the last."""
+def stage_shares(
+    model: ModelConfig, layout: ParallelLayout, gpu: Gpu, predictor: Predictor, drafting: Drafting | None = None
+) -> tuple[float, ...]:
+    """The share of a step's GPU time that each stage takes; the head and all drafts belong to the last."""
     ones = np.ones(TYPICAL_BATCH, dtype=np.int64)
     keys = ones * TYPICAL_CONTEXT
 
@@ -250,10 +252,16 @@ def stage_shares(model: ModelConfig, layout: ParallelLayout, gpu: Gpu, predictor
         return sum(float(np.ravel(felt_seconds(call, predictor.seconds(call.op, gpu)))[0]) for call in calls)
 
     whole = seconds(step_calls(model, layout, ones, keys, sampled=TYPICAL_BATCH))
-    head = seconds(head_calls(model, layout, TYPICAL_BATCH)) / whole
+    last = seconds(head_calls(model, layout, TYPICAL_BATCH))
+    if drafting is not None and drafting.draft is not None:
+        draft, alone = drafting.draft, replace(layout, tensor=drafting.tensor, pipeline=1)
+        calls = [*draft.pass_calls(alone, TYPICAL_BATCH), *draft.attention_calls(alone, ones, keys)]
+        drafts = drafting.passes * seconds([*calls, *draft.head_calls(alone, TYPICAL_BATCH)])
+        whole, last = whole + drafts, last + drafts
+    last /= whole
     counts = stage_layers(model.layers, layout.pipeline)
-    shares = [(1 - head) * count / model.layers for count in counts]
-    shares[-1] += head
+    shares = [(1 - last) * count / model.layers for count in counts]
+    shares[-1] += last
     return tuple(shares)
 
 
@@ -439,7 +447,7 @@ class Deployment(Answer):
         """The share of a step that each stage of a pipeline takes; None without one."""
         if self.layout.pipeline == 1:
             return None
-        return stage_shares(self.model, self.layout, self.gpu, self.predictor)
+        return stage_shares(self.model, self.layout, self.gpu, self.predictor, self.drafting)
 
     @property
     def host_model(self) -> HostModel:

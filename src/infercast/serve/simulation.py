@@ -55,8 +55,6 @@ def scheduler_of(
         cache = RadixCache(num_blocks, shape, caching=caching or host is not None, host=host)
         num_batches = 1 if decode_together else steps_under_way
         return PrefillScheduler(policy, cache, steps_under_way, max_model_len, num_batches=num_batches)
-    if speculation is not None and not decode_together:
-        raise InputError("speculative decoding is not modelled in a pipeline; set pipeline_parallel_size to 1")
     drops_last = speculation is not None and speculation.drops_block
     blocks = KvCache(
         num_blocks,
@@ -240,6 +238,14 @@ def check_workload(replica: Replica, workload: Workload) -> None:
         raise InputError("the workload has no requests")
     if replica.max_adapters is None and any(request.adapter is not None for request in workload.requests):
         raise InputError("requests ask for LoRA adapters, which the engine has no room for; say --enable-lora")
+    if replica.max_adapters is not None and replica.stages is not None:
+        adapters = {request.adapter for request in workload.requests} - {None}
+        if len(adapters) > replica.max_adapters:
+            raise InputError(
+                f"requests ask for {len(adapters)} LoRA adapters, above the {replica.max_adapters} of a step: vLLM's "
+                "scheduler counts those of one step of a pipeline, and fails when two steps meet with more; raise "
+                f"max_loras to {len(adapters)}"
+            )
     longest = replica.max_model_len or replica.num_blocks * replica.kv_shape.block_size
     budget = replica.policy.max_num_batched_tokens
     held = budget * (replica.steps_under_way if replica.policy.settles else 1)

@@ -188,6 +188,8 @@ def _further_settings(arguments: Fields) -> dict[str, Any]:
 def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: StepTimer, warmed_up: bool) -> Replica:
     host, version, stages = deployment.host, settings.version, deployment.layout.pipeline
     is_v2, drafting = runs_v2(deployment.model, version), settings.drafting
+    if drafting is not None and stages > 1:
+        is_v2 &= drafting.v2_runner
     shape = deployment.memory.kv.shape._replace(retained=max(0, settings.read_ahead - 1))
     first_uses = None
     if not warmed_up:

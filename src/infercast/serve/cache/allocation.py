@@ -228,6 +228,22 @@ class Holding:
         self.tails: dict[int, SequenceOf[range]] = {}
         """For some groups, which blocks become findable when they are full; otherwise all do."""
 
+    def hold_nothing(self) -> None:
+        """All its blocks were given back."""
+        self.first = [0] * len(self.first)
+        self.named = self.length = self.num_states = 0
+        self.earlier = []
+        self.exported = -1
+        self.spans = None
+
+    def moved(self) -> Holding:
+        """Another one that holds all its blocks, while it holds nothing."""
+        other = Holding(self.index, self.path, self.num_input, len(self.first))
+        for name in ("first", "named", "length", "num_states", "earlier", "exported", "spans", "tails"):
+            setattr(other, name, getattr(self, name))
+        self.hold_nothing()
+        return other
+
     @property
     def own_edge(self) -> int:
         """Where blocks lie that are not shared."""

@@ -297,13 +297,7 @@ class BlockPool:
             else:
                 released.append(span)
         self.num_held -= freed
-        # Its own blocks come after what it shares; those that it found again have a name already.
-        shared, known = holding.shared // self._ratios[group], holding.named // self._ratios[group]
-        own = max(start, shared, released[-1].end if released and released[-1].line.edge < 0 else 0)
-        parts: list[tuple[int, int]] = []
-        if self.caching and known > own:
-            for begin, stop in pieces:
-                parts += holding.kept(group, max(own, begin), min(stop, known))
+        parts = self._own_parts(holding, group, pieces, released[-1] if released else None)
         if named:
             for part in parts:
                 span = Span(self._lookup.line(holding.own_edge, group), *part)
@@ -317,6 +311,15 @@ class BlockPool:
             self._unused[Bundle(released)] = 0
             freed -= sum([span.end - span.start for span in released])
         self._num_blank += freed
+
+    def _own_parts(self, holding: Holding, group: int, pieces: Pieces, last: Span | None) -> list[tuple[int, int]]:
+        """Blocks of its own that are full: after what it shares, and after what it found again, which has a name."""
+        ratio = self._ratios[group]
+        own = max(pieces[0][0], holding.shared // ratio, last.end if last is not None and last.line.edge < 0 else 0)
+        known = holding.named // ratio
+        if not self.caching or known <= own:
+            return []
+        return [part for begin, stop in pieces for part in holding.kept(group, max(own, begin), min(stop, known))]
 
     def _hold(self, holding: Holding, line: Line, start: int, end: int) -> Span:
         """One holder more of blocks that lie in one span."""
@@ -656,6 +659,30 @@ class KvCache(BlockPool):
         if holding.length:
             self.num_held -= self.shape.state_blocks
             self._num_blank += self.shape.state_blocks
+        for group, pieces in self._held(holding):
+            self._release(holding, group, pieces, named=not done)
+        holding.left_behind |= not done
+        holding.hold_nothing()
+
+    def detach(self, holding: Holding, *, done: bool) -> Holding:
+        """Let a sequence start again with nothing; what it holds is returned, to be freed later with `free`."""
+        kept = holding.moved()
+        for spans in kept.spans or ():
+            for span in spans:
+                span.holders.remove(holding)
+                span.holders.add(kept)
+        if not done:
+            # It may find its own blocks again at once.
+            for group, pieces in self._held(kept):
+                spans = [] if kept.spans is None else kept.spans[group]
+                for part in self._own_parts(kept, group, pieces, spans[-1] if spans else None):
+                    self._add(kept, self._lookup.line(kept.own_edge, group), *part)
+            kept.named = 0
+            holding.left_behind = True
+        return kept
+
+    def _held(self, holding: Holding) -> Iterator[tuple[int, Pieces]]:
+        """What a sequence holds of each group."""
         for group, first in enumerate(holding.first):
             is_state = self._is_aligned and group in self.shape.states
             length = holding.num_states if is_state else -(-holding.length // self._ratios[group])
@@ -663,10 +690,4 @@ class KvCache(BlockPool):
                 pieces: Pieces = ((first, length),)
                 if holding.earlier and is_state:
                     pieces = (*((position, position + 1) for position in holding.earlier), *pieces)
-                self._release(holding, group, pieces, named=not done)
-            holding.first[group] = 0
-        holding.left_behind |= not done
-        holding.named = holding.length = holding.num_states = 0
-        holding.earlier.clear()
-        holding.exported = -1
-        holding.spans = None
+                yield group, pieces

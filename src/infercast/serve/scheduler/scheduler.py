@@ -272,7 +272,9 @@ class Scheduler:
             if missing == 1 and sequence.num_promised:
                 missing = self.policy.decode_tokens[0]
         # Its last token may be being sampled right now.
-        if missing == 0 or self._step < sequence.not_before or (self._deep and self._is_last_under_way(sequence)):
+        if missing == 0 or self._step < sequence.not_before:
+            return 0
+        if self._deep and self.drafts is None and self._is_last_under_way(sequence):
             return 0
         new_tokens = missing
         if missing > 1:
@@ -324,14 +326,15 @@ class Scheduler:
             self.policy.give_up(self.cache, victim)
         else:
             if self._is_under_way(victim):
-                self.offload.leave(victim, self._under_way[-1])
+                self.offload.leave(self.cache.detach(victim, done=False), self._under_way[-1], done=False)
             else:
                 self.policy.give_up(self.cache, victim)
             self.offload.preempt(victim)
+        if self.drafts is not None:
+            is_planned = self.policy.by_priority and victim in plan.sequences
+            self.drafts.preempt(victim, plan.new_tokens[plan.sequences.index(victim)] if is_planned else 0)
         victim.num_computed = 0
         victim.num_preemptions += 1
-        if self.drafts is not None:
-            cast("DraftSequence", victim).num_drafts = 0
         self.num_preemptions += 1
         plan.num_preempted += 1
         self._is_blocked = False
@@ -400,8 +403,6 @@ class Scheduler:
     def _is_skipped(self, sequence: Sequence) -> bool:
         """Whether others may start before it: it was preempted and is still in a step, or has no adapter slot."""
         if self._settles and sequence.num_under_way > 0:
-            return True
-        if self.offload is not None and self.offload.is_leaving(sequence):
             return True
         return self.adapters is not None and not self.adapters.has_slot(sequence)
 
@@ -532,7 +533,8 @@ class Scheduler:
         if self._settles:
             sequence.num_under_way += new_tokens
         if self.drafts is not None:
-            self.drafts.schedule(cast("DraftPlan", plan), cast("DraftSequence", sequence), new_tokens)
+            if self.drafts.schedule(cast("DraftPlan", plan), cast("DraftSequence", sequence), new_tokens):
+                sequence.not_before = self._step + self.policy.steps_between_tokens
             return
         reached = computed + new_tokens
         samples = reached >= sequence.num_tokens
@@ -593,8 +595,8 @@ class Scheduler:
         """Process the tokens that a finished step yields; returns the sequences that are done."""
         self._under_way.popleft()
         if self.offload is not None:
-            for sequence in self.offload.leave_after(plan):
-                self.cache.free(sequence, done=sequence.num_produced == sequence.num_output)
+            for blocks, is_done in self.offload.leave_after(plan):
+                self.cache.free(blocks, done=is_done)
         if not (plan.sequences or plan.left):
             if plan.ending:
                 self._end(plan.ending)
@@ -646,9 +648,9 @@ class Scheduler:
             elif sequence in self.waiting:  # it was preempted in its last step
                 self._num_skipped -= self.waiting.index(sequence) < self._num_skipped
                 self.waiting.remove(sequence)
-            # With drafts, a step too many may still write its blocks.
-            if self.offload is not None and self.drafts is not None and self._is_under_way(sequence):
-                self.offload.leave(sequence, self._under_way[-1])
+            # A step too many, planned before its last token was known, may still write its blocks.
+            if self.offload is not None and self._is_under_way(sequence):
+                self.offload.leave(self.cache.detach(sequence, done=True), self._under_way[-1], done=True)
             else:
                 self.cache.free(sequence)
         self._is_blocked = False
