@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": BASE | {"glossary", "hardware", "models", "engines", "serve", "forecast", "validate"},
     "web": UNDER_FORECAST | {"", "forecast", "glossary", "report"},
     "cli": BASE
-    | {"", "hardware", "models.library", "engines.base", "engines.settings", "engines.vocabulary", "serve"}
+    | {"", "hardware", "models.library", "engines.base", "engines.settings", "serve"}
     | {"forecast", "validate", "calibrate"}
     | {"report", "web", "fit", "measure"}
     | {"predict.fitted", "predict.identity", "predict.learned", "predict.roofline"},

@@ -9,9 +9,9 @@ from scheduling_cases import Case
 
 from infercast.engines.vllm.versions import engine_version
 from infercast.serve.cache.kv_cache import KvCache
+from infercast.serve.scheduler.base import FirstCome
 from infercast.serve.scheduler.drafts import Drafts
 from infercast.serve.scheduler.offloading import HostOffload
-from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.workload.classes import asking_for
 from infercast.serve.workload.request import Request, Segment

@@ -14,7 +14,7 @@ from runpy import run_path
 from typing import Any
 
 from infercast.serve.record import Record
-from infercast.serve.scheduler.policy import FirstCome
+from infercast.serve.scheduler.base import FirstCome
 from infercast.serve.simulation import Replica
 from infercast.serve.step import StepShape
 from infercast.serve.timeline import NOTHING_NEW, Conditions, StagedTimeline, Timeline

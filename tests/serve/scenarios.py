@@ -8,8 +8,8 @@ from math import sqrt
 from random import Random
 from typing import Any
 
-from infercast.serve.cache.shape import KvShape, StateRules
-from infercast.serve.scheduler.policy import FirstCome, PrefillFirst
+from infercast.serve.cache.blocks import KvShape, StateRules
+from infercast.serve.scheduler.base import FirstCome, PrefillFirst
 from infercast.serve.simulation import Replica
 from infercast.serve.step import Contexts, GroupShape, HostCost, Prompts, StepEstimate, StepShape
 from infercast.serve.timeline import FirstUses

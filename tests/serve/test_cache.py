@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from infercast.serve.cache.allocation import Holding, Span
+from infercast.serve.cache.blocks import Holding, KvShape, Span
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.cache.shape import KvShape
 from infercast.serve.workload.request import Request, Segment
 
 LARGE_CHUNK = 1000

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from infercast.serve.cache.allocation import Holding
+from infercast.serve.cache.blocks import Holding, KvShape
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.cache.shape import KvShape
 from infercast.serve.workload.request import Request, Segment
 
 WINDOWS = [(0,), (0, 0), (6,), (0, 5), (0, 4, 9), (3, 3, 0), (2, 0, 1)]

@@ -12,7 +12,7 @@ from infercast.serve.fleet.lockstep import in_lockstep
 from infercast.serve.fleet.pool import Pool
 from infercast.serve.fleet.two_pools import Link, simulate_disaggregated, taken_in
 from infercast.serve.record import Record
-from infercast.serve.scheduler.policy import FirstCome, PrefillFirst
+from infercast.serve.scheduler.base import FirstCome, PrefillFirst
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.speculation import DraftCounts, Draws, Speculation
 from infercast.serve.step import DraftShape, StepEstimate, StepShape, constant_timer

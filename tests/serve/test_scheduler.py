@@ -5,11 +5,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from infercast.serve.cache.allocation import Holding
+from infercast.serve.cache.blocks import Holding, KvShape
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.cache.shape import KvShape
-from infercast.serve.scheduler.base import Plan, Sequence
-from infercast.serve.scheduler.policy import FirstCome
+from infercast.serve.scheduler.base import FirstCome, Plan, Sequence
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.step import StepShape
 from infercast.serve.workload.request import Request, Segment

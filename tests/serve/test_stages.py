@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from infercast.serve.scheduler.base import Plan
-from infercast.serve.scheduler.policy import FirstCome
+from infercast.serve.scheduler.base import FirstCome, Plan
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import HostCost, constant_timer

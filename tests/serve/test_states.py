@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from infercast.serve.cache.blocks import STATE_WINDOW, Ends, KvShape, StateRules
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.cache.shape import STATE_WINDOW, Ends, KvShape, StateRules
-from infercast.serve.scheduler.policy import FirstCome, Prompt, opened_blocks, whole_blocks
+from infercast.serve.scheduler.base import FirstCome, Prompt, opened_blocks, whole_blocks
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.workload.request import Request, Segment
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from infercast.engines.base import FAMILIES, AnyEngine, engine_named, flags_by_name
-from infercast.engines.vocabulary import Flags
+from infercast.engines.base import FAMILIES, Engine, engine_named, flags_by_name
+from infercast.engines.settings import Flags
 from infercast.errors import InputError
 
 
@@ -45,7 +45,7 @@ def _leave_out(name: str, has_value: bool, words: deque[str], flags: Flags, left
     return True
 
 
-def _kept(name: str, value: str | None, words: deque[str], engine: AnyEngine, named: list[str]) -> list[str]:
+def _kept(name: str, value: str | None, words: deque[str], engine: Engine, named: list[str]) -> list[str]:
     """A flag that counts, as an option of ours or as a setting of the engine."""
     flags = engine.flags
     if name in flags.not_modelled:
@@ -75,7 +75,7 @@ def _lists(flags: Flags) -> set[str]:
     return {flags.settings.get(name, name) for name in flags.lists}
 
 
-def _refuse_foreign(name: str, engine: AnyEngine, named: list[str]) -> None:
+def _refuse_foreign(name: str, engine: Engine, named: list[str]) -> None:
     """Refuse a flag that another engine has and this one has not."""
     for family in FAMILIES:
         if family != engine.family and name in flags_by_name(family):
@@ -98,7 +98,7 @@ def _named(arguments: list[str]) -> list[str]:
     return [part.strip() for part in named.split(",") if part.strip()]
 
 
-def _engine(named: list[str]) -> AnyEngine:
+def _engine(named: list[str]) -> Engine:
     """The engine that the flags are for: the first named; an unknown one is the command's to refuse."""
     try:
         return engine_named(named[0] if named else None)

@@ -26,9 +26,8 @@ from infercast.predict.fitted import load_artifact
 from infercast.predict.identity import kernel_profile
 from infercast.predict.learned import Learned, default_artifact
 from infercast.predict.roofline import Predictor
-from infercast.serve.workload.redraw import begun_anew, scaled
 from infercast.serve.workload.request import Adapters, check_too_long, refuse_too_long, truncated, without_too_long
-from infercast.serve.workload.synthetic import ended
+from infercast.serve.workload.synthetic import begun_anew, ended, scaled
 from infercast.units import whole_number
 
 Command = TypeVar("Command", bound=Callable[..., None])

@@ -18,19 +18,24 @@ from infercast.bundled import DATA, read_data
 from infercast.engines.corrections import CorrectedTimer, Corrections
 from infercast.engines.host import DraftPasses, Graphs, HostCosts, HostModel, bundled_host
 from infercast.engines.memory import Memory
-from infercast.engines.settings import TYPES, Fields, MeasuredSetup, ProfiledStep, Resolved, Settings
-from infercast.engines.speculation import Drafting
-from infercast.engines.timer import DraftingTimer, KernelTimer
-from infercast.engines.vocabulary import (
+from infercast.engines.settings import (
     NO_COMMANDS,
+    TYPES,
     VERSION,
     Commands,
+    Fields,
     Flags,
+    MeasuredSetup,
     Names,
+    ProfiledStep,
+    Resolved,
+    Settings,
     is_same_version,
     nearest_version,
     numbers,
 )
+from infercast.engines.speculation import Drafting
+from infercast.engines.timer import DraftingTimer, KernelTimer
 from infercast.errors import DoesNotFitError, FileFormatError, InputError, UnknownNameError
 from infercast.hardware import Gpu
 from infercast.hardware.server import networks
@@ -318,9 +323,6 @@ ABSENT = {
     "llama.cpp": ("llama.cpp", "llama-cpp", "ollama"),
 }
 """Engines that people ask for and that are not modelled, and what they are called."""
-
-AnyEngine = Engine
-"""An older name of it."""
 
 
 @cache

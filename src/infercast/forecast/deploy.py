@@ -21,7 +21,7 @@ from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
-from infercast.engines.base import AnyEngine, Deployment, engine_named, engine_of, engines
+from infercast.engines.base import Deployment, Engine, engine_named, engine_of, engines
 from infercast.engines.base import deploy as deploy_resolved
 from infercast.engines.host import HostCosts, read_host
 from infercast.engines.settings import Settings, changed, read_setting
@@ -93,7 +93,7 @@ def load_model(
     mamba_cache_dtype: str = "auto",
     mamba_ssm_cache_dtype: str = "auto",
     gdn_prefill_backend: str = "auto",
-    engine: AnyEngine | None = None,
+    engine: Engine | None = None,
 ) -> ModelConfig:
     """A model by bundled name, Hugging Face id, path to a config.json, or the config itself as a dict.
 
@@ -227,14 +227,14 @@ def calibrated(deployment: Deployment, calibration: Path | str | Calibration) ->
     return replace(deployment, host=corrections.corrected(deployment.host), corrections=corrections)
 
 
-def layout_arguments(engine: AnyEngine, layout: ParallelLayout) -> tuple[dict[str, Any], dict[str, Any]]:
+def layout_arguments(engine: Engine, layout: ParallelLayout) -> tuple[dict[str, Any], dict[str, Any]]:
     """What gives an engine a layout: arguments of `deploy`, and settings."""
     told = engine.sizes_for(layout)
     settings = {name: value for name, value in told.items() if name in engine.flags.options}
     return {name: value for name, value in told.items() if name not in settings}, settings
 
 
-def asked_settings(settings: Settings | None, engine: str | None = None) -> tuple[Settings, AnyEngine]:
+def asked_settings(settings: Settings | None, engine: str | None = None) -> tuple[Settings, Engine]:
     """What is asked of which engine; settings of None are the engine's choice."""
     if settings is None:
         chosen = engine_named(engine)
@@ -243,7 +243,7 @@ def asked_settings(settings: Settings | None, engine: str | None = None) -> tupl
     return wanted, engine_of(wanted)
 
 
-def host_of(engine: AnyEngine, host: Path | HostCosts | str | None) -> HostCosts:
+def host_of(engine: Engine, host: Path | HostCosts | str | None) -> HostCosts:
     """What the engine costs a host: one by the name of its CPU, by its file, or as it is; None: as measured."""
     if isinstance(host, str):
         return engine.default_host().on_cpu(host)
@@ -282,7 +282,7 @@ def host_from(source: str | Path, gpu: str, engine: str | None = None) -> HostCo
     return replace(found, is_measured=True)
 
 
-def _predicted_over_measured(path: Path, document: dict[str, Any], gpu: str, engine: AnyEngine) -> Iterator[float]:
+def _predicted_over_measured(path: Path, document: dict[str, Any], gpu: str, engine: Engine) -> Iterator[float]:
     """For each short prompt of each tiny model."""
     try:
         for model in document["models"]:
@@ -399,7 +399,7 @@ def deploy_changed(asked: partial[Deployment], changes: Changes) -> Deployment:
     return deploy(model, other, changed(before, **changes.settings), **keywords)
 
 
-def for_engine(settings: Settings, engine: AnyEngine, name: str) -> tuple[Settings, AnyEngine]:
+def for_engine(settings: Settings, engine: Engine, name: str) -> tuple[Settings, Engine]:
     """The same settings for another engine; of another family, the bounds of steps and sequences that were given.
 
     All else is that engine's own choice: two engines have few settings in common.
@@ -412,7 +412,7 @@ def for_engine(settings: Settings, engine: AnyEngine, name: str) -> tuple[Settin
     return other.settings({theirs: value for theirs, value in given.items() if value is not None}), other
 
 
-def same_machine(host: Any, engine: AnyEngine, other: AnyEngine) -> Any:
+def same_machine(host: Any, engine: Engine, other: Engine) -> Any:
     """What another engine costs the machine of a first one, if its times are the measured ones times a factor."""
     if not isinstance(host, HostCosts) or other.family == engine.family:
         return host

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Unpack
 
-from infercast.engines.base import AnyEngine, put_on, require_fit
+from infercast.engines.base import Engine, put_on, require_fit
 from infercast.engines.memory import Memory
 from infercast.engines.settings import Resolved, Settings
 from infercast.errors import DoesNotFitError, InputError
@@ -83,7 +83,7 @@ def fit_memory(
     )
 
 
-def _problem(engine: AnyEngine, config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Resolved) -> str:
+def _problem(engine: Engine, config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Resolved) -> str:
     try:
         require_fit(engine, config, layout, gpu, settings)
     except DoesNotFitError as reason:

@@ -197,7 +197,7 @@ def _random(load: dict[str, Any], longest: int) -> Workload:
 
 
 def _trace(path: str | PathLike[str], load: Mapping[str, Any]) -> Workload:
-    from infercast.serve.workload.redraw import scaled  # noqa: PLC0415 - most runs replay no trace
+    from infercast.serve.workload.synthetic import scaled  # noqa: PLC0415 - most runs replay no trace
     from infercast.serve.workload.traces import read_trace  # noqa: PLC0415
 
     for name in load:

@@ -44,7 +44,7 @@ from infercast.serve import Record, Workload
 from infercast.serve.fleet.two_pools import receiving
 from infercast.serve.loop import Progress, Watcher
 from infercast.serve.record import Served
-from infercast.serve.workload.redraw import extended
+from infercast.serve.workload.synthetic import extended
 
 
 def simulate(

@@ -45,7 +45,7 @@ from infercast.forecast.verdict import counted, headroom, holds, judge
 from infercast.hardware import Gpu
 from infercast.hardware.gpu import MEGA
 from infercast.serve import Workload
-from infercast.serve.workload.redraw import redrawn_with, scaled
+from infercast.serve.workload.synthetic import redrawn_with, scaled
 from infercast.shown import Answer, Plotted, Shown
 
 RATE, CONCURRENCY = "rate", "concurrency"

@@ -9,7 +9,7 @@ from infercast.engines.base import engine_of
 from infercast.engines.memory import KvLayout
 from infercast.models.spec import parameter_count
 from infercast.report.terminal import facts, grid, section
-from infercast.serve.cache.shape import KvShape
+from infercast.serve.cache.blocks import KvShape
 from infercast.units import format_bytes, format_count, format_percent
 
 if TYPE_CHECKING:

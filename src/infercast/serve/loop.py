@@ -9,9 +9,10 @@ from collections.abc import Sequence as SequenceOf
 from typing import Any, Protocol, cast
 
 from infercast.serve.record import Record
-from infercast.serve.scheduler.base import Plan, Planner
+from infercast.serve.scheduler.base import Plan
 from infercast.serve.scheduler.drafts import DraftPlan
 from infercast.serve.scheduler.offloading import Move
+from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.step import StepEstimate, StepShape, StepTimer, groups_of
 from infercast.serve.timeline import NOTHING_NEW, Conditions, FirstUses, Repetitions, Span, Timeline
@@ -116,7 +117,7 @@ class Loop:
 
     def __init__(
         self,
-        scheduler: Planner,
+        scheduler: Scheduler | PrefillScheduler,
         clients: Source,
         record: Record,
         timer: StepTimer,

@@ -7,19 +7,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import add
-from typing import cast
 
 from infercast.errors import InputError
+from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.cache.radix_cache import HostPages, RadixCache
-from infercast.serve.cache.shape import KvShape
 from infercast.serve.cache.tiers import Offload
 from infercast.serve.loop import Loop, Observer, Progress, Watcher
 from infercast.serve.record import Record
-from infercast.serve.scheduler.base import Planner
+from infercast.serve.scheduler.base import Policy, PrefillFirst
 from infercast.serve.scheduler.drafts import Drafts
 from infercast.serve.scheduler.offloading import HostOffload
-from infercast.serve.scheduler.policy import MixingPolicy, Policy, PrefillFirst
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.speculation import Speculation
@@ -46,8 +44,8 @@ def scheduler_of(
     speculation: Speculation | None = None,
     offload: Offload | None = None,
     max_adapters: int | None = None,
-) -> Planner:
-    """Whoever plans steps by these rules, with an empty cache."""
+) -> Scheduler | PrefillScheduler:
+    """The scheduler of these rules, with an empty cache."""
     if isinstance(policy, PrefillFirst):
         if speculation is not None:
             raise InputError("speculative decoding is modelled for engines whose steps mix prompts and decoding")
@@ -64,15 +62,14 @@ def scheduler_of(
         retained_every=retained_every,
         drops_last=drops_last,
     )
-    mixing = cast("MixingPolicy", policy)
     return Scheduler(
-        mixing,
+        policy,
         blocks,
         steps_under_way,
         max_model_len,
         decode_together=decode_together,
         max_adapters=max_adapters,
-        drafts=None if speculation is None else Drafts(speculation, mixing, blocks, max_model_len),
+        drafts=None if speculation is None else Drafts(speculation, policy, blocks, max_model_len),
         offload=None if offload is None else HostOffload(offload, shape, steps_under_way, drops_last=drops_last),
     )
 
@@ -242,8 +239,8 @@ def check_workload(replica: Replica, workload: Workload) -> None:
         adapters = {request.adapter for request in workload.requests} - {None}
         if len(adapters) > replica.max_adapters:
             raise InputError(
-                f"requests ask for {len(adapters)} LoRA adapters, above the {replica.max_adapters} of a step: vLLM's "
-                "scheduler counts those of one step of a pipeline, and fails when two steps meet with more; raise "
+                f"requests ask for {len(adapters)} LoRA adapters, above the {replica.max_adapters} of a step: the "
+                "engine counts those of one step of a pipeline, and fails when two steps meet with more; raise "
                 f"max_loras to {len(adapters)}"
             )
     longest = replica.max_model_len or replica.num_blocks * replica.kv_shape.block_size

@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
-from infercast.engines.base import AnyEngine, Deployment, engine_named
+from infercast.engines.base import Deployment, Engine, engine_named
 from infercast.engines.settings import Settings, read_setting
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.cost import Tariff, facility_of, slo_of, tariff_of
@@ -314,7 +314,7 @@ class Asked(NamedTuple):
         return str(name)
 
     @property
-    def engine(self) -> AnyEngine:
+    def engine(self) -> Engine:
         return engine_named(self.state["engine"])
 
     @property

@@ -12,7 +12,7 @@ from typing import Any
 from infercast.bundled import read_data
 from infercast.engines.base import Deployment, Engine, Tell
 from infercast.engines.host import DraftPasses, Graphs, HostModel
-from infercast.engines.settings import Fields, MeasuredSetup, ProfiledStep
+from infercast.engines.settings import Commands, Fields, Flags, MeasuredSetup, Names, ProfiledStep, numbers
 from infercast.engines.speculation import Drafting
 from infercast.engines.vllm.host import VllmHost, VllmHostModel, VllmPasses, launch_work
 from infercast.engines.vllm.kernels import (
@@ -26,7 +26,6 @@ from infercast.engines.vllm.kv_cache import ALIGN, States, check_aligned, hybrid
 from infercast.engines.vllm.memory import adapter_slots, check_state_blocks, most_adapters, plan_memory
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, check_blocks, resolve
 from infercast.engines.vllm.versions import ENGINES, MEASURED, EngineVersion, before, engine_version
-from infercast.engines.vocabulary import Commands, Flags, Names, numbers
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout

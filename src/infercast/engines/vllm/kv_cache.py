@@ -30,7 +30,7 @@ from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import Cache
 from infercast.models.sharding import stage_range
 from infercast.models.spec import ModelConfig
-from infercast.serve.cache.shape import STATE_WINDOW, KvShape, StateRules
+from infercast.serve.cache.blocks import STATE_WINDOW, KvShape, StateRules
 from infercast.serve.cache.tiers import Offload
 from infercast.units import GIB
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
 from infercast.engines.base import Version
-from infercast.engines.vocabulary import nearest_version, numbers
+from infercast.engines.settings import nearest_version, numbers
 from infercast.errors import UnknownNameError
 from infercast.models.spec import ModelConfig
 from infercast.units import MILLI

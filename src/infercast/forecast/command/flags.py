@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from infercast.engines.base import AnyEngine, Deployment
+from infercast.engines.base import Deployment, Engine
 from infercast.engines.settings import TRUTHS
 from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError, near_names
@@ -70,7 +70,7 @@ class Reading:
         return {flag.field: flag.value for flag in self.flags if flag.field and flag.field not in OF_DEPLOY}
 
 
-def read_flags(words: Sequence[str], engine: AnyEngine) -> Reading:
+def read_flags(words: Sequence[str], engine: Engine) -> Reading:
     flags: list[Flag] = []
     models: list[str] = []
     rest = deque(words)
@@ -101,7 +101,7 @@ def _next(rest: deque[str]) -> str:
     return rest.popleft() if rest else ""
 
 
-def _flag(name: str, given: str | None, rest: deque[str], engine: AnyEngine) -> Flag:
+def _flag(name: str, given: str | None, rest: deque[str], engine: Engine) -> Flag:
     flags, types = engine.flags, _types(engine)
     field, negated = _field(name, engine), False
     if field.startswith("no_") and types.get(field[3:]) is bool:
@@ -118,7 +118,7 @@ def _flag(name: str, given: str | None, rest: deque[str], engine: AnyEngine) -> 
     return _left_out(name, given if given is not None else _loose(rest), engine, types)
 
 
-def _known(engine: AnyEngine) -> set[str]:
+def _known(engine: Engine) -> set[str]:
     """Flags of the engine's server that are not options of ours under the same name."""
     flags, commands = engine.flags, engine.commands
     renamed = {name for name, ours in flags.other_names.items() if ours.replace("-", "_") in OF_DEPLOY}
@@ -126,7 +126,7 @@ def _known(engine: AnyEngine) -> set[str]:
     return {"model", *flags.settings, *renamed, *flags.switches, *flags.values, *unread}
 
 
-def _whole(name: str, engine: AnyEngine) -> str:
+def _whole(name: str, engine: Engine) -> str:
     """The flag that an abbreviation stands for, where the engine takes any beginning that is no other's."""
     if not engine.commands.abbreviates:
         return name
@@ -135,13 +135,13 @@ def _whole(name: str, engine: AnyEngine) -> str:
     return begun[0] if len(begun) == 1 else name
 
 
-def _field(name: str, engine: AnyEngine) -> str:
+def _field(name: str, engine: Engine) -> str:
     flags = engine.flags
     other = flags.other_names.get(name, name).replace("-", "_")
     return flags.settings.get(name, other if other in OF_DEPLOY else name.replace("-", "_"))
 
 
-def _left_out(name: str, text: str, engine: AnyEngine, types: dict[str, type]) -> Flag:
+def _left_out(name: str, text: str, engine: Engine, types: dict[str, type]) -> Flag:
     """A flag that changes a forecast and is not modelled, or one that nobody knows."""
     flags = engine.flags
     about = {**engine.commands.unmodelled, **flags.not_modelled}
@@ -155,7 +155,7 @@ def _left_out(name: str, text: str, engine: AnyEngine, types: dict[str, type]) -
     return Flag(name, text, UNKNOWN, f"did you mean {' or '.join(near)}?" if near else "no flag that is known")
 
 
-def _types(engine: AnyEngine) -> dict[str, type]:
+def _types(engine: Engine) -> dict[str, type]:
     """Kinds of values of all flags that are read; what is no plain word is text."""
     types = {name: str if kind is tuple else kind for name, kind in engine.setting_types.items()}
     settings = {name: types.get(name, str) for name in engine.flags.options if name not in OURS_ALONE}
@@ -212,14 +212,14 @@ class Point:
 
     model: str
     gpu: Gpu
-    engine: AnyEngine
+    engine: Engine
     options: Mapping[str, Any]
     settings: Mapping[str, Any]
     given: Mapping[str, Any]
     """What no flag says: the network, the host, the predictor."""
 
     @staticmethod
-    def of(reading: Reading, gpu: Gpu, engine: AnyEngine, given: Mapping[str, Any]) -> Point:
+    def of(reading: Reading, gpu: Gpu, engine: Engine, given: Mapping[str, Any]) -> Point:
         return Point(reading.model, gpu, engine, reading.options, reading.settings, given)
 
     def changed(self, values: Mapping[str, Any]) -> Point:

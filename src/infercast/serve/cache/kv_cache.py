@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
-from infercast.serve.cache.allocation import Bundle, Holding, Line, Path, PrefixPaths, Span
-from infercast.serve.cache.shape import Ends, KvShape, Reach
+from infercast.serve.cache.blocks import Bundle, Ends, Holding, KvShape, Line, Path, PrefixPaths, Reach, Span
 from infercast.serve.workload.request import Request
 
 # Which blocks can be found by their content, and how far the beginning of a sequence is among them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from infercast.serve.cache.shape import KvShape
+from infercast.serve.cache.blocks import KvShape
 from infercast.serve.workload.request import Request
 
 # What the tokens of a request are, told without tokens: named pieces, one after the other.

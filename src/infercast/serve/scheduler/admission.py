@@ -10,8 +10,7 @@ from math import fsum, inf
 from operator import attrgetter
 
 from infercast.serve.cache.radix_cache import RadixCache, RadixTree, content_of
-from infercast.serve.scheduler.base import APART, Group, Sequence
-from infercast.serve.scheduler.policy import PrefillFirst
+from infercast.serve.scheduler.base import APART, Group, PrefillFirst, Sequence
 from infercast.serve.workload.request import Request
 
 # Sequences that decode in steps of their own, of which an engine learns late that they have ended.

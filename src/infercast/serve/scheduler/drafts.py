@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import cast
 
-from infercast.serve.cache.allocation import Path
+from infercast.serve.cache.blocks import Path
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.scheduler.base import Plan, Sequence
-from infercast.serve.scheduler.policy import MixingPolicy
+from infercast.serve.scheduler.base import FirstCome, Plan, Sequence
 from infercast.serve.speculation import DraftCounts, Draws, Speculation
 from infercast.serve.step import DraftShape
 from infercast.serve.workload.request import NEVER, Request
@@ -118,7 +117,7 @@ class Drafts:
     def __init__(
         self,
         speculation: Speculation,
-        policy: MixingPolicy,
+        policy: FirstCome,
         cache: KvCache,
         max_model_len: int | None = None,
         draws: Draws | None = None,

@@ -8,8 +8,7 @@ Blocks are handed over to be stored with the step that computes them. Rules as i
 
 from __future__ import annotations
 
-from infercast.serve.cache.allocation import Holding
-from infercast.serve.cache.shape import KvShape
+from infercast.serve.cache.blocks import Holding, KvShape
 from infercast.serve.cache.tiers import HostTier, Offload
 from infercast.serve.scheduler.base import Plan, Sequence
 from infercast.serve.scheduler.cohort import Cohort

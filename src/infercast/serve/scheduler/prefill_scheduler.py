@@ -32,8 +32,7 @@ from infercast.serve.scheduler.admission import (
     by_longest_match,
     state_of,
 )
-from infercast.serve.scheduler.base import Plan
-from infercast.serve.scheduler.policy import PrefillFirst
+from infercast.serve.scheduler.base import Plan, PrefillFirst
 from infercast.serve.workload.request import Request
 
 
@@ -249,7 +248,6 @@ class PrefillScheduler:
             if sequence is not admission.cut:
                 sequence.num_promised += 1
                 plan.sampled.append(sequence)
-                plan.yielded.append(1)
         plan.num_cut = admission.cut is not None
         if cache.num_blank < 0:
             raise self._out_of_memory(f"{new_tokens:,} tokens of prompts")

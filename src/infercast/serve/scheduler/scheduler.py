@@ -15,14 +15,13 @@ from collections import deque
 from operator import attrgetter
 from typing import cast
 
+from infercast.serve.cache.blocks import Reach
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.cache.shape import Reach
 from infercast.serve.scheduler.adapters import AdapterLimit
-from infercast.serve.scheduler.base import APART, Plan, Sequence
+from infercast.serve.scheduler.base import APART, FirstCome, Plan, Prompt, RankedQueue, Sequence
 from infercast.serve.scheduler.cohort import Cohort
 from infercast.serve.scheduler.drafts import DraftPlan, Drafts, DraftSequence
 from infercast.serve.scheduler.offloading import HostOffload, Move
-from infercast.serve.scheduler.policy import MixingPolicy, Prompt, RankedQueue
 from infercast.serve.workload.request import NEVER, Request
 
 PLACE = attrgetter("place")
@@ -35,7 +34,7 @@ class Scheduler:
 
     def __init__(
         self,
-        policy: MixingPolicy,
+        policy: FirstCome,
         cache: KvCache,
         steps_under_way: int = 2,
         max_model_len: int | None = None,
@@ -74,8 +73,8 @@ class Scheduler:
         self._deep = steps_under_way > 2
         # With several batches under way, or prompts before everything, sequences do not decode step by step.
         in_turn = policy.steps_between_tokens > 1 or (policy.waits_for_tokens and steps_under_way > 1)
-        is_single = policy.decode_tokens == (1, 1) and drafts is None
-        self._decode_together = decode_together and is_single and not (self._deep or policy.prompts_first or in_turn)
+        is_mixed = self._deep or policy.prompts_first or in_turn
+        self._decode_together = decode_together and drafts is None and not is_mixed
         self.cohort = Cohort(cache, steps_under_way - 1, settles=self._settles)
 
     def add(self, index: int, request: Request) -> None:
@@ -265,12 +264,7 @@ class Scheduler:
     def _next_tokens(self, plan: Plan, sequence: Sequence) -> int:
         """Tokens that a running sequence computes in the step that is being planned; 0: none."""
         computed = sequence.num_computed
-        if self.drafts is not None:
-            missing = self.drafts.tokens_wanted(sequence)
-        else:
-            missing = sequence.num_tokens - computed
-            if missing == 1 and sequence.num_promised:
-                missing = self.policy.decode_tokens[0]
+        missing = sequence.num_tokens - computed if self.drafts is None else self.drafts.tokens_wanted(sequence)
         # Its last token may be being sampled right now.
         if missing == 0 or self._step < sequence.not_before:
             return 0
@@ -322,13 +316,11 @@ class Scheduler:
             self._leave_cohort(victim)
         elif victim in self._apart:
             self._apart.remove(victim)
-        if self.offload is None:
-            self.policy.give_up(self.cache, victim)
+        if self.offload is not None and self._is_under_way(victim):
+            self.offload.leave(self.cache.detach(victim, done=False), self._under_way[-1], done=False)
         else:
-            if self._is_under_way(victim):
-                self.offload.leave(self.cache.detach(victim, done=False), self._under_way[-1], done=False)
-            else:
-                self.policy.give_up(self.cache, victim)
+            self.cache.free(victim, done=False)
+        if self.offload is not None:
             self.offload.preempt(victim)
         if self.drafts is not None:
             is_planned = self.policy.by_priority and victim in plan.sequences
@@ -351,15 +343,12 @@ class Scheduler:
         if self._settles:
             victim.num_under_way -= new_tokens
         if victim in plan.sampled:
-            place = plan.sampled.index(victim)
-            del plan.sampled[place]
-            yields = plan.yielded.pop(place)
+            plan.sampled.remove(victim)
             if victim in plan.thrown_away:
                 plan.thrown_away.remove(victim)
             if not self.policy.waits_for_tokens:
-                goes_on = victim.num_promised < victim.num_most or self._deep
-                victim.num_tokens -= yields if goes_on else yields - 1
-            victim.num_promised -= yields
+                victim.num_tokens -= victim.num_promised < victim.num_most or self._deep
+            victim.num_promised -= 1
 
     # Requests that wait.
 
@@ -538,12 +527,6 @@ class Scheduler:
             return
         reached = computed + new_tokens
         samples = reached >= sequence.num_tokens
-        if samples:
-            # All that is computed stays, but for drafts that were wrong.
-            is_decoding = sequence.num_promised > 0 and sequence.num_tokens - computed == 1
-            yields = min(self.policy.decode_tokens[1], new_tokens) if is_decoding else 1
-            yields = min(yields, sequence.num_output - sequence.num_promised) if yields > 1 else 1
-            reached = sequence.num_tokens - 1 + yields
         sequence.num_computed = reached
         # Others may find a full block already while it is computed, but not before its last token is known.
         known = sequence.num_input + sequence.num_produced
@@ -555,12 +538,10 @@ class Scheduler:
             plan.sampled.append(sequence)
             if sequence.num_promised >= sequence.num_output:
                 plan.thrown_away.append(sequence)
-            plan.yielded.append(yields)
-            sequence.num_promised += yields
+            sequence.num_promised += 1
             sequence.not_before = self._step + self.policy.steps_between_tokens
             if not self.policy.waits_for_tokens:
-                goes_on = sequence.num_promised < sequence.num_most or self._deep
-                sequence.num_tokens += yields if goes_on else yields - 1
+                sequence.num_tokens += sequence.num_promised < sequence.num_most or self._deep
 
     # Steps under way.
 
@@ -614,17 +595,15 @@ class Scheduler:
 
     def _take_tokens(self, plan: Plan) -> list[Sequence]:
         """A token each of those that were sampled for; returns the sequences that have all of theirs."""
-        done, sampled, yielded = plan.ending, plan.sampled, plan.yielded
-        if plan.left:
-            sampled, yielded = [*plan.left, *sampled], [1 for _ in plan.left] + yielded
-        for sequence, num_tokens in zip(sampled, yielded, strict=True):
+        done = plan.ending
+        for sequence in [*plan.left, *plan.sampled] if plan.left else plan.sampled:
             # Members of the cohort do not count along. Others may have been in a step too many, planned before the last
             # token was known.
             if sequence.joined != APART or sequence.num_produced == sequence.num_output:
                 continue
-            sequence.num_produced += num_tokens
+            sequence.num_produced += 1
             if self.policy.waits_for_tokens:
-                sequence.num_tokens += num_tokens
+                sequence.num_tokens += 1
             if sequence.length:
                 known = sequence.num_computed - (sequence.num_promised - sequence.num_produced)
                 self.cache.name(sequence, known)
