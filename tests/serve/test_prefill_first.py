@@ -182,7 +182,7 @@ def test_prompts_are_tried_in_every_step_where_there_is_a_pool_of_windows() -> N
 def test_a_long_answer_counts_up_to_a_limit() -> None:
     requests = ask(10, 9, declared=500), ask(10, 9, declared=500)
     assert Engine(*requests, num_pages=600, first_ratio=1.0).step() == ({0: 10}, [])
-    assert Engine(*requests, num_pages=600, first_ratio=1.0, longest_promise=200).step() == ({0: 10, 1: 10}, [])
+    assert Engine(*requests, num_pages=600, first_ratio=1.0, max_reserved_output=200).step() == ({0: 10, 1: 10}, [])
 
 
 def retracted(*requests: Request, **rules: Any) -> Engine:

@@ -13,7 +13,7 @@ from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.cache.radix_cache import HostPages, RadixCache
 from infercast.serve.cache.tiers import Offload
-from infercast.serve.loop import Loop, Observer, Progress, Watcher
+from infercast.serve.loop import Loop, PlanObserver, Progress, StepObserver
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import Policy, PrefillFirst
 from infercast.serve.scheduler.drafts import Drafts
@@ -22,7 +22,7 @@ from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.speculation import Speculation
 from infercast.serve.step import StepTimer
-from infercast.serve.timeline import Conditions, FirstUses, StagedTimeline, Timeline
+from infercast.serve.timeline import StagedTimeline, StepNoise, Timeline, WarmupCosts
 from infercast.serve.transfers import BlockTransfers, LayerTransfers, Transfers
 from infercast.serve.workload.clients import Clients, Source
 from infercast.serve.workload.request import Workload
@@ -100,9 +100,9 @@ class Replica:
     """... and what each token that a step produces adds to it."""
     wake_up_seconds: float = 0.0
     """What an engine without work needs to notice a request; whatever comes meanwhile is seen with it."""
-    looks_every: int = 1
+    poll_interval: int = 1
     """Steps of decoding after which it looks for new requests; it does after every step with prompts."""
-    first_uses: FirstUses | None = None
+    first_uses: WarmupCosts | None = None
     """What the engine has met since its start, which a run adds to; None: it has met everything."""
     max_model_len: int | None = None
     stages: tuple[float, ...] | None = None
@@ -120,7 +120,7 @@ class Replica:
     offload: Offload | None = None
     """The tier of the KV cache in the host's memory, if there is one."""
     tells_load: bool = False
-    """Whether a balancer before several is told of its requests and its KV cache whatever the model (vLLM 0.27)."""
+    """Whether the load balancer sees its requests and its KV cache for every model (vLLM 0.27)."""
 
 
 def simulate(
@@ -128,9 +128,9 @@ def simulate(
     workload: Workload,
     *,
     jump: bool = True,
-    observe: Observer | None = None,
+    observe: PlanObserver | None = None,
     progress: Progress | None = None,
-    watch: Watcher | None = None,
+    watch: StepObserver | None = None,
 ) -> Record:
     """Serve a workload and record what every request saw.
 
@@ -149,7 +149,7 @@ def simulate(
 
 
 def clients_of(replica: Replica, workload: Workload, servers: int = 1) -> Clients:
-    """Whoever sends the requests of a workload to engines like this one, through so many API servers."""
+    """The clients of a workload, which reach engines like this one through a number of API servers."""
     path, turn = replica.request_path_seconds, replica.request_turn_seconds
     return Clients(workload, path, replica.request_token_seconds, turn, servers)
 
@@ -165,9 +165,9 @@ def loop_of(
     record: Record,
     *,
     jump: bool = True,
-    observe: Observer | None = None,
+    observe: PlanObserver | None = None,
     progress: Progress | None = None,
-    watch: Watcher | None = None,
+    watch: StepObserver | None = None,
 ) -> Loop:
     """The loop of one engine, ready to take its turns."""
     is_pipeline = replica.stages is not None
@@ -200,12 +200,12 @@ def loop_of(
         replica.timer,
         replica.steps_under_way,
         timeline=_timeline_of(replica),
-        conditions=Conditions(replica.settle_seconds, replica.launch_spread),
+        conditions=StepNoise(replica.settle_seconds, replica.launch_spread),
         first_uses=replica.first_uses,
         wake_up_seconds=replica.wake_up_seconds,
         jump=jump,
-        keeps_pace=is_pipeline,
-        looks_every=replica.looks_every,
+        empty_steps_while_waiting=is_pipeline,
+        poll_interval=replica.poll_interval,
         transfers=transfers,
         observe=observe,
         progress=progress,

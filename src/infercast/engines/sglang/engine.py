@@ -398,7 +398,7 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
         token_path_seconds=host.token_path,
         token_turn_seconds=host.token_turn,
         wake_up_seconds=host.wake_up,
-        looks_every=settings.scheduler_recv_interval,
+        poll_interval=settings.scheduler_recv_interval,
         max_model_len=settings.max_model_len,
         stages=deployment.stages,
         launch_spread=LAUNCH_SPREAD,

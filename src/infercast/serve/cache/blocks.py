@@ -304,9 +304,9 @@ class Span:
 
     def __init__(self, line: Line, start: int, end: int) -> None:
         self.line, self.start, self.end = line, start, end
-        self.holders: set[Holding] = set()
+        self.holders: set[BlockAllocation] = set()
         self.bundle: Bundle | None = None
-        """Where it waits to be found or overwritten, if nobody holds it."""
+        """Where it waits to be found or overwritten while no sequence holds it."""
 
     def cut(self, position: int) -> Span:
         """Two spans of one; returns the second."""
@@ -357,7 +357,7 @@ class Bundle:
             span.bundle = self
 
 
-class Holding:
+class BlockAllocation:
     """What one sequence holds of the cache."""
 
     __slots__ = (
@@ -403,9 +403,9 @@ class Holding:
         self.exported = -1
         self.spans = None
 
-    def moved(self) -> Holding:
+    def moved(self) -> BlockAllocation:
         """Another one that holds all its blocks, while it holds nothing."""
-        other = Holding(self.index, self.path, self.num_input, len(self.first))
+        other = BlockAllocation(self.index, self.path, self.num_input, len(self.first))
         for name in ("first", "named", "length", "num_states", "earlier", "exported", "spans", "tails"):
             setattr(other, name, getattr(self, name))
         self.hold_nothing()

@@ -13,7 +13,7 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
-from infercast.serve.cache.blocks import Ends, Holding, KvShape, Path
+from infercast.serve.cache.blocks import BlockAllocation, Ends, KvShape, Path
 from infercast.serve.step import GroupShape, StepShape
 from infercast.serve.workload.request import Request
 
@@ -24,7 +24,7 @@ APART, ENDING = -1, -2
 """Instead of the step after which a sequence joined a cohort."""
 
 
-class Sequence(Holding):
+class Sequence(BlockAllocation):
     """A request inside the engine, and what it holds of the KV cache."""
 
     __slots__ = (
@@ -100,7 +100,7 @@ class Plan:
         self.held = 0
         """KV blocks that all sequences hold for it."""
         self.is_apart = False
-        """Whether prompts are computed while those who decode stand still."""
+        """Whether prompts are computed while decoding sequences stand still."""
         self.fresh: SequenceOf[Sequence] = ()
         """Those that decode together for the first time, and had a token in a step of prompts before."""
         self.wasted = 0
@@ -174,7 +174,7 @@ class Blocks(Protocol):
 
     @property
     def num_held(self) -> int:
-        """Blocks that somebody holds."""
+        """Blocks that sequences hold."""
 
 
 class Group(Generic[Member]):
@@ -288,9 +288,9 @@ def whole_blocks(prompt: Prompt, new_tokens: int, ends: Ends) -> int:
     return common // size * size if size <= common < new_tokens else new_tokens
 
 
-def opened_blocks(prompt: Prompt, new_tokens: int, ends: Ends, most: int, *, last_apart: bool = True) -> int:
+def opened_blocks(prompt: Prompt, new_tokens: int, ends: Ends, most: int, *, last_token_own_step: bool = True) -> int:
     """The same where a block larger than the ``most`` tokens of a step is computed in several, and, with
-    ``last_apart``, the last token of a prompt is in a step after its last block.
+    ``last_token_own_step``, the last token of a prompt is in a step after its last block.
     """
     if prompt.computed >= prompt.end:
         return new_tokens
@@ -300,7 +300,7 @@ def opened_blocks(prompt: Prompt, new_tokens: int, ends: Ends, most: int, *, las
         end = aligned if aligned > start or size <= most else end
     stops = []
     if start + new_tokens < prompt.end or not ends.is_left(start, start + new_tokens, ends.last(prompt.end)):
-        stops.append(ends.last(prompt.known) if last_apart else (prompt.known // size - ends.drops) * size)
+        stops.append(ends.last(prompt.known) if last_token_own_step else (prompt.known // size - ends.drops) * size)
     if start % size:
         stops.append((start // size + 1) * size)
     if start < prompt.parts_at < end:
@@ -330,18 +330,18 @@ class FirstCome:
     """Steps of prompts alone as long as one waits that fits; decoding stands still meanwhile."""
     waits_for_tokens: bool = False
     """A sequence is in one step at a time: its next token is planned when the last one is known."""
-    steps_between_tokens: int = 1
+    decode_stride: int = 1
     """A sequence that samples in a step samples again this many steps later, others in between (pipelines)."""
-    spares_lone_prompts: bool = False
+    threshold_exempts_single_request: bool = False
     """The threshold does not hold for a request that is alone in the engine."""
     settles: bool = False
     """Blocks used by steps in flight are freed only on completion. Sliding windows then advance by completed tokens,
     new requests need room for those in flight, and a preempted one is queued again when its last step completes."""
-    opens_blocks: bool = False
+    allow_partial_block: bool = False
     """Where steps of prompts end with blocks: one that no step has room for is computed in several."""
-    passed_apart: bool = False
+    skipped_queue_separate: bool = False
     """Skipped requests are in a queue of their own, before preempted ones."""
-    last_apart: bool = True
+    last_token_own_step: bool = True
     """The same: the last token of a prompt that ends with a block is in a step of its own."""
     watermark: float = 0.0
     """The share of all blocks that is left free where a request starts beside others."""
@@ -367,7 +367,7 @@ class FirstCome:
     def chunk(self, missing: int, budget: int, *, alone: bool) -> int:
         """Tokens of a running prompt that a step computes; ``alone``: no other request is in the engine."""
         threshold = self.long_prefill_token_threshold
-        if threshold and not (self.spares_lone_prompts and alone):
+        if threshold and not (self.threshold_exempts_single_request and alone):
             return min(missing, budget, threshold)
         return missing if missing < budget else budget
 
@@ -385,13 +385,13 @@ class FirstCome:
         """
         if self.max_num_batched_tokens == WHOLE_PROMPT:  # it arrives with its state
             return new_tokens
-        if self.opens_blocks:
+        if self.allow_partial_block:
             threshold = self.long_prefill_token_threshold or self.max_num_batched_tokens
             most = min(threshold, self.max_num_batched_tokens)
-            return opened_blocks(prompt, new_tokens, ends, most, last_apart=self.last_apart)
+            return opened_blocks(prompt, new_tokens, ends, most, last_token_own_step=self.last_token_own_step)
         return whole_blocks(prompt if starts else prompt._replace(parts_at=0), new_tokens, ends)
 
-    def promised_tokens(self, sequence: Sequence, num_tokens: int) -> int:
+    def reserved_tokens(self, sequence: Sequence, num_tokens: int) -> int:
         """Tokens for which there must be room when a sequence starts: its prompt, or just what a step computes."""
         return num_tokens if self.reserves_prompts else 0
 
@@ -399,7 +399,7 @@ class FirstCome:
         """Blocks that a sequence which starts beside others has to leave free; vLLM counts its empty block, too."""
         return int(self.watermark * (num_blocks + 1))
 
-    def of_computed_prompts(self) -> FirstCome:
+    def for_decode_pool(self) -> FirstCome:
         """The same rules where prompts arrive computed, so that no step is bounded by their tokens."""
         return replace(self, max_num_batched_tokens=WHOLE_PROMPT, long_prefill_token_threshold=0)
 
@@ -430,12 +430,12 @@ class RankedQueue(deque[Sequence]):
 
 
 Order = Literal["arrival", "longest_match"]
-"""Who is looked at first of those who wait."""
+"""Order of the waiting queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillFirst:
-    """Prompts first, one of them at most in parts; who has produced least gives way, to the end of the queue."""
+    """Prompts first, at most one of them chunked; the sequence that has produced least is preempted, to the queue's end."""
 
     max_running_requests: int
     chunked_prefill_size: int | None = 8192
@@ -451,14 +451,14 @@ class PrefillFirst:
     """... at the least, ..."""
     ratio_decay: float = (0.7 - 0.098) / 600
     """... and by how much it becomes less with every step of decoding."""
-    longest_promise: int = 4096
+    max_reserved_output: int = 4096
     """Tokens of one answer that are counted at most."""
     max_prompts: int | None = None
     """Prompts of a step at most."""
     retraction_headroom: int = 20
     """Tokens of each sequence that stays for which there is room after a retraction."""
     tries_always: bool = False
-    """Prompts that did not fit are tried again in every step, not only when somebody has left (a pool of windows)."""
+    """Prompts that did not fit are tried again in every step, not only when a request has ended (a pool of windows)."""
     ignores_end: bool = False
     """Of requests that produce all that they declare the engine knows that (``ignore_eos``)."""
 
@@ -491,7 +491,7 @@ class PrefillFirst:
         """A block that is begun, one that may be needed, and a token."""
         return 2 * block_size + 1
 
-    def of_computed_prompts(self) -> PrefillFirst:
+    def for_decode_pool(self) -> PrefillFirst:
         """Whole prompts are taken in at once."""
         return replace(self, chunked_prefill_size=None, max_prefill_tokens=WHOLE_PROMPT)
 

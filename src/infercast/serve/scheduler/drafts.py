@@ -135,7 +135,7 @@ class Drafts:
         self._slots = speculation.slots_taken if speculation.slots_by_step else 0
         # A step that is never cut: its drafts fit any threshold.
         self._uncut = policy.chunk(self.width, NEVER, alone=False) == self.width and not (
-            any(cache.shape.windows) or cache.shape.states or self._slots or policy.steps_between_tokens > 1
+            any(cache.shape.windows) or cache.shape.states or self._slots or policy.decode_stride > 1
         )
         self._stale: dict[Sequence, int] = {}
         """Of preempted sequences, the tokens and drafts of steps that were under way then: one that starts again
@@ -179,7 +179,7 @@ class Drafts:
         return position
 
     def _grow(self, sequence: DraftSequence, slots: int) -> bool:
-        """Blocks for so many tokens, if there are any."""
+        """Allocate blocks for this many tokens, if there are any."""
         has_room = self._cache.grow(sequence, slots)
         sequence.room = sequence.length * self._block_size
         return has_room
@@ -226,7 +226,7 @@ class Drafts:
         sequence.is_padded = sequence.num_computed + new_tokens > sequence.num_tokens
 
     def preempt(self, sequence: Sequence, planned: int) -> None:
-        """A sequence is preempted, with so many tokens in the step being planned; steps under way may yield more."""
+        """A sequence with ``planned`` tokens in the step being planned is preempted; steps in flight may yield more."""
         assert isinstance(sequence, DraftSequence)
         sequence.num_drafts = 0
         stale = sequence.num_computed - planned - sequence.num_tokens + 1

@@ -8,7 +8,7 @@ Blocks are handed over to be stored with the step that computes them. Rules as i
 
 from __future__ import annotations
 
-from infercast.serve.cache.blocks import Holding, KvShape
+from infercast.serve.cache.blocks import BlockAllocation, KvShape
 from infercast.serve.cache.tiers import HostTier, Offload
 from infercast.serve.scheduler.base import Plan, Sequence
 from infercast.serve.scheduler.cohort import Cohort
@@ -83,7 +83,7 @@ class HostOffload:
         """Waiting requests that hold blocks, and whether all of them are there."""
         self._unstored: dict[Sequence, None] = {}
         """Running requests for whose blocks there was no room in the tier."""
-        self._leaving: dict[Holding, tuple[Plan, bool]] = {}
+        self._leaving: dict[BlockAllocation, tuple[Plan, bool]] = {}
         """Blocks of requests that were preempted or have ended: the last step that was under way then, and which."""
         self._ended: list[Sequence] = []
         """Requests that have ended since the last step was planned, where the tier hears of that with the next one."""
@@ -118,7 +118,7 @@ class HostOffload:
 
     @property
     def arrived(self) -> list[Sequence]:
-        """Waiting requests whose blocks are all there."""
+        """Waiting requests with all blocks loaded."""
         return [each for each, has_arrived in self.loading.items() if has_arrived]
 
     def look_up(self, sequence: Sequence, computed: int, known: int) -> int | None:
@@ -209,7 +209,7 @@ class HostOffload:
             self._unstored[sequence] = None
 
     def _begin_store(self, sequence: Sequence, num_tokens: int, *, has_ended: bool = False) -> bool:
-        """Hand over blocks up to so many tokens; False: there is no room, and it has to be tried again."""
+        """Hand over blocks up to this many tokens; False: there is no room, and it has to be tried again."""
         books = self._books.get(sequence)
         if books is None:
             return True
@@ -243,11 +243,11 @@ class HostOffload:
             self.flushed += books.moves
         self._unstored.pop(sequence, None)
 
-    def leave(self, blocks: Holding, last: Plan, *, done: bool) -> None:
+    def leave(self, blocks: BlockAllocation, last: Plan, *, done: bool) -> None:
         """A request was preempted or is ``done``; its blocks are given back when the ``last`` step has ended."""
         self._leaving[blocks] = last, done
 
-    def leave_after(self, plan: Plan) -> list[tuple[Holding, bool]]:
+    def leave_after(self, plan: Plan) -> list[tuple[BlockAllocation, bool]]:
         """Blocks that were kept for the step which has just ended, and whether their requests are done."""
         gone = [(blocks, done) for blocks, (last, done) in self._leaving.items() if last is plan]
         for blocks, _ in gone:

@@ -52,7 +52,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = RankedQueue() if policy.by_priority else deque()
         self._num_skipped = 0
         """Requests at the head of the queue that others may start before."""
-        self.just_left: list[Sequence] = []
+        self.left_batch: list[Sequence] = []
         """Sequences that left the cohort since the last check; their last token was in the last completed step."""
         self.num_preemptions = 0
         self._apart: list[Sequence] = []
@@ -72,7 +72,7 @@ class Scheduler:
         self._settles = policy.settles and steps_under_way > (1 if self._is_windowed else 2)
         self._deep = steps_under_way > 2
         # With several batches under way, or prompts before everything, sequences do not decode step by step.
-        in_turn = policy.steps_between_tokens > 1 or (policy.waits_for_tokens and steps_under_way > 1)
+        in_turn = policy.decode_stride > 1 or (policy.waits_for_tokens and steps_under_way > 1)
         is_mixed = self._deep or policy.prompts_first or in_turn
         self._decode_together = decode_together and drafts is None and not is_mixed
         self.cohort = Cohort(cache, steps_under_way - 1, settles=self._settles)
@@ -126,7 +126,7 @@ class Scheduler:
         return [*(self.cohort.members if plan.decodes else ()), *plan.sequences]
 
     @property
-    def tries_again(self) -> bool:
+    def can_retry_now(self) -> bool:
         """Always False: it cannot plan again until a result or a request arrives."""
         return False
 
@@ -214,7 +214,7 @@ class Scheduler:
 
     def _leave_cohort(self, member: Sequence) -> None:
         if member.joined < self.cohort.steps:
-            self.just_left.append(member)
+            self.left_batch.append(member)
             if self._under_way:
                 last = self._under_way[-1]
                 last.left.append(member)
@@ -331,7 +331,7 @@ class Scheduler:
         plan.num_preempted += 1
         self._is_blocked = False
         has_skipped = self._num_skipped and (self.adapters is not None or self.offload is not None)
-        if has_skipped and self.policy.passed_apart and not self.policy.by_priority:
+        if has_skipped and self.policy.skipped_queue_separate and not self.policy.by_priority:
             self.waiting.insert(self._num_skipped, victim)
         else:
             self.waiting.appendleft(victim)
@@ -416,7 +416,7 @@ class Scheduler:
         cache, offload, known = self.cache, self.offload, sequence.num_input + sequence.num_produced
         if offload is not None and sequence in offload.loading:
             return self._go_on(plan, sequence, known) if offload.loading[sequence] else SKIPPED
-        promised = self.policy.promised_tokens(sequence, known)
+        promised = self.policy.reserved_tokens(sequence, known)
         if offload is None and not cache.may_fit(sequence, promised):
             return 0
         num_cached = cache.longest_prefix(sequence, known)
@@ -478,7 +478,7 @@ class Scheduler:
         if computed == known:
             computed = sequence.num_computed = known - 1
         new_tokens = self._first_tokens(plan, sequence, known, computed)
-        missing = cache.shape.blocks_for(self.policy.promised_tokens(sequence, known)) - sequence.length
+        missing = cache.shape.blocks_for(self.policy.reserved_tokens(sequence, known)) - sequence.length
         if not new_tokens or missing * self._num_groups > cache.num_free:
             return 0
         slots = computed + new_tokens
@@ -523,7 +523,7 @@ class Scheduler:
             sequence.num_under_way += new_tokens
         if self.drafts is not None:
             if self.drafts.schedule(cast("DraftPlan", plan), cast("DraftSequence", sequence), new_tokens):
-                sequence.not_before = self._step + self.policy.steps_between_tokens
+                sequence.not_before = self._step + self.policy.decode_stride
             return
         reached = computed + new_tokens
         samples = reached >= sequence.num_tokens
@@ -539,14 +539,14 @@ class Scheduler:
             if sequence.num_promised >= sequence.num_output:
                 plan.thrown_away.append(sequence)
             sequence.num_promised += 1
-            sequence.not_before = self._step + self.policy.steps_between_tokens
+            sequence.not_before = self._step + self.policy.decode_stride
             if not self.policy.waits_for_tokens:
                 sequence.num_tokens += sequence.num_promised < sequence.num_most or self._deep
 
     # Steps under way.
 
     def start(self, plan: Plan, steps: int = 1) -> list[int]:
-        """The step just planned is handed to the GPU so many times; returns the blocks held in each.
+        """Launch the step just planned this many times; returns the blocks held in each.
 
         There may be fewer of them, where blocks run out. All but the last have ended when that one is under way.
         """
