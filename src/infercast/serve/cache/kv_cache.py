@@ -296,7 +296,9 @@ class BlockPool:
             else:
                 released.append(span)
         self.num_held -= freed
-        parts = self._own_parts(holding, group, pieces, released[-1] if released else None)
+        parts: list[tuple[int, int]] = []
+        if self.caching and holding.named:
+            parts = self._own_parts(holding, group, pieces, released[-1] if released else None)
         if named:
             for part in parts:
                 span = Span(self._lookup.line(holding.own_edge, group), *part)
@@ -682,8 +684,9 @@ class KvCache(BlockPool):
             holding.left_behind = True
         return kept
 
-    def _held(self, holding: BlockAllocation) -> Iterator[tuple[int, Pieces]]:
-        """What a sequence holds of each group."""
+    def _held(self, holding: BlockAllocation) -> list[tuple[int, Pieces]]:
+        """The blocks that a sequence holds of each group."""
+        held: list[tuple[int, Pieces]] = []
         for group, first in enumerate(holding.first):
             is_state = self._is_aligned and group in self.shape.states
             length = holding.num_states if is_state else -(-holding.length // self._ratios[group])
@@ -691,4 +694,5 @@ class KvCache(BlockPool):
                 pieces: Pieces = ((first, length),)
                 if holding.earlier and is_state:
                     pieces = (*((position, position + 1) for position in holding.earlier), *pieces)
-                yield group, pieces
+                held.append((group, pieces))
+        return held

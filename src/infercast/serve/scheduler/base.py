@@ -435,7 +435,7 @@ Order = Literal["arrival", "longest_match"]
 
 @dataclass(frozen=True, slots=True)
 class PrefillFirst:
-    """Prompts first, at most one of them chunked; the sequence that has produced least is preempted, to the queue's end."""
+    """Prompts first, at most one of them chunked; the sequence that has produced least is preempted first."""
 
     max_running_requests: int
     chunked_prefill_size: int | None = 8192
