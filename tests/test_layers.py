@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": BASE | {"glossary", "hardware", "models", "engines", "serve", "forecast", "lab.validate"},
     "web": UNDER_FORECAST | {"", "forecast", "glossary", "report"},
     "cli": BASE
-    | {"", "hardware", "models.library", "engines.base", "engines.settings", "engines.vocabulary", "serve"}
+    | {"", "hardware", "models.library", "engines.base", "engines.settings", "serve"}
     | {"forecast", "calibrate", "lab.validate", "lab.fit", "lab.measure"}
     | {"report", "web"}
     | {"predict.fitted", "predict.identity", "predict.learned", "predict.roofline"},

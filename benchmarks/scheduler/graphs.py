@@ -16,8 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import vllm_tree as tree
 
 from infercast.engines.host import Launch
-from infercast.engines.vllm.graphs import Graphs
-from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
+from infercast.engines.vllm.settings import EngineSettings, Graphs, ResolvedSettings, resolve
 from infercast.hardware import load_gpu
 
 NAMES = {Launch.FULL_GRAPH: "FULL", Launch.PIECEWISE_GRAPHS: "PIECEWISE", Launch.EAGER: "NONE"}

@@ -5,11 +5,10 @@ from typing import Any, cast
 
 from sglang_cases import Case
 
+from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.radix_cache import HostPages, RadixCache
-from infercast.serve.cache.shape import KvShape
 from infercast.serve.scheduler.admission import DeclaredSequence, DecodeBatch
-from infercast.serve.scheduler.base import Plan
-from infercast.serve.scheduler.policy import PrefillFirst
+from infercast.serve.scheduler.base import Plan, PrefillFirst
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.workload.request import Request, Segment
 

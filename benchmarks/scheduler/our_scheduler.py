@@ -9,9 +9,9 @@ from scheduling_cases import Case
 
 from infercast.engines.vllm.versions import engine_version
 from infercast.serve.cache.kv_cache import KvCache
+from infercast.serve.scheduler.base import FirstCome
 from infercast.serve.scheduler.drafts import Drafts
 from infercast.serve.scheduler.offloading import HostOffload
-from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.workload.classes import asking_for
 from infercast.serve.workload.request import Request, Segment
@@ -55,12 +55,12 @@ class Ours:
             case.threshold,
             case.chunked,
             waits_for_tokens=not case.is_async,
-            steps_between_tokens=case.pipeline if case.is_async and case.v2_runner else 1,
-            spares_lone_prompts=version.spares_lone_prompts,
+            decode_stride=case.pipeline if case.is_async and case.v2_runner else 1,
+            threshold_exempts_single_request=version.threshold_exempts_single_request,
             settles=version.settles,
-            opens_blocks=not version.needs_whole_blocks,
-            last_apart=version.parts_last,
-            passed_apart=version.passed_apart,
+            allow_partial_block=not version.needs_whole_blocks,
+            last_token_own_step=version.parts_last,
+            skipped_queue_separate=version.skipped_queue_separate,
             watermark=case.watermark,
             reserves_prompts=case.reserves_prompts,
             by_priority=case.by_priority,

@@ -14,8 +14,11 @@ MODES = {
     "drafts-offload": "speculative decoding and such a tier",
     "pipeline-offload": "a pipeline and such a tier",
     "pipeline-lora": "a pipeline and a bound on adapters in a step",
+    "pipeline-drafts": "a pipeline and speculative decoding",
 }
 DRAFTS = ("drafts", "drafts-sync", "drafts-model", "drafts-lookup", "drafts-starts", "drafts-talk", "drafts-stops")
+STAGED_DRAFTS = ("drafts", "drafts-stops", "drafts-short", "drafts-hybrid")
+"""Asynchronous, and from hidden states: otherwise vLLM plans less than no tokens where drafts are under way."""
 OFFLOADS = ("offload", "sync-offload", "offload-talk", "offload-answers")
 
 
@@ -24,7 +27,7 @@ def draw(version: str, mode: str, seed: int) -> Case:
     rng = random.Random(f"{mode}:{seed}")
     first, second = mode.split("-")
     if "drafts" in (first, second):
-        case = drafting_cases.draw(version, rng.choice(DRAFTS), seed)
+        case = drafting_cases.draw(version, rng.choice(STAGED_DRAFTS if first == "pipeline" else DRAFTS), seed)
         longest = max(request["input"] + request["output"] for request in case.requests)
         longest += case.speculation["num_drafts"] + case.speculation["lookahead"]
     else:

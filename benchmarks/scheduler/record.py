@@ -17,6 +17,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import drafting_cases
+import pair_cases
 import scheduling_cases
 import vllm_tree as tree
 from our_scheduler import Script, turns
@@ -43,17 +44,20 @@ def record(version: str, about: str) -> list[dict[str, Any]]:
 
     found = []
     modes = [*scheduling_cases.MODES, *drafting_cases.MODES]
-    chosen = [mode for mode in modes if file_of(mode) == about]
+    chosen = [mode for mode in modes if file_of(mode) == about] if about != "pairs" else [*pair_cases.MODES]
     for mode in (mode for mode in chosen if is_run(mode, version)):
-        drafts = mode in drafting_cases.MODES
-        cases = drafting_cases if drafts else scheduling_cases
+        drafts = mode in drafting_cases.MODES or about == "pairs"
+        cases = pair_cases if about == "pairs" else drafting_cases if drafts else scheduling_cases
         count, longest = (COUNT_DRAFTS, LONGEST_DRAFTS) if drafts else (COUNT, LONGEST)
         kept = {True: 0, False: 0}
         seed = FIRST_SEED
         while sum(kept.values()) < count and seed < FIRST_SEED + MOST_SEEDS:
             case = cases.draw(version, mode, seed)
             seed += 1
-            steps, preempts = script_of(case, real_offloading(case) if case.tier_blocks else Real(case))
+            try:
+                steps, preempts = script_of(case, real_offloading(case) if case.tier_blocks else Real(case))
+            except (AssertionError, KeyError):
+                continue  # vLLM itself fails
             if len(steps) <= longest and kept[preempts] < count // 2:
                 kept[preempts] += 1
                 found.append({"case": case.as_dict(), "steps": steps})
@@ -86,7 +90,7 @@ def main() -> None:
     parser.add_argument(
         "--about",
         default="",
-        choices=["", "caches", *APART],
+        choices=["", "caches", "pairs", *APART],
         help="modes with a file of their own; default: the others",
     )
     parser.add_argument("--only", choices=[*tree.WHEELS], help=argparse.SUPPRESS)

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from infercast.engines.vllm.versions import rules_of
-from infercast.serve.cache.shape import STATE_WINDOW, KvShape, StateRules
+from infercast.serve.cache.blocks import STATE_WINDOW, KvShape, StateRules
 
 MODES = {
     "async": "asynchronous scheduling, prefix caching, chunked prefill",

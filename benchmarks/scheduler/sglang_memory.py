@@ -17,9 +17,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import sglang_tree as tree
 
-from infercast.engines.sglang.engine import spread
+from infercast.engines.sglang.engine import resolve, spread
 from infercast.engines.sglang.memory import budget, shown_mib, tokens_that_fit
-from infercast.engines.sglang.resolve import resolve
 from infercast.engines.sglang.settings import SglangSettings
 from infercast.errors import InfercastError
 from infercast.hardware.load import gpu_names, load_gpu

@@ -14,13 +14,12 @@ from infercast.engines import base as registry
 from infercast.engines.base import Deployment, Engine
 from infercast.engines.host import HostCosts, Launch
 from infercast.engines.memory import KvLayout, Memory
-from infercast.engines.settings import Resolved
-from infercast.engines.vocabulary import Flags, Names
+from infercast.engines.settings import Flags, Names, Resolved
 from infercast.errors import InputError
 from infercast.forecast.deploy import deploy
 from infercast.forecast.simulate import simulate
 from infercast.serve import FirstCome, Replica
-from infercast.serve.cache.shape import KvShape
+from infercast.serve.cache.blocks import KvShape
 from infercast.serve.step import HostCost, StepTimer
 from infercast.serve.workload.synthetic import synthetic_workload
 

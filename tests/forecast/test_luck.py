@@ -12,8 +12,7 @@ from infercast.forecast.simulate import simulate
 from infercast.forecast.slo import NAMES
 from infercast.forecast.uncertainty import chance_in, luck_of, results_of
 from infercast.serve import simulate as simulate_replica
-from infercast.serve.workload.redraw import redrawn, scaled
-from infercast.serve.workload.synthetic import synthetic_workload
+from infercast.serve.workload.synthetic import redrawn, scaled, synthetic_workload
 
 SEEDS = 12
 LOAD = {"count": 200, "input_lengths": "lognormal:300:0.8:16:2000", "output_lengths": "lognormal:40:0.7:2:200"}

@@ -10,8 +10,7 @@ from infercast.forecast.deploy import deploy
 from infercast.forecast.simulate import simulate
 from infercast.forecast.slo import attainment, parse_slo
 from infercast.forecast.sweep import at_load, axis_of, parse_numbers, sweep
-from infercast.serve.workload.redraw import scaled
-from infercast.serve.workload.synthetic import synthetic_workload, workload_from_requests
+from infercast.serve.workload.synthetic import scaled, synthetic_workload, workload_from_requests
 
 SLO = "ttft_p99<1s,tpot_p95<90ms"
 SETTINGS = EngineSettings(max_model_len=4096, max_num_seqs=32)

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from infercast.serve.cache.shape import KvShape
+from infercast.serve.cache.blocks import KvShape
 from infercast.serve.workload.request import Request, Segment
 
 BlockKey = tuple[int, int]
@@ -44,7 +44,7 @@ class PrefixNames:
 
 
 @dataclass(slots=True)
-class Holding:
+class BlockAllocation:
     """What one sequence holds of the cache."""
 
     index: int
@@ -96,12 +96,12 @@ class PlainCache:
         """Blocks that nobody holds, findable ones among them."""
         return len(self._spare) + self._num_fresh + len(self._unused)
 
-    def new_holding(self, index: int, request: Request) -> Holding:
+    def new_holding(self, index: int, request: Request) -> BlockAllocation:
         """For a sequence that holds nothing yet."""
         keys = self._names.shared_keys(request) if self.caching else []
-        return Holding(index, keys, tuple([] for _ in self.shape.windows), request.num_input)
+        return BlockAllocation(index, keys, tuple([] for _ in self.shape.windows), request.num_input)
 
-    def longest_prefix(self, holding: Holding, num_tokens: int) -> int:
+    def longest_prefix(self, holding: BlockAllocation, num_tokens: int) -> int:
         """Tokens of a sequence's beginning that are cached: whole blocks, and never all of its tokens."""
         if not self.caching:
             return 0
@@ -127,7 +127,7 @@ class PlainCache:
         holding.junction = longest if longest > hit else 0
         return hit * self.shape.block_size
 
-    def admit(self, holding: Holding, num_cached: int, new_tokens: int, num_tokens: int, chunk: int) -> bool:
+    def admit(self, holding: BlockAllocation, num_cached: int, new_tokens: int, num_tokens: int, chunk: int) -> bool:
         """Start a sequence with the ``num_cached`` tokens that `longest_prefix` found and room for ``new_tokens``.
 
         It starts only if all the blocks for its ``num_tokens``, computed at most ``chunk`` a step, were free now.
@@ -157,7 +157,7 @@ class PlainCache:
         holding.states.extend(self._take() for _ in range(self.shape.state_blocks))
         return self.grow(holding, num_cached, new_tokens)
 
-    def grow(self, holding: Holding, computed: int, new_tokens: int) -> bool:
+    def grow(self, holding: BlockAllocation, computed: int, new_tokens: int) -> bool:
         """Make room for ``new_tokens`` after ``computed`` ones, or take nothing and say no."""
         needed = self.shape.blocks_for(computed + new_tokens)
         missing = 0
@@ -177,7 +177,7 @@ class PlainCache:
         """Blocks that a group takes to grow; of aligned states it is the last one alone."""
         return min(1, after - before) if self.shape.aligned and group in self.shape.states else after - before
 
-    def renew(self, holding: Holding, num_tokens: int) -> None:
+    def renew(self, holding: BlockAllocation, num_tokens: int) -> None:
         """The last state of a prompt counts as new as long as its sequence holds it, by some engines' rules."""
         last = num_tokens // self.shape.block_size
         if not (self.shape.rules.renews and self.shape.aligned and self.caching):
@@ -194,7 +194,7 @@ class PlainCache:
         """Another step is planned."""
         self._new_states.clear()
 
-    def slide(self, holding: Holding, computed: int) -> None:
+    def slide(self, holding: BlockAllocation, computed: int) -> None:
         """Release the blocks that no token after ``computed`` ones looks at."""
         for group, table in enumerate(holding.tables):
             first = self.shape.first_in_window(group, computed)
@@ -205,7 +205,7 @@ class PlainCache:
                         table[position] = NO_BLOCK
             self._drop_before(table, first)
 
-    def name_full_blocks(self, holding: Holding, num_tokens: int) -> None:
+    def name_full_blocks(self, holding: BlockAllocation, num_tokens: int) -> None:
         """Let others find the blocks that these tokens fill, already while they are being computed."""
         full = num_tokens // self.shape.block_size
         if full <= holding.num_named or not self.caching:
@@ -221,7 +221,7 @@ class PlainCache:
                         self._new_states.add(key)
         holding.num_named = full
 
-    def _keeps(self, holding: Holding, group: int, position: int) -> bool:
+    def _keeps(self, holding: BlockAllocation, group: int, position: int) -> bool:
         """Whether a full block is worth finding: a window is left alone where no prompt can go on from it."""
         if not self.sparse_windows or not self.shape.windows[group]:
             return True
@@ -229,7 +229,7 @@ class PlainCache:
         ends = ((holding.num_input - 1) // size, holding.junction)
         return any(self.shape.first_in_window(group, end * size) <= position < end for end in ends)
 
-    def free(self, holding: Holding, *, done: bool = True) -> None:
+    def free(self, holding: BlockAllocation, *, done: bool = True) -> None:
         """Give everything back; the last block of a sequence is the first to be forgotten."""
         for table in holding.tables:
             for block in reversed(table):
@@ -241,7 +241,7 @@ class PlainCache:
         holding.states.clear()
         holding.num_named = holding.capacity = 0
 
-    def _found_blocks(self, holding: Holding, num_cached: int) -> list[list[int]]:
+    def _found_blocks(self, holding: BlockAllocation, num_cached: int) -> list[list[int]]:
         """The cached blocks of each group for that many tokens; those before a window are not needed."""
         count = num_cached // self.shape.block_size
         tables = []

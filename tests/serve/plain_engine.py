@@ -14,10 +14,10 @@ from runpy import run_path
 from typing import Any
 
 from infercast.serve.record import Record
-from infercast.serve.scheduler.policy import FirstCome
+from infercast.serve.scheduler.base import FirstCome
 from infercast.serve.simulation import Replica
 from infercast.serve.step import StepShape
-from infercast.serve.timeline import NOTHING_NEW, Conditions, StagedTimeline, Timeline
+from infercast.serve.timeline import NOTHING_NEW, StagedTimeline, StepNoise, Timeline
 from infercast.serve.workload.clients import Clients, Source
 from infercast.serve.workload.request import Request, Workload
 
@@ -232,7 +232,9 @@ class Scheduler:
     def chunk(self, missing: int, budget: int) -> int:
         """How much of a prompt this step computes."""
         threshold = self.limits.long_prefill_token_threshold
-        if threshold and not (self.limits.spares_lone_prompts and len(self.running) + len(self.waiting) == 1):
+        if threshold and not (
+            self.limits.threshold_exempts_single_request and len(self.running) + len(self.waiting) == 1
+        ):
             return min(missing, budget, threshold)
         return min(missing, budget)
 
@@ -243,7 +245,7 @@ class Scheduler:
         if not self.cache.shape.aligned or computed >= max(num_input, known - 1):
             return new_tokens
         end, parts_at = computed + new_tokens, sequence.holding.junction * size
-        if self.limits.opens_blocks:
+        if self.limits.allow_partial_block:
             return self.opened(computed, end, max(num_input, known - 1), known, parts_at)
         last = known - known % size
         if end < last:
@@ -284,7 +286,7 @@ class Scheduler:
             if sequence.num_promised >= num_output:
                 plan.wasted.append(sequence)
             sequence.num_promised += 1
-            sequence.not_before = self._step + self.limits.steps_between_tokens
+            sequence.not_before = self._step + self.limits.decode_stride
             if not self.limits.waits_for_tokens and (sequence.num_promised < sequence.num_most or self._deep):
                 sequence.num_tokens += 1
 
@@ -304,7 +306,7 @@ class Engine:
         self.timeline = Timeline()
         if replica.stages is not None:
             self.timeline = StagedTimeline(replica.stages, in_turn=replica.stages_in_turn)
-        self.conditions = Conditions(replica.settle_seconds, replica.launch_spread)
+        self.conditions = StepNoise(replica.settle_seconds, replica.launch_spread)
         self.under_way: deque[tuple[float, float, Plan] | None] = deque()
 
     def turns(self) -> Iterator[float]:

@@ -8,11 +8,11 @@ from math import sqrt
 from random import Random
 from typing import Any
 
-from infercast.serve.cache.shape import KvShape, StateRules
-from infercast.serve.scheduler.policy import FirstCome, PrefillFirst
+from infercast.serve.cache.blocks import KvShape, StateRules
+from infercast.serve.scheduler.base import FirstCome, PrefillFirst
 from infercast.serve.simulation import Replica
 from infercast.serve.step import Contexts, GroupShape, HostCost, Prompts, StepEstimate, StepShape
-from infercast.serve.timeline import FirstUses
+from infercast.serve.timeline import WarmupCosts
 from infercast.serve.workload.request import Request, Segment, Workload
 
 Scenario = tuple[Replica, Workload]
@@ -114,7 +114,7 @@ def pipeline(seed: object, **changes: Any) -> Scenario:
     if rng.random() < 0.8:
         kind["stages"] = tuple(rng.choice([1.0, 0.7, 1.6]) / depth for _ in range(depth))
         kind["stages_in_turn"] = rng.random() < 0.2
-        kind["steps_between_tokens"] = 1 if waits else rng.choice([1, depth])
+        kind["decode_stride"] = 1 if waits else rng.choice([1, depth])
     make = rng.choice([small, small, tree, crowd])
     return make(rng.random(), **kind, **changes)
 
@@ -132,7 +132,7 @@ def states(seed: object, **changes: Any) -> Scenario:
         "prefix_caching": True,
         "chunked_prefill": True,
         "settles": is_new,
-        "opens_blocks": is_new,
+        "allow_partial_block": is_new,
         "long_prefill_token_threshold": rng.choice([0, 0, size, 3 * size]),
         "tokens": rng.randint(size, 24),
     }
@@ -170,7 +170,7 @@ def prefill(seed: object) -> Scenario:
         first_ratio=rng.choice([0.7, 0.3, 1.0, 0.1]),
         least_ratio=rng.choice([0.05, 0.098]),
         ratio_decay=rng.choice([0.001, 0.01, 0.05]),
-        longest_promise=rng.choice([4096, 4096, 8]),
+        max_reserved_output=rng.choice([4096, 4096, 8]),
         ignores_end=rng.random() < 0.3,
         tries_always=rng.random() < 0.2,
     )
@@ -211,7 +211,7 @@ def _scenario(rng: Random, requests: Sequence[Request], changes: dict[str, Any])
         max_num_seqs=rng.randint(1, 6),
         long_prefill_token_threshold=rng.choice([0, 0, 1, 5]),
         chunked_prefill=rng.random() < 0.75,
-        spares_lone_prompts=rng.random() < 0.5,
+        threshold_exempts_single_request=rng.random() < 0.5,
         settles=rng.random() < 1 / 3,
     )
     rules = {name: changes.pop(name) for name in FirstCome.__dataclass_fields__ if name in changes}
@@ -238,7 +238,7 @@ def _scenario(rng: Random, requests: Sequence[Request], changes: dict[str, Any])
         token_path_seconds=rng.choice([0.0, 0.013]),
         token_turn_seconds=rng.choice([0.0, 0.0017]),
         wake_up_seconds=rng.choice([0.0, 0.019]),
-        first_uses=FirstUses(4, policy.max_num_batched_tokens, policy.max_num_seqs) if is_cold else None,
+        first_uses=WarmupCosts(4, policy.max_num_batched_tokens, policy.max_num_seqs) if is_cold else None,
         max_model_len=longest,
         settle_seconds=5.0 if is_heavy else 0.0,
         launch_spread=0.3 if is_heavy else 0.0,

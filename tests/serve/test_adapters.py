@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from infercast.errors import InputError
-from infercast.serve.cache.shape import KvShape
-from infercast.serve.scheduler.policy import FirstCome
+from infercast.serve.cache.blocks import KvShape
+from infercast.serve.scheduler.base import FirstCome
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import StepTimer
 from infercast.serve.workload.request import Request, Workload

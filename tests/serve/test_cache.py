@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from infercast.serve.cache.allocation import Holding, Span
+from infercast.serve.cache.blocks import BlockAllocation, KvShape, Span
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.cache.shape import KvShape
 from infercast.serve.workload.request import Request, Segment
 
 LARGE_CHUNK = 1000
@@ -17,14 +16,14 @@ def prompt(num_input: int, *prefix: tuple[int, int]) -> Request:
     return Request(0.0, num_input, 1, tuple(Segment(content, num_tokens) for content, num_tokens in prefix))
 
 
-def holding_of(cache: KvCache, index: int, request: Request) -> Holding:
+def holding_of(cache: KvCache, index: int, request: Request) -> BlockAllocation:
     """Of a sequence that holds nothing yet."""
-    return Holding(index, cache.path(request), request.num_input, cache.num_groups)
+    return BlockAllocation(index, cache.path(request), request.num_input, cache.num_groups)
 
 
 def start(
     cache: KvCache, index: int, request: Request, new_tokens: int | None = None, chunk: int = LARGE_CHUNK
-) -> tuple[Holding, int] | None:
+) -> tuple[BlockAllocation, int] | None:
     """Admit a request, all of its tokens at once if not told otherwise; its holding and how much was cached."""
     holding = holding_of(cache, index, request)
     num_cached = cache.longest_prefix(holding, request.num_input)
@@ -35,7 +34,7 @@ def start(
     return holding, num_cached
 
 
-def must_start(cache: KvCache, index: int, request: Request) -> Holding:
+def must_start(cache: KvCache, index: int, request: Request) -> BlockAllocation:
     started = start(cache, index, request)
     assert started is not None
     return started[0]
@@ -46,7 +45,7 @@ def hit(cache: KvCache, request: Request) -> int:
     return cache.longest_prefix(holding_of(cache, 99, request), request.num_input)
 
 
-def found(holding: Holding, group: int = 0) -> list[Span]:
+def found(holding: BlockAllocation, group: int = 0) -> list[Span]:
     """What it holds that others can find."""
     return [] if holding.spans is None else holding.spans[group]
 
@@ -349,7 +348,7 @@ def test_the_block_to_drop_is_looked_for_in_what_two_prompts_share() -> None:
         assert hit(cache, prompt(13, (2, 8))) == 4
 
 
-def places(holding: Holding) -> list[tuple[int, int, int]]:
+def places(holding: BlockAllocation) -> list[tuple[int, int, int]]:
     """Where each of its findable spans begins and ends, and how many hold it."""
     return [(span.start, span.end, len(span.holders)) for span in found(holding)]
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from infercast.serve.cache.allocation import Holding
+from infercast.serve.cache.blocks import BlockAllocation, KvShape
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.cache.shape import KvShape
 from infercast.serve.workload.request import Request, Segment
 
 WINDOWS = [(0,), (0, 0), (6,), (0, 5), (0, 4, 9), (3, 3, 0), (2, 0, 1)]
@@ -27,7 +26,7 @@ class Both:
         self.spans, self.blocks = KvCache(size, shape, **options), plain(size, shape, **options)
         self.numbers = count()
         self.requests: list[Request] = []
-        self.holdings: list[tuple[Holding, Any]] = []
+        self.holdings: list[tuple[BlockAllocation, Any]] = []
         self.computed: dict[int, int] = {}
         """Tokens of those that hold anything."""
 
@@ -53,7 +52,7 @@ class Both:
         request = Request(0.0, num_input, self.rng.randint(1, 12), prefix, self.rng.choice([None, 0, 1]))
         index = next(self.numbers)
         self.requests.append(request)
-        quick = Holding(index, self.spans.path(request), num_input, self.spans.num_groups)
+        quick = BlockAllocation(index, self.spans.path(request), num_input, self.spans.num_groups)
         self.holdings.append((quick, self.blocks.new_holding(index, request)))
 
     def start(self, index: int) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from infercast.serve.step import HostCost, StepEstimate
-from infercast.serve.timeline import NUM_DRAWN, Conditions
+from infercast.serve.timeline import NUM_DRAWN, StepNoise
 
 SETTLE, TARGET = 0.08, 0.16
 
@@ -15,7 +15,7 @@ def step(seconds: float = 0.05, target: float = TARGET) -> StepEstimate:
 
 
 def shares(gaps: list[float], **kwargs: float) -> list[float]:
-    conditions, free, lost = Conditions(SETTLE), 0.0, []
+    conditions, free, lost = StepNoise(SETTLE), 0.0, []
     for gap in gaps:
         met = conditions.meet(step(**kwargs), free + gap - 0.002, free)
         free += gap + met.gpu_seconds[0]
@@ -38,7 +38,7 @@ def test_a_pause_lets_the_clock_recover() -> None:
 
 
 def test_a_step_that_begins_before_the_last_has_ended_finds_the_clock_as_it_was() -> None:
-    conditions = Conditions(SETTLE)
+    conditions = StepNoise(SETTLE)
     conditions.meet(step(seconds=100.0), 0.0, 0.0)
     on_average = TARGET * (1 - np.exp(-0.05 / SETTLE)) * SETTLE / 0.05
     assert conditions.meet(step(), 0.0, 0.0).slowed == pytest.approx(on_average)
@@ -49,7 +49,7 @@ def test_light_steps_lower_nothing() -> None:
 
 
 def test_a_slowed_step_and_its_kernels_agree() -> None:
-    conditions = Conditions(SETTLE)
+    conditions = StepNoise(SETTLE)
     conditions.meet(step(), 0.0, 0.0)
     fresh, met = step(), conditions.meet(step(), 0.04, 0.052)
     assert met.slowed > 0
@@ -60,7 +60,7 @@ def test_a_slowed_step_and_its_kernels_agree() -> None:
 def test_launching_varies_around_its_mean_and_the_same_every_time() -> None:
     runs = []
     for _ in range(2):
-        conditions = Conditions(0.0, spread=0.2)
+        conditions = StepNoise(0.0, spread=0.2)
         runs.append([conditions.meet(step(), 0.0, 0.0).host.launch for _ in range(NUM_DRAWN)])
     assert runs[0] == runs[1]
     assert np.mean(runs[0]) == pytest.approx(0.02, rel=0.01)
@@ -68,6 +68,6 @@ def test_launching_varies_around_its_mean_and_the_same_every_time() -> None:
 
 
 def test_without_history_or_spread_nothing_changes() -> None:
-    conditions = Conditions()
+    conditions = StepNoise()
     for _ in range(3):
         assert conditions.meet(step(), 0.0, 0.0) == step()

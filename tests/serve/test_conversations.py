@@ -14,9 +14,8 @@ import pytest
 from infercast.errors import FileFormatError, InputError
 from infercast.serve.workload.classes import parse_class, with_adapters, with_classes
 from infercast.serve.workload.distributions import parse_pauses
-from infercast.serve.workload.redraw import begun_anew, redrawn, scaled
 from infercast.serve.workload.request import Adapters, Request, Segment, Workload
-from infercast.serve.workload.synthetic import session_workload
+from infercast.serve.workload.synthetic import begun_anew, redrawn, scaled, session_workload
 from infercast.serve.workload.traces import read_trace
 
 TALK: dict[str, Any] = {

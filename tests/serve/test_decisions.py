@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "scheduler"
-FILES = tuple(f"{name}decisions.json.gz" for name in ("", "draft_", "priority_", "lora_", "traffic_", "cache_"))
+FILES = tuple(
+    f"{name}decisions.json.gz" for name in ("", "draft_", "priority_", "lora_", "traffic_", "cache_", "pair_")
+)
 RECORDED = [each for name in FILES for each in json.loads(gzip.decompress(Path(__file__).with_name(name).read_bytes()))]
 MODES = sorted({(each["case"]["version"], each["case"]["mode"]) for each in RECORDED})
 
@@ -31,9 +33,12 @@ def case_of(values: dict[str, Any]) -> Any:
     return case
 
 
+@pytest.mark.usefixtures("ours")
 def test_every_mode_of_both_versions_was_written_down() -> None:
-    assert len([mode for _, mode in MODES if not mode.startswith("drafts")]) == 42 + 2 * 7 + 5
-    assert len([mode for _, mode in MODES if mode.startswith("drafts")]) == 2 * 18
+    pairs = importlib.import_module("pair_cases").MODES
+    assert {mode for _, mode in MODES if mode in pairs} == {*pairs}
+    assert len([mode for _, mode in MODES if not mode.startswith("drafts") and mode not in pairs]) == 42 + 2 * 7 + 5
+    assert len([mode for _, mode in MODES if mode.startswith("drafts") and mode not in pairs]) == 2 * 18
     assert {version for version, _ in MODES} == {"0.25", "0.32"}
 
 
@@ -43,7 +48,8 @@ def test_every_step_is_planned_as_vllm_plans_it(ours: ModuleType, version: str, 
         if (recorded["case"]["version"], recorded["case"]["mode"]) != (version, mode):
             continue
         case, script = case_of(recorded["case"]), ours.Script()
-        for (decision,) in ours.turns(case, ours.Ours(case)):
+        engine = importlib.import_module("offload_engines").OursOffloading if case.tier_blocks else ours.Ours
+        for (decision,) in ours.turns(case, engine(case)):
             script.add(decision)
             step = len(script.lines)
             assert script.lines[-1] == recorded["steps"][step - 1], f"workload {number}, step {step}"

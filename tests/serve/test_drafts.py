@@ -12,7 +12,7 @@ from infercast.serve.fleet.lockstep import in_lockstep
 from infercast.serve.fleet.pool import Pool
 from infercast.serve.fleet.two_pools import Link, simulate_disaggregated, taken_in
 from infercast.serve.record import Record
-from infercast.serve.scheduler.policy import FirstCome, PrefillFirst
+from infercast.serve.scheduler.base import FirstCome, PrefillFirst
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.speculation import DraftCounts, Draws, Speculation
 from infercast.serve.step import DraftShape, StepEstimate, StepShape, constant_timer
@@ -223,7 +223,5 @@ def test_what_cannot_be_is_refused(changes: dict[str, object], message: str) -> 
 
 
 def test_engines_that_are_not_modelled_with_drafts_are_refused() -> None:
-    with pytest.raises(InputError, match="pipeline"):
-        simulate(engine(stages=(0.5, 0.5)), workload(1))
     with pytest.raises(InputError, match="mix prompts and decoding"):
         simulate(replace(engine(), policy=PrefillFirst(256, 16)), workload(1))

@@ -10,7 +10,7 @@ import pytest
 from infercast.errors import InputError
 from infercast.serve.fleet.pool import Pool, same_engines, simulate_fleet
 from infercast.serve.record import Served
-from infercast.serve.scheduler.policy import FirstCome
+from infercast.serve.scheduler.base import FirstCome
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import StepEstimate, StepShape, StepTimer, constant_timer
 from infercast.serve.workload.request import Request, Segment, Workload

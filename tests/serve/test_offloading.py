@@ -10,8 +10,8 @@ import pytest
 
 from infercast.errors import InputError
 from infercast.serve import FirstCome, PrefillFirst, Record, Replica, Request, Segment, Workload, simulate
+from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.radix_cache import HostPages, Node, RadixCache
-from infercast.serve.cache.shape import KvShape
 from infercast.serve.cache.tiers import LinkSpeed, Offload
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.step import HostCost, StepEstimate, StepShape

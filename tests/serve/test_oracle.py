@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from infercast.serve.cache.shape import KvShape
+from infercast.serve.cache.blocks import KvShape
 from infercast.serve.record import Record
-from infercast.serve.scheduler.base import Plan
-from infercast.serve.scheduler.policy import FirstCome
+from infercast.serve.scheduler.base import FirstCome, Plan
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import StepEstimate, StepShape, StepTimer
 from infercast.serve.timeline import Span

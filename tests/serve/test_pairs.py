@@ -15,6 +15,7 @@ from infercast.serve.workload.classes import parse_class, with_adapters, with_cl
 from infercast.serve.workload.request import Adapters, Workload
 
 DRAFTS = json.dumps({"method": "ngram", "num_speculative_tokens": 3})
+HEAD = '{"method": "%s", "model": "a/head", "num_speculative_tokens": 3}'
 VLLM: dict[str, dict[str, Any]] = {
     "priority": {"scheduling_policy": "priority"},
     "adapters": {"enable_lora": True, "max_loras": 2},
@@ -35,11 +36,13 @@ BLOCKS: dict[str, dict[str, Any]] = {
     "sglang": {"max_total_tokens": 8192, "context_length": 4096},
 }
 """So small that requests wait, are preempted, and find their prefixes in host memory alone."""
-REFUSED = {
-    ("adapters", "pipelines"): "enable_lora is not modelled in a pipeline",
-    ("speculation", "pipelines"): "speculative decoding over the stages of a pipeline is not modelled",
+IN_STAGES: dict[str, dict[str, Any]] = {
+    "adapters": {"max_loras": 4},
+    "speculation": {
+        "speculative_config": json.dumps({"method": "eagle", "model": "a/head", "num_speculative_tokens": 3})
+    },
 }
-"""Not for want of a scheduler: what adapters and drafts take of a stage is not known."""
+"""What vLLM fails without in a pipeline: room for all adapters, and drafts that asynchronous scheduling supports."""
 
 
 def workload_of(features: tuple[str, ...]) -> Workload:
@@ -93,6 +96,8 @@ def check(forecast: ic.Forecast, features: tuple[str, ...]) -> None:
 def together(engine: str, *features: str) -> None:
     offered = VLLM if engine == "vllm" else SGLANG
     settings = {name: value for feature in features for name, value in offered[feature].items()}
+    if engine == "vllm" and "pipelines" in features:
+        settings |= {name: value for feature in features for name, value in IN_STAGES.get(feature, {}).items()}
     check(served(engine, features, settings), features)
 
 
@@ -101,14 +106,29 @@ PAIRS = [("vllm", *pair) for pair in combinations(VLLM, 2)] + [("sglang", *pair)
 
 @pytest.mark.parametrize(("engine", "first", "second"), PAIRS)
 def test_pairs_run(engine: str, first: str, second: str) -> None:
-    reason = REFUSED.get((first, second))
-    if reason is None:
-        together(engine, first, second)
-        return
+    together(engine, first, second)
+
+
+@pytest.mark.parametrize(
+    ("features", "settings", "reason"),
+    [
+        (("adapters", "pipelines"), VLLM["adapters"], "ask for 4 LoRA adapters.*fails when two steps meet"),
+        (("speculation", "pipelines"), VLLM["speculation"], "method ngram in a pipeline.*negative number of tokens"),
+        (
+            ("speculation", "pipelines"),
+            {"speculative_config": HEAD % "eagle3"},
+            "does not support eagle3 with pipeline parallelism",
+        ),
+    ],
+)
+def test_pairs_that_vllm_fails_with_are_refused(
+    features: tuple[str, ...], settings: dict[str, Any], reason: str
+) -> None:
     with pytest.raises(ic.InputError, match=reason):
-        together(engine, first, second)
+        served("vllm", features, settings)
 
 
 def test_all_that_pairs_allow_runs_at_once() -> None:
     together("vllm", "priority", "adapters", "speculation", "offload", "sessions")
+    together("vllm", "priority", "adapters", "speculation", "offload", "sessions", "pipelines")
     together("sglang", "offload", "sessions", "pipelines")

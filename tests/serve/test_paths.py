@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infercast.serve.cache.allocation import PrefixPaths
+from infercast.serve.cache.blocks import PrefixPaths
 from infercast.serve.workload.request import Request, Segment
 
 

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from infercast.errors import InputError
+from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.radix_cache import RadixCache
-from infercast.serve.cache.shape import KvShape
-from infercast.serve.scheduler.base import Plan
-from infercast.serve.scheduler.policy import PrefillFirst
+from infercast.serve.scheduler.base import Plan, PrefillFirst
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import constant_timer
@@ -183,7 +182,7 @@ def test_prompts_are_tried_in_every_step_where_there_is_a_pool_of_windows() -> N
 def test_a_long_answer_counts_up_to_a_limit() -> None:
     requests = ask(10, 9, declared=500), ask(10, 9, declared=500)
     assert Engine(*requests, num_pages=600, first_ratio=1.0).step() == ({0: 10}, [])
-    assert Engine(*requests, num_pages=600, first_ratio=1.0, longest_promise=200).step() == ({0: 10, 1: 10}, [])
+    assert Engine(*requests, num_pages=600, first_ratio=1.0, max_reserved_output=200).step() == ({0: 10, 1: 10}, [])
 
 
 def retracted(*requests: Request, **rules: Any) -> Engine:

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from infercast.errors import InputError
+from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.radix_cache import RadixCache
-from infercast.serve.cache.shape import KvShape
-from infercast.serve.scheduler.base import Plan
-from infercast.serve.scheduler.policy import PrefillFirst
+from infercast.serve.scheduler.base import Plan, PrefillFirst
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.simulation import simulate
 from infercast.serve.workload.request import Request

@@ -6,8 +6,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from infercast.serve.cache.shape import KvShape
-from infercast.serve.scheduler.policy import FirstCome
+from infercast.serve.cache.blocks import KvShape
+from infercast.serve.scheduler.base import FirstCome
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import StepTimer
 from infercast.serve.workload.request import Request, Workload

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.radix_cache import (
     Content,
     Lease,
@@ -16,7 +17,6 @@ from infercast.serve.cache.radix_cache import (
     piece_at,
     same_until,
 )
-from infercast.serve.cache.shape import KvShape
 from infercast.serve.workload.request import Request, Segment
 
 segments = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 7)), max_size=4)

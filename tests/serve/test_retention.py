@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from infercast.serve import FirstCome, Replica, Request, Workload, simulate
-from infercast.serve.cache.shape import KvShape
+from infercast.serve.cache.blocks import KvShape
 from infercast.serve.step import constant_timer
 from infercast.serve.workload.request import Segment
 

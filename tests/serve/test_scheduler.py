@@ -5,11 +5,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from infercast.serve.cache.allocation import Holding
+from infercast.serve.cache.blocks import BlockAllocation, KvShape
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.cache.shape import KvShape
-from infercast.serve.scheduler.base import Plan, Sequence
-from infercast.serve.scheduler.policy import FirstCome
+from infercast.serve.scheduler.base import FirstCome, Plan, Sequence
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.step import StepShape
 from infercast.serve.workload.request import Request, Segment
@@ -335,7 +333,7 @@ def found(scheduler: Scheduler, request: Request) -> int:
     """Tokens of a prompt that a newcomer would find."""
     cache = scheduler.cache
     return cache.longest_prefix(
-        Holding(99, cache.path(request), request.num_input, cache.num_groups), request.num_input
+        BlockAllocation(99, cache.path(request), request.num_input, cache.num_groups), request.num_input
     )
 
 
@@ -376,7 +374,7 @@ def test_a_block_of_an_answer_is_found_when_its_last_token_is_known() -> None:
 
 @pytest.mark.parametrize(("spares", "alone"), [(False, 4), (True, 10)])
 def test_a_threshold_may_spare_a_request_that_is_alone(spares: bool, alone: int) -> None:
-    limits = FirstCome(64, 8, long_prefill_token_threshold=4, spares_lone_prompts=spares)
+    limits = FirstCome(64, 8, long_prefill_token_threshold=4, threshold_exempts_single_request=spares)
     scheduler = Scheduler(limits, KvCache(100, KvShape(4)))
     scheduler.add(0, ask(10, 5))
     assert tokens(planned(scheduler)) == {0: alone}
@@ -399,7 +397,7 @@ def test_windows_may_move_on_by_processed_tokens() -> None:
 
 
 def test_a_sequence_may_skip_the_steps_in_between() -> None:
-    scheduler = Scheduler(FirstCome(64, 8, steps_between_tokens=3), KvCache(100, KvShape(4)), steps_under_way=4)
+    scheduler = Scheduler(FirstCome(64, 8, decode_stride=3), KvCache(100, KvShape(4)), steps_under_way=4)
     scheduler.add(0, ask(4, 5))
     steps = []
     for _ in range(4):

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from infercast.errors import InputError
-from infercast.serve.cache.shape import KvShape
+from infercast.serve.cache.blocks import KvShape
 from infercast.serve.loop import TELL_EVERY
 from infercast.serve.record import Record
-from infercast.serve.scheduler.policy import FirstCome
+from infercast.serve.scheduler.base import FirstCome
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import constant_timer
 from infercast.serve.workload.request import Request, Segment, Workload
@@ -188,7 +188,7 @@ def test_without_chunked_prefill_a_request_above_the_budget_is_refused() -> None
 
 SCRIPT = """
 import hashlib
-from infercast.serve.cache.shape import KvShape
+from infercast.serve.cache.blocks import KvShape
 from infercast.serve.step import constant_timer
 from infercast.serve import FirstCome, Replica, simulate
 from infercast.serve.workload.synthetic import synthetic_workload

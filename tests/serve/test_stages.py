@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from infercast.serve.scheduler.base import Plan
-from infercast.serve.scheduler.policy import FirstCome
+from infercast.serve.scheduler.base import FirstCome, Plan
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import HostCost, constant_timer
@@ -60,7 +59,7 @@ def test_stages_in_turn_never_overlap() -> None:
 
 def test_an_engine_that_plans_ahead_keeps_its_stages_busy_with_as_many_batches() -> None:
     # Two sequences, one token a step: each is in every other step, and both stages always have one of them.
-    limits = FirstCome(1, 64, steps_between_tokens=2)
+    limits = FirstCome(1, 64, decode_stride=2)
     replica = Replica(constant_timer(0.1), limits, 1000, steps_under_way=3, stages=(0.5, 0.5))
     record = simulate(replica, Workload((Request(0.0, 1, 50), Request(0.0, 1, 50))))
     assert record.tpot.tolist() == pytest.approx([0.1, 0.1])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from infercast.serve.cache.blocks import STATE_WINDOW, Ends, KvShape, StateRules
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.cache.shape import STATE_WINDOW, Ends, KvShape, StateRules
-from infercast.serve.scheduler.policy import FirstCome, Prompt, opened_blocks, whole_blocks
+from infercast.serve.scheduler.base import FirstCome, Prompt, opened_blocks, whole_blocks
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.workload.request import Request, Segment
 
@@ -82,7 +82,7 @@ def test_a_step_that_leaves_a_state_within_is_not_cut(computed: int, new: int, d
 
 def test_the_state_before_a_prompt_s_end_takes_a_block_more_and_is_found() -> None:
     shape = ALIGNED._replace(rules=StateRules(exports=True))
-    scheduler = scheduler_of(shape, settles=True, opens_blocks=True)
+    scheduler = scheduler_of(shape, settles=True, allow_partial_block=True)
     scheduler.add(0, Request(0.0, 14, 1, (Segment(7, 14),)))
     assert step(scheduler) == [(0, 14, 0)]
     assert scheduler.cache.num_held == 0  # it is done
@@ -93,7 +93,7 @@ def test_the_state_before_a_prompt_s_end_takes_a_block_more_and_is_found() -> No
 
 
 def test_a_prompt_that_arrives_computed_is_not_cut() -> None:
-    policy = FirstCome(64, 8).of_computed_prompts()
+    policy = FirstCome(64, 8).for_decode_pool()
     assert policy.align(Prompt(0, 30, 30), 30, Ends(4), starts=True) == 30
     assert FirstCome(64, 8).align(Prompt(0, 30, 30), 30, Ends(4), starts=True) == 28
 

@@ -9,8 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from infercast.serve.record import Record
-from infercast.serve.scheduler.base import Plan, Sequence
-from infercast.serve.scheduler.policy import FirstCome
+from infercast.serve.scheduler.base import FirstCome, Plan, Sequence
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import StepEstimate, StepShape, StepTimer, constant_timer

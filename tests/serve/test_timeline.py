@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from infercast.serve.scheduler.policy import FirstCome
+from infercast.serve.scheduler.base import FirstCome
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import HostCost, StepEstimate, StepShape, StepTimer
-from infercast.serve.timeline import FirstUses, News, Timeline
+from infercast.serve.timeline import News, Timeline, WarmupCosts
 from infercast.serve.workload.request import Request, Workload
 
 HOST = HostCost(plan=1.0, prepare=2.0, launch=4.0, process=0.5)
@@ -142,14 +142,14 @@ def shape(tokens: int, rows: int) -> StepShape:
 
 
 def test_sizes_are_new_once() -> None:
-    uses = FirstUses(largest_graph=512, max_num_batched_tokens=8192, max_num_seqs=256)
+    uses = WarmupCosts(largest_graph=512, max_num_batched_tokens=8192, max_num_seqs=256)
     assert uses.meet(shape(1000, 1)) == (True, True)
     assert uses.meet(shape(990, 8)) == (False, False)
     assert uses.meet(shape(1100, 9)) == (True, True)
 
 
 def test_graphs_and_the_largest_step_are_met_at_the_start() -> None:
-    uses = FirstUses(largest_graph=512, max_num_batched_tokens=8192, max_num_seqs=256)
+    uses = WarmupCosts(largest_graph=512, max_num_batched_tokens=8192, max_num_seqs=256)
     assert uses.meet(shape(8192, 256)) == (False, False)
     assert uses.meet(shape(300, 256)) == (False, False)
 
@@ -158,7 +158,7 @@ def test_a_cold_engine_holds_tokens_back_once() -> None:
     # Twelve prompts, then eleven and a part beside twelve decodes: more rows of the head than any step before had, so
     # the host waits for that step before it hands out the tokens of the first.
     requests = tuple(Request(0.0, 50, 3) for _ in range(30))
-    cold = FirstUses(largest_graph=64, max_num_batched_tokens=600, max_num_seqs=16)
+    cold = WarmupCosts(largest_graph=64, max_num_batched_tokens=600, max_num_seqs=16)
     engine = Replica(steps_of(HostCost(), 1.0), FirstCome(600, 32), 200, first_uses=cold)
     cold_run, warm_run = (np.sort(simulate(engine, Workload(requests)).first_token) for _ in range(2))
     assert (cold_run[0], warm_run[0]) == (2.0, 1.0)

@@ -9,9 +9,8 @@ import pytest
 
 from infercast.errors import InputError
 from infercast.serve.workload.distributions import parse_lengths
-from infercast.serve.workload.redraw import extended, scaled
 from infercast.serve.workload.request import Request, Segment, Workload
-from infercast.serve.workload.synthetic import synthetic_workload, workload_from_requests
+from infercast.serve.workload.synthetic import extended, scaled, synthetic_workload, workload_from_requests
 
 
 def make(**changes: Any) -> Workload:

@@ -15,9 +15,8 @@ import typer
 from infercast import Deployment, Workload
 from infercast.cli.app import offer
 from infercast.cli.outputs import note
-from infercast.engines.base import DEFAULT_ENGINE, FAMILIES, AnyEngine, engine_named, flags_by_name
-from infercast.engines.settings import Settings, read_setting
-from infercast.engines.vocabulary import Flags
+from infercast.engines.base import DEFAULT_ENGINE, FAMILIES, Engine, engine_named, flags_by_name
+from infercast.engines.settings import Flags, Settings, read_setting
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.deploy import deploy, load_model, random_requests, taken_by
 from infercast.forecast.option_table import OPTIONS, Option
@@ -26,9 +25,8 @@ from infercast.predict.fitted import load_artifact
 from infercast.predict.identity import kernel_profile
 from infercast.predict.learned import Learned, default_artifact
 from infercast.predict.roofline import Predictor
-from infercast.serve.workload.redraw import begun_anew, scaled
 from infercast.serve.workload.request import Adapters, check_too_long, refuse_too_long, truncated, without_too_long
-from infercast.serve.workload.synthetic import ended
+from infercast.serve.workload.synthetic import begun_anew, ended, scaled
 from infercast.units import whole_number
 
 if TYPE_CHECKING:
@@ -347,7 +345,7 @@ def _leave_out(name: str, has_value: bool, words: deque[str], flags: Flags, left
     return True
 
 
-def _kept(name: str, value: str | None, words: deque[str], engine: AnyEngine, named: list[str]) -> list[str]:
+def _kept(name: str, value: str | None, words: deque[str], engine: Engine, named: list[str]) -> list[str]:
     """A flag that counts, as an option of ours or as a setting of the engine."""
     flags = engine.flags
     if name in flags.not_modelled:
@@ -374,7 +372,7 @@ def _kept(name: str, value: str | None, words: deque[str], engine: AnyEngine, na
     return [f"--{name}" if value is None else f"--{name}={value}"]
 
 
-def _refuse_foreign(name: str, engine: AnyEngine, named: list[str]) -> None:
+def _refuse_foreign(name: str, engine: Engine, named: list[str]) -> None:
     """Refuse a flag that another engine has and this one has not."""
     for family in FAMILIES:
         if family != engine.family and name in flags_by_name(family):
@@ -397,7 +395,7 @@ def _named(arguments: list[str]) -> list[str]:
     return [part.strip() for part in named.split(",") if part.strip()]
 
 
-def _engine(named: list[str]) -> AnyEngine:
+def _engine(named: list[str]) -> Engine:
     """The engine that the flags are for: the first named; an unknown one is the command's to refuse."""
     try:
         return engine_named(named[0] if named else None)

@@ -18,19 +18,24 @@ from infercast.bundled import DATA, read_data
 from infercast.engines.corrections import CorrectedTimer, Corrections
 from infercast.engines.host import DraftPasses, Graphs, HostCosts, HostModel, bundled_host
 from infercast.engines.memory import Memory
-from infercast.engines.settings import TYPES, Fields, MeasuredSetup, ProfiledStep, Resolved, Settings
-from infercast.engines.speculation import Drafting
-from infercast.engines.timer import DraftingTimer, KernelTimer
-from infercast.engines.vocabulary import (
+from infercast.engines.settings import (
     NO_COMMANDS,
+    TYPES,
     VERSION,
     Commands,
+    Fields,
     Flags,
+    MeasuredSetup,
     Names,
+    ProfiledStep,
+    Resolved,
+    Settings,
     is_same_version,
     nearest_version,
     numbers,
 )
+from infercast.engines.speculation import Drafting
+from infercast.engines.timer import DraftingTimer, KernelTimer
 from infercast.errors import DoesNotFitError, FileFormatError, InputError, UnknownNameError
 from infercast.hardware import Gpu
 from infercast.hardware.server import networks
@@ -246,8 +251,10 @@ TYPICAL_BATCH, TYPICAL_CONTEXT = 32, 1024
 """The decoding batch at which the head is weighed against the layers."""
 
 
-def stage_shares(model: ModelConfig, layout: ParallelLayout, gpu: Gpu, predictor: Predictor) -> tuple[float, ...]:
-    """The share of a step's GPU time that each stage takes; the head belongs to the last."""
+def stage_shares(
+    model: ModelConfig, layout: ParallelLayout, gpu: Gpu, predictor: Predictor, drafting: Drafting | None = None
+) -> tuple[float, ...]:
+    """The share of a step's GPU time that each stage takes; the head and all drafts belong to the last."""
     ones = np.ones(TYPICAL_BATCH, dtype=np.int64)
     keys = ones * TYPICAL_CONTEXT
 
@@ -255,10 +262,16 @@ def stage_shares(model: ModelConfig, layout: ParallelLayout, gpu: Gpu, predictor
         return sum(float(np.ravel(exposed_seconds(call, predictor.seconds(call.op, gpu)))[0]) for call in calls)
 
     whole = seconds(step_calls(model, layout, ones, keys, sampled=TYPICAL_BATCH))
-    head = seconds(head_calls(model, layout, TYPICAL_BATCH)) / whole
+    last = seconds(head_calls(model, layout, TYPICAL_BATCH))
+    if drafting is not None and drafting.draft is not None:
+        draft, alone = drafting.draft, replace(layout, tensor=drafting.tensor, pipeline=1)
+        calls = [*draft.pass_calls(alone, TYPICAL_BATCH), *draft.attention_calls(alone, ones, keys)]
+        drafts = drafting.passes * seconds([*calls, *draft.head_calls(alone, TYPICAL_BATCH)])
+        whole, last = whole + drafts, last + drafts
+    last /= whole
     counts = stage_layers(model.layers, layout.pipeline)
-    shares = [(1 - head) * count / model.layers for count in counts]
-    shares[-1] += head
+    shares = [(1 - last) * count / model.layers for count in counts]
+    shares[-1] += last
     return tuple(shares)
 
 
@@ -315,9 +328,6 @@ ABSENT = {
     "llama.cpp": ("llama.cpp", "llama-cpp", "ollama"),
 }
 """Engines that people ask for and that are not modelled, and what they are called."""
-
-AnyEngine = Engine
-"""An older name of it."""
 
 
 @cache
@@ -444,7 +454,7 @@ class Deployment(Answer):
         """The share of a step that each stage of a pipeline takes; None without one."""
         if self.layout.pipeline == 1:
             return None
-        return stage_shares(self.model, self.layout, self.gpu, self.predictor)
+        return stage_shares(self.model, self.layout, self.gpu, self.predictor, self.drafting)
 
     @property
     def host_model(self) -> HostModel:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from infercast.hardware import Gpu
-from infercast.serve.cache.shape import KvShape
+from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.tiers import LinkSpeed
 
 UNBOUNDED = 1 << 40

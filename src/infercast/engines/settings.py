@@ -1,11 +1,9 @@
-"""Settings of an engine: as a user gives them, with defaults filled in, and as recorded with a measured run.
-
-Each engine has a frozen dataclass of its own for either, under its own names. What is here is all that others know.
-"""
+"""An engine's settings, and its names: versions, formats, kernels, flags and commands."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
@@ -145,3 +143,127 @@ class MeasuredSetup:
     tensor_parallel_size: int = 1
     model: Mapping[str, Any] = field(default_factory=dict)
     """How it read the checkpoint, by the names of `infercast.forecast.deploy.ModelOptions`."""
+
+
+class Names(NamedTuple):
+    """What an engine calls things that others have, too; the first of each is its default."""
+
+    kv_cache_dtypes: Mapping[str, str]
+    dtypes: Mapping[str, str]
+    """Of weights that are not quantised; nothing for the checkpoint's own."""
+    moe_backends: Sequence[str]
+    """Whose kernels multiply routed experts."""
+    all2all_backends: Sequence[str]
+    """How replicas that share experts exchange tokens; all but the first send each token to its experts alone."""
+    scan_backends: Sequence[str] = ("auto",)
+    """Whose kernels scan prompts of gated delta nets."""
+    moe_kernels: Mapping[str, str] = {}
+    """Kernels of experts that go by another name than their maker's."""
+    quantizations: Mapping[str, str] = {}
+    """Its own names of formats of weights; an empty one is the checkpoint's."""
+
+
+class Flags(NamedTuple):
+    """What a pasted command that starts the engine may hold, without the dashes in front."""
+
+    options: frozenset[str]
+    """Options of ours, with underscores, that mean something to this engine."""
+    settings: Mapping[str, str] = {}
+    """Flags that are settings of the engine and no options of ours."""
+    other_names: Mapping[str, str] = {}
+    """Flags that are options of ours under another name."""
+    lists: Collection[str] = ()
+    """Flags of ours that the engine takes with several values behind them."""
+    switches: Collection[str] = ()
+    """Flags without a value that change nothing; ``no-`` may be before each."""
+    values: Collection[str] = ()
+    """Flags with a value that change nothing."""
+    not_modelled: Mapping[str, str] = {}
+    """Flags that change a forecast and are not modelled, with what they are about."""
+    called: Mapping[str, str] = {}
+    """What flags of other engines are called here."""
+
+
+class Commands(NamedTuple):
+    """How the engine is started and asked: words of command lines, images, and what others call it."""
+
+    serve: Sequence[str] = ()
+    """Words that start its server, before the model; none of an engine without one."""
+    module: str = ""
+    """The server as a module of Python, as ``python -m`` takes it."""
+    other_serve: Sequence[str] = ()
+    """Other words that start it."""
+    bench: Sequence[str] = ()
+    """Words that start its own benchmark of a server."""
+    bench_flags: str = ""
+    """What follows them: the rate, the number and lengths of requests and the name of the file stand in braces."""
+    bench_end_to_end: str = "e2el"
+    """What its results call the time of a whole request."""
+    image: str = ""
+    """Its container, without a tag."""
+    image_serves: bool = True
+    """Whether the container starts the server by itself, so that flags follow at once."""
+    always: Sequence[str] = ()
+    """Words that a server needs to be reached from other machines."""
+    kv_cache_dtypes: Mapping[str, str] = {}
+    """What it calls formats of keys and values that go by other names here."""
+    tag: str = "latest"
+    """The tag of a release; ``{version}`` stands for its number."""
+    image_words: Sequence[str] = ()
+    """What the names of containers that hold it have in them."""
+    environment: str = ""
+    """How the names of its environment variables begin."""
+    port: int = 8000
+    """Where its server listens."""
+    abbreviates: bool = False
+    """Whether the beginning of a flag that no other begins with stands for it."""
+    negates: bool = True
+    """Whether a switch is turned off by ``--no-`` before its name, and not by leaving it out."""
+    health: str = "/health"
+    """The path that answers once it serves."""
+    short: Mapping[str, str] = {}
+    """Short flags, without the dash, by the long ones."""
+    other_meaning: Collection[str] = ()
+    """Flags that change nothing, whose names mean something else in our own commands."""
+    unmodelled: Mapping[str, str] = {}
+    """Flags that our own commands do not know, with what they are about."""
+    disaggregated: Mapping[str, str] = {}
+    """The flag that joins a prefill pool and a decode pool, and its value for each role."""
+    elsewhere: Mapping[str, str] = {}
+    """Its names in the systems that start it."""
+    several_nodes: Mapping[str, Sequence[str]] = {}
+    """Flags of each node of a replica over several: of ``stages``, of ``copies``, and of ``others`` than the first."""
+    on_the_fly: Mapping[str, str] = {}
+    """Formats of weights that it makes from any checkpoint, and the flag's value for each."""
+
+
+NO_COMMANDS = Commands()
+
+
+VERSION = re.compile(r"v?(\d+(?:\.\d+)*)(?:[.+-]?(?:post|rc|dev|a|b)\d*.*|\+.*)?", re.ASCII)
+"""As packages have them: ``0.27.1``, ``v0.32.0rc1``, ``0.25.0+cu130``."""
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """A version as numbers: 0.5.16 is after 0.5.9."""
+    return tuple(int(part) for part in version.split("."))
+
+
+def nearest_version(name: str, known: Iterable[str]) -> str | None:
+    """The release of an engine with its version that is nearest to this one: the last that is no newer, or the first.
+
+    None where the name has no version that can be read, or nobody knows such an engine.
+    """
+    family, _, text = name.partition("@")
+    found = VERSION.fullmatch(text)
+    releases = {numbers(each.partition("@")[2]): each for each in known if each.partition("@")[0] == family}
+    if not found or not releases:
+        return None
+    asked = numbers(found[1])
+    return releases[max((each for each in releases if each <= asked), default=min(releases))]
+
+
+def is_same_version(name: str, release: str) -> bool:
+    found = VERSION.fullmatch(name.partition("@")[2])
+    own = numbers(release.partition("@")[2])
+    return found is not None and numbers(found[1])[: len(own)] == own

@@ -415,7 +415,8 @@ class DraftingTimer(KernelTimer):
         drafting, layout, settings = deployment.drafting, deployment.layout, deployment.settings
         assert drafting is not None
         self._drafting, self._draft = drafting, drafting.draft
-        self._draft_layout = replace(layout, tensor=drafting.tensor, data=1) if drafting.tensor == 1 else layout
+        in_last_stage = replace(layout, pipeline=1)
+        self._draft_layout = replace(in_last_stage, tensor=1, data=1) if drafting.tensor == 1 else in_last_stage
         self._passes = deployment.draft_passes
         self.rows_a_sequence, self._most_tokens = drafting.width, settings.max_num_batched_tokens
         self._most_sequences, self._longest = settings.max_num_seqs, settings.max_model_len

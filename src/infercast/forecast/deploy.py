@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
-from infercast.engines.base import AnyEngine, Deployment, engine_named, engine_of, engines
+from infercast.engines.base import Deployment, Engine, engine_named, engine_of, engines
 from infercast.engines.base import deploy as deploy_resolved
 from infercast.engines.host import HostCosts, read_host
 from infercast.engines.settings import Settings, changed, read_setting
@@ -104,7 +104,7 @@ def load_model(
     mamba_cache_dtype: str = "auto",
     mamba_ssm_cache_dtype: str = "auto",
     gdn_prefill_backend: str = "auto",
-    engine: AnyEngine | None = None,
+    engine: Engine | None = None,
 ) -> ModelConfig:
     """A model by bundled name, Hugging Face id, path to a config.json, or the config itself as a dict.
 
@@ -254,14 +254,14 @@ def _of_pcie(deployment: Deployment) -> list[str]:
     ]
 
 
-def layout_arguments(engine: AnyEngine, layout: ParallelLayout) -> tuple[dict[str, Any], dict[str, Any]]:
+def layout_arguments(engine: Engine, layout: ParallelLayout) -> tuple[dict[str, Any], dict[str, Any]]:
     """What gives an engine a layout: arguments of `deploy`, and settings."""
     told = engine.sizes_for(layout)
     settings = {name: value for name, value in told.items() if name in engine.flags.options}
     return {name: value for name, value in told.items() if name not in settings}, settings
 
 
-def resolve_settings(settings: Settings | None, engine: str | None = None) -> tuple[Settings, AnyEngine]:
+def resolve_settings(settings: Settings | None, engine: str | None = None) -> tuple[Settings, Engine]:
     """Settings and their engine; the engine's choice if None."""
     if settings is None:
         chosen = engine_named(engine)
@@ -270,7 +270,7 @@ def resolve_settings(settings: Settings | None, engine: str | None = None) -> tu
     return wanted, engine_of(wanted)
 
 
-def host_of(engine: AnyEngine, host: Path | HostCosts | str | None) -> HostCosts:
+def host_of(engine: Engine, host: Path | HostCosts | str | None) -> HostCosts:
     """Host costs by the name of a CPU, by a file, or as given; None: as measured."""
     if isinstance(host, str):
         return engine.default_host().on_cpu(host)
@@ -313,7 +313,7 @@ def host_from(source: str | Path, gpu: str, engine: str | None = None) -> HostCo
     return replace(found, is_measured=True)
 
 
-def _predicted_over_measured(path: Path, gpu: str, engine: AnyEngine) -> Iterator[float]:
+def _predicted_over_measured(path: Path, gpu: str, engine: Engine) -> Iterator[float]:
     """For each short prompt of each tiny model."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -415,7 +415,7 @@ def deploy_changed(asked: partial[Deployment], changes: Changes) -> Deployment:
     return deploy(model, other, changed(before, **changes.settings), **keywords)
 
 
-def for_engine(settings: Settings, engine: AnyEngine, name: str) -> tuple[Settings, AnyEngine]:
+def for_engine(settings: Settings, engine: Engine, name: str) -> tuple[Settings, Engine]:
     """The same settings for another engine; of another family, only the bounds of steps and sequences."""
     other = engine_named(name)
     if other.family == engine.family:
@@ -425,7 +425,7 @@ def for_engine(settings: Settings, engine: AnyEngine, name: str) -> tuple[Settin
     return other.settings({theirs: value for theirs, value in given.items() if value is not None}), other
 
 
-def same_machine(host: Any, engine: AnyEngine, other: AnyEngine) -> Any:
+def same_machine(host: Any, engine: Engine, other: Engine) -> Any:
     """Host costs of another engine on the same machine, if they are the measured ones times a factor."""
     if not isinstance(host, HostCosts) or other.family == engine.family:
         return host
@@ -613,7 +613,7 @@ def _random(load: dict[str, Any], longest: int) -> Workload:
 
 
 def _trace(path: str | PathLike[str], load: Mapping[str, Any]) -> Workload:
-    from infercast.serve.workload.redraw import scaled  # noqa: PLC0415 - most runs replay no trace
+    from infercast.serve.workload.synthetic import scaled  # noqa: PLC0415 - most runs replay no trace
     from infercast.serve.workload.traces import read_trace  # noqa: PLC0415
 
     for name in load:

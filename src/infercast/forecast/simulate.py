@@ -38,8 +38,8 @@ from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, Run, System, s
 from infercast.forecast.uncertainty import longest_taken
 from infercast.serve import Record, Workload
 from infercast.serve.fleet.two_pools import receiving
-from infercast.serve.loop import Progress, Watcher
-from infercast.serve.workload.redraw import extended
+from infercast.serve.loop import Progress, StepObserver
+from infercast.serve.workload.synthetic import extended
 
 
 def simulate(
@@ -99,7 +99,7 @@ def simulate_system(
     system: System,
     workload: Workload,
     *,
-    watch: Callable[[Workload], Sequence[Sequence[Watcher]]] = lambda _: (),
+    watch: Callable[[Workload], Sequence[Sequence[StepObserver]]] = lambda _: (),
     progress: Progress | None = None,
     steady: bool = False,
     run: Run | None = None,

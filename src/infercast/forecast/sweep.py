@@ -50,7 +50,7 @@ from infercast.forecast.slo import Limit, Slo, attainment, parse_slo
 from infercast.forecast.system import System, system_of
 from infercast.hardware.gpu import MEGA
 from infercast.serve import Workload
-from infercast.serve.workload.redraw import redrawn_with, scaled
+from infercast.serve.workload.synthetic import redrawn_with, scaled
 from infercast.shown import Answer, Plotted, Shown
 
 RATE, CONCURRENCY = "rate", "concurrency"

@@ -16,7 +16,7 @@ from infercast.predict.families.collective import NETWORK_EFFICIENCY
 from infercast.serve import Record, Replica, Workload, simulate
 from infercast.serve.fleet.pool import MOST_ENGINES, Pool, same_engines, simulate_fleet
 from infercast.serve.fleet.two_pools import Handover, Link, simulate_disaggregated
-from infercast.serve.loop import Progress, Watcher
+from infercast.serve.loop import Progress, StepObserver
 from infercast.serve.record import Served
 from infercast.serve.step import StepTimer
 
@@ -83,7 +83,7 @@ class System(NamedTuple):
         return [model.sequence_bytes(request.num_input) for request in workload.requests]
 
     def serve(
-        self, workload: Workload, watch: Sequence[Sequence[Watcher]] = (), progress: Progress | None = None
+        self, workload: Workload, watch: Sequence[Sequence[StepObserver]] = (), progress: Progress | None = None
     ) -> Run:
         """Serve a workload; ``watch``: for each pool one step observer a replica.
 

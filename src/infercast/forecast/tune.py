@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from infercast.engines.base import FILE_KEYS, AnyEngine, Configuration, ExpertLaunches, engine_named
+from infercast.engines.base import FILE_KEYS, Configuration, Engine, ExpertLaunches, engine_named
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
@@ -66,7 +66,7 @@ class Tuning:
     has_file: bool
     """Whether the engine brings a file tuned for this layer; its rules of thumb are then not what runs."""
     shapes: tuple[TunedShape, ...]
-    engine: AnyEngine
+    engine: Engine
 
     @property
     def launches(self) -> ExpertLaunches:
@@ -95,7 +95,7 @@ def tune_model(
     enable_expert_parallel: bool = False,
     tokens: Sequence[int] = TOKENS,
     top: int = 5,
-    engine: AnyEngine | None = None,
+    engine: Engine | None = None,
 ) -> Tuning:
     """Rank configurations for a model's experts at each number of tokens."""
     chosen = engine or engine_named()
@@ -124,7 +124,7 @@ def is_tunable(op: MoE, launches: ExpertLaunches | None) -> bool:
     return launches is not None and op.dtype in launches.formats and (op.weight_dtype or op.dtype) == op.dtype
 
 
-def launches_of(engine: AnyEngine) -> ExpertLaunches:
+def launches_of(engine: Engine) -> ExpertLaunches:
     if engine.expert_launches is None:
         raise InputError(f"how {engine.title} launches routed experts is not modelled, so there is nothing to tune")
     return engine.expert_launches

@@ -34,14 +34,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from infercast.engines.base import AnyEngine, Deployment, Version
+from infercast.engines.base import Deployment, Engine, Version
 from infercast.engines.corrections import Corrections, Factor
 from infercast.forecast.kernels import StepCost, average_shape, estimate_shape
 from infercast.forecast.slo import FRACTIONS, NAMES, Array, percentiles
 from infercast.hardware.load import is_modelled
 from infercast.serve import Record, Replica, Workload
 from infercast.serve.record import PhaseTotals, Served
-from infercast.serve.workload.redraw import redrawn
+from infercast.serve.workload.synthetic import redrawn
 
 EIGHTY = 1.2816
 """Standard deviations on either side that hold 80 % of a normal distribution."""
@@ -122,7 +122,7 @@ class Uncertainty(NamedTuple):
     """The share of the square of each that is the release's."""
 
 
-def release_spread(engine: AnyEngine, version: Version = ()) -> Spread:
+def release_spread(engine: Engine, version: Version = ()) -> Spread:
     """How far a release may be from the measured one; ``version``: another one than the engine's."""
     if (version or engine.version) < engine.close_since:
         return OLDER_RELEASE
@@ -130,7 +130,7 @@ def release_spread(engine: AnyEngine, version: Version = ()) -> Spread:
     return CLOSE_RELEASE if is_another or not engine.is_measured else Spread()
 
 
-def is_older(engine: AnyEngine, version: Version = ()) -> bool:
+def is_older(engine: Engine, version: Version = ()) -> bool:
     """Whether it is long before the one that was measured."""
     return release_spread(engine, version) is OLDER_RELEASE
 

@@ -12,7 +12,7 @@ from infercast.forecast.run import DraftRun
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import parameter_count
 from infercast.report.terminal import Facts, Grid, Section, pick
-from infercast.serve.cache.shape import KvShape
+from infercast.serve.cache.blocks import KvShape
 from infercast.serve.workload.request import Workload
 from infercast.units import format_bytes, format_count, format_percent
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from infercast.engines.base import AnyEngine, engine_named
-from infercast.engines.vocabulary import Commands
+from infercast.engines.base import Engine, engine_named
+from infercast.engines.settings import Commands
 from infercast.forecast.plan.candidate import Candidate
 from infercast.forecast.system import DECODE, PREFILL
 from infercast.hardware import Gpu, load_gpu
@@ -44,7 +44,7 @@ class StartedPool:
 
     name: str
     candidate: Candidate
-    engine: AnyEngine
+    engine: Engine
     gpu: Gpu
     flags: tuple[str, ...]
     """Of every replica, but for the model and the port."""

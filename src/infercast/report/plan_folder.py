@@ -11,7 +11,7 @@ from math import ceil, floor, log10
 from pathlib import Path
 from typing import NamedTuple
 
-from infercast.engines.vocabulary import Commands
+from infercast.engines.settings import Commands
 from infercast.errors import InputError
 from infercast.forecast.plan.candidate import Row
 from infercast.forecast.plan.evaluate import Check, checks_of

@@ -1,7 +1,7 @@
 """Requests, scheduler, KV blocks and the clock. Knows no operator and no GPU."""
 
 from infercast.serve.record import Record
-from infercast.serve.scheduler.policy import FirstCome, PrefillFirst
+from infercast.serve.scheduler.base import FirstCome, PrefillFirst
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.workload.request import Request, Segment, Workload
 

@@ -9,12 +9,13 @@ from collections.abc import Sequence as SequenceOf
 from typing import Any, Protocol, cast
 
 from infercast.serve.record import Record
-from infercast.serve.scheduler.base import Plan, Planner
+from infercast.serve.scheduler.base import Plan
 from infercast.serve.scheduler.drafts import DraftPlan
 from infercast.serve.scheduler.offloading import Move
+from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.step import StepEstimate, StepShape, StepTimer, groups_of
-from infercast.serve.timeline import NOTHING_NEW, Conditions, FirstUses, Repetitions, Span, Timeline
+from infercast.serve.timeline import NOTHING_NEW, Repetitions, Span, StepNoise, Timeline, WarmupCosts
 from infercast.serve.transfers import BlockTransfers, Transfers
 from infercast.serve.workload.clients import Source
 
@@ -60,13 +61,13 @@ class Looks:
 
 Progress = Callable[[int, float], None]
 """Told how many requests have been sent, and the simulated seconds."""
-Observer = Callable[[Any, Plan], None]
+PlanObserver = Callable[[Any, Plan], None]
 """Told of the scheduler, and of what it has planned."""
 TELL_EVERY = 1024
 """Requests between two tellings of progress."""
 
 
-class Watcher(Protocol):
+class StepObserver(Protocol):
     """Told of every step when it is handed to the GPU, one by one or in stretches of decoding."""
 
     def step(self, plan: Plan, shape: StepShape, estimate: StepEstimate, span: Span, held: SequenceOf[int]) -> None:
@@ -100,7 +101,7 @@ class Step:
         self.has_prompts = False
         """Whether it computes more than the next token of each sequence, and its drafts."""
         self.shape = shape
-        """The same as the numbers, where somebody asks for it."""
+        """The same as numbers, on request."""
         self.end = 0.0
         """When the GPU is done with it, or with the last of them."""
         self.ended: list[Move] = []
@@ -116,26 +117,26 @@ class Loop:
 
     def __init__(
         self,
-        scheduler: Planner,
+        scheduler: Scheduler | PrefillScheduler,
         clients: Source,
         record: Record,
         timer: StepTimer,
         steps_under_way: int,
         *,
         timeline: Timeline | None = None,
-        conditions: Conditions | None = None,
-        first_uses: FirstUses | None = None,
+        conditions: StepNoise | None = None,
+        first_uses: WarmupCosts | None = None,
         wake_up_seconds: float = 0.0,
         jump: bool = True,
-        keeps_pace: bool = False,
-        looks_every: int = 1,
+        empty_steps_while_waiting: bool = False,
+        poll_interval: int = 1,
         transfers: Transfers | None = None,
-        observe: Observer | None = None,
+        observe: PlanObserver | None = None,
         progress: Progress | None = None,
-        watch: Watcher | None = None,
+        watch: StepObserver | None = None,
     ) -> None:
-        """``keeps_pace``: where requests wait but none can be computed, an empty step takes its place (pipelines).
-        ``looks_every``: steps of decoding between two looks for requests. ``transfers``: copies to host
+        """``empty_steps_while_waiting``: where requests wait but none can be computed, an empty step runs (pipelines).
+        ``poll_interval``: steps of decoding between two looks for requests. ``transfers``: copies to host
         memory and back.
         """
         self.scheduler, self.clients, self.record = scheduler, clients, record
@@ -147,13 +148,13 @@ class Loop:
         """For steps with drafts: without adapters, and with."""
         self._has_drafts = isinstance(scheduler, Scheduler) and scheduler.drafts is not None
         self.transfers = transfers
-        self.timeline, self.conditions = timeline or Timeline(), conditions or Conditions()
+        self.timeline, self.conditions = timeline or Timeline(), conditions or StepNoise()
         self.first_uses, self.wake_up_seconds = first_uses, wake_up_seconds
-        self.jump, self.keeps_pace, self.looks = jump, keeps_pace, Looks(looks_every)
+        self.jump, self.empty_steps_while_waiting, self.looks = jump, empty_steps_while_waiting, Looks(poll_interval)
         self.observe, self.progress, self.watch = observe, progress, watch
         self.under_way: deque[Step] = deque()
         self.is_ahead = False
-        """Whether the clock told last is one that steps would get to if no request came before."""
+        """True while the yielded clock is speculative: valid only if no request arrives earlier."""
         self._step_seconds = 1e-6
         """How long a step of decoding took last."""
 
@@ -169,9 +170,9 @@ class Loop:
             if (looks.is_always or looks.is_due()) and arrival is not None and arrival <= timeline.clock:
                 arrival = self._take_in_requests()
             plan = scheduler.plan()
-            if scheduler.just_left:
-                self.record.note_last_tokens(scheduler.just_left)
-                scheduler.just_left.clear()
+            if scheduler.left_batch:
+                self.record.note_last_tokens(scheduler.left_batch)
+                scheduler.left_batch.clear()
             if plan is not None:
                 step = self._time_beside(plan) if plan.sequences else self._time_decodes(plan, arrival)
                 if len(step.estimate.gpu_seconds) == 1:
@@ -210,13 +211,13 @@ class Loop:
                 return False
             if arrival is None and scheduler.waiting and not (has_work or scheduler.running):
                 self.transfers.check_progress()
-        if self.keeps_pace and (scheduler.running or scheduler.waiting):
+        if self.empty_steps_while_waiting and (scheduler.running or scheduler.waiting):
             self.under_way.append(Step(NO_STEP, NO_NUMBERS, NO_TIME, None))
             if len(self.under_way) == self.steps_under_way:
                 self._finish()
         elif has_work:
             self._finish()
-        elif scheduler.tries_again:
+        elif scheduler.can_retry_now:
             return False
         elif arrival is None:
             return True
@@ -338,7 +339,7 @@ class Loop:
         return ahead if steps == len(seconds) else (seconds[:steps], ends[:steps], clocks[:steps])
 
     def _repeat(self, step: Step, ahead: Repetitions) -> None:
-        """Hand the same step to the GPU so many times, or until a request comes."""
+        """Launch the same step repeatedly, or until a request arrives."""
         plan, timeline, record, (seconds, ends, clocks) = step.plan, self.timeline, self.record, ahead
         steps, arrival = len(seconds), self.clients.next_arrival
         if self.looks.is_always and arrival is not None and arrival <= clocks[-1]:

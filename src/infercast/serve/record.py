@@ -211,7 +211,7 @@ class Record:
         self.last_end = np.nan
         """When the tokens of the step that ended last reached their clients ..."""
         self.decoded_at = np.nan
-        """... and those of the last one in which everybody got a token who decodes."""
+        """... and those of the last step in which every decoding sequence got a token."""
         self._num_blocks = num_blocks
         # Tokens of one step are handed over one after the other, so a typical one waits.
         self._token_path_seconds = token_path_seconds
@@ -273,7 +273,7 @@ class Record:
 
     @property
     def was_interrupted(self) -> bool:
-        """Whether those who decode got no token in the step that ended last."""
+        """Whether decoding sequences got no token in the step that ended last."""
         return self.decoded_at != self.last_end
 
     def _note_late(self, time: float, before: float, count: int) -> None:

@@ -7,24 +7,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import add
-from typing import cast
 
 from infercast.errors import InputError
+from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.cache.radix_cache import HostPages, RadixCache
-from infercast.serve.cache.shape import KvShape
 from infercast.serve.cache.tiers import Offload
-from infercast.serve.loop import Loop, Observer, Progress, Watcher
+from infercast.serve.loop import Loop, PlanObserver, Progress, StepObserver
 from infercast.serve.record import Record
-from infercast.serve.scheduler.base import Planner
+from infercast.serve.scheduler.base import Policy, PrefillFirst
 from infercast.serve.scheduler.drafts import Drafts
 from infercast.serve.scheduler.offloading import HostOffload
-from infercast.serve.scheduler.policy import MixingPolicy, Policy, PrefillFirst
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.speculation import Speculation
 from infercast.serve.step import StepTimer
-from infercast.serve.timeline import Conditions, FirstUses, StagedTimeline, Timeline
+from infercast.serve.timeline import StagedTimeline, StepNoise, Timeline, WarmupCosts
 from infercast.serve.transfers import BlockTransfers, LayerTransfers, Transfers
 from infercast.serve.workload.clients import Clients, Source
 from infercast.serve.workload.request import Workload
@@ -46,8 +44,8 @@ def scheduler_of(
     speculation: Speculation | None = None,
     offload: Offload | None = None,
     max_adapters: int | None = None,
-) -> Planner:
-    """Whoever plans steps by these rules, with an empty cache."""
+) -> Scheduler | PrefillScheduler:
+    """The scheduler of these rules, with an empty cache."""
     if isinstance(policy, PrefillFirst):
         if speculation is not None:
             raise InputError("speculative decoding is modelled for engines whose steps mix prompts and decoding")
@@ -55,8 +53,6 @@ def scheduler_of(
         cache = RadixCache(num_blocks, shape, caching=caching or host is not None, host=host)
         num_batches = 1 if decode_together else steps_under_way
         return PrefillScheduler(policy, cache, steps_under_way, max_model_len, num_batches=num_batches)
-    if speculation is not None and not decode_together:
-        raise InputError("speculative decoding is not modelled in a pipeline; set pipeline_parallel_size to 1")
     drops_last = speculation is not None and speculation.drops_block
     blocks = KvCache(
         num_blocks,
@@ -66,15 +62,14 @@ def scheduler_of(
         retained_every=retained_every,
         drops_last=drops_last,
     )
-    mixing = cast("MixingPolicy", policy)
     return Scheduler(
-        mixing,
+        policy,
         blocks,
         steps_under_way,
         max_model_len,
         decode_together=decode_together,
         max_adapters=max_adapters,
-        drafts=None if speculation is None else Drafts(speculation, mixing, blocks, max_model_len),
+        drafts=None if speculation is None else Drafts(speculation, policy, blocks, max_model_len),
         offload=None if offload is None else HostOffload(offload, shape, steps_under_way, drops_last=drops_last),
     )
 
@@ -105,9 +100,9 @@ class Replica:
     """... and what each token that a step produces adds to it."""
     wake_up_seconds: float = 0.0
     """What an engine without work needs to notice a request; whatever comes meanwhile is seen with it."""
-    looks_every: int = 1
+    poll_interval: int = 1
     """Steps of decoding after which it looks for new requests; it does after every step with prompts."""
-    first_uses: FirstUses | None = None
+    first_uses: WarmupCosts | None = None
     """What the engine has met since its start, which a run adds to; None: it has met everything."""
     max_model_len: int | None = None
     stages: tuple[float, ...] | None = None
@@ -125,7 +120,7 @@ class Replica:
     offload: Offload | None = None
     """The tier of the KV cache in the host's memory, if there is one."""
     tells_load: bool = False
-    """Whether a balancer before several is told of its requests and its KV cache whatever the model (vLLM 0.27)."""
+    """Whether the load balancer sees its requests and its KV cache for every model (vLLM 0.27)."""
 
 
 def simulate(
@@ -133,9 +128,9 @@ def simulate(
     workload: Workload,
     *,
     jump: bool = True,
-    observe: Observer | None = None,
+    observe: PlanObserver | None = None,
     progress: Progress | None = None,
-    watch: Watcher | None = None,
+    watch: StepObserver | None = None,
 ) -> Record:
     """Serve a workload and record what every request saw.
 
@@ -154,7 +149,7 @@ def simulate(
 
 
 def clients_of(replica: Replica, workload: Workload, servers: int = 1) -> Clients:
-    """Whoever sends the requests of a workload to engines like this one, through so many API servers."""
+    """The clients of a workload, which reach engines like this one through a number of API servers."""
     path, turn = replica.request_path_seconds, replica.request_turn_seconds
     return Clients(workload, path, replica.request_token_seconds, turn, servers)
 
@@ -170,9 +165,9 @@ def loop_of(
     record: Record,
     *,
     jump: bool = True,
-    observe: Observer | None = None,
+    observe: PlanObserver | None = None,
     progress: Progress | None = None,
-    watch: Watcher | None = None,
+    watch: StepObserver | None = None,
 ) -> Loop:
     """The loop of one engine, ready to take its turns."""
     is_pipeline = replica.stages is not None
@@ -205,12 +200,12 @@ def loop_of(
         replica.timer,
         replica.steps_under_way,
         timeline=_timeline_of(replica),
-        conditions=Conditions(replica.settle_seconds, replica.launch_spread),
+        conditions=StepNoise(replica.settle_seconds, replica.launch_spread),
         first_uses=replica.first_uses,
         wake_up_seconds=replica.wake_up_seconds,
         jump=jump,
-        keeps_pace=is_pipeline,
-        looks_every=replica.looks_every,
+        empty_steps_while_waiting=is_pipeline,
+        poll_interval=replica.poll_interval,
         transfers=transfers,
         observe=observe,
         progress=progress,
@@ -240,6 +235,14 @@ def check_workload(replica: Replica, workload: Workload) -> None:
         raise InputError("the workload has no requests")
     if replica.max_adapters is None and any(request.adapter is not None for request in workload.requests):
         raise InputError("requests ask for LoRA adapters, which the engine has no room for; say --enable-lora")
+    if replica.max_adapters is not None and replica.stages is not None:
+        adapters = {request.adapter for request in workload.requests} - {None}
+        if len(adapters) > replica.max_adapters:
+            raise InputError(
+                f"requests ask for {len(adapters)} LoRA adapters, above the {replica.max_adapters} of a step: the "
+                "engine counts those of one step of a pipeline, and fails when two steps meet with more; raise "
+                f"max_loras to {len(adapters)}"
+            )
     longest = replica.max_model_len or replica.num_blocks * replica.kv_shape.block_size
     budget = replica.policy.max_num_batched_tokens
     held = budget * (replica.steps_under_way if replica.policy.settles else 1)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 Prompts = Sequence[tuple[int, int]]
 """(new, computed) tokens of each."""
 Contexts = Callable[[], list[int]]
-"""Tokens that each of a group of sequences has computed, for those who need to know."""
+"""Tokens that each of a group of sequences has computed, on request."""
 
 
 @dataclass(repr=False)
@@ -90,7 +90,7 @@ class GroupShape(StepShape):
         self.is_decode = not self.prompts
 
     def __getattr__(self, name: str) -> Any:
-        """The two lists, when somebody asks for them."""
+        """The two lists, made on request."""
         if name not in ("new_tokens", "computed"):
             raise AttributeError(name)
         decodes, contexts, beside = self._later
@@ -197,7 +197,7 @@ class GroupTimer(Protocol):
     """A step timer for whoever knows decoding sequences by their sums and asks often."""
 
     def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
-        """Steps in a row of sequences that have computed so many tokens together."""
+        """Consecutive steps of sequences that have computed this many tokens in all."""
 
     def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
         """One step of these and of others ``beside`` them, of which ``num_first`` sample a token too."""

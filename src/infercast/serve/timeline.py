@@ -36,7 +36,7 @@ class News(NamedTuple):
 NOTHING_NEW = News(in_layers=False, in_head=False)
 
 
-class FirstUses:
+class WarmupCosts:
     """What one engine has met since its start; ``largest_graph`` and below are recorded before it serves.
 
     ``known_rows``: heads over at most so many rows are in graphs that were recorded, as those that draft are.
@@ -82,7 +82,7 @@ NUM_DRAWN = 4096
 """Draws of a run before they are used again."""
 
 
-class Conditions:
+class StepNoise:
     """The state of one engine's GPU clock and host; told of every step with prompts in the order they are launched."""
 
     def __init__(self, settle_seconds: float = 0.0, spread: float = 0.0, seed: int = 0) -> None:

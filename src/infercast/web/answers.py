@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from infercast import __version__
 from infercast.bundled import read_data
-from infercast.engines.base import AnyEngine, engines
+from infercast.engines.base import Engine, engines
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.autoscaling import Goal, made_up_day
 from infercast.forecast.cost import bundled_lists, price_of
@@ -362,7 +362,7 @@ def _gpu(gpu: Gpu) -> dict[str, Any]:
     }
 
 
-def _engine(engine: AnyEngine) -> dict[str, Any]:
+def _engine(engine: Engine) -> dict[str, Any]:
     """An engine, the fields that it takes, and all of its settings by name."""
     return {
         **pick(engine, "name title note is_measured load_balancer"),

@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
-from infercast.engines.base import AnyEngine, Deployment, engine_named
+from infercast.engines.base import Deployment, Engine, engine_named
 from infercast.engines.settings import Settings, read_setting
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.cost import Tariff, facility_of, slo_of, tariff_of
@@ -171,13 +171,13 @@ def to_command(state: Mapping[str, Any], question: str = SIMULATE, *, config: bo
     return shlex.join(words)
 
 
-def own_name_of(name: str, engine: AnyEngine) -> str | None:
+def own_name_of(name: str, engine: Engine) -> str | None:
     """An engine's name of one of our settings; bounds of steps and sequences have a name in each."""
     bounds = dict(zip(engine_named().bounds, engine.bounds, strict=True))
     return name if name in engine.flags.options else bounds.get(name)
 
 
-def own_name(name: str, engine: AnyEngine) -> str:
+def own_name(name: str, engine: Engine) -> str:
     if (found := own_name_of(name, engine)) is not None:
         return found
     own = engine.flags.called.get(name.replace("_", "-"))
@@ -304,7 +304,7 @@ class Asked(NamedTuple):
         return str(name)
 
     @property
-    def engine(self) -> AnyEngine:
+    def engine(self) -> Engine:
         return engine_named(self.state["engine"])
 
     @property

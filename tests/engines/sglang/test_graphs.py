@@ -3,7 +3,7 @@
 import pytest
 
 from infercast.engines.host import Launch
-from infercast.engines.sglang.resolve import SglangGraphs, decode_sizes, kept_sizes, prefill_sizes
+from infercast.engines.sglang.engine import SglangGraphs, decode_sizes, kept_sizes, prefill_sizes
 
 GRAPHS = SglangGraphs(decode_sizes(256), prefill_sizes(8192))
 

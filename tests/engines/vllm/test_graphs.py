@@ -1,9 +1,8 @@
 import pytest
 
 from infercast.engines.host import Launch
-from infercast.engines.vllm.graphs import Graphs
-from infercast.engines.vllm.graphs import capture_sizes as sizes_up_to
-from infercast.engines.vllm.settings import EngineSettings, resolve
+from infercast.engines.vllm.settings import EngineSettings, Graphs, resolve
+from infercast.engines.vllm.settings import capture_sizes as sizes_up_to
 from infercast.hardware import load_gpu
 
 

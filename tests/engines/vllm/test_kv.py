@@ -9,7 +9,7 @@ from infercast.engines.vllm.versions import rules_of
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import Cache, LatentAttention
 from infercast.models.read import read_model
-from infercast.serve.cache.shape import StateRules
+from infercast.serve.cache.blocks import StateRules
 
 
 def layout_of(model, tensor=1, block_size=16, **changes):

@@ -20,7 +20,7 @@ from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import model_names
 from infercast.models.read import read_model
-from infercast.serve.cache.shape import KvShape
+from infercast.serve.cache.blocks import KvShape
 
 with Path(__file__).with_name("kv_states.csv").open(encoding="utf-8", newline="") as file:
     TABLE = {name: list(rows) for name, rows in groupby(csv.DictReader(file), key=lambda row: row["model"])}

@@ -7,8 +7,7 @@ import pytest
 
 import infercast as ic
 from infercast.engines.host import Launch
-from infercast.engines.vllm.graphs import Graphs
-from infercast.engines.vllm.settings import EngineSettings
+from infercast.engines.vllm.settings import EngineSettings, Graphs
 from infercast.errors import InputError
 
 RATES = [0.75, 0.55, 0.4]

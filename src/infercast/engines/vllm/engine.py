@@ -12,7 +12,7 @@ from typing import Any
 from infercast.bundled import read_data
 from infercast.engines.base import Deployment, Engine, Tell
 from infercast.engines.host import DraftPasses, Graphs, HostModel
-from infercast.engines.settings import Fields, MeasuredSetup, ProfiledStep
+from infercast.engines.settings import Commands, Fields, Flags, MeasuredSetup, Names, ProfiledStep, numbers
 from infercast.engines.speculation import Drafting
 from infercast.engines.vllm.host import VllmHost, VllmHostModel, VllmPasses, launch_work
 from infercast.engines.vllm.kernels import (
@@ -26,7 +26,6 @@ from infercast.engines.vllm.kv_cache import ALIGN, States, check_aligned, hybrid
 from infercast.engines.vllm.memory import adapter_slots, check_state_blocks, most_adapters, plan_memory
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, check_blocks, resolve
 from infercast.engines.vllm.versions import ENGINES, MEASURED, EngineVersion, before, engine_version
-from infercast.engines.vocabulary import Commands, Flags, Names, numbers
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
@@ -38,7 +37,7 @@ from infercast.serve import FirstCome, Replica
 from infercast.serve.cache.tiers import Offload
 from infercast.serve.speculation import Speculation
 from infercast.serve.step import StepTimer
-from infercast.serve.timeline import LAUNCH_SPREAD, FirstUses
+from infercast.serve.timeline import LAUNCH_SPREAD, WarmupCosts
 from infercast.units import GIB
 
 GRAPH_SETTINGS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
@@ -188,13 +187,15 @@ def _further_settings(arguments: Fields) -> dict[str, Any]:
 def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: StepTimer, warmed_up: bool) -> Replica:
     host, version, stages = deployment.host, settings.version, deployment.layout.pipeline
     is_v2, drafting = runs_v2(deployment.model, version), settings.drafting
+    if drafting is not None and stages > 1:
+        is_v2 &= drafting.v2_runner
     shape = deployment.memory.kv.shape._replace(retained=max(0, settings.read_ahead - 1))
     first_uses = None
     if not warmed_up:
         largest_graph = max(settings.capture_sizes, default=0)
         is_recorded = drafting is not None and drafting.v2_runner and drafting.passes > 1
         known_rows = largest_graph if is_recorded else 0
-        first_uses = FirstUses(largest_graph, settings.max_num_batched_tokens, settings.max_num_seqs, known_rows)
+        first_uses = WarmupCosts(largest_graph, settings.max_num_batched_tokens, settings.max_num_seqs, known_rows)
     policy = FirstCome(
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_num_seqs=settings.most_running,
@@ -204,12 +205,12 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         # A pipeline without asynchronous scheduling has each sequence in one of its batches.
         waits_for_tokens=(stages > 1 and not settings.async_scheduling)
         or not (drafting is None or drafting.asynchronous),
-        steps_between_tokens=stages if settings.async_scheduling and is_v2 else 1,
-        spares_lone_prompts=version.spares_lone_prompts,
+        decode_stride=stages if settings.async_scheduling and is_v2 else 1,
+        threshold_exempts_single_request=version.threshold_exempts_single_request,
         settles=version.settles,
-        opens_blocks=not version.needs_whole_blocks,
-        last_apart=version.parts_last,
-        passed_apart=version.passed_apart,
+        allow_partial_block=not version.needs_whole_blocks,
+        last_token_own_step=version.parts_last,
+        skipped_queue_separate=version.skipped_queue_separate,
         watermark=settings.watermark,
         reserves_prompts=settings.scheduler_reserve_full_isl,
         by_priority=settings.scheduling_policy == "priority",

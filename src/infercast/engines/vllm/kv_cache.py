@@ -29,7 +29,7 @@ from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import Cache
 from infercast.models.spec import ModelConfig, stage_range
-from infercast.serve.cache.shape import STATE_WINDOW, KvShape, StateRules
+from infercast.serve.cache.blocks import STATE_WINDOW, KvShape, StateRules
 from infercast.serve.cache.tiers import Offload
 from infercast.units import GIB
 
@@ -347,15 +347,21 @@ def kv_layout(
     block_size: int,
     stage: int | None = None,
     states: StateBlocks = ONE_STATE,
+    num_drafting: int = 0,
 ) -> KvLayout:
     """Blocks and groups of a model's KV cache; with ``stage``, what a block costs in that stage of a pipeline.
 
+    The last ``num_drafting`` layers are those of a draft, which the last stage holds.
     Layers that keep the same tokens in the same width form one kind. Where a model has several, blocks of the narrower
     ones hold more tokens until all are as large; then each kind is cut into groups of as many layers as the smallest
     kind has (or as the largest, where they are nearly as many), and one block serves one group.
     """
     members = _members(config, layout, block_size, states)
-    held = range(config.layers) if stage is None else stage_range(config.layers, layout.pipeline, stage)
+    held: Collection[int] = range(config.layers)
+    if stage is not None:
+        count = config.layers - num_drafting
+        behind = range(count, config.layers) if stage == layout.pipeline - 1 else ()
+        held = {*stage_range(count, layout.pipeline, stage), *behind}
     if any(kind.cache.block for _, kind in members):
         return packed_layout(members, held)
     if len({kind.span for _, kind in members}) == 1:

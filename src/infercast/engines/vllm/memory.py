@@ -23,7 +23,7 @@ from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import adapter_bytes, lora_calls, step_calls, token_calls
 from infercast.models.mixers import CompressedAttention, SparseLatentAttention
-from infercast.models.spec import AdapterSlots, ModelConfig, stage_weight_bytes
+from infercast.models.spec import AdapterSlots, ModelConfig, stage_layers, stage_weight_bytes
 from infercast.ops.op import PACKED_LATENT, bytes_of
 from infercast.units import GIB, KIB, MIB
 
@@ -40,7 +40,8 @@ def draft_weights(layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) 
     if drafting is None or drafting.draft is None:
         return 0.0
     draft = drafting.draft
-    return draft.weight_bytes(replace(layout, tensor=drafting.tensor), expert_multiples(draft.config, gpu))
+    multiples = expert_multiples(draft.config, gpu)
+    return draft.weight_bytes(replace(layout, tensor=drafting.tensor, pipeline=1), multiples)
 
 
 def draft_buffers(config: ModelConfig, settings: ResolvedSettings) -> float:
@@ -58,7 +59,7 @@ def draft_graphs(layout: ParallelLayout, settings: ResolvedSettings) -> tuple[in
     if drafting is None or drafting.draft is None:
         return 0, 0
     one = np.array([1])
-    draft = drafting.draft
+    draft, layout = drafting.draft, replace(layout, pipeline=1)
     calls = [
         *draft.pass_calls(layout, 1),
         *draft.attention_calls(layout, one, one),
@@ -90,15 +91,15 @@ def adapter_slots(settings: EngineSettings, model: ModelConfig, layout: Parallel
             f"enable_lora is not modelled for {model.name}: adapters of experts have kernels of their own; "
             "use a model without experts"
         )
-    if layout.pipeline > 1:
-        raise InputError("enable_lora is not modelled in a pipeline; set pipeline_parallel_size to 1")
     return AdapterSlots(settings.max_loras, settings.max_lora_rank)
 
 
-def slots_bytes(config: ModelConfig, layout: ParallelLayout) -> float:
+def slots_bytes(config: ModelConfig, layout: ParallelLayout, stage: int) -> float:
+    """Room for adapters of the layers of a stage."""
     if config.adapters is None:
         return 0.0
-    return adapter_bytes(token_calls(config, layout, 1), config.adapters, config.weights.base)
+    share = stage_layers(config.layers, layout.pipeline)[stage] / config.layers
+    return share * adapter_bytes(token_calls(config, layout, 1), config.adapters, config.weights.base)
 
 
 def most_adapters(settings: ResolvedSettings) -> int | None:
@@ -179,10 +180,13 @@ def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings:
     multiples = expert_multiples(config, gpu)
     libraries = LIBRARY_BYTES + (COMPILED_BYTES if compiles_kernels(config, layout) else 0.0)
     plans = []
+    cached = cached_model(config, settings)
     for stage in range(layout.pipeline):
-        weights = stage_weight_bytes(config, layout, stage, multiples) + draft_weights(layout, gpu, settings)
-        weights += slots_bytes(config, layout)
-        kv = kv_layout(cached_model(config, settings), layout, settings.block_size, stage, settings.state_blocks)
+        weights = stage_weight_bytes(config, layout, stage, multiples) + slots_bytes(config, layout, stage)
+        if stage == layout.pipeline - 1:
+            weights += draft_weights(layout, gpu, settings)
+        num_drafting = cached.layers - config.layers
+        kv = kv_layout(cached, layout, settings.block_size, stage, settings.state_blocks, num_drafting)
         left = usable - weights - activations - graphs - libraries
         plans.append(
             Memory(

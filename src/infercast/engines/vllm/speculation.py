@@ -190,8 +190,9 @@ def drafting_of(
     """What a release does with a config; ``acceptance`` as a user writes it, where it is not the config's own."""
     asked = read_config(text, target)
     method, num_drafts = asked.method, asked.num_drafts
+    is_sync = method == NGRAM or (method == DRAFT_MODEL and not version.v2_for_all)
     if layout.pipeline > 1:
-        raise InputError("speculative decoding over the stages of a pipeline is not modelled; use tensor parallelism")
+        _check_pipeline(method, is_sync=is_sync or not asynchronous)
     _check_heads(asked, target)
     draft, note = _draft_of(asked, target, dummy_weights=dummy_weights)
     tensor = asked.tensor or layout.tensor
@@ -199,7 +200,6 @@ def drafting_of(
         raise InputError(f"draft_tensor_parallel_size must be 1 or the target's {layout.tensor}, not {tensor}")
     accepted = read_acceptance(acceptance, num_drafts) if acceptance else asked.acceptance
     looked_up = method in (NGRAM, NGRAM_GPU)
-    is_sync = method == NGRAM or (method == DRAFT_MODEL and not version.v2_for_all)
     return Drafting(
         method,
         num_drafts,
@@ -216,6 +216,20 @@ def drafting_of(
         slots_taken=1 if method == DRAFT_MODEL else 0,
         note=note,
     )
+
+
+def _check_pipeline(method: str, *, is_sync: bool) -> None:
+    """Refuse what vLLM refuses or fails with in a pipeline (0.25: ``v1/worker/gpu/model_runner.py``, ``sched``)."""
+    if method == EAGLE_3:
+        raise InputError(
+            "vLLM does not support eagle3 with pipeline parallelism: the last stage has no hidden states of layers "
+            "before it; use tensor parallelism, or another method"
+        )
+    if is_sync:
+        raise InputError(
+            f"vLLM fails with method {method} in a pipeline: without asynchronous scheduling it plans a negative "
+            "number of tokens for a sequence whose drafts are in flight; use tensor parallelism, or method eagle or mtp"
+        )
 
 
 def _usual(target: str, method: str, num_drafts: int) -> Acceptance:

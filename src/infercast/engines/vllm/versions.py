@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
 from infercast.engines.base import Version
-from infercast.engines.vocabulary import nearest_version, numbers
+from infercast.engines.settings import nearest_version, numbers
 from infercast.errors import UnknownNameError
 from infercast.models.spec import ModelConfig
 from infercast.units import MILLI
@@ -21,7 +21,7 @@ from infercast.units import MILLI
 class EngineVersion(NamedTuple):
     """The rules of one release. Defaults are those of the oldest one; whatever changed later is a fact of the file."""
 
-    spares_lone_prompts: bool = False
+    threshold_exempts_single_request: bool = False
     """``long_prefill_token_threshold`` does not hold for a request that is alone."""
     settles: bool = False
     """Windows move on by processed tokens, not by planned ones, and a request needs room for what is under way."""
@@ -87,7 +87,7 @@ class EngineVersion(NamedTuple):
     """FlashInfer's all-reduce runs where a table has sizes for it."""
     steps_over: bool = True
     """By priority: one that gives way and had nothing to compute costs the one after it its turn."""
-    passed_apart: bool = True
+    skipped_queue_separate: bool = True
     """Requests that wait for an adapter's slot have a queue of their own, before those who gave way."""
     prefers_humming: bool = False
     """Humming's kernels stand before Marlin's on Hopper."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from infercast.engines.base import AnyEngine, Deployment, engine_named, engine_of
+from infercast.engines.base import Deployment, Engine, engine_named, engine_of
 from infercast.errors import DoesNotFitError, InfercastError, InputError
 from infercast.forecast.command.advice import NARROW, Advised, Change, Load, advise
 from infercast.forecast.command.flags import OF_DEPLOY, READ, Flag, Point, Reading, Timers, read_flags
@@ -26,8 +26,7 @@ from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Predictor
 from infercast.serve import Workload
 from infercast.serve.step import StepShape, constant_timer
-from infercast.serve.workload.redraw import drawn_with
-from infercast.serve.workload.synthetic import synthetic_workload
+from infercast.serve.workload.synthetic import drawn_with, synthetic_workload
 from infercast.shown import Answer
 from infercast.units import format_bytes, format_percent, format_seconds
 
@@ -332,7 +331,7 @@ class Explained(Answer):
 
     pasted: Pasted
     reading: Reading
-    engine: AnyEngine
+    engine: Engine
     meanings: tuple[FlagExplanation, ...]
     notes: tuple[str, ...]
     fit: Fit
@@ -432,7 +431,7 @@ def light_and_heavy(like: Workload, capacity: float, slo: Slo | None = None) -> 
     return [Load(name, drawn_with(like.drawn, rate=rate, **count), slo) for name, rate in rates.items()]
 
 
-def command_line(reading: Reading, engine: AnyEngine, changes: dict[str, Any] | None = None) -> str:
+def command_line(reading: Reading, engine: Engine, changes: dict[str, Any] | None = None) -> str:
     left = dict(changes or {})
     negates = engine.commands.negates
     words = [*engine.commands.serve, reading.model]
@@ -456,7 +455,7 @@ def _words(field: str, value: Any, *, negates: bool) -> list[str]:
     return [f"--{name}", str(value)]
 
 
-def _notes(pasted: Pasted, fit: Fit, engine: AnyEngine) -> list[str]:
+def _notes(pasted: Pasted, fit: Fit, engine: Engine) -> list[str]:
     found = []
     own = [name for name in pasted.environment if name.startswith(engine.commands.environment)]
     if own:

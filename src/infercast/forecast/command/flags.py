@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from infercast.engines.base import AnyEngine, Deployment
+from infercast.engines.base import Deployment, Engine
 from infercast.engines.settings import TRUTHS
 from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError, near_names
@@ -61,7 +61,7 @@ class Reading:
         return {flag.field: flag.value for flag in self.flags if flag.field and flag.field not in OF_DEPLOY}
 
 
-def read_flags(words: Sequence[str], engine: AnyEngine) -> Reading:
+def read_flags(words: Sequence[str], engine: Engine) -> Reading:
     flags: list[Flag] = []
     models: list[str] = []
     rest = deque(words)
@@ -92,7 +92,7 @@ def _next(rest: deque[str]) -> str:
     return rest.popleft() if rest else ""
 
 
-def _flag(name: str, given: str | None, rest: deque[str], engine: AnyEngine) -> Flag:
+def _flag(name: str, given: str | None, rest: deque[str], engine: Engine) -> Flag:
     flags, types = engine.flags, _types(engine)
     field, negated = _field(name, engine), False
     if field.startswith("no_") and types.get(field[3:]) is bool:
@@ -115,7 +115,7 @@ def _flag(name: str, given: str | None, rest: deque[str], engine: AnyEngine) -> 
     return _left_out(name, given, engine, types)
 
 
-def _known(engine: AnyEngine) -> set[str]:
+def _known(engine: Engine) -> set[str]:
     """Flags of the engine's server that are not options of ours under the same name."""
     flags, commands = engine.flags, engine.commands
     renamed = {name for name, ours in flags.other_names.items() if ours.replace("-", "_") in OF_DEPLOY}
@@ -123,7 +123,7 @@ def _known(engine: AnyEngine) -> set[str]:
     return {"model", *flags.settings, *renamed, *flags.switches, *flags.values, *unread}
 
 
-def _whole(name: str, engine: AnyEngine) -> str:
+def _whole(name: str, engine: Engine) -> str:
     """The flag that an abbreviation stands for, where the engine takes any beginning that is no other's."""
     if not engine.commands.abbreviates:
         return name
@@ -132,13 +132,13 @@ def _whole(name: str, engine: AnyEngine) -> str:
     return begun[0] if len(begun) == 1 else name
 
 
-def _field(name: str, engine: AnyEngine) -> str:
+def _field(name: str, engine: Engine) -> str:
     flags = engine.flags
     other = flags.other_names.get(name, name).replace("-", "_")
     return flags.settings.get(name, other if other in OF_DEPLOY else name.replace("-", "_"))
 
 
-def _left_out(name: str, text: str, engine: AnyEngine, types: dict[str, type]) -> Flag:
+def _left_out(name: str, text: str, engine: Engine, types: dict[str, type]) -> Flag:
     """A flag that is not modelled, or unknown."""
     flags = engine.flags
     about = {**engine.commands.unmodelled, **flags.not_modelled}
@@ -152,7 +152,7 @@ def _left_out(name: str, text: str, engine: AnyEngine, types: dict[str, type]) -
     return Flag(name, text, UNKNOWN, f"did you mean {' or '.join(near)}?" if near else "no flag that is known")
 
 
-def _types(engine: AnyEngine) -> dict[str, type]:
+def _types(engine: Engine) -> dict[str, type]:
     """Types of all flags that are read; anything complex is text."""
     types = {name: str if kind is tuple else kind for name, kind in engine.setting_types.items()}
     settings = {name: types.get(name, str) for name in engine.flags.options if name not in OURS_ALONE}
@@ -195,14 +195,14 @@ class Point:
 
     model: str
     gpu: Gpu
-    engine: AnyEngine
+    engine: Engine
     options: Mapping[str, Any]
     settings: Mapping[str, Any]
     given: Mapping[str, Any]
     """Options without a flag: the network, the host, the predictor."""
 
     @staticmethod
-    def of(reading: Reading, gpu: Gpu, engine: AnyEngine, given: Mapping[str, Any]) -> Point:
+    def of(reading: Reading, gpu: Gpu, engine: Engine, given: Mapping[str, Any]) -> Point:
         return Point(reading.model, gpu, engine, reading.options, reading.settings, given)
 
     def changed(self, values: Mapping[str, Any]) -> Point:

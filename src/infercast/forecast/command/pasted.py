@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import yaml
 
-from infercast.engines.base import ABSENT, FAMILIES, AnyEngine, engine_named, what_there_is
-from infercast.engines.vocabulary import Commands
+from infercast.engines.base import ABSENT, FAMILIES, Engine, engine_named, what_there_is
+from infercast.engines.settings import Commands
 from infercast.errors import FileFormatError, InputError
 
 BETWEEN = ";&|\n"
@@ -208,7 +208,7 @@ def find_commands(text: str, commands: Commands) -> list[Pasted]:
     return [replace(each, words=tuple(_replaced(word, each.environment) for word in each.words)) for each in found]
 
 
-def started_engine(text: str) -> AnyEngine:
+def started_engine(text: str) -> Engine:
     """The engine that a text starts; where none is found, the default one, which says what can be pasted."""
     for family in FAMILIES:
         engine = engine_named(family)

@@ -23,8 +23,7 @@ from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import served_headroom
 from infercast.forecast.system import System, system_of, two_pools
 from infercast.serve import Workload
-from infercast.serve.workload.redraw import dealt_out
-from infercast.serve.workload.synthetic import synthetic_workload
+from infercast.serve.workload.synthetic import dealt_out, synthetic_workload
 
 CLEARLY = 0.75
 """A run that is to decide its own length is of no interest where its first requests keep so little of a limit."""

@@ -39,7 +39,7 @@ from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Predictor
 from infercast.serve import Workload
 from infercast.serve.fleet.pool import MOST_ENGINES
-from infercast.serve.workload.redraw import redrawn_with
+from infercast.serve.workload.synthetic import redrawn_with
 from infercast.shown import Answer
 from infercast.units import format_watts
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
-from infercast.serve.cache.allocation import Bundle, Holding, Line, Path, PrefixPaths, Span
-from infercast.serve.cache.shape import Ends, KvShape, Reach
+from infercast.serve.cache.blocks import BlockAllocation, Bundle, Ends, KvShape, Line, Path, PrefixPaths, Reach, Span
 from infercast.serve.workload.request import Request
 
 # Which blocks can be found by their content, and how far the beginning of a sequence is among them.
@@ -52,7 +51,7 @@ class Lookup:
         if not line.spans:
             del self._lines[line.edge, line.group]
 
-    def __call__(self, holding: Holding, most: int) -> tuple[int, int]:
+    def __call__(self, holding: BlockAllocation, most: int) -> tuple[int, int]:
         """How much of its beginning, up to ``most``, all groups can go on from; and how far one kind comes alone.
 
         Both are multiples of what fills whole blocks in every group.
@@ -72,7 +71,7 @@ class Lookup:
             if hit == before or len(self._windowed) <= 1:
                 return hit, longest
 
-    def dropping(self, holding: Holding, most: int, last: int, *, past_states: bool) -> tuple[int, int]:
+    def dropping(self, holding: BlockAllocation, most: int, last: int, *, past_states: bool) -> tuple[int, int]:
         """The same where each kind of layer has to find a block more than it goes on from, among ``last`` tokens.
 
         States have nothing to drop. With ``past_states`` one is looked for a block further, and gone on from.
@@ -104,7 +103,7 @@ class Lookup:
             if hit >= before or (len(kinds) == 2 and self._everywhere):
                 return hit, longest
 
-    def found(self, holding: Holding, group: int, count: int) -> Iterator[Part]:
+    def found(self, holding: BlockAllocation, group: int, count: int) -> Iterator[Part]:
         """The cached blocks of a group up to ``count``, in parts; those before its window are not needed."""
         position = self._first(group, count)
         for edge, _, end in holding.pieces(self._ratios[group]):
@@ -118,7 +117,7 @@ class Lookup:
                 yield line, position, stop
                 position = stop
 
-    def tails(self, group: int, holding: Holding, marks: Iterable[int], *, drops: bool = False) -> list[range]:
+    def tails(self, group: int, holding: BlockAllocation, marks: Iterable[int], *, drops: bool = False) -> list[range]:
         """Blocks of a window from which the same prompt can go on, and those before the ``marks``, if not 0.
 
         Marks are multiples of what fills whole blocks in every group. With ``drops``, a block more than it goes on
@@ -136,10 +135,10 @@ class Lookup:
         return [range(self._first(group, end * count), end * count) for end in sorted(ends) if end]
 
     def window_blocks(self, group: int, end: int) -> int:
-        """Blocks that a window looks at where so many are computed."""
+        """Blocks inside a window after this many computed ones."""
         return end - self._first(group, end)
 
-    def _onward(self, holding: Holding, groups: list[int], position: int, most: int) -> int:
+    def _onward(self, holding: BlockAllocation, groups: list[int], position: int, most: int) -> int:
         """How far, up to ``most``, all of these groups find every block from a position on."""
         lines = self._lines
         for edge, _, end in holding.pieces(self._ratios[groups[0]]):
@@ -155,7 +154,7 @@ class Lookup:
                 position = reach
         return position
 
-    def _in_window(self, holding: Holding, groups: list[int], most: int, *, drops: bool = False) -> int:
+    def _in_window(self, holding: BlockAllocation, groups: list[int], most: int, *, drops: bool = False) -> int:
         """The furthest block up to ``most`` before which a window has all it looks at; with ``drops``, and it too."""
         first = groups[0]
         if self._shape.chunked and first not in self._shape.states:
@@ -175,7 +174,7 @@ class Lookup:
         return max(0, end - drops)
 
     def _first(self, group: int, end: int) -> int:
-        """The first block that is looked at where so many are computed."""
+        """The first block inside the window after this many computed ones."""
         return self._shape.first_in_window(group, end * self._shape.sizes[group])
 
     def _below(self, edge: int, group: int, start: int, position: int) -> tuple[bool, int]:
@@ -212,7 +211,7 @@ class BlockPool:
     def __init__(self, num_blocks: int, shape: KvShape, *, caching: bool) -> None:
         self.num_blocks = num_blocks
         self.num_held = 0
-        """Blocks that somebody holds."""
+        """Blocks that sequences hold."""
         self.caching = caching
         self.num_groups = len(shape.windows)
         self._num_blank = num_blocks
@@ -225,7 +224,7 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks that nobody holds, findable ones among them."""
+        """Blocks that no sequence holds, including findable ones."""
         return self.num_blocks - self.num_held
 
     def take(self, count: int) -> None:
@@ -253,7 +252,7 @@ class BlockPool:
                 if not entry.spans:
                     del unused[entry]
 
-    def _add(self, holding: Holding, line: Line, start: int, end: int) -> None:
+    def _add(self, holding: BlockAllocation, line: Line, start: int, end: int) -> None:
         """A sequence has filled these blocks."""
         if holding.spans is None:
             holding.spans = [[] for _ in range(self.num_groups)]
@@ -268,7 +267,7 @@ class BlockPool:
         line.spans.append(span)
         own.append(span)
 
-    def _lengthen(self, holding: Holding, before: int, full: int) -> bool:
+    def _lengthen(self, holding: BlockAllocation, before: int, full: int) -> bool:
         """The same for one group, where a sequence goes on filling its last span; False where it does not."""
         spans = holding.spans
         if spans is None or not spans[0]:
@@ -280,7 +279,7 @@ class BlockPool:
         last.end = full
         return True
 
-    def _release(self, holding: Holding, group: int, pieces: Pieces, *, named: bool) -> None:
+    def _release(self, holding: BlockAllocation, group: int, pieces: Pieces, *, named: bool) -> None:
         """A sequence lets go of blocks of a group, from the last to the first; ``named``: it may look for its own."""
         spans = [] if holding.spans is None else holding.spans[group]
         released: list[Span] = []
@@ -297,13 +296,9 @@ class BlockPool:
             else:
                 released.append(span)
         self.num_held -= freed
-        # Its own blocks come after what it shares; those that it found again have a name already.
-        shared, known = holding.shared // self._ratios[group], holding.named // self._ratios[group]
-        own = max(start, shared, released[-1].end if released and released[-1].line.edge < 0 else 0)
         parts: list[tuple[int, int]] = []
-        if self.caching and known > own:
-            for begin, stop in pieces:
-                parts += holding.kept(group, max(own, begin), min(stop, known))
+        if self.caching and holding.named:
+            parts = self._own_parts(holding, group, pieces, released[-1] if released else None)
         if named:
             for part in parts:
                 span = Span(self._lookup.line(holding.own_edge, group), *part)
@@ -318,7 +313,18 @@ class BlockPool:
             freed -= sum([span.end - span.start for span in released])
         self._num_blank += freed
 
-    def _hold(self, holding: Holding, line: Line, start: int, end: int) -> Span:
+    def _own_parts(
+        self, holding: BlockAllocation, group: int, pieces: Pieces, last: Span | None
+    ) -> list[tuple[int, int]]:
+        """Blocks of its own that are full: after what it shares, and after what it found again, which has a name."""
+        ratio = self._ratios[group]
+        own = max(pieces[0][0], holding.shared // ratio, last.end if last is not None and last.line.edge < 0 else 0)
+        known = holding.named // ratio
+        if not self.caching or known <= own:
+            return []
+        return [part for begin, stop in pieces for part in holding.kept(group, max(own, begin), min(stop, known))]
+
+    def _hold(self, holding: BlockAllocation, line: Line, start: int, end: int) -> Span:
         """One holder more of blocks that lie in one span."""
         span = line.at(start)
         assert span is not None
@@ -379,7 +385,7 @@ class KvCache(BlockPool):
         """The blocks that a request may have in common with others."""
         return self._paths.path(request) if self.caching and request.prefix else ()
 
-    def longest_prefix(self, holding: Holding, num_tokens: int) -> int:
+    def longest_prefix(self, holding: BlockAllocation, num_tokens: int) -> int:
         """Tokens of a sequence's beginning that are cached: whole blocks, and never all of its tokens."""
         if not self.caching:
             return 0
@@ -401,7 +407,7 @@ class KvCache(BlockPool):
             self._mark_tails(holding)
         return hit * self._common
 
-    def _mark_tails(self, holding: Holding) -> None:
+    def _mark_tails(self, holding: BlockAllocation) -> None:
         """Which blocks of windows are of use to others."""
         # Where blocks are uneven, prefixes end with the longest ones, whatever else is kept.
         segment = self._segment if self.sparse_windows else 1
@@ -418,7 +424,7 @@ class KvCache(BlockPool):
 
     def admit(
         self,
-        holding: Holding,
+        holding: BlockAllocation,
         num_cached: int,
         new_tokens: int,
         num_tokens: int,
@@ -469,7 +475,7 @@ class KvCache(BlockPool):
             self._name_whole(holding, count)
         return self.grow(holding, num_cached + new_tokens, reach)
 
-    def _name_whole(self, holding: Holding, count: int) -> None:
+    def _name_whole(self, holding: BlockAllocation, count: int) -> None:
         """Let others find what full attention computes again of a prefix that was found."""
         before, holding.named = holding.named, count
         for edge, first, end in holding.path:
@@ -478,7 +484,7 @@ class KvCache(BlockPool):
                 if group not in self._windowed:
                     self._add(holding, self._lookup.line(edge, group), start, stop)
 
-    def may_fit(self, holding: Holding, num_tokens: int) -> bool:
+    def may_fit(self, holding: BlockAllocation, num_tokens: int) -> bool:
         """Whether it is worth to look for what is cached: what only the sequence itself can find saves no block."""
         if holding.path or self._windowed:
             return True
@@ -520,7 +526,7 @@ class KvCache(BlockPool):
         return more * (self.num_groups - count) + count * (min(1, more) if states is None else states)
 
     def _states_for(self, reach: Reach, before: int) -> int:
-        """Blocks that a group of aligned states takes for a step, which has so many before it."""
+        """Blocks that a group of aligned states takes for a step, after this many."""
         return 0 if reach.end <= before * self._block_size else 1 + self._leaves_two(reach)
 
     def _leaves_two(self, reach: Reach) -> bool:
@@ -528,8 +534,8 @@ class KvCache(BlockPool):
         is_due = reach.end >= reach.prompt_end or not self.sparse_windows or self._segment > 0
         return is_due and self.ends.is_left(reach.start, reach.end, self.ends.last(reach.end))
 
-    def grow(self, holding: Holding, num_tokens: int, reach: Reach | None = None) -> bool:
-        """Make room for so many tokens, or take nothing and say no; aligned states for what a step computes."""
+    def grow(self, holding: BlockAllocation, num_tokens: int, reach: Reach | None = None) -> bool:
+        """Allocate room for this many tokens, or nothing and return False; aligned states for what a step computes."""
         needed = -(-num_tokens // self._block_size)
         states = None if reach is None else self._states_for(reach, holding.num_states)
         missing = self._missing(holding.length, needed, states)
@@ -542,7 +548,7 @@ class KvCache(BlockPool):
         holding.length = max(holding.length, needed)
         return True
 
-    def _skip_states(self, holding: Holding, needed: int, reach: Reach) -> None:
+    def _skip_states(self, holding: BlockAllocation, needed: int, reach: Reach) -> None:
         """A step that fills several blocks leaves a state in the last one alone, or one before its end, too; it begins
         with the one before.
         """
@@ -566,7 +572,7 @@ class KvCache(BlockPool):
         """Another step is planned: what the last one computes can be relied on."""
         self._new_states.clear()
 
-    def renew(self, holding: Holding, num_tokens: int) -> None:
+    def renew(self, holding: BlockAllocation, num_tokens: int) -> None:
         """The last state of use of a prompt counts as new as long as its sequence holds it and computes with it."""
         if self._drops_last and self.shape.rules.drop and num_tokens % self._block_size:
             return
@@ -576,15 +582,15 @@ class KvCache(BlockPool):
             if held:
                 self._new_states.add((self._edge(holding, last - 1), last - 1))
 
-    def _is_new(self, holding: Holding, position: int) -> bool:
+    def _is_new(self, holding: BlockAllocation, position: int) -> bool:
         """Whether a state is computed in the step that is being planned, so that no other one can begin with it yet."""
         return (self._edge(holding, position), position) in self._new_states
 
-    def _edge(self, holding: Holding, position: int) -> int:
+    def _edge(self, holding: BlockAllocation, position: int) -> int:
         """Where a block of a sequence lies."""
         return next((edge for edge, first, end in holding.pieces() if first <= position < end), 0)
 
-    def name(self, holding: Holding, num_tokens: int) -> None:
+    def name(self, holding: BlockAllocation, num_tokens: int) -> None:
         """Let others find the blocks that these tokens fill, already while they are being computed."""
         full = num_tokens // self._common * (self._common // self._block_size)
         before = holding.named
@@ -609,7 +615,7 @@ class KvCache(BlockPool):
                     if is_state:
                         self._new_states |= {(edge, position) for position in range(*part)}
 
-    def _name_uneven(self, holding: Holding, before: int, full: int) -> None:
+    def _name_uneven(self, holding: BlockAllocation, before: int, full: int) -> None:
         """The same where groups have blocks of different sizes."""
         for group, ratio in enumerate(self._ratios):
             for edge, first, end in holding.path:
@@ -617,7 +623,7 @@ class KvCache(BlockPool):
                 for part in holding.kept(group, start, min(full, end) // ratio):
                     self._add(holding, self._lookup.line(edge, group), *part)
 
-    def slide(self, holding: Holding, computed: int, unsure: int = 0) -> None:
+    def slide(self, holding: BlockAllocation, computed: int, unsure: int = 0) -> None:
         """Release the blocks that no token after ``computed`` ones looks at; the last of them is forgotten first.
 
         States are released as if the last ``unsure`` tokens had not been computed.
@@ -641,14 +647,14 @@ class KvCache(BlockPool):
                 holding.first[group] = max(start, end)
                 self._release(holding, group, pieces, named=True)
 
-    def _earlier(self, holding: Holding, computed: int) -> Pieces:
+    def _earlier(self, holding: BlockAllocation, computed: int) -> Pieces:
         """States that steps before the last one began with, which the sequence gives back."""
         end = self.shape.first_in_window(self.shape.states[0], computed)
         given = [place for place in holding.earlier if place + (place == holding.exported) < end]
         del holding.earlier[: len(given)]
         return tuple((position, position + 1) for position in given)
 
-    def free(self, holding: Holding, *, done: bool = True) -> None:
+    def free(self, holding: BlockAllocation, *, done: bool = True) -> None:
         """Give everything back; the last block of a sequence is the first to be forgotten.
 
         A sequence that is not ``done`` may come back and find its own blocks again.
@@ -656,6 +662,31 @@ class KvCache(BlockPool):
         if holding.length:
             self.num_held -= self.shape.state_blocks
             self._num_blank += self.shape.state_blocks
+        for group, pieces in self._held(holding):
+            self._release(holding, group, pieces, named=not done)
+        holding.left_behind |= not done
+        holding.hold_nothing()
+
+    def detach(self, holding: BlockAllocation, *, done: bool) -> BlockAllocation:
+        """Let a sequence start again with nothing; what it holds is returned, to be freed later with `free`."""
+        kept = holding.moved()
+        for spans in kept.spans or ():
+            for span in spans:
+                span.holders.remove(holding)
+                span.holders.add(kept)
+        if not done:
+            # It may find its own blocks again at once.
+            for group, pieces in self._held(kept):
+                spans = [] if kept.spans is None else kept.spans[group]
+                for part in self._own_parts(kept, group, pieces, spans[-1] if spans else None):
+                    self._add(kept, self._lookup.line(kept.own_edge, group), *part)
+            kept.named = 0
+            holding.left_behind = True
+        return kept
+
+    def _held(self, holding: BlockAllocation) -> list[tuple[int, Pieces]]:
+        """The blocks that a sequence holds of each group."""
+        held: list[tuple[int, Pieces]] = []
         for group, first in enumerate(holding.first):
             is_state = self._is_aligned and group in self.shape.states
             length = holding.num_states if is_state else -(-holding.length // self._ratios[group])
@@ -663,10 +694,5 @@ class KvCache(BlockPool):
                 pieces: Pieces = ((first, length),)
                 if holding.earlier and is_state:
                     pieces = (*((position, position + 1) for position in holding.earlier), *pieces)
-                self._release(holding, group, pieces, named=not done)
-            holding.first[group] = 0
-        holding.left_behind |= not done
-        holding.named = holding.length = holding.num_states = 0
-        holding.earlier.clear()
-        holding.exported = -1
-        holding.spans = None
+                held.append((group, pieces))
+        return held

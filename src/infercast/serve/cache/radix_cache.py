@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from infercast.serve.cache.shape import KvShape
+from infercast.serve.cache.blocks import KvShape
 from infercast.serve.workload.request import Request
 
 # What the tokens of a request are, told without tokens: named pieces, one after the other.
@@ -18,7 +18,7 @@ Piece = tuple[object, int, int]
 Content = tuple[Piece, ...]
 """All tokens of a request, prompt and answer."""
 Mark = tuple[object, ...]
-"""What tells one page from others that follow the same beginning."""
+"""What distinguishes a page from others after the same prefix."""
 
 
 def content_of(request: Request, own: object) -> Content:
@@ -341,12 +341,12 @@ class RadixCache:
 
     @property
     def num_free(self) -> int:
-        """Pages that nobody holds, findable ones among them."""
+        """Pages that no sequence holds, including findable ones."""
         return self.num_blank + self.num_evictable
 
     @property
     def num_held(self) -> int:
-        """Pages that somebody holds."""
+        """Pages that sequences hold."""
         return self.num_blocks - self.num_blank - self.num_evictable
 
     def lease(self, content: Content, own: object = None) -> Lease:
@@ -404,7 +404,7 @@ class RadixCache:
         lease.num_pages = lease.node.end
 
     def make_room(self, num_tokens: int) -> None:
-        """If there are fewer blank pages than for so many tokens, forget nodes for all of these tokens."""
+        """If there are too few blank pages for these tokens, evict nodes for all of them."""
         if self.num_blank * self.page < num_tokens:
             self._forget(num_tokens)
 

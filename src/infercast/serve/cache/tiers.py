@@ -32,7 +32,7 @@ class LinkSpeed:
         return self.latency + num_bytes / self.rate
 
     def handing_over(self, num_pieces: int) -> float:
-        """What a copy of so many pieces takes the thread."""
+        """Seconds of the thread for a copy of this many pieces."""
         return self.submit_seconds + num_pieces * self.submit_piece_seconds
 
 
@@ -201,7 +201,7 @@ class HostTier:
             self._idle[key] = None
 
     def _give_up(self, count: int, kept: set[int]) -> bool:
-        """Forget so many idle blocks, or none; some are ``kept``."""
+        """Evict this many idle blocks, or none; some are ``kept``."""
         idle, blocks, order = self._idle, self._blocks, self._order
         if count > len(idle):
             return False
@@ -293,7 +293,7 @@ class Offload:
     """Requests that hold blocks while they wait are looked at before all others; otherwise in the order of the queue,
     in which the first may need the very blocks that another one holds."""
     spares_under_way: bool = False
-    """Nobody gives way whose blocks a step under way still writes: whoever needs them waits, and all behind it."""
+    """No request is preempted while a step in flight writes its blocks: others that need them wait."""
     stores_ends: bool = False
     """The last blocks of a request that has ended are stored with the step after; and who gave way does not hand over
     again what it did before."""
@@ -301,4 +301,4 @@ class Offload:
     """A block of the tier is as recent as the last request with it that has ended, not as its last copy or lookup; and
     it counts how often it was offered to be stored, not how often it was looked for."""
     empty_step_seconds: float = 0.0
-    """A turn of the engine's loop in which nothing is computed, because those who wait wait for copies."""
+    """An iteration of the engine's loop without a step, because all waiting requests wait for copies."""

@@ -17,7 +17,7 @@ from math import inf, isnan
 from infercast.errors import InputError
 from infercast.serve.fleet.lockstep import Meeting, Shared, in_lockstep
 from infercast.serve.fleet.router import Engines, Loads, make_policy
-from infercast.serve.loop import TELL_EVERY, Loop, Progress, Watcher
+from infercast.serve.loop import TELL_EVERY, Loop, Progress, StepObserver
 from infercast.serve.record import Record
 from infercast.serve.simulation import Replica, check_workload, clients_of, loop_of, new_record, no_garbage
 from infercast.serve.workload.clients import Arrivals, Delivery, Inbox
@@ -87,7 +87,7 @@ class RunningPool:
         pool: Pool,
         num_requests: int,
         arrivals: Arrivals,
-        watch: Sequence[Watcher] = (),
+        watch: Sequence[StepObserver] = (),
         turned_into: Callable[[Replica], Replica] = lambda replica: replica,
     ) -> None:
         """``arrivals``: what comes to its router; ``turned_into``: what each engine is made into then."""
@@ -170,7 +170,7 @@ class RunningPool:
 
 
 def simulate_fleet(
-    pool: Pool, workload: Workload, watch: Sequence[Watcher] = (), progress: Progress | None = None
+    pool: Pool, workload: Workload, watch: Sequence[StepObserver] = (), progress: Progress | None = None
 ) -> list[Record]:
     """Serve a workload by one pool; the record of each engine holds the requests that it served.
 

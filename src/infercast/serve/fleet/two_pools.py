@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.serve.fleet.pool import Pool, RunningPool, next_pool
-from infercast.serve.loop import TELL_EVERY, Progress, Watcher
+from infercast.serve.loop import TELL_EVERY, Progress, StepObserver
 from infercast.serve.record import Record
 from infercast.serve.simulation import Replica, check_workload, clients_of, no_garbage
 from infercast.serve.step import (
@@ -101,7 +101,7 @@ def receiving(replica: Replica) -> Replica:
     return replace(
         replica,
         timer=_Received(replica.timer),
-        policy=replica.policy.of_computed_prompts(),
+        policy=replica.policy.for_decode_pool(),
         prefix_caching=False,
         offload=None,  # what a prompt finds anywhere saves the first pool its work
     )
@@ -167,7 +167,7 @@ def simulate_disaggregated(
     sequence_bytes: Callable[[int], float],
     workload: Workload,
     progress: Progress | None = None,
-    watch: Sequence[Sequence[Watcher]] = (),
+    watch: Sequence[Sequence[StepObserver]] = (),
 ) -> Handover:
     """Serve a workload; ``sequence_bytes`` says what the keys and values of so many tokens take.
 

@@ -10,8 +10,7 @@ from math import fsum, inf
 from operator import attrgetter
 
 from infercast.serve.cache.radix_cache import RadixCache, RadixTree, content_of
-from infercast.serve.scheduler.base import APART, Group, Sequence
-from infercast.serve.scheduler.policy import PrefillFirst
+from infercast.serve.scheduler.base import APART, Group, PrefillFirst, Sequence
 from infercast.serve.workload.request import Request
 
 # Sequences that decode in steps of their own, of which an engine learns late that they have ended.
@@ -49,9 +48,9 @@ class DeclaredSequence(Sequence):
 class DecodeBatch(Group[DeclaredSequence]):
     """The sequences that an engine decodes, and those of them that it does not know to have ended."""
 
-    def __init__(self, cache: RadixCache, longest_promise: int) -> None:
+    def __init__(self, cache: RadixCache, max_reserved_output: int) -> None:
         super().__init__(cache)
-        self._cache, self._longest_promise = cache, longest_promise
+        self._cache, self._longest_promise = cache, max_reserved_output
         self.done = 0
         """Steps whose results have been taken in."""
         self.num_ended = 0
@@ -136,7 +135,7 @@ class DecodeBatch(Group[DeclaredSequence]):
         return held
 
     def advance(self, steps: int) -> list[DeclaredSequence]:
-        """Every member computes so many tokens, for which pages were taken; returns those that have all of theirs."""
+        """Every member computes this many tokens, for which pages were taken; returns those that have all of theirs."""
         self.steps += steps
         self.computed += steps * len(self.members)
         if not self._last_steps or self._last_steps[0][0] > self.steps:
@@ -163,7 +162,7 @@ State = tuple[float, int]
 
 
 class Timetable:
-    """When those who run will end."""
+    """When running requests will end."""
 
     def __init__(self, running: Callable[[], Iterable[State]], ratio: float) -> None:
         """``ratio``: the share of a declared answer that is reckoned with where the end of a text counts."""
@@ -201,7 +200,7 @@ class Timetable:
 
 
 def state_of(sequence: DeclaredSequence, num_produced: int, ratio: float) -> State:
-    """What a sequence has left and holds, with so many tokens known."""
+    """What a sequence has left and holds, with this many tokens known."""
     declared = sequence.num_declared if sequence.ignores_end else sequence.num_declared * ratio
     return declared - num_produced, sequence.num_input + num_produced
 
@@ -251,7 +250,7 @@ class Answer(Enum):
 
     NEXT = 0
     NO_ROOM = 1
-    """There is no room for it or for another, until somebody ends."""
+    """There is no room for it or for another, until a request ends."""
     STOP = 2
     """The step is full."""
 
@@ -319,11 +318,11 @@ class Admission:
         return Answer.STOP if is_full else Answer.NEXT
 
     def _of_others(self, sequence: DeclaredSequence, missing: int) -> Answer:
-        """By what all who run are promised."""
+        """By what is reserved for all running requests."""
         cache, page, lease = self._cache, self._page, sequence.lease
         # What host memory has of it is loaded even if the step turns out to be full.
         to_load = cache.num_to_load(lease) * page if sequence.num_computed and cache.host is not None else 0
-        left = min(sequence.num_declared - sequence.num_produced, self._policy.longest_promise)
+        left = min(sequence.num_declared - sequence.num_produced, self._policy.max_reserved_output)
         needed, in_pages = missing + to_load + left + page, self._in_pages(missing)
         if self._lacks(needed):
             return Answer.NO_ROOM
@@ -369,7 +368,7 @@ class Admission:
         if new_tokens < missing:
             self.cut = sequence
         else:
-            charge += min(sequence.num_declared, self._policy.longest_promise)
+            charge += min(sequence.num_declared, self._policy.max_reserved_output)
         self._offset += charge
         self._charges.append(charge)
         self._of_step -= in_pages
@@ -377,12 +376,12 @@ class Admission:
             self._of_chunk -= in_pages
 
     def _room(self) -> float:
-        """Tokens that nobody holds and nobody is promised."""
+        """Tokens that are neither held nor reserved."""
         cache = self._cache
         return (cache.num_blank + cache.num_evictable) * self._page - self._offset
 
     def _lacks(self, needed: int) -> bool:
-        """Whether there is no room for so many tokens and one more."""
+        """Whether there is no room for these tokens and one more."""
         lacking = needed - self._room()
         if -CLOSE < lacking < CLOSE and not self._is_exact:
             self._make_exact()

@@ -196,7 +196,7 @@ class Cohort(Group[Sequence]):
         self._overdue.clear()
 
     def advance(self, steps: int) -> list[Sequence]:
-        """Every member computes so many tokens, for which blocks were taken; returns those that have all of theirs."""
+        """Every member computes this many tokens, with blocks taken before; returns those that have all of theirs."""
         self.steps += steps
         self.computed += steps * len(self.members)
         if self.answering:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import cast
 
-from infercast.serve.cache.allocation import Path
+from infercast.serve.cache.blocks import Path
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.scheduler.base import Plan, Sequence
-from infercast.serve.scheduler.policy import MixingPolicy
+from infercast.serve.scheduler.base import FirstCome, Plan, Sequence
 from infercast.serve.speculation import DraftCounts, Draws, Speculation
 from infercast.serve.step import DraftShape
 from infercast.serve.workload.request import NEVER, Request
@@ -118,7 +117,7 @@ class Drafts:
     def __init__(
         self,
         speculation: Speculation,
-        policy: MixingPolicy,
+        policy: FirstCome,
         cache: KvCache,
         max_model_len: int | None = None,
         draws: Draws | None = None,
@@ -136,8 +135,11 @@ class Drafts:
         self._slots = speculation.slots_taken if speculation.slots_by_step else 0
         # A step that is never cut: its drafts fit any threshold.
         self._uncut = policy.chunk(self.width, NEVER, alone=False) == self.width and not (
-            any(cache.shape.windows) or cache.shape.states or self._slots
+            any(cache.shape.windows) or cache.shape.states or self._slots or policy.decode_stride > 1
         )
+        self._stale: dict[Sequence, int] = {}
+        """Of preempted sequences, the tokens and drafts of steps that were under way then: one that starts again
+        computes up to where these would have got to before it samples."""
         self._next_drafts = speculation.num_drafts if self._is_async else 0
         """Places for drafts that are not known when a step is planned."""
 
@@ -152,10 +154,12 @@ class Drafts:
         if not self._uncut:
             return position
         sequences, lookahead, longest, budget = plan.sequences, self._lookahead, self._longest, plan.budget
+        is_async = self._is_async
         while position < len(order) and budget > 0:
             sequence = cast("DraftSequence", order[position])
             computed, known, drafts = sequence.num_computed, sequence.num_tokens, sequence.num_drafts
-            if computed < known or known + 1 < sequence.num_input + sequence.num_most:  # or no more is ever needed
+            # Otherwise no more is ever needed, or its next token is not known before a step under way has ended.
+            if computed < known or (is_async and known + 1 < sequence.num_input + sequence.num_most):
                 new_tokens = 1 + drafts
                 slots = computed + new_tokens + lookahead
                 if sequence.in_prompt or new_tokens > budget or slots >= longest:
@@ -175,7 +179,7 @@ class Drafts:
         return position
 
     def _grow(self, sequence: DraftSequence, slots: int) -> bool:
-        """Blocks for so many tokens, if there are any."""
+        """Allocate blocks for this many tokens, if there are any."""
         has_room = self._cache.grow(sequence, slots)
         sequence.room = sequence.length * self._block_size
         return has_room
@@ -184,7 +188,11 @@ class Drafts:
         """Tokens and drafts of a running sequence, if nothing else bounds them; 0: it is done even without drafts."""
         assert isinstance(sequence, DraftSequence)
         computed, known = sequence.num_computed, sequence.num_tokens
-        if computed >= known and known + 1 >= sequence.num_input + sequence.num_most:
+        if sequence in self._stale:
+            stale = self._stale[sequence]
+            is_last = computed + 2 - stale >= sequence.num_input + sequence.num_most
+            return 0 if is_last else min(known + stale - computed, self._longest - computed - 1)
+        if computed >= known and (not self._is_async or known + 1 >= sequence.num_input + sequence.num_most):
             return 0
         return max(0, min(max(1, known - computed) + sequence.num_drafts, self._longest - computed - 1))
 
@@ -217,11 +225,25 @@ class Drafts:
                 sequence.drafted = self._draws.drafted(sequence.index, sequence.num_output)
         sequence.is_padded = sequence.num_computed + new_tokens > sequence.num_tokens
 
-    def schedule(self, plan: DraftPlan, sequence: DraftSequence, new_tokens: int) -> None:
-        """Count the tokens of a sequence in the plan as computed, as if all its drafts were right."""
+    def preempt(self, sequence: Sequence, planned: int) -> None:
+        """A sequence with ``planned`` tokens in the step being planned is preempted; steps in flight may yield more."""
+        assert isinstance(sequence, DraftSequence)
+        sequence.num_drafts = 0
+        stale = sequence.num_computed - planned - sequence.num_tokens + 1
+        if self._is_async and sequence not in self._stale and stale > 0 and not sequence.in_prompt:
+            self._stale[sequence] = stale
+
+    def schedule(self, plan: DraftPlan, sequence: DraftSequence, new_tokens: int) -> bool:
+        """Count the tokens of a sequence in the plan as computed, as if all its drafts were right.
+
+        Returns whether it samples.
+        """
         known = sequence.num_tokens
         reached = sequence.num_computed = sequence.num_computed + new_tokens
-        drafts = reached - max(known, reached - new_tokens + 1)  # below 0: so much is left
+        needed = known + self._stale[sequence] if sequence in self._stale else known
+        drafts = reached - max(needed, reached - new_tokens + 1)  # below 0: so much is left
+        if drafts >= 0:
+            self._stale.pop(sequence, None)
         plan.verified.append(max(drafts, -1))
         plan.num_prompts += new_tokens > 1 + max(drafts, 0)
         plan.num_unsampled += drafts < 0
@@ -232,6 +254,7 @@ class Drafts:
         sequence.room = sequence.length * self._block_size
         sequence.in_prompt = drafts < 0
         sequence.num_drafts = self._next_drafts if drafts >= 0 else 0
+        return drafts >= 0
 
     def close(self, plan: Plan) -> None:
         """A step is planned: how many drafts are made at its end."""
@@ -250,6 +273,8 @@ class Drafts:
         done: list[Sequence] = []
         received, counts, is_async, most = plan.sampled, self.counts.by_accepted, self._is_async, self.width - 1
         may_hurry, num_drafts = not self._varies, 0
+        if self._stale:
+            self._settle(plan)
         for sequence, drafts in zip(plan.sequences, plan.verified, strict=True):
             known, last = sequence.num_tokens, sequence.num_last
             if drafts < 0 or known == last:  # in the second case the step was one too many
@@ -269,7 +294,7 @@ class Drafts:
             sequence.num_tokens = known = known if known < last else last
             sequence.num_produced = known - sequence.num_input
             if is_async:
-                if known > sequence.full_at and sequence.length:
+                if known > sequence.full_at and sequence.length and not sequence.in_prompt:
                     self._name(sequence, known - 1)
             elif known < last:
                 sequence.num_drafts = sequence.drafted[known - sequence.num_input] if self._varies else plan.num_next
@@ -277,6 +302,14 @@ class Drafts:
                 done.append(sequence)
         self.counts.num_draft_tokens += num_drafts
         return done
+
+    def _settle(self, plan: DraftPlan) -> None:
+        """Steps end that were under way when some of their sequences were preempted."""
+        for sequence, drafts in zip(plan.sequences, plan.verified, strict=True):
+            if drafts >= 0 and sequence in self._stale:
+                self._stale[sequence] -= 1 + drafts
+                if self._stale[sequence] <= 0:
+                    del self._stale[sequence]
 
     def _num_accepted(self, sequence: DraftSequence, drafts: int) -> int:
         """How many drafts are right where some were cut, or are dummies, or there may be none in their places."""

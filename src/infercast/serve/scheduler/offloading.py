@@ -8,7 +8,7 @@ Blocks are handed over to be stored with the step that computes them. Rules as i
 
 from __future__ import annotations
 
-from infercast.serve.cache.shape import KvShape
+from infercast.serve.cache.blocks import BlockAllocation, KvShape
 from infercast.serve.cache.tiers import HostTier, Offload
 from infercast.serve.scheduler.base import Plan, Sequence
 from infercast.serve.scheduler.cohort import Cohort
@@ -83,9 +83,8 @@ class HostOffload:
         """Waiting requests that hold blocks, and whether all of them are there."""
         self._unstored: dict[Sequence, None] = {}
         """Running requests for whose blocks there was no room in the tier."""
-        self._leaving: dict[Sequence, Plan] = {}
-        """Requests that were preempted or have ended, and keep blocks until the last step has ended that was under way
-        then."""
+        self._leaving: dict[BlockAllocation, tuple[Plan, bool]] = {}
+        """Blocks of requests that were preempted or have ended: the last step that was under way then, and which."""
         self._ended: list[Sequence] = []
         """Requests that have ended since the last step was planned, where the tier hears of that with the next one."""
         self._unknown, self._drops_last = steps_under_way - 1, drops_last
@@ -119,7 +118,7 @@ class HostOffload:
 
     @property
     def arrived(self) -> list[Sequence]:
-        """Waiting requests whose blocks are all there."""
+        """Waiting requests with all blocks loaded."""
         return [each for each, has_arrived in self.loading.items() if has_arrived]
 
     def look_up(self, sequence: Sequence, computed: int, known: int) -> int | None:
@@ -210,7 +209,7 @@ class HostOffload:
             self._unstored[sequence] = None
 
     def _begin_store(self, sequence: Sequence, num_tokens: int, *, has_ended: bool = False) -> bool:
-        """Hand over blocks up to so many tokens; False: there is no room, and it has to be tried again."""
+        """Hand over blocks up to this many tokens; False: there is no room, and it has to be tried again."""
         books = self._books.get(sequence)
         if books is None:
             return True
@@ -244,18 +243,15 @@ class HostOffload:
             self.flushed += books.moves
         self._unstored.pop(sequence, None)
 
-    def leave(self, sequence: Sequence, last: Plan) -> None:
-        """It keeps its blocks until the ``last`` step under way has ended."""
-        self._leaving[sequence] = last
+    def leave(self, blocks: BlockAllocation, last: Plan, *, done: bool) -> None:
+        """A request was preempted or is ``done``; its blocks are given back when the ``last`` step has ended."""
+        self._leaving[blocks] = last, done
 
-    def is_leaving(self, sequence: Sequence) -> bool:
-        return sequence in self._leaving
-
-    def leave_after(self, plan: Plan) -> list[Sequence]:
-        """Sequences that kept their blocks for the step which has just ended."""
-        gone = [each for each, last in self._leaving.items() if last is plan]
-        for sequence in gone:
-            del self._leaving[sequence]
+    def leave_after(self, plan: Plan) -> list[tuple[BlockAllocation, bool]]:
+        """Blocks that were kept for the step which has just ended, and whether their requests are done."""
+        gone = [(blocks, done) for blocks, (last, done) in self._leaving.items() if last is plan]
+        for blocks, _ in gone:
+            del self._leaving[blocks]
         return gone
 
     def end(self, done: list[Sequence]) -> None:

@@ -32,8 +32,7 @@ from infercast.serve.scheduler.admission import (
     by_longest_match,
     state_of,
 )
-from infercast.serve.scheduler.base import Plan
-from infercast.serve.scheduler.policy import PrefillFirst
+from infercast.serve.scheduler.base import Plan, PrefillFirst
 from infercast.serve.workload.request import Request
 
 
@@ -41,7 +40,7 @@ class Batch:
     """Sequences that are planned together."""
 
     def __init__(self, cache: RadixCache, policy: PrefillFirst) -> None:
-        self.cohort = DecodeBatch(cache, policy.longest_promise)
+        self.cohort = DecodeBatch(cache, policy.max_reserved_output)
         self.ended: list[DeclaredSequence] = []
         """Sequences that have ended, and are in the batch until decoding goes on."""
         self.joining: Plan | None = None
@@ -75,7 +74,7 @@ class PrefillScheduler:
         self.cut: DeclaredSequence | None = None
         """The prompt that is computed in parts."""
         self.ratio = policy.first_ratio
-        self.just_left: list[DeclaredSequence] = []
+        self.left_batch: list[DeclaredSequence] = []
         """Sequences retracted since the last check, whose last token was in the last step of decoding that ended."""
         self.num_preemptions = 0
         self._batches = [Batch(cache, policy) for _ in range(num_batches)]
@@ -95,7 +94,7 @@ class PrefillScheduler:
 
     @property
     def running(self) -> list[DeclaredSequence]:
-        """Sequences that decode or are computed in parts; on a pipeline, all that are not known to be done."""
+        """Sequences that decode or are computed in chunks; in a pipeline, all that are not known to be done."""
         found = [*self.batch.cohort.members]
         if self._is_ring:
             found = [each for batch in self._batches for each in batch.started()]
@@ -146,8 +145,8 @@ class PrefillScheduler:
             batch.is_full = False  # no sequence can leave that would free it
 
     @property
-    def tries_again(self) -> bool:
-        """Whether somebody waits who may start now that it is known who has left."""
+    def can_retry_now(self) -> bool:
+        """Whether a waiting request may start now that ended ones are known."""
         return bool(self.waiting) and not self.batch.is_full  # which every prompt that did not fit leaves behind
 
     def most_steps(self, plan: Plan) -> int:
@@ -164,7 +163,7 @@ class PrefillScheduler:
         return self.cohort.steps_with_room(steps)
 
     def _plan_prompts(self, plan: Plan) -> bool:
-        """A step of prompts, if one can be formed; those who decode may be beside them."""
+        """A step of prompts, if one can be formed, with decoding sequences where they mix."""
         batch, cohort = self.batch, self.batch.cohort
         num_running = len(cohort.members) + len(batch.ended)
         places = self._places(num_running)
@@ -199,7 +198,7 @@ class PrefillScheduler:
         if self.policy.order == "longest_match":
             self.waiting = by_longest_match(self.waiting, self.cache)
         batch = self.batch
-        longest, asked = self.policy.longest_promise, batch.cohort.still_asked()
+        longest, asked = self.policy.max_reserved_output, batch.cohort.still_asked()
         for each in batch.ended:
             asked += min(each.num_declared - each.num_produced, longest)
         timed = self.policy.ignores_end and not self.cache.caching
@@ -249,7 +248,6 @@ class PrefillScheduler:
             if sequence is not admission.cut:
                 sequence.num_promised += 1
                 plan.sampled.append(sequence)
-                plan.yielded.append(1)
         plan.num_cut = admission.cut is not None
         if cache.num_blank < 0:
             raise self._out_of_memory(f"{new_tokens:,} tokens of prompts")
@@ -315,7 +313,7 @@ class PrefillScheduler:
             if self._under_way:
                 self._under_way[-1][0].forget(victim, was_decoding=victim.joined < cohort.steps)
             if cohort.done > victim.since:
-                self.just_left.append(victim)
+                self.left_batch.append(victim)
         cohort.leave(victim)
         self.cache.drop(victim.lease)
         victim.num_promised = victim.num_produced
@@ -365,7 +363,7 @@ class PrefillScheduler:
 
     def _shares(self) -> list[float]:
         """What each in the batch is promised."""
-        longest, ratio = self.policy.longest_promise, self.ratio
+        longest, ratio = self.policy.max_reserved_output, self.ratio
         return [min(each.num_declared - produced, longest) * ratio for each, produced in self._in_batch()]
 
     def _states(self) -> list[State]:

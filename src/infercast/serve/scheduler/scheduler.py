@@ -15,14 +15,13 @@ from collections import deque
 from operator import attrgetter
 from typing import cast
 
+from infercast.serve.cache.blocks import Reach
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.cache.shape import Reach
 from infercast.serve.scheduler.adapters import AdapterLimit
-from infercast.serve.scheduler.base import APART, Plan, Sequence
+from infercast.serve.scheduler.base import APART, FirstCome, Plan, Prompt, RankedQueue, Sequence
 from infercast.serve.scheduler.cohort import Cohort
 from infercast.serve.scheduler.drafts import DraftPlan, Drafts, DraftSequence
 from infercast.serve.scheduler.offloading import HostOffload, Move
-from infercast.serve.scheduler.policy import MixingPolicy, Prompt, RankedQueue
 from infercast.serve.workload.request import NEVER, Request
 
 PLACE = attrgetter("place")
@@ -35,7 +34,7 @@ class Scheduler:
 
     def __init__(
         self,
-        policy: MixingPolicy,
+        policy: FirstCome,
         cache: KvCache,
         steps_under_way: int = 2,
         max_model_len: int | None = None,
@@ -53,7 +52,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = RankedQueue() if policy.by_priority else deque()
         self._num_skipped = 0
         """Requests at the head of the queue that others may start before."""
-        self.just_left: list[Sequence] = []
+        self.left_batch: list[Sequence] = []
         """Sequences that left the cohort since the last check; their last token was in the last completed step."""
         self.num_preemptions = 0
         self._apart: list[Sequence] = []
@@ -73,9 +72,9 @@ class Scheduler:
         self._settles = policy.settles and steps_under_way > (1 if self._is_windowed else 2)
         self._deep = steps_under_way > 2
         # With several batches under way, or prompts before everything, sequences do not decode step by step.
-        in_turn = policy.steps_between_tokens > 1 or (policy.waits_for_tokens and steps_under_way > 1)
-        is_single = policy.decode_tokens == (1, 1) and drafts is None
-        self._decode_together = decode_together and is_single and not (self._deep or policy.prompts_first or in_turn)
+        in_turn = policy.decode_stride > 1 or (policy.waits_for_tokens and steps_under_way > 1)
+        is_mixed = self._deep or policy.prompts_first or in_turn
+        self._decode_together = decode_together and drafts is None and not is_mixed
         self.cohort = Cohort(cache, steps_under_way - 1, settles=self._settles)
 
     def add(self, index: int, request: Request) -> None:
@@ -127,7 +126,7 @@ class Scheduler:
         return [*(self.cohort.members if plan.decodes else ()), *plan.sequences]
 
     @property
-    def tries_again(self) -> bool:
+    def can_retry_now(self) -> bool:
         """Always False: it cannot plan again until a result or a request arrives."""
         return False
 
@@ -215,7 +214,7 @@ class Scheduler:
 
     def _leave_cohort(self, member: Sequence) -> None:
         if member.joined < self.cohort.steps:
-            self.just_left.append(member)
+            self.left_batch.append(member)
             if self._under_way:
                 last = self._under_way[-1]
                 last.left.append(member)
@@ -265,14 +264,11 @@ class Scheduler:
     def _next_tokens(self, plan: Plan, sequence: Sequence) -> int:
         """Tokens that a running sequence computes in the step that is being planned; 0: none."""
         computed = sequence.num_computed
-        if self.drafts is not None:
-            missing = self.drafts.tokens_wanted(sequence)
-        else:
-            missing = sequence.num_tokens - computed
-            if missing == 1 and sequence.num_promised:
-                missing = self.policy.decode_tokens[0]
+        missing = sequence.num_tokens - computed if self.drafts is None else self.drafts.tokens_wanted(sequence)
         # Its last token may be being sampled right now.
-        if missing == 0 or self._step < sequence.not_before or (self._deep and self._is_last_under_way(sequence)):
+        if missing == 0 or self._step < sequence.not_before:
+            return 0
+        if self._deep and self.drafts is None and self._is_last_under_way(sequence):
             return 0
         new_tokens = missing
         if missing > 1:
@@ -320,23 +316,22 @@ class Scheduler:
             self._leave_cohort(victim)
         elif victim in self._apart:
             self._apart.remove(victim)
-        if self.offload is None:
-            self.policy.give_up(self.cache, victim)
+        if self.offload is not None and self._is_under_way(victim):
+            self.offload.leave(self.cache.detach(victim, done=False), self._under_way[-1], done=False)
         else:
-            if self._is_under_way(victim):
-                self.offload.leave(victim, self._under_way[-1])
-            else:
-                self.policy.give_up(self.cache, victim)
+            self.cache.free(victim, done=False)
+        if self.offload is not None:
             self.offload.preempt(victim)
+        if self.drafts is not None:
+            is_planned = self.policy.by_priority and victim in plan.sequences
+            self.drafts.preempt(victim, plan.new_tokens[plan.sequences.index(victim)] if is_planned else 0)
         victim.num_computed = 0
         victim.num_preemptions += 1
-        if self.drafts is not None:
-            cast("DraftSequence", victim).num_drafts = 0
         self.num_preemptions += 1
         plan.num_preempted += 1
         self._is_blocked = False
         has_skipped = self._num_skipped and (self.adapters is not None or self.offload is not None)
-        if has_skipped and self.policy.passed_apart and not self.policy.by_priority:
+        if has_skipped and self.policy.skipped_queue_separate and not self.policy.by_priority:
             self.waiting.insert(self._num_skipped, victim)
         else:
             self.waiting.appendleft(victim)
@@ -348,15 +343,12 @@ class Scheduler:
         if self._settles:
             victim.num_under_way -= new_tokens
         if victim in plan.sampled:
-            place = plan.sampled.index(victim)
-            del plan.sampled[place]
-            yields = plan.yielded.pop(place)
+            plan.sampled.remove(victim)
             if victim in plan.thrown_away:
                 plan.thrown_away.remove(victim)
             if not self.policy.waits_for_tokens:
-                goes_on = victim.num_promised < victim.num_most or self._deep
-                victim.num_tokens -= yields if goes_on else yields - 1
-            victim.num_promised -= yields
+                victim.num_tokens -= victim.num_promised < victim.num_most or self._deep
+            victim.num_promised -= 1
 
     # Requests that wait.
 
@@ -401,8 +393,6 @@ class Scheduler:
         """Whether others may start before it: it was preempted and is still in a step, or has no adapter slot."""
         if self._settles and sequence.num_under_way > 0:
             return True
-        if self.offload is not None and self.offload.is_leaving(sequence):
-            return True
         return self.adapters is not None and not self.adapters.has_slot(sequence)
 
     def _begin(self, plan: Plan, position: int, sequence: Sequence, new_tokens: int) -> None:
@@ -426,7 +416,7 @@ class Scheduler:
         cache, offload, known = self.cache, self.offload, sequence.num_input + sequence.num_produced
         if offload is not None and sequence in offload.loading:
             return self._go_on(plan, sequence, known) if offload.loading[sequence] else SKIPPED
-        promised = self.policy.promised_tokens(sequence, known)
+        promised = self.policy.reserved_tokens(sequence, known)
         if offload is None and not cache.may_fit(sequence, promised):
             return 0
         num_cached = cache.longest_prefix(sequence, known)
@@ -488,7 +478,7 @@ class Scheduler:
         if computed == known:
             computed = sequence.num_computed = known - 1
         new_tokens = self._first_tokens(plan, sequence, known, computed)
-        missing = cache.shape.blocks_for(self.policy.promised_tokens(sequence, known)) - sequence.length
+        missing = cache.shape.blocks_for(self.policy.reserved_tokens(sequence, known)) - sequence.length
         if not new_tokens or missing * self._num_groups > cache.num_free:
             return 0
         slots = computed + new_tokens
@@ -532,16 +522,11 @@ class Scheduler:
         if self._settles:
             sequence.num_under_way += new_tokens
         if self.drafts is not None:
-            self.drafts.schedule(cast("DraftPlan", plan), cast("DraftSequence", sequence), new_tokens)
+            if self.drafts.schedule(cast("DraftPlan", plan), cast("DraftSequence", sequence), new_tokens):
+                sequence.not_before = self._step + self.policy.decode_stride
             return
         reached = computed + new_tokens
         samples = reached >= sequence.num_tokens
-        if samples:
-            # All that is computed stays, but for drafts that were wrong.
-            is_decoding = sequence.num_promised > 0 and sequence.num_tokens - computed == 1
-            yields = min(self.policy.decode_tokens[1], new_tokens) if is_decoding else 1
-            yields = min(yields, sequence.num_output - sequence.num_promised) if yields > 1 else 1
-            reached = sequence.num_tokens - 1 + yields
         sequence.num_computed = reached
         # Others may find a full block already while it is computed, but not before its last token is known.
         known = sequence.num_input + sequence.num_produced
@@ -553,17 +538,15 @@ class Scheduler:
             plan.sampled.append(sequence)
             if sequence.num_promised >= sequence.num_output:
                 plan.thrown_away.append(sequence)
-            plan.yielded.append(yields)
-            sequence.num_promised += yields
-            sequence.not_before = self._step + self.policy.steps_between_tokens
+            sequence.num_promised += 1
+            sequence.not_before = self._step + self.policy.decode_stride
             if not self.policy.waits_for_tokens:
-                goes_on = sequence.num_promised < sequence.num_most or self._deep
-                sequence.num_tokens += yields if goes_on else yields - 1
+                sequence.num_tokens += sequence.num_promised < sequence.num_most or self._deep
 
     # Steps under way.
 
     def start(self, plan: Plan, steps: int = 1) -> list[int]:
-        """The step just planned is handed to the GPU so many times; returns the blocks held in each.
+        """Launch the step just planned this many times; returns the blocks held in each.
 
         There may be fewer of them, where blocks run out. All but the last have ended when that one is under way.
         """
@@ -593,8 +576,8 @@ class Scheduler:
         """Process the tokens that a finished step yields; returns the sequences that are done."""
         self._under_way.popleft()
         if self.offload is not None:
-            for sequence in self.offload.leave_after(plan):
-                self.cache.free(sequence, done=sequence.num_produced == sequence.num_output)
+            for blocks, is_done in self.offload.leave_after(plan):
+                self.cache.free(blocks, done=is_done)
         if not (plan.sequences or plan.left):
             if plan.ending:
                 self._end(plan.ending)
@@ -612,17 +595,15 @@ class Scheduler:
 
     def _take_tokens(self, plan: Plan) -> list[Sequence]:
         """A token each of those that were sampled for; returns the sequences that have all of theirs."""
-        done, sampled, yielded = plan.ending, plan.sampled, plan.yielded
-        if plan.left:
-            sampled, yielded = [*plan.left, *sampled], [1 for _ in plan.left] + yielded
-        for sequence, num_tokens in zip(sampled, yielded, strict=True):
+        done = plan.ending
+        for sequence in [*plan.left, *plan.sampled] if plan.left else plan.sampled:
             # Members of the cohort do not count along. Others may have been in a step too many, planned before the last
             # token was known.
             if sequence.joined != APART or sequence.num_produced == sequence.num_output:
                 continue
-            sequence.num_produced += num_tokens
+            sequence.num_produced += 1
             if self.policy.waits_for_tokens:
-                sequence.num_tokens += num_tokens
+                sequence.num_tokens += 1
             if sequence.length:
                 known = sequence.num_computed - (sequence.num_promised - sequence.num_produced)
                 self.cache.name(sequence, known)
@@ -646,9 +627,9 @@ class Scheduler:
             elif sequence in self.waiting:  # it was preempted in its last step
                 self._num_skipped -= self.waiting.index(sequence) < self._num_skipped
                 self.waiting.remove(sequence)
-            # With drafts, a step too many may still write its blocks.
-            if self.offload is not None and self.drafts is not None and self._is_under_way(sequence):
-                self.offload.leave(sequence, self._under_way[-1])
+            # A step too many, planned before its last token was known, may still write its blocks.
+            if self.offload is not None and self._is_under_way(sequence):
+                self.offload.leave(self.cache.detach(sequence, done=True), self._under_way[-1], done=True)
             else:
                 self.cache.free(sequence)
         self._is_blocked = False
