@@ -52,6 +52,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files of this folder hold the longest tests and come first: no processor waits for one of them at the end."""
+    items.sort(key=lambda item: item.path.parent != TESTS)
     for item in items:
         if is_quick(item.path) and getattr(item, "originalname", item.name) not in LONG:
             item.add_marker("quick")
