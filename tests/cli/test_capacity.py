@@ -6,10 +6,19 @@ from typing import Any
 
 import pytest
 
+from infercast.forecast import autoscaling
+
 SLO = ("--slo", "ttft_p99<1s,tpot_p95<30ms")
 DEPLOYED = ("capacity", "qwen2.5-0.5b", "--gpu", "l4", "--max-model-len", 4096)
 LOAD = ("--rate", 60, "--input-len", 100, "--output-len", 16, "--day-profile", "sine:1.9:10")
 DAY = (*DEPLOYED, *LOAD, *SLO, "--price-per-gpu-hour", 1, "--electricity-price", 0.1, "--pue", 1.5, "--no-check")
+
+
+@pytest.fixture(autouse=True)
+def _few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How well loads are known is for tests of the forecast; here a fifth of the requests does."""
+    monkeypatch.setattr(autoscaling, "LEAST", 300)
+    monkeypatch.setattr(autoscaling, "MOST", 2400)
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import pytest
 from infercast.cli.outputs import simulation_bar
 
 SMALL = ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm")
-STEADY = (*SMALL, "--rate", 20, "-n", 60)
+RATE = ("--rate", 20, "-n", 60)
+STEADY = (*SMALL, *RATE, "--input-len", 300, "--output-len", 30)
 
 
 @pytest.fixture
@@ -165,15 +166,15 @@ def test_an_azure_trace(forecast: Any, tmp_path: Path) -> None:
 
 
 def test_default_lengths_are_clipped_to_the_model(forecast: Any) -> None:
-    result = forecast(*STEADY, "--max-model-len", 2048)
+    result = forecast(*SMALL, *RATE, "--max-model-len", 2048)
     assert (
         "input lognormal mean 607 (16 to 1,536), output lognormal mean 170 (4 to 512)"
         in result["workload"]["description"]
     )
     assert result["workload"]["description"].endswith("default lengths clipped to max_model_len 2,048")
-    assert "clipped" not in forecast(*STEADY)["workload"]["description"]
-    assert "(16 to 1,848)" in forecast(*STEADY, "--max-model-len", 2048, "--output-len", 200)["workload"]["description"]
-    shared = forecast(*STEADY, "--max-model-len", 2048, "--prefix-len", 1000)
+    assert "clipped" not in forecast(*SMALL, *RATE)["workload"]["description"]
+    assert "(16 to 1,848)" in forecast(*SMALL, *RATE, "--max-model-len", 2048, "--output-len", 200)["workload"]["description"]
+    shared = forecast(*SMALL, *RATE, "--max-model-len", 2048, "--prefix-len", 1000)
     assert "(16 to 786)" in shared["workload"]["description"]
 
 
