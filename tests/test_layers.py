@@ -170,7 +170,9 @@ def test_the_walk_sees_imports_of_every_kind() -> None:
 
 def test_no_arrow_outside_the_table() -> None:
     wrong = [
-        f"{each.file}:{each.line} imports {each.target}" for each in own_imports() if not is_allowed(each.layer, each.target)
+        f"{each.file}:{each.line} imports {each.target}"
+        for each in own_imports()
+        if not is_allowed(each.layer, each.target)
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -256,7 +258,9 @@ def test_no_circles_between_modules() -> None:
     names = {name.removesuffix(".__init__"): path for name, path in files.items()}
     graph: dict[str, set[str]] = {}
     for name, path in names.items():
-        found = {target for node in importing_nodes()[path] for target in (*targets(node), *by_name(node)) if target in names}
+        found = {
+            target for node in importing_nodes()[path] for target in (*targets(node), *by_name(node)) if target in names
+        }
         packages = {target for target in found if names[target].name == "__init__.py" and name.startswith(f"{target}.")}
         graph[name] = found - packages - {name}
     del graph["infercast"]  # its imports are for types alone, and all modules are below it

@@ -173,7 +173,8 @@ def test_default_lengths_are_clipped_to_the_model(forecast: Any) -> None:
     )
     assert result["workload"]["description"].endswith("default lengths clipped to max_model_len 2,048")
     assert "clipped" not in forecast(*SMALL, *RATE)["workload"]["description"]
-    assert "(16 to 1,848)" in forecast(*SMALL, *RATE, "--max-model-len", 2048, "--output-len", 200)["workload"]["description"]
+    short = forecast(*SMALL, *RATE, "--max-model-len", 2048, "--output-len", 200)
+    assert "(16 to 1,848)" in short["workload"]["description"]
     shared = forecast(*SMALL, *RATE, "--max-model-len", 2048, "--prefix-len", 1000)
     assert "(16 to 786)" in shared["workload"]["description"]
 
