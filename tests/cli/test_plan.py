@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 SMALL = (
-    "plan", "llama-3.1-8b", "--gpu", "h100-sxm", "--max-gpus", 1, "--rate", 4, "-n", 60, "--input-len", 200,
-    "--output-len", 20, "--slo", "ttft_p99<1s,tpot_p95<40ms",
+    "plan", "llama-3.1-8b", "--gpu", "h100-sxm", "--max-gpus", 1, "--workers", 1, "--rate", 4, "-n", 60,
+    "--input-len", 200, "--output-len", 20, "--slo", "ttft_p99<1s,tpot_p95<40ms",
 )  # fmt: skip
 
 
