@@ -1,5 +1,7 @@
 """What holds for all tests."""
 
+import gc
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +12,10 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
+
+# Workers of pytest-xdist share the processors: a second thread of a library's would only spin beside them.
+for library in ("OMP", "OPENBLAS", "MKL"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 # A busy machine is no error, and the same tests run with the same examples everywhere.
 settings.register_profile("infercast", deadline=None, derandomize=True)
@@ -46,9 +52,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files of this folder hold the longest tests and come first: no processor waits for one of them at the end."""
+    items.sort(key=lambda item: item.path.parent != TESTS)
     for item in items:
         if is_quick(item.path) and getattr(item, "originalname", item.name) not in LONG:
             item.add_marker("quick")
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays, and simulations make hardly any cycles: see `infercast.cli.main`."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000)
 
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chrome")

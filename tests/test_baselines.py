@@ -85,7 +85,7 @@ def test_heads_know_their_own_slope_and_stay_below_one(module, name):
 
 def test_a_network_learns_a_utilisation_that_depends_on_its_inputs(module, monkeypatch):
     network = module("network")
-    monkeypatch.setattr(network, "STEPS", 1500)
+    monkeypatch.setattr(network, "STEPS", 600)
     features = np.random.default_rng(0).uniform(-1, 1, (4000, 3))
     limit, waves = np.exp(features[:, 1]), np.ones(4000)
     seconds = limit / (0.5 + 0.3 * features[:, 0])

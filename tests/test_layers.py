@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
@@ -106,21 +107,31 @@ def targets(node: ast.AST) -> list[str]:
     return []
 
 
-def all_imports() -> list[Import]:
-    found = []
+@cache
+def importing_nodes() -> dict[Path, list[ast.AST]]:
+    """Statements and calls that may import something, by file; the public package's are not those for types."""
+    found = {}
     for path in sorted(SOURCE.rglob("*.py")):
-        relative = path.relative_to(SOURCE)
-        module = ".".join(relative.with_suffix("").parts).removesuffix("__init__").removesuffix(".")
-        layer = layer_of(module)
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        for node in statements(tree, skip_type_checking=layer == ""):
-            line = getattr(node, "lineno", 0)
-            found += [Import(str(relative), line, layer, target) for target in targets(node)]
+        nodes = statements(tree, skip_type_checking=True) if path == SOURCE / "__init__.py" else ast.walk(tree)
+        found[path] = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom | ast.Call)]
     return found
 
 
-IMPORTS = all_imports()
-OWN = [each for each in IMPORTS if each.target.split(".")[0] == "infercast"]
+@cache
+def imports() -> list[Import]:
+    found = []
+    for path, nodes in importing_nodes().items():
+        relative = path.relative_to(SOURCE)
+        layer = layer_of(".".join(relative.with_suffix("").parts).removesuffix("__init__").removesuffix("."))
+        for node in nodes:
+            line = getattr(node, "lineno", 0)
+            found += [Import(relative.as_posix(), line, layer, target) for target in targets(node)]
+    return found
+
+
+def own_imports() -> list[Import]:
+    return [each for each in imports() if each.target.split(".")[0] == "infercast"]
 
 
 def is_allowed(layer: str, target: str) -> bool:
@@ -162,13 +173,15 @@ def test_the_table_of_layers_is_the_one_that_is_enforced() -> None:
 
 def test_the_walk_sees_imports_of_every_kind() -> None:
     shared = "infercast.cli.options"
-    assert any(each.file == "cli/commands/simulate.py" and each.target == shared for each in OWN)
-    assert any(each.file == "cli/outputs.py" and each.target == "rich.progress" for each in IMPORTS)
+    assert any(each.file == "cli/commands/simulate.py" and each.target == shared for each in own_imports())
+    assert any(each.file == "cli/outputs.py" and each.target == "rich.progress" for each in imports())
 
 
 def test_no_arrow_outside_the_table() -> None:
     wrong = [
-        f"{each.file}:{each.line} imports {each.target}" for each in OWN if not is_allowed(each.layer, each.target)
+        f"{each.file}:{each.line} imports {each.target}"
+        for each in own_imports()
+        if not is_allowed(each.layer, each.target)
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -232,10 +245,11 @@ def test_what_an_engine_does_is_known_in_its_folder_alone(engine: str) -> None:
     for path in SOURCE.rglob("*.py"):
         file = path.relative_to(SOURCE).as_posix()
         if not file.startswith((f"engines/{engine}/", *READS_AN_ENGINE)):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            naming |= {file for word in words_of(tree) if engine in word.lower()}
+            text = path.read_text(encoding="utf-8")
+            words = words_of(ast.parse(text)) if engine in text.lower() else ()
+            naming |= {file for word in words if engine in word.lower()}
     assert naming <= {*NAMES_AN_ENGINE}, sorted(naming - {*NAMES_AN_ENGINE})
-    importing = {each.file for each in OWN if each.target.startswith(f"infercast.engines.{engine}")}
+    importing = {each.file for each in own_imports() if each.target.startswith(f"infercast.engines.{engine}")}
     allowed = (f"engines/{engine}/", "lab/validate/")
     assert all(file.startswith(allowed) for file in importing), importing
 
@@ -254,8 +268,9 @@ def test_no_circles_between_modules() -> None:
     names = {name.removesuffix(".__init__"): path for name, path in files.items()}
     graph: dict[str, set[str]] = {}
     for name, path in names.items():
-        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-        found = {target for node in nodes for target in (*targets(node), *by_name(node)) if target in names}
+        found = {
+            target for node in importing_nodes()[path] for target in (*targets(node), *by_name(node)) if target in names
+        }
         packages = {target for target in found if names[target].name == "__init__.py" and name.startswith(f"{target}.")}
         graph[name] = found - packages - {name}
     del graph["infercast"]  # its imports are for types alone, and all modules are below it
@@ -264,7 +279,7 @@ def test_no_circles_between_modules() -> None:
 
 def test_no_circles_between_packages() -> None:
     graph: dict[str, set[str]] = {}
-    for each in OWN:
+    for each in own_imports():
         imported = layer_of(each.target.removeprefix("infercast").removeprefix("."))
         if imported and imported != each.layer:
             graph.setdefault(each.layer, set()).add(imported)
@@ -275,7 +290,7 @@ def test_no_library_outside_its_layers() -> None:
     """Others only where an extra brings them: in particular no torch, scikit-learn or scipy in the core."""
     foreign = [
         f"{each.file}:{each.line} imports {each.target}"
-        for each in IMPORTS
+        for each in imports()
         if (root := each.target.split(".")[0]) not in sys.stdlib_module_names
         and root != "infercast"
         and each.layer not in LIBRARIES.get(root, set())

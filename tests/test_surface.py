@@ -16,7 +16,8 @@ from infercast.report.formats import RENDERERS, frame_of_rows
 from infercast.shown import Answer, Plotted, Shown
 
 LONGEST = 300
-LOAD: dict[str, Any] = {"rate": 8, "count": 40, "predictor": "roofline"}
+LENGTHS: dict[str, Any] = {"input_lengths": "uniform:50:400", "output_lengths": "uniform:5:40"}
+LOAD: dict[str, Any] = {"concurrency": 4, "count": 40, **LENGTHS}
 UNITS = (
     "second", "token", "byte", "request", "sequence", "gpu", "replica", "share", "probability", "layer", "block",
     "flop", "hz", "watt", "joule", "dollar", "$", "gib", " gb", "factor", "number", "step", "page", "rows", "gram",
@@ -30,7 +31,7 @@ NUMBERS = ("int", "float", "Percentiles", "Quantity", "Array")
 @pytest.fixture(scope="module")
 def objects() -> dict[str, Any]:
     deployment = infercast.deploy("qwen3-0.6b", "l4", predictor="roofline")
-    forecast = infercast.simulate(deployment, rate=8, count=40)
+    forecast = infercast.simulate(deployment, **LOAD)
     cost = infercast.estimate_step(deployment, infercast.decode_shape(8, 100))
     return {
         "forecast": forecast,
@@ -42,10 +43,10 @@ def objects() -> dict[str, Any]:
         "verdict": infercast.judge(forecast, "ttft_p99<1s,tpot_p95<40ms"),
         "fit": infercast.fit_memory("qwen3-0.6b", "l4"),
         "step": cost,
-        "sweep": infercast.sweep("qwen3-0.6b", "l4", rates=[1, 8], count=40, predictor="roofline"),
+        "sweep": infercast.sweep("qwen3-0.6b", "l4", rates=[1, 8], count=40, **LENGTHS),
         "layouts": infercast.compare_layouts("qwen3-0.6b", ["l4"], num_gpus=[1], predictor="roofline"),
-        "breakdown": infercast.explain_run("qwen3-0.6b", gpu="l4", **LOAD)[1],
-        "diagnosis": infercast.diagnose("qwen3-0.6b", gpu="h200-sxm", rate=8, count=40),
+        "breakdown": infercast.explain_run("qwen3-0.6b", gpu="l4", predictor="roofline", **LOAD)[1],
+        "diagnosis": infercast.diagnose("qwen3-0.6b", gpu="h200-sxm", **LOAD),
         "explained": infercast.explain_command("vllm serve Qwen/Qwen3-0.6B", "l4", forecast.workload, advice=False),
     }
 

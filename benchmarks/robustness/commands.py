@@ -17,13 +17,14 @@ from infercast.cli.app import COMMANDS, make_app
 from infercast.forecast.estimate import SHAPES
 
 # A right and quick command line of each, to be spoilt.
-SMALL = ("--rate", "5", "--num-requests", "8")
+SHORT = ("--num-requests", "8", "--input-len", "64", "--output-len", "8")
+SMALL = ("--rate", "5", *SHORT)
 PROMISE = "ttft_p99<1s,tpot_p95<40ms"
 RIGHT: dict[str, tuple[str, ...]] = {
     "simulate": ("qwen3-0.6b", "--gpu", "h200-sxm", *SMALL),
     "explain-command": ("vllm serve qwen3-0.6b --max-num-seqs 8", "--gpu", "h200-sxm", "--no-advice", *SMALL),
     "plan": ("qwen3-0.6b", "--gpu", "l4", "--max-gpus", "1", "--slo", PROMISE, *SMALL),
-    "sweep": ("qwen3-0.6b", "--gpu", "h200-sxm", "--rates", "5,6", "--num-requests", "8"),
+    "sweep": ("qwen3-0.6b", "--gpu", "h200-sxm", "--rates", "5,6", *SHORT),
     "capacity": ("qwen3-0.6b", "--gpu", "h200-sxm", "--slo", PROMISE, *SMALL),
     "calibrate": ("RESULT", "--model", "qwen3-0.6b", "--gpu", "h200-sxm", "--out", "OUT.toml"),
     "kernels": ("qwen3-0.6b", "--gpu", "h200-sxm", "--decode", "4"),
@@ -153,6 +154,8 @@ FILES_OF = {
 }  # fmt: skip
 LEFT_ALONE = ("on_gpu", "port", "static")
 """Options that would measure where there is a GPU, serve, or download."""
+INSTEAD = {"trace": ("--rate", "--input-len", "--output-len"), "concurrency": ("--rate",)}
+"""What an option takes the place of."""
 WRITTEN = ("report", "trace_out", "save_result", "out")
 
 
@@ -198,7 +201,7 @@ def _spoilt(command: str, random: Random, files: dict[str, list[str]], folder: P
             words.append(random.choice([*parameter.opts, *parameter.secondary_opts]))
         else:
             option = random.choice(parameter.opts)
-            instead = ["--rate"] if parameter.name in ("trace", "concurrency") else []
+            instead = INSTEAD.get(parameter.name, ())
             words = _without(words, [*parameter.opts, *instead]) if random.random() < 0.9 else words
             words += [option, _value(parameter, random, files, folder)]
     if random.random() < 0.05:

@@ -1,13 +1,16 @@
-"""A way to run the command line in this process."""
+"""Ways to run the command line in this process."""
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from infercast.cli.registry import COMMANDS
 
+from infercast.cli import outputs
+from infercast.cli.app import load_command
 from infercast.cli.main import run
 
 
@@ -58,5 +61,61 @@ def infercast(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
             code = end.code or 0
         out, err = capsys.readouterr()
         return Result(code, out, err)
+
+    return call
+
+
+FORMS = {("--json",): "json", ("--format", "csv"): "csv", ("--format", "md"): "md", (): "table"}
+"""Last words of a command line, and the form of the answer that they ask for."""
+
+
+class Answers:
+    """What commands hand to `print_result`, where all of them end."""
+
+    def __init__(self) -> None:
+        self.print_result = outputs.print_result
+        self.kept: dict[tuple[str, ...], Any] = {}
+        self.seen: list[Any] = []
+
+    def record(self, *given: Any, **named: Any) -> None:
+        self.seen.append((given, named))
+        self.print_result(*given, **named)
+
+
+@pytest.fixture(scope="session")
+def answers() -> Iterator[Answers]:
+    found = Answers()
+    for name in COMMANDS:
+        load_command(name)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in list(sys.modules.values()):
+            if getattr(module, "print_result", None) is found.print_result:
+                patch.setattr(module, "print_result", found.record)
+        yield found
+
+
+@pytest.fixture
+def answered(
+    infercast: Callable[..., Result], answers: Answers, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Result]:
+    """As ``infercast``, but a command runs once in a session, and its answer is printed in each form that is asked for.
+
+    For tests that look at answers, not for those that change what a command reads or does.
+    """
+
+    def call(*words: object) -> Result:
+        text = tuple(map(str, words))
+        ending = next(each for each in FORMS if text[len(text) - len(each) :] == each)
+        form, command = FORMS[ending], text[: len(text) - len(ending)]
+        if command in answers.kept:
+            given, named = answers.kept[command]
+            answers.print_result(outputs.Form(form), *given, **named)
+            return Result(0, *capsys.readouterr())
+        answers.seen.clear()
+        result = infercast(*words)
+        if result.code == 0 and result.err == "" and len(answers.seen) == 1 and answers.seen[0][0][0] == form:
+            (_, *given), named = answers.seen[0]
+            answers.kept[command] = given, named
+        return result
 
     return call

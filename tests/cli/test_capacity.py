@@ -6,22 +6,32 @@ from typing import Any
 
 import pytest
 
+from infercast.forecast import autoscaling
+
 SLO = ("--slo", "ttft_p99<1s,tpot_p95<30ms")
 DEPLOYED = ("capacity", "qwen2.5-0.5b", "--gpu", "l4", "--max-model-len", 4096)
-LOAD = ("--rate", 60, "--input-len", 200, "--output-len", 40, "--day-profile", "sine:1.9:10")
+LOAD = ("--rate", 60, "--input-len", 100, "--output-len", 16, "--day-profile", "sine:1.9:10")
+DAY = (*DEPLOYED, *LOAD, *SLO, "--price-per-gpu-hour", 1, "--electricity-price", 0.1, "--pue", 1.5, "--no-check")
+
+
+@pytest.fixture(autouse=True)
+def _few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How well loads are known is for tests of the forecast; here a fifth of the requests does."""
+    monkeypatch.setattr(autoscaling, "LEAST", 300)
+    monkeypatch.setattr(autoscaling, "MOST", 2400)
 
 
 @pytest.fixture
 def trace(tmp_path: Any) -> Any:
     path = tmp_path / "day.csv"
-    rows = (f"2026-03-01T{number // 360:02d}:{number // 6 % 60:02d}:{number % 6 * 10:02d},200,40\n"
+    rows = (f"2026-03-01T{number // 360:02d}:{number // 6 % 60:02d}:{number % 6 * 10:02d},100,16\n"
             for number in range(2 * 360))  # fmt: skip
     path.write_text("timestamp,input,output\n" + "".join(rows))
     return path
 
 
-def test_a_made_up_day(infercast: Any) -> None:
-    found = infercast(*DEPLOYED, *LOAD, *SLO, "--price-per-gpu-hour", 1, "--no-check", "--json").json
+def test_a_made_up_day(answered: Any) -> None:
+    found = answered(*DAY, "--json").json
     assert found["check"] is None
     policies = found["policies"]
     assert list(policies) == ["fixed", "scheduled", "autoscaled"]
@@ -30,6 +40,15 @@ def test_a_made_up_day(infercast: Any) -> None:
     assert policies["scheduled"]["gpu_hours"] <= policies["fixed"]["gpu_hours"]
     assert len(found["requests_per_s"]) == len(policies["autoscaled"]["replicas"]) == 1440
     assert found["start_up_s"]["all"] > 45
+
+
+def test_a_day_has_its_kilowatt_hours(answered: Any) -> None:
+    day = answered(*DAY, "--json").json
+    found = day["policies"]["fixed"]
+    assert found["wall_kwh_per_day"] > 1.5 * found["gpu_kwh_per_day"] > 0
+    assert found["usd_electricity_per_day"] == pytest.approx(0.1 * found["wall_kwh_per_day"])
+    # An L4 draws between a few watts and its limit of 72 W.
+    assert 24 * 5 < 1000 * found["gpu_kwh_per_day"] / day["smallest_fixed_fleet"] < 24 * 72
 
 
 def test_a_trace_with_files(infercast: Any, trace: Any, tmp_path: Any) -> None:

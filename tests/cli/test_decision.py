@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-LOAD = ("--rate", 8, "-n", 30, "--input-len", 200, "--output-len", 10, "--predictor", "roofline")
+LOAD = ("--concurrency", 4, "-n", 30, "--input-len", 200, "--output-len", 10, "--predictor", "roofline")
 ONE = ("simulate", "qwen2.5-0.5b", "--gpu", "l4", *LOAD)
 SYSTEMS = {
     "one replica": ONE,
@@ -17,8 +17,8 @@ SLO = "ttft_p99<1s,tpot_p95<1us,e2e_mean<8s"
 
 
 @pytest.mark.parametrize("words", SYSTEMS.values(), ids=SYSTEMS)
-def test_every_system_is_held_against_a_promise(infercast: Any, words: tuple[object, ...]) -> None:
-    found = infercast(*words, "--slo", SLO, "--json").json
+def test_every_system_is_held_against_a_promise(answered: Any, words: tuple[object, ...]) -> None:
+    found = answered(*words, "--slo", SLO, "--json").json
     assert found["slo"]["text"] == SLO
     assert not found["slo"]["holds"]
     first, second, third = found["slo"]["limits"]
@@ -32,42 +32,42 @@ def test_every_system_is_held_against_a_promise(infercast: Any, words: tuple[obj
     assert found["goodput_requests_per_s"] == 0.0
 
 
-def test_the_same_for_people(infercast: Any) -> None:
-    text = infercast(*ONE, "--slo", SLO).out
+def test_the_same_for_people(answered: Any) -> None:
+    text = answered(*ONE, "--slo", SLO).out
     assert "SLO: fails by tpot_p95<1us" in text
     assert "0.0 % of requests keep every limit" in text
     assert "< 1 % that all limits hold" in text
-    assert "SLO: holds" in infercast(*ONE, "--slo", "ttft_p99<1s").out
-    assert "SLO" not in infercast(*ONE).out
+    assert "SLO: holds" in answered(*ONE, "--slo", "ttft_p99<1s").out
+    assert "SLO" not in answered(*ONE).out
 
 
-def test_a_comparison_tells_points_and_dollars(infercast: Any) -> None:
-    text = infercast(*ONE, "--slo", SLO, "--what-if", "gpu=a10").out
+def test_a_comparison_tells_points_and_dollars(answered: Any) -> None:
+    text = answered(*ONE, "--slo", SLO, "--what-if", "gpu=a10").out
     for name in ("SLO attainment", "goodput", "SLO odds", "$ per hour", "$/M output tokens", "price by"):
         assert name in text
     assert "+0.0 points" in text
-    both = infercast(*ONE, "--slo", SLO, "--what-if", "sms=100", "--json").json
+    both = answered(*ONE, "--slo", SLO, "--what-if", "sms=100", "--json").json
     assert both["after"]["usd_per_hour"] == both["before"]["usd_per_hour"], "another chip at the price of this one"
     assert both["after"]["slo"]["text"] == SLO
 
 
-def test_prices_are_said_with_provider_and_date(infercast: Any) -> None:
-    text = infercast(*ONE).out
+def test_prices_are_said_with_provider_and_date(answered: Any) -> None:
+    text = answered(*ONE).out
     assert "2026-08-22 (median of" in text
     assert "per million output tokens, all cost charged to output" in text
-    found = infercast(*ONE, "--provider", "aws", "--spot", "--json").json
+    found = answered(*ONE, "--provider", "aws", "--spot", "--json").json
     (price,) = found["prices"]
     assert (price["provider"], price["kind"], price["gpus"]) == ("aws", "spot", 1)
     assert found["usd_per_hour"] == price["usd_per_gpu_hour"]
 
 
-def test_an_unknown_price_is_no_number_and_says_how_to_give_one(infercast: Any) -> None:
+def test_an_unknown_price_is_no_number_and_says_how_to_give_one(answered: Any) -> None:
     other = ("simulate", "qwen2.5-0.5b", "--gpu", "h20", *LOAD)
-    text = infercast(*other).out
+    text = answered(*other).out
     assert "no price of h20 is known; give --price-per-gpu-hour X, or --prices FILE with your own" in text
     assert "$" not in text
-    assert infercast(*other, "--json").json["usd_per_hour"] is None
-    assert infercast(*other, "--price-per-gpu-hour", 3, "--json").json["usd_per_hour"] == 3
+    assert answered(*other, "--json").json["usd_per_hour"] is None
+    assert answered(*other, "--price-per-gpu-hour", 3, "--json").json["usd_per_hour"] == 3
 
 
 def test_what_is_owned(infercast: Any, tmp_path: Path) -> None:
@@ -89,21 +89,21 @@ def test_what_is_owned(infercast: Any, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_options_are_told_before_anything_is_simulated(
-    infercast: Any, options: tuple[str, ...], words: str
+    answered: Any, options: tuple[str, ...], words: str
 ) -> None:
-    assert words in infercast(*ONE, *options).sentence
-    assert words in infercast("layouts", "qwen2.5-0.5b", "--gpu", "l4", *options).sentence
+    assert words in answered(*ONE, *options).sentence
+    assert words in answered("layouts", "qwen2.5-0.5b", "--gpu", "l4", *options).sentence
 
 
-def test_layouts_say_what_a_simulation_says(infercast: Any) -> None:
+def test_layouts_say_what_a_simulation_says(answered: Any) -> None:
     words = ("layouts", "qwen2.5-0.5b", "--gpu", "l4,h20", "--gpus", "1", *LOAD)
-    rows = infercast(*words, "--slo", SLO, "--price-per-gpu-hour", 2, "--json").json
+    rows = answered(*words, "--slo", SLO, "--price-per-gpu-hour", 2, "--json").json
     assert {row["usd_per_hour"] for row in rows} == {2}
     assert all(row["slo_holds"] is False and row["slo_odds"] < 0.01 for row in rows)
-    alone = infercast(*ONE, "--slo", SLO, "--price-per-gpu-hour", 2, "--json").json
+    alone = answered(*ONE, "--slo", SLO, "--price-per-gpu-hour", 2, "--json").json
     for key in ("slo_attainment", "slo_odds", "slo_headroom", "usd_per_million_output_tokens"):
         assert rows[0][key] == pytest.approx(alone[key])
-    text = infercast(*words, "--slo", SLO).out
+    text = answered(*words, "--slo", SLO).out
     for name in ("SLO kept", "odds", "$/h", "$/M output", "no price of h20 is known", "2026-08-22"):
         assert name in text
-    assert "SLO" not in infercast(*words).out
+    assert "SLO" not in answered(*words).out

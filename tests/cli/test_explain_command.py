@@ -11,8 +11,8 @@ COMMAND = "vllm serve qwen3-0.6b --max-num-seqs 16 --enable-dbo --prot 80 --host
 SMALL = ("--gpu", "h200-sxm", "--rate", 20, "-n", 40, "--input-len", 200, "--output-len", 20)
 
 
-def test_tables(infercast: Any) -> None:
-    result = infercast("explain-command", COMMAND, *SMALL, "--no-advice")
+def test_tables(answered: Any) -> None:
+    result = answered("explain-command", COMMAND, *SMALL, "--no-advice")
     assert result.code == 0, result.err
     for words in (
         "Flags that are read",
@@ -26,8 +26,8 @@ def test_tables(infercast: Any) -> None:
         assert words in result.out
 
 
-def test_json_has_flags_memory_loads_and_advice(infercast: Any) -> None:
-    found = infercast("explain-command", COMMAND, *SMALL, "--json").json
+def test_json_has_flags_memory_loads_and_advice(answered: Any) -> None:
+    found = answered("explain-command", COMMAND, *SMALL, "--json").json
     assert [flag["status"] for flag in found["flags"]] == ["read", "not modelled", "unknown", "ignored"]
     assert found["flags"][0]["default"] == "1,024"
     assert found["memory"]["fits"]
@@ -62,5 +62,5 @@ def test_words_behind_two_dashes_need_no_quotes(infercast: Any) -> None:
         ("vllm serve qwen3-0.6b --max-num-seqs x", "--max-num-seqs must be a whole number"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(infercast: Any, text: str, problem: str) -> None:
-    assert problem in infercast("explain-command", text, *SMALL).sentence
+def test_what_is_wrong_is_one_sentence(answered: Any, text: str, problem: str) -> None:
+    assert problem in answered("explain-command", text, *SMALL).sentence

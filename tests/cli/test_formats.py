@@ -14,7 +14,7 @@ from infercast.report.formats import csv_text, flat, rows_of
 
 WITHOUT_TABLES = ("web",)
 """A server has no answer of its own."""
-LOAD = ("--rate", 8, "-n", 30, "--predictor", "roofline")
+LOAD = ("--concurrency", 4, "-n", 12, "--input-len", 200, "--output-len", 20)
 ANSWERS = [
     (("gpus",), 53, "name"),
     (("gpus", "l4"), 1, "tensor_flops.bf16"),
@@ -26,15 +26,15 @@ ANSWERS = [
     (("simulate", "qwen3-0.6b", "--gpu", "l4", *LOAD), 1, "ttft_ms_interval.p99.high"),
     (("simulate", "qwen3-0.6b", "--gpu", "l4", *LOAD, "--what-if", "sms=80"), 2, "tpot_ms.p50"),
     (("layouts", "qwen3-0.6b", "--gpu", "l4", "--gpus", 1, "-n", 8, "--predictor", "roofline"), 1, "tpot_ms.mean"),
-    (("sweep", "qwen3-0.6b", "--gpu", "l4", "--rates", "1,8", "-n", 30), 2, "ttft_ms.p99"),
-    (("diagnose", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", 8, "-n", 30), 3, "kernel"),
+    (("sweep", "qwen3-0.6b", "--gpu", "l4", "--rates", "1,8", *LOAD[2:]), 2, "ttft_ms.p99"),
+    (("diagnose", "qwen3-0.6b", "--gpu", "h200-sxm", *LOAD), 3, "kernel"),
     (("tune", "qwen3-30b-a3b", "--gpu", "h200-sxm", "--tokens", "16,64"), 2, "tokens"),
 ]
 
 
 @pytest.mark.parametrize(("words", "rows", "column"), ANSWERS, ids=lambda value: str(value)[:60])
-def test_csv_has_a_row_for_each_thing(infercast: Any, words: tuple[Any, ...], rows: int, column: str) -> None:
-    result = infercast(*words, "--format", "csv")
+def test_csv_has_a_row_for_each_thing(answered: Any, words: tuple[Any, ...], rows: int, column: str) -> None:
+    result = answered(*words, "--format", "csv")
     assert result.code == 0, result.err
     read = list(csv.DictReader(io.StringIO(result.out)))
     assert len(read) == rows if rows < 3 else len(read) >= rows
@@ -43,8 +43,8 @@ def test_csv_has_a_row_for_each_thing(infercast: Any, words: tuple[Any, ...], ro
 
 
 @pytest.mark.parametrize("words", [answer[0] for answer in ANSWERS], ids=lambda words: " ".join(map(str, words[:2])))
-def test_markdown_has_tables_that_are_whole(infercast: Any, words: tuple[Any, ...]) -> None:
-    result = infercast(*words, "--format", "md")
+def test_markdown_has_tables_that_are_whole(answered: Any, words: tuple[Any, ...]) -> None:
+    result = answered(*words, "--format", "md")
     assert result.code == 0, result.err
     lines = result.out.splitlines()
     assert any(line.startswith(("| ", "- ")) for line in lines)

@@ -104,8 +104,8 @@ def keys_of(value: Any, before: str = "") -> set[str]:
 
 
 @pytest.fixture
-def one_replica(infercast: Any) -> Any:
-    return infercast("simulate", "qwen2.5-0.5b", "--gpu", "l4", *LOAD, "--json").json
+def one_replica(answered: Any) -> Any:
+    return answered("simulate", "qwen2.5-0.5b", "--gpu", "l4", *LOAD, "--json").json
 
 
 def test_of_one_replica_nothing_is_gone_and_all_that_came_is_listed(one_replica: Any) -> None:
@@ -113,8 +113,8 @@ def test_of_one_replica_nothing_is_gone_and_all_that_came_is_listed(one_replica:
 
 
 @pytest.mark.parametrize("words", SYSTEMS.values(), ids=SYSTEMS)
-def test_every_system_has_the_same_keys(infercast: Any, one_replica: Any, words: tuple[object, ...]) -> None:
-    other = infercast(*words, *LOAD, "--json").json
+def test_every_system_has_the_same_keys(answered: Any, one_replica: Any, words: tuple[object, ...]) -> None:
+    other = answered(*words, *LOAD, "--json").json
     assert list(other) == list(one_replica)
     missing, new = keys_of(one_replica) - keys_of(other), keys_of(other) - keys_of(one_replica)
     empty = {name for result in (one_replica, other) for name, value in result.items() if value is None}
@@ -123,9 +123,9 @@ def test_every_system_has_the_same_keys(infercast: Any, one_replica: Any, words:
 
 @pytest.mark.parametrize(("words", "tree"), [(SYSTEMS["replicas"], REPLICAS), (SYSTEMS["two pools"], TWO_POOLS)])
 def test_no_key_of_several_replicas_or_pools_is_gone_but_those_renamed(
-    infercast: Any, words: tuple[object, ...], tree: dict[str, str]
+    answered: Any, words: tuple[object, ...], tree: dict[str, str]
 ) -> None:
-    found = keys_of(infercast(*words, *LOAD, "--json").json)
+    found = keys_of(answered(*words, *LOAD, "--json").json)
     for key in written_out(tree):
         renamed = next((new + key.removeprefix(old) for old, new in RENAMED.items() if key.startswith(old)), key)
         assert renamed in found

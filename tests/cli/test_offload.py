@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 VISITS = (
-    "simulate", "qwen3-0.6b", "--gpu", "h200", "--predictor", "roofline", "--prefix-len", 512, "--prefix-groups", 12,
+    "simulate", "qwen3-0.6b", "--gpu", "h200", "--prefix-len", 512, "--prefix-groups", 12,
     "--input-len", 64, "--output-len", 8, "--rate", 20, "-n", 60,
 )  # fmt: skip
 SMALL = ("--engine", "vllm@0.25", "--num-gpu-blocks-override", 260, "--max-model-len", 4096)
 
 
 @pytest.fixture
-def tiered(infercast: Any) -> Any:
-    return infercast(*VISITS, *SMALL, "--kv-offloading-size", 4, "--json").json
+def tiered(answered: Any) -> Any:
+    return answered(*VISITS, *SMALL, "--kv-offloading-size", 4, "--json").json
 
 
-def test_hits_by_tier_and_copies_are_told(infercast: Any, tiered: Any) -> None:
-    plain = infercast(*VISITS, *SMALL, "--json").json
+def test_hits_by_tier_and_copies_are_told(answered: Any, tiered: Any) -> None:
+    plain = answered(*VISITS, *SMALL, "--json").json
     assert plain["tier_hit_rate"] is None
     assert plain["pools"][0]["kv_offload"] is None
     assert tiered["prefix_hit_rate"] > plain["prefix_hit_rate"] + 0.1
@@ -32,24 +32,24 @@ def test_hits_by_tier_and_copies_are_told(infercast: Any, tiered: Any) -> None:
     assert tiered["ttft_ms"]["mean"] > 0
 
 
-def test_a_report_and_a_breakdown_have_them_too(infercast: Any) -> None:
-    out = infercast(*VISITS, *SMALL, "--kv-offloading-size", 4, "--breakdown").out
+def test_a_report_and_a_breakdown_have_them_too(answered: Any) -> None:
+    out = answered(*VISITS, *SMALL, "--kv-offloading-size", 4, "--breakdown").out
     assert "4 GiB of KV cache in host memory" in out
     assert "of prompt tokens found on the GPU" in out
     assert "KV from host memory" in out
 
 
-def test_a_connector_and_sglang_s_flags_are_taken(infercast: Any, tiered: Any) -> None:
+def test_a_connector_and_sglang_s_flags_are_taken(answered: Any, tiered: Any) -> None:
     text = json.dumps(
         {"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"cpu_bytes_to_use": 4 << 30}}
     )
-    same = infercast(*VISITS, *SMALL, "--kv-transfer-config", text, "--json").json
+    same = answered(*VISITS, *SMALL, "--kv-transfer-config", text, "--json").json
     assert same["pools"][0]["kv_offload"] == tiered["pools"][0]["kv_offload"]
     sglang = ("--engine", "sglang", "--max-total-tokens", 4200, "--enable-hierarchical-cache", "--hicache-ratio", 4)
-    assert infercast(*VISITS, *sglang, "--json").json["tier_hit_rate"] > 0.2
+    assert answered(*VISITS, *sglang, "--json").json["tier_hit_rate"] > 0.2
 
 
-def test_other_connectors_are_refused(infercast: Any) -> None:
-    refused = infercast(*VISITS, *SMALL, "--kv-transfer-config", '{"kv_connector":"NixlConnector"}')
+def test_other_connectors_are_refused(answered: Any) -> None:
+    refused = answered(*VISITS, *SMALL, "--kv-transfer-config", '{"kv_connector":"NixlConnector"}')
     assert refused.code != 0
     assert "'NixlConnector' is not modelled" in refused.err

@@ -9,16 +9,14 @@ import pytest
 from infercast.cli import outputs
 from infercast.forecast.explain import timeline as lanes
 
-RUN = ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", 20, "-n", 40)
-POOLS = (
-    "disaggregate", "qwen3-0.6b", "--prefill-gpu", "h100-sxm", "--decode-gpu", "h200-sxm", "--rate", 20, "-n", 40,
-)  # fmt: skip
+RUN = ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", 20, "-n", 40, "--input-len", 200, "--output-len", 20)
+POOLS = ("disaggregate", "qwen3-0.6b", "--prefill-gpu", "h100-sxm", "--decode-gpu", "h200-sxm", *RUN[4:])
 
 
-def test_files_do_not_change_the_answer(infercast: Any, tmp_path: Path) -> None:
+def test_files_do_not_change_the_answer(infercast: Any, answered: Any, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     page, trace = tmp_path / "run.html", tmp_path / "run.json"
-    plain = infercast(*RUN)
+    plain = answered(*RUN)
     with_files = infercast(*RUN, "--report", page, "--trace-out", trace)
     assert (with_files.code, with_files.out, with_files.err) == (0, plain.out, "")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.html", "run.json"]
@@ -26,14 +24,14 @@ def test_files_do_not_change_the_answer(infercast: Any, tmp_path: Path) -> None:
     events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
     assert sum(each["name"] == "arrival" for each in events) == 40
     again = infercast(*RUN, "--json", "--trace-out", trace)
-    assert again.json["ttft_ms"] == infercast(*RUN, "--json").json["ttft_ms"]
+    assert again.json["ttft_ms"] == answered(*RUN, "--json").json["ttft_ms"]
 
 
 @pytest.mark.parametrize(
     ("words", "arrivals", "lanes"),
     [
         ((*RUN, "-dp", 2), 40, {"engine 1", "engine 2", "host thread"}),
-        ((*RUN[:4], "--concurrency", 4, "-n", 40, "-pp", 2), 40, {"engine", "stage 1: steps", "stage 2: steps"}),
+        ((*RUN[:4], "--concurrency", 4, *RUN[6:], "-pp", 2), 40, {"engine", "stage 1: steps", "stage 2: steps"}),
         (POOLS, 80, {"prefill engine 1", "decode engine 1", "decode requests 1", "link"}),
     ],
     ids=["replicas", "stages", "pools"],
@@ -63,7 +61,7 @@ def test_the_same_bytes_every_time(infercast: Any, tmp_path: Path, monkeypatch: 
         infercast(*RUN, "--report", page, "--trace-out", trace)
         pairs.append((page.read_bytes(), trace.read_bytes()))
     assert pairs[0] == pairs[1]
-    command = "infercast simulate qwen3-0.6b --gpu h200-sxm --rate 20 -n 40"
+    command = "infercast simulate qwen3-0.6b --gpu h200-sxm --rate 20 -n 40 --input-len 200 --output-len 20"
     assert f"<p>Command:</p><pre><code>{command}</code></pre>".encode() in pairs[0][0]
     assert b"16 November 2026" in pairs[0][0]
 

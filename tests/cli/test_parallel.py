@@ -11,36 +11,36 @@ ENGINE = {"pool", "requests", "busy", "running", "kv_peak", "prefix_hit_rate", "
 LOAD = ("--concurrency", 4, "-n", 12, "--input-len", 200, "--output-len", 10, "--predictor", "roofline")
 
 
-def test_a_fleet(infercast: Any) -> None:
+def test_a_fleet(answered: Any) -> None:
     words = ("simulate", "qwen2.5-0.5b", "--gpu", "l4", "-dp", 2, "--router", "round_robin", *LOAD)
-    result = infercast(*words, "--json").json
+    result = answered(*words, "--json").json
     assert result["deployment"]["data_parallel_size"] == 2
     assert [set(engine) for engine in result["engines"]] == [ENGINE, ENGINE]
     assert [engine["requests"] for engine in result["engines"]] == [6, 6]
-    text = infercast(*words).out
+    text = answered(*words).out
     assert "TP1+DP2: 2 replicas" in text
     assert "Engines" in text
 
 
-def test_a_pipeline(infercast: Any) -> None:
-    result = infercast("simulate", "qwen2.5-0.5b", "--gpu", "l4", "-pp", 2, *LOAD, "--json").json
+def test_a_pipeline(answered: Any) -> None:
+    result = answered("simulate", "qwen2.5-0.5b", "--gpu", "l4", "-pp", 2, *LOAD, "--json").json
     assert result["deployment"]["pipeline_parallel_size"] == 2
     assert result["tpot_ms"]["mean"] > 0
 
 
-def test_memory_of_a_layout(infercast: Any) -> None:
+def test_memory_of_a_layout(answered: Any) -> None:
     words = ("memory", "qwen3-30b-a3b", "--gpu", "l40s", "-dp", 4, "--enable-expert-parallel")
-    result = infercast(*words, "--json").json
+    result = answered(*words, "--json").json
     assert (result["data_parallel_size"], result["enable_expert_parallel"]) == (4, True)
     assert result["fits"]
-    assert "TP1+DP4+EP" in infercast(*words).out
+    assert "TP1+DP4+EP" in answered(*words).out
 
 
-def test_layouts(infercast: Any) -> None:
+def test_layouts(answered: Any) -> None:
     words = ("layouts", "qwen2.5-7b", "--gpu", "l4,a100-sxm", "--gpus", "1,2", *LOAD)
-    rows = infercast(*words, "--json").json
+    rows = answered(*words, "--json").json
     apart = ("layouts", "qwen2.5-7b", "--gpu", "l4", "--gpu", "a100-sxm", "--gpus", 1, "--gpus", 2, *LOAD)
-    assert infercast(*apart, "--json").json == rows
+    assert answered(*apart, "--json").json == rows
     assert {row["gpu"] for row in rows} == {"l4", "a100-sxm"}
     assert {row["gpus"] for row in rows} == {1, 2}
     assert all(row["fits"] == (row["problem"] is None) for row in rows)
@@ -49,59 +49,59 @@ def test_layouts(infercast: Any) -> None:
             for name in ("ttft_ms", "tpot_ms"):
                 low, high = row[f"{name}_mean_interval"]
                 assert low <= row[name]["mean"] < high
-            simulated = infercast(
+            simulated = answered(
                 "simulate", "qwen2.5-7b", "--gpu", row["gpu"], "-tp", row["tensor_parallel_size"],
                 "-pp", row["pipeline_parallel_size"], "-dp", row["data_parallel_size"], *LOAD, "--json",
             ).json  # fmt: skip
             for name in ("ttft_ms", "tpot_ms", "output_tokens_per_s"):
                 assert row[name] == simulated[name]
-    text = infercast(*words).out
+    text = answered(*words).out
     assert "per GPU" in text
     assert "TP2" in text
 
 
-def test_layouts_by_the_roofline_are_bounds(infercast: Any) -> None:
+def test_layouts_by_the_roofline_are_bounds(answered: Any) -> None:
     words = ("layouts", "qwen2.5-7b", "--gpu", "a100-sxm", "--gpus", "1", "--predictor", "roofline", *LOAD[:6])
-    (row,) = infercast(*words, "--json").json
+    (row,) = answered(*words, "--json").json
     assert (row["kind"], row["source"]) == ("bound", "roofline")
     assert row["tpot_ms_mean_interval"][0] == pytest.approx(row["tpot_ms"]["mean"])
     assert row["output_tokens_per_s_interval"][1] == pytest.approx(row["output_tokens_per_s"])
-    assert "lower bounds: the best case" in infercast(*words).out
+    assert "lower bounds: the best case" in answered(*words).out
 
 
-def test_layouts_of_several_vendors(infercast: Any) -> None:
+def test_layouts_of_several_vendors(answered: Any) -> None:
     few = ("--concurrency", 4, "-n", 24)
     words = ("layouts", "qwen2.5-7b", "--gpu", "mi300x,b200-sxm,h200-sxm,r9700", "--gpus", "2", *few)
-    rows = infercast(*words, "--json").json
+    rows = answered(*words, "--json").json
     kinds = {row["gpu"]: (row["kind"], row["source"]) for row in rows}
     assert kinds["mi300x"] == ("estimate", "published")
     assert kinds["r9700"] == ("estimate", "typical")
     assert kinds["h200-sxm"][0] == "estimate"
-    text = " ".join(infercast(*words).out.split())
+    text = " ".join(answered(*words).out.split())
     assert "rough: no kernel of this vendor was measured" in text
     assert "published: not measured here; estimates rest on published rows of kernels" in text
     assert "Collectives may be slower on b200-sxm than on h200-sxm" in text
 
 
-def test_pcie_topologies(infercast: Any) -> None:
+def test_pcie_topologies(answered: Any) -> None:
     words = ("kernels", "llama-3.1-8b", "--gpu", "l40s", "-tp", 4, "--prefill", 2048)
-    left_open = infercast(*words, "--json").json
+    left_open = answered(*words, "--json").json
     assert "talk over PCIe" in left_open["notes"][0]
-    switch = infercast(*words, "--pcie-topology", "switch", "--json").json
+    switch = answered(*words, "--pcie-topology", "switch", "--json").json
     assert switch["gpu_us"] < left_open["gpu_us"] / 2
     assert switch["notes"] == []
-    refused = infercast(*words, "--pcie-topology", "ring")
+    refused = answered(*words, "--pcie-topology", "ring")
     assert refused.code == 2
     assert "unknown PCIe topology 'ring'; known: host, sockets, switch" in refused.err
 
 
-def test_layouts_that_cannot_keep_up_are_not_ranked(infercast: Any) -> None:
+def test_layouts_that_cannot_keep_up_are_not_ranked(answered: Any) -> None:
     load = ("--rate", 300, "-n", 400, "--input-len", 800, "--output-len", 20, "--predictor", "roofline")
     words = ("layouts", "qwen2.5-7b", "--gpu", "l4", "--gpus", "1", "--max-model-len", 1024, *load)
-    (row,) = infercast(*words, "--json").json
+    (row,) = answered(*words, "--json").json
     assert row["saturated"]
     assert row["saturation_requests_per_s"] < 300
-    text = infercast(*words).out
+    text = answered(*words).out
     assert "cannot keep up with the arrivals: TP1" in text
     assert "nothing can serve this" in text
 
@@ -124,15 +124,15 @@ def test_layouts_fit_a_narrow_terminal(infercast: Any, monkeypatch: pytest.Monke
     ("disaggregate", "qwen2.5-0.5b", "--prefill-gpu", "l4", "--decode-gpu", "l4", "--prefill-engines", 100_000,
      "--predictor", "roofline", "--rate", 5),
 ])  # fmt: skip
-def test_absurd_numbers_of_replicas_are_refused_at_once(infercast: Any, words: tuple[object, ...]) -> None:
-    result = infercast(*words)
+def test_absurd_numbers_of_replicas_are_refused_at_once(answered: Any, words: tuple[object, ...]) -> None:
+    result = answered(*words)
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
     assert "1,024" in result.err
 
 
-def test_two_pools(infercast: Any) -> None:
+def test_two_pools(answered: Any) -> None:
     words = ("disaggregate", "qwen2.5-0.5b", "--prefill-gpu", "l4", "--decode-gpu", "a10", "--decode-engines", 2, *LOAD)
-    result = infercast(*words, "--json").json
+    result = answered(*words, "--json").json
     assert result["gpus"] == 3
     assert result["link"]["name"] == "infiniband-ndr"
     assert (result["engines"][0]["pool"], result["engines"][0]["requests"]) == ("prefill", 12)
@@ -143,7 +143,7 @@ def test_two_pools(infercast: Any) -> None:
             assert low == pytest.approx(result[name]["mean"])  # the roofline is a bound
         else:
             assert low < result[name]["mean"]  # a decode of so small a model waits for the host, which may be faster
-    assert "waiting for the link" in infercast(*words).out
+    assert "waiting for the link" in answered(*words).out
 
 
 def test_two_pools_with_every_kind_of_parallelism(infercast: Any, tmp_path: Path) -> None:
@@ -177,10 +177,10 @@ def test_two_pools_replay_a_trace(infercast: Any, tmp_path: Path) -> None:
     assert "--concurrency has no meaning with --trace" in refused.err
 
 
-def test_many_replicas_are_summed_up(infercast: Any) -> None:
+def test_many_replicas_are_summed_up(answered: Any) -> None:
     words = ("simulate", "qwen2.5-0.5b", "--gpu", "l4", "-dp", 30, *LOAD)
-    assert len(infercast(*words, "--json").json["engines"]) == 30
-    assert "15 others" in infercast(*words).out
+    assert len(answered(*words, "--json").json["engines"]) == 30
+    assert "15 others" in answered(*words).out
 
 
 BAD = {
@@ -218,8 +218,8 @@ BAD = {
 
 
 @pytest.mark.parametrize(("words", "part"), BAD.values(), ids=list(BAD))
-def test_one_sentence(infercast: Any, words: tuple[object, ...], part: str) -> None:
-    result = infercast(*words)
+def test_one_sentence(answered: Any, words: tuple[object, ...], part: str) -> None:
+    result = answered(*words)
     assert result.code == 2
     assert result.out == ""
     assert result.err.count("\n") == 1

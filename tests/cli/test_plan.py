@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 SMALL = (
-    "plan", "llama-3.1-8b", "--gpu", "h100-sxm", "--max-gpus", 1, "--rate", 4, "-n", 60, "--input-len", 200,
-    "--output-len", 20, "--slo", "ttft_p99<1s,tpot_p95<40ms",
+    "plan", "llama-3.1-8b", "--gpu", "h100-sxm", "--max-gpus", 1, "--workers", 1, "--rate", 4, "-n", 60,
+    "--input-len", 200, "--output-len", 20, "--slo", "ttft_p99<1s,tpot_p95<40ms",
 )  # fmt: skip
 
 
-def test_a_plan(infercast: Any) -> None:
-    result = infercast(*SMALL, "--json").json
+def test_a_plan(answered: Any) -> None:
+    result = answered(*SMALL, "--json").json
     winner = result["winner"]
     assert (winner["gpu"], winner["replicas"], winner["tensor_parallel_size"]) == ("h100-sxm", 1, 1)
     assert winner["slo_holds"]
@@ -21,20 +21,20 @@ def test_a_plan(infercast: Any) -> None:
     assert winner["cost_per_hour"] > 0
     assert result["stages"]["simulated"] >= 1
     assert result["front"]
-    text = infercast(*SMALL).out
+    text = answered(*SMALL).out
     for words in ("winner: costs least", "per hour", "headroom", "bottleneck", "--max-model-len 8192"):
         assert words in text
 
 
-def test_no_answer_is_an_answer(infercast: Any) -> None:
-    result = infercast(*SMALL, "--slo", "ttft_p99<1s,tpot_p95<1ms", "--json").json
+def test_no_answer_is_an_answer(answered: Any) -> None:
+    result = answered(*SMALL, "--slo", "ttft_p99<1s,tpot_p95<1ms", "--json").json
     assert result["winner"] is None
     assert "tpot_p95" in result["why"]
-    assert "no answer" in infercast(*SMALL, "--slo", "tpot_p95<1ms").out
+    assert "no answer" in answered(*SMALL, "--slo", "tpot_p95<1ms").out
 
 
-def test_settings_to_vary(infercast: Any) -> None:
-    result = infercast(*SMALL, "--vary", "max_num_seqs=16,32", "--quantization", "none,fp8", "--json").json
+def test_settings_to_vary(answered: Any) -> None:
+    result = answered(*SMALL, "--vary", "max_num_seqs=16,32", "--quantization", "none,fp8", "--json").json
     assert {row["settings"]["max_num_seqs"] for row in result["simulated"]} <= {16, 32}
     assert {row["quantization"] for row in result["simulated"]} <= {None, "fp8"}
 
@@ -62,24 +62,24 @@ def test_a_trace(infercast: Any, tmp_path: Path) -> None:
         (("--kv-cache-dtype", "fp9"), "fp9"),
     ],
 )
-def test_what_is_wrong_is_said(infercast: Any, words: tuple[object, ...], said: str) -> None:
-    assert said in infercast(*SMALL, *words).sentence
+def test_what_is_wrong_is_said(answered: Any, words: tuple[object, ...], said: str) -> None:
+    assert said in answered(*SMALL, *words).sentence
 
 
-def test_a_plan_needs_a_promise(infercast: Any) -> None:
-    assert "--slo" in infercast(*SMALL[:-2]).sentence
+def test_a_plan_needs_a_promise(answered: Any) -> None:
+    assert "--slo" in answered(*SMALL[:-2]).sentence
 
 
-def test_power_as_objective_budget_and_choice(infercast: Any) -> None:
+def test_power_as_objective_budget_and_choice(answered: Any) -> None:
     few = ("--vary", "max_num_seqs=64", "--predictor", "roofline")
     words = (*SMALL, *few, "--objective", "energy", "--power-budget", 2, "--power-limit", "none,400")
-    result = infercast(*words, "--json").json
+    result = answered(*words, "--json").json
     assert result["power_budget_w"] == 2000
     assert result["winner"]["energy"]["peak_watts"] < 2000
     assert {row["power_limit_w"] for row in result["simulated"]} == {None, 400}
-    assert "takes least energy at the wall" in infercast(*words).out
+    assert "takes least energy at the wall" in answered(*words).out
     for kilowatts in (0, -1, "nan", "inf", "1e308"):
-        wrong = infercast(*SMALL, "--power-budget", kilowatts).sentence
+        wrong = answered(*SMALL, "--power-budget", kilowatts).sentence
         assert wrong.startswith("--power-budget must be kW above 0, at most 1,000,000, not ")
-    wrong = infercast(*SMALL, "--power-limit", "little").sentence
+    wrong = answered(*SMALL, "--power-limit", "little").sentence
     assert wrong == "--power-limit must be watts with commas between them, or none, not 'little'"

@@ -11,14 +11,14 @@ import pytest
 RUN = ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "-n", 60, "--output-len", 20)
 
 
-def test_turns_and_classes_are_told(infercast: Any) -> None:
+def test_turns_and_classes_are_told(answered: Any) -> None:
     classes = ("--class", "chat:3:priority=0:ttft=50ms", "--class", "batch:1:priority=9")
     words = (*RUN, "--rate", 6, "--turns", "uniform:2:4", "--think", 1, "--scheduling-policy", "priority", *classes)
-    text = infercast(*words).out
+    text = answered(*words).out
     assert "Turns" in text
     assert "TTFT p95" in text
     assert "attained" in text
-    data = infercast(*words, "--json").json
+    data = answered(*words, "--json").json
     assert data["sessions"]["turns"][1]["prefix_hit_rate"] > 0.5
     assert [each["class"] for each in data["classes"]] == ["chat", "batch"]
 
@@ -51,11 +51,11 @@ def test_conversations_begin_at_a_rate_or_so_many_at_a_time(infercast: Any, tmp_
         (("--rate", 2, "--turns", 2, "--think", "soon"), "think 'soon'"),
     ],
 )
-def test_what_makes_no_sense_is_refused(infercast: Any, words: tuple[object, ...], sentence: str) -> None:
-    assert sentence in infercast(*RUN, *words).sentence
+def test_what_makes_no_sense_is_refused(answered: Any, words: tuple[object, ...], sentence: str) -> None:
+    assert sentence in answered(*RUN, *words).sentence
 
 
-def test_adapters_are_served(infercast: Any) -> None:
-    text = infercast(*RUN, "--rate", 6, "--enable-lora", "--max-loras", 2, "--adapters", 4).out
+def test_adapters_are_served(answered: Any) -> None:
+    text = answered(*RUN, "--rate", 6, "--enable-lora", "--max-loras", 2, "--adapters", 4).out
     assert "4 LoRA adapters" in text
     assert "lora_expand" in text

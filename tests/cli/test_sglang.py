@@ -17,23 +17,23 @@ SGLANG = ("--engine", "sglang")
 COMMAND = "python -m sglang.launch_server --model-path Qwen/Qwen3-0.6B"
 
 
-def test_its_flags_by_its_own_names(infercast: Any) -> None:
+def test_its_flags_by_its_own_names(answered: Any) -> None:
     words = ("--max-running-requests", 3, "--mem_fraction_static=0.5", "--disable-radix-cache", "--cuda-graph-bs", 1, 2)
-    run = infercast(*SERVED, *SGLANG, *words, "--json")
+    run = answered(*SERVED, *SGLANG, *words, "--json")
     found = run.json["deployment"]
     assert (found["max_running_requests"], found["mem_fraction_static"]) == (3, 0.5)
     assert found["disable_radix_cache"]
     assert run.json["running"]["peak"] == 3
 
 
-def test_what_changes_nothing_is_left_out(infercast: Any) -> None:
-    run = infercast(*MEMORY, *SGLANG, "--trust-remote-code", "--served-model-name", "x", "--context-length", "8k")
+def test_what_changes_nothing_is_left_out(answered: Any) -> None:
+    run = answered(*MEMORY, *SGLANG, "--trust-remote-code", "--served-model-name", "x", "--context-length", "8k")
     assert run.err == "infercast: no forecast depends on --trust-remote-code, --served-model-name; left out\n"
     assert "context_length 8,000" in run.out
 
 
-def test_a_name_with_and_without_version(infercast: Any) -> None:
-    assert infercast(*MEMORY, *SGLANG, "--json").json == infercast(*MEMORY, "--engine=sglang@0.5.16", "--json").json
+def test_a_name_with_and_without_version(answered: Any) -> None:
+    assert answered(*MEMORY, *SGLANG, "--json").json == answered(*MEMORY, "--engine=sglang@0.5.16", "--json").json
 
 
 @pytest.mark.parametrize(
@@ -55,15 +55,15 @@ def test_a_name_with_and_without_version(infercast: Any) -> None:
         (("--engine", "sglan"), "unknown engine 'sglan'"),
     ],
 )
-def test_what_is_refused(infercast: Any, words: tuple[object, ...], sentence: str) -> None:
-    assert sentence in infercast(*MEMORY, *words).sentence
+def test_what_is_refused(answered: Any, words: tuple[object, ...], sentence: str) -> None:
+    assert sentence in answered(*MEMORY, *words).sentence
 
 
-def test_answers_that_clients_declare(infercast: Any) -> None:
-    run = infercast(*SERVED, *SGLANG, "--declared-output-len", 100)
+def test_answers_that_clients_declare(answered: Any) -> None:
+    run = answered(*SERVED, *SGLANG, "--declared-output-len", 100)
     assert "output 4, 100 declared" in run.out
-    assert "output 4, 100 declared" in infercast(*SERVED, "--declared-output-len", 100).out
-    sentence = infercast(*SERVED, "--declared-output-len", 100, "--ignore-eos").sentence
+    assert "output 4, 100 declared" in answered(*SERVED, "--declared-output-len", 100).out
+    sentence = answered(*SERVED, "--declared-output-len", 100, "--ignore-eos").sentence
     assert "with ignore_eos an answer has as many tokens as it declares, not 100" in sentence
 
 
@@ -77,18 +77,18 @@ def test_answers_that_clients_declare(infercast: Any) -> None:
         "args: [--model-path, Qwen/Qwen3-0.6B, --tp, '2']",
     ],
 )
-def test_a_command_is_recognised(infercast: Any, text: str) -> None:
+def test_a_command_is_recognised(answered: Any, text: str) -> None:
     words = ("--gpu", "h100-sxm", "--predictor", "roofline", "--no-advice", "--rate", 2, "-n", 20)
-    run = infercast("explain-command", text, *words)
+    run = answered("explain-command", text, *words)
     assert run.code == 0, run.err
     assert "sglang@0.5.16" in run.out
     assert "2 GPUs share every layer" in run.out
 
 
-def test_a_command_is_explained(infercast: Any) -> None:
+def test_a_command_is_explained(answered: Any) -> None:
     flags = "--chunked-prefill 1024 --max-running-requests 8 --enable-torch-compile --host 0.0.0.0 --what 3"
     words = ("--gpu", "h100-sxm", "--predictor", "roofline", "--rate", 2, "-n", 20)
-    run = infercast("explain-command", f"{COMMAND} {flags}", *words)
+    run = answered("explain-command", f"{COMMAND} {flags}", *words)
     assert "a step full of prompts takes" in run.out
     assert "not modelled  --enable-torch-compile" in run.out
     assert "unknown           --what" in run.out
@@ -96,8 +96,8 @@ def test_a_command_is_explained(infercast: Any) -> None:
     assert "chunked_prefill_size 2048" in run.out  # was tried
 
 
-def test_a_command_of_an_engine_that_is_not_modelled(infercast: Any) -> None:
-    sentence = infercast("explain-command", "trtllm-serve Qwen/Qwen3-0.6B", "--gpu", "h100-sxm").sentence
+def test_a_command_of_an_engine_that_is_not_modelled(answered: Any) -> None:
+    sentence = answered("explain-command", "trtllm-serve Qwen/Qwen3-0.6B", "--gpu", "h100-sxm").sentence
     assert sentence.startswith("the command starts TensorRT-LLM, which is not modelled; use --engine vllm or sglang")
 
 
@@ -118,13 +118,13 @@ def test_a_plan_and_its_files(infercast: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "plan" / "llm-d-values.yaml").exists()
 
 
-def test_both_engines_in_one_plan(infercast: Any) -> None:
-    run = infercast(*PLAN, "--slo", "ttft_p99<2s", "--engine", "vllm,sglang", "--workers", 1, "--json")
+def test_both_engines_in_one_plan(answered: Any) -> None:
+    run = answered(*PLAN, "--slo", "ttft_p99<2s", "--engine", "vllm,sglang", "--workers", 1, "--json")
     assert {row["engine"].partition("@")[0] for row in run.json["simulated"]} == {"vllm", "sglang"}
 
 
-def test_layouts_of_groups(infercast: Any) -> None:
-    run = infercast(
+def test_layouts_of_groups(answered: Any) -> None:
+    run = answered(
         "layouts",
         "qwen3-30b-a3b",
         "--gpu",

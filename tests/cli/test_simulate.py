@@ -10,12 +10,13 @@ import pytest
 from infercast.cli.outputs import simulation_bar
 
 SMALL = ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm")
-STEADY = (*SMALL, "--rate", 20, "-n", 60)
+RATE = ("--rate", 20, "-n", 60)
+STEADY = (*SMALL, *RATE, "--input-len", 300, "--output-len", 30)
 
 
 @pytest.fixture
-def forecast(infercast: Any) -> Any:
-    return lambda *words: infercast(*words, "--json").json
+def forecast(answered: Any) -> Any:
+    return lambda *words: answered(*words, "--json").json
 
 
 def test_json_has_what_is_promised(forecast: Any) -> None:
@@ -50,8 +51,8 @@ def test_phases_explain_the_gpu_time(forecast: Any) -> None:
         assert all(family["bound"] and family["kernels"] for family in phase["families"])
 
 
-def test_tables_show_the_same_numbers(infercast: Any, forecast: Any) -> None:
-    text = infercast(*STEADY).out
+def test_tables_show_the_same_numbers(answered: Any, forecast: Any) -> None:
+    text = answered(*STEADY).out
     result = forecast(*STEADY)
     assert f"{result['deployment']['num_gpu_blocks']:,} blocks of 16 tokens" in text
     assert f"{result['output_tokens_per_s']:,.0f} output tokens/s" in text
@@ -65,12 +66,12 @@ def test_one_seed_one_result(infercast: Any) -> None:
     assert first != other
 
 
-def test_one_token_answers_have_no_tpot(infercast: Any, forecast: Any) -> None:
+def test_one_token_answers_have_no_tpot(answered: Any, forecast: Any) -> None:
     words = (*STEADY, "--output-len", 1)
     result = forecast(*words)
     assert result["tpot_ms"] is None
     assert result["inter_token_ms"] is None
-    row = next(line for line in infercast(*words).out.splitlines() if "TPOT" in line)
+    row = next(line for line in answered(*words).out.splitlines() if "TPOT" in line)
     assert row.split()[-4:] == ["-"] * 4
 
 
@@ -165,15 +166,16 @@ def test_an_azure_trace(forecast: Any, tmp_path: Path) -> None:
 
 
 def test_default_lengths_are_clipped_to_the_model(forecast: Any) -> None:
-    result = forecast(*STEADY, "--max-model-len", 2048)
+    result = forecast(*SMALL, *RATE, "--max-model-len", 2048)
     assert (
         "input lognormal mean 607 (16 to 1,536), output lognormal mean 170 (4 to 512)"
         in result["workload"]["description"]
     )
     assert result["workload"]["description"].endswith("default lengths clipped to max_model_len 2,048")
-    assert "clipped" not in forecast(*STEADY)["workload"]["description"]
-    assert "(16 to 1,848)" in forecast(*STEADY, "--max-model-len", 2048, "--output-len", 200)["workload"]["description"]
-    shared = forecast(*STEADY, "--max-model-len", 2048, "--prefix-len", 1000)
+    assert "clipped" not in forecast(*SMALL, *RATE)["workload"]["description"]
+    short = forecast(*SMALL, *RATE, "--max-model-len", 2048, "--output-len", 200)
+    assert "(16 to 1,848)" in short["workload"]["description"]
+    shared = forecast(*SMALL, *RATE, "--max-model-len", 2048, "--prefix-len", 1000)
     assert "(16 to 786)" in shared["workload"]["description"]
 
 
@@ -216,9 +218,9 @@ def test_a_mooncake_trace_shares_its_blocks(forecast: Any, tmp_path: Path) -> No
     assert result["prefix_hit_rate"] == pytest.approx(5 * 1024 / (6 * 1100), rel=0.02)
 
 
-def test_overload_is_printed_only_on_request(infercast: Any, forecast: Any) -> None:
+def test_overload_is_printed_only_on_request(answered: Any, forecast: Any) -> None:
     words = (*SMALL[:2], "--gpu", "l4", "--rate", 60, "-n", 400, "--input-len", 500, "--output-len", 50)
-    refused = infercast(*words)
+    refused = answered(*words)
     assert refused.code == 2
     assert refused.out == ""
     result = forecast(*words, "--allow-overload")
@@ -227,7 +229,7 @@ def test_overload_is_printed_only_on_request(infercast: Any, forecast: Any) -> N
     capacity = f"only about {result['saturation_requests_per_s']:.3g} requests/s can be served"
     assert capacity in refused.err
     assert "--allow-overload" in refused.err
-    assert capacity in infercast(*words, "--allow-overload").out
+    assert capacity in answered(*words, "--allow-overload").out
 
 
 def test_a_few_requests_on_a_hopeless_chip_are_refused(infercast: Any) -> None:
@@ -236,22 +238,22 @@ def test_a_few_requests_on_a_hopeless_chip_are_refused(infercast: Any) -> None:
     assert "overloaded: 60 requests/s arrive" in refused.err
 
 
-def test_ramp_up_and_drain_are_left_out_on_request(infercast: Any, forecast: Any) -> None:
+def test_ramp_up_and_drain_are_left_out_on_request(answered: Any, forecast: Any) -> None:
     words = (*SMALL, "--rate", 20, "-n", 300)
     whole, part = forecast(*words), forecast(*words, "--steady")
     assert part["steady_only"]
     assert part["steady_state"] == whole["steady_state"]
     assert part["requests_per_s"] > whole["requests_per_s"]
-    assert "Latency, without ramp-up and drain" in infercast(*words, "--steady").out
-    refused = infercast(*STEADY, "--steady")
+    assert "Latency, without ramp-up and drain" in answered(*words, "--steady").out
+    refused = answered(*STEADY, "--steady")
     assert refused.code == 2
     assert "about 200 requests would do" in refused.err
 
 
-def test_a_gpu_that_waits_for_its_host_is_pointed_out(infercast: Any) -> None:
+def test_a_gpu_that_waits_for_its_host_is_pointed_out(answered: Any) -> None:
     words = ("--rate", 2, "-n", 20, "--input-len", 100, "--output-len", 10)
-    assert "bound by the host: the GPU waits for its CPU" in infercast(*SMALL, *words).out
-    assert "bound by the host" not in infercast("simulate", "llama-3.1-8b", "--gpu", "l40s", *words).out
+    assert "bound by the host: the GPU waits for its CPU" in answered(*SMALL, *words).out
+    assert "bound by the host" not in answered("simulate", "llama-3.1-8b", "--gpu", "l40s", *words).out
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "nobody"])
@@ -277,20 +279,20 @@ def test_long_runs_show_a_bar_on_a_terminal_and_nothing_in_a_pipe(
     assert "1,024 of 2,000 requests, 90.0 s simulated" in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.err)
 
 
-def test_requests_come_over_http_unless_told_otherwise(infercast: Any, forecast: Any) -> None:
+def test_requests_come_over_http_unless_told_otherwise(answered: Any, forecast: Any) -> None:
     served, offline = forecast(*STEADY), forecast(*STEADY, "--offline")
     assert (served["deployment"]["api_server"], offline["deployment"]["api_server"]) == (True, False)
     assert served["ttft_ms"]["p50"] > offline["ttft_ms"]["p50"] + 6
     assert forecast(*STEADY, "--no-api-server") == offline
-    text = infercast(*STEADY).out
+    text = answered(*STEADY).out
     assert "over HTTP to the API server" in text
     assert "(default; not fitted to your machine)" in text
 
 
 @pytest.mark.parametrize("more", [(), ("-dp", 2)])
-def test_caveats_are_said_everywhere(infercast: Any, forecast: Any, more: tuple[object, ...]) -> None:
+def test_caveats_are_said_everywhere(answered: Any, forecast: Any, more: tuple[object, ...]) -> None:
     sentences = forecast(*STEADY, *more)["caveats"]
     assert sentences[0].startswith("This is a forecast")
     assert any("Host times are those of another machine" in each for each in sentences)
-    text = " ".join(infercast(*STEADY, *more).out.split())
+    text = " ".join(answered(*STEADY, *more).out.split())
     assert all(each in text for each in sentences)

@@ -6,12 +6,12 @@ EAGLE = '{"method": "eagle3", "model": "somebody/eagle3", "num_speculative_token
 SMALL = ("llama-3.1-8b", "--gpu", "h200-sxm", "--max-num-seqs", 32, "--input-len", 64, "--output-len", 24)
 
 
-def test_simulate_takes_the_engines_own_json(infercast: Any) -> None:
+def test_simulate_takes_the_engines_own_json(answered: Any) -> None:
     words = ("simulate", *SMALL, "--rate", 20, "-n", 40, "--speculative-config", EAGLE)
-    told = infercast(*words, "--acceptance", "0.8,0.6", "--json").json
+    told = answered(*words, "--acceptance", "0.8,0.6", "--json").json
     assert told["deployment"]["speculation"]["acceptance_rates"] == [0.8, 0.6]
     assert told["speculation"]["num_draft_tokens"] > 0
-    text = infercast(*words).out
+    text = answered(*words).out
     assert "assumed; say what you see with --acceptance" in " ".join(text.split())
     assert "is not at hand" in text
     assert "acceptance length" in text
@@ -27,27 +27,27 @@ def test_speculate_answers_with_a_table_charts_and_a_sentence(infercast: Any, tm
     assert "nothing drafts here" in infercast("speculate", *SMALL, "-n", 4).sentence
 
 
-def test_another_engine_is_refused_by_a_sentence(infercast: Any) -> None:
+def test_another_engine_is_refused_by_a_sentence(answered: Any) -> None:
     words = ("simulate", *SMALL, "--rate", 5, "--engine", "sglang")
-    refused = infercast(*words, "--speculative-algorithm", "EAGLE").sentence
+    refused = answered(*words, "--speculative-algorithm", "EAGLE").sentence
     assert "--speculative-algorithm is not modelled" in refused
     assert "--speculative-config" in refused
-    ours = infercast("simulate", "llama-3.1-8b", "--gpu", "h200-sxm", "--rate", 5, "--engine", "sglang",
+    ours = answered("simulate", "llama-3.1-8b", "--gpu", "h200-sxm", "--rate", 5, "--engine", "sglang",
                      "--speculative-config", EAGLE).sentence  # fmt: skip
     assert "--speculative-config" in ours
 
 
-def test_a_pasted_command_is_explained_with_its_drafts(infercast: Any) -> None:
+def test_a_pasted_command_is_explained_with_its_drafts(answered: Any) -> None:
     command = f"vllm serve llama-3.1-8b --max-num-seqs 32 --speculative-config '{EAGLE}'"
     words = ("explain-command", command, "--gpu", "h200-sxm", "--no-advice", "--rate", 5, "-n", 20)
-    told = infercast(*words, "--json").json
+    told = answered(*words, "--json").json
     (flag,) = (each for each in told["flags"] if each["flag"] == "speculative-config")
     assert flag["status"] == "read"
     assert flag["means"].startswith("EAGLE-3, 2 drafts: ")
 
 
-def test_a_plan_keeps_a_promise_by_drafts_that_takes_more_gpus_without(infercast: Any) -> None:
+def test_a_plan_keeps_a_promise_by_drafts_that_takes_more_gpus_without(answered: Any) -> None:
     words = ("plan", "llama-3.1-8b", "--gpu", "h200-sxm", "--max-gpus", 2, "--rate", 4, "-n", 60, "--input-len", 200,
-             "--output-len", 60, "--slo", "tpot_p95<4ms")  # fmt: skip
-    plain, drafted = (infercast(*words, *more, "--json").json for more in ((), ("--speculative-config", EAGLE)))
+             "--output-len", 60, "--slo", "tpot_p95<4ms", "--workers", 1)  # fmt: skip
+    plain, drafted = (answered(*words, *more, "--json").json for more in ((), ("--speculative-config", EAGLE)))
     assert (plain["winner"]["total_gpus"], drafted["winner"]["total_gpus"]) == (2, 1)

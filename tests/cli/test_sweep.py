@@ -10,8 +10,8 @@ WORDS = ("sweep", "qwen2.5-0.5b", "--gpu", "l4", "-n", 40, "--input-len", 100, "
 SLO = ("--slo", "ttft_p99<200ms,tpot_p95<20ms")
 
 
-def test_rates_as_json(infercast: Any) -> None:
-    found = infercast(*WORDS, "--rates", "2:60:3", *SLO, "--price-per-gpu-hour", 0.8, "--json").json
+def test_rates_as_json(answered: Any) -> None:
+    found = answered(*WORDS, "--rates", "2:60:3", *SLO, "--price-per-gpu-hour", 0.8, "--json").json
     assert [point["value"] for point in found["points"]] == [2, 31, 60]
     assert found["axis"] == "rate"
     assert found["usd_per_gpu_hour"] == 0.8
@@ -23,24 +23,24 @@ def test_rates_as_json(infercast: Any) -> None:
         assert point["usd_per_million_output_tokens"] > 0
 
 
-def test_a_point_is_what_simulate_says(infercast: Any) -> None:
-    point = infercast(*WORDS, "--rates", "5", "--json").json["points"][0]
-    alone = infercast("simulate", *WORDS[1:], "--rate", 5, "--json").json
+def test_a_point_is_what_simulate_says(answered: Any) -> None:
+    point = answered(*WORDS, "--rates", "5", "--json").json["points"][0]
+    alone = answered("simulate", *WORDS[1:], "--rate", 5, "--json").json
     for name in ("ttft_ms", "tpot_ms", "end_to_end_ms", "output_tokens_per_s", "state"):
         assert point[name] == alone[name]
 
 
-def test_settings(infercast: Any) -> None:
+def test_settings(answered: Any) -> None:
     words = (*WORDS, "--rate", 20, "--setting", "max_num_seqs=2,64", "--setting", "block_size=32", "--json")
-    found = infercast(*words).json
+    found = answered(*words).json
     assert [point["value"] for point in found["points"]] == [2, 64]
     assert found["knee"] is None
-    names = infercast(*WORDS, "--rate", 5, "--setting", "kv_cache_dtype=auto,fp8", "--json").json
+    names = answered(*WORDS, "--rate", 5, "--setting", "kv_cache_dtype=auto,fp8", "--json").json
     assert [point["value"] for point in names["points"]] == ["auto", "fp8"]
 
 
-def test_the_table_has_charts_below_it(infercast: Any) -> None:
-    text = infercast(*WORDS, "--rates", "2,20,60", *SLO).out
+def test_the_table_has_charts_below_it(answered: Any) -> None:
+    text = answered(*WORDS, "--rates", "2,20,60", *SLO).out
     for words in ("TTFT  o p50  + p95  x p99", "requests within the SLO", "knee", "saturation", "SLO holds", "price"):
         assert words in text
     assert all(len(line) <= 160 for line in text.splitlines())
@@ -77,6 +77,6 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_one_sentence(infercast: Any, name: str) -> None:
+def test_what_is_wrong_is_one_sentence(answered: Any, name: str) -> None:
     words, sentence = WRONG[name]
-    assert sentence in infercast(*WORDS, *words).sentence
+    assert sentence in answered(*WORDS, *words).sentence

@@ -13,15 +13,15 @@ WORDS = (
 )  # fmt: skip
 
 
-def test_two_engines_are_shown_side_by_side(infercast: Any) -> None:
-    run = infercast(*WORDS, "--engine", "vllm@0.25,sglang")
+def test_two_engines_are_shown_side_by_side(answered: Any) -> None:
+    run = answered(*WORDS, "--engine", "vllm@0.25,sglang")
     assert run.code == 0, run.err
     for words in ("vllm@0.25", "sglang@0.5.16", "Why", "Steps of vllm@0.25", "KV cache tokens", "prompts alone"):
         assert words in run.out
 
 
-def test_json_has_the_same(infercast: Any) -> None:
-    found = infercast(*WORDS, "--engine", "vllm@0.25", "--what-if", "engine=vllm@0.32", "--json").json
+def test_json_has_the_same(answered: Any) -> None:
+    found = answered(*WORDS, "--engine", "vllm@0.25", "--what-if", "engine=vllm@0.32", "--json").json
     assert [side["engine"] for side in found["steps"]] == ["vllm@0.25", "vllm@0.32"]
     assert found["reasons"]
     assert {"step_us", "launch", "padded_tokens", "families_us"} == {*found["same_steps"][0]["before"]}
@@ -49,5 +49,5 @@ def test_a_page_is_written(infercast: Any, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_compared_is_refused(infercast: Any, words: tuple[object, ...], sentence: str) -> None:
-    assert sentence in infercast(*WORDS, *words).sentence
+def test_what_cannot_be_compared_is_refused(answered: Any, words: tuple[object, ...], sentence: str) -> None:
+    assert sentence in answered(*WORDS, *words).sentence

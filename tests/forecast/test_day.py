@@ -7,6 +7,7 @@ import pytest
 
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InputError
+from infercast.forecast import autoscaling
 from infercast.forecast.autoscaling import (
     Autoscaler,
     Autoscaling,
@@ -132,7 +133,9 @@ def test_the_check_simulates_the_busiest_minutes(deployment):
     assert "simulated one by one" in check.sentence
 
 
-def test_an_slo_that_never_holds_is_refused(deployment):
+def test_an_slo_that_never_holds_is_refused(deployment, monkeypatch):
+    monkeypatch.setattr(autoscaling, "LEAST", 100)  # an idle replica tells
+    monkeypatch.setattr(autoscaling, "MOST", 800)
     with pytest.raises(InputError, match="an idle replica already takes"):
         plan_day(deployment, day(), "ttft_p99<1ms")
 

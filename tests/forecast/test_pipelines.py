@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -15,7 +16,7 @@ MODELS = [
 
 
 def forecast(model, stages, tensor=1, engine="vllm@0.25", **workload):
-    asked = {"rate": 0.02, "count": 2, "arrival": "constant", "input_lengths": 1024, "output_lengths": 12, **workload}
+    asked = {"concurrency": 1, "count": 2, "input_lengths": 1024, "output_lengths": 12, **workload}
     deployment = deploy(
         model,
         "h200-sxm",
@@ -42,8 +43,9 @@ def test_short_prompts_gain_nothing_either():
     assert runs[0].ttft.p50 <= runs[1].ttft.p50 <= runs[2].ttft.p50
 
 
+@cache
 def busy(model, engine, stages=2):
-    load = {"rate": None, "arrival": "poisson", "concurrency": 64, "count": 192, "output_lengths": 64}
+    load = {"concurrency": 64, "count": 192, "output_lengths": 64}
     return forecast(model, stages, engine=engine, **load).output_tokens_per_second
 
 

@@ -115,16 +115,12 @@ def test_every_colour_of_a_chart_is_a_variable(page: str) -> None:
     assert used <= set(re.findall(r"--(\w+):", page))
 
 
-def test_the_page_says_how_it_was_made(overview: Overview) -> None:
-    text = Page(report_page(overview, "1.2.3", "infercast simulate 'a b' --report <x>.html")).text
-    assert "infercast 1.2.3" in text
-    assert "infercast simulate 'a b' --report <x>.html" in text
-
-
-def test_the_page_says_when_it_was_made(overview: Overview) -> None:
-    text = Page(report_page(overview, "1.2.3", date="2026-11-06")).text
+def test_the_page_says_how_and_when_it_was_made(page: str, overview: Overview) -> None:
+    command = "infercast simulate 'a b' --report <x>.html"
+    text = Page(report_page(overview, "1.2.3", command, date="2026-11-06")).text
+    assert command in text
     assert "A forecast, not a measurement \u00b7 infercast 1.2.3 \u00b7 6 November 2026" in text
-    assert "2026" not in Page(report_page(overview, "1.2.3")).text.partition("How this page was made")[2]
+    assert "2026" not in Page(page).text.partition("How this page was made")[2]
 
 
 def test_a_phone_is_thought_of(page: str) -> None:
@@ -151,17 +147,13 @@ def test_the_same_run_gives_the_same_page(page: str, overview: Overview) -> None
     assert report_page(overview, "1.2.3") == page
 
 
-def test_what_users_type_is_escaped(overview: Overview) -> None:
+def test_what_users_type_is_escaped_and_an_overloaded_run_says_so(overview: Overview) -> None:
     workload = replace(overview.forecast.workload, description="<script>alert(1)</script> & more")
-    odd = replace(overview, forecast=replace(overview.forecast, workload=workload))
-    text = report_page(odd, "1")
-    assert "<script" not in text
-    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in text
-
-
-def test_an_overloaded_run_says_so(overview: Overview) -> None:
-    saturated = replace(overview, forecast=replace(overview.forecast, state=State("overloaded", 41.5, 90.0)))
-    text = Page(report_page(saturated, "1")).text
+    forecast = replace(overview.forecast, workload=workload, state=State("overloaded", 41.5, 90.0))
+    odd = report_page(replace(overview, forecast=forecast), "1")
+    assert "<script" not in odd
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in odd
+    text = Page(odd).text
     assert "only about 41.5 requests/s can be served" in text
     assert "The deployment is overloaded" in text
 

@@ -25,9 +25,14 @@ from infercast.report.saved_runs import (
 Save = Callable[..., list[SavedRun]]
 
 
+@pytest.fixture(scope="module")
+def saved(forecast: Forecast) -> str:
+    return json.dumps(forecast_dict(forecast, forecast_intervals(forecast)))
+
+
 @pytest.fixture
-def document(forecast: Forecast) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(json.dumps(forecast_dict(forecast, forecast_intervals(forecast))))
+def document(saved: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(saved)
     return data
 
 

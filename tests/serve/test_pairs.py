@@ -53,7 +53,7 @@ def workload_of(features: tuple[str, ...]) -> Workload:
         )
     else:
         load = ic.synthetic_workload(
-            rate=60, count=50, input_lengths=120, output_lengths=90, prefix_length=400, prefix_groups=12
+            concurrency=40, count=50, input_lengths=120, output_lengths=90, prefix_length=400, prefix_groups=12
         )
     if "priority" in features:
         load = with_classes(load, [parse_class("chat:1:priority=0"), parse_class("batch:1:priority=5")])

@@ -167,8 +167,6 @@ def test_without_a_file_the_runs_that_come_with_infercast_are_validated(validate
     assert result["summary"]["runs"] == 6
     assert result["summary"]["ttft_p50_ape_median"] < 0.2
     assert result["summary"]["throughput_ape_median"] < 0.2
-    code, out, _ = validate()
-    assert "Median absolute error" in out
 
 
 def test_whose_runs_may_be_said(validate: Any, monkeypatch: Any) -> None:

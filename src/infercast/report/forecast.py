@@ -91,8 +91,7 @@ def cost_rows(forecast: Forecast) -> list[tuple[str, str]]:
     """Costs and the source of prices, or how to give one."""
     rows = [row for each in COSTS for row in each.facts(forecast)]
     prices = [
-        forecast.tariff.unknown(gpu) if price is None else price.description
-        for _, gpu, price in prices_of(forecast)
+        forecast.tariff.unknown(gpu) if price is None else price.description for _, gpu, price in prices_of(forecast)
     ]
     words = list(dict.fromkeys(prices))
     return [*rows, *(("price" if number == 0 else "", text) for number, text in enumerate(words))]

@@ -21,10 +21,10 @@ def ask() -> Callable[..., Question]:
         gpus: tuple[str, ...] = ("l40s", "h100-sxm"),
         slo: str = "ttft_p99<1s,tpot_p95<40ms",
         rate: float = 6.0,
-        count: int = 120,
+        count: int = 80,
         **others: Any,
     ) -> Question:
-        workload = synthetic_workload(rate=rate, count=count, input_lengths=512, output_lengths=64)
+        workload = synthetic_workload(rate=rate, count=count, input_lengths=512, output_lengths=32)
         given = {"settings": ((),), "max_gpus": 3, "prices": tuple(PRICES.get(gpu, 2.0) for gpu in gpus), **others}
         return Question(model, workload, parse_slo(slo), gpus, ("vllm@0.25",), **given)
 

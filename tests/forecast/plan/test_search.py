@@ -111,7 +111,7 @@ def test_a_budget_is_kept(ask: Ask, answer: Plan) -> None:
 
 
 def test_fewest_gpus(ask: Ask) -> None:
-    found = plan(ask(objective="gpus", rate=12.0))
+    found = plan(ask(objective="gpus", rate=12.0, count=120))
     assert found.winner is not None
     assert found.winner.gpus == 1
     assert found.winner.candidate.gpu == "h100-sxm"
