@@ -113,6 +113,12 @@ def test_pictures_are_figures(objects: dict[str, Any]) -> None:
         assert image.startswith(b"\x89PNG"), each
 
 
+def test_equal_latencies_have_a_picture() -> None:
+    pytest.importorskip("matplotlib")
+    load = {"input_lengths": 128, "output_lengths": 16, "concurrency": 1, "count": 40}
+    assert infercast.simulate("llama-3.1-8b", gpu="h200-sxm", **load).plot()._repr_png_()
+
+
 def test_without_libraries_there_is_a_sentence(objects: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("pandas", "polars"):
         monkeypatch.setitem(sys.modules, name, None)

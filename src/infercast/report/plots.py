@@ -53,7 +53,9 @@ def forecast_figure(forecast: Forecast) -> Picture:
         shown.append(("tpot", "time per output token"))
     for axes, (name, title) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
         values = [value for value in columns[f"{name}_ms"].tolist() if not isnan(value)]
-        axes.hist(values, bins=BINS, color="tab:blue", alpha=0.6)
+        # Requests of one length in a closed loop may all take the same time but for rounding.
+        low, high = min(values), max(values)
+        axes.hist(values, bins=BINS, range=(low, max(high, low * 1.001)), color="tab:blue", alpha=0.6)
         for which, line in PERCENTILES.items():
             at = getattr(getattr(forecast, name), which)
             axes.axvline(at / MILLI, color="black", ls=line, lw=1.2, label=f"{which} {format_seconds(at)}")
