@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from infercast.cli.registry import COMMANDS
 
 from infercast.cli import outputs
-from infercast.cli.app import load_command
+from infercast.cli.app import COMMANDS, load_command
 from infercast.cli.main import run
 
 
