@@ -15,7 +15,7 @@ import typer
 from infercast import Deployment, Workload
 from infercast.cli.app import offer
 from infercast.cli.outputs import note
-from infercast.engines.base import DEFAULT_ENGINE, FAMILIES, Engine, engine_named, flags_by_name
+from infercast.engines.base import DEFAULT_ENGINE, FAMILIES, Engine, engine_named, has_flag
 from infercast.engines.settings import Flags, Settings, read_setting
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.deploy import deploy, load_model, random_requests, taken_by
@@ -375,7 +375,7 @@ def _kept(name: str, value: str | None, words: deque[str], engine: Engine, named
 def _refuse_foreign(name: str, engine: Engine, named: list[str]) -> None:
     """Refuse a flag that another engine has and this one has not."""
     for family in FAMILIES:
-        if family != engine.family and name in flags_by_name(family):
+        if family != engine.family and has_flag(family, name):
             other = engine_named(family)
             own = engine.flags.called.get(name)
             called = f"{engine.title} calls it --{own}" if own else f"{engine.title} has no such flag"

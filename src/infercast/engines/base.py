@@ -349,6 +349,13 @@ def flags_by_name(family: str) -> frozenset[str]:
     return frozenset(name for engine in releases_of(family).values() for name in engine.flags.settings)
 
 
+def has_flag(family: str, name: str) -> bool:
+    """Whether a flag is a setting of an engine; hardly any is, and a look at the text is enough for the others."""
+    file = DATA / "engines" / family / "flags.toml"
+    is_possible = not file.is_file() or f"\n{name} = " in file.read_text(encoding="utf-8")
+    return is_possible and name in flags_by_name(family)
+
+
 def newest(name: str) -> str:
     """The newest release of an engine that is named without a version, any other name as it is."""
     if name not in FAMILIES:

@@ -72,9 +72,9 @@ def steps_energy(timer: KernelTimer, board: BoardPower, totals: PhaseTotals, bat
 
 def table_joules(timer: KernelTimer, board: BoardPower, table: int, rows: Table) -> Table:
     """Joules above static power of each kernel (columns) in steps of each of these rows of a table."""
-    chosen = np.unique(rows)
+    chosen = np.array(sorted(set(rows.tolist())), dtype=rows.dtype)
     if chosen.size > MOST_SIZES:
-        chosen = chosen[np.unique(np.linspace(0, chosen.size - 1, MOST_SIZES).round().astype(np.int64))]
+        chosen = chosen[np.linspace(0, chosen.size - 1, MOST_SIZES).round().astype(np.int64)]
     seconds = timer.row_seconds(table, chosen)
     joules: Table = np.zeros(seconds.shape)
     for column, (call, launches) in enumerate(timer.row_calls(table, chosen)):

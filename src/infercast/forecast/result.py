@@ -24,6 +24,7 @@ from infercast.forecast.slo import (
     attainment,
     keeps,
     parse_slo,
+    quantile,
 )
 from infercast.forecast.uncertainty import EIGHTY, odds_within, slower_by
 from infercast.serve import Request
@@ -157,7 +158,7 @@ def value_of(forecast: SimulatedRun, limit: Limit) -> float:
     served, inside = forecast.clients, counted(forecast)
     values: Array = getattr(served, QUANTITIES[limit.quantity])
     chosen = inside[served.num_output > 1] if limit.quantity == "tpot" else inside
-    return float(np.percentile(values[chosen], limit.percentile or 0.0))
+    return quantile(values[chosen], (limit.percentile or 0.0) / 100)
 
 
 def counted(forecast: SimulatedRun) -> Array:

@@ -131,8 +131,8 @@ def served_headroom(served: Any, slo: Slo) -> tuple[float, str]:
     for limit in slo.limits:
         values: Array = getattr(served, QUANTITIES[limit.quantity])
         if values.size:
-            value = values.mean() if limit.percentile is None else np.percentile(values, limit.percentile)
-            rooms.append((limit.seconds / max(float(value), 1e-12), limit.name))
+            value = float(values.mean()) if limit.percentile is None else quantile(values, limit.percentile / 100)
+            rooms.append((limit.seconds / max(value, 1e-12), limit.name))
     return min(rooms, default=(inf, ""))
 
 
@@ -160,6 +160,17 @@ class Percentiles:
     def values(self) -> tuple[float, ...]:
         """All of them in seconds, in the order of `NAMES`."""
         return self.mean, self.p50, self.p90, self.p95, self.p99
+
+
+def quantile(values: Array, fraction: float) -> float:
+    """The same as `np.quantile`, which loads half of numpy first and takes ten times as long."""
+    position = fraction * (values.size - 1)
+    rank = min(int(position), values.size - 1)
+    after, share = min(rank + 1, values.size - 1), position - rank
+    in_place = np.partition(values, (rank, after))
+    below, above = in_place[rank], in_place[after]
+    step = above - below
+    return float(below + step * share if share < 0.5 else above - step * (1 - share))
 
 
 def percentiles(values: Array, counts: Array | None = None) -> Percentiles:

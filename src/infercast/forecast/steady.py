@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from infercast.forecast.slo import Array, Slo
+from infercast.forecast.slo import Array, Slo, quantile
 from infercast.forecast.uncertainty import Batches, redraw
 from infercast.serve import Record, Replica, Request, Workload, simulate
 from infercast.serve.record import Served
@@ -106,7 +106,7 @@ def find_steady(served: Record | Served, workload: Workload) -> SteadyState:
     if workload.rate is None and not closed and last < RESIDENCES * residence:
         return SteadyState(False, 0.0, last, sent.size, obstacle="requests do not come at a steady rate")
     filled = _has_filled(sent, done, last, residence)
-    end = last - float(np.percentile(done - sent, STAYS))
+    end = last - quantile(done - sent, STAYS / 100)
     in_system = workload.concurrency or sent.size / max(last, 1e-9) * residence
     if end < RESIDENCES * residence:
         return _too_short(sent.size, last, in_system, filled=filled)
@@ -116,7 +116,7 @@ def find_steady(served: Record | Served, workload: Workload) -> SteadyState:
     # The ramp-up to leave out, so that the mean of the rest is known best; at most half.
     first = int(np.argmin([level[cut:].var() / (level.size - cut) for cut in range(level.size // 2 + 1)]))
     if workload.concurrency is not None:
-        generation = np.percentile(done[np.argsort(sent)[: workload.concurrency]], STAYS)
+        generation = quantile(done[np.argsort(sent)[: workload.concurrency]], STAYS / 100)
         first = min(max(first, int(np.searchsorted(edges, generation))), BINS - 1)
     relaxation = residence if closed else _relaxation(served, residence)
     begin = max(float(edges[first]), SETTLING * (relaxation - residence))
@@ -170,7 +170,7 @@ def _for_slo(batches: Batches, slo: Slo) -> Iterator[float]:
     for limit in slo.limits:
         values, fraction = batches.values[limit.quantity], None if limit.percentile is None else limit.percentile / 100
         if values.size:
-            value = float(values.mean() if fraction is None else np.percentile(values, 100 * fraction))
+            value = float(values.mean()) if fraction is None else quantile(values, fraction)
             error = batches.error(limit.quantity, fraction)
             is_clear = abs(log(limit.seconds / max(value, 1e-12))) > CLEAR * error
             yield 0.0 if is_clear else (error / LIMIT_PRECISION) ** 2
@@ -189,7 +189,7 @@ def _relaxation(served: Record | Served, residence: float) -> float:
     """Seconds in which the number in an engine gets most of the way to its level, from how much requests slow down."""
     first = np.argsort(served.sent_at, kind="stable")[:FIRST]
     gaps = served.num_output - 1
-    wait = np.percentile((served.first_token - served.sent_at)[first], 20)
+    wait = quantile((served.first_token - served.sent_at)[first], 0.2)
     long = first[gaps[first] >= max(1.0, float(np.median(gaps[first])))]
     pace = ((served.last_token - served.first_token)[long] / gaps[long]).min() if long.size else 0.0
     return residence * max(1.0, residence / max(float(wait + pace * gaps.mean()), 1e-12))

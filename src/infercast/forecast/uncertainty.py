@@ -37,7 +37,7 @@ import numpy as np
 from infercast.engines.base import Deployment, Engine, Version
 from infercast.engines.corrections import Corrections, Factor
 from infercast.forecast.kernels import StepCost, average_shape, estimate_shape
-from infercast.forecast.slo import FRACTIONS, NAMES, Array, percentiles
+from infercast.forecast.slo import FRACTIONS, NAMES, Array, percentiles, quantile
 from infercast.hardware.load import is_modelled
 from infercast.serve import Record, Replica, Workload
 from infercast.serve.record import PhaseTotals, Served
@@ -440,7 +440,7 @@ class Batches:
     @cached_property
     def _strata(self) -> Array:
         """Parts of the requests by the length of their prompts, about as large as each other; equals are together."""
-        edges = np.unique(np.quantile(self._inputs, np.arange(1, STRATA) / STRATA))
+        edges = sorted({quantile(self._inputs, part / STRATA) for part in range(1, STRATA)})
         return np.searchsorted(edges, self._inputs)
 
     def error(self, name: str, fraction: float | None) -> float:
@@ -448,7 +448,7 @@ class Batches:
         values, several = self.values[name], self.several if name == "tpot" else slice(None)
         if values.size < LEAST_KEPT or not values.any():
             return 0.0 if not values.size else 1.0
-        middle = float(values.mean() if fraction is None else np.percentile(values, 100 * fraction))
+        middle = float(values.mean()) if fraction is None else quantile(values, fraction)
         scored = values / middle if fraction is None else (values <= middle).astype(float)
         error = self._error(scored, self._places[several], self._strata[several] if self.is_spread_out else None)
         return error if fraction is None else _around(np.sort(values), fraction, error)

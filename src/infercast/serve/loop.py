@@ -6,18 +6,20 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import Plan
-from infercast.serve.scheduler.drafts import DraftPlan
-from infercast.serve.scheduler.offloading import Move
-from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.step import StepEstimate, StepShape, StepTimer, groups_of
 from infercast.serve.timeline import NOTHING_NEW, Repetitions, Span, StepNoise, Timeline, WarmupCosts
-from infercast.serve.transfers import BlockTransfers, Transfers
 from infercast.serve.workload.clients import Source
+
+if TYPE_CHECKING:
+    from infercast.serve.scheduler.drafts import DraftPlan
+    from infercast.serve.scheduler.offloading import Move
+    from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
+    from infercast.serve.transfers import BlockTransfers, Transfers
 
 # How often an engine looks for new requests: after every step, or after so many steps of decoding.
 
@@ -207,7 +209,7 @@ class Loop:
         scheduler, has_work = self.scheduler, bool(self.under_way)
         if self.transfers is not None:
             if self.transfers.is_busy:
-                self._turn_without_step(self.transfers)
+                self._turn_without_step(cast("BlockTransfers", self.transfers))
                 return False
             if arrival is None and scheduler.waiting and not (has_work or scheduler.running):
                 self.transfers.check_progress()
@@ -226,9 +228,8 @@ class Loop:
             self.timeline.sleep_until(arrival + self.wake_up_seconds)
         return False
 
-    def _turn_without_step(self, transfers: Transfers) -> None:
+    def _turn_without_step(self, transfers: BlockTransfers) -> None:
         """Copies are under way, and nothing can be computed before some of them have ended."""
-        assert isinstance(transfers, BlockTransfers)
         turn = Step(NO_STEP, NO_NUMBERS, NO_TIME, None)
         turn.ended = transfers.empty_turn(self.timeline)
         self.under_way.append(turn)

@@ -6,15 +6,17 @@ from collections.abc import Sequence as SequenceOf
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from infercast.serve.cache.tiers import TierTotals
 from infercast.serve.scheduler.base import Sequence
 from infercast.serve.speculation import DraftCounts
 from infercast.serve.step import StepEstimate
+
+if TYPE_CHECKING:
+    from infercast.serve.cache.tiers import TierTotals
 
 # Sums over steps.
 #

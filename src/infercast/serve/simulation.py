@@ -7,25 +7,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import add
+from typing import TYPE_CHECKING
 
 from infercast.errors import InputError
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.cache.radix_cache import HostPages, RadixCache
-from infercast.serve.cache.tiers import Offload
 from infercast.serve.loop import Loop, PlanObserver, Progress, StepObserver
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import Policy, PrefillFirst
-from infercast.serve.scheduler.drafts import Drafts
-from infercast.serve.scheduler.offloading import HostOffload
-from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.scheduler.scheduler import Scheduler
-from infercast.serve.speculation import Speculation
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import StagedTimeline, StepNoise, Timeline, WarmupCosts
-from infercast.serve.transfers import BlockTransfers, LayerTransfers, Transfers
 from infercast.serve.workload.clients import Clients, Source
 from infercast.serve.workload.request import Workload
+
+if TYPE_CHECKING:
+    from infercast.serve.cache.tiers import Offload
+    from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
+    from infercast.serve.speculation import Speculation
+    from infercast.serve.transfers import Transfers
 
 # The scheduler and the cache that an engine's policy asks for.
 
@@ -49,6 +49,9 @@ def scheduler_of(
     if isinstance(policy, PrefillFirst):
         if speculation is not None:
             raise InputError("speculative decoding is modelled for engines whose steps mix prompts and decoding")
+        from infercast.serve.cache.radix_cache import HostPages, RadixCache  # noqa: PLC0415 - one engine's
+        from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler  # noqa: PLC0415
+
         host = None if offload is None else HostPages(offload.num_blocks, max(1, offload.store_threshold))
         cache = RadixCache(num_blocks, shape, caching=caching or host is not None, host=host)
         num_batches = 1 if decode_together else steps_under_way
@@ -62,6 +65,15 @@ def scheduler_of(
         retained_every=retained_every,
         drops_last=drops_last,
     )
+    drafts = host_offload = None
+    if speculation is not None:
+        from infercast.serve.scheduler.drafts import Drafts  # noqa: PLC0415 - few runs draft
+
+        drafts = Drafts(speculation, policy, blocks, max_model_len)
+    if offload is not None:
+        from infercast.serve.scheduler.offloading import HostOffload  # noqa: PLC0415 - few runs have a second tier
+
+        host_offload = HostOffload(offload, shape, steps_under_way, drops_last=drops_last)
     return Scheduler(
         policy,
         blocks,
@@ -69,8 +81,8 @@ def scheduler_of(
         max_model_len,
         decode_together=decode_together,
         max_adapters=max_adapters,
-        drafts=None if speculation is None else Drafts(speculation, policy, blocks, max_model_len),
-        offload=None if offload is None else HostOffload(offload, shape, steps_under_way, drops_last=drops_last),
+        drafts=drafts,
+        offload=host_offload,
     )
 
 
@@ -185,14 +197,13 @@ def loop_of(
         speculation=replica.speculation,
         offload=replica.offload,
     )
+    if isinstance(scheduler, Scheduler) and scheduler.drafts is not None:
+        record.drafts = scheduler.drafts.counts
     transfers: Transfers | None = None
-    if isinstance(scheduler, Scheduler):
-        if scheduler.drafts is not None:
-            record.drafts = scheduler.drafts.counts
-        if replica.offload is not None:
-            transfers = BlockTransfers(replica.offload, scheduler)
-    elif isinstance(scheduler, PrefillScheduler) and replica.offload is not None:
-        transfers = LayerTransfers(replica.offload, scheduler)
+    if replica.offload is not None:
+        from infercast.serve.transfers import transfers_of  # noqa: PLC0415 - few runs have a second tier
+
+        transfers = transfers_of(replica.offload, scheduler)
     return Loop(
         scheduler,
         clients,

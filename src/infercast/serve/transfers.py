@@ -208,3 +208,10 @@ class LayerTransfers(Transfers):
             num_requests, host.found, blocks=host.num_blocks, peak=host.peak, refused=host.num_refused,
             queried=host.num_queried, hit=host.num_hit,
         )  # fmt: skip
+
+
+def transfers_of(offload: Offload, scheduler: Scheduler | PrefillScheduler) -> Transfers:
+    """The copies of a scheduler's engine, block by block or layer by layer."""
+    return (
+        BlockTransfers(offload, scheduler) if isinstance(scheduler, Scheduler) else LayerTransfers(offload, scheduler)
+    )

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from infercast.bundled import read_data
 from infercast.engines.base import Deployment
 from infercast.engines.host import HostCosts, Launch
 from infercast.engines.vllm.kernels import default_block_size
@@ -27,6 +26,7 @@ from infercast.models.mixers import SequenceBatch
 from infercast.models.spec import ModelConfig
 from infercast.ops import Call, Scan
 from infercast.ops.op import FUSED_NORM
+from infercast.predict.identity import kernel_profile
 from infercast.serve.step import HostCost
 
 EXPERT_KERNELS, HEAD_KERNELS = 7, 8
@@ -111,7 +111,7 @@ def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> Launch
     composed = _composed_layers(config, layout)
     experts = [stack for stack in config.stacks if stack.feed_forward.experts]
     weights = config.weights
-    scans = weights.scans_kernel or read_data("engines/vllm/kernels.toml")["scans"].get(gpu.kernels, {}).get("gdn", "")
+    scans = weights.scans_kernel or kernel_profile("vllm").scans.get(gpu.kernels, {}).get("gdn", "")
     is_fused = scans == "flashinfer"
     # Other chips have kernels of their own for them (Marlin, FlashInfer).
     is_packed = (

@@ -114,6 +114,8 @@ class DraftPlan(Plan):
 class Drafts:
     """How many tokens a sequence computes and keeps, by the rules of a policy and of how drafts are made."""
 
+    sequence_kind = DraftSequence
+
     def __init__(
         self,
         speculation: Speculation,

@@ -13,16 +13,18 @@ from __future__ import annotations
 
 from collections import deque
 from operator import attrgetter
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from infercast.serve.cache.blocks import Reach
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.scheduler.adapters import AdapterLimit
 from infercast.serve.scheduler.base import APART, FirstCome, Plan, Prompt, RankedQueue, Sequence
 from infercast.serve.scheduler.cohort import Cohort
-from infercast.serve.scheduler.drafts import DraftPlan, Drafts, DraftSequence
-from infercast.serve.scheduler.offloading import HostOffload, Move
 from infercast.serve.workload.request import NEVER, Request
+
+if TYPE_CHECKING:
+    from infercast.serve.scheduler.drafts import DraftPlan, Drafts, DraftSequence
+    from infercast.serve.scheduler.offloading import HostOffload, Move
 
 PLACE = attrgetter("place")
 SKIPPED = -1
@@ -79,7 +81,7 @@ class Scheduler:
 
     def add(self, index: int, request: Request) -> None:
         """Queue a request."""
-        kind = Sequence if self.drafts is None else DraftSequence
+        kind = Sequence if self.drafts is None else self.drafts.sequence_kind
         sequence = kind(index, request, self.cache.path(request), self._num_groups)
         # Whatever it asks for, it ends with the longest length.
         sequence.num_most = min(sequence.num_most, max(self._longest - sequence.num_input, sequence.num_output))
