@@ -122,6 +122,16 @@ class DecodeSurface:
             return [[column[start] + share * (column[end] - column[start])] for column in page]
         return [_between(column[start : end + 1], share) for column in page]
 
+    def next_step(self, num_sequences: int, total_keys: int) -> list[float]:
+        """Of each kernel its seconds in this step alone."""
+        length, rest = divmod(total_keys, num_sequences)
+        number, start = divmod(length, PAGE)
+        page = self._pages.get((num_sequences, number))
+        if page is None:
+            page = self._pages[num_sequences, number] = self._make_page(num_sequences, number)
+        share = rest / num_sequences
+        return [column[start] + share * (column[start + 1] - column[start]) for column in page]
+
     def _make_page(self, num_sequences: int, number: int) -> list[list[float]]:
         """Seconds of each kernel at the whole lengths of a page and the one after."""
         curve = self._curves.get(num_sequences)

@@ -144,6 +144,7 @@ class KernelTimer:
         config, layout, gpu, predictor = deployment.model, deployment.layout, deployment.gpu, deployment.predictor
         self._config, self._layout, self._gpu, self._predictor = config, layout, gpu, predictor
         self._graphs, self._host = deployment.graphs, deployment.host_model
+        self._waited_share = self._host.waited_share
         settings, sizes = deployment.settings, self._graphs.sizes
         max_sequences, max_tokens = settings.max_num_seqs, max(settings.max_num_batched_tokens, *sizes, 1)
         max_rows = max_sequences * self.rows_a_sequence
@@ -159,6 +160,7 @@ class KernelTimer:
         self._attention_launches = [launches[name] for name in by_sequence]
         found = padded_in(config, layout, gpu)
         self._padded = [found.get(name, NOT_PADDED) for name in by_sequence]
+        self._is_padded, self._not_padded = any(each.per_key for each in self._padded), [0.0] * len(self._padded)
         self.kernels: tuple[tuple[str, str], ...] = (
             *((call.name, call.op.family) for call in (*by_tokens, *by_rows)),
             GAPS,
@@ -220,10 +222,10 @@ class KernelTimer:
     def _decode(self, tokens: int, sampled: int, computed: int, steps: int = 1) -> StepEstimate:
         """Steps of so many sequences that compute a token each."""
         assert self._surfaces is not None
-        row, host, dense = self._decoding(tokens, sampled)
+        rows, host, dense = self._decoding(tokens, sampled)
         attention = self._surfaces[0](tokens, computed + tokens, steps)
         each = attention[0] if len(attention) == 1 else [sum(kernels) for kernels in zip(*attention, strict=True)]
-        return StepEstimate([dense + seconds for seconds in each], attention, host, (row, sampled, *self._no_adapters))
+        return StepEstimate([dense + seconds for seconds in each], attention, host, rows)
 
     def _compute_prompts(self, prompts: Prompts, num_decodes: int, computed: int, sampled: int) -> StepEstimate:
         """A step of prompts, (new, computed) tokens of each, beside sequences that have computed so many together."""
@@ -234,8 +236,8 @@ class KernelTimer:
             tokens += new
         if num_decodes:
             # Both in one launch, except where each form has a kernel of its own, which the other does not use.
-            beside = [column[0] for column in time_decoding(num_decodes, computed + num_decodes)]
-            padded = [each.seconds(num_decodes, computed + num_decodes) for each in self._padded]
+            beside, keys = time_decoding.next_step(num_decodes, computed + num_decodes), computed + num_decodes
+            padded = [each.seconds(num_decodes, keys) for each in self._padded] if self._is_padded else self._not_padded
             attention = [*map(together, attention, beside, self._attention_launches, padded)]
         return self._put_together(tokens, len(prompts) + num_decodes, len(prompts), sampled, attention)
 
@@ -244,19 +246,20 @@ class KernelTimer:
     ) -> StepEstimate:
         """A step with prompts, whose attention kernels are timed."""
         launch, padded = self._prompting(tokens)
-        seconds = self._token_seconds[padded] + self._row_seconds[sampled] + sum(attention)
-        host = self._host.cost(launch, sequences, tokens, prompts)
-        target = share = 0.0
-        throttled = self._throttled_seconds[padded] + sum(attention)
+        attending, target, share = sum(attention), 0.0, 0.0
+        seconds = self._token_seconds[padded] + self._row_seconds[sampled] + attending
+        throttled = self._throttled_seconds[padded] + attending
         if seconds < self._limited_below[padded]:
             peak, most, free = self._limit
             target = most * tensor_load(peak, self._products[padded], seconds, free)
             share = target * throttle_fraction(seconds)
             attention = [(1.0 + share) * each for each in attention]
             seconds += share * throttled
-        kernels = [[each] for each in attention]
-        host = host.waiting(self._host.waited_share * seconds)
-        return StepEstimate([seconds], kernels, host, (padded, sampled, *self._no_adapters), share, target, throttled)
+        host = self._host.cost(launch, sequences, tokens, prompts)
+        if self._waited_share:
+            host = host.waiting(self._waited_share * seconds)
+        rows = (padded, sampled, *self._no_adapters)
+        return StepEstimate([seconds], [[each] for each in attention], host, rows, share, target, throttled)
 
     @property
     def _tables(self) -> tuple[Table, ...]:
@@ -333,7 +336,7 @@ class KernelTimer:
         more, has_prompts = float(self._adapter_table[padded].sum()), estimate.rows[0] < self._decoding_row
         return estimate._replace(
             gpu_seconds=[seconds + more for seconds in estimate.gpu_seconds],
-            host=estimate.host.waiting(self._host.waited_share * more) if has_prompts else estimate.host,
+            host=estimate.host.waiting(self._waited_share * more) if has_prompts else estimate.host,
             rows=(*estimate.rows[:2], padded, *estimate.rows[3:]),
         )
 
@@ -346,11 +349,12 @@ class KernelTimer:
     def _by_sequence(self, queries: Table, keys: Table, sequences: Table | int = 1) -> list[Call]:
         return attention_calls(self._config, self._layout, queries, keys, sequences)
 
-    def _look_at_decoding(self, tokens: int, sampled: int) -> tuple[int, HostCost, float]:
-        """What steps of so many decoding sequences have in common: row of tokens, host, and seconds by the tables."""
+    def _look_at_decoding(self, tokens: int, sampled: int) -> tuple[tuple[int, ...], HostCost, float]:
+        """What steps of so many decoding sequences have in common: rows of tables, host, and seconds by the tables."""
         launch, padded = self._graphs.launch(tokens, is_decode=True)
         row = self._decoding_row + padded
-        return row, self._host.cost(launch, tokens, tokens, 0), self._token_seconds[row] + self._row_seconds[sampled]
+        seconds = self._token_seconds[row] + self._row_seconds[sampled]
+        return (row, sampled, *self._no_adapters), self._host.cost(launch, tokens, tokens, 0), seconds
 
     def _time_each(self, shape: StepShape, steps: int) -> StepEstimate:
         queries, keys = np.array(shape.new_tokens), np.array(shape.new_tokens) + shape.computed
@@ -360,9 +364,9 @@ class KernelTimer:
             return self._put_together(shape.num_tokens, shape.num_sequences, prompts, shape.num_sampled, attention)
         keys = keys + np.arange(min(steps, MOST_BATCHES))[:, None]
         times = self._time_sequences(queries[None, :], keys)
-        row, host, dense = self._decoding(shape.num_tokens, shape.num_sampled)
+        rows, host, dense = self._decoding(shape.num_tokens, shape.num_sampled)
         seconds = [dense + sum(kernels) for kernels in times.tolist()]
-        return StepEstimate(seconds, times.T.tolist(), host, (row, shape.num_sampled, *self._no_adapters))
+        return StepEstimate(seconds, times.T.tolist(), host, rows)
 
     def _time_sequences(self, queries: Table, keys: Table, sequences: Table | int = 1) -> Table:
         """Seconds of each attention kernel (columns), for one batch or an array of batches (rows)."""
@@ -443,8 +447,8 @@ class DraftingTimer(KernelTimer):
         # A head drafts for everybody in the step; who has not finished a prompt has no use for it.
         number = shape.num_sequences
         if passes > 1:
-            again = self._single(number, shape.total_computed + shape.num_tokens)
-            attention = [each + (passes - 1) * more[0] for each, more in zip(attention, again, strict=True)]
+            again = self._single.next_step(number, shape.total_computed + shape.num_tokens)
+            attention = [each + (passes - 1) * more for each, more in zip(attention, again, strict=True)]
         row = passes * (self._most_sequences + 1) + number
         drafts = self._draft_seconds[row]
         if shape.prompts:
@@ -490,18 +494,16 @@ class DraftingTimer(KernelTimer):
         """Sequences with drafts, and those without beside them."""
         most = self._drafting.num_drafts
         if not num_drafts:
-            return [column[0] for column in of_single(count, computed + count)]
+            return of_single.next_step(count, computed + count)
         with_drafts = min(count, -(-num_drafts // most))
         if self._drafting.by_batch:
             with_drafts = count
         width = 1 + max(1, round(num_drafts / with_drafts))
         share = with_drafts / count
-        wide = self._verifying(width)(with_drafts, int(share * computed) + with_drafts * width)
-        seconds = [column[0] for column in wide]
+        seconds = self._verifying(width).next_step(with_drafts, int(share * computed) + with_drafts * width)
         if with_drafts == count:
             return seconds
-        rest = of_single(count - with_drafts, computed - int(share * computed) + count - with_drafts)
-        others = (column[0] for column in rest)
+        others = of_single.next_step(count - with_drafts, computed - int(share * computed) + count - with_drafts)
         return [*map(together, seconds, others, self._attention_launches, repeat(0.0))]
 
     def _put_together(
@@ -511,7 +513,7 @@ class DraftingTimer(KernelTimer):
         whole = super()._put_together(tokens, sequences, prompts, sampled, attention)
         launch, _ = self._prompting(tokens)
         plain = self._host.cost(launch, sequences, tokens - verifying * self._drafting.num_drafts, prompts)
-        return whole._replace(host=plain.waiting(self._host.waited_share * whole.gpu_seconds[0]))
+        return whole._replace(host=plain.waiting(self._waited_share * whole.gpu_seconds[0]))
 
     def _look_at_step(
         self, tokens: int, sampled: int, sequences: int, uniform: bool, passes: int

@@ -149,7 +149,9 @@ class HostCost(NamedTuple):
 
     def waiting(self, seconds: float) -> HostCost:
         """The same where launching waits so long for the GPU."""
-        return self._replace(launch=self.launch + seconds) if seconds else self
+        if not seconds:
+            return self
+        return HostCost(self.plan, self.prepare, self.launch + seconds, self.process, self.wake)
 
     def plus(self, more: HostCost) -> HostCost:
         """The same with as much more of everything."""
