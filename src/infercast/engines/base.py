@@ -19,7 +19,6 @@ from infercast.engines.corrections import CorrectedTimer, Corrections
 from infercast.engines.host import DraftPasses, Graphs, HostCosts, HostModel, bundled_host
 from infercast.engines.memory import Memory
 from infercast.engines.settings import (
-    NO_COMMANDS,
     TYPES,
     VERSION,
     Commands,
@@ -30,6 +29,7 @@ from infercast.engines.settings import (
     ProfiledStep,
     Resolved,
     Settings,
+    commands_in,
     is_same_version,
     nearest_version,
     numbers,
@@ -88,7 +88,8 @@ class Engine(ABC):
     shares_copies: ClassVar[bool] = True
     """Whether copies of data parallelism share experts, and an exchange of tokens needs such copies."""
     names: ClassVar[Names]
-    commands: ClassVar[Commands] = NO_COMMANDS
+    commands_file: ClassVar[str] = ""
+    """Where its commands are, read by the first who asks for one."""
     settings_type: ClassVar[type[Any]]
     bounds: ClassVar[tuple[str, str, str]]
     """Settings that bound the tokens and the sequences of a step, and the tokens of a sequence."""
@@ -118,6 +119,11 @@ class Engine(ABC):
         """As numbers, as far as the name has it."""
         found = VERSION.fullmatch(self.name.partition("@")[2])
         return numbers(found[1]) if found else ()
+
+    @property
+    def commands(self) -> Commands:
+        """How it is started and asked."""
+        return commands_in(self.commands_file)
 
     @property
     def setting_types(self) -> dict[str, type]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
+from infercast.bundled import read_data
 from infercast.errors import FileFormatError, InputError, UnknownNameError
 from infercast.units import whole_number
 
@@ -237,7 +239,10 @@ class Commands(NamedTuple):
     """Formats of weights that it makes from any checkpoint, and the flag's value for each."""
 
 
-NO_COMMANDS = Commands()
+@cache
+def commands_in(file: str) -> Commands:
+    """Those of a data file; none where an engine has no such file."""
+    return Commands(**read_data(file)) if file else Commands()
 
 
 VERSION = re.compile(r"v?(\d+(?:\.\d+)*)(?:[.+-]?(?:post|rc|dev|a|b)\d*.*|\+.*)?", re.ASCII)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from infercast.bundled import read_data
@@ -217,6 +216,8 @@ def usual(model: str, method: str, num_drafts: int) -> Acceptance:
         if curve.method == method and model.startswith(curve.model):
             return published(curves()[name], num_drafts)._replace(is_assumed=True)
     alike = [curve for curve in curves().values() if curve.method == method] or [*curves().values()]
+    from statistics import median  # noqa: PLC0415 - it loads decimals and fractions
+
     middle = tuple(median(position) for position in zip(*[curve.rates(num_drafts) for curve in alike], strict=True))
     return Acceptance(middle, f"the middle of {len(alike)} published curves", is_assumed=True)
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from infercast.bundled import read_data
 from infercast.engines.base import Deployment, Engine, Tell, Version
 from infercast.engines.host import Launch
-from infercast.engines.settings import Commands, Fields, Flags, MeasuredSetup, Names, ProfiledStep, read_setting
+from infercast.engines.settings import Fields, Flags, MeasuredSetup, Names, ProfiledStep, read_setting
 from infercast.engines.sglang.host import SglangHost, SglangHostModel
 from infercast.engines.sglang.kernels import (
     EAGER_BACKENDS,
@@ -466,7 +466,7 @@ class Sglang(Engine):
     load_balancer = "round_robin"
     shares_copies = False
     names = Names(**read_data("engines/sglang/names.toml"))
-    commands = Commands(**read_data("engines/sglang/commands.toml"))
+    commands_file = "engines/sglang/commands.toml"
     settings_type = SglangSettings
     bounds = BOUNDS
     shown = (*BOUNDS, "mem_fraction_static", "disable_radix_cache")

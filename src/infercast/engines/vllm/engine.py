@@ -12,7 +12,7 @@ from typing import Any
 from infercast.bundled import read_data
 from infercast.engines.base import Deployment, Engine, Tell
 from infercast.engines.host import DraftPasses, Graphs, HostModel
-from infercast.engines.settings import Commands, Fields, Flags, MeasuredSetup, Names, ProfiledStep, numbers
+from infercast.engines.settings import Fields, Flags, MeasuredSetup, Names, ProfiledStep, numbers
 from infercast.engines.speculation import Drafting
 from infercast.engines.vllm.host import VllmHost, VllmHostModel, VllmPasses, launch_work
 from infercast.engines.vllm.kernels import (
@@ -346,7 +346,7 @@ class Vllm(Engine):
     load_balancer = "vllm"
     servers_by_rank = True
     names = Names(**read_data("engines/vllm/names.toml"))
-    commands = Commands(**read_data("engines/vllm/commands.toml"))
+    commands_file = "engines/vllm/commands.toml"
     settings_type = EngineSettings
     bounds = BOUNDS
     shown = (*BOUNDS, "gpu_memory_utilization", "enable_prefix_caching")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from statistics import NormalDist
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -80,6 +79,8 @@ class LengthDistribution(NamedTuple):
         shares = (rng.permutation(count) + rng.random(count)) / count
         if self.kind in ("fixed", "uniform"):
             return self.minimum + np.floor(shares * (self.maximum - self.minimum + 1)).astype(np.int64)
+        from statistics import NormalDist  # noqa: PLC0415 - it loads decimals and fractions
+
         inverse = NormalDist().inv_cdf
         normal = self.spread * np.array([inverse(share) for share in np.clip(shares, 1e-12, 1 - 1e-12).tolist()])
         values = self.center + normal if self.kind == "normal" else np.exp(self._log_mean + normal)
