@@ -13,6 +13,7 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -102,7 +103,8 @@ class DecodeSurface:
         self._time = time
         self._counts = _counts(max_sequences)
         self._lengths = _grid(SHORTEST, max(max_keys, 2 * SHORTEST), FINE)
-        self._log_counts, self._log_lengths = np.log(self._counts), np.log(self._lengths)
+        self._log_lengths = np.log(self._lengths)
+        self._log_counts: list[float] = np.log(self._counts).tolist()
         self._rows: dict[int, Array] = {}
         self._curves: dict[int, Array] = {}
         self._pages: dict[tuple[int, int], list[list[float]]] = {}
@@ -137,12 +139,11 @@ class DecodeSurface:
         curve = self._curves.get(num_sequences)
         if curve is None:
             curve = self._curves[num_sequences] = self._curve(num_sequences)
-        where = np.log(np.maximum(np.arange(number * PAGE, (number + 1) * PAGE + 1), 1))
-        return [np.exp(np.interp(where, self._log_lengths, column)).tolist() for column in curve.T]
+        return [np.exp(np.interp(_log_page(number), self._log_lengths, column)).tolist() for column in curve.T]
 
     def _curve(self, num_sequences: int) -> Array:
         """Logarithms of the seconds of each kernel (columns) at each length of the grid, between two rows of it."""
-        points = _points(self._log_counts.tolist(), num_sequences)
+        points = _points(self._log_counts, num_sequences)
         return np.asarray(sum(share * self._row(number) for number, share in points))
 
     def _row(self, number: int) -> Array:
@@ -154,6 +155,12 @@ class DecodeSurface:
             seconds = self._time(np.ones((1, 1), dtype=np.int64), keys[:, None], sequences[:, None])
             self._rows |= enumerate(_safe_log(seconds).reshape(counts.size, self._lengths.size, -1), start=first)
         return self._rows[number]
+
+
+@lru_cache(maxsize=1024)
+def _log_page(number: int) -> Array:
+    """Logarithms of the whole lengths of a page and the one after."""
+    return np.asarray(np.log(np.maximum(np.arange(number * PAGE, (number + 1) * PAGE + 1), 1)))
 
 
 class PromptSurface:
