@@ -375,7 +375,9 @@ class KvCache(BlockPool):
         self._windowed = tuple(group for group, window in enumerate(shape.windows) if window)
         self._sparse = tuple(group for group in self._windowed if sparse_windows and not shape.chunked)
         self._is_aligned = shape.aligned and bool(shape.states)
-        self._is_plain = self.num_groups == 1 and not self._windowed and not shape.states
+        self.is_plain = self.num_groups == 1 and not (self._windowed or shape.states or shape.state_blocks)
+        """Whether every sequence has one table of blocks, and keeps all of them while it runs."""
+        self._in_common = self._common // shape.block_size
         self.renews = self._is_aligned and shape.rules.renews
         self._new_states: set[tuple[int, int]] = set()
         """Edges and positions of states that become findable by the step that is being planned."""
@@ -389,9 +391,9 @@ class KvCache(BlockPool):
         """Tokens of a sequence's beginning that are cached: whole blocks, and never all of its tokens."""
         if not self.caching:
             return 0
-        most, per_block = (num_tokens - 1) // self._common, self._common // self._block_size
+        most = (num_tokens - 1) // self._common
         if not holding.left_behind:
-            most = min(most, holding.shared // per_block)
+            most = min(most, holding.shared // self._in_common)
         if self._drops_last:
             # Where groups are looked up together, and windows are sparse, the last block may be full to be dropped.
             last = num_tokens if self.sparse_windows and self.num_groups > 1 else num_tokens - 1
@@ -592,13 +594,13 @@ class KvCache(BlockPool):
 
     def name(self, holding: BlockAllocation, num_tokens: int) -> None:
         """Let others find the blocks that these tokens fill, already while they are being computed."""
-        full = num_tokens // self._common * (self._common // self._block_size)
+        full = num_tokens // self._common * self._in_common
         before = holding.named
         if full <= before or not self.caching:
             return
         holding.named = full
         # Nobody else looks for what is not shared: that has a name only once it is left behind.
-        if before >= holding.shared or (self._is_plain and self._lengthen(holding, before, full)):
+        if before >= holding.shared or (self.is_plain and self._lengthen(holding, before, full)):
             return
         if self._is_uneven:
             self._name_uneven(holding, before, full)
@@ -659,6 +661,9 @@ class KvCache(BlockPool):
 
         A sequence that is not ``done`` may come back and find its own blocks again.
         """
+        if self.is_plain and done and holding.spans is None:
+            self._free_own(holding)
+            return
         if holding.length:
             self.num_held -= self.shape.state_blocks
             self._num_blank += self.shape.state_blocks
@@ -666,6 +671,17 @@ class KvCache(BlockPool):
             self._release(holding, group, pieces, named=not done)
         holding.left_behind |= not done
         holding.hold_nothing()
+
+    def _free_own(self, holding: BlockAllocation) -> None:
+        """The same for a sequence that is done and holds nothing that others can find."""
+        length, own = holding.length, min(holding.named, holding.length) - holding.shared
+        self.num_held -= length
+        if own > 0:
+            self._num_runs += 1
+            self._unused[self._num_runs] = own
+            length -= own
+        self._num_blank += length
+        holding.named = holding.length = holding.num_states = 0
 
     def detach(self, holding: BlockAllocation, *, done: bool) -> BlockAllocation:
         """Let a sequence start again with nothing; what it holds is returned, to be freed later with `free`."""
