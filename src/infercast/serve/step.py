@@ -149,7 +149,10 @@ class HostCost(NamedTuple):
 
     def waiting(self, seconds: float) -> HostCost:
         """The same where launching waits so long for the GPU."""
-        return self._replace(launch=self.launch + seconds) if seconds else self
+        if not seconds:
+            return self
+        plan, prepare, launch, process, wake = self
+        return HostCost(plan, prepare, launch + seconds, process, wake)
 
     def plus(self, more: HostCost) -> HostCost:
         """The same with as much more of everything."""

@@ -158,7 +158,8 @@ def counts_balancer(engines: Engines) -> Callable[[Delivery, Sequence[Times]], i
         for server in servers:
             _forget(server, moment, times)
             for engine, numbers in enumerate(server.in_flight):
-                started = sum([bool(times[engine].started_at[number] <= moment) for number in numbers])
+                started_at = times[engine].started_at.item
+                started = sum([started_at(number) <= moment for number in numbers])
                 running[engine] += started
                 waiting[engine] += len(numbers) - started
         for server in servers:
@@ -196,9 +197,8 @@ def _forget(server: Server, moment: float, times: Sequence[Times]) -> None:
     """Requests that were answered by then; engines that have not answered yet leave "not a number"."""
     for engine, numbers in enumerate(server.in_flight):
         if numbers:
-            is_over = times[engine].last_token[numbers] <= moment
-            if is_over.any():
-                server.in_flight[engine] = [number for number, over in zip(numbers, is_over, strict=True) if not over]
+            last_token = times[engine].last_token.item
+            server.in_flight[engine] = [number for number in numbers if not last_token(number) <= moment]
 
 
 # The endpoint picker of llm-d and of the Gateway API Inference Extension: scores added up, the highest wins.
