@@ -308,7 +308,8 @@ class Loop:
             self.record.start(plan.started, span.start)
         if step.has_prompts:
             phase = self.record.prefilling
-            self.looks.hurry()
+            if not self.looks.is_always:
+                self.looks.hurry()
         else:
             phase = self.record.decoding
             self.looks.decoded(1)

@@ -120,25 +120,26 @@ class PhaseTotals:
         if not self.steps:  # the first step tells how many kernels and tables the timer has
             self.rows, self.varying = [{} for _ in rows], [0.0 for _ in estimates[0].varying]
             self._left = np.empty((4 + len(self.varying), 0))
-        lengths, kernels = [*map(len, seconds)], zip(*[estimate.varying for estimate in estimates], strict=True)
-        steps = np.array(lengths)
-        sequences, waiting, tokens, computed, sampled = np.array(firsts, dtype=np.int64).T
-        self.steps += int(steps.sum())
+        lengths, numbers = [*map(len, seconds)], np.array(firsts, dtype=np.int64)
+        steps, (sequences, waiting, *_) = np.array(lengths), numbers.T
+        num_sequences, _, tokens, context, sampled = (steps @ numbers).tolist()
+        self.steps += self._num_noted
         self.stretches += steps.size
-        self.sequences += int((steps * sequences).sum())
-        self.tokens += int((steps * tokens).sum())
-        self.context += int((steps * computed + sequences * steps * (steps - 1) // 2).sum())
-        self.sampled += int((steps * sampled).sum())
+        self.sequences += num_sequences
+        self.tokens += tokens
+        self.context += context + int(sequences @ (steps * (steps - 1) // 2))
+        self.sampled += sampled
         for counts, of_table in zip(self.rows, rows, strict=True):
             met, places = np.unique(of_table, return_inverse=True)
             for row, count in zip(met.tolist(), np.bincount(places, steps).tolist(), strict=True):
                 counts[row] = counts.get(row, 0) + int(count)
+        kernels = zip(*[estimate.varying for estimate in estimates], strict=True)
         noted = [
             [*chain.from_iterable(seconds)],
             [*chain.from_iterable(held)],
             np.repeat(sequences, steps),
             np.repeat(waiting, steps),
-            *([*chain.from_iterable(map(_first_of, values, lengths))] for values in kernels),
+            *([*chain.from_iterable(_cut(values, lengths))] for values in kernels),
         ]
         written = np.stack([np.asarray(each, dtype=np.float64) for each in noted])
         table = np.concatenate([self._left, written], axis=1)
@@ -159,9 +160,9 @@ class PhaseTotals:
         self.varying = [_sum(total, kernel) for total, kernel in zip(self.varying, kernels, strict=True)]
 
 
-def _first_of(values: SequenceOf[float], steps: int) -> SequenceOf[float]:
-    """Of steps that were timed, those that were computed."""
-    return values if len(values) == steps else values[:steps]
+def _cut(timed: SequenceOf[SequenceOf[float]], lengths: list[int]) -> list[SequenceOf[float]]:
+    """Of the steps of each stretch that were timed, those that were computed."""
+    return [values if len(values) == steps else values[:steps] for values, steps in zip(timed, lengths, strict=True)]
 
 
 def _sum(total: float, portions: Array) -> float:

@@ -174,10 +174,10 @@ def counts_balancer(engines: Engines) -> Callable[[Delivery, Sequence[Times]], i
         server = servers[delivery.number % count]
         if engines.weighs_cache:
             _forget(server, delivery.arrival, times)
-            scores = [_by_cache(server, engine, count) for engine in range(count)]
+            scores = _by_cache(server, count)
         else:
             scores = [WAITING_WEIGHT * each + more for each, more in zip(server.waiting, server.running, strict=True)]
-        chosen = min(range(count), key=lambda engine: (scores[engine], (engine - server.start) % count))
+        chosen = next_smallest(scores, server.start)
         server.waiting[chosen] += count
         server.in_flight[chosen].append(delivery.number)
         server.start = (server.start + 1) % count
@@ -186,11 +186,15 @@ def counts_balancer(engines: Engines) -> Callable[[Delivery, Sequence[Times]], i
     return choose
 
 
-def _by_cache(server: Server, engine: int, count: int) -> float:
-    """Requests on an engine, at least so many as the server sent itself; those that wait count more if it is full."""
-    waiting = server.waiting[engine]
-    score = max(count * len(server.in_flight[engine]), waiting + server.running[engine])
-    return score + waiting * FULL_WEIGHT * max(0.0, server.usage[engine] - FULL_FROM)
+def _by_cache(server: Server, count: int) -> list[float]:
+    """Requests on engines, at least so many as the server sent itself; those that wait count more where it is full."""
+    scores: list[float] = []
+    for waiting, running, usage, own in zip(
+        server.waiting, server.running, server.usage, server.in_flight, strict=True
+    ):
+        score = max(count * len(own), waiting + running)
+        scores.append(score + waiting * FULL_WEIGHT * (usage - FULL_FROM) if usage > FULL_FROM else score)
+    return scores
 
 
 def _forget(server: Server, moment: float, times: Sequence[Times]) -> None:

@@ -51,7 +51,7 @@ class Cohort(Group[Sequence]):
 
     def join(self, sequence: Sequence) -> None:
         """A sequence that has caught up in the step planned last will decode from the next one on."""
-        is_last = sequence.place > self.last_place()
+        is_last = not self.members or sequence.place > next(reversed(self.members)).place
         phase = self._enter(sequence)
         if not is_last:
             self.members = dict.fromkeys(sorted(self.members, key=lambda member: member.place))

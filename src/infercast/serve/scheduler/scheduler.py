@@ -83,8 +83,9 @@ class Scheduler:
         """Queue a request."""
         kind = Sequence if self.drafts is None else DraftSequence
         sequence = kind(index, request, self.cache.path(request), self._num_groups)
-        # Whatever it asks for, it ends with the longest length.
-        sequence.num_most = min(sequence.num_most, max(self._longest - sequence.num_input, sequence.num_output))
+        room = self._longest - sequence.num_input
+        if sequence.num_most > room:  # whatever it asks for, it ends with the longest length
+            sequence.num_most = min(sequence.num_most, max(room, sequence.num_output))
         if self.policy.by_priority:
             self._num_added += 1
             sequence.rank = request.priority, self._num_added

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from infercast.serve.workload.request import Request, Workload
@@ -18,25 +17,8 @@ from infercast.serve.workload.request import Request, Workload
 # next round.
 
 
-class Round(NamedTuple):
-    """Requests that are taken in together."""
-
-    ends: float = 0.0
-    """When they go on."""
-    left: int = 0
-    """Those of them that are still to be handed on."""
-
-    def then(self, sent: float, turn: float, waiting: Callable[[float], int]) -> Round:
-        """The round of the next request, which was sent at a moment, with that request handed on.
-
-        ``turn`` is what the thread spends on each; ``waiting`` tells how many requests, this one among them, will have
-        been sent at a moment.
-        """
-        if self.left:
-            return Round(self.ends, self.left - 1)
-        begins = sent if sent > self.ends else self.ends
-        count = waiting(begins) or 1
-        return Round(begins + count * turn, count - 1)
+Round = tuple[float, int]
+"""Requests that are taken in together: when they go on, and how many of them are still to be handed on."""
 
 
 # Where an engine's requests come from, as its loop sees it.
@@ -143,7 +125,7 @@ class Clients:
             self._free = [(0.0, NOBODY)] * min(workload.concurrency, len(self._starts))
         self.sends_at_once = self._free is not None and not self._following
         self.wait_for_answers = self._free is not None or bool(self._following)
-        self._rounds = [Round()] * servers
+        self._rounds: list[Round] = [(0.0, 0)] * servers
         self._next_round = self._rounds[0]
         self.next_arrival: float | None = None
         """When the next request reaches an engine's queue; None if no client will send one before an answer."""
@@ -189,9 +171,13 @@ class Clients:
         self._sent_at, self._next = sent, index = found
         self.next_arrival = sent + (self._path_seconds + self._token_seconds * self._requests[index].num_input)
         if self._turn_seconds:
-            before = self._rounds[self._num_sent % len(self._rounds)]
-            self._next_round = before.then(sent, self._turn_seconds, self._sent_by)
-            self.next_arrival += self._next_round.ends - sent
+            ends, left = self._rounds[self._num_sent % len(self._rounds)]
+            if not left:
+                begins = sent if sent > ends else ends
+                left = self._sent_by(begins) or 1
+                ends = begins + left * self._turn_seconds
+            self._next_round = ends, left - 1
+            self.next_arrival += ends - sent
 
     def _sent_by(self, time: float) -> int:
         """Requests to the next one's server that will have been sent at a moment, as far as that is known."""
