@@ -108,12 +108,13 @@ class Lookup:
         position = self._first(group, count)
         for edge, _, end in holding.pieces(self._ratios[group]):
             while position < min(end, count):
-                line = self._lines[edge, group]
-                number = next(i for i, span in enumerate(line.spans) if span.start <= position < span.end)
-                stop = min(line.spans[number].end, end, count)
-                for older in line.spans[:number]:
-                    if position < older.start < stop:
-                        stop = older.start
+                line, stop = self._lines[edge, group], min(end, count)
+                for span in line.spans:
+                    if span.start <= position < span.end:
+                        stop = span.end if span.end < stop else stop
+                        break
+                    if position < span.start < stop:  # an older copy of what comes later
+                        stop = span.start
                 yield line, position, stop
                 position = stop
 
@@ -267,16 +268,16 @@ class BlockPool:
         line.spans.append(span)
         own.append(span)
 
-    def _lengthen(self, holding: BlockAllocation, before: int, full: int) -> bool:
+    def lengthen(self, holding: BlockAllocation, full: int) -> bool:
         """The same for one group, where a sequence goes on filling its last span; False where it does not."""
         spans = holding.spans
         if spans is None or not spans[0]:
             return False
         last, (edge, _, end) = spans[0][-1], holding.path[-1]
-        line = last.line
-        if last.end != before or line.edge != edge or full > end or line.spans[-1] is not last or len(last.holders) > 1:
+        line, is_last = last.line, last.end == holding.named
+        if not is_last or line.edge != edge or full > end or line.spans[-1] is not last or len(last.holders) > 1:
             return False
-        last.end = full
+        last.end = holding.named = full
         return True
 
     def _release(self, holding: BlockAllocation, group: int, pieces: Pieces, *, named: bool) -> None:
@@ -455,16 +456,16 @@ class KvCache(BlockPool):
             if self._new_states and self._is_new(holding, count - 1):
                 return False
             counts = [
-                count if group in self._windowed else min(count, holding.whole) for group in range(self.num_groups)
+                (count if group in self._windowed else min(count, holding.whole)) * (self._common // size)
+                for group, size in enumerate(self._sizes)
             ]
-            counts = [each * (self._common // size) for each, size in zip(counts, self._sizes, strict=True)]
             found = [[*self._lookup.found(holding, group, each)] for group, each in enumerate(counts)]
             for parts in found:
                 for line, start, end in parts:
                     span = line.at(start)
                     assert span is not None
                     needed += 0 if span.holders else end - start
-            if needed > self.num_free:
+            if needed > self.num_blocks - self.num_held:
                 return False
             holding.spans = [[self._hold(holding, *part) for part in parts] for parts in found]
             holding.first = [
@@ -598,9 +599,12 @@ class KvCache(BlockPool):
         before = holding.named
         if full <= before or not self.caching:
             return
-        holding.named = full
         # Nobody else looks for what is not shared: that has a name only once it is left behind.
-        if before >= holding.shared or (self.is_plain and self._lengthen(holding, before, full)):
+        is_own = before >= holding.shared
+        if not is_own and self.is_plain and self.lengthen(holding, full):
+            return
+        holding.named = full
+        if is_own:
             return
         if self._is_uneven:
             self._name_uneven(holding, before, full)

@@ -179,12 +179,14 @@ class Cohort(Group[Sequence]):
             return
         if self._overdue:
             self._name_overdue()
-        size, unknown, name = self._block_size, self._unknown, self._cache.name
+        size, unknown, cache, fill = self._block_size, self._unknown, self._cache, self._fill
+        goes_on = cache.is_plain
         for each in range(first, step + 1):
-            for member in self._fill[each % size]:
-                tokens = each - (member.joined - member.num_computed + unknown)
-                if tokens <= member.shared * size:
-                    name(member, tokens)
+            for member in fill[each % size]:
+                blocks = (each - (member.joined - member.num_computed + unknown)) // size
+                is_new = member.named < blocks <= member.shared
+                if is_new and not (goes_on and cache.lengthen(member, blocks)):
+                    cache.name(member, blocks * size)
 
     def _name_overdue(self) -> None:
         """Blocks of members that were full when they joined."""
