@@ -62,6 +62,8 @@ class PhaseTotals:
         self._noted: list[tuple[Numbers, StepEstimate, SequenceOf[float], SequenceOf[int]]] = []
         """Stretches that are not added up yet: see `note`."""
         self._num_noted = 0
+        self._shared: list[tuple[dict[int, Any], list[Any]]] = []
+        """Of a moment in a run: counts by row, to which rows are only ever added, and what the values were then."""
         self._left: Array = np.empty((0, 0))
         """Steps that do not fill a portion yet, written out."""
 
@@ -89,22 +91,29 @@ class PhaseTotals:
         if self.steps:
             for name in ("steps", "tokens", "sequences", "context", "sampled", "seconds"):
                 setattr(found, name, getattr(self, name))
-            found.rows, found.varying = [dict(counts) for counts in self.rows], [*self.varying]
-            found.slowed = dict(self.slowed)
+            found.varying = [*self.varying]
+            found._shared = [(each, [*each.values()]) for each in (self.slowed, *self.rows)]
             for name in ("running", "waiting", "held_blocks"):
                 setattr(found, name, replace(getattr(self, name)))
             found._add_portions(self._left[:, None, :])
         return found
+
+    def by_row(self) -> list[dict[int, Any]]:
+        """``slowed``, and ``rows`` of each table; where later steps share them, as they were then."""
+        if not self._shared:
+            return [self.slowed, *self.rows]
+        return [dict(zip(later, values, strict=False)) for later, values in self._shared]
 
     def since(self, before: PhaseTotals) -> PhaseTotals:
         """What was added between two moments; peaks are those of the whole time."""
         found = PhaseTotals()
         for name in ("steps", "tokens", "sequences", "context", "sampled", "seconds"):
             setattr(found, name, getattr(self, name) - getattr(before, name))
-        earlier = before.rows or [{} for _ in self.rows]
-        pairs = zip(self.rows, earlier, strict=True)
+        slowed, *rows = self.by_row()
+        slowed_before, *rows_before = before.by_row()
+        pairs = zip_longest(rows, rows_before, fillvalue=dict[int, int]())
         found.rows = [{row: left for row in now if (left := now[row] - then.get(row, 0))} for now, then in pairs]
-        found.slowed = {row: value - before.slowed.get(row, 0.0) for row, value in self.slowed.items()}
+        found.slowed = {row: value - slowed_before.get(row, 0.0) for row, value in slowed.items()}
         found.varying = [now - then for now, then in zip_longest(self.varying, before.varying, fillvalue=0.0)]
         for name in ("running", "waiting", "held_blocks"):
             now, then = getattr(self, name), getattr(before, name)
