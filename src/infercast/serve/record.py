@@ -92,7 +92,7 @@ class PhaseTotals:
             for name in ("steps", "tokens", "sequences", "context", "sampled", "seconds"):
                 setattr(found, name, getattr(self, name))
             found.varying = [*self.varying]
-            found._shared = [(each, [*each.values()]) for each in (self.slowed, *self.rows)]
+            found._shared = [(each, [*each.values()]) for each in self.by_row()]
             for name in ("running", "waiting", "held_blocks"):
                 setattr(found, name, replace(getattr(self, name)))
             found._add_portions(self._left[:, None, :])

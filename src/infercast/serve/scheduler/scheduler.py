@@ -69,6 +69,9 @@ class Scheduler:
         self._has_states, self._is_aligned = bool(cache.shape.states), cache.shape.aligned
         self._is_plain = drafts is None and not self._is_aligned
         self._is_simple = self._is_plain and cache.is_plain and offload is None
+        parts = drafts is not None or offload is not None or max_adapters is not None
+        self._has_parts = parts or self._has_states or policy.prompts_first
+        self._budget = policy.max_num_batched_tokens
         # One step under way never sees the difference, two only in windows.
         self._settles = policy.settles and steps_under_way > (1 if self._is_windowed else 2)
         self._may_skip = self._settles or self.adapters is not None
@@ -100,14 +103,15 @@ class Scheduler:
 
     def plan(self) -> Plan | None:
         """Plan the next step, assuming that the steps under way end as planned; None if nothing can be computed."""
-        plan = Plan(self.policy.max_num_batched_tokens) if self.drafts is None else self.drafts.new_plan()
+        plan = Plan(self._budget) if self.drafts is None else self.drafts.new_plan()
         self._step += 1
-        if self._has_states:
-            self.cache.new_step()
-        if self.drafts is not None or (self.adapters is not None and self._num_skipped):
-            self._is_blocked = False  # a slot is free as soon as the last token of a sequence is under way
-        if self.policy.prompts_first:
-            self._plan_waiting(plan)
+        if self._has_parts:
+            if self._has_states:
+                self.cache.new_step()
+            if self.drafts is not None or (self.adapters is not None and self._num_skipped):
+                self._is_blocked = False  # a slot is free as soon as the last token of a sequence is under way
+            if self.policy.prompts_first:
+                self._plan_waiting(plan)
         if not plan.sequences:
             if self.cohort.members and not self._plan_cohort(plan):
                 self._disband()
@@ -117,12 +121,13 @@ class Scheduler:
                 self._plan_waiting(plan)
         plan.held = self.cache.num_held
         is_empty = not (plan.decodes or plan.sequences)
-        if not is_empty and self.drafts is not None:
-            self.drafts.close(plan)
-        if not is_empty and self.adapters is not None:
-            plan.has_adapters = any(each.adapter is not None for each in self._planned(plan))
-        if self.offload is not None:
-            self.offload.store(plan, self.cohort)
+        if self._has_parts:
+            if not is_empty and self.drafts is not None:
+                self.drafts.close(plan)
+            if not is_empty and self.adapters is not None:
+                plan.has_adapters = any(each.adapter is not None for each in self._planned(plan))
+            if self.offload is not None:
+                self.offload.store(plan, self.cohort)
         return None if is_empty else plan
 
     def _planned(self, plan: Plan) -> list[Sequence]:
