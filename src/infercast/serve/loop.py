@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from infercast.serve.record import Record
+from infercast.serve.record import Numbers, Record
 from infercast.serve.scheduler.base import Plan
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.step import StepEstimate, StepShape, StepTimer, groups_of
@@ -27,15 +27,12 @@ if TYPE_CHECKING:
 class Looks:
     """Counts steps of decoding since the last look; after a step with prompts, and when it idles, an engine looks."""
 
-    __slots__ = ("_every", "_steps")
+    __slots__ = ("_every", "_steps", "is_always")
 
     def __init__(self, every: int = 1) -> None:
         self._every, self._steps = every, every
-
-    @property
-    def is_always(self) -> bool:
-        """Whether it looks after every step."""
-        return self._every <= 1
+        self.is_always = every <= 1
+        """Whether it looks after every step, so that nothing has to be counted."""
 
     @property
     def steps_left(self) -> int:
@@ -85,9 +82,6 @@ class StepObserver(Protocol):
 # when the result before the one that runs has been taken in, so a request that arrives during a step joins the one
 # after the next. A step that can be repeated is, as one turn of the loop, until something changes.
 
-
-Numbers = tuple[int, int, int, int, int]
-"""Of a step: sequences in it, sequences that wait, tokens, context and sampled rows."""
 
 MOST_STEPS = 512
 """Steps that are timed at once where nothing tells when the next request comes."""
@@ -166,12 +160,13 @@ class Loop:
         Whoever drives several engines gives the next turn to the one whose clock is furthest behind.
         """
         scheduler, timeline, clients, looks = self.scheduler, self.timeline, self.clients, self.looks
+        always, plan_next = looks.is_always, scheduler.plan
         while True:
             yield timeline.clock
             arrival = clients.next_arrival
-            if (looks.is_always or looks.is_due()) and arrival is not None and arrival <= timeline.clock:
+            if (always or looks.is_due()) and arrival is not None and arrival <= timeline.clock:
                 arrival = self._take_in_requests()
-            plan = scheduler.plan()
+            plan = plan_next()
             if scheduler.left_batch:
                 self.record.note_last_tokens(scheduler.left_batch)
                 scheduler.left_batch.clear()
@@ -194,12 +189,13 @@ class Loop:
 
     def _take_in_requests(self) -> float | None:
         """Queue the requests that have arrived; returns when the next one will."""
-        clients, clock = self.clients, self.timeline.clock
+        clients, record, clock = self.clients, self.record, self.timeline.clock
         while (arrival := clients.next_arrival) is not None and arrival <= clock:
             index, request, sent = clients.pop()
             self.scheduler.add(index, request)
-            self.record.sent_at[index] = sent
-            self.record.mark(index, clock)
+            record.sent_at[index] = sent
+            if index >= record.next_mark:
+                record.mark(clock)
             if self.progress is not None and index % TELL_EVERY == 0:
                 self.progress(index, clock)
         return arrival
@@ -313,7 +309,8 @@ class Loop:
             self.record.start(plan.started, span.start)
         if step.has_prompts:
             phase = self.record.prefilling
-            self.looks.hurry()
+            if not self.looks.is_always:
+                self.looks.hurry()
         else:
             phase = self.record.decoding
             self.looks.decoded(1)
@@ -331,43 +328,52 @@ class Loop:
         The result of the step before is taken in while the first one runs, and so on.
         """
         before = self.under_way.popleft() if self.under_way else None
-        process = None if before is None else before.estimate.host.process
-        ahead = self.timeline.repeat(step.estimate.host, step.estimate.gpu_seconds, process)
-        if before is not None:
-            self._take_in(before, ahead[2][0])
+        process, estimate = None if before is None else before.estimate.host.process, step.estimate
+        ahead = self.timeline.repeat(estimate.host, estimate.gpu_seconds, process)
         seconds, ends, clocks = ahead
-        steps = 1 + self.scheduler.steps_with_room(len(seconds) - 1)
-        return ahead if steps == len(seconds) else (seconds[:steps], ends[:steps], clocks[:steps])
+        if before is not None:
+            self._take_in(before, clocks[0])
+        count = len(seconds)
+        steps = 1 + self.scheduler.cohort.steps_with_room(count - 1)
+        return ahead if steps == count else (seconds[:steps], ends[:steps], clocks[:steps])
 
     def _repeat(self, step: Step, ahead: Repetitions) -> None:
         """Launch the same step repeatedly, or until a request arrives."""
         plan, timeline, record, (seconds, ends, clocks) = step.plan, self.timeline, self.record, ahead
-        steps, arrival = len(seconds), self.clients.next_arrival
-        if self.looks.is_always and arrival is not None and arrival <= clocks[-1]:
-            steps = min(steps, 1 + bisect_left(clocks, arrival))
+        count, arrival, looks = len(seconds), self.clients.next_arrival, self.looks
+        steps = count
+        if arrival is not None and arrival <= clocks[-1] and looks.is_always:
+            steps = 1 + bisect_left(clocks, arrival)
         held = self.scheduler.start(plan, steps)
-        if len(held) < len(seconds):
-            steps = len(held)
+        steps = len(held)
+        if steps < count:
             seconds, ends, clocks = seconds[:steps], ends[:steps], clocks[:steps]
-        self.looks.decoded(steps)
+        if not looks.is_always:
+            looks.decoded(steps)
         record.decoding.note(step.numbers, step.estimate, seconds, held)
         if self.watch is not None and step.shape is not None:
             self.watch.stretch(step.shape, step.estimate, ends, held)
-        self._step_seconds, step.end = seconds[-1], ends[-1]
-        timeline.clock, timeline.gpu_free = clocks[-1], ends[-1]
-        if self.steps_under_way > 1:
-            self._take_in_all(plan, clocks[1:])
+        self._step_seconds = seconds[-1]
+        timeline.clock, timeline.gpu_free = clock, step.end = clocks[-1], ends[-1]
+        is_late = self.steps_under_way > 1
+        times = clocks[1:] if is_late else clocks[:-1]
+        if plan.early or plan.fresh or record.decoded_at != record.last_end:
+            self._take_in_others(plan, times)
+        else:
+            record.steady_tokens(plan.decodes, times)
+        if is_late:
             self.under_way.append(step)
         else:
-            self._take_in_all(plan, clocks[:-1])
-            self._take_in(step, clocks[-1])
+            self._take_in(step, clock)
 
-    def _take_in_all(self, plan: Plan, times: list[float]) -> None:
-        """The results of the same step again and again, all but the last one."""
+    def _take_in_others(self, plan: Plan, times: list[float]) -> None:
+        """The results of the same step again and again, all but the last one, where some did not have a token in the
+        step before or have their last one.
+        """
         record, count, done = self.record, plan.decodes, plan.early
         if done:
             self.scheduler.end_early(plan)
-        if times and (plan.fresh or record.was_interrupted):
+        if times and (plan.fresh or record.decoded_at != record.last_end):
             record.tokens(times[0], count, plan.fresh, done if len(times) == 1 else ())
             plan.fresh = ()
             del times[0]
@@ -390,13 +396,18 @@ class Loop:
 
     def _take_in(self, step: Step, time: float) -> None:
         """The result of a step is there: tokens leave, and sequences that have all of theirs end."""
-        plan = step.plan
+        plan, record = step.plan, self.record
         done = self.scheduler.complete(plan)
-        others = [*plan.fresh, *plan.sampled] if plan.fresh else plan.sampled
+        others, count = plan.sampled, plan.decodes - plan.wasted
+        if others:
+            count += len(others)
+        if plan.fresh:
+            others = [*plan.fresh, *others]
         if plan.thrown_away:
+            count -= len(plan.thrown_away)
             others = [each for each in others if each not in plan.thrown_away]
-        self.record.tokens(time, plan.num_yielded, others, done, plan.left, apart=plan.is_apart)
+        record.tokens(time, count, others, done, plan.left, plan.is_apart)
         for sequence in done:
-            self.clients.answer(self.record.last_end, sequence.index)
+            self.clients.answer(record.last_end, sequence.index)
         if step.ended and self.transfers is not None:
             self.transfers.end(step.ended)

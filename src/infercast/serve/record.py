@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as SequenceOf
 from copy import copy
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 
 Array = npt.NDArray[Any]
+Numbers = tuple[int, int, int, int, int]
+"""Of a step: sequences in it, sequences that wait, tokens, context and sampled rows."""
 
 PORTION = 1024
 """Steps that are added up at once."""
@@ -59,76 +61,61 @@ class PhaseTotals:
         self.varying: list[float] = []
         """Seconds of each of the other kernels."""
         self.running, self.waiting, self.held_blocks = Gauge(), Gauge(), Gauge()
-        # Of each step: seconds, held blocks, and seconds of each varying kernel.
-        self._seconds: list[float] = []
-        self._held: list[int] = []
-        self._kernels: list[list[float]] = []
-        # Of each stretch: its steps; sequences, waiting, tokens, context and sampled rows of the first; rows of tables.
-        self._stretches: list[int] = []
-        self._width = 0
-        # Steps that do not fill a portion yet, written out.
+        self._noted: list[tuple[Numbers, StepEstimate, SequenceOf[float], SequenceOf[int]]] = []
+        """Stretches that are not added up yet: see `note`."""
+        self._num_noted = 0
+        self._shared: list[tuple[dict[int, Any], list[Any]]] = []
+        """Of a moment in a run: counts by row, to which rows are only ever added, and what the values were then."""
         self._left: Array = np.empty((0, 0))
+        """Steps that do not fill a portion yet, written out."""
 
     def note(
-        self,
-        first: tuple[int, int, int, int, int],
-        estimate: StepEstimate,
-        seconds: SequenceOf[float],
-        held_blocks: SequenceOf[int],
+        self, first: Numbers, estimate: StepEstimate, seconds: SequenceOf[float], held_blocks: SequenceOf[int]
     ) -> None:
-        """One or more steps of the same batch, whose contexts grow by a token a step, and how long each took.
-
-        ``first``: sequences, waiting, tokens, context and sampled rows of the first of them.
-        """
-        steps = len(seconds)
-        if not self._width:
-            self._open(estimate)
-        self._seconds += seconds
-        self._held += held_blocks
-        for noted, values in zip(self._kernels, estimate.varying, strict=True):
-            noted.extend(values if len(values) == steps else values[:steps])
-        self._stretches += (steps, *first, *estimate.rows)
+        """One or more steps of the same batch, whose contexts grow by a token a step, and how long each took."""
+        self._noted.append((first, estimate, seconds, held_blocks))
+        self._num_noted += len(seconds)
         if estimate.slowed:
             self.slowed[estimate.rows[0]] = self.slowed.get(estimate.rows[0], 0.0) + estimate.slowed
-        if len(self._seconds) >= MOST_NOTED_STEPS:
+        if self._num_noted >= MOST_NOTED_STEPS:
             self._add_up()
-
-    def _open(self, estimate: StepEstimate) -> None:
-        """The first step tells how many kernels and tables the timer has."""
-        self._width = 6 + len(estimate.rows)
-        self.rows, self.varying = [{} for _ in estimate.rows], [0.0 for _ in estimate.varying]
-        self._kernels = [[] for _ in estimate.varying]
-        self._left = np.empty((4 + len(self._kernels), 0))
 
     def close(self) -> None:
         """Nothing more will come."""
-        if self._width:
-            self._add_up()
+        self._add_up()
+        if self.steps:
             self._add_portions(self._left[:, None, :])
 
     def so_far(self) -> PhaseTotals:
         """The sums up to now, closed; steps that come later are added to these and not to those."""
         found = PhaseTotals()
-        if self._width:
-            self._add_up()
+        self._add_up()
+        if self.steps:
             for name in ("steps", "tokens", "sequences", "context", "sampled", "seconds"):
                 setattr(found, name, getattr(self, name))
-            found.rows, found.varying = [dict(counts) for counts in self.rows], [*self.varying]
-            found.slowed = dict(self.slowed)
+            found.varying = [*self.varying]
+            found._shared = [(each, [*each.values()]) for each in self.by_row()]
             for name in ("running", "waiting", "held_blocks"):
                 setattr(found, name, replace(getattr(self, name)))
             found._add_portions(self._left[:, None, :])
         return found
+
+    def by_row(self) -> list[dict[int, Any]]:
+        """``slowed``, and ``rows`` of each table; where later steps share them, as they were then."""
+        if not self._shared:
+            return [self.slowed, *self.rows]
+        return [dict(zip(later, values, strict=False)) for later, values in self._shared]
 
     def since(self, before: PhaseTotals) -> PhaseTotals:
         """What was added between two moments; peaks are those of the whole time."""
         found = PhaseTotals()
         for name in ("steps", "tokens", "sequences", "context", "sampled", "seconds"):
             setattr(found, name, getattr(self, name) - getattr(before, name))
-        earlier = before.rows or [{} for _ in self.rows]
-        pairs = zip(self.rows, earlier, strict=True)
+        slowed, *rows = self.by_row()
+        slowed_before, *rows_before = before.by_row()
+        pairs = zip_longest(rows, rows_before, fillvalue=dict[int, int]())
         found.rows = [{row: left for row in now if (left := now[row] - then.get(row, 0))} for now, then in pairs]
-        found.slowed = {row: value - before.slowed.get(row, 0.0) for row, value in self.slowed.items()}
+        found.slowed = {row: value - slowed_before.get(row, 0.0) for row, value in slowed.items()}
         found.varying = [now - then for now, then in zip_longest(self.varying, before.varying, fillvalue=0.0)]
         for name in ("running", "waiting", "held_blocks"):
             now, then = getattr(self, name), getattr(before, name)
@@ -137,26 +124,40 @@ class PhaseTotals:
 
     def _add_up(self) -> None:
         """Count the noted stretches, write their steps out as rows of numbers and add up whole portions of these."""
-        stretches = np.array(self._stretches, dtype=np.int64).reshape(-1, self._width).T
-        steps, sequences, waiting, tokens, computed, sampled, *rows = stretches
-        self.steps += int(steps.sum())
+        if not self._noted:
+            return
+        firsts, estimates, seconds, held = zip(*self._noted, strict=True)
+        rows = np.array([estimate.rows for estimate in estimates], dtype=np.int64).T
+        if not self.steps:  # the first step tells how many kernels and tables the timer has
+            self.rows, self.varying = [{} for _ in rows], [0.0 for _ in estimates[0].varying]
+            self._left = np.empty((4 + len(self.varying), 0))
+        lengths, numbers = [*map(len, seconds)], np.array(firsts, dtype=np.int64)
+        steps, (sequences, waiting, *_) = np.array(lengths), numbers.T
+        num_sequences, _, tokens, context, sampled = (steps @ numbers).tolist()
+        self.steps += self._num_noted
         self.stretches += steps.size
-        self.sequences += int((steps * sequences).sum())
-        self.tokens += int((steps * tokens).sum())
-        self.context += int((steps * computed + sequences * steps * (steps - 1) // 2).sum())
-        self.sampled += int((steps * sampled).sum())
+        self.sequences += num_sequences
+        self.tokens += tokens
+        self.context += context + int(sequences @ (steps * (steps - 1) // 2))
+        self.sampled += sampled
         for counts, of_table in zip(self.rows, rows, strict=True):
             met, places = np.unique(of_table, return_inverse=True)
             for row, count in zip(met.tolist(), np.bincount(places, steps).tolist(), strict=True):
                 counts[row] = counts.get(row, 0) + int(count)
-        noted = [self._seconds, self._held, np.repeat(sequences, steps), np.repeat(waiting, steps), *self._kernels]
+        kernels = zip(*[estimate.varying for estimate in estimates], strict=True)
+        noted = [
+            [*chain.from_iterable(seconds)],
+            [*chain.from_iterable(held)],
+            np.repeat(sequences, steps),
+            np.repeat(waiting, steps),
+            *([*chain.from_iterable(_cut(values, lengths))] for values in kernels),
+        ]
         written = np.stack([np.asarray(each, dtype=np.float64) for each in noted])
         table = np.concatenate([self._left, written], axis=1)
         whole = table.shape[1] // PORTION
         self._add_portions(table[:, : whole * PORTION].reshape(len(table), whole, PORTION))
         self._left = table[:, whole * PORTION :].copy()
-        self._stretches, self._seconds, self._held = [], [], []
-        self._kernels = [[] for _ in self._kernels]
+        self._noted, self._num_noted = [], 0
 
     def _add_portions(self, table: Array) -> None:
         """Portions of steps: seconds, held blocks, running, waiting and each varying kernel."""
@@ -168,6 +169,11 @@ class PhaseTotals:
             gauge.area = _sum(gauge.area, values * seconds)
             gauge.peak = max(gauge.peak, float(values.max()))
         self.varying = [_sum(total, kernel) for total, kernel in zip(self.varying, kernels, strict=True)]
+
+
+def _cut(timed: SequenceOf[SequenceOf[float]], lengths: list[int]) -> list[SequenceOf[float]]:
+    """Of the steps of each stretch that were timed, those that were computed."""
+    return [values if len(values) == steps else values[:steps] for values, steps in zip(timed, lengths, strict=True)]
 
 
 def _sum(total: float, portions: Array) -> float:
@@ -200,7 +206,9 @@ class Record:
         """Steps that compute any prompt tokens (decodes may be beside them), and steps of single new tokens only."""
         self.running, self.waiting, self.kv_usage = Gauge(), Gauge(), Gauge()
         self.marks: list[tuple[float, PhaseTotals, PhaseTotals]] = []
-        """A few moments, and sums over the steps up to each, so that a part of the run can be summed up."""
+        """A few moments, and sums over the steps up to each, so that a part of the run can be summed up ..."""
+        self.next_mark = 0
+        """... and the first request that makes the next one."""
         self.span: float | None = None
         """Seconds of the part that sums over steps are of; None: of the whole run ..."""
         self.share = 1.0
@@ -213,7 +221,8 @@ class Record:
         self.last_end = np.nan
         """When the tokens of the step that ended last reached their clients ..."""
         self.decoded_at = np.nan
-        """... and those of the last step in which every decoding sequence got a token."""
+        """... and those of the last step in which every decoding sequence got a token: the same, unless the one that
+        ended last was of prompts alone."""
         self._num_blocks = num_blocks
         # Tokens of one step are handed over one after the other, so a typical one waits.
         self._token_path_seconds = token_path_seconds
@@ -241,7 +250,6 @@ class Record:
         others: SequenceOf[Sequence],
         done: SequenceOf[Sequence],
         left: SequenceOf[Sequence] = (),
-        *,
         apart: bool = False,
     ) -> None:
         """The engine is done with a step whose tokens are on their way to their clients.
@@ -273,11 +281,6 @@ class Record:
             self.last_token[sequence.index] = time
             self.num_output[sequence.index] = sequence.num_output
 
-    @property
-    def was_interrupted(self) -> bool:
-        """Whether decoding sequences got no token in the step that ended last."""
-        return self.decoded_at != self.last_end
-
     def _note_late(self, time: float, before: float, count: int) -> None:
         """So many got a token that did not follow the step before."""
         self._late_gaps.append(time - before)
@@ -298,10 +301,10 @@ class Record:
             if len(self._ends) >= MOST_NOTED_ENDS:
                 self._write()
 
-    def mark(self, index: int, time: float) -> None:
-        """A request was taken in: now and then, sums over the steps so far are kept."""
-        if index * MARKS >= len(self.marks) * self.sent_at.size:
-            self.marks.append((time, self.prefilling.so_far(), self.decoding.so_far()))
+    def mark(self, time: float) -> None:
+        """Keep the sums over the steps so far."""
+        self.marks.append((time, self.prefilling.so_far(), self.decoding.so_far()))
+        self.next_mark = -(-len(self.marks) * self.sent_at.size // MARKS)
 
     def within(self, begin: float, end: float) -> Record:
         """The same requests, with the sums over steps of a part of the run, as far as marks tell it."""

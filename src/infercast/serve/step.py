@@ -151,7 +151,8 @@ class HostCost(NamedTuple):
         """The same where launching waits so long for the GPU."""
         if not seconds:
             return self
-        return HostCost(self.plan, self.prepare, self.launch + seconds, self.process, self.wake)
+        plan, prepare, launch, process, wake = self
+        return HostCost(plan, prepare, launch + seconds, process, wake)
 
     def plus(self, more: HostCost) -> HostCost:
         """The same with as much more of everything."""

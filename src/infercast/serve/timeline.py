@@ -78,6 +78,8 @@ class WarmupCosts:
 LAUNCH_SPREAD = 0.17
 """Standard deviation of the logarithm of how long launching a step with prompts takes, from step logs of engines on
 H200 machines: 0.06 to 0.27 in single runs (docs/engine.md)."""
+LEAST_SHARE = 1e-5
+"""By which products have to lose for anybody to notice."""
 NUM_DRAWN = 4096
 """Draws of a run before they are used again."""
 
@@ -100,32 +102,33 @@ class StepNoise:
 
     def meet(self, estimate: StepEstimate, clock: float, gpu_free: float) -> StepEstimate:
         """The same step as it comes out now: planned at ``clock``, behind what keeps the GPU until ``gpu_free``."""
+        gpu_seconds, varying, host, rows, slowed, target, throttled = estimate
         if self._factors:
-            host = estimate.host
             self._number += 1
             factor = self._factors[self._number % NUM_DRAWN]
-            slower = HostCost(host.plan, host.prepare, factor * host.launch, host.process, host.wake)
-            estimate = StepEstimate(
-                estimate.gpu_seconds, estimate.varying, slower, estimate.rows, estimate.slowed, estimate.target,
-                estimate.throttled,
-            )  # fmt: skip
-        if not estimate.throttled or not self._settle:
+            host = HostCost(host.plan, host.prepare, factor * host.launch, host.process, host.wake)
+        elif not throttled or not self._settle:
             return estimate
-        host, seconds = estimate.host, estimate.gpu_seconds[0]
-        ready = clock + host.plan + host.prepare
-        start = ready if ready > gpu_free else gpu_free
+        if throttled and self._settle:
+            seconds = gpu_seconds[0]
+            ready = clock + host.plan + host.prepare
+            longer, share = self._longer(seconds, ready if ready > gpu_free else gpu_free, throttled, target)
+            if share >= LEAST_SHARE:
+                factor = (1.0 + (slowed + share)) / (1.0 + slowed)
+                gpu_seconds, slowed = [longer], slowed + share
+                varying = [[factor * each for each in kernel] for kernel in varying]
+        return StepEstimate(gpu_seconds, varying, host, rows, slowed, target, throttled)
+
+    def _longer(self, seconds: float, start: float, throttled: float, target: float) -> tuple[float, float]:
+        """What a step that begins then takes after those before it, and the share that its products lose more."""
+        settle, gap = self._settle, self._at - start
         # Stages of a pipeline begin a step while others still work on the one before: nothing recovers in between.
-        carried = self._lost * math.exp(min(0.0, self._at - start) / self._settle) if self._lost else 0.0
-        left = math.exp(-seconds / self._settle)
-        share = carried * (self._settle / seconds) * (1.0 - left)
-        longer = seconds + share * estimate.throttled
-        self._lost, self._at = estimate.target * (1.0 - left) + carried * left, start + longer
-        if share < 1e-5:
-            return estimate
-        slowed = estimate.slowed + share
-        factor = (1.0 + slowed) / (1.0 + estimate.slowed)
-        varying = [[factor * each for each in kernel] for kernel in estimate.varying]
-        return estimate._replace(gpu_seconds=[longer], varying=varying, slowed=slowed)
+        carried = self._lost * math.exp((gap if gap < 0.0 else 0.0) / settle) if self._lost else 0.0
+        left = math.exp(-seconds / settle)
+        share = carried * (settle / seconds) * (1.0 - left)
+        longer = seconds + share * throttled
+        self._lost, self._at = target * (1.0 - left) + carried * left, start + longer
+        return longer, share
 
 
 # The host plans a step, prepares its inputs, launches its kernels and, once as many steps are under way as may be,
@@ -172,18 +175,18 @@ class Timeline:
 
         Who is in the step, as ``plan`` has it, matters to pipelines alone.
         """
-        idle_from = max(self.clock, self.gpu_free)
-        ready = self.clock + host.plan + host.prepare
+        clock, gpu_free = self.clock, self.gpu_free
+        idle_from = clock if clock > gpu_free else gpu_free
+        ready = clock + host.plan + host.prepare
+        start = ready if ready > gpu_free else gpu_free
         if news.in_layers:
-            ready = max(ready, self.gpu_free)
-        start = max(ready, self.gpu_free)
-        self.clock = ready + host.launch + (host.wake if self.slept else 0.0)
-        self.slept = False
-        late = max(0.0, self.clock - (start + gpu_seconds))
-        self.gpu_free = start + gpu_seconds + late
-        if news.in_head:
-            self.clock = max(self.clock, self.gpu_free)
-        return Span(start, self.gpu_free, (start - idle_from) + gpu_seconds + late)
+            ready = start
+        clock = ready + host.launch + (host.wake if self.slept else 0.0)
+        late = clock - (start + gpu_seconds)
+        late = late if late > 0.0 else 0.0
+        self.gpu_free = end = start + gpu_seconds + late
+        self.clock, self.slept = end if news.in_head and end > clock else clock, False
+        return Span(start, end, (start - idle_from) + gpu_seconds + late)
 
     def take_in(self, end: float, process: float) -> float:
         """Wait for the step that ends then and take its result in; returns when its tokens leave the engine."""

@@ -108,12 +108,13 @@ class Lookup:
         position = self._first(group, count)
         for edge, _, end in holding.pieces(self._ratios[group]):
             while position < min(end, count):
-                line = self._lines[edge, group]
-                number = next(i for i, span in enumerate(line.spans) if span.start <= position < span.end)
-                stop = min(line.spans[number].end, end, count)
-                for older in line.spans[:number]:
-                    if position < older.start < stop:
-                        stop = older.start
+                line, stop = self._lines[edge, group], min(end, count)
+                for span in line.spans:
+                    if span.start <= position < span.end:
+                        stop = span.end if span.end < stop else stop
+                        break
+                    if position < span.start < stop:  # an older copy of what comes later
+                        stop = span.start
                 yield line, position, stop
                 position = stop
 
@@ -267,16 +268,16 @@ class BlockPool:
         line.spans.append(span)
         own.append(span)
 
-    def _lengthen(self, holding: BlockAllocation, before: int, full: int) -> bool:
+    def lengthen(self, holding: BlockAllocation, full: int) -> bool:
         """The same for one group, where a sequence goes on filling its last span; False where it does not."""
         spans = holding.spans
         if spans is None or not spans[0]:
             return False
         last, (edge, _, end) = spans[0][-1], holding.path[-1]
-        line = last.line
-        if last.end != before or line.edge != edge or full > end or line.spans[-1] is not last or len(last.holders) > 1:
+        line, is_last = last.line, last.end == holding.named
+        if not is_last or line.edge != edge or full > end or line.spans[-1] is not last or len(last.holders) > 1:
             return False
-        last.end = full
+        last.end = holding.named = full
         return True
 
     def _release(self, holding: BlockAllocation, group: int, pieces: Pieces, *, named: bool) -> None:
@@ -375,7 +376,9 @@ class KvCache(BlockPool):
         self._windowed = tuple(group for group, window in enumerate(shape.windows) if window)
         self._sparse = tuple(group for group in self._windowed if sparse_windows and not shape.chunked)
         self._is_aligned = shape.aligned and bool(shape.states)
-        self._is_plain = self.num_groups == 1 and not self._windowed and not shape.states
+        self.is_plain = self.num_groups == 1 and not (self._windowed or shape.states or shape.state_blocks)
+        """Whether every sequence has one table of blocks, and keeps all of them while it runs."""
+        self._in_common = self._common // shape.block_size
         self.renews = self._is_aligned and shape.rules.renews
         self._new_states: set[tuple[int, int]] = set()
         """Edges and positions of states that become findable by the step that is being planned."""
@@ -389,9 +392,9 @@ class KvCache(BlockPool):
         """Tokens of a sequence's beginning that are cached: whole blocks, and never all of its tokens."""
         if not self.caching:
             return 0
-        most, per_block = (num_tokens - 1) // self._common, self._common // self._block_size
+        most = (num_tokens - 1) // self._common
         if not holding.left_behind:
-            most = min(most, holding.shared // per_block)
+            most = min(most, holding.shared // self._in_common)
         if self._drops_last:
             # Where groups are looked up together, and windows are sparse, the last block may be full to be dropped.
             last = num_tokens if self.sparse_windows and self.num_groups > 1 else num_tokens - 1
@@ -453,16 +456,16 @@ class KvCache(BlockPool):
             if self._new_states and self._is_new(holding, count - 1):
                 return False
             counts = [
-                count if group in self._windowed else min(count, holding.whole) for group in range(self.num_groups)
+                (count if group in self._windowed else min(count, holding.whole)) * (self._common // size)
+                for group, size in enumerate(self._sizes)
             ]
-            counts = [each * (self._common // size) for each, size in zip(counts, self._sizes, strict=True)]
             found = [[*self._lookup.found(holding, group, each)] for group, each in enumerate(counts)]
             for parts in found:
                 for line, start, end in parts:
                     span = line.at(start)
                     assert span is not None
                     needed += 0 if span.holders else end - start
-            if needed > self.num_free:
+            if needed > self.num_blocks - self.num_held:
                 return False
             holding.spans = [[self._hold(holding, *part) for part in parts] for parts in found]
             holding.first = [
@@ -592,13 +595,16 @@ class KvCache(BlockPool):
 
     def name(self, holding: BlockAllocation, num_tokens: int) -> None:
         """Let others find the blocks that these tokens fill, already while they are being computed."""
-        full = num_tokens // self._common * (self._common // self._block_size)
+        full = num_tokens // self._common * self._in_common
         before = holding.named
         if full <= before or not self.caching:
             return
-        holding.named = full
         # Nobody else looks for what is not shared: that has a name only once it is left behind.
-        if before >= holding.shared or (self._is_plain and self._lengthen(holding, before, full)):
+        is_own = before >= holding.shared
+        if not is_own and self.is_plain and self.lengthen(holding, full):
+            return
+        holding.named = full
+        if is_own:
             return
         if self._is_uneven:
             self._name_uneven(holding, before, full)
@@ -659,6 +665,9 @@ class KvCache(BlockPool):
 
         A sequence that is not ``done`` may come back and find its own blocks again.
         """
+        if self.is_plain and done and holding.spans is None:
+            self._free_own(holding)
+            return
         if holding.length:
             self.num_held -= self.shape.state_blocks
             self._num_blank += self.shape.state_blocks
@@ -666,6 +675,17 @@ class KvCache(BlockPool):
             self._release(holding, group, pieces, named=not done)
         holding.left_behind |= not done
         holding.hold_nothing()
+
+    def _free_own(self, holding: BlockAllocation) -> None:
+        """The same for a sequence that is done and holds nothing that others can find."""
+        length, own = holding.length, min(holding.named, holding.length) - holding.shared
+        self.num_held -= length
+        if own > 0:
+            self._num_runs += 1
+            self._unused[self._num_runs] = own
+            length -= own
+        self._num_blank += length
+        holding.named = holding.length = holding.num_states = 0
 
     def detach(self, holding: BlockAllocation, *, done: bool) -> BlockAllocation:
         """Let a sequence start again with nothing; what it holds is returned, to be freed later with `free`."""

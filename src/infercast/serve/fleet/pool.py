@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from math import inf, isnan
+from math import inf
 
 from infercast.errors import InputError
 from infercast.serve.fleet.lockstep import Meeting, Shared, in_lockstep
@@ -67,16 +67,16 @@ class Engine:
         """A request is on its way to an engine that has looked ahead of it."""
         self.clock = next(self.turns)
 
-    def take_turn(self) -> list[int]:
-        """One turn of its loop; returns the requests that it has answered."""
+    def take_turn(self) -> list[tuple[int, float]]:
+        """One turn of its loop; returns the requests that it has answered, and when their clients had all tokens."""
         if self.meeting is not None:
             self.meeting.time = self.clock
         self.clock = next(self.turns, inf)
-        if not self.inbox.has_answered:
-            return []
-        self.inbox.has_answered = False
-        last_token = self.record.last_token
-        return sorted([index for index in self.outstanding if not isnan(last_token[index])])
+        answered = self.inbox.answered
+        if answered:
+            self.inbox.answered = []
+            answered.sort()
+        return answered
 
 
 class RunningPool:
@@ -99,7 +99,8 @@ class RunningPool:
         meeting, replicas = in_lockstep(pool.replicas, pool.shared) if pool.lockstep else (None, pool.replicas)
         self.engines: list[Engine] = []
         for replica, watcher in zip_longest(map(turned_into, replicas), watch):
-            inbox, record = Inbox(), new_record(replica, num_requests)
+            inbox = Inbox(sends_at_once=arrivals.sends_at_once)
+            record = new_record(replica, num_requests)
             loop = loop_of(replica, inbox, record, jump=not pool.lockstep, watch=watcher)
             self.engines.append(Engine(len(self.engines), inbox, record, loop, meeting=meeting))
         self._loads = Loads(len(self.engines), [engine.record for engine in self.engines])
@@ -124,9 +125,12 @@ class RunningPool:
     def furthest_behind(self) -> float:
         """The clock of the engine that is furthest behind of those with something to do."""
         busy = self._busy
-        while busy and busy[0][0] != self.engines[busy[0][1]].clock:
+        while busy:
+            clock, number = busy[0]
+            if clock == self.engines[number].clock:
+                return clock
             heapq.heappop(busy)  # it had looked ahead too far
-        return busy[0][0] if busy else inf
+        return inf
 
     def next_engine(self) -> Engine:
         """That engine, to take its turn; it counts as one without anything to do until then."""
@@ -137,27 +141,28 @@ class RunningPool:
         arrival = self.next_delivery
         index, request, sent = self._arrivals.pop()
         delivery = Delivery(sent, index, arrival, request)
-        self._loads.move_to(delivery.arrival)
+        self._loads.move_to(arrival)
         chosen = self._choose(delivery, self._loads)
-        self._loads.sent(chosen, delivery.request)
+        self._loads.sent(chosen, request)
         engine = self.engines[chosen]
         # Requests stay in order: one may have had to wait for another that was sent before it.
-        self._last_arrival = arrival = max(self._last_arrival, delivery.arrival)
-        engine.inbox.put(delivery._replace(arrival=arrival))
+        if arrival < self._last_arrival:
+            arrival = self._last_arrival
+            delivery = delivery._replace(arrival=arrival)
+        self._last_arrival = arrival
+        engine.inbox.put(delivery)
         if engine.loop.is_ahead and arrival < engine.clock:
             engine.stop_repeating()
             heapq.heappush(self._busy, (engine.clock, chosen))
         elif not engine.outstanding:
             heapq.heappush(self._busy, (engine.clock, chosen))
-        engine.outstanding[delivery.number] = delivery.request
+        engine.outstanding[index] = request
 
     def take_turn(self, engine: Engine) -> list[tuple[int, float]]:
         """One turn of the engine; returns the requests that it has answered, and when their clients had all tokens."""
-        answered = []
-        for index in engine.take_turn():
-            time = float(engine.record.last_token[index])
+        answered = engine.take_turn()
+        for index, time in answered:
             self._loads.answered(engine.number, time, engine.outstanding.pop(index))
-            answered.append((index, time))
         if engine.outstanding:
             heapq.heappush(self._busy, (engine.clock, engine.number))
         return answered

@@ -158,7 +158,8 @@ def counts_balancer(engines: Engines) -> Callable[[Delivery, Sequence[Times]], i
         for server in servers:
             _forget(server, moment, times)
             for engine, numbers in enumerate(server.in_flight):
-                started = sum([bool(times[engine].started_at[number] <= moment) for number in numbers])
+                started_at = times[engine].started_at.item
+                started = sum([started_at(number) <= moment for number in numbers])
                 running[engine] += started
                 waiting[engine] += len(numbers) - started
         for server in servers:
@@ -173,10 +174,10 @@ def counts_balancer(engines: Engines) -> Callable[[Delivery, Sequence[Times]], i
         server = servers[delivery.number % count]
         if engines.weighs_cache:
             _forget(server, delivery.arrival, times)
-            scores = [_by_cache(server, engine, count) for engine in range(count)]
+            scores = _by_cache(server, count)
         else:
             scores = [WAITING_WEIGHT * each + more for each, more in zip(server.waiting, server.running, strict=True)]
-        chosen = min(range(count), key=lambda engine: (scores[engine], (engine - server.start) % count))
+        chosen = next_smallest(scores, server.start)
         server.waiting[chosen] += count
         server.in_flight[chosen].append(delivery.number)
         server.start = (server.start + 1) % count
@@ -185,20 +186,23 @@ def counts_balancer(engines: Engines) -> Callable[[Delivery, Sequence[Times]], i
     return choose
 
 
-def _by_cache(server: Server, engine: int, count: int) -> float:
-    """Requests on an engine, at least so many as the server sent itself; those that wait count more if it is full."""
-    waiting = server.waiting[engine]
-    score = max(count * len(server.in_flight[engine]), waiting + server.running[engine])
-    return score + waiting * FULL_WEIGHT * max(0.0, server.usage[engine] - FULL_FROM)
+def _by_cache(server: Server, count: int) -> list[float]:
+    """Requests on engines, at least so many as the server sent itself; those that wait count more where it is full."""
+    scores: list[float] = []
+    for waiting, running, usage, own in zip(
+        server.waiting, server.running, server.usage, server.in_flight, strict=True
+    ):
+        score = max(count * len(own), waiting + running)
+        scores.append(score + waiting * FULL_WEIGHT * (usage - FULL_FROM) if usage > FULL_FROM else score)
+    return scores
 
 
 def _forget(server: Server, moment: float, times: Sequence[Times]) -> None:
     """Requests that were answered by then; engines that have not answered yet leave "not a number"."""
     for engine, numbers in enumerate(server.in_flight):
         if numbers:
-            is_over = times[engine].last_token[numbers] <= moment
-            if is_over.any():
-                server.in_flight[engine] = [number for number, over in zip(numbers, is_over, strict=True) if not over]
+            last_token = times[engine].last_token.item
+            server.in_flight[engine] = [number for number in numbers if not last_token(number) <= moment]
 
 
 # The endpoint picker of llm-d and of the Gateway API Inference Extension: scores added up, the highest wins.

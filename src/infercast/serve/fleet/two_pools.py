@@ -110,6 +110,8 @@ def receiving(replica: Replica) -> Replica:
 class _Transfers:
     """Requests whose keys and values have crossed the link, or will have at a known time."""
 
+    sends_at_once = False
+
     def __init__(self, requests: Sequence[Request]) -> None:
         self._requests = requests
         self._received: list[tuple[float, int]] = []

@@ -117,11 +117,6 @@ class Plan:
         """Sequences that a token is sampled for."""
         return self.decodes + len(self.sampled)
 
-    @property
-    def num_yielded(self) -> int:
-        """Sequences that get a token."""
-        return self.decodes - self.wasted + len(self.sampled) - len(self.thrown_away)
-
     def forget(self, sequence: Sequence, *, was_decoding: bool) -> None:
         """A sequence that had to leave gets no token of this step."""
         if sequence in self.sampled:

@@ -43,6 +43,7 @@ class Cohort(Group[Sequence]):
         """Members whose last token is under way, which the engine does not know: the next step is wasted on them."""
         self._overdue: list[Sequence] = []
         self._named_until = 0
+        self._whole = self.period // self._block_size
 
     def last_place(self) -> int:
         """Of the member that started last; -1 without members."""
@@ -50,7 +51,7 @@ class Cohort(Group[Sequence]):
 
     def join(self, sequence: Sequence) -> None:
         """A sequence that has caught up in the step planned last will decode from the next one on."""
-        is_last = sequence.place > self.last_place()
+        is_last = not self.members or sequence.place > next(reversed(self.members)).place
         phase = self._enter(sequence)
         if not is_last:
             self.members = dict.fromkeys(sorted(self.members, key=lambda member: member.place))
@@ -60,8 +61,7 @@ class Cohort(Group[Sequence]):
             reaches = self.steps + self._shortest - sequence.num_computed
             heapq.heappush(self._short, (reaches, self._num_joined, sequence))
             self._recent[0].append(sequence)
-        whole = self.period // self._block_size
-        if sequence.shared // whole * whole > sequence.named:
+        if sequence.shared // self._whole * self._whole > sequence.named:
             self.answering[sequence] = None
             filled = self.steps - self._start(sequence)
             self._fill[self._start(sequence) % self._block_size][sequence] = None
@@ -72,7 +72,8 @@ class Cohort(Group[Sequence]):
         """A member gets its own counts back."""
         phase = (sequence.joined + 1 - sequence.num_computed) % self.period
         del self.members[sequence]
-        self.late.pop(sequence, None)
+        if self.late:
+            self.late.pop(sequence, None)
         for offset, count in self._begun:
             del self._begin[(phase + offset) % self.period][sequence]
             self.blocks[(phase + offset) % self.period] -= count
@@ -111,7 +112,8 @@ class Cohort(Group[Sequence]):
         held = [*accumulate(self._blocks_needed(steps), initial=before)]
         while held[-1] > room:
             held.pop()
-        cache.take(held[-1] - before)
+        if held[-1] > before:
+            cache.take(held[-1] - before)
         del held[0]
         return held
 
@@ -177,12 +179,14 @@ class Cohort(Group[Sequence]):
             return
         if self._overdue:
             self._name_overdue()
-        size, unknown, name = self._block_size, self._unknown, self._cache.name
+        size, unknown, cache, fill = self._block_size, self._unknown, self._cache, self._fill
+        goes_on = cache.is_plain
         for each in range(first, step + 1):
-            for member in self._fill[each % size]:
-                tokens = each - (member.joined - member.num_computed + unknown)
-                if tokens <= member.shared * size:
-                    name(member, tokens)
+            for member in fill[each % size]:
+                blocks = (each - (member.joined - member.num_computed + unknown)) // size
+                is_new = member.named < blocks <= member.shared
+                if is_new and not (goes_on and cache.lengthen(member, blocks)):
+                    cache.name(member, blocks * size)
 
     def _name_overdue(self) -> None:
         """Blocks of members that were full when they joined."""
@@ -201,9 +205,10 @@ class Cohort(Group[Sequence]):
         self.computed += steps * len(self.members)
         if self.answering:
             self.name_answers(self.steps)
-        for member in [*self.late]:
-            self.leave(member)
-            member.joined = ENDING
+        if self.late:
+            for member in [*self.late]:
+                self.leave(member)
+                member.joined = ENDING
         heap = self._last_steps
         if not heap or heap[0][0] > self.steps:
             return []

@@ -158,10 +158,6 @@ class PrefillScheduler:
         # Who has its last token is in one step more, which is the same but for that.
         return self.cohort.steps_left() + self._is_late
 
-    def steps_with_room(self, steps: int) -> int:
-        """Of the steps after the next one, those for which there are pages."""
-        return self.cohort.steps_with_room(steps)
-
     def _plan_prompts(self, plan: Plan) -> bool:
         """A step of prompts, if one can be formed, with decoding sequences where they mix."""
         batch, cohort = self.batch, self.batch.cohort

@@ -70,8 +70,13 @@ class Scheduler:
         self._is_windowed = any(cache.shape.windows)
         self._has_states, self._is_aligned = bool(cache.shape.states), cache.shape.aligned
         self._is_plain = drafts is None and not self._is_aligned
+        self._is_simple = self._is_plain and cache.is_plain and offload is None
+        parts = drafts is not None or offload is not None or max_adapters is not None
+        self._has_parts = parts or self._has_states or policy.prompts_first
+        self._budget = policy.max_num_batched_tokens
         # One step under way never sees the difference, two only in windows.
         self._settles = policy.settles and steps_under_way > (1 if self._is_windowed else 2)
+        self._may_skip = self._settles or self.adapters is not None
         self._deep = steps_under_way > 2
         # With several batches under way, or prompts before everything, sequences do not decode step by step.
         in_turn = policy.decode_stride > 1 or (policy.waits_for_tokens and steps_under_way > 1)
@@ -83,8 +88,9 @@ class Scheduler:
         """Queue a request."""
         kind = Sequence if self.drafts is None else self.drafts.sequence_kind
         sequence = kind(index, request, self.cache.path(request), self._num_groups)
-        # Whatever it asks for, it ends with the longest length.
-        sequence.num_most = min(sequence.num_most, max(self._longest - sequence.num_input, sequence.num_output))
+        room = self._longest - sequence.num_input
+        if sequence.num_most > room:  # whatever it asks for, it ends with the longest length
+            sequence.num_most = min(sequence.num_most, max(room, sequence.num_output))
         if self.policy.by_priority:
             self._num_added += 1
             sequence.rank = request.priority, self._num_added
@@ -99,14 +105,15 @@ class Scheduler:
 
     def plan(self) -> Plan | None:
         """Plan the next step, assuming that the steps under way end as planned; None if nothing can be computed."""
-        plan = Plan(self.policy.max_num_batched_tokens) if self.drafts is None else self.drafts.new_plan()
+        plan = Plan(self._budget) if self.drafts is None else self.drafts.new_plan()
         self._step += 1
-        if self._has_states:
-            self.cache.new_step()
-        if self.drafts is not None or (self.adapters is not None and self._num_skipped):
-            self._is_blocked = False  # a slot is free as soon as the last token of a sequence is under way
-        if self.policy.prompts_first:
-            self._plan_waiting(plan)
+        if self._has_parts:
+            if self._has_states:
+                self.cache.new_step()
+            if self.drafts is not None or (self.adapters is not None and self._num_skipped):
+                self._is_blocked = False  # a slot is free as soon as the last token of a sequence is under way
+            if self.policy.prompts_first:
+                self._plan_waiting(plan)
         if not plan.sequences:
             if self.cohort.members and not self._plan_cohort(plan):
                 self._disband()
@@ -116,12 +123,13 @@ class Scheduler:
                 self._plan_waiting(plan)
         plan.held = self.cache.num_held
         is_empty = not (plan.decodes or plan.sequences)
-        if not is_empty and self.drafts is not None:
-            self.drafts.close(plan)
-        if not is_empty and self.adapters is not None:
-            plan.has_adapters = any(each.adapter is not None for each in self._planned(plan))
-        if self.offload is not None:
-            self.offload.store(plan, self.cohort)
+        if self._has_parts:
+            if not is_empty and self.drafts is not None:
+                self.drafts.close(plan)
+            if not is_empty and self.adapters is not None:
+                plan.has_adapters = any(each.adapter is not None for each in self._planned(plan))
+            if self.offload is not None:
+                self.offload.store(plan, self.cohort)
         return None if is_empty else plan
 
     def _planned(self, plan: Plan) -> list[Sequence]:
@@ -143,10 +151,6 @@ class Scheduler:
             return 1
         return self.cohort.steps_left()
 
-    def steps_with_room(self, steps: int) -> int:
-        """Of the steps after the next one, those for which there are blocks."""
-        return self.cohort.steps_with_room(steps)
-
     def end_early(self, plan: Plan) -> None:
         """Never needed: a step is repeated until the first sequence has its last token."""
 
@@ -165,7 +169,8 @@ class Scheduler:
                 return False
             self._is_blocked = False
         elif not needed or cache.num_held + needed <= cache.num_blocks:
-            cache.take(needed)
+            if needed:
+                cache.take(needed)
         elif self.offload is not None and self.offload.spares_under_way:
             return False
         else:
@@ -365,7 +370,7 @@ class Scheduler:
         position, waiting, most = 0, self.waiting, self.policy.max_num_seqs
         while position < len(waiting) and plan.budget > 0 and len(self.running) < most:
             sequence = waiting[position]
-            new_tokens = SKIPPED if self._is_skipped(sequence) else self._start(plan, sequence)
+            new_tokens = SKIPPED if self._may_skip and self._is_skipped(sequence) else self._start(plan, sequence)
             if new_tokens > 0:
                 self._begin(plan, position, sequence, new_tokens)
             elif new_tokens == SKIPPED:
@@ -418,6 +423,8 @@ class Scheduler:
         cache, offload, known = self.cache, self.offload, sequence.num_input + sequence.num_produced
         if offload is not None and sequence in offload.loading:
             return self._go_on(plan, sequence, known) if offload.loading[sequence] else SKIPPED
+        if self._is_simple and not (sequence.path or sequence.left_behind):
+            return self._start_anew(plan, sequence, known)
         promised = self.policy.reserved_tokens(sequence, known)
         if offload is None and not cache.may_fit(sequence, promised):
             return 0
@@ -435,6 +442,23 @@ class Scheduler:
             sequence.num_cached = num_cached
         else:
             offload.note_start(sequence, known, num_cached, 0)
+        return new_tokens
+
+    def _start_anew(self, plan: Plan, sequence: Sequence, known: int) -> int:
+        """The same for a sequence of which nothing can be cached."""
+        policy, cache, size = self.policy, self.cache, self._block_size
+        room = cache.num_blocks - cache.num_held
+        promised = -(-policy.reserved_tokens(sequence, known) // size)
+        if promised > room:
+            return 0
+        new_tokens = policy.first_chunk(known, plan.budget, alone=self._is_alone())
+        blocks = -(-new_tokens // size)
+        spare = self._watermark if self.running else 0
+        if not new_tokens or spare + (blocks if blocks > promised else promised) > room:
+            return 0
+        cache.take(blocks)
+        sequence.length = blocks
+        sequence.named = sequence.num_computed = sequence.num_cached = 0
         return new_tokens
 
     def _first_tokens(self, plan: Plan, sequence: Sequence, known: int, computed: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from infercast.serve.workload.request import Request, Workload
@@ -18,25 +17,8 @@ from infercast.serve.workload.request import Request, Workload
 # next round.
 
 
-class Round(NamedTuple):
-    """Requests that are taken in together."""
-
-    ends: float = 0.0
-    """When they go on."""
-    left: int = 0
-    """Those of them that are still to be handed on."""
-
-    def then(self, sent: float, turn: float, waiting: Callable[[float], int]) -> Round:
-        """The round of the next request, which was sent at a moment, with that request handed on.
-
-        ``turn`` is what the thread spends on each; ``waiting`` tells how many requests, this one among them, will have
-        been sent at a moment.
-        """
-        if self.left:
-            return Round(self.ends, self.left - 1)
-        begins = max(sent, self.ends)
-        count = max(1, waiting(begins))
-        return Round(begins + count * turn, count - 1)
+Round = tuple[float, int]
+"""Requests that are taken in together: when they go on, and how many of them are still to be handed on."""
 
 
 # Where an engine's requests come from, as its loop sees it.
@@ -44,6 +26,9 @@ class Round(NamedTuple):
 
 class Arrivals(Protocol):
     """Requests as they come."""
+
+    sends_at_once: bool
+    """Whether an answer mostly leads to the next request without a pause, so that it is not worth to look further."""
 
     @property
     def next_arrival(self) -> float | None:
@@ -57,9 +42,7 @@ class Source(Arrivals, Protocol):
     """Clients of one engine, or a router before several."""
 
     wait_for_answers: bool
-    """Whether an answer may lead to the next request ..."""
-    sends_at_once: bool
-    """... and mostly does so without a pause, so that it is not worth to look further ahead."""
+    """Whether an answer may lead to the next request."""
 
     def answer(self, time: float, index: int) -> None:
         """A client has its whole answer to the request of this index."""
@@ -77,28 +60,31 @@ class Delivery(NamedTuple):
 class Inbox:
     """What a router has sent to one engine."""
 
-    def __init__(self) -> None:
-        self._waiting: deque[Delivery] = deque()
-        self.has_answered = False
-        self.wait_for_answers = self.sends_at_once = True  # whoever drives the engine looks at each of them
+    wait_for_answers = True  # whoever drives the engine looks at each of them
 
-    @property
-    def next_arrival(self) -> float | None:
+    def __init__(self, *, sends_at_once: bool = False) -> None:
+        self._waiting: deque[Delivery] = deque()
+        self.next_arrival: float | None = None
         """Of the first delivery."""
-        return self._waiting[0].arrival if self._waiting else None
+        self.answered: list[tuple[int, float]] = []
+        """Requests that the engine has answered since its router looked, and when their clients had all tokens."""
+        self.sends_at_once = sends_at_once
 
     def put(self, delivery: Delivery) -> None:
         """Send a request."""
+        if not self._waiting:
+            self.next_arrival = delivery.arrival
         self._waiting.append(delivery)
 
     def pop(self) -> tuple[int, Request, float]:
         """Take the first delivery."""
-        delivery = self._waiting.popleft()
-        return delivery.number, delivery.request, delivery.sent
+        sent, number, _, request = self._waiting.popleft()
+        self.next_arrival = self._waiting[0].arrival if self._waiting else None
+        return number, request, sent
 
     def answer(self, time: float, index: int) -> None:
-        """The router looks up which request it was."""
-        self.has_answered = True
+        """Tell the router."""
+        self.answered.append((index, time))
 
 
 # A workload is ``in_turns`` where its requests carry a ``session``: those of one session follow each other in the
@@ -139,7 +125,7 @@ class Clients:
             self._free = [(0.0, NOBODY)] * min(workload.concurrency, len(self._starts))
         self.sends_at_once = self._free is not None and not self._following
         self.wait_for_answers = self._free is not None or bool(self._following)
-        self._rounds = [Round()] * servers
+        self._rounds: list[Round] = [(0.0, 0)] * servers
         self._next_round = self._rounds[0]
         self.next_arrival: float | None = None
         """When the next request reaches an engine's queue; None if no client will send one before an answer."""
@@ -171,29 +157,37 @@ class Clients:
         self._look_ahead()
 
     def _look_ahead(self) -> None:
-        self.next_arrival, found = None, None
-        if self._num_begun < len(self._starts) and self._free != []:
-            sent = self._arrivals[self._num_begun]
-            if self._free is not None and self._free[0][0] > sent:
-                sent = self._free[0][0]
-            found = sent, self._starts[self._num_begun]
-        if self._due and (found is None or self._due[0][0] < found[0]):
-            found = self._due[0]
+        begun, free, due, found = self._num_begun, self._free, self._due, None
+        if begun < len(self._starts) and (free is None or free):
+            sent = self._arrivals[begun]
+            if free is not None and free[0][0] > sent:
+                sent = free[0][0]
+            found = sent, self._starts[begun]
+        if due and (found is None or due[0][0] < found[0]):
+            found = due[0]
         if found is None:
+            self.next_arrival = None
             return
         self._sent_at, self._next = sent, index = found
         self.next_arrival = sent + (self._path_seconds + self._token_seconds * self._requests[index].num_input)
         if self._turn_seconds:
-            before = self._rounds[self._num_sent % len(self._rounds)]
-            self._next_round = before.then(sent, self._turn_seconds, self._sent_by)
-            self.next_arrival += self._next_round.ends - sent
+            ends, left = self._rounds[self._num_sent % len(self._rounds)]
+            if not left:
+                begins = sent if sent > ends else ends
+                left = self._sent_by(begins) or 1
+                ends = begins + left * self._turn_seconds
+            self._next_round = ends, left - 1
+            self.next_arrival += ends - sent
 
     def _sent_by(self, time: float) -> int:
         """Requests to the next one's server that will have been sent at a moment, as far as that is known."""
-        begin = bisect_right(self._arrivals, time, lo=self._num_begun) - self._num_begun
+        arrivals, begun = self._arrivals, self._num_begun
+        count = bisect_right(arrivals, time, lo=begun) - begun
         if self._free is not None:
-            begin = min(begin, _count_until(self._free, time))
-        return -(-(begin + _count_until(self._due, time)) // len(self._rounds))
+            count = min(count, _count_until(self._free, time))
+        if self._due:
+            count += _count_until(self._due, time)
+        return -(-count // len(self._rounds))
 
 
 def _turns_of(workload: Workload) -> tuple[list[int], dict[int, int]]:

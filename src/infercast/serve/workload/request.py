@@ -62,7 +62,9 @@ class Request:
     @property
     def most_output(self) -> int:
         """Output tokens after which an engine knows that it ends."""
-        return NEVER if self.stops and self.declared is None else self.num_declared
+        if self.declared is not None:
+            return self.declared
+        return NEVER if self.stops else self.num_output
 
 
 @dataclass(frozen=True, slots=True)
