@@ -243,8 +243,8 @@ class Record:
         """The engine has processed a step, and its tokens are on their way to the clients.
 
         All sampled sequences got a token in the previous step too, except possibly ``others``; those in ``left`` get
-        none in the next step. With ``apart`` (prefill-only steps), "previous" means the last step that was not
-        prefill-only.
+        none in the next step. After prefill-only steps (``apart``), decoding sequences continue from the last step that
+        was not.
         """
         time = end + (self._token_path_seconds + self._token_turn_seconds * num_sampled)
         num_steady = num_sampled

@@ -47,7 +47,7 @@ class Speculation:
     if the budget or max_model_len has no room for them, it waits.
     """
     pads_first: bool = False
-    """Also for the first sequence of a step, if any of it is cached; without room in max_model_len it starts unpadded."""
+    """Also for the first sequence of a step, if any of it is cached; unpadded if max_model_len has no room."""
     read_ahead: int = 0
     """Prompt tokens the drafter reads beyond a step: no chunk ends closer than that to the end of the prompt, and KV of
     the last ones, except the first of them, is not final (several prediction heads).

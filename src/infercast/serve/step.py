@@ -31,6 +31,7 @@ class StepShape:
 
     @cached_property
     def num_sequences(self) -> int:
+        """Sequences in the step."""
         return len(self.new_tokens)
 
     @property
@@ -40,6 +41,7 @@ class StepShape:
 
     @cached_property
     def num_tokens(self) -> int:
+        """Tokens computed in the step."""
         return sum(self.new_tokens)
 
     @cached_property

@@ -38,7 +38,7 @@ class Transfers:
         return True
 
     def launch(self, plan: Plan, estimate: StepEstimate, timeline: Timeline) -> tuple[StepEstimate, list[Move]]:
-        """Issue copies with a step; returns the step's cost then, and copies whose completion is seen with it."""
+        """Issue copies with a step; returns the step's cost then, and the completed copies seen with it."""
         raise NotImplementedError
 
     def result_at(self, end: float) -> float:
@@ -70,10 +70,10 @@ class BlockTransfers(Transfers):
     """Whole blocks, copied asynchronously to the steps as in vLLM.
 
     A copy from the host starts when its step is launched. A copy to the host is submitted at the start of the step
-    after the one that computes the blocks, and starts when that one is done; tokens of a step that ends meanwhile reach
-    the host after it, as they share the link. The engine polls for completed copies after launching a step, and
-    processes them with that step's result. While copies are in flight and nothing can be scheduled, it runs turns
-    without a step.
+    after the one that computes the blocks, and starts when the computing step is done; tokens of a step that ends
+    meanwhile reach the host after it, as they share the link. The engine polls for completed copies after launching a
+    step, and processes them with that step's result. While copies are in flight and nothing can be scheduled, it runs
+    turns without a step.
     """
 
     def __init__(self, offload: Offload, scheduler: Scheduler) -> None:
@@ -107,7 +107,7 @@ class BlockTransfers(Transfers):
         return estimate._replace(host=host), self._ended_by(polled)
 
     def empty_turn(self, timeline: Timeline) -> list[Move]:
-        """Submit copies without a step; returns those whose completion is seen with that."""
+        """Submit copies without a step; returns the completed copies seen with that."""
         timeline.clock = self._hand_over(timeline.clock, timeline.gpu_free)
         return self._ended_by(timeline.clock)
 

@@ -375,7 +375,7 @@ class BlockAllocation:
         self.earlier: list[int] = []
         """... and earlier blocks they hold: the last step's initial state, or one stored before its end."""
         self.exported = -1
-        """One of them in place of the next block, held as long."""
+        """One of them, stored before the end of a step; it is held one block longer."""
         self.named = 0
         """Leading blocks that are full with known tokens."""
         self.spans: list[list[Span]] | None = None

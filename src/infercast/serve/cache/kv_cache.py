@@ -390,7 +390,7 @@ class KvCache(BlockPool):
         if not holding.left_behind:
             most = min(most, holding.shared // per_block)
         if self._drops_last:
-            # If groups are looked up together and windows are sparse, the block to drop may be the last full one.
+            # If groups are looked up together and windows are sparse, the dropped block may contain the last token.
             last = num_tokens if self.sparse_windows and self.num_groups > 1 else num_tokens - 1
             if not holding.left_behind:
                 last = min(last, holding.shared * self._block_size)

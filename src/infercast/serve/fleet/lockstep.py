@@ -4,7 +4,7 @@ Like vLLM's data-parallel engine cores, an engine without work joins with a dumm
 arrives there waits for the pass in flight. A pass lasts as long as its slowest engine: the maximum of the engines' own
 work, plus the shared work over all tokens. If all engines only decode, CUDA graphs pad all to the largest. SGLang's DP
 attention groups do the same with idle batches. While one of them prefills, the others launch without graphs, which
-takes no longer than the prefill: groups have no graphs of their own.
+takes no longer than that prefill: DP groups have no prefill graphs.
 
 Engines plan a pass one after the other. One that decoded in the previous pass is assumed to continue with the same
 batch until it has planned. If another then brings more, those that planned earlier got their tokens too early, but

@@ -334,7 +334,7 @@ def least_loaded(engines: Engines) -> Choose:
 
 
 def vllm(engines: Engines) -> Choose:
-    """The balancers of vLLM, one per API server and engine: the fewest requests, by counts up to 100 ms old.
+    """The balancers of vLLM's API servers, as many as engines: the fewest requests, by counts up to 100 ms old.
 
     Up to vLLM 0.26 only MoE models publish counts; without them each server goes round robin.
     """
