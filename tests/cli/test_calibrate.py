@@ -82,7 +82,7 @@ def test_a_result_is_named_in_a_folder_as_the_benchmark_does(infercast: Any, tmp
             ("calibrate", "none.json", "--model", MODEL, "--gpu", GPU, "--calibration", "x.toml"),
             "what this command writes",
         ),
-        (("simulate", MODEL, "--gpu", GPU, "--rate", 1, "--calibration", "none.toml"), "cannot be read"),
+        (("simulate", MODEL, "--gpu", GPU, "--rate", 1, "--calibration", "none.toml"), "no such file"),
         (("simulate", MODEL, "--gpu", GPU, "--rate", 1, "--save-detailed"), "needs --save-result"),
         (("simulate", MODEL, "--gpu", GPU, "--rate", 1, "--save-result", "run.txt"), "must end in .json"),
     ],

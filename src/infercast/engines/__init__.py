@@ -1,1 +1,1 @@
-"""One step of one replica: GPU time, host time, and what fits in memory."""
+"""One step of one replica: GPU time, host time, and memory."""

@@ -1,6 +1,6 @@
-"""What a serving engine is, the engines by name, and a model deployed on GPUs under one of them.
+"""The engine interface, the engines by name, and a model deployed on GPUs under one of them.
 
-docs/extending.md says how another one is added.
+See docs/extending.md for how to add an engine.
 """
 
 from __future__ import annotations
@@ -66,52 +66,52 @@ Version = tuple[int, ...]
 class Engine(ABC):
     """One release of a serving engine: its facts, and its rules as methods. Each engine is a subclass.
 
-    Settings are of the engine's own type: ``asked`` as a user gives them, ``settings`` with every default filled in.
+    Settings are of the engine's own type: ``asked`` as given by a user, ``settings`` with every default filled in.
     """
 
     name: str
     """With its version: ``vllm@0.25``."""
     note: str = ""
-    """What to know of a release whose costs were not measured."""
+    """Remark on a release whose costs were not measured."""
     is_measured: bool = True
-    """Whether its costs were measured; those of another release stand in otherwise, and intervals are wider."""
+    """True if its costs were measured; otherwise those of another release are used, with wider intervals."""
     flags: Flags
 
     title: ClassVar[str]
     """As its makers write it."""
     close_since: ClassVar[Version] = ()
-    """Since which release its kind is close to the measured one: published runs of these are about as far off."""
+    """First release close to the measured one: published runs since then are about as far off."""
     load_balancer: ClassVar[str]
-    """What it has before several replicas, by the names of `infercast.serve.fleet.router`."""
+    """Its default balancer for several replicas, by the names of `infercast.serve.fleet.router`."""
     servers_by_rank: ClassVar[bool] = False
-    """Whether it starts an API server for each copy of data parallelism, and not one for all of them."""
+    """True if it starts an API server per data-parallel rank, not one for all of them."""
     shares_copies: ClassVar[bool] = True
-    """Whether copies of data parallelism share experts, and an exchange of tokens needs such copies."""
+    """True if data-parallel ranks share experts, and all-to-all exchange needs such ranks."""
     names: ClassVar[Names]
     commands_file: ClassVar[str] = ""
     """Where its commands are, read by the first who asks for one."""
     settings_type: ClassVar[type[Any]]
     bounds: ClassVar[tuple[str, str, str]]
-    """Settings that bound the tokens and the sequences of a step, and the tokens of a sequence."""
+    """Settings that limit the tokens and sequences of a step, and the tokens of a sequence."""
     shown: ClassVar[tuple[str, ...]]
     """Settings in reports."""
     tried: ClassVar[Sequence[tuple[tuple[str, Any], ...]]] = ((),)
-    """Settings that a plan tries, each in order of names."""
+    """Settings tried by a plan, each in order of names."""
     oldest_gpu: ClassVar[tuple[tuple[int, int], str]] = ((0, 0), "")
-    """The lowest compute capability that it runs on, and an example of it."""
+    """The lowest supported compute capability, and an example of it."""
     can_draft: ClassVar[bool] = False
-    """Whether its speculative decoding is modelled."""
+    """True if its speculative decoding is modelled."""
     expert_launches: ClassVar[ExpertLaunches | None] = None
-    """How it launches Triton's kernel for routed experts, where that can be tuned."""
+    """How it launches Triton's kernel for routed experts, if that can be tuned."""
     ties_groups: ClassVar[bool] = True
-    """Whether it ranks experts of groups in a format in which scores of untrained weights are equal."""
+    """True if it ranks grouped experts in a format in which scores of untrained weights are ties."""
     tuned_since: ClassVar[Mapping[str, Version]] = {}
-    """By the kernels of an architecture: the release from which on they are as good as estimates take them to be."""
+    """By kernel architecture: the release from which on kernels are as fast as estimated."""
     host_type: ClassVar[type[HostCosts]]
 
     @property
     def family(self) -> str:
-        """The name without the version, which is that of its folder of data."""
+        """The name without the version, also the name of its data folder."""
         return self.name.partition("@")[0]
 
     @property
@@ -127,42 +127,42 @@ class Engine(ABC):
 
     @property
     def setting_types(self) -> dict[str, type]:
-        """Settings that can be written as one word, by name."""
+        """Settings that can be written as one word, with their types."""
         written = {each.name: str(each.type).removesuffix(" | None") for each in fields(self.settings_type)}
         return {name: TYPES[text] for name, text in written.items() if text in TYPES}
 
     def settings(self, given: Mapping[str, Any] | None = None, tell: Tell = lambda _: None) -> Any:
-        """Settings from the values of flags by name; ``tell`` hears what is left aside."""
+        """Settings from flag values by name; ``tell`` receives remarks on what is ignored."""
         return self.settings_type(engine=self.name, **self.settings_from(given or {}, tell))
 
     @abstractmethod
     def settings_from(self, given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
-        """Fields of the settings from the values of flags; what is not modelled is refused, or goes to ``tell``."""
+        """Settings fields from flag values; what is not modelled is rejected, or reported to ``tell``."""
 
     @abstractmethod
     def describe(self, settings: Any) -> str:
-        """Settings in words."""
+        """Settings as text."""
 
     def room_for(self, *bounds: int) -> dict[str, int]:
-        """Settings that allow so many tokens and sequences a step and tokens a sequence."""
+        """Settings that allow this many tokens and sequences per step and tokens per sequence."""
         return dict(zip(self.bounds, bounds, strict=True))
 
     @abstractmethod
     def resolve(self, asked: Any, model: ModelConfig, layout: ParallelLayout, gpu: Gpu, /) -> Any:
-        """What the engine would choose where nothing is asked for; an error where it would refuse."""
+        """Fill in the engine's defaults; an error where it would refuse to start."""
 
     def spread(self, asked: Any, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ParallelLayout:
-        """The layout that it makes of the sizes that it is given."""
+        """The layout resulting from the given parallel sizes."""
         return layout
 
     def sizes_for(self, layout: ParallelLayout) -> dict[str, Any]:
-        """Options of `deploy` and settings by name that give a layout, defaults left out."""
+        """Options of `deploy` and settings by name that yield a layout, without defaults."""
         sizes = {"tensor": layout.tensor, "pipeline": layout.pipeline, "data": layout.data}
         found: dict[str, Any] = {f"{name}_parallel_size": size for name, size in sizes.items() if size > 1}
         return {**found, "enable_expert_parallel": True} if layout.experts else found
 
     def check_gpu(self, gpu: Gpu) -> None:
-        """Refuse a GPU that is too old; GPUs of other makers have no compute capability and pass."""
+        """Reject a GPU that is too old; GPUs of other vendors have no compute capability and pass."""
         oldest, such_as = self.oldest_gpu
         parts = gpu.compute_capability.split(".")
         if all(part.isdigit() for part in parts) and tuple(map(int, parts)) < oldest:
@@ -173,46 +173,46 @@ class Engine(ABC):
 
     @abstractmethod
     def fuses_norms(self, model: ModelConfig, gpu: Gpu) -> bool:
-        """Whether its all-reduces carry the norm that follows by default."""
+        """True if its all-reduces are fused with the following norm by default."""
 
     def choose_kernels(self, model: ModelConfig, gpu: Gpu, layout: ParallelLayout, /) -> ModelConfig:
-        """The model with kernels that it chooses by more than formats and the GPU, which `data/engines` says."""
+        """The model with kernels selected by more than format and GPU, which are covered by `data/engines`."""
         return model
 
     def is_new_kernel(self, op: Op, gpu: Gpu) -> bool:
-        """Whether this release runs an unmeasured kernel of its own for an operator; an older one stands in."""
+        """True if this release has a new, unmeasured kernel for an operator; an older one stands in."""
         return False
 
     def has_new_runner(self, model: ModelConfig) -> bool:
-        """Whether this release launches a model by other code than the one whose host times were measured."""
+        """True if this release launches a model with a runner other than the one with measured host times."""
         return False
 
     @abstractmethod
     def expert_multiples(self, model: ModelConfig, gpu: Gpu) -> Multiples:
-        """What its kernels round the hidden size and the width of experts up to."""
+        """Multiples to which its kernels pad the hidden size and the width of experts."""
 
     @abstractmethod
     def graphs(self, settings: Any) -> Graphs:
-        """The CUDA graphs it records at its start."""
+        """The CUDA graphs it captures at its start."""
 
     def drafts(self, asked: Any) -> bool:
-        """Whether settings ask for speculative decoding."""
+        """True if settings ask for speculative decoding."""
         return False
 
     def most_tokens(self, given: Mapping[str, Any]) -> int:
-        """Tokens that a step may yield of a sequence, by settings by name."""
+        """Maximum tokens a step may yield per sequence, from settings by name."""
         return 1
 
     def drafting(self, settings: Any) -> Drafting | None:
-        """Speculative decoding as the settings have it ..."""
+        """Speculative decoding as configured ..."""
         return None
 
     def draft_passes(self, deployment: Deployment) -> DraftPasses:
-        """... and how its passes reach the GPU, of an engine that can draft."""
+        """... and how its passes are launched, for an engine that can draft."""
         raise NotImplementedError
 
     def adapters(self, asked: Any, model: ModelConfig, layout: ParallelLayout, /) -> AdapterSlots | None:
-        """Room for LoRA adapters that the settings ask for."""
+        """Slots for LoRA adapters, if requested by the settings."""
         return None
 
     @abstractmethod
@@ -220,47 +220,47 @@ class Engine(ABC):
         """How it divides the memory of one GPU at its start; there may be no room for a single KV block."""
 
     def check_memory(self, model: ModelConfig, settings: Any, memory: Memory, /) -> None:  # noqa: B027 - most have none
-        """Refuse a plan under which the engine would not start, though sequences fit."""
+        """Reject a plan with which the engine would not start although sequences fit."""
 
     def tokens_under_way(self, settings: Any, layout: ParallelLayout) -> int:
-        """Tokens of a sequence that its blocks have to have room for beside its window."""
+        """Tokens in flight per sequence that its blocks must hold beyond its window."""
         return int(settings.max_num_batched_tokens)
 
     def default_host(self) -> HostCosts:
-        """What it costs the host it was measured on."""
+        """Its costs on the host it was measured on."""
         return bundled_host(self.host_type, self.family)
 
     @abstractmethod
     def host_model(
         self, host: Any, model: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Any, /
     ) -> HostModel:
-        """What a model costs a host of `host_type`."""
+        """A model's costs on a host of `host_type`."""
 
     @abstractmethod
     def replica(self, deployment: Deployment, settings: Any, timer: StepTimer, warmed_up: bool) -> Replica:
-        """The engine as the simulation sees it, with its limits and its scheduling; warmed up, or just started."""
+        """The engine for the simulation, with its limits and scheduling policy; warmed up, or just started."""
 
     def measured_setup(self, config: Fields) -> MeasuredSetup:
-        """How it was set up, from the ``config`` of a file of measured runs."""
+        """Its setup, from the ``config`` of a file of measured runs."""
         raise FileFormatError(config.path, f"holds runs of {config.word('engine')}, whose files cannot be read")
 
     def profiled_step(self, name: str) -> ProfiledStep | None:
-        """What a step held, from its name in a profile; None where the name is not of a step."""
+        """The batch of a step, from its name in a profile; None if it is not the name of a step."""
         return None
 
     def before(self, version: Version, model: ModelConfig, /) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """What an older release did by default with a model of that name: settings, and options of `deploy`."""
+        """Defaults of an older release for a model: settings, and options of `deploy`."""
         return {}, {}
 
 
 TYPICAL_BATCH, TYPICAL_CONTEXT = 32, 1024
-"""The decoding batch at which the head is weighed against the layers."""
+"""The decode batch at which the LM head is weighed against the layers."""
 
 
 def stage_shares(
     model: ModelConfig, layout: ParallelLayout, gpu: Gpu, predictor: Predictor, drafting: Drafting | None = None
 ) -> tuple[float, ...]:
-    """The share of a step's GPU time that each stage takes; the head and all drafts belong to the last."""
+    """Each stage's share of a step's GPU time; the LM head and all drafts belong to the last."""
     ones = np.ones(TYPICAL_BATCH, dtype=np.int64)
     keys = ones * TYPICAL_CONTEXT
 
@@ -303,29 +303,29 @@ class Configuration(NamedTuple):
 
 
 class ExpertLaunches(NamedTuple):
-    """An engine's choice."""
+    """How an engine selects launch configurations."""
 
     formats: Mapping[str, str]
-    """What the kernel multiplies in, and how a configuration file's name says it."""
+    """Compute formats of the kernel, and their names in file names."""
     folder_variable: str
-    """The environment variable that names the folder of a user's own files."""
+    """The environment variable for the folder of a user's own files."""
     rule_of_thumb: Callable[[int, int, str], Configuration]
     """By tokens, experts and format, without a tuned file."""
     file_tokens: Callable[[int, str], tuple[int, ...]]
-    """Numbers of tokens that a file needs, by experts and format."""
+    """Token counts a file needs, by experts and format."""
     file_name: Callable[[int, int, str, Gpu], str]
-    """Where the engine looks for a layer's configurations, by experts, their width, format and GPU."""
+    """The path of a layer's configurations, by experts, their width, format and GPU."""
     has_tuned_file: Callable[[int, int, str, Gpu], bool]
-    """Whether its package has a file for such a layer."""
+    """True if the engine's package has a file for such a layer."""
 
 
 FAMILIES = {
     "vllm": "infercast.engines.vllm.engine",
     "sglang": "infercast.engines.sglang.engine",
 }
-"""Where the releases of each engine are found, as ``RELEASES``; a line here is all that others need to know of it."""
+"""Modules with the ``RELEASES`` of each engine; a new engine only needs a line here."""
 DEFAULT_ENGINE = "vllm@0.32"
-"""The newest release of the engine that most people run."""
+"""The newest release of the most widely used engine."""
 
 ABSENT = {
     "TensorRT-LLM": ("tensorrt-llm", "tensorrt_llm", "trtllm", "trt-llm", "trtllm-serve"),
@@ -333,12 +333,12 @@ ABSENT = {
     "LMDeploy": ("lmdeploy",),
     "llama.cpp": ("llama.cpp", "llama-cpp", "ollama"),
 }
-"""Engines that people ask for and that are not modelled, and what they are called."""
+"""Engines that are asked for but not modelled, and their names."""
 
 
 @cache
 def releases_of(family: str) -> dict[str, Engine]:
-    """All releases of an engine by name; its code is loaded by the first who asks."""
+    """All releases of an engine by name; its code is loaded on first use."""
     found: dict[str, Engine] = import_module(FAMILIES[family]).RELEASES
     return found
 
@@ -349,7 +349,7 @@ def engines() -> dict[str, Engine]:
 
 @cache
 def flags_by_name(family: str) -> frozenset[str]:
-    """Flags that are settings of an engine, from its data where it has any: no code of it is loaded for that."""
+    """Flags that are settings of an engine, from its data files if any, without loading its code."""
     if (DATA / "engines" / family / "flags.toml").is_file():
         return frozenset(read_data(f"engines/{family}/flags.toml")["settings"])
     return frozenset(name for engine in releases_of(family).values() for name in engine.flags.settings)
@@ -363,7 +363,7 @@ def has_flag(family: str, name: str) -> bool:
 
 
 def newest(name: str) -> str:
-    """The newest release of an engine that is named without a version, any other name as it is."""
+    """The newest release of an engine named without a version; any other name unchanged."""
     if name not in FAMILIES:
         return name
     return max(releases_of(name), key=lambda each: numbers(each.partition("@")[2]))
@@ -371,9 +371,9 @@ def newest(name: str) -> str:
 
 @cache
 def engine_named(name: str | None = None) -> Engine:
-    """The engine of a name (None: the default), or an error with the nearest known ones.
+    """The engine of a name (None: the default), or an error with the nearest known names.
 
-    A version that is none of ours is answered by the nearest release, which then says so in its note.
+    An unknown version resolves to the nearest release, with a note.
     """
     name = DEFAULT_ENGINE if name is None else newest(name)
     family = name.partition("@")[0]
@@ -400,7 +400,7 @@ def absent(name: str) -> str | None:
 
 
 def what_there_is() -> str:
-    """Which engines can be asked for."""
+    """The available engines, for error messages."""
     return f"use --engine {' or '.join(FAMILIES)}, which run many of the same kernels"
 
 
@@ -423,7 +423,7 @@ def engine_of(settings: Settings) -> Engine:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Deployment(Answer):
-    """One replica, ready to be asked for step times."""
+    """One replica, ready for step estimates."""
 
     engine: Engine
     model: ModelConfig
@@ -434,9 +434,9 @@ class Deployment(Answer):
     host: HostCosts
     memory: Memory
     over_http: bool = False
-    """Whether requests come as text to a server, and not as tokens from the same program."""
+    """True if requests arrive as text at a server, not as tokens from the same process."""
     corrections: Corrections | None = None
-    """What measured runs of it say of its times; the host has what is the host's already."""
+    """Corrections from measured runs; those of the host are already applied to ``host``."""
 
     def _words(self) -> str:
         gpus = f"{self.layout.gpus} x {self.gpu.name}"
@@ -444,7 +444,7 @@ class Deployment(Answer):
 
     @property
     def graphs(self) -> Graphs:
-        """The CUDA graphs the engine records at its start."""
+        """The CUDA graphs the engine captures at its start."""
         return self.engine.graphs(self.settings)
 
     @property
@@ -454,39 +454,39 @@ class Deployment(Answer):
 
     @property
     def crosses_nodes(self) -> bool:
-        """Whether its GPUs talk to each other over a network."""
+        """True if its GPUs communicate over a network."""
         return talking_gpus(self.model, self.layout) > self.gpu.gpus_per_node
 
     @property
     def shares_experts(self) -> bool:
-        """Whether its copies meet in layers of experts and so step together."""
+        """True if its data-parallel ranks synchronise in expert layers and so step together."""
         return copies_sharing_experts(self.model, self.layout) > 1
 
     @property
     def stages(self) -> tuple[float, ...] | None:
-        """The share of a step that each stage of a pipeline takes; None without one."""
+        """Each pipeline stage's share of a step; None without a pipeline."""
         if self.layout.pipeline == 1:
             return None
         return stage_shares(self.model, self.layout, self.gpu, self.predictor, self.drafting)
 
     @property
     def host_model(self) -> HostModel:
-        """What the model costs the host."""
+        """The model's host costs."""
         return self.engine.host_model(self.host, self.model, self.layout, self.gpu, self.settings)
 
     @property
     def has_default_host(self) -> bool:
-        """Whether nobody said which host this is."""
+        """True if no host was specified."""
         bundled = self.engine.default_host()
         return self.host == (bundled.behind_server() if self.over_http else bundled)
 
     @property
     def draft_passes(self) -> DraftPasses:
-        """How the passes of speculative decoding reach the GPU."""
+        """How draft passes are launched."""
         return self.engine.draft_passes(self)
 
     def host_cost(self, shape: StepShape) -> HostCost:
-        """The host's part of a step."""
+        """Host cost of a step."""
         launch, _ = self.graphs.launch(shape.num_tokens, shape.is_decode)
         if isinstance(shape, DraftShape):
             tokens = shape.num_tokens - shape.num_drafts
@@ -496,19 +496,19 @@ class Deployment(Answer):
         return self.host_model.cost(launch, len(shape.new_tokens), shape.num_tokens, len(shape.prompts))
 
     def timer(self) -> KernelTimer:
-        """A step timer with every step size estimated; it may be called for any batch within the settings."""
+        """A step timer with all step sizes tabulated, for any batch within the settings."""
         timer = KernelTimer(self) if self.drafting is None else DraftingTimer(self)
         if self.corrections is not None and self.corrections.changes_steps:
             return CorrectedTimer(timer, self.corrections)
         return timer
 
     def replica(self, timer: StepTimer | None = None, *, warmed_up: bool = True) -> Replica:
-        """What the simulation sees of it; an engine that is not warmed up has just been started."""
+        """The replica for the simulation; if not warmed up, it has just been started."""
         return self.engine.replica(self, self.settings, timer or self.timer(), warmed_up)
 
 
 def check_nodes(model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> None:
-    """Refuse a layout whose GPUs have nothing to talk over."""
+    """Reject a layout that needs a network where there is none."""
     talking = talking_gpus(model, layout)
     if talking > gpu.gpus_per_node and gpu.network_bandwidth <= 0:
         raise InputError(
@@ -520,7 +520,7 @@ def check_nodes(model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> None:
 def put_on(
     engine: Engine, model: ModelConfig, gpu: Gpu, settings: Settings, layout: ParallelLayout
 ) -> tuple[ModelConfig, Resolved]:
-    """The model as the engine runs it there, with room for adapters, and the settings that it chooses."""
+    """The model as the engine runs it there, with adapter slots, and the resolved settings."""
     engine.check_gpu(gpu)
     check_layout(model, layout)
     check_nodes(model, layout, gpu)
@@ -540,7 +540,7 @@ def deploy(
     *,
     over_http: bool = False,
 ) -> Deployment:
-    """Put a model on GPUs, or say why it cannot be done. ``host`` of None is the one the engine was measured on."""
+    """Deploy a model on GPUs, or raise the reason why not. ``host`` of None is the one the engine was measured on."""
     engine = engine_of(settings)
     model, resolved = put_on(engine, model, gpu, settings, layout)
     memory = require_fit(engine, model, layout, gpu, resolved)
@@ -562,11 +562,11 @@ def deploy(
 
 TOGETHER = ("experts", "experts_dispatch", "experts_combine")
 FINENESS = 1.3
-"""Ratio of two numbers of tokens that are estimated; in between, times lie on straight lines."""
+"""Ratio of consecutive token counts that are estimated; times in between are interpolated linearly."""
 
 
 def shared_seconds(deployment: Deployment) -> Callable[[float], float]:
-    """Seconds of a step's shared part, by the tokens that each copy brings if all bring as many."""
+    """Seconds of a step's shared part, by tokens per rank if all have the same number."""
     most = deployment.settings.max_num_batched_tokens
     sizes = np.unique(np.rint(np.geomspace(1, most, 2 + round(np.log(most) / np.log(FINENESS)))).astype(np.int64))
     seconds = np.zeros(sizes.size)
@@ -582,11 +582,11 @@ def shared_seconds(deployment: Deployment) -> Callable[[float], float]:
 
 
 MOST_GPUS = 1024
-"""As many of a node are tried where a model does not fit on fewer."""
+"""Limit of GPUs per node tried when a model does not fit on fewer."""
 
 
 def require_fit(engine: Engine, config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Resolved) -> Memory:
-    """The memory plan, or the reason why there is none and the smallest layout that helps."""
+    """The memory plan, or an error with the smallest layout that would fit."""
     memory = engine.plan_memory(config, layout, gpu, settings)
     chunk = engine.tokens_under_way(settings, layout)
     if memory.most_sequences(settings.max_model_len, chunk):

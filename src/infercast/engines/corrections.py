@@ -1,6 +1,6 @@
-"""What a user's own measurements say of a deployment's times: factors, how sure each is, and a timer that has them.
+"""Corrections from a user's own measurements: factors with uncertainties, and a timer that applies them.
 
-Factors are on top of what is estimated: 1.1 says that times are 1.1 times as long as they would be without.
+Factors are relative to the estimates: 1.1 means that times are 1.1 times as long.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from infercast.serve.step import Contexts, Prompts, StepEstimate, StepShape
 
 
 class Factor(NamedTuple):
-    """A factor on times, or seconds that come on top."""
+    """A factor on times, or added seconds."""
 
     value: float
     spread: float
@@ -29,23 +29,23 @@ class Factor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Corrections:
-    """What is known of a deployment better than estimates; None: nothing is."""
+    """What is known better than the estimates; None: nothing."""
 
     host: Factor | None = None
-    """On everything that the engine's thread does, and on the ways in and out."""
+    """On all work of the engine's thread, and on request and token paths."""
     prompts: Factor | None = None
-    """On GPU time of steps with prompt tokens ..."""
+    """On GPU time of steps with prefill ..."""
     decodes: Factor | None = None
-    """... and of steps of decoding only."""
+    """... and of decode-only steps."""
     path: Factor | None = None
-    """Seconds that requests take longer to the engine: API server, network."""
+    """Added seconds of a request's path to the engine: API server, network."""
     title: str = ""
-    """Where it comes from, for people."""
+    """Its origin, as text."""
     notes: tuple[str, ...] = ()
-    """What does not fit this deployment."""
+    """What does not match this deployment."""
 
     def corrected(self, host: Costs) -> Costs:
-        """The same host as it was seen to be."""
+        """The host with corrections applied."""
         if self.host is not None and self.host.value != 1.0:
             speed = 1.0 / self.host.value
             host = host.sped_up(speed, f"{host.title}, {speed:.2f} times as fast by calibration")
@@ -54,7 +54,7 @@ class Corrections:
         return host
 
     def __str__(self) -> str:
-        """For people: what is times what."""
+        """The factors, as text."""
         named = (("host", self.host), ("steps with prompts", self.prompts), ("decode steps", self.decodes))
         parts = [f"{name} x {factor.value:.3f}" for name, factor in named if factor is not None]
         parts += [] if self.path is None else [f"{1e3 * self.path.value:+.1f} ms before the engine"]
@@ -62,15 +62,15 @@ class Corrections:
 
     @property
     def changes_steps(self) -> bool:
-        """Whether GPU times are others than estimated."""
+        """True if GPU times differ from the estimates."""
         return any(each is not None and each.value != 1.0 for each in (self.prompts, self.decodes))
 
 
 class CorrectedTimer(KernelTimer):
-    """Another timer's steps, each as many times longer as measured ones were."""
+    """Another timer's steps, scaled by measured factors."""
 
     def __init__(self, timer: KernelTimer, corrections: Corrections) -> None:
-        # All that a timer is asked is handed on; it has no tables of its own.
+        # Delegates everything; it has no tables of its own.
         self._own = timer
         self.kernels = timer.kernels
         self.rows_a_sequence = timer.rows_a_sequence
@@ -92,7 +92,7 @@ class CorrectedTimer(KernelTimer):
     def kernel_seconds(
         self, rows: Sequence[Mapping[int, float]], varying: Sequence[float], slowed: Mapping[int, float]
     ) -> Table:
-        """Seconds of each kernel over many steps; those of one phase are of one kind, or nearly all of them."""
+        """Seconds of each kernel over many steps; the steps of one phase are all, or nearly all, of one kind."""
         counts = rows[0] if rows else {}
         decodes = sum(count for row, count in counts.items() if row >= self._decoding_row)
         share = decodes / max(sum(counts.values()), 1e-30)
@@ -125,7 +125,7 @@ class CorrectedTimer(KernelTimer):
         return [(column, call, factor * np.asarray(each)) for column, call, each in calls]
 
     def with_adapters(self, estimate: StepEstimate) -> StepEstimate:
-        """A step in which a sequence has an adapter, whose kernels take as many times longer."""
+        """A step with an adapter, its kernels scaled as well."""
         factor, plain = self._factors[estimate.rows[0] >= self._decoding_row], estimate.gpu_seconds
         found = self._own.with_adapters(estimate)
         pairs = zip(plain, found.gpu_seconds, strict=True)

@@ -1,8 +1,8 @@
-"""The energy of steps: joules of the kernels in a timer's tables, and of attention beside them.
+"""Energy of steps: joules of the kernels in a timer's tables, and of attention.
 
-A run keeps how often each row of a table was run and how long attention took. Both are enough to say afterwards what
-its kernels cost above static power, so that simulating costs nothing more. All numbers are of one GPU of a
-tensor-parallel group; a pipeline's stages are added up.
+A run records how often each table row ran and how long attention took. That is enough to compute its dynamic energy
+afterwards, at no cost to the simulation. All numbers are per GPU of a tensor-parallel group; the stages of a pipeline
+are summed.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from infercast.serve.record import PhaseTotals
 Batch = tuple[Table, Table]
 """New tokens of each sequence, and its tokens in all."""
 MOST_SIZES = 48
-"""Sizes of a table at which joules are worked out; between them they lie nearly on a line."""
+"""Table sizes at which joules are computed; in between, they are interpolated."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepsEnergy:
-    """What the steps of one phase drew on one GPU of each stage, added up."""
+    """Energy of one phase's steps on one GPU of each stage, summed."""
 
     kernel_seconds: float
-    """In which kernels ran, the short gaps between them included."""
+    """Time in kernels, including the short gaps between them."""
     dynamic: dict[str, float]
     """Joules above static power, by kernel family."""
     static: float
     """Joules of static power while kernels ran."""
     peak_watts: float
-    """Of the step that drew most."""
+    """Of the step with the highest draw."""
 
     @property
     def joules(self) -> float:
@@ -43,7 +43,7 @@ class StepsEnergy:
 
 
 def steps_energy(timer: KernelTimer, board: BoardPower, totals: PhaseTotals, batches: list[Batch]) -> StepsEnergy:
-    """What all steps of a phase drew; ``batches`` are like those whose attention it ran."""
+    """Energy of all steps of a phase; ``batches`` are representative of its attention."""
     seconds = timer.kernel_seconds(totals.rows, totals.varying, totals.slowed)
     first, *others = [np.array([[*counts], [*counts.values()]]) for counts in totals.rows]
     numbers = first[0].astype(np.int64)
@@ -52,12 +52,12 @@ def steps_energy(timer: KernelTimer, board: BoardPower, totals: PhaseTotals, bat
     beside.append(np.array(totals.varying) * attention_watts(timer, board, batches, len(totals.varying)))
     rest = np.concatenate(beside)
     steps, columns = first[1].sum(), by_row.shape[1]
-    # Each row as its average step: what it has beside the first table is spread over all steps.
+    # Each row as its average step: time outside the first table is spread over all steps.
     slowed = np.array([totals.slowed.get(row, 0.0) for row in totals.rows[0]]) / first[1]
     each = timer.slowed_seconds(numbers, slowed) + seconds[columns:].sum() / steps
     work = by_row.sum(axis=1) + rest.sum() / steps
     within = np.clip((board.held_watts - board.idle_watts) * each / np.maximum(work, 1e-12), 0.0, 1.0)
-    # A short step after lighter ones is over before the clock has fallen, as the timer says.
+    # A short step after lighter ones is over before the clock has dropped, as in the timer.
     kept = 1.0 - timer.limit_felt(numbers, slowed, each) * (1.0 - within)
     joules = np.concatenate([(first[1] * kept) @ by_row, rest * (first[1] @ kept) / steps])
     dynamic: dict[str, float] = {}
@@ -65,7 +65,7 @@ def steps_energy(timer: KernelTimer, board: BoardPower, totals: PhaseTotals, bat
         if value > 0:
             dynamic[family] = dynamic.get(family, 0.0) + value
     whole = float(seconds.sum())
-    # Bursts of milliseconds go above the limit; a tenth of a second, which meters show, does not.
+    # Bursts of milliseconds exceed the power limit; a tenth of a second, which meters show, does not.
     peak = min(board.idle_watts + float((kept * work / each).max()), board.limit_watts)
     return StepsEnergy(whole, dynamic, board.idle_watts * whole, peak)
 

@@ -1,7 +1,7 @@
-"""What an engine costs the CPU beside the GPU: seconds that were fitted on one machine, and the same on another.
+"""CPU time of an engine: seconds fitted on one machine, and scaled to others.
 
-How fast a CPU is stands in ``data/hosts``; what an engine asks of it in ``data/engines/<engine>/host.toml``. A user's
-own file has the form of the latter.
+CPU speeds are in ``data/hosts``, the engines' costs in ``data/engines/<engine>/host.toml``. A user's own file has the
+form of the latter.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from infercast.serve.step import HostCost
 from infercast.units import MICRO, MILLI
 
 LONGEST, FASTEST = 1e6, 1e3
-"""No time of a host is longer than that, in ms or us, and no thread so many times as fast as the one measured."""
+"""Upper limits: of a host time, in ms or us, and of a thread's speed relative to the measured one."""
 UNITS = {"_ms": MILLI, "_us": MICRO}
 WORDS = ("title", "source", "cpu")
 FACTS = ("title", "source", "is_measured")
@@ -29,7 +29,7 @@ WANTED = "title, source, and times with _ms or _us behind them, all as in the bu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCosts:
-    """Seconds of host time: the ways in and out, which all engines have. Each engine adds what its steps cost."""
+    """Host seconds of the request and token paths, common to all engines. Each engine adds its step costs."""
 
     title: str
     """The machine."""
@@ -43,10 +43,10 @@ class HostCosts:
     server_token: float = 0.0
     server_turn: float = 0.0
     is_measured: bool = False
-    """Whether these are times of the very machine, not of one like it."""
+    """True if measured on this very machine, not on a similar one."""
 
     def behind_server(self) -> Self:
-        """The same host where requests come as text over HTTP, and not as tokens from the same program."""
+        """The same host when requests arrive as text over HTTP, not as tokens from the same process."""
         return replace(
             self,
             request_path=self.request_path + self.server_path,
@@ -54,13 +54,13 @@ class HostCosts:
         )
 
     def sped_up(self, speed: float, title: str, source: str | None = None) -> Self:
-        """A host whose thread is so many times as fast."""
+        """A host with a thread ``speed`` times as fast."""
         names = (field.name for field in fields(self) if field.name not in FACTS)
         seconds: dict[str, Any] = {name: getattr(self, name) / speed for name in names}
         return replace(self, title=title, source=source or self.source, **seconds)
 
     def on_cpu(self, name: str) -> Self:
-        """The same engine on a CPU that is known by its name."""
+        """The same engine on a named CPU."""
         cpu = host_cpu(name)
         if name == MEASURED:
             return self
@@ -81,7 +81,7 @@ def _bundled_values(engine: str) -> dict[str, Any]:
 
 
 def read_host(path: Path, kind: type[Costs]) -> Costs:
-    """A host from a data file like the bundled one."""
+    """Read a host from a data file like the bundled one."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
@@ -106,7 +106,7 @@ def read_host(path: Path, kind: type[Costs]) -> Costs:
 
 
 def _amiss(kind: type[HostCosts], values: dict[str, Any]) -> str:
-    """Which names are missing, and which are too many."""
+    """The missing and the unknown names."""
     given = {name.removesuffix("_ms").removesuffix("_us") for name in values} - {"single_thread_speed", "cpu"}
     given |= {"title"} if "cpu" in values else set()
     needed = {field.name for field in fields(kind)}
@@ -118,7 +118,7 @@ def _amiss(kind: type[HostCosts], values: dict[str, Any]) -> str:
 
 
 def _costs_of(kind: type[Costs], values: dict[str, Any]) -> Costs:
-    """``single_thread_speed`` scales everything that runs on the CPU."""
+    """``single_thread_speed`` scales all CPU times."""
     speed = values.get("single_thread_speed", 1.0)
     seconds = {
         name.removesuffix(unit): value * scale / speed
@@ -131,57 +131,57 @@ def _costs_of(kind: type[Costs], values: dict[str, Any]) -> Costs:
 
 
 class Launch(Enum):
-    """How a step's kernels reach the GPU."""
+    """How a step's kernels are launched."""
 
     FULL_GRAPH = "full graph"
-    """The whole step is one graph: steps in which every sequence computes one token."""
+    """The whole step is one CUDA graph: steps in which every sequence computes one token."""
     PIECEWISE_GRAPHS = "piecewise graphs"
-    """Attention is launched by hand between graphs of the rest."""
+    """Attention is launched eagerly between graphs of the rest."""
     EAGER = "eager"
-    """Every kernel is launched by itself."""
+    """Every kernel is launched individually."""
 
 
 class Graphs(Protocol):
-    """The CUDA graphs an engine recorded at its start."""
+    """The CUDA graphs an engine captured at its start."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Token counts of the steps they are for; none: no graphs."""
+        """Token counts they were captured for; empty: no graphs."""
 
     def launch(self, num_tokens: int, is_decode: bool) -> tuple[Launch, int]:
-        """How a step of that many tokens is launched, and how many tokens are then computed."""
+        """How a step of this many tokens is launched, and its padded size."""
 
 
 class HostModel(Protocol):
-    """A host that runs one model."""
+    """A host running one model."""
 
     @property
     def gap_seconds(self) -> float:
-        """What the GPU idles between the kernels of one step."""
+        """GPU idle time between the kernels of one step."""
 
     @property
     def waited_share(self) -> float:
-        """The share of the GPU's time of a step with prompts that the host waits for while it launches."""
+        """Share of a prefill step's GPU time that the host blocks on while launching."""
 
     def cost(self, launch: Launch, num_sequences: int, num_tokens: int, num_prompts: int) -> HostCost:
-        """The host's part of a step, without such waits."""
+        """Host cost of a step, without such waits."""
 
     def borrowed_share(self, model: str) -> float:
-        """The share of what launching a prompt costs that was seen in one other model only."""
+        """Share of a prompt's launch cost that was measured in only one other model."""
 
     def rests_on(self) -> list[str]:
-        """Sentences: which of its times were seen in few models or under special conditions."""
+        """Sentences: which of its times were measured in few models or under special conditions."""
 
 
 class DraftPasses(Protocol):
-    """How passes that draft reach the GPU."""
+    """How draft passes are launched."""
 
     @property
     def gap_seconds(self) -> float:
-        """What the GPU idles between the kernels of one pass."""
+        """GPU idle time between the kernels of one pass."""
 
     def padded(self, num_sequences: int) -> int:
-        """Sequences that a later pass computes for so many."""
+        """Padded size of a later pass over this many sequences."""
 
     def cost(self, launch: Launch, passes: int, num_sequences: int, *, has_prompts: bool) -> HostCost:
-        """What a step that is launched in some way costs the host more, which verifies and drafts by so many passes."""
+        """Added host cost of a step that verifies and then drafts in ``passes`` passes."""

@@ -1,9 +1,9 @@
-"""Where the memory of a GPU goes, how the KV cache is laid out in it, and the link to KV blocks in host memory.
+"""GPU memory by use, the layout of the KV cache, and the link to KV blocks in host memory.
 
 Measured by this project on an H200 (PCIe 5.0 x16) with vLLM's own copies: 53.6 GB/s to the GPU and 54.7 GB/s to the
-host, in both directions at once 7 % less. Copies and other traffic of the GPU's memory do not slow each other by more
-than 1 %; products of a burst took 2 to 10 % longer beside them, which is left out. A copy of many pieces does not begin
-before all of them are handed over, which takes a thread of the host 1 us each.
+host, 7 % less in both directions at once. Copies and other traffic of the GPU's memory do not slow each other by more
+than 1 %; GEMMs in a burst took 2 to 10 % longer during copies, which is left out. A copy of many pieces does not begin
+before all of them are submitted, which takes a host thread 1 us each.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ UNBOUNDED = 1 << 40
 
 
 class KvLayout(NamedTuple):
-    """The cache's shape and what it costs on one GPU."""
+    """The cache's shape and its cost on one GPU."""
 
     shape: KvShape
     block_bytes: int
 
     @property
     def token_bytes(self) -> float:
-        """Bytes that one more token of a long sequence costs: layers with windows have stopped growing by then."""
+        """Bytes per additional token of a long sequence: layers with windows have stopped growing by then."""
         pairs = zip(self.shape.sizes, self.shape.windows, strict=True)
         return sum(self.block_bytes / size for size, window in pairs if not window)
 
     @property
     def first_token_bytes(self) -> float:
-        """Bytes that one more token costs while no window is full."""
+        """Bytes per additional token while no window is full."""
         return sum(self.block_bytes / size for size in self.shape.of_tokens.sizes)
 
     @property
     def state_bytes(self) -> int:
-        """Bytes that a sequence takes for the states of recurrent layers, whatever its length."""
+        """Bytes of a sequence's recurrent states, whatever its length."""
         return self.shape.num_state_groups * self.block_bytes
 
 
 class Memory(NamedTuple):
-    """Where the memory of one GPU goes, in bytes."""
+    """Memory of one GPU by use, in bytes."""
 
     total: float
     usable: float
@@ -53,13 +53,13 @@ class Memory(NamedTuple):
     kv: KvLayout
     num_blocks: int
     spare_blocks: int = 0
-    """Of these, what the engine keeps for itself."""
+    """Of these, reserved by the engine."""
     states: float = 0.0
-    """What states of recurrent layers take, where they are not kept in KV blocks."""
+    """Recurrent states, where they are not kept in KV blocks."""
 
     @property
     def request_blocks(self) -> int:
-        """Blocks that hold tokens of requests."""
+        """Blocks available to requests."""
         return max(0, self.num_blocks - self.spare_blocks)
 
     @property
@@ -68,12 +68,12 @@ class Memory(NamedTuple):
 
     @property
     def needed(self) -> float:
-        """What must fit before the first KV block does."""
+        """What must fit before the first KV block."""
         return self.weights + self.activations + self.graphs + self.libraries + self.states
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that all blocks hold, without states, of sequences that no window has cut anything off."""
+        """Tokens that all blocks hold, without states, of sequences shorter than any window."""
         shape = self.kv.shape.of_tokens.of_one_size
         return self.num_blocks * shape.block_size // max(1, len(shape.windows))
 
@@ -82,7 +82,7 @@ class Memory(NamedTuple):
 
     def longest_sequence(self, chunk: int) -> int:
         shape, blocks = self.kv.shape, self.request_blocks
-        if not shape.windows:  # states alone, as large for one token as for a million
+        if not shape.windows:  # states only, the same size for one token as for a million
             return UNBOUNDED if shape.state_blocks <= blocks else 0
         low, high = 0, blocks * max(shape.sizes) // shape.block_size
         while low < high:
@@ -93,14 +93,13 @@ class Memory(NamedTuple):
 
 
 LINK_SHARE = 0.86
-"""Of the link's bytes a second, those that large copies reach."""
+"""Share of the link's bandwidth that large copies reach."""
 LATENCY = 10e-6
 MOST_AT_FULL_SPEED = 4
-"""GPUs of a server that copy at the full speed of their links at the same time; more of them share what these have.
-Nobody measured that here."""
+"""GPUs of a server that can copy at full link speed at once; more of them share that bandwidth. Not measured."""
 
 
 def host_link(gpu: Gpu, gpus: int, submit_seconds: float, submit_piece_seconds: float) -> LinkSpeed:
-    """The link of each of so many GPUs to the host, in one direction."""
+    """The host link of each of ``gpus`` GPUs, in one direction."""
     share = min(1.0, MOST_AT_FULL_SPEED / min(gpus, gpu.gpus_per_node))
     return LinkSpeed(LINK_SHARE * share * gpu.pcie_bandwidth, LATENCY, submit_seconds, submit_piece_seconds)

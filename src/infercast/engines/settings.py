@@ -1,4 +1,4 @@
-"""An engine's settings, and its names: versions, formats, kernels, flags and commands."""
+"""An engine's settings and vocabulary: versions, formats, kernels, flags and commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from infercast.errors import FileFormatError, InputError, UnknownNameError
 from infercast.units import whole_number
 
 TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str, "tuple[int, ...]": tuple}
-"""Of settings that can be written as one word; several numbers have commas between them."""
+"""Types of settings that can be written as one word; lists of numbers are comma-separated."""
 TRUTHS = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 WANTED = {
     bool: "on or off", int: "a whole number", float: "a number", tuple: "whole numbers with commas between them",
@@ -22,15 +22,15 @@ WANTED = {
 
 
 class Settings(Protocol):
-    """What a user asks of an engine; None in a field is the engine's choice for the GPU and the model."""
+    """User settings of an engine; None leaves a field to the engine's default for the GPU and the model."""
 
     @property
     def engine(self) -> str:
-        """The engine and its version, such as ``vllm@0.25``, whose rules and defaults hold."""
+        """The engine and its version, such as ``vllm@0.25``, which determines rules and defaults."""
 
 
 class Resolved(Settings, Protocol):
-    """The same with nothing left open; only these are read outside the engine."""
+    """Settings with every default filled in; code outside the engine reads only these."""
 
     @property
     def max_num_batched_tokens(self) -> int:
@@ -61,7 +61,7 @@ def _read(kind: type, text: str) -> Any:
 
 
 def read_setting(known: Mapping[str, type], name: str, text: str, what: str = "setting") -> Any:
-    """The value that a word stands for."""
+    """Parse a setting's value."""
     if name not in known:
         raise UnknownNameError(what, name, known)
     try:
@@ -71,7 +71,7 @@ def read_setting(known: Mapping[str, type], name: str, text: str, what: str = "s
 
 
 def check_counts(settings: Settings, names: Iterable[str]) -> None:
-    """Refuse settings below 1; None is the engine's choice."""
+    """Reject settings below 1; None is the engine's default."""
     for name in names:
         value = getattr(settings, name)
         if value is not None and value < 1:
@@ -79,25 +79,25 @@ def check_counts(settings: Settings, names: Iterable[str]) -> None:
 
 
 def check_sizes(name: str, sizes: Sequence[int] | None) -> None:
-    """Refuse an empty list of sizes of CUDA graphs, or sizes below 1."""
+    """Reject an empty list of CUDA graph sizes, or sizes below 1."""
     if sizes is not None and not (sizes and all(size >= 1 for size in sizes)):
         raise InputError(f"{name} must be one or more numbers of at least 1, not {list(sizes)}")
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """An object of a JSON file, whose fields are read with errors that name them."""
+    """An object of a JSON file, read with errors that name its fields."""
 
     path: Path
     holder: Mapping[str, Any]
     place: str
-    """Where in the file it stands: ``config``."""
+    """Its path within the file: ``config``."""
 
     def __contains__(self, name: str) -> bool:
         return self.holder.get(name) is not None
 
     def get(self, name: str, kind: type) -> Any:
-        """A field of the right type; whole numbers serve as floats."""
+        """A field of the right type; integers are accepted as floats."""
         value = self.holder.get(name)
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
@@ -108,7 +108,7 @@ class Fields:
         return value
 
     def word(self, name: str, default: str = "auto") -> str:
-        """The name of something, which may be missing."""
+        """An optional name."""
         return str(self.get(name, str)) if self.holder.get(name) else default
 
     def at_least(self, name: str, least: int) -> int:
@@ -122,13 +122,13 @@ class Fields:
 
 
 class ProfiledStep(NamedTuple):
-    """What one step of a profiled engine held."""
+    """The batch of one step of a profiled engine."""
 
     prompts: int
     prompt_tokens: int
     decodes: int
     decode_tokens: int = 0
-    """Of the sequences that decode, drafts with them; 0: one of each."""
+    """Tokens of the decoding sequences, including drafts; 0: one each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,106 +137,106 @@ class MeasuredSetup:
 
     settings: Settings
     num_gpu_blocks: int
-    """KV blocks that it had."""
+    """KV blocks it had."""
     with_those_blocks: Settings
-    """The same settings for an engine that is told to have just these."""
+    """The same settings, with the number of blocks fixed to these."""
     blocks_were_set: bool
-    """Whether it was."""
+    """True if it was fixed."""
     tensor_parallel_size: int = 1
     model: Mapping[str, Any] = field(default_factory=dict)
     """How it read the checkpoint, by the names of `infercast.forecast.deploy.ModelOptions`."""
 
 
 class Names(NamedTuple):
-    """What an engine calls things that others have, too; the first of each is its default."""
+    """An engine's names for things that other engines have too; the first of each is its default."""
 
     kv_cache_dtypes: Mapping[str, str]
     dtypes: Mapping[str, str]
-    """Of weights that are not quantised; nothing for the checkpoint's own."""
+    """Of unquantised weights; empty for the checkpoint's own."""
     moe_backends: Sequence[str]
-    """Whose kernels multiply routed experts."""
+    """Kernels for routed experts."""
     all2all_backends: Sequence[str]
-    """How replicas that share experts exchange tokens; all but the first send each token to its experts alone."""
+    """How replicas that share experts exchange tokens; all but the first send each token only to its experts."""
     scan_backends: Sequence[str] = ("auto",)
-    """Whose kernels scan prompts of gated delta nets."""
+    """Kernels that scan prompts of gated delta nets."""
     moe_kernels: Mapping[str, str] = {}
-    """Kernels of experts that go by another name than their maker's."""
+    """Expert kernels under names that differ from the backend's."""
     quantizations: Mapping[str, str] = {}
-    """Its own names of formats of weights; an empty one is the checkpoint's."""
+    """Its names for weight formats; an empty one is the checkpoint's."""
 
 
 class Flags(NamedTuple):
-    """What a pasted command that starts the engine may hold, without the dashes in front."""
+    """Flags allowed in a pasted launch command, without leading dashes."""
 
     options: frozenset[str]
-    """Options of ours, with underscores, that mean something to this engine."""
+    """Our options, with underscores, that apply to this engine."""
     settings: Mapping[str, str] = {}
-    """Flags that are settings of the engine and no options of ours."""
+    """Flags that are engine settings but not our options."""
     other_names: Mapping[str, str] = {}
-    """Flags that are options of ours under another name."""
+    """Flags that are our options under another name."""
     lists: Collection[str] = ()
-    """Flags of ours that the engine takes with several values behind them."""
+    """Our flags that the engine takes with several values."""
     switches: Collection[str] = ()
-    """Flags without a value that change nothing; ``no-`` may be before each."""
+    """Flags without a value that have no effect here, optionally prefixed by ``no-``."""
     values: Collection[str] = ()
-    """Flags with a value that change nothing."""
+    """Flags with a value that have no effect here."""
     not_modelled: Mapping[str, str] = {}
-    """Flags that change a forecast and are not modelled, with what they are about."""
+    """Flags that affect a forecast but are not modelled, with a description."""
     called: Mapping[str, str] = {}
-    """What flags of other engines are called here."""
+    """This engine's names for flags of other engines."""
 
 
 class Commands(NamedTuple):
-    """How the engine is started and asked: words of command lines, images, and what others call it."""
+    """How the engine is started and benchmarked: command lines, images, and names used by other systems."""
 
     serve: Sequence[str] = ()
-    """Words that start its server, before the model; none of an engine without one."""
+    """Command that starts its server, before the model; empty for an engine without one."""
     module: str = ""
-    """The server as a module of Python, as ``python -m`` takes it."""
+    """The server as a Python module, as for ``python -m``."""
     other_serve: Sequence[str] = ()
-    """Other words that start it."""
+    """Alternative commands that start it."""
     bench: Sequence[str] = ()
-    """Words that start its own benchmark of a server."""
+    """Command of its own serving benchmark."""
     bench_flags: str = ""
-    """What follows them: the rate, the number and lengths of requests and the name of the file stand in braces."""
+    """Flags after it: rate, number and lengths of requests and the file name are placeholders in braces."""
     bench_end_to_end: str = "e2el"
-    """What its results call the time of a whole request."""
+    """The name of end-to-end latency in its results."""
     image: str = ""
-    """Its container, without a tag."""
+    """Its container image, without a tag."""
     image_serves: bool = True
-    """Whether the container starts the server by itself, so that flags follow at once."""
+    """True if the container starts the server itself, so that flags follow directly."""
     always: Sequence[str] = ()
-    """Words that a server needs to be reached from other machines."""
+    """Flags a server needs to be reachable from other machines."""
     kv_cache_dtypes: Mapping[str, str] = {}
-    """What it calls formats of keys and values that go by other names here."""
+    """Its names for KV cache formats that are named differently here."""
     tag: str = "latest"
-    """The tag of a release; ``{version}`` stands for its number."""
+    """The image tag of a release; ``{version}`` is replaced by its number."""
     image_words: Sequence[str] = ()
-    """What the names of containers that hold it have in them."""
+    """Substrings of image names that contain it."""
     environment: str = ""
-    """How the names of its environment variables begin."""
+    """Prefix of its environment variables."""
     port: int = 8000
-    """Where its server listens."""
+    """The server's default port."""
     abbreviates: bool = False
-    """Whether the beginning of a flag that no other begins with stands for it."""
+    """True if an unambiguous prefix of a flag is accepted."""
     negates: bool = True
-    """Whether a switch is turned off by ``--no-`` before its name, and not by leaving it out."""
+    """True if a switch is turned off by a ``--no-`` prefix, not by leaving it out."""
     health: str = "/health"
-    """The path that answers once it serves."""
+    """The path that responds once it serves."""
     short: Mapping[str, str] = {}
     """Short flags, without the dash, by the long ones."""
     other_meaning: Collection[str] = ()
-    """Flags that change nothing, whose names mean something else in our own commands."""
+    """Flags without effect here, whose names mean something else in our own commands."""
     unmodelled: Mapping[str, str] = {}
-    """Flags that our own commands do not know, with what they are about."""
+    """Flags unknown to our own commands, with a description."""
     disaggregated: Mapping[str, str] = {}
-    """The flag that joins a prefill pool and a decode pool, and its value for each role."""
+    """The flag that connects a prefill pool and a decode pool, and its value for each role."""
     elsewhere: Mapping[str, str] = {}
-    """Its names in the systems that start it."""
+    """Its names in orchestration systems."""
     several_nodes: Mapping[str, Sequence[str]] = {}
-    """Flags of each node of a replica over several: of ``stages``, of ``copies``, and of ``others`` than the first."""
+    """Flags of each node of a multi-node replica: of ``stages``, of ``copies``, and of ``others`` than the first."""
     on_the_fly: Mapping[str, str] = {}
-    """Formats of weights that it makes from any checkpoint, and the flag's value for each."""
+    """Weight formats it can quantise any checkpoint to, and the flag's value for each."""
 
 
 @cache
@@ -246,7 +246,7 @@ def commands_in(file: str) -> Commands:
 
 
 VERSION = re.compile(r"v?(\d+(?:\.\d+)*)(?:[.+-]?(?:post|rc|dev|a|b)\d*.*|\+.*)?", re.ASCII)
-"""As packages have them: ``0.27.1``, ``v0.32.0rc1``, ``0.25.0+cu130``."""
+"""As used by packages: ``0.27.1``, ``v0.32.0rc1``, ``0.25.0+cu130``."""
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -255,9 +255,9 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def nearest_version(name: str, known: Iterable[str]) -> str | None:
-    """The release of an engine with its version that is nearest to this one: the last that is no newer, or the first.
+    """The nearest known release of an engine: the last that is no newer, or the first.
 
-    None where the name has no version that can be read, or nobody knows such an engine.
+    None if the name has no readable version, or the engine is unknown.
     """
     family, _, text = name.partition("@")
     found = VERSION.fullmatch(text)

@@ -1,7 +1,7 @@
 """Speculative decoding: the method, the number of drafts, and the acceptance rate of each position.
 
-Everything ends as one rate a position, P(the first i drafts are all accepted). The acceptance length, tokens a step and
-sequence, is one more than their sum.
+Everything is reduced to one rate per position, P(the first i drafts are all accepted). The acceptance length, tokens
+per step and sequence, is one more than their sum.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NGRAM, NGRAM_GPU = "ngram", "ngram_gpu"
 EAGLE, EAGLE_3, MTP, DRAFT_MODEL = "eagle", "eagle3", "mtp", "draft_model"
 BY_HEADS = (EAGLE, EAGLE_3, MTP)
-"""Methods whose drafts come from the target's hidden states."""
+"""Methods that draft from the target's hidden states."""
 TITLES = {
     NGRAM: "n-gram lookup",
     NGRAM_GPU: "n-gram lookup on the GPU",
@@ -36,34 +36,34 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """What drafts, and what becomes of it."""
+    """Drafting method and acceptance."""
 
     method: str
     num_drafts: int
-    """Drafts of a sequence and step; the most where it goes by the size of the batch."""
+    """Drafts per sequence and step; the maximum if it depends on batch size."""
     acceptance: Acceptance
     draft: Draft | None = None
-    """What computes them; None where they are looked up."""
+    """The drafter; None for lookups."""
     tensor: int = 1
-    """GPUs that share each layer that drafts."""
+    """Tensor parallel size of the drafter."""
     match: float = 1.0
-    """Share of the steps of a sequence in which a lookup finds anything."""
+    """Share of a sequence's steps in which a lookup finds anything."""
     by_batch: tuple[tuple[int, int], ...] = ()
-    """(sequences, drafts): from so many in a step on, so many drafts; nothing: always as many."""
+    """(sequences, drafts): from this batch size on, this many drafts; empty: always the same."""
     v2_runner: bool = True
-    """Whether vLLM's second model runner launches it: whole passes of drafts as one graph each."""
+    """True if launched by vLLM's V2 model runner: one graph per whole draft pass."""
     asynchronous: bool = True
-    """Whether a step is planned before the result of the last is known."""
+    """True if a step is scheduled before the last result is known."""
     lookahead: int = 0
-    """Slots in the cache that a sequence takes beyond its tokens, for drafts of the next step."""
+    """KV slots of a sequence beyond its tokens, for drafts of the next step."""
     drops_block: bool = False
-    """Whether the last block of a prefix that is found is computed again."""
+    """True if the last block of a prefix hit is recomputed."""
     read_ahead: int = 0
-    """Tokens of a prompt that it reads beyond those that a step computes, where a step leaves them for it."""
+    """Prompt tokens it reads beyond those a step computes, which the step must leave for it."""
     slots_taken: int = 0
-    """Tokens that each sequence takes off the budget of a step."""
+    """Budget tokens taken per sequence."""
     note: str = ""
-    """What was taken for granted of the draft."""
+    """What was assumed about the drafter."""
 
     @property
     def width(self) -> int:
@@ -72,7 +72,7 @@ class Drafting:
 
     @property
     def passes(self) -> int:
-        """How often something is computed for the drafts of a step."""
+        """Passes of the drafter per step."""
         return self.num_drafts if self.draft is not None else 0
 
     @property
@@ -87,10 +87,10 @@ FORMS = (
     "a length above 1 (2.4), a rate below 1 (0.7), rates by position (0.75,0.55,0.4), length=2.4, rate=0.7, the name "
     "of a published curve, or a line of a log with 'Per-position acceptance rate'"
 )
-"""What an acceptance may be written as."""
+"""Accepted notations of an acceptance."""
 BY_POSITION = re.compile(r"[Pp]er-position acceptance rate:\s*([0-9.,\s]+)")
 MEAN_LENGTH = re.compile(r"(?:[Mm]ean acceptance length|accept len):\s*([0-9.]+)")
-"""In a line that vLLM or SGLang logs."""
+"""In a log line of vLLM or SGLang."""
 
 
 class Acceptance(NamedTuple):
@@ -99,18 +99,18 @@ class Acceptance(NamedTuple):
     rates: tuple[float, ...]
     """P(the first i drafts are all accepted), i = 1, 2, ..., falling."""
     source: str = ""
-    """Where they come from, in words."""
+    """Their origin, as text."""
     is_assumed: bool = False
-    """Whether nobody said how many are, so that others' stand in."""
+    """True if not specified, so that published ones stand in."""
 
     @property
     def length(self) -> float:
-        """Tokens a step and sequence: those accepted, and one of the target's own."""
+        """Tokens per step and sequence: the accepted ones, and one of the target's own."""
         return 1.0 + sum(self.rates)
 
 
 class Curve(NamedTuple):
-    """Published acceptance lengths of one model for 1, 2, ... drafts a step."""
+    """Published acceptance lengths of one model for 1, 2, ... drafts per step."""
 
     name: str
     model: str
@@ -120,9 +120,10 @@ class Curve(NamedTuple):
     url: str
 
     def rates(self, num_drafts: int) -> tuple[float, ...]:
-        """What each further draft adds; beyond the last that was published, in the proportion of the last two.
+        """What each further draft adds; beyond the last published one, extrapolated by the ratio of the last two.
 
-        Lengths were measured apart from each other, so that a longer draft may add less than nothing: it adds nothing.
+        Lengths were measured independently, so a further draft may seem to add less than nothing: that counts as
+        nothing.
         """
         before = (1.0, *self.lengths)
         rates: list[float] = []
@@ -153,7 +154,7 @@ def curves() -> dict[str, Curve]:
 
 
 def by_length(length: float, num_drafts: int) -> tuple[float, ...]:
-    """As vLLM's synthetic mode takes a length: as many drafts always accepted as it holds whole ones, then the rest."""
+    """As in vLLM's synthetic mode: the whole drafts in the length are always accepted, then the fraction."""
     if not 1.0 <= length <= num_drafts + 1:
         raise InputError(
             f"an acceptance length must lie between 1 and {num_drafts + 1}, one more than the {num_drafts} drafts a "
@@ -164,14 +165,14 @@ def by_length(length: float, num_drafts: int) -> tuple[float, ...]:
 
 
 def by_rate(rate: float, num_drafts: int) -> tuple[float, ...]:
-    """Each draft is accepted as likely as the one before it, if that was."""
+    """Each draft has the same acceptance rate, given that the previous one was accepted."""
     if not 0.0 <= rate <= 1.0:
         raise InputError(f"an acceptance rate must lie between 0 and 1, not {rate:g}")
     return tuple(rate ** (position + 1) for position in range(num_drafts))
 
 
 def by_position(rates: Sequence[float], num_drafts: int) -> tuple[float, ...]:
-    """One rate a draft, as vLLM logs and takes them."""
+    """One rate per draft, as vLLM logs and takes them."""
     if len(rates) != num_drafts:
         raise InputError(f"there are {len(rates)} acceptance rates for {num_drafts} drafts a step; give one for each")
     if not all(0.0 <= rate <= 1.0 for rate in rates):
@@ -185,7 +186,7 @@ def by_position(rates: Sequence[float], num_drafts: int) -> tuple[float, ...]:
 
 
 def read_acceptance(text: str, num_drafts: int) -> Acceptance:
-    """What a user writes (`FORMS`)."""
+    """Parse a user's notation (`FORMS`)."""
     text = text.strip()
     if found := BY_POSITION.search(text):
         rates = [_number(part) for part in found.group(1).strip(" ,").split(",")]
@@ -211,7 +212,7 @@ def published(curve: Curve, num_drafts: int) -> Acceptance:
 
 
 def usual(model: str, method: str, num_drafts: int) -> Acceptance:
-    """Where nobody says: as published of the same model, else the middle of all that were published of a method."""
+    """The default: published for the same model, else the median over all published for a method."""
     for name, curve in curves().items():
         if curve.method == method and model.startswith(curve.model):
             return published(curves()[name], num_drafts)._replace(is_assumed=True)
@@ -234,10 +235,10 @@ def _from_number(value: float, num_drafts: int) -> Acceptance:
 
 
 def _from_length(length: float, num_drafts: int) -> tuple[float, ...]:
-    """A mean length that was seen, whose drafts were accepted with one rate each time."""
+    """The constant rate that yields an observed mean length."""
     low, high = 0.0, 1.0
     if not 1.0 <= length <= num_drafts + 1:
-        return by_length(length, num_drafts)  # which says what is wrong
+        return by_length(length, num_drafts)  # raises the error
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if 1.0 + sum(by_rate(middle, num_drafts)) < length else (low, middle)

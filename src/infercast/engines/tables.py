@@ -1,10 +1,10 @@
-"""Kernel times on a grid of sizes: tables by tokens and rows, and attention surfaces that are interpolated.
+"""Kernel times on a grid of sizes: tables by tokens and rows, and interpolated attention surfaces.
 
-A learned estimate costs half a millisecond of numpy however small the batch is; a run asks for thousands. A batch is
-described by a few numbers in which its time is smooth: a decoding batch by how many sequences it has and their mean
-length, a batch of prompts by how many, how long and how much of each is cached already. A few hundred estimates and
-straight lines between them (in logarithms) then serve a whole run. Limits of an engine say how far a grid goes, never
-where its points are: what no request reaches changes nothing.
+A learned estimate takes half a millisecond of numpy however small the batch is; a run needs thousands. A batch is
+described by a few numbers in which its time is smooth: a decode batch by its number of sequences and their mean length,
+a batch of prompts by number, length and cached tokens. A few hundred estimates with log-linear interpolation then serve
+a whole run. An engine's limits set how far a grid goes, never where its points are: sizes that no request reaches
+change nothing.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from infercast.predict.estimate import ADDED_SHARE, SHARED_SECONDS, slowed_by
 Table = npt.NDArray[Any]
 
 DENSE, SPACING = 128, 32
-"""Where an estimate is costly: every size up to the first, and one in so many beyond."""
+"""For costly estimates: every size up to the first, and every n-th beyond."""
 
 
 def sequence_kernels(calls_of: Callable[[Table, Table], list[Call]]) -> tuple[dict[str, str], dict[str, int]]:
-    """The family of each kernel that sequences need, and how often a step launches it.
+    """The family of each attention kernel, and its launches per step.
 
-    One decoding sequence and one prompt have nearly all; some kinds decode otherwise beside prompts than alone.
+    One decoding sequence and one prompt cover nearly all; some kinds decode differently in mixed steps.
     """
     families: dict[str, str] = {}
     launches: dict[str, int] = {}
@@ -47,8 +47,8 @@ def sequence_kernels(calls_of: Callable[[Table, Table], list[Call]]) -> tuple[di
 
 
 def together(prompts: float, decodes: float, launches: int, padded: float) -> float:
-    """`together` for plain numbers, which numpy is slow on."""
-    if not prompts or not decodes:  # each form has a kernel of its own
+    """`infercast.predict.estimate.together` for plain numbers, on which numpy is slow."""
+    if not prompts or not decodes:  # each has its own kernel
         return prompts + decodes
     if padded:
         return prompts + max(decodes, padded)
@@ -58,18 +58,18 @@ def together(prompts: float, decodes: float, launches: int, padded: float) -> fl
 
 
 def weighted(counts: Mapping[int, float], table: Table) -> Table:
-    """The sum of some rows of a table, each so many times."""
+    """Weighted sum of some rows of a table."""
     return np.asarray(np.array([*counts.values()]) @ table[[*counts]]) if counts else np.zeros(table.shape[1])
 
 
 def products_of(calls: list[Call]) -> Table:
-    """Operations of the matrix products of a step; narrow formats draw half."""
+    """FLOP of a step's GEMMs, by power: narrow formats count half."""
     throttled = (call for call in calls if call.op.family in THROTTLED)
     return np.asarray(sum(call.count * call.op.flops * weight_of(call.op.compute_dtype) for call in throttled))
 
 
 def thinned(most: int, padded_to: tuple[int, ...]) -> Table:
-    """Sizes to estimate: those that graphs pad to (or every small one), and a regular choice beyond."""
+    """Sizes to estimate: those that graphs pad to (or every small one), and a regular grid beyond."""
     small = padded_to or range(1, DENSE + 1)
     first = small[-1] // SPACING * SPACING + SPACING
     return np.array(sorted({*small, *range(first, most + SPACING, SPACING)}))
@@ -77,26 +77,28 @@ def thinned(most: int, padded_to: tuple[int, ...]) -> Table:
 
 Array = npt.NDArray[Any]
 Timing = Callable[..., Array]
-"""(queries, keys), each (batches, sequences), to (batches, kernels) seconds; how often each stands there as a third."""
+"""(queries, keys), each (batches, sequences), to (batches, kernels) seconds; an optional third array has
+multiplicities.
+"""
 
 SHORTEST = 16
 FINE, COARSE, ROUGH = 2.0, 1.0, 0.5
-"""Points an octave."""
+"""Points per octave."""
 STEPS_AN_OCTAVE = 8
 ROWS_AT_ONCE = 8
-"""Numbers of sequences that are timed together: a run that meets one meets its neighbours."""
+"""Numbers of sequences timed together: a run that meets one meets its neighbours."""
 MOST_PROMPTS = 64
 LEAST_CACHED = 64
 PAGE = 512
-"""Lengths that are looked up at once, and the most steps that one answer holds."""
+"""Lengths cached at once, and the maximum steps per lookup."""
 
 
 class DecodeSurface:
-    """Seconds of each attention kernel of a decoding batch.
+    """Seconds of each attention kernel for a decode batch.
 
-    A batch grows by one token a sequence and step, so the mean length grows by one. Estimates at whole mean lengths are
-    therefore kept as pages, a stretch of steps is a slice of one, and what lies between two whole lengths is on the
-    straight line between their estimates.
+    A batch grows by one token per sequence and step, so the mean length grows by one. Estimates at integer mean lengths
+    are therefore cached as pages, consecutive steps are a slice of one, and values between two integer lengths are
+    interpolated linearly.
     """
 
     def __init__(self, time: Timing, max_sequences: int, max_keys: int) -> None:
@@ -110,7 +112,7 @@ class DecodeSurface:
         self._pages: dict[tuple[int, int], list[list[float]]] = {}
 
     def __call__(self, num_sequences: int, total_keys: int, steps: int = 1) -> list[list[float]]:
-        """For each kernel its seconds in this step and the next ones, as many as asked for or as the page has."""
+        """Seconds of each kernel in this step and the next ones, as many as requested or as the page has."""
         length, rest = divmod(total_keys, num_sequences)
         number, start = divmod(length, PAGE)
         page = self._pages.get((num_sequences, number))
@@ -135,7 +137,7 @@ class DecodeSurface:
         return [column[start] + share * (column[start + 1] - column[start]) for column in page]
 
     def _make_page(self, num_sequences: int, number: int) -> list[list[float]]:
-        """Seconds of each kernel at the whole lengths of a page and the one after."""
+        """Seconds of each kernel at the integer lengths of a page and the one after."""
         curve = self._curves.get(num_sequences)
         if curve is None:
             curve = self._curves[num_sequences] = self._curve(num_sequences)
@@ -147,7 +149,7 @@ class DecodeSurface:
         return np.asarray(sum(share * self._row(number) for number, share in points))
 
     def _row(self, number: int) -> Array:
-        """The grid at one number of sequences, timed with its neighbours when it is first needed."""
+        """The grid at one number of sequences, timed with its neighbours on first use."""
         if number not in self._rows:
             first = number - number % ROWS_AT_ONCE
             counts = self._counts[first : first + ROWS_AT_ONCE]
@@ -164,7 +166,7 @@ def _log_page(number: int) -> Array:
 
 
 class PromptSurface:
-    """Seconds of each attention kernel of a batch of prompts."""
+    """Seconds of each attention kernel for a batch of prompts."""
 
     def __init__(self, time: Timing, max_tokens: int, max_keys: int) -> None:
         self._time = time
@@ -177,11 +179,11 @@ class PromptSurface:
         self._whole: dict[int, list[float]] = {}
 
     def __call__(self, prompts: Sequence[tuple[int, int]]) -> list[float]:
-        """Seconds of each kernel for (new, computed) tokens, as equal prompts with as many tokens and pairs."""
+        """Seconds of each kernel for (new, computed) tokens, as equal prompts with the same tokens and token pairs."""
         if len(prompts) == 1 and not prompts[0][1]:
             return self._time_whole(prompts[0][0])
         total = sum([new for new, _ in prompts])
-        length = sum([new * new for new, _ in prompts]) / total  # what most tokens see as the length of their prompt
+        length = sum([new * new for new, _ in prompts]) / total  # the token-weighted mean prompt length
         cached = sum([new * computed for new, computed in prompts]) / total
         by_count, by_length, by_cached = self._axes
         columns = _points(by_cached, cached + LEAST_CACHED)
@@ -197,7 +199,7 @@ class PromptSurface:
         return [math.exp(sum([share * corner[kernel] for share, corner in corners])) for kernel in kernels]
 
     def _time_whole(self, length: int) -> list[float]:
-        """One prompt of which nothing is cached: the most frequent kind, and on an edge of the grid."""
+        """One prompt without cached tokens: the most frequent case, on an edge of the grid."""
         if known := self._whole.get(length):
             return known
         table, axis, where = self._column(0, 0), self._axes[1], math.log(length)
@@ -208,7 +210,7 @@ class PromptSurface:
         return known
 
     def _column(self, number: int, column: int) -> list[list[float]]:
-        """Logarithms by length and kernel for one number of prompts and of cached tokens, timed when first needed."""
+        """Log seconds by length and kernel for one number of prompts and of cached tokens, timed on first use."""
         found = self._columns.get((number, column))
         if found is None:
             count, before = int(self._counts[number]), self._cached[column]
@@ -222,7 +224,7 @@ def _between(values: list[float], share: float) -> list[float]:
 
 
 def _counts(most: int) -> Array:
-    """Every small number of sequences, and eight an octave beyond: how they fill the chip is no smooth matter."""
+    """Every small number of sequences, and eight per octave beyond: GPU occupancy is not a smooth function of it."""
     counts, step = [*range(1, min(most, 2 * STEPS_AN_OCTAVE) + 1)], 2
     while counts[-1] < most:
         counts.append(counts[-1] + step)
@@ -231,7 +233,7 @@ def _counts(most: int) -> Array:
 
 
 def _points(axis: list[float], value: float) -> tuple[tuple[int, float], ...]:
-    """The points of an axis of logarithms around a value, each with its share; one if it is on one or off the axis."""
+    """The grid points around a value on a log axis, with weights; one if it is on a point or off the axis."""
     where = math.log(value)
     below = bisect_right(axis, where) - 1
     if below < 0:
@@ -243,7 +245,7 @@ def _points(axis: list[float], value: float) -> tuple[tuple[int, float], ...]:
 
 
 def _repeat(lengths: Array, count: int) -> Array:
-    """One batch a row, of ``count`` equal sequences."""
+    """One batch per row, of ``count`` equal sequences."""
     return np.broadcast_to(lengths[:, None], (lengths.size, count))
 
 
@@ -252,7 +254,7 @@ def _safe_log(seconds: Array) -> Array:
 
 
 def _grid(first: int, last: int, density: float) -> Array:
-    """Whole numbers from the first to ``last`` or just beyond, so many an octave: the same ones whatever is last."""
+    """Integers from ``first`` to ``last`` or just beyond, ``density`` per octave, independent of ``last``."""
     octaves = math.log2(max(last, first + 1) / first)
     points = first * np.exp2(np.arange(1 + math.ceil(octaves * density)) / density)
     return np.asarray(sorted(set(np.rint(points).astype(np.int64).tolist())))

@@ -1,8 +1,8 @@
 """The time of one step: kernels from tables by step size, attention by batch, and drafts with speculative decoding.
 
-Sequences that verify drafts compute several tokens each. Their products are those of as many tokens, their attention
-reads each sequence's keys once for all of them, and the head computes a row for every draft. What drafts then makes a
-first pass over all tokens of the step, and a pass over one token a sequence for each further draft.
+Sequences that verify drafts compute several tokens each. Their GEMMs are those of as many tokens, their attention reads
+each sequence's keys once for all of them, and the LM head computes a row for every draft. The drafter then runs one
+pass over all tokens of the step, and a pass over one token per sequence for each further draft.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TimedDeployment(Protocol):
 
     @property
     def layout(self) -> ParallelLayout:
-        """How it is spread over GPUs."""
+        """Parallel layout."""
 
     @property
     def gpu(self) -> Gpu:
@@ -67,7 +67,7 @@ class TimedDeployment(Protocol):
 
     @property
     def settings(self) -> Resolved:
-        """The engine's settings, defaults filled in."""
+        """The engine's settings, with defaults filled in."""
 
     @property
     def predictor(self) -> Predictor:
@@ -87,20 +87,20 @@ class TimedDeployment(Protocol):
 
     @property
     def draft_passes(self) -> DraftPasses:
-        """How draft passes reach the GPU."""
+        """How draft passes are launched."""
 
 
 ONE = np.array([1])
 
 
 class Padding(NamedTuple):
-    """What sequences that decode take at least beside prompts, in all launches of a step."""
+    """Minimum attention time of decoding sequences in a step with prefill, over all launches."""
 
     per_key: float = 0.0
     window: float = inf
 
     def seconds(self, sequences: int, keys: int) -> float:
-        """So many sequences with so many keys together."""
+        """For this many sequences with this many keys in total."""
         return self.per_key * min(keys, self.window * sequences) if self.per_key else 0.0
 
 
@@ -108,7 +108,7 @@ NOT_PADDED = Padding()
 
 
 def padded_in(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> dict[str, Padding]:
-    """By the names of kernels (`overlap.padded`).
+    """By kernel name (`infercast.predict.estimate.padded`).
 
     Attention with sinks runs another kernel on these chips (Triton's), which packs query heads in every launch.
     """
@@ -122,23 +122,23 @@ def padded_in(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> dict[str
 
 
 GAPS = ("between kernels", "gaps")
-"""What the GPU idles between the kernels of a step goes with them ..."""
+"""GPU idle time between a step's kernels is listed with them ..."""
 DRAFT_GAPS = (f"{DRAFT_PREFIX}{GAPS[0]}", GAPS[1])
-"""... and between those that draft."""
+"""... and between draft kernels."""
 MOST_BATCHES = 32
-"""Batches that are timed at once where every sequence has its say."""
+"""Batches timed at once when every sequence is timed individually."""
 
 
 class KernelTimer:
     """A step timer made of timed kernels.
 
-    Kernels that depend on the number of tokens alone are timed at once for every number a run can meet, and those
-    of the head for every number of sampled rows: two tables whose rows are looked up. Only attention, which depends
-    on the length of each sequence, is timed as the run goes on.
+    Kernels that depend only on the number of tokens are timed up front for every number a run can have, and those of
+    the LM head for every number of sampled rows: two tables with row lookups. Only attention, which depends on the
+    length of each sequence, is timed during the run.
     """
 
     rows_a_sequence = 1
-    """Rows that the head computes for a sequence, at most."""
+    """Maximum LM head rows per sequence."""
 
     def __init__(self, deployment: TimedDeployment) -> None:
         config, layout, gpu, predictor = deployment.model, deployment.layout, deployment.gpu, deployment.predictor
@@ -168,22 +168,22 @@ class KernelTimer:
             *by_sequence.items(),
         )
         """(name, family) of each kernel: those of the tables, then attention."""
-        # The power limit: how many products a step of each size does, and which kernels lose by too many.
+        # The power limit: GEMM FLOP of each step size, and which kernels are slowed down.
         products = np.interp(
             np.arange(max_tokens + 1), token_sizes, np.broadcast_to(products_of(by_tokens), token_sizes.shape)
         )
         self._throttled = [family in THROTTLED for _, family in self.kernels]
-        """Which kernels lose by the power limit."""
+        """Kernels slowed down by the power limit."""
         tabled = self._time_table(by_tokens, token_sizes, max_tokens)
         longer = throttle_decoding(gpu, products, tabled.sum(axis=1)) - 1.0
         decoding = tabled * (1.0 + np.outer(longer, self._throttled[: len(by_tokens)]))
         self._token_table, self._decoding_row = np.vstack([tabled, decoding]), len(tabled)
-        """Steps with prompts, then steps that only decode, whose clock has settled."""
+        """Steps with prefill, then decode-only steps, whose clock has settled."""
         head = self._time_table(by_rows, row_sizes, max_rows)
         self._row_table = np.column_stack([head, np.full(len(head), self._host.gap_seconds)])
         self._token_seconds: list[float] = self._token_table.sum(axis=1).tolist()
         self._row_seconds: list[float] = self._row_table.sum(axis=1).tolist()
-        # LoRA adapters: what they add to a step of so many tokens; nothing in the first row, of steps without any.
+        # LoRA adapters: time added to a step, by tokens; 0 in the first row, for steps without any.
         self._adapter_table = self._time_table(of_adapters, token_sizes, max_tokens) if of_adapters else None
         if self._adapter_table is not None:
             self._adapter_table[0] = 0.0
@@ -196,7 +196,7 @@ class KernelTimer:
         self._prompting = cache(partial(self._graphs.launch, is_decode=False))
         self._products, self._limited_below = products.tolist(), longest_limited(gpu, products).tolist()
         self._limit = gpu.dense_flops("bf16"), limits_of(gpu).max_slowdown, limits_of(gpu).unthrottled_load
-        """Peak of the tensor cores, the most that products lose, and the share of the peak from which on they do."""
+        """Tensor core peak, the maximum slowdown of GEMMs, and the share of the peak above which it starts."""
         self._throttled_seconds = (tabled * self._throttled[: len(by_tokens)]).sum(axis=1).tolist()
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
@@ -220,7 +220,7 @@ class KernelTimer:
         return self._compute_prompts(beside, count, computed, count + num_first)
 
     def _decode(self, tokens: int, sampled: int, computed: int, steps: int = 1) -> StepEstimate:
-        """Steps of so many sequences that compute a token each."""
+        """Steps of sequences that compute a token each."""
         assert self._surfaces is not None
         rows, host, dense = self._decoding(tokens, sampled)
         attention = self._surfaces[0](tokens, computed + tokens, steps)
@@ -228,7 +228,9 @@ class KernelTimer:
         return StepEstimate([dense + seconds for seconds in each], attention, host, rows)
 
     def _compute_prompts(self, prompts: Prompts, num_decodes: int, computed: int, sampled: int) -> StepEstimate:
-        """A step of prompts, (new, computed) tokens of each, beside sequences that have computed so many together."""
+        """A step of prompts, (new, computed) tokens of each, mixed with decodes of ``computed`` context tokens in
+        total.
+        """
         assert self._surfaces is not None
         time_decoding, time_prompts = self._surfaces
         attention, tokens = time_prompts(prompts), num_decodes
@@ -244,7 +246,7 @@ class KernelTimer:
     def _put_together(
         self, tokens: int, sequences: int, prompts: int, sampled: int, attention: list[float]
     ) -> StepEstimate:
-        """A step with prompts, whose attention kernels are timed."""
+        """A step with prefill, given its attention times."""
         launch, padded = self._prompting(tokens)
         attending, target, share = sum(attention), 0.0, 0.0
         seconds = self._token_seconds[padded] + self._row_seconds[sampled] + attending
@@ -263,32 +265,32 @@ class KernelTimer:
 
     @property
     def _tables(self) -> tuple[Table, ...]:
-        """By tokens, by sampled rows, and what adapters add where there are any."""
+        """By tokens, by sampled rows, and the time added by adapters, if any."""
         more = () if self._adapter_table is None else (self._adapter_table,)
         return self._token_table, self._row_table, *more
 
     def kernel_seconds(
         self, rows: Sequence[Mapping[int, float]], varying: Sequence[float], slowed: Mapping[int, float]
     ) -> Table:
-        """Seconds of each kernel over many steps: how often each row was run, and what estimates hold beside."""
+        """Seconds of each kernel over many steps, from row counts and the varying parts of the estimates."""
         parts = [weighted(counts, table) for counts, table in zip(rows, self._tables, strict=True)]
         parts[0] += weighted(slowed, self._token_table) * self._throttled[: parts[0].size]
         return np.concatenate([*parts, varying])
 
     def step_kernels(self, rows: Sequence[Table], varying: Table, slowed: Table) -> Table:
-        """Seconds of each kernel (columns) in each of many steps (rows), from what their estimates hold."""
+        """Seconds of each kernel (columns) in each of many steps (rows), from their estimates."""
         by_tokens = self._token_table[rows[0]]
         by_tokens = by_tokens + by_tokens * np.outer(slowed, self._throttled[: by_tokens.shape[1]])
         others = [table[row] for table, row in zip(self._tables[1:], rows[1:], strict=True)]
         return np.concatenate([by_tokens, *others, varying], axis=1)
 
     def row_seconds(self, table: int, rows: Table) -> Table:
-        """Seconds of each kernel (columns) in steps of some rows of a table."""
+        """Seconds of each kernel (columns) for some rows of a table."""
         return np.asarray(self._tables[table][rows])
 
     def row_calls(self, table: int, rows: Table) -> list[tuple[Call, Size]]:
-        """The kernels of these rows, one a column, and how often a step launches each; gaps at the end are none."""
-        if table == 2:  # those of adapters run where there are tokens of any
+        """The kernels of these rows, one per column, with launches per step; the trailing gaps are not included."""
+        if table == 2:  # adapter kernels run where there are tokens with any
             calls = lora_calls(self._config, self._layout, np.maximum(rows, 1))
             return [(call, call.count * (rows > 0)) for call in calls]
         calls = (
@@ -297,16 +299,16 @@ class KernelTimer:
         return [(call, call.count) for call in calls]
 
     def slowed_seconds(self, rows: Table, slowed: Table) -> Table:
-        """Seconds of the kernels of the first table together, with products slowed by these shares."""
+        """Total seconds of the first table's kernels, with GEMMs slowed by these shares."""
         each = self.row_seconds(0, rows)
         return np.asarray((each + each * np.outer(slowed, self._throttled[: each.shape[1]])).sum(axis=1))
 
     def limit_felt(self, rows: Table, slowed: Table, seconds: Table) -> Table:
-        """How far the power limit had come to bind in steps of these rows of the first table, from 0 to 1.
+        """How far the power limit was in effect in steps of these rows of the first table, from 0 to 1.
 
-        Steps that decode follow each other until it does. Of others their slowing tells, or how long they take.
+        Decode steps repeat until it is. For others it follows from their slowdown, or from their duration.
         """
-        if limits_of(self._gpu).always:  # even reading memory is above the limit
+        if limits_of(self._gpu).always:  # even reading memory exceeds the limit
             return np.ones(rows.shape)
         peak, most, free = self._limit
         products = np.array(self._products)[self.computed_tokens(rows)]
@@ -316,21 +318,21 @@ class KernelTimer:
         return np.where(rows >= self._decoding_row, 1.0, np.clip(np.maximum(told, alone), 0.0, 1.0))
 
     def sequence_calls(self, queries: Table, keys: Table) -> list[tuple[int, Call, Quantity]]:
-        """Attention of one batch: the column of each kernel after the tables, the kernel, and seconds of one launch."""
+        """Attention of one batch: each kernel's column after the tables, the kernel, and seconds of one launch."""
         calls = self._by_sequence(queries, keys)
         return [(self._attention_names[call.name], call, self._predictor.seconds(call.op, self._gpu)) for call in calls]
 
     def computed_tokens(self, rows: Table) -> Table:
-        """Tokens that steps computed, padding with them, by their rows of the first table."""
+        """Tokens computed by steps, including padding, by their rows of the first table."""
         return np.asarray(rows % self._decoding_row)
 
     @property
     def adapted(self) -> Adapted | None:
-        """The same steps where a sequence has an adapter; None without room for any."""
+        """The timer for steps with an adapter; None without adapter slots."""
         return None if self._adapter_table is None else Adapted(self)
 
     def with_adapters(self, estimate: StepEstimate) -> StepEstimate:
-        """A step in which a sequence has an adapter: its kernels run for all tokens, padding among them."""
+        """A step with an adapter: its kernels run for all tokens, including padding."""
         assert self._adapter_table is not None
         padded = estimate.rows[0] % self._decoding_row
         more, has_prompts = float(self._adapter_table[padded].sum()), estimate.rows[0] < self._decoding_row
@@ -381,10 +383,10 @@ class KernelTimer:
         return seconds
 
     def _time_table(self, calls: list[Call], sizes: Table, most: int) -> Table:
-        """Seconds of each kernel (columns) for each size up to ``most`` (rows), every launch of the step together."""
+        """Seconds of each kernel (columns) for each size up to ``most`` (rows), over all launches of the step."""
         table = np.empty((most + 1, len(calls)))
         for column, call in enumerate(calls):
-            # One size alone has one number, and not an array of them.
+            # A single size yields a scalar, not an array.
             seconds = np.broadcast_to(
                 exposed_seconds(call, self._predictor.seconds(call.op, self._gpu)), np.shape(sizes)
             )
@@ -409,10 +411,10 @@ class Adapted:
 
 
 class DraftingTimer(KernelTimer):
-    """A timer of steps that verify and draft; beside the tables of steps there is one of drafts.
+    """A timer of steps that verify and draft, with a table of drafts in addition to those of steps.
 
-    A row of it holds the passes of so many drafts for so many sequences, but for what depends on the tokens of the
-    step or on the lengths of sequences.
+    Its rows hold the passes by number of drafts and sequences, except for what depends on the step's tokens or on
+    sequence lengths.
     """
 
     def __init__(self, deployment: TimedDeployment) -> None:
@@ -444,7 +446,7 @@ class DraftingTimer(KernelTimer):
             return estimate._replace(rows=(*estimate.rows, 0))
         attention = self._attention(shape)
         passes = min(self._drafting.passes, shape.num_next) if shape.num_drafting else 0
-        # A head drafts for everybody in the step; who has not finished a prompt has no use for it.
+        # The drafter runs for every sequence in the step; for unfinished prompts the result is not used.
         number = shape.num_sequences
         if passes > 1:
             again = self._single.next_step(number, shape.total_computed + shape.num_tokens)
@@ -478,7 +480,7 @@ class DraftingTimer(KernelTimer):
         return DraftShape(new, before, width * count + len(beside), count, drafts * count, width, len(new), drafts)
 
     def _attention(self, shape: DraftShape) -> list[float]:
-        """Seconds of each attention kernel of the target's pass and of the first one that drafts."""
+        """Seconds of each attention kernel in the target's pass and in the first draft pass."""
         assert self._surfaces is not None
         of_single, of_prompts = self._surfaces
         verifying, prompts = shape.num_verifying, shape.prompts
@@ -491,7 +493,7 @@ class DraftingTimer(KernelTimer):
         return found
 
     def _time_verifying(self, count: int, num_drafts: int, computed: int, of_single: DecodeSurface) -> list[float]:
-        """Sequences with drafts, and those without beside them."""
+        """Sequences with drafts, mixed with those without."""
         most = self._drafting.num_drafts
         if not num_drafts:
             return of_single.next_step(count, computed + count)
@@ -509,7 +511,7 @@ class DraftingTimer(KernelTimer):
     def _put_together(
         self, tokens: int, sequences: int, prompts: int, sampled: int, attention: list[float], verifying: int = 0
     ) -> StepEstimate:
-        """A step with prompts; drafts that are verified cost the host no more than a token of each sequence."""
+        """A step with prefill; for the host, verified drafts cost no more than one token per sequence."""
         whole = super()._put_together(tokens, sequences, prompts, sampled, attention)
         launch, _ = self._prompting(tokens)
         plain = self._host.cost(launch, sequences, tokens - verifying * self._drafting.num_drafts, prompts)
@@ -518,7 +520,7 @@ class DraftingTimer(KernelTimer):
     def _look_at_step(
         self, tokens: int, sampled: int, sequences: int, uniform: bool, passes: int
     ) -> tuple[int, HostCost, float]:
-        """What steps without prompts have in common: row of tokens, host, and seconds by the tables."""
+        """What steps without prefill have in common: token row, host cost, and seconds from the tables."""
         launch, padded = self._graphs.launch(tokens, uniform)
         row = self._decoding_row + padded
         host = self._host.cost(launch, sequences, sequences, 0)
@@ -526,7 +528,7 @@ class DraftingTimer(KernelTimer):
         return row, host, self._token_seconds[row] + self._row_seconds[sampled]
 
     def _by_tokens(self, tokens: Size) -> list[Call]:
-        """The target's, and those of the first pass that drafts."""
+        """The target's kernels, and those of the first draft pass."""
         calls = super()._by_tokens(tokens)
         if self._draft is None:
             return calls
@@ -542,7 +544,7 @@ class DraftingTimer(KernelTimer):
         return [*calls, *self._draft.attention_calls(self._draft_layout, queries, keys, sequences)]
 
     def _surface_of_width(self, width: int) -> DecodeSurface:
-        """Attention of sequences that verify so many tokens each, and of the first pass over them."""
+        """Attention of sequences that verify ``width`` tokens each, and of the first draft pass over them."""
 
         def time(_: Table, keys: Table, sequences: Table | int = 1) -> Table:
             calls = verify_calls(self._config, self._layout, width, keys, sequences)
@@ -558,7 +560,7 @@ class DraftingTimer(KernelTimer):
         return self._time_calls(calls, keys.shape[0])
 
     def _table_of_drafts(self) -> tuple[tuple[tuple[str, str], ...], Table]:
-        """Names and seconds of kernels that draft, by sequences and by how many drafts each gets."""
+        """Names and seconds of draft kernels, by sequences and drafts per sequence."""
         most, draft = self._most_sequences, self._draft
         if draft is None:
             return (), np.zeros((most + 1, 0))
@@ -578,7 +580,7 @@ class DraftingTimer(KernelTimer):
         return (*named, DRAFT_GAPS), np.vstack(rows)
 
     def row_calls(self, table: int, rows: Table) -> list[tuple[Call, Size]]:
-        """The kernels of these rows; those of the last table are run once for each pass, or each later one."""
+        """The kernels of these rows; those of the last table run once per pass, or per later pass."""
         if table < len(super()._tables):
             return super().row_calls(table, rows)
         if self._draft is None:

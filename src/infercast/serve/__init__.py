@@ -1,4 +1,4 @@
-"""Requests, scheduler, KV blocks and the clock. Knows no operator and no GPU."""
+"""Requests, scheduler, KV blocks and the clock; independent of operators and GPUs."""
 
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import FirstCome, PrefillFirst

@@ -1,4 +1,4 @@
-"""The loop of an engine's host thread: admit requests, plan and launch a step, process a result."""
+"""The engine core's host loop: admit requests, schedule and launch a step, process a result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Looks:
-    """Counts steps of decoding since the last look; after a step with prompts, and when it idles, an engine looks."""
+    """Counts decode steps since the last poll. The engine also polls after a step with prefill, and when idle."""
 
     __slots__ = ("_every", "_steps", "is_always")
 
@@ -36,80 +36,80 @@ class Looks:
 
     @property
     def steps_left(self) -> int:
-        """Steps of decoding until the next look, one at least."""
+        """Decode steps until the next poll, at least 1."""
         return max(1, self._every - self._steps)
 
     def is_due(self) -> bool:
-        """Whether now is the time; if it is, counting starts again."""
+        """True when a poll is due, which also restarts the count."""
         if self._steps < self._every:
             return False
         self._steps = 0
         return True
 
     def decoded(self, steps: int) -> None:
-        """So many steps of decoding were launched."""
+        """Count launched decode steps."""
         self._steps += steps
 
     def hurry(self) -> None:
-        """Look next time."""
+        """Make the next poll due."""
         self._steps = self._every
 
 
-# Who is told of a run while it goes on: of its progress, of plans, and of every step.
+# Callbacks during a run: progress, plans and launched steps.
 
 
 Progress = Callable[[int, float], None]
-"""Told how many requests have been sent, and the simulated seconds."""
+"""Called with the number of requests sent and the simulated time in seconds."""
 PlanObserver = Callable[[Any, Plan], None]
-"""Told of the scheduler, and of what it has planned."""
+"""Called with the scheduler and the plan it just made."""
 TELL_EVERY = 1024
-"""Requests between two tellings of progress."""
+"""Requests between two progress callbacks."""
 
 
 class StepObserver(Protocol):
-    """Told of every step when it is handed to the GPU, one by one or in stretches of decoding."""
+    """Receives every launched step, one at a time or as a run of decode steps."""
 
     def step(self, plan: Plan, shape: StepShape, estimate: StepEstimate, span: Span, held: SequenceOf[int]) -> None:
-        """One step, and the KV blocks held in it; the plan does not name those that decode together."""
+        """One step and the KV blocks in use; the plan does not list the sequences of the decode batch."""
 
     def stretch(self, shape: StepShape, estimate: StepEstimate, ends: SequenceOf[float], held: SequenceOf[int]) -> None:
-        """Steps of one decoding batch in a row, when the GPU is done with each, and the KV blocks held in it; the
-        estimate may hold more.
+        """Consecutive steps of one decode batch: GPU end time and KV blocks in use for each. The estimate may cover
+        more steps.
         """
 
 
-# Like vLLM's engine core, it keeps up to two steps under way when scheduling is asynchronous: the next one is planned
-# when the result before the one that runs has been taken in, so a request that arrives during a step joins the one
-# after the next. A step that can be repeated is, as one turn of the loop, until something changes.
+# Like vLLM's engine core, the loop keeps up to two steps in flight with asynchronous scheduling: the next step is
+# scheduled once the result before the running step has been processed, so a request that arrives during a step joins
+# the one after the next. A repeatable step is repeated in one turn of the loop until something changes.
 
 
 MOST_STEPS = 512
-"""Steps that are timed at once where nothing tells when the next request comes."""
+"""Maximum number of steps timed at once when the next arrival is unknown."""
 
 
 class Step:
-    """A step that is handed to the GPU, perhaps several times in a row: what it computes, and what that takes."""
+    """A launched step, possibly repeated, with its estimate."""
 
     __slots__ = ("end", "ended", "estimate", "has_prompts", "numbers", "plan", "shape")
 
     def __init__(self, plan: Plan, numbers: Numbers, estimate: StepEstimate, shape: StepShape | None) -> None:
         self.plan, self.numbers, self.estimate = plan, numbers, estimate
         self.has_prompts = False
-        """Whether it computes more than the next token of each sequence, and its drafts."""
+        """True if the step computes more than each sequence's next token and its drafts."""
         self.shape = shape
-        """The same as numbers, on request."""
+        """The same as ``numbers`` in full, where an observer or warm-up costs need it."""
         self.end = 0.0
-        """When the GPU is done with it, or with the last of them."""
+        """When the GPU finishes it, or its last repetition."""
         self.ended: list[Move] = []
-        """Copies between GPU and host whose end is seen with it."""
+        """GPU-host copies whose completion is seen with this step's result."""
 
 
 NO_STEP, NO_NUMBERS, NO_TIME = Plan(), (0, 0, 0, 0, 0), StepEstimate([], [])
-"""Of a turn in which nothing is computed."""
+"""Placeholders for a turn of the loop without a step."""
 
 
 class Loop:
-    """One engine while it runs."""
+    """The running loop of one engine."""
 
     def __init__(
         self,
@@ -131,15 +131,15 @@ class Loop:
         progress: Progress | None = None,
         watch: StepObserver | None = None,
     ) -> None:
-        """``empty_steps_while_waiting``: where requests wait but none can be computed, an empty step runs (pipelines).
-        ``poll_interval``: steps of decoding between two looks for requests. ``transfers``: copies to host
-        memory and back.
+        """``empty_steps_while_waiting``: run an empty step if requests wait but none can be scheduled (pipelines).
+        ``poll_interval``: decode steps between two polls for requests. ``transfers``: KV copies to host memory and
+        back.
         """
         self.scheduler, self.clients, self.record = scheduler, clients, record
         self.timer, self.steps_under_way = groups_of(timer), steps_under_way
         adapted = getattr(timer, "adapted", None) or timer
         self.adapted = groups_of(adapted)
-        """The same for steps in which a sequence has a LoRA adapter, where that makes a difference."""
+        """The timer for steps with a LoRA adapter, where it differs."""
         self.time_drafts: tuple[StepTimer, StepTimer] = timer, adapted
         """For steps with drafts: without adapters, and with."""
         self._has_drafts = isinstance(scheduler, Scheduler) and scheduler.drafts is not None
@@ -152,12 +152,12 @@ class Loop:
         self.is_ahead = False
         """True while the yielded clock is speculative: valid only if no request arrives earlier."""
         self._step_seconds = 1e-6
-        """How long a step of decoding took last."""
+        """Duration of the last decode step."""
 
     def turns(self) -> Iterator[float]:
-        """Turn by turn: the clock before each, and an end when no client will send again.
+        """Yield the clock before each turn; ends when no client will send again.
 
-        Whoever drives several engines gives the next turn to the one whose clock is furthest behind.
+        A driver of several engines always advances the one with the earliest clock.
         """
         scheduler, timeline, clients, looks = self.scheduler, self.timeline, self.clients, self.looks
         always, plan_next = looks.is_always, scheduler.plan
@@ -176,7 +176,7 @@ class Loop:
                     self._launch(step)
                     continue
                 ahead = self._look_ahead(step)
-                if clients.wait_for_answers:  # somebody may still send a request that comes before
+                if clients.wait_for_answers:  # a client may still send a request that arrives earlier
                     self.is_ahead = True
                     yield ahead[2][-1]
                     self.is_ahead = False
@@ -201,7 +201,7 @@ class Loop:
         return arrival
 
     def _is_idle(self, arrival: float | None) -> bool:
-        """Nothing can be computed: wait for a result or a request. True if none is to come."""
+        """Nothing can be scheduled: wait for a result or a request. True if none will come."""
         scheduler, has_work = self.scheduler, bool(self.under_way)
         if self.transfers is not None:
             if self.transfers.is_busy:
@@ -234,14 +234,14 @@ class Loop:
         self.timeline.clock += transfers.offload.empty_step_seconds
 
     def _most_steps(self, plan: Plan, arrival: float | None) -> int:
-        """How often in a row it is worth to time a step: until the batch changes or, about, a request comes."""
+        """How many repetitions are worth timing: until the batch changes or, roughly, a request arrives."""
         under_way = self.under_way
         if not self.jump or len(under_way) != self.steps_under_way - 1 or self.timeline.slept:
             return 1
         before = under_way[0] if under_way else None
         if self.transfers is not None and (not self.transfers.may_repeat or (before and before.plan is NO_STEP)):
             return 1
-        # Where a request ends with the step before, another one may start.
+        # If a request ends with the previous step, another may start.
         if (
             before
             and (before.plan is NO_STEP or before.plan.ending)
@@ -257,7 +257,7 @@ class Loop:
         return steps if steps < MOST_STEPS else MOST_STEPS
 
     def _time_decodes(self, plan: Plan, arrival: float | None) -> Step:
-        """What a step of decoding takes, and the same steps after it."""
+        """Time a decode step and its repetitions."""
         decodes, context, num_waiting = plan.decodes, plan.decode_context, len(self.scheduler.waiting)
         shape = plan.shape if self.watch is not None or self.first_uses is not None else None
         steps = self._most_steps(plan, arrival)
@@ -268,7 +268,7 @@ class Loop:
         return Step(plan, (decodes, num_waiting, decodes, context, decodes), estimate, shape)
 
     def _time_beside(self, plan: Plan) -> Step:
-        """What a step takes in which others are computed beside those that decode together."""
+        """Time a step that mixes the decode batch with individually scheduled sequences."""
         if self._has_drafts:
             return self._time_drafts(cast("DraftPlan", plan))
         decodes, context, sampled = plan.decodes, plan.decode_context, len(plan.sampled) + plan.num_cut
@@ -284,7 +284,7 @@ class Loop:
         return step
 
     def _time_drafts(self, plan: DraftPlan) -> Step:
-        """What a step with drafts takes."""
+        """Time a step with drafts."""
         shape, count = plan.shape, len(plan.sequences)
         numbers = (count, len(self.scheduler.waiting), shape.num_tokens, shape.total_computed, shape.num_sampled)
         estimate = self.time_drafts[plan.has_adapters](shape)
@@ -295,7 +295,7 @@ class Loop:
         return step
 
     def _launch(self, step: Step) -> None:
-        """Hand a step to the GPU, and take in the oldest result if as many are under way as may be."""
+        """Launch a step; if the in-flight limit is reached, process the oldest result."""
         plan, shape = step.plan, step.shape
         if self.transfers is not None:
             step.estimate, step.ended = self.transfers.launch(plan, step.estimate, self.timeline)
@@ -323,9 +323,9 @@ class Loop:
             self._finish()
 
     def _look_ahead(self, step: Step) -> Repetitions:
-        """The same step again and again, as far as there are blocks for it.
+        """Times of the repeated step, for as many repetitions as there are blocks.
 
-        The result of the step before is taken in while the first one runs, and so on.
+        The previous step's result is processed while the first repetition runs, and so on.
         """
         before = self.under_way.popleft() if self.under_way else None
         process, estimate = None if before is None else before.estimate.host.process, step.estimate
@@ -386,7 +386,7 @@ class Loop:
             self.clients.answer(record.last_end, sequence.index)
 
     def _finish(self) -> None:
-        """Wait for the oldest step under way and take its result in."""
+        """Wait for the oldest in-flight step and process its result."""
         step, transfers = self.under_way.popleft(), self.transfers
         if step.plan is not NO_STEP:
             end = step.end if transfers is None else transfers.result_at(step.end)

@@ -1,4 +1,4 @@
-"""What a run leaves behind: times of every request, sums over steps, and the record of several engines together."""
+"""The record of a run: times of every request, totals over steps, and merged records of several engines."""
 
 from __future__ import annotations
 
@@ -29,37 +29,37 @@ Numbers = tuple[int, int, int, int, int]
 """Of a step: sequences in it, sequences that wait, tokens, context and sampled rows."""
 
 PORTION = 1024
-"""Steps that are added up at once."""
+"""Steps summed at once."""
 MOST_NOTED_STEPS = 4 * PORTION
-"""Steps that are noted before whole portions of them are added up."""
+"""Steps noted before whole chunks are summed."""
 
 
 @dataclass(slots=True)
 class Gauge:
-    """A quantity over time: its time-weighted sum and its peak."""
+    """A quantity over time: time-weighted sum and peak."""
 
     area: float = 0.0
     peak: float = 0.0
 
 
 class PhaseTotals:
-    """Sums over the steps of one phase, complete once it is closed."""
+    """Totals over the steps of one phase, complete once closed."""
 
     def __init__(self) -> None:
         self.steps = 0
         self.stretches = 0
-        """Batches that steps were repeated with, each of which the simulation planned once."""
+        """Runs of identical steps, each planned once."""
         self.tokens = 0
         self.sequences = 0
         self.context = 0
         self.sampled = 0
         self.seconds = 0.0
         self.rows: list[dict[int, int]] = []
-        """For each table of the timer, how many steps ran the kernels of each of its rows."""
+        """For each of the timer's tables, the number of steps per row."""
         self.slowed: dict[int, float] = {}
-        """For rows of the first table, the shares by which products took longer, added up."""
+        """For rows of the first table, the summed fractional slowdown of GEMMs."""
         self.varying: list[float] = []
-        """Seconds of each of the other kernels."""
+        """Seconds of each kernel that varies between steps."""
         self.running, self.waiting, self.held_blocks = Gauge(), Gauge(), Gauge()
         self._noted: list[tuple[Numbers, StepEstimate, SequenceOf[float], SequenceOf[int]]] = []
         """Stretches that are not added up yet: see `note`."""
@@ -87,7 +87,7 @@ class PhaseTotals:
             self._add_portions(self._left[:, None, :])
 
     def so_far(self) -> PhaseTotals:
-        """The sums up to now, closed; steps that come later are added to these and not to those."""
+        """The totals up to now, as a closed copy."""
         found = PhaseTotals()
         self._add_up()
         if self.steps:
@@ -107,7 +107,7 @@ class PhaseTotals:
         return [dict(zip(later, values, strict=False)) for later, values in self._shared]
 
     def since(self, before: PhaseTotals) -> PhaseTotals:
-        """What was added between two moments; peaks are those of the whole time."""
+        """The difference of two snapshots; peaks are those of the whole time."""
         found = PhaseTotals()
         for name in ("steps", "tokens", "sequences", "context", "sampled", "seconds"):
             setattr(found, name, getattr(self, name) - getattr(before, name))
@@ -160,7 +160,7 @@ class PhaseTotals:
         self._noted, self._num_noted = [], 0
 
     def _add_portions(self, table: Array) -> None:
-        """Portions of steps: seconds, held blocks, running, waiting and each varying kernel."""
+        """Sum chunks of steps: seconds, held blocks, running, waiting and each varying kernel."""
         seconds, held, running, waiting, *kernels = table
         if not seconds.size:
             return
@@ -177,58 +177,58 @@ def _cut(timed: SequenceOf[SequenceOf[float]], lengths: list[int]) -> list[Seque
 
 
 def _sum(total: float, portions: Array) -> float:
-    """Add the sum of each portion to a total, one after the other."""
+    """Add the chunks' sums to a total in order."""
     for portion in np.add.reduce(portions, axis=1).tolist():
         total += portion
     return total
 
 
 MARKS = 25
-"""Moments of a run at which sums over its steps are kept."""
+"""Snapshots of step totals taken over a run."""
 MOST_NOTED_ENDS = 4096
-"""Ends of steps that are noted before they are written down as arrays."""
+"""Step ends noted before they are converted to arrays."""
 
 
 class Record:
-    """Arrays over requests, filled as the run goes on. Times are in seconds."""
+    """Arrays over requests, filled during the run. Times are in seconds."""
 
     def __init__(
         self, num_requests: int, num_blocks: int, token_path_seconds: float = 0.0, token_turn_seconds: float = 0.0
     ) -> None:
         self.sent_at = np.full(num_requests, np.nan)
         self.started_at = np.full(num_requests, np.nan)
-        """When the first step with the request in it began."""
+        """Start of the first step that includes the request."""
         self.first_token = np.full(num_requests, np.nan)
         self.last_token = np.full(num_requests, np.nan)
         self.num_output = np.zeros(num_requests, dtype=np.int64)
         self.num_cached = np.zeros(num_requests, dtype=np.int64)
         self.prefilling, self.decoding = PhaseTotals(), PhaseTotals()
-        """Steps that compute any prompt tokens (decodes may be beside them), and steps of single new tokens only."""
+        """Steps that compute any prompt tokens (possibly mixed with decodes), and decode-only steps."""
         self.running, self.waiting, self.kv_usage = Gauge(), Gauge(), Gauge()
         self.marks: list[tuple[float, PhaseTotals, PhaseTotals]] = []
         """A few moments, and sums over the steps up to each, so that a part of the run can be summed up ..."""
         self.next_mark = 0
         """... and the first request that makes the next one."""
         self.span: float | None = None
-        """Seconds of the part that sums over steps are of; None: of the whole run ..."""
+        """Seconds of the part that step totals cover; None: the whole run ..."""
         self.share = 1.0
-        """... and its share of the tokens of steps with prompts."""
+        """... and its share of the tokens in steps with prefill."""
         self.num_preemptions = 0
         self.drafts = DraftCounts()
-        """What became of drafts, where there are any."""
+        """Draft and acceptance counts, with speculative decoding."""
         self.tier: TierTotals | None = None
-        """Of the KV cache's tier in the host's memory, where there is one; there when the run is over."""
+        """Totals of the KV cache's host memory tier, if any; set at the end of the run."""
         self.last_end = np.nan
-        """When the tokens of the step that ended last reached their clients ..."""
+        """When tokens of the last completed step reached the clients ..."""
         self.decoded_at = np.nan
         """... and those of the last step in which every decoding sequence got a token: the same, unless the one that
         ended last was of prompts alone."""
         self._num_blocks = num_blocks
-        # Tokens of one step are handed over one after the other, so a typical one waits.
+        # A step's tokens are sent one after the other, so a typical token is delayed.
         self._token_path_seconds = token_path_seconds
         self._token_turn_seconds = token_turn_seconds
-        # Most tokens of a step follow those of the step before, so it is enough to know when results were taken in, and
-        # for stretches of them how many there were, how many tokens each had and how many of these were not the first.
+        # Most tokens follow one in the previous step, so it is enough to store when results were processed and, per run
+        # of steps, their number, the tokens of each and how many of these were not first tokens.
         self._ends: list[float] = []
         self._stretches: list[int] = []
         self._written: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]] = []
@@ -237,7 +237,7 @@ class Record:
         self._late_counts: list[int] = []
 
     def start(self, sequences: SequenceOf[Sequence], time: float) -> None:
-        """Sequences left the queue for a step that begins at ``time``."""
+        """Sequences were admitted to a step that begins at ``time``."""
         for sequence in sequences:
             if not sequence.num_preemptions:
                 self.started_at[sequence.index] = time
@@ -252,17 +252,18 @@ class Record:
         left: SequenceOf[Sequence] = (),
         apart: bool = False,
     ) -> None:
-        """The engine is done with a step whose tokens are on their way to their clients.
+        """The engine has processed a step, and its tokens are on their way to the clients.
 
-        Of those sampled all got a token in the step before too, except perhaps ``others``; those who ``left`` will not
-        get one in the step after it. Where steps of prompts are ``apart``, it is the last step that was not.
+        All sampled sequences got a token in the previous step too, except possibly ``others``; those in ``left`` get
+        none in the next step. After prefill-only steps (``apart``), decoding sequences continue from the last step that
+        was not.
         """
         time = end + (self._token_path_seconds + self._token_turn_seconds * num_sampled)
         num_steady = num_sampled
         for sequence in others:
             if sequence.last_token != self.last_end:
                 num_steady -= 1
-                if sequence.last_token == sequence.last_token:  # not for those without a token: that is not a number
+                if sequence.last_token == sequence.last_token:  # NaN before the first token
                     self._note_late(time, sequence.last_token, 1)
                 else:
                     self.first_token[sequence.index] = time
@@ -282,18 +283,18 @@ class Record:
             self.num_output[sequence.index] = sequence.num_output
 
     def _note_late(self, time: float, before: float, count: int) -> None:
-        """So many got a token that did not follow the step before."""
+        """Note ``count`` tokens that did not follow one in the previous step."""
         self._late_gaps.append(time - before)
         self._late_times.append(time)
         self._late_counts.append(count)
 
     def note_last_tokens(self, sequences: SequenceOf[Sequence]) -> None:
-        """These got a token in the step that ended last and was not of prompts alone."""
+        """The last token of these came in the last completed step that was not prefill-only."""
         for sequence in sequences:
             sequence.last_token = self.decoded_at
 
     def steady_tokens(self, count: int, ends: SequenceOf[float]) -> None:
-        """Steps ended one after the other, each with a token for the same sequences and none their last."""
+        """Consecutive steps ended, each with a token for the same sequences, none of them a last one."""
         if ends:
             self._ends.extend(ends)
             self._stretches += (len(ends), count, count)
@@ -307,7 +308,7 @@ class Record:
         self.next_mark = -(-len(self.marks) * self.sent_at.size // MARKS)
 
     def within(self, begin: float, end: float) -> Record:
-        """The same requests, with the sums over steps of a part of the run, as far as marks tell it."""
+        """The same requests, with step totals restricted to part of the run, to the resolution of the snapshots."""
         inside = [mark for mark in self.marks if begin <= mark[0] <= end]
         if len(inside) < 2 or inside[0][0] == inside[-1][0]:
             return self
@@ -321,7 +322,7 @@ class Record:
         return part
 
     def close(self, num_preemptions: int) -> Record:
-        """The run is over."""
+        """Finish the record."""
         self.num_preemptions = num_preemptions
         for phase in (self.prefilling, self.decoding):
             phase.close()
@@ -340,37 +341,37 @@ class Record:
 
     @property
     def phases(self) -> dict[str, PhaseTotals]:
-        """Sums over the steps, by kind."""
+        """Step totals by phase."""
         return {"prefill": self.prefilling, "decode": self.decoding}
 
     def in_system_at(self, time: float) -> int:
-        """Requests that had been sent but not fully answered at that moment."""
+        """Requests sent but not fully answered at that time."""
         return int(np.count_nonzero(self.sent_at <= time)) - int(np.count_nonzero(self.last_token <= time))
 
     @property
     def ttft(self) -> npt.NDArray[Any]:
-        """From sending a request to its first token."""
+        """Time to first token, from sending."""
         return np.asarray(self.first_token - self.sent_at)
 
     @property
     def end_to_end(self) -> npt.NDArray[Any]:
-        """From sending a request to its last token."""
+        """Time from sending to the last token."""
         return np.asarray(self.last_token - self.sent_at)
 
     @property
     def tpot(self) -> npt.NDArray[Any]:
-        """Mean time between a request's tokens, for the requests that have more than one."""
+        """Mean time per output token of a request, for requests with more than one."""
         several = self.num_output > 1
         return np.asarray((self.last_token - self.first_token)[several] / (self.num_output[several] - 1))
 
     @property
     def gaps(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Times between tokens that follow each other in an answer, and how often each occurred."""
+        """Inter-token latencies and the count of each."""
         return self.timed_gaps[1:]
 
     @property
     def timed_gaps(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-        """When each of these times ended, and the times and how often each occurred."""
+        """End time, inter-token latency and count of each."""
         self._write()
         ends, stretches = (np.concatenate(parts) for parts in zip(*self._written, strict=True))
         num_tokens, counts = (np.repeat(stretches[:, column], stretches[:, 0]) for column in (1, 2))
@@ -382,13 +383,13 @@ class Record:
         return ended, gaps, np.concatenate([counts[follow], np.array(self._late_counts, dtype=np.int64)])
 
     def _write(self) -> None:
-        """Write down as arrays what was noted so far, which takes less room."""
+        """Convert what was noted so far to arrays, which take less memory."""
         noted = np.array(self._ends), np.array(self._stretches, dtype=np.int64).reshape(-1, 3)
         self._written.append(noted)
         self._ends, self._stretches = [], []
 
 
-# What clients of several engines saw, put together from the engines' records.
+# The clients' view of several engines, merged from the engines' records.
 
 
 Times = npt.NDArray[Any]
@@ -399,7 +400,7 @@ class Served:
 
     def __init__(self, records: SequenceOf[Record]) -> None:
         self.engine = np.zeros(records[0].last_token.size, dtype=np.int64)
-        """Which engine served each request."""
+        """Index of the engine that served each request."""
         for number, record in enumerate(records):
             self.engine[~np.isnan(record.last_token)] = number
         self.sent_at = self._pick([record.sent_at for record in records])
@@ -418,32 +419,32 @@ class Served:
         return picked
 
     def in_system_at(self, time: float) -> int:
-        """Requests that had been sent but not fully answered at that moment."""
+        """Requests sent but not fully answered at that time."""
         return int(np.count_nonzero(self.sent_at <= time)) - int(np.count_nonzero(self.last_token <= time))
 
     @property
     def gaps(self) -> tuple[Times, Times]:
-        """Times between tokens that follow each other in an answer, and how often each occurred."""
+        """Inter-token latencies and the count of each."""
         return self.timed_gaps[1:]
 
     @property
     def ttft(self) -> Times:
-        """From sending a request to its first token."""
+        """Time to first token, from sending."""
         return np.asarray(self.first_token - self.sent_at)
 
     @property
     def end_to_end(self) -> Times:
-        """From sending a request to its last token."""
+        """Time from sending to the last token."""
         return np.asarray(self.last_token - self.sent_at)
 
     @property
     def tpot(self) -> Times:
-        """Mean time between a request's tokens, for the requests that have more than one."""
+        """Mean time per output token of a request, for requests with more than one."""
         several = self.num_output > 1
         return np.asarray((self.last_token - self.first_token)[several] / (self.num_output[several] - 1))
 
 
 def _join_gaps(records: SequenceOf[Record]) -> tuple[Times, Times, Times]:
-    """Times between tokens, when each ended and how often it occurred, over all engines."""
+    """End time, inter-token latency and count of each, over all engines."""
     ended, gaps, counts = zip(*(record.timed_gaps for record in records), strict=True)
     return np.concatenate(ended), np.concatenate(gaps), np.concatenate(counts)

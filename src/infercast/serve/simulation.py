@@ -1,4 +1,4 @@
-"""One engine and the requests that it serves: its replica, scheduler, cache and loop put together and run."""
+"""Builds one engine's scheduler, cache and loop from a `Replica` and serves a workload with them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def scheduler_of(
     offload: Offload | None = None,
     max_adapters: int | None = None,
 ) -> Scheduler | PrefillScheduler:
-    """The scheduler of these rules, with an empty cache."""
+    """The scheduler for this policy, with an empty cache."""
     if isinstance(policy, PrefillFirst):
         if speculation is not None:
             raise InputError("speculative decoding is modelled for engines whose steps mix prompts and decoding")
@@ -88,7 +88,7 @@ def scheduler_of(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replica:
-    """One engine: what its steps cost, what bounds them and how much it can remember."""
+    """One engine: step costs, scheduling limits and KV cache size."""
 
     timer: StepTimer
     policy: Policy
@@ -97,42 +97,42 @@ class Replica:
     prefix_caching: bool = True
     sparse_windows: bool = False
     retained_every: int = 0
-    """Both as for `KvCache`."""
+    """Both as in `KvCache`."""
     steps_under_way: int = 2
-    """2: the next step is planned while one runs (asynchronous scheduling); 1: one after the other."""
+    """2: the next step is scheduled while one runs (asynchronous scheduling); 1: strictly one at a time."""
     request_path_seconds: float = 0.0
     """From the client's call to the engine's queue."""
     request_token_seconds: float = 0.0
-    """What each token of the prompt adds to that."""
+    """Added to that for each prompt token."""
     request_turn_seconds: float = 0.0
-    """What one thread before the engine spends on each request (`serve.workload.intake`)."""
+    """Time of one frontend thread per request, ahead of the engine."""
     token_path_seconds: float = 0.0
-    """From a result that the engine has taken in to the client ..."""
+    """From a processed result to the client ..."""
     token_turn_seconds: float = 0.0
-    """... and what each token that a step produces adds to it."""
+    """... and the time added for each token of the step."""
     wake_up_seconds: float = 0.0
-    """What an engine without work needs to notice a request; whatever comes meanwhile is seen with it."""
+    """Latency of an idle engine to notice a request; requests that arrive meanwhile are admitted with it."""
     poll_interval: int = 1
-    """Steps of decoding after which it looks for new requests; it does after every step with prompts."""
+    """Decode steps between two polls for new requests; it also polls after every step with prefill."""
     first_uses: WarmupCosts | None = None
-    """What the engine has met since its start, which a run adds to; None: it has met everything."""
+    """What the engine has warmed up since its start, which a run adds to; None: everything."""
     max_model_len: int | None = None
     stages: tuple[float, ...] | None = None
-    """A pipeline: the share of a step's GPU time that each stage takes."""
+    """A pipeline: each stage's share of a step's GPU time."""
     launch_spread: float = 0.0
-    """How much launching a step with prompts varies, as in `infercast.serve.timeline.LAUNCH_SPREAD`."""
+    """Launch-time variation of steps with prefill, as in `infercast.serve.timeline.LAUNCH_SPREAD`."""
     settle_seconds: float = 0.0
-    """How fast the GPU's clock follows what is drawn; 0: every step finds it as the first one does."""
+    """Time constant of the GPU clock's response to power; 0: every step finds it as the first one does."""
     stages_in_turn: bool = False
-    """Whether the stages of a pipeline never work on two steps at the same time."""
+    """True if the stages of a pipeline never overlap two steps."""
     max_adapters: int | None = None
-    """Different LoRA adapters that may be in a step; None: no request may ask for one."""
+    """Distinct LoRA adapters allowed in a step; None: LoRA is off."""
     speculation: Speculation | None = None
-    """How it drafts tokens; None: it does not."""
+    """Speculative decoding; None: off."""
     offload: Offload | None = None
-    """The tier of the KV cache in the host's memory, if there is one."""
+    """The KV cache's host memory tier, if any."""
     tells_load: bool = False
-    """Whether the load balancer sees its requests and its KV cache for every model (vLLM 0.27)."""
+    """True if the load balancer sees queue and KV cache usage for every model (vLLM 0.27)."""
 
 
 def simulate(
@@ -144,11 +144,11 @@ def simulate(
     progress: Progress | None = None,
     watch: StepObserver | None = None,
 ) -> Record:
-    """Serve a workload and record what every request saw.
+    """Serve a workload and record the latencies of every request.
 
-    With ``jump``, stretches in which nothing but decoding happens are computed at once; the result is the same to
-    the last bit. ``observe`` is called after each step is planned, which needs ``jump=False``; ``watch`` is told of
-    the steps as they come, in stretches where the clock jumps.
+    With ``jump``, runs of pure decode steps are computed at once; results are bit-identical. ``observe`` is called
+    after each step is planned, which needs ``jump=False``; ``watch`` receives the steps as they are launched, in runs
+    where the clock jumps.
     """
     check_workload(replica, workload)
     clients = clients_of(replica, workload)
@@ -161,13 +161,12 @@ def simulate(
 
 
 def clients_of(replica: Replica, workload: Workload, servers: int = 1) -> Clients:
-    """The clients of a workload, which reach engines like this one through a number of API servers."""
+    """The clients of a workload, connected to engines like this one through a number of API servers."""
     path, turn = replica.request_path_seconds, replica.request_turn_seconds
     return Clients(workload, path, replica.request_token_seconds, turn, servers)
 
 
 def new_record(replica: Replica, num_requests: int) -> Record:
-    """An empty record of a run on this engine."""
     return Record(num_requests, replica.num_blocks, replica.token_path_seconds, replica.token_turn_seconds)
 
 
@@ -181,7 +180,7 @@ def loop_of(
     progress: Progress | None = None,
     watch: StepObserver | None = None,
 ) -> Loop:
-    """The loop of one engine, ready to take its turns."""
+    """One engine's loop, ready to run."""
     is_pipeline = replica.stages is not None
     scheduler = scheduler_of(
         replica.policy,
@@ -230,7 +229,7 @@ def _timeline_of(replica: Replica) -> Timeline:
 
 @contextmanager
 def no_garbage() -> Iterator[None]:
-    """Keep Python from looking for unreachable cycles: a run makes none, and looking takes a tenth of its time."""
+    """Disable the cyclic garbage collector: a run creates no cycles, and collecting takes a tenth of its time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -241,7 +240,7 @@ def no_garbage() -> Iterator[None]:
 
 
 def check_workload(replica: Replica, workload: Workload) -> None:
-    """Refuse what the engine would refuse, before the first step."""
+    """Reject requests that the engine would reject, before the first step."""
     if not workload.requests:
         raise InputError("the workload has no requests")
     if replica.max_adapters is None and any(request.adapter is not None for request in workload.requests):
@@ -268,7 +267,7 @@ def check_workload(replica: Replica, workload: Workload) -> None:
     in_one_step = replica.policy.chunked_prefill or most - 1 <= budget
     declares = all(each.declared is None or each.declared >= each.num_output for each in workload.requests)
     if min(inputs) >= 1 and min(outputs) >= 1 and most <= longest and fits and in_one_step and declares:
-        return  # what holds for the longest holds for all
+        return  # the longest request is a bound for all
     for index, request in enumerate(workload.requests):
         if request.num_input < 1 or request.num_output < 1:
             raise InputError(
@@ -285,13 +284,13 @@ def check_workload(replica: Replica, workload: Workload) -> None:
                 f"request {index} needs {request.num_input} input + {request.num_output} output tokens, "
                 f"above max_model_len {longest}; shorten it or raise max_model_len"
             )
-        computed = request.num_input + request.num_output - 1  # nothing is computed on the last token
+        computed = request.num_input + request.num_output - 1  # the last token is never computed on
         if (needed := replica.kv_shape.most_blocks(computed + spare, held)) > replica.num_blocks:
             raise InputError(
                 f"request {index} needs {needed} KV blocks for its {request.num_input} input + {request.num_output} "
                 f"output tokens, above the {replica.num_blocks} there are; shorten it or give the cache more memory"
             )
-        # After a preemption the tokens sampled so far are computed again together with the prompt.
+        # After a preemption, the tokens sampled so far are recomputed with the prompt.
         if computed > budget and not replica.policy.chunked_prefill:
             raise InputError(
                 f"request {index} may compute {computed} tokens in one step, above max_num_batched_tokens {budget}; "

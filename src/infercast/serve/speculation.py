@@ -1,8 +1,8 @@
-"""Speculative decoding as a scheduler sees it: how many tokens are drafted, how many of them are right, what it holds.
+"""Speculative decoding: drafts per step, acceptance, and the KV slots it needs.
 
-A decoding sequence computes its next token and the drafts after it in one step. The drafts are right up to some point;
-they and one token of the model itself are what the step yields. How many are right is drawn for every place in every
-answer, from a stream of its own: it does not depend on when a step comes or who else is in it.
+A decoding sequence computes its next token and the drafts after it in one step, which yields the accepted drafts and
+one token of the model itself. Acceptance is drawn for every output position from the request's own random stream, so it
+does not depend on timing or on the rest of the batch.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from infercast.errors import InputError
 
 MOST_DRAFTS = 255
 ACCEPTED, MATCHED = 1, 2
-"""Streams of random numbers of a sequence."""
+"""Random streams of a sequence."""
 DRAWN, TURNS = 31, (0.0, -0.67, 0.67, -1.15, 1.15, -0.32, 0.32, -1.5, 1.5, -0.16, 0.16, -0.9, 0.9, -0.49, 0.49)
-"""Draws for each of the first answers, and how lucky each is to be, in standard deviations."""
+"""Draws for each of the first answers, and the luck assigned to each, in standard deviations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,30 +29,31 @@ class Speculation:
     """How an engine drafts."""
 
     num_drafts: int
-    """Drafts of a step, K."""
+    """Drafts per step, K."""
     acceptance: tuple[float, ...]
-    """For i = 1 to K, how likely at least i drafts of a step are right."""
+    """For i = 1 to K, the probability that at least i drafts of a step are accepted."""
     match: float = 1.0
-    """How likely there are drafts at all (prompt lookup)."""
+    """The probability that there are drafts at all (prompt lookup)."""
     lookahead: int = 0
-    """Slots of the KV cache that a sequence has beyond the tokens of a step."""
+    """KV slots of a sequence beyond the tokens of a step."""
     drops_block: bool = False
-    """The last block of a cached prefix is computed again: whoever drafts needs the states before it."""
+    """The last block of a cached prefix is recomputed: the drafter needs the hidden states before it."""
     slots_taken: int = 0
-    """Tokens of the budget that are kept for whoever drafts, for each of the sequences that may run ..."""
+    """Token budget reserved for the drafter, for each of max_num_seqs sequences ..."""
     slots_by_step: bool = False
-    """... or for each that is in a step."""
+    """... or for each sequence in the step."""
     pads_new: bool = False
-    """A request that starts with one token beside others that decode gets dummy drafts, so that all have as many
-    tokens; where the budget or the longest length has no room for them it waits."""
+    """A request that starts with one token next to decoding ones gets padding drafts, so that the batch stays uniform;
+    if the budget or max_model_len has no room for them, it waits.
+    """
     pads_first: bool = False
-    """It does so where it is the first of a step, too, if anything of it is cached; and where the longest length has no
-    room, it starts without."""
+    """Also for the first sequence of a step, if any of it is cached; unpadded if max_model_len has no room."""
     read_ahead: int = 0
-    """Tokens of a prompt that whoever drafts reads beyond a step: none ends closer than that before the prompt does,
-    and what is computed of the last ones, but for the first of them, is not final (several prediction heads)."""
+    """Prompt tokens the drafter reads beyond a step: no chunk ends closer than that to the end of the prompt, and KV of
+    the last ones, except the first of them, is not final (several prediction heads).
+    """
     by_batch: tuple[tuple[int, int], ...] = ()
-    """(sequences, drafts): from so many sequences in a step on, so many drafts for the next one; empty: always K."""
+    """(sequences, drafts): from this batch size on, this many drafts for the next step; empty: always K."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -80,16 +81,16 @@ class Speculation:
 
     @property
     def acceptance_length(self) -> float:
-        """Tokens that a step with all its drafts yields on average, the model's own among them."""
+        """Mean tokens per step with all drafts, including the model's own."""
         return 1.0 + sum(self.acceptance)
 
     @property
     def spare_tokens(self) -> int:
-        """Slots that a sequence may hold beyond its tokens: drafts of the last step, and what is looked ahead."""
+        """Slots a sequence may hold beyond its tokens: the last step's drafts, and lookahead."""
         return self.num_drafts + self.lookahead
 
     def budget(self, max_num_batched_tokens: int, max_num_seqs: int) -> int:
-        """Tokens of a step that are left for the model itself."""
+        """Tokens per step left for the target model."""
         left = max_num_batched_tokens - self.slots_taken * (1 if self.slots_by_step else max_num_seqs)
         if left < 1:
             raise InputError(
@@ -99,7 +100,7 @@ class Speculation:
         return left
 
     def drafts_for(self, num_sequences: int) -> int:
-        """Drafts of the step after one with so many sequences."""
+        """Drafts for the step after one with this many sequences."""
         drafts = self.num_drafts
         for least, each in self.by_batch:
             if num_sequences < least:
@@ -109,10 +110,10 @@ class Speculation:
 
 
 class Draws:
-    """How many drafts are right, and whether there are any, at each place of each answer.
+    """Accepted and proposed drafts at each output position.
 
-    Answers are as lucky as coins make them. With a few requests that would decide the run, so the luck of the first
-    ones is spread evenly: of several draws each takes the one that is nearest to its turn, the first the average.
+    Acceptance is random. With few requests that would decide the result, so the luck of the first ones is spread
+    evenly: of several draws each takes the one nearest to its quantile, the first the average.
     """
 
     def __init__(self, speculation: Speculation) -> None:
@@ -120,7 +121,7 @@ class Draws:
         self._rising = np.array(speculation.acceptance[::-1])
 
     def accepted(self, index: int, count: int) -> bytes:
-        """For each token of a request's answer, how many drafts after it are right if there are K."""
+        """For each output token of a request, the number of accepted drafts after it, of K."""
         draws = DRAWN if index < len(TURNS) else 1
         uniform = self._uniform(index, ACCEPTED, draws * count)
         right = (self._rising.size - np.searchsorted(self._rising, uniform, side="right")).astype(np.uint8).tobytes()
@@ -131,16 +132,16 @@ class Draws:
         return min(drawn, key=lambda accepted: abs(_num_steps(accepted) - wanted))
 
     def _steps_of(self, count: int, luck: float) -> float:
-        """Steps of an answer of so many tokens that is so many standard deviations luckier than others."""
+        """Steps of an answer of ``count`` tokens that is ``luck`` standard deviations luckier than average."""
         rates = self._speculation.acceptance
         mean = self._speculation.acceptance_length
         square = 1.0 + sum((2 * position + 3) * rate for position, rate in enumerate(rates))
-        beyond = square / (2.0 * mean) - 0.5  # tokens that the last step yields too many
+        beyond = square / (2.0 * mean) - 0.5  # tokens the last step yields in excess
         spread = sqrt(max(count * (square - mean * mean), 0.0) / mean**3)
         return (count - 1 + beyond) / mean - luck * spread
 
     def drafted(self, index: int, count: int) -> bytes:
-        """For each token of a request's answer, how many drafts there are after it."""
+        """For each output token of a request, the number of drafts proposed after it."""
         found = self._uniform(index, MATCHED, count) < self._speculation.match
         return np.where(found, self._speculation.num_drafts, 0).astype(np.uint8).tobytes()
 
@@ -150,7 +151,7 @@ class Draws:
 
 
 def _num_steps(accepted: bytes) -> int:
-    """Steps that an answer takes if so many drafts after each of its tokens are right."""
+    """Steps an answer takes with these acceptances."""
     produced, steps, last = 1, 0, len(accepted)
     while produced < last:
         produced += 1 + accepted[produced]
@@ -160,45 +161,45 @@ def _num_steps(accepted: bytes) -> int:
 
 @dataclass(slots=True)
 class DraftCounts:
-    """What became of the drafts of a run, counted as vLLM does (``vllm:spec_decode_*``)."""
+    """Draft statistics of a run, counted as in vLLM (``vllm:spec_decode_*``)."""
 
     num_draft_tokens: int = 0
-    """Drafts that were verified; those of a step too many, after a request's last token, are not counted."""
+    """Verified drafts; those of a step too many, after a request's last token, are not counted."""
     by_accepted: list[int] = field(default_factory=list)
-    """For 0, 1, ... K: how often a sequence in a step had so many right."""
+    """For 0, 1, ... K: (sequence, step) pairs with this many accepted."""
 
     @property
     def num_drafts(self) -> int:
-        """How often a sequence had drafts in a step."""
+        """(Sequence, step) pairs with drafts."""
         return sum(self.by_accepted)
 
     @property
     def accepted_by_position(self) -> list[int]:
-        """How often the first draft was right, the second, and so on."""
+        """Accepted drafts at each position."""
         return [sum(self.by_accepted[position:]) for position in range(1, len(self.by_accepted))]
 
     @property
     def num_accepted(self) -> int:
-        """Drafts that were right."""
+        """Accepted drafts."""
         return sum(self.accepted_by_position)
 
     @property
     def acceptance_length(self) -> float:
-        """Tokens that a sequence with drafts got in a step on average, the model's own among them."""
+        """Mean tokens per (sequence, step) with drafts, including the model's own."""
         return 1.0 + self.num_accepted / self.num_drafts if self.num_drafts else 1.0
 
     @property
     def acceptance_rate(self) -> float:
-        """The share of drafts that were right."""
+        """Accepted share of all drafts."""
         return self.num_accepted / self.num_draft_tokens if self.num_draft_tokens else 0.0
 
     @property
     def rates_by_position(self) -> list[float]:
-        """The share of (sequence, step) pairs with drafts in which each position was right."""
+        """The share of (sequence, step) pairs with drafts in which each position was accepted."""
         return [count / self.num_drafts if self.num_drafts else 0.0 for count in self.accepted_by_position]
 
     def add(self, other: DraftCounts) -> None:
-        """Those of another engine."""
+        """Add another engine's counts."""
         self.num_draft_tokens += other.num_draft_tokens
         counts, others = self.by_accepted, other.by_accepted
         longest = max(len(counts), len(others))

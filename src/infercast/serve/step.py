@@ -1,4 +1,4 @@
-"""The contract between an engine and whoever drives it: a step's shape in, what it costs GPU and host out."""
+"""Interface between an engine model and the simulator: a step's shape in, its GPU and host cost out."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from operator import add
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 Prompts = Sequence[tuple[int, int]]
-"""(new, computed) tokens of each."""
+"""(new, computed) tokens of each sequence."""
 Contexts = Callable[[], list[int]]
-"""Tokens that each of a group of sequences has computed, on request."""
+"""Returns the computed tokens of each sequence in a group; evaluated lazily."""
 
 
 @dataclass(repr=False)
 class StepShape:
-    """The batch of one step: sequence i computes ``new_tokens[i]`` tokens after ``computed[i]`` earlier ones."""
+    """The batch of one step: sequence i computes ``new_tokens[i]`` tokens on top of ``computed[i]`` earlier ones."""
 
     new_tokens: Sequence[int]
-    """Tokens that each sequence computes ..."""
+    """Tokens each sequence computes in this step ..."""
     computed: Sequence[int]
-    """... and its tokens that were computed before."""
+    """... and tokens it computed before."""
     num_sampled: int
-    """Sequences that produce a token at the end of the step."""
+    """Sequences that sample a token at the end of the step."""
 
     def __repr__(self) -> str:
         words = f"{self.num_tokens:,} tokens of {len(self.new_tokens):,} sequences, {len(self.prompts)} with prompts"
@@ -36,7 +36,7 @@ class StepShape:
 
     @property
     def head_rows(self) -> int:
-        """Rows whose number decides which kernels the head runs."""
+        """Row count by which the LM head's kernels are selected."""
         return self.num_sequences
 
     @cached_property
@@ -46,24 +46,24 @@ class StepShape:
 
     @cached_property
     def total_computed(self) -> int:
-        """Earlier tokens of all sequences."""
+        """Context tokens of all sequences."""
         return sum(self.computed)
 
     @cached_property
     def is_decode(self) -> bool:
-        """Every sequence computes a single token, so the step is as uniform as a CUDA graph needs it."""
+        """Every sequence computes one token, so the step is uniform and can use a CUDA graph."""
         return max(self.new_tokens) == 1
 
     @cached_property
     def prompts(self) -> list[tuple[int, int]]:
-        """(new, computed) of the sequences that compute more than one token."""
+        """(new, computed) of sequences that compute more than one token."""
         return [pair for pair in zip(self.new_tokens, self.computed, strict=True) if pair[0] > 1]
 
 
 class GroupShape(StepShape):
-    """The same for ``decodes`` sequences of one token each, known by their sum, with others ``beside`` them.
+    """A batch of ``decodes`` single-token sequences, known by their total context, plus the sequences in ``beside``.
 
-    A timer that needs the length of each asks for ``computed``, which is worked out only then.
+    Per-sequence lengths (``computed``) are built only if a timer asks for them.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class GroupShape(StepShape):
         beside: Prompts = (),
         num_first: int = 0,
     ) -> None:
-        """``beside``: (new, computed) tokens of others, of which ``num_first`` sample a token too."""
+        """``beside``: (new, computed) tokens of the other sequences, ``num_first`` of which sample a token too."""
         self._later = decodes, contexts, beside
         if not beside:
             self.num_sequences = self.num_tokens = self.num_sampled = decodes
@@ -90,7 +90,7 @@ class GroupShape(StepShape):
         self.is_decode = not self.prompts
 
     def __getattr__(self, name: str) -> Any:
-        """The two lists, made on request."""
+        """Build the two lists on first access."""
         if name not in ("new_tokens", "computed"):
             raise AttributeError(name)
         decodes, contexts, beside = self._later
@@ -101,51 +101,50 @@ class GroupShape(StepShape):
 
 @dataclass(repr=False)
 class DraftShape(StepShape):
-    """The batch of a step with speculative decoding: those that verify drafts first, then prompts.
+    """The batch of a step with speculative decoding: verifying sequences first, then prompts.
 
-    ``num_sampled`` are the rows that the head computes: every draft and one more of each sequence that samples.
+    ``num_sampled`` counts the LM head's rows: every draft, plus one per sampling sequence.
     """
 
     num_verifying: int
     """Sequences that compute a token and its drafts, if any."""
     num_drafts: int
-    """Drafts in the step, of all of them together."""
+    """Draft tokens in the step, over all sequences."""
     width: int
-    """Tokens of a sequence that has as many drafts as there may be, 1 + K."""
+    """Tokens of a sequence with the full number of drafts, 1 + K."""
     num_drafting: int
-    """Sequences for which drafts are made at the end of the step ..."""
+    """Sequences that drafts are proposed for at the end of the step ..."""
     num_next: int
-    """... and how many for each."""
+    """... and drafts for each."""
 
     @property
     def head_rows(self) -> int:
-        """All that it computes."""
         return self.num_sampled
 
     @cached_property
     def is_decode(self) -> bool:
-        """Every sequence has exactly 1 + K tokens, so the step is as uniform as a CUDA graph needs it."""
+        """Every sequence has exactly 1 + K tokens, so the step is uniform and can use a CUDA graph."""
         return self.num_verifying == self.num_sequences and min(self.new_tokens) == max(self.new_tokens) == self.width
 
     @cached_property
     def prompts(self) -> list[tuple[int, int]]:
-        """(new, computed) of the sequences that compute tokens of a prompt."""
+        """(new, computed) of sequences that compute prompt tokens."""
         return [*zip(self.new_tokens[self.num_verifying :], self.computed[self.num_verifying :], strict=True)]
 
 
 class HostCost(NamedTuple):
-    """Seconds that the engine's one host thread spends on a step, in the order in which it does."""
+    """Seconds the engine's host thread spends on a step, in execution order."""
 
     plan: float = 0.0
-    """Choosing what the step computes."""
+    """Scheduling."""
     prepare: float = 0.0
-    """From there to the first kernel on its way."""
+    """Input preparation, up to the first kernel launch."""
     launch: float = 0.0
-    """From the first kernel to the last, sampling among them; the GPU may work on the first ones meanwhile."""
+    """From the first kernel launch to the last, sampling included; the GPU may already be running the first ones."""
     process: float = 0.0
-    """Taking in the result, once the GPU has it."""
+    """Processing the result once the GPU has it."""
     wake: float = 0.0
-    """What launching takes longer in the first step after the engine had nothing to do: a CPU that slept is slow."""
+    """Extra launch time in the first step after idling: a CPU core leaving a sleep state is slow."""
 
     def waiting(self, seconds: float) -> HostCost:
         """The same where launching waits so long for the GPU."""
@@ -155,12 +154,11 @@ class HostCost(NamedTuple):
         return HostCost(plan, prepare, launch + seconds, process, wake)
 
     def plus(self, more: HostCost) -> HostCost:
-        """The same with as much more of everything."""
         return HostCost(*map(add, self, more))
 
     @property
     def total(self) -> float:
-        """What the thread is busy for: no step can follow the one before it faster."""
+        """Time the thread is busy, which bounds the interval between steps from below."""
         return self.plan + self.prepare + self.launch + self.process
 
 
@@ -169,45 +167,43 @@ NO_HOST = HostCost()
 
 
 class StepEstimate(NamedTuple):
-    """What one step costs, or each of several steps in a row: its GPU, and its host."""
+    """GPU and host cost of one step, or of each of several consecutive steps."""
 
     gpu_seconds: list[float]
     varying: Sequence[Sequence[float]]
-    """For each kernel whose time differs from step to step, its seconds in each of the steps."""
+    """Seconds in each step, for each kernel that varies between steps."""
     host: HostCost = NO_HOST
-    """The same for all of the steps: it does not depend on how long contexts are."""
+    """The same for all steps: it does not depend on context length."""
     rows: tuple[int, ...] = ()
-    """Where the timer keeps the other kernels, the same in all of the steps: a row in each of its tables."""
+    """The kernels that are the same in all steps: a row index in each of the timer's tables."""
     slowed: float = 0.0
-    """By which share products take longer in this one step than the tables say, because the clock went down."""
+    """Fractional slowdown of this step's GEMMs over the tables, because the clock was lowered."""
     target: float = 0.0
-    """The share by which they would if such steps went on and on ..."""
+    """The slowdown in steady state, if such steps continued ..."""
     throttled: float = 0.0
-    """... and the seconds of a step with prompts that it applies to, at the full clock."""
+    """... and the seconds it applies to in a prefill step, at full clock."""
 
 
 class StepTimer(Protocol):
-    """Anything that can tell what steps cost."""
-
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
-        """The costs of steps in a row: of this batch, then of the same batch with all its contexts one token longer,
-        and so on. More than one step can be asked of a decoding batch only; the answer may hold fewer than asked for.
+        """Costs of consecutive steps: of this batch, then of the same batch with every context one token longer, and so
+        on. More than one step is allowed only for a decode batch; fewer may be returned than requested.
         """
 
 
 @runtime_checkable
 class GroupTimer(Protocol):
-    """A step timer for whoever knows decoding sequences by their sums and asks often."""
+    """A step timer for frequent callers that know decoding sequences by their total context only."""
 
     def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
-        """Consecutive steps of sequences that have computed this many tokens in all."""
+        """Consecutive decode steps of ``count`` sequences with ``computed`` context tokens in total."""
 
     def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
-        """One step of these and of others ``beside`` them, of which ``num_first`` sample a token too."""
+        """One step of the decode batch with the sequences in ``beside``, ``num_first`` of which sample a token too."""
 
 
 class _ByShape:
-    """Any step timer as one of groups."""
+    """Adapts a `StepTimer` to `GroupTimer`."""
 
     def __init__(self, timer: StepTimer) -> None:
         self._timer = timer
@@ -220,12 +216,12 @@ class _ByShape:
 
 
 def groups_of(timer: StepTimer) -> GroupTimer:
-    """The timer itself where it can, or else one that asks it."""
+    """The timer itself if it supports groups, otherwise an adapter."""
     return timer if isinstance(timer, GroupTimer) else _ByShape(timer)
 
 
 def constant_timer(seconds: float) -> StepTimer:
-    """Every step takes the same time: for tests and for queueing theory."""
+    """Every step takes the same time: for tests and queueing theory."""
 
     def timer(shape: StepShape, steps: int = 1) -> StepEstimate:
         each = [seconds] * steps

@@ -1,4 +1,4 @@
-"""When steps run: a host thread and the stages of a pipeline, warm-up costs, and noise of clock and host."""
+"""When steps run: the host thread, pipeline stages, warm-up costs, and noise of GPU clock and host."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ import numpy as np
 from infercast.serve.scheduler.base import Plan
 from infercast.serve.step import HostCost, StepEstimate, StepShape
 
-# Kernels that an engine has not used since its start.
-#
-# CUDA loads a kernel when it is first launched, and that blocks the host until the GPU is idle. Libraries choose among
-# many kernels by the number of rows, so the first steps of a new size show it: the host cannot run ahead, and the
-# tokens of the step before stay where they are until the GPU is done. An engine that has served for a while has met
-# all sizes; one that was just started has met those of its own warm-up.
+# Kernels the engine has not used since its start. CUDA loads a kernel at its first launch, which blocks the host until
+# the GPU is idle. Libraries select among many kernels by the number of rows, so the first step of a new size shows it:
+# the host cannot run ahead, and the previous step's tokens are held up until the GPU is done. An engine that has served
+# for a while has seen all sizes; a fresh one only those of its own warm-up.
 
 
 TOKENS_ALIKE = 64
-"""Eager steps whose tokens need as many tiles of this size are taken to run the same kernels ..."""
+"""Eager steps whose token counts round up to the same multiple of this are taken to run the same kernels ..."""
 ROWS_ALIKE = 8
-"""... and so are heads over as many tiles of rows."""
+"""... and so are LM heads whose row counts round up to the same multiple of this."""
 
 
 class News(NamedTuple):
@@ -37,26 +35,26 @@ NOTHING_NEW = News(in_layers=False, in_head=False)
 
 
 class WarmupCosts:
-    """What one engine has met since its start; ``largest_graph`` and below are recorded before it serves.
+    """Kernels one engine has loaded since its start; sizes up to ``largest_graph`` are captured before it serves.
 
-    ``known_rows``: heads over at most so many rows are in graphs that were recorded, as those that draft are.
+    ``known_rows``: heads up to this many rows are in captured graphs, such as the drafter's.
     """
 
     def __init__(self, largest_graph: int, max_num_batched_tokens: int, max_num_seqs: int, known_rows: int = 0) -> None:
         self._largest_graph = largest_graph
-        # An engine measures its memory with the largest step there can be.
+        # An engine profiles its memory with the largest possible step.
         self._tokens = {-(-max_num_batched_tokens // TOKENS_ALIKE)}
         self._rows = {-(-max_num_seqs // ROWS_ALIKE), *range(known_rows // ROWS_ALIKE + 1)}
 
     def knows(self, shape: StepShape) -> bool:
-        """Whether nothing is new about a step of decoding."""
+        """True if a decode step needs no new kernels."""
         eager = shape.num_tokens > self._largest_graph
         return -(-shape.head_rows // ROWS_ALIKE) in self._rows and not (
             eager and -(-shape.num_tokens // TOKENS_ALIKE) not in self._tokens
         )
 
     def meet(self, shape: StepShape) -> News:
-        """What is new about a step; it is not new any more afterwards."""
+        """What is new about a step, which is then marked as known."""
         rows = -(-shape.head_rows // ROWS_ALIKE)
         new_rows = rows not in self._rows
         self._rows.add(rows)
@@ -68,11 +66,10 @@ class WarmupCosts:
         return News(in_layers=new_tokens, in_head=new_rows)
 
 
-# What makes steps that are alike take different times: the clock that the power limit has left, and a busy host.
-#
-# A step timer tells what a step takes on a GPU that was cool, with a host at its usual speed. A run adds its history.
-# Large products lower the clock, and it takes a while to recover: heavy steps in a row take longer than the first one.
-# And launching a step with prompts, which is thousands of calls in Python, takes a different time each time.
+# Why identical steps take different times: the clock left by the power limit, and a busy host. A step timer assumes a
+# cool GPU and a host at its usual speed; a run adds history. Large GEMMs lower the clock, which takes a while to
+# recover, so consecutive heavy steps take longer than the first. And launching a step with prefill, thousands of calls
+# in Python, takes a different time each time.
 
 
 LAUNCH_SPREAD = 0.17
@@ -81,19 +78,19 @@ H200 machines: 0.06 to 0.27 in single runs (docs/engine.md)."""
 LEAST_SHARE = 1e-5
 """By which products have to lose for anybody to notice."""
 NUM_DRAWN = 4096
-"""Draws of a run before they are used again."""
+"""Draws before they repeat."""
 
 
 class StepNoise:
-    """The state of one engine's GPU clock and host; told of every step with prompts in the order they are launched."""
+    """State of one engine's GPU clock and host; sees every step with prefill in launch order."""
 
     def __init__(self, settle_seconds: float = 0.0, spread: float = 0.0, seed: int = 0) -> None:
-        """``settle_seconds``: how fast the clock follows what is drawn, 0 for a GPU that is always cool; ``spread`` as
-        `LAUNCH_SPREAD`, 0 for a host that always takes the same time.
+        """``settle_seconds``: time constant of the clock's response to power, 0 for a GPU that is always cool;
+        ``spread`` as `LAUNCH_SPREAD`, 0 for a host without variation.
         """
         self._settle = settle_seconds
         self._lost, self._at = 0.0, 0.0
-        """The share by which products took longer when the last heavy step ended, and when that was."""
+        """Fractional GEMM slowdown at the end of the last heavy step, and when that was."""
         self._factors: list[float] = []
         self._number = 0
         if spread:
@@ -131,14 +128,14 @@ class StepNoise:
         return longer, share
 
 
-# The host plans a step, prepares its inputs, launches its kernels and, once as many steps are under way as may be,
-# waits for the oldest result and takes it in. The GPU begins a step when its first kernel has been launched and the
-# step before is done, and ends it no sooner than the last kernel was launched. Every moment is thus the latest of a
-# few sums of earlier ones.
+# The host schedules a step, prepares its inputs, launches its kernels and, once the in-flight limit is reached, waits
+# for the oldest result and processes it. The GPU begins a step when its first kernel has been launched and the previous
+# step is done, and ends it no sooner than the last kernel was launched. Every time is thus the maximum of a few sums of
+# earlier ones.
 
 
 MARGIN = 1e-6
-"""Seconds by which the host must be ahead, far more than rounding makes of a sum."""
+"""Seconds the host must be ahead, far above rounding errors."""
 
 
 class Span(NamedTuple):
@@ -147,33 +144,34 @@ class Span(NamedTuple):
     start: float
     end: float
     seconds: float
-    """What the step adds to the run: its GPU time, and the time in which the GPU waited for its host."""
+    """Time the step adds to the run: its GPU time, and the time the GPU waited for the host."""
 
 
 Repetitions = tuple[list[float], list[float], list[float]]
-"""Steps that follow each other: what each adds to the run, when the GPU is done with it, and when the host is free
-after it, which is when it has taken in the oldest result."""
+"""Consecutive steps: the time each adds to the run, when the GPU finishes it, and when the host is free after it,
+having processed the oldest result.
+"""
 
 
 @dataclass(slots=True)
 class Timeline:
-    """Where host and GPU stand, in seconds."""
+    """Host and GPU times, in seconds."""
 
     clock: float = 0.0
-    """When the host's thread is free."""
+    """When the host thread is free."""
     gpu_free: float = 0.0
     """When the last launched step ends."""
     slept: bool = False
-    """Whether the host had nothing to do before this moment."""
+    """True if the host has been idle until now."""
 
     def sleep_until(self, time: float) -> None:
-        """Nothing is under way and nobody waits before then."""
+        """Idle: nothing is in flight and no request arrives before then."""
         self.clock, self.slept = time, True
 
     def launch(self, host: HostCost, gpu_seconds: float, news: News = NOTHING_NEW, plan: Plan | None = None) -> Span:
-        """Plan a step and launch it; the host is free when its last kernel is on its way.
+        """Schedule and launch a step; the host is free when its last kernel is launched.
 
-        Who is in the step, as ``plan`` has it, matters to pipelines alone.
+        The sequences in ``plan`` matter only to pipelines.
         """
         clock, gpu_free = self.clock, self.gpu_free
         idle_from = clock if clock > gpu_free else gpu_free
@@ -189,18 +187,18 @@ class Timeline:
         return Span(start, end, (start - idle_from) + gpu_seconds + late)
 
     def take_in(self, end: float, process: float) -> float:
-        """Wait for the step that ends then and take its result in; returns when its tokens leave the engine."""
+        """Wait for the step that ends then and process its result; returns when its tokens leave the engine."""
         self.clock = (self.clock if self.clock > end else end) + process
         return self.clock
 
     def repeat(self, host: HostCost, gpu_seconds: list[float], process_before: float | None) -> Repetitions:
-        """A step launched again and again; the result of the step before is taken in ``process_before`` seconds after
-        it ends, once the first has been launched. None: it has been taken in.
+        """A repeatedly launched step. The previous step's result takes ``process_before`` seconds and is processed once
+        the first repetition has been launched; None: it has already been processed.
         """
         plan, prepare, launch, process, _ = host
         clock, gpu_free = self.clock, self.gpu_free
         if process_before is not None:
-            # Where the host is done with launching before the step under way ends, the GPU never waits.
+            # If launching finishes before the in-flight step ends, the GPU never waits.
             launched = plan + prepare + launch + MARGIN
             longer = process if process > process_before else process_before
             if clock + launched < gpu_free and min(gpu_seconds) > launched + longer:
@@ -211,7 +209,7 @@ class Timeline:
                 return gpu_seconds, ends, clocks
         processing = process if process_before is None else process_before
         before, ends, seconds, clocks = gpu_free, [], [], []
-        # `launch` and `take_in` in turn, spelled out: steps of small models pass here.
+        # `launch` and `take_in` in turn, inlined for speed: small models end up here.
         for gpu in gpu_seconds:
             idle_from = clock if clock > gpu_free else gpu_free
             ready = clock + plan + prepare
@@ -229,25 +227,25 @@ class Timeline:
         return seconds, ends, clocks
 
 
-# A pipeline of GPUs: stages work on different batches at the same time, on one batch one after the other.
+# A pipeline of GPUs: stages overlap different batches, and run one batch in sequence.
 
 
 class StagedSpan(Span):
     """One step on all stages."""
 
     planned: float
-    """When the host began to plan it."""
+    """When the host began to schedule it."""
     stages: tuple[tuple[float, float], ...]
-    """When each stage began and ended it."""
+    """Start and end on each stage."""
 
 
 class StagedTimeline(Timeline):
-    """Each stage takes its share of a step's time, in order, when the stage before has handed the batch on.
+    """Each stage takes its share of a step's time, in order, once the previous stage has sent it the batch.
 
-    Every stage has a process that prepares and launches its layers; it learns what to launch when the one before has
-    launched its own. Batches keep their order, so a stage that has just let one go waits for the next: that wait is the
-    bubble. A sequence's next token begins at the first stage when the last one has sampled the token before. With
-    ``in_turn`` the stages exchange the tokens of every step before they begin the next one, so no two steps overlap.
+    Every stage has a process that prepares and launches its layers; it learns what to launch when the previous one has
+    launched its own. Batches keep their order, so a stage that has just finished one waits for the next: that wait is
+    the bubble. A sequence's next token starts on the first stage when the last stage has sampled the token before. With
+    ``in_turn`` the stages exchange every step's tokens before they begin the next one, so no two steps overlap.
     """
 
     __slots__ = ("_free_at", "_in_turn", "_known_at", "_launched_at", "_shares")
@@ -257,11 +255,11 @@ class StagedTimeline(Timeline):
         self._shares, self._in_turn = shares, in_turn
         self._free_at = [0.0] * len(shares)
         self._launched_at = [0.0] * len(shares)
-        # By the index of a sequence: when its last token was sampled, and when that step had been launched.
+        # By sequence index: when its last token was sampled, and when that step had been launched.
         self._known_at: dict[int, tuple[float, float]] = {}
 
     def launch(self, host: HostCost, gpu_seconds: float, news: News = NOTHING_NEW, plan: Plan | None = None) -> Span:
-        """Plan a step and send it down the pipe; the engine's own thread is free when it is planned."""
+        """Schedule a step and send it down the pipeline; the engine's own thread is free once it is scheduled."""
         planned, idle_from = self.clock, max(self.clock, self.gpu_free if self._in_turn else self._free_at[0])
         self.clock += host.plan
         wake = host.wake if self.slept else 0.0
@@ -279,14 +277,14 @@ class StagedTimeline(Timeline):
         self.gpu_free = end
         for sequence in plan.sampled if plan is not None else ():
             self._known_at[sequence.index] = end, launched
-        # The run advances by what the first stage takes; the rest of the way overlaps with other batches.
+        # The run advances by the first stage's time; the rest overlaps with other batches.
         free = end if self._in_turn else self._free_at[0]
         span = StagedSpan(stages[0][0], end, max(0.0, free - idle_from))
         span.planned, span.stages = planned, tuple(stages)
         return span
 
     def _tokens_known(self, plan: Plan | None) -> tuple[float, float]:
-        """When the tokens that a step begins with are known to the GPUs, and when the hosts were done with them."""
+        """When the step's input tokens are known to the GPUs, and when the hosts were done with them."""
         if self._in_turn:
             return self.gpu_free, self._launched_at[-1]
         known = [self._known_at.pop(each.index, (0.0, 0.0)) for each in plan.sequences] if plan is not None else []

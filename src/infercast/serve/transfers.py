@@ -1,4 +1,4 @@
-"""Copies of KV blocks between a GPU and host memory, as the loop of an engine times them."""
+"""KV block copies between GPU and host memory, as timed by the engine's loop."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ from infercast.serve.timeline import Timeline
 
 
 class Transfers:
-    """The links of one engine; nothing waits for what they copy."""
+    """The links of one engine; by default nothing waits for copies."""
 
     def __init__(self, offload: Offload) -> None:
         self.offload = offload
         self.load, self.store = Link(offload.load), Link(offload.store)
         self.waited = 0.0
-        """Seconds in which steps waited for copies."""
+        """Seconds that steps waited for copies."""
         self._began: dict[int, float] = {}
-        """When the first copy from the host of each request that had one was handed over."""
+        """When each request's first copy from the host was submitted."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether the engine takes turns without a step for them."""
+        """True if the engine runs turns without a step for them."""
         return False
 
     @property
     def may_repeat(self) -> bool:
-        """Whether steps of decoding can be taken in stretches."""
+        """True if decode steps can be taken in runs."""
         return True
 
     def launch(self, plan: Plan, estimate: StepEstimate, timeline: Timeline) -> tuple[StepEstimate, list[Move]]:
-        """Copies begin with a step; returns what the step takes then, and copies whose end is seen with it."""
+        """Issue copies with a step; returns the step's cost then, and the completed copies seen with it."""
         raise NotImplementedError
 
     def result_at(self, end: float) -> float:
-        """When the host has the tokens of a step that the GPU has done by then."""
+        """When the host has the tokens of a step that the GPU finishes at ``end``."""
         return end
 
     def check_progress(self) -> None:
-        """Requests wait, nothing is under way and no request is to come."""
+        """Called when requests wait, nothing is in flight and no request will arrive."""
 
     def end(self, moves: list[Move]) -> None:
-        """The scheduler hears of copies that have ended."""
+        """Report completed copies to the scheduler."""
 
     def totals(self, num_requests: int) -> TierTotals:
-        """What a run of so many requests did with the tier."""
+        """The tier's totals over a run."""
         raise NotImplementedError
 
     def _totals(
@@ -67,13 +67,13 @@ class Transfers:
 
 
 class BlockTransfers(Transfers):
-    """Whole blocks beside the steps, as vLLM copies them.
+    """Whole blocks, copied asynchronously to the steps as in vLLM.
 
-    A copy from the host starts when the step is launched that was planned with it. A copy to the host is handed over at
-    the start of the step after the one that computes the blocks, and starts when that one is done; tokens of a step
-    that ends meanwhile reach the host after it, for they travel the same way. The engine looks for copies that have
-    ended after it has launched a step, and hears of them with that step's result. While nothing can be computed and
-    copies are under way it takes turns without a step.
+    A copy from the host starts when its step is launched. A copy to the host is submitted at the start of the step
+    after the one that computes the blocks, and starts when the computing step is done; tokens of a step that ends
+    meanwhile reach the host after it, as they share the link. The engine polls for completed copies after launching a
+    step, and processes them with that step's result. While copies are in flight and nothing can be scheduled, it runs
+    turns without a step.
     """
 
     def __init__(self, offload: Offload, scheduler: Scheduler) -> None:
@@ -81,22 +81,22 @@ class BlockTransfers(Transfers):
         assert scheduler.offload is not None
         self._scheduler, self._planned = scheduler, scheduler.offload
         self._stored: deque[tuple[float, float]] = deque()
-        """When copies to the host began and end."""
+        """Start and end of copies to the host."""
         self._handed_over: list[Move] = []
         self._unsubmitted: list[Move] = []
 
     @property
     def is_busy(self) -> bool:
-        """Whether copies are under way."""
+        """True while copies are in flight."""
         return self._planned.has_moves
 
     @property
     def may_repeat(self) -> bool:
-        """Not while copies are under way, or where every step may hand some over."""
+        """Not while copies are in flight, or if every step may submit some."""
         return self.offload.prompts_only and not self._planned.has_moves
 
     def launch(self, plan: Plan, estimate: StepEstimate, timeline: Timeline) -> tuple[StepEstimate, list[Move]]:
-        """Hand copies over before the step's first kernel, and look for those that have ended after its last."""
+        """Submit copies before the step's first kernel, and poll for completed ones after its last."""
         if not self._planned.has_moves:
             return estimate, []
         host = estimate.host
@@ -107,12 +107,12 @@ class BlockTransfers(Transfers):
         return estimate._replace(host=host), self._ended_by(polled)
 
     def empty_turn(self, timeline: Timeline) -> list[Move]:
-        """Hand copies over without a step; returns those whose end is seen with that."""
+        """Submit copies without a step; returns the completed copies seen with that."""
         timeline.clock = self._hand_over(timeline.clock, timeline.gpu_free)
         return self._ended_by(timeline.clock)
 
     def _hand_over(self, now: float, gpu_free: float) -> float:
-        """Copies begin, stores after what the GPU has to do; returns when the host is done with that."""
+        """Start copies, stores after the GPU's queued work; returns when the host is done submitting."""
         planned = self._planned
         for move in self._unsubmitted:
             begun = max(now, gpu_free, self.store.free_at)
@@ -132,14 +132,14 @@ class BlockTransfers(Transfers):
         return now
 
     def _ended_by(self, time: float) -> list[Move]:
-        """Copies that have ended, and were not seen before."""
+        """Completed copies not seen before."""
         ended = [move for move in self._handed_over if move.end <= time]
         if ended:
             self._handed_over = [move for move in self._handed_over if move.end > time]
         return ended
 
     def result_at(self, end: float) -> float:
-        """Tokens travel behind what is being stored when their step ends."""
+        """Tokens queue behind stores that are in progress when their step ends."""
         stored = self._stored
         while stored and stored[0][1] <= end:
             stored.popleft()
@@ -150,7 +150,7 @@ class BlockTransfers(Transfers):
         return end
 
     def check_progress(self) -> None:
-        """Refuse to wait for ever."""
+        """Raise an error instead of waiting forever."""
         raise InputError(
             f"the engine would wait for ever: {len(self._scheduler.waiting):,} requests wait, the first for KV "
             "blocks that others hold which wait behind it and were loaded from host memory; give the GPU's "
@@ -158,11 +158,9 @@ class BlockTransfers(Transfers):
         )
 
     def end(self, moves: list[Move]) -> None:
-        """The scheduler hears of copies that have ended."""
         self._scheduler.end_moves(moves)
 
     def totals(self, num_requests: int) -> TierTotals:
-        """What a run of so many requests did with the tier."""
         planned, tier = self._planned, self._planned.tier
         return self._totals(
             num_requests, planned.loaded, blocks=tier.num_blocks, peak=tier.peak, refused=tier.num_refused,
@@ -171,10 +169,10 @@ class BlockTransfers(Transfers):
 
 
 class LayerTransfers(Transfers):
-    """Pages that come back from the host while the prompts that need them are computed, as in SGLang.
+    """Pages loaded from the host while the prompts that need them are computed, as in SGLang.
 
-    Layers are loaded one after the other and computed as they arrive, so a step lasts at least as long as its copy, and
-    the last layer comes after. Copies to the host begin when results are processed; nothing waits for them.
+    Layers are loaded in order and computed as they arrive, so a step takes at least as long as its copy, plus the last
+    layer. Copies to the host begin when results are processed; nothing waits for them.
     """
 
     def __init__(self, offload: Offload, scheduler: PrefillScheduler) -> None:
@@ -183,7 +181,7 @@ class LayerTransfers(Transfers):
         self._host = scheduler.cache.host
 
     def launch(self, plan: Plan, estimate: StepEstimate, timeline: Timeline) -> tuple[StepEstimate, list[Move]]:
-        """A step that loads something lasts until its last layer is there and computed."""
+        """A step with loads lasts until its last layer has arrived and is computed."""
         loaded, stored, offload = self._host.loaded, self._host.stored, self.offload
         for count in stored:
             self.store.copy(timeline.clock, count * offload.block_bytes)
@@ -202,7 +200,6 @@ class LayerTransfers(Transfers):
         return estimate._replace(gpu_seconds=[seconds + longer], host=host), []
 
     def totals(self, num_requests: int) -> TierTotals:
-        """What a run of so many requests did with the tier."""
         host = self._host
         return self._totals(
             num_requests, host.found, blocks=host.num_blocks, peak=host.peak, refused=host.num_refused,

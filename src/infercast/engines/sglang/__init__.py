@@ -1,1 +1,1 @@
-"""SGLang: its settings, memory, graphs, host costs and releases."""
+"""SGLang: settings, memory, CUDA graphs, host costs and releases."""

@@ -46,14 +46,14 @@ from infercast.serve.timeline import LAUNCH_SPREAD
 PREFILL_STRETCHES = (
     (4, 32, 4), (48, 256, 16), (288, 512, 32), (576, 1024, 64), (1280, 4096, 256),
 )  # fmt: skip
-"""First, last and distance of the sizes that steps of prompts are recorded for; by 512 beyond."""
+"""First, last and distance of the captured prefill sizes; by 512 beyond."""
 LONG, LONG_STEP = 4608, 512
 MOST_PADDING = 2
-"""A step of prompts that the next size would make so many times as long runs without a graph."""
+"""A prefill step that padding would enlarge by more than this factor runs without a graph."""
 
 
 def decode_sizes(largest: int, *, padded: bool = True) -> tuple[int, ...]:
-    """Sequences of the decode steps that are recorded; the largest is always among them."""
+    """Captured decode sizes, in sequences; the largest is always included."""
     if not padded:
         return tuple(range(1, largest + 1))
     sizes = {1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 512, 16), *range(512, largest + 1, 32), largest}
@@ -61,20 +61,20 @@ def decode_sizes(largest: int, *, padded: bool = True) -> tuple[int, ...]:
 
 
 def prefill_sizes(largest: int) -> tuple[int, ...]:
-    """Tokens of the steps of prompts that are recorded."""
+    """Captured prefill sizes, in tokens."""
     sizes = [size for first, last, step in PREFILL_STRETCHES for size in range(first, last + 1, step)]
     return tuple(size for size in (*sizes, *range(LONG, largest + 1, LONG_STEP)) if size <= largest)
 
 
 def kept_sizes(sizes: tuple[int, ...], running: int, multiple: int = 1) -> tuple[int, ...]:
-    """Of the sizes of decode steps, those that can come: as many as run at once, in multiples of a group's GPUs."""
+    """Decode sizes that can occur: up to the running sequences, in multiples of a group's GPUs."""
     most = -(-running // multiple) * multiple
     wanted = {*sizes, most} if sizes and sizes[-1] > most else {*sizes}
     return tuple(sorted(size for size in wanted if size <= most and size % multiple == 0))
 
 
 class SglangGraphs(NamedTuple):
-    """The graphs an engine recorded at its start, of decode steps and of steps with prompts; no sizes: none."""
+    """CUDA graphs captured at the engine's start, for decode and prefill steps; no sizes: none."""
 
     decode: tuple[int, ...]
     prefill: tuple[int, ...] = ()
@@ -84,7 +84,7 @@ class SglangGraphs(NamedTuple):
         return tuple(sorted({*self.decode, *self.prefill}))
 
     def launch(self, num_tokens: int, is_decode: bool) -> tuple[Launch, int]:
-        """How a step of that many tokens is launched, and how many are then computed: the next recorded size."""
+        """How a step of this many tokens is launched, and its padded size: the next captured one."""
         sizes = self.decode if is_decode else self.prefill
         if not sizes or num_tokens > sizes[-1]:
             return Launch.EAGER, num_tokens
@@ -103,18 +103,18 @@ OTHER_NAMES = (
     "Qwen2_5_VLForConditionalGeneration", "Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration",
     "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration", "Step3p7ForConditionalGeneration",
 )  # fmt: skip
-"""Architectures whose configs count layers under a name that SGLang does not look for, so that it takes the usual."""
+"""Architectures whose configs count layers under a name that SGLang does not read, so that it assumes the usual."""
 GRAPHED = ("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration")
-"""Architectures with an encoder whose steps of prompts have graphs all the same."""
+"""Architectures with an encoder that have prefill graphs all the same."""
 COMPILED = (
     "Cohere2VisionForConditionalGeneration", "KimiK25ForConditionalGeneration",
     "MiniMaxM3SparseForConditionalGeneration",
 )  # fmt: skip
-"""Those whose graphs are of another kind (``tc_piecewise``), which takes latents too, but no pipelines."""
+"""Architectures with another kind of graphs (``tc_piecewise``): these support latent attention, but no pipelines."""
 
 
 def static_factor(model: ModelConfig) -> float:
-    """What the static share of memory is multiplied by: less for a large encoder."""
+    """Factor on the static memory share: less for a large encoder."""
     if model.vision is None:
         return 1.0
     layers = USUAL_LAYERS if model.architecture in OTHER_NAMES else model.vision.layers
@@ -123,16 +123,16 @@ def static_factor(model: ModelConfig) -> float:
 
 
 def prompt_graphs(model: ModelConfig, *, is_latent: bool, pipeline: int) -> bool:
-    """Whether steps of prompts may have graphs."""
+    """True if prefill steps may have graphs."""
     if model.architecture in COMPILED:
         return pipeline == 1
     return not is_latent and (model.vision is None or model.architecture in GRAPHED)
 
 
 USUAL_SEQUENCES, MOST_SEQUENCES, CONTEXTS = 2048, 4096, 512
-"""Sequences at once, by how many contexts of the longest length the pool holds."""
+"""Default running sequences, by how many maximum-length contexts the pool holds."""
 LATENT_GRAPH = 2048
-"""Tokens of the largest graph of prompts where layers keep latents."""
+"""Tokens of the largest prefill graph with latent attention."""
 
 
 def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ResolvedSglang:
@@ -195,7 +195,7 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
 
 
 def _running(asked: SglangSettings, tokens: int, context: int, groups: int) -> int:
-    """Requests that run at once, at most as many as have room for two tokens."""
+    """Maximum running requests, limited by room for two tokens each."""
     usual = min(max(tokens * CONTEXTS // context, USUAL_SEQUENCES), MOST_SEQUENCES)
     return min(usual if asked.max_running_requests is None else asked.max_running_requests // groups, tokens // 2)
 
@@ -209,12 +209,12 @@ def _decode_sizes(asked: SglangSettings, default: int) -> tuple[int, ...]:
 def _prefill_sizes(
     asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu, chunk: int
 ) -> tuple[int, ...]:
-    """Graphs of steps of prompts, which the engine records for plain attention without exchanges of tokens, on CUDA."""
+    """Prefill graphs, which the engine captures for plain attention without all-to-all, on CUDA."""
     latent = model.has_mixer(LatentAttention)
     off = layout.all_to_all or asked.enable_dp_attention or asked.cuda_graph_backend_prefill != PREFILL_GRAPHS[0]
     if off or gpu.vendor != "NVIDIA" or not prompt_graphs(model, is_latent=latent, pipeline=layout.pipeline):
         return ()
-    # Without a limit of its own a graph is as large as a chunk, or as the whole cache; none is longer than a sequence.
+    # By default a graph is as large as a chunk, or the whole cache; none is longer than a sequence.
     usual = LATENT_GRAPH if latent else chunk
     largest = asked.cuda_graph_max_bs_prefill or min(usual, asked.max_total_tokens or usual)
     return prefill_sizes(min(largest, asked.context_length or largest))
@@ -226,7 +226,7 @@ FLAGS = Flags(
 
 
 def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
-    """Fields of the settings from the values of flags; what is not modelled is refused, or told."""
+    """Settings fields from flag values; what is not modelled is rejected, or reported to ``tell``."""
     values = dict(given)
     if isinstance(sizes := values.get("cuda_graph_bs"), str):
         values["cuda_graph_bs"] = read_setting({"cuda_graph_bs": tuple}, "cuda_graph_bs", sizes)
@@ -240,7 +240,7 @@ FUSING_MODELS = frozenset({
     "Qwen3VLMoeForConditionalGeneration", "Qwen3NextForCausalLM", "KimiK25ForConditionalGeneration",
     "Qwen3_5MoeForConditionalGeneration", "Qwen3_5ForConditionalGeneration", "NemotronHForCausalLM",
 })  # fmt: skip
-"""Architectures whose all-reduces carry the norm that follows, unless the engine is told otherwise."""
+"""Architectures whose all-reduces are fused with the following norm by default."""
 
 
 def fuses_norms(model: ModelConfig, gpu: Gpu) -> bool:
@@ -248,7 +248,7 @@ def fuses_norms(model: ModelConfig, gpu: Gpu) -> bool:
 
 
 def spread(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ParallelLayout:
-    """The layout of ``tp_size``, ``dp_size`` and ``ep_size``, which come as tensor, data and a setting."""
+    """The layout for ``tp_size``, ``dp_size`` and ``ep_size``, which come as tensor, data and a setting."""
     tensor, data = layout.tensor, layout.data
     in_groups = asked.enable_dp_attention and data > 1
     if in_groups:
@@ -289,7 +289,7 @@ def _check_groups(model: ModelConfig, tensor: int, data: int) -> None:
 
 
 def sizes_for(layout: ParallelLayout) -> dict[str, Any]:
-    """What the engine is told to have a layout, by the names of options and settings."""
+    """Options and settings by name that yield a layout."""
     in_groups = layout.data > 1 and not layout.apart
     tensor = layout.tensor * layout.data if in_groups else layout.tensor
     sizes = {
@@ -310,15 +310,15 @@ STATED: dict[str, tuple[str, type]] = {
     "max_running_requests": ("max_num_seqs", int), "context_length": ("max_model_len", int),
     "page_size": ("block_size", int),
 }  # fmt: skip
-"""Settings that every file must have, and what they are called there."""
+"""Required settings in every file, and their names there."""
 FURTHER = ("max_prefill_tokens", "schedule_policy", "schedule_conservativeness", "attention_backend")
-"""Settings that a file may state under their own names."""
+"""Settings a file may contain under their own names."""
 DECODE, PROMPTS = re.compile(r"step\[DECODE bs=(\d+)"), re.compile(r"step\[EXTEND bs=(\d+) toks=(\d+)")
-"""How steps are named in a profile: sequences, and tokens of prompts."""
+"""Step names in a profile: sequences, and prompt tokens."""
 
 
 def measured_setup(config: Fields) -> MeasuredSetup:
-    """What the config of a file says: what the engine ended up with, and in ``engine_args`` what it was told beside."""
+    """Parse a file's config: the engine's resolved values, and in ``engine_args`` what else it was given."""
     arguments = config.inner("engine_args")
     kinds = {each.name: KINDS.get(str(each.type).split(" ", maxsplit=1)[0]) for each in fields(SglangSettings)}
     stated: dict[str, Any] = {name: config.get(*called) for name, called in STATED.items()}
@@ -360,10 +360,11 @@ def profiled_step(name: str) -> ProfiledStep | None:
 
 
 FIRST_RATIO, LEAST_SHARE, DECAY_STEPS = 0.7, 0.14, 600
-"""Of declared answers, the share that a start must have room for, what it falls to, and in how many steps
-(``environ.py``, ``scheduler_components/new_token_ratio_tracker.py``)."""
+"""Initial share of declared outputs reserved on admission, its minimum, and the steps of its decay (``environ.py``,
+``scheduler_components/new_token_ratio_tracker.py``).
+"""
 GROUPED = 0.3
-"""Groups of DP attention are so much less careful (``server_args.py``, ``_handle_data_parallelism``)."""
+"""DP attention groups reserve less by this factor (``server_args.py``, ``_handle_data_parallelism``)."""
 
 
 def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: StepTimer, warmed_up: bool) -> Replica:
@@ -381,8 +382,8 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
         least_ratio=first * LEAST_SHARE,
         ratio_decay=(first - first * LEAST_SHARE) / DECAY_STEPS,
         tries_always=cells(deployment.model, deployment.layout, settings).windowed > 0,
-        # Requests that declare what they produce are those of benchmarks, which ignore the end of a text; it matters
-        # without a radix cache alone.
+        # Requests that declare what they produce come from benchmarks, which ignore EOS; it matters only without a
+        # radix cache.
         ignores_end=True,
     )
     return Replica(
@@ -417,16 +418,17 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
 
 PREFILL_GRAPHS_SINCE, BUFFERED_STATES_SINCE = (0, 5, 10), (0, 5, 13)
 TUNED_SINCE: Mapping[str, Version] = {"cdna3": (0, 5, 10), "cdna4": (0, 5, 7)}
-"""Kernels of AMD's GPUs: decode steps of DeepSeek-R1 with four clients took 18.5 ms on MI355X in December 2025, 14.5 at
-the beginning of January and 9.9 from its end on; on MI300X 21 to 27 ms up to 0.5.9 and 14.6 with 0.5.12 (published by
-InferenceX)."""
+"""AMD kernels: decode steps of DeepSeek-R1 with four clients took 18.5 ms on MI355X in December 2025, 14.5 at the
+beginning of January and 9.9 from its end on; on MI300X 21 to 27 ms up to 0.5.9 and 14.6 with 0.5.12 (published by
+InferenceX).
+"""
 
 FUSED_EARLY = ("deepseek", "gpt-oss", "kimi")
-"""How the names of models begin whose all-reduces carried norms before."""
+"""Name prefixes of models with fused all-reduce norms before that."""
 
 
 def before(version: Version, model: ModelConfig) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Settings and options of `deploy`; none of a version that is unknown."""
+    """Settings and options of `deploy`; none for an unknown version."""
     if not version or version >= BUFFERED_STATES_SINCE:
         return {}, {}
     settings: dict[str, Any] = {"mamba_radix_cache_strategy": "no_buffer"}
@@ -449,7 +451,7 @@ TRIED = (
     (("max_running_requests", 128),),
     (("enable_mixed_chunk", True),),
 )
-"""What a plan tries: the engine's own choice, smaller and larger chunks, fewer requests, decoding beside prompts."""
+"""What a plan tries: the defaults, smaller and larger chunks, fewer requests, mixed chunks."""
 BOUNDS = ("chunked_prefill_size", "max_running_requests", "context_length")
 
 

@@ -1,4 +1,4 @@
-"""What the CPU beside the GPU costs a step of SGLang: one thread that plans, launches and takes results in."""
+"""CPU time of an SGLang step: one thread that schedules, launches and processes results."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from infercast.serve.step import HostCost
 
 PROMPT = np.array([2])
 GAP_SECONDS = 0.15e-6
-"""What a GPU idles between two kernels of a step beyond what their estimates hold."""
+"""GPU idle time between two kernels of a step, beyond what their estimates include."""
 SEEN_IN_ONE = {"composed_layer": "deepseek-v2-lite", "grouped_choice_layer": "deepseek-v2-lite"}
 LAYERS = {
     "composed_layer": "latent attention, which stands for all layers of many small operations,",
     "grouped_choice_layer": "experts chosen from groups",
 }
-"""Host times of layers that were seen in one model only: the model, and what these layers are."""
+"""Host times of layers measured in one model only: the model, and what these layers are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SglangHost(HostCosts):
-    """Seconds of host time; what each is for is said in the data file."""
+    """Seconds of host time; the data file describes each."""
 
     plan: float
     plan_sequence: float
@@ -57,17 +57,17 @@ class LaunchWork(NamedTuple):
     """Counts over all layers of a model."""
 
     kernels: int
-    """Kernels of a step with a prompt, the experts of a layer counted as one."""
+    """Kernels of a step with a prompt, with a layer's experts counted as one."""
     piece_layers: int
-    """Layers whose attention stands between two graphs ..."""
+    """Layers with attention between two graphs ..."""
     stored_layers: int
-    """... and those of them where a graph has written the cache already."""
+    """... and those of them where a graph has already written the KV cache."""
     composed_layers: int
-    """Layers whose token mixer is many small operations in Python: latent attention, recurrent layers."""
+    """Layers with a token mixer of many small Python operations: latent attention, recurrent layers."""
     expert_layers: int
     """Layers with routed experts."""
     grouped_choice_layers: int
-    """Layers whose experts are chosen from groups by plain scores, for which there is no kernel: many operations."""
+    """Layers with grouped expert selection by plain scores, for which there is no kernel: many operations."""
     stages: int
 
 
@@ -91,7 +91,7 @@ def launch_work(model: ModelConfig, layout: ParallelLayout) -> LaunchWork:
 
 
 class SglangHostModel:
-    """A host that runs one model."""
+    """A host running one model."""
 
     def __init__(self, host: SglangHost, model: ModelConfig, layout: ParallelLayout, *_: object) -> None:
         self._host, self._work = host, launch_work(model, layout)
@@ -126,7 +126,7 @@ class SglangHostModel:
         return HostCost(plan, host.prepare, self._launching[launch], process, host.wake)
 
     def borrowed_share(self, model: str) -> float:
-        """The share of what launching a prompt costs that was seen in one other model only."""
+        """Share of a prompt's launch cost that was measured in only one other model."""
         borrowed = sum(
             getattr(self._host, term) * getattr(self._work, f"{term}s")
             for term, seen in SEEN_IN_ONE.items()

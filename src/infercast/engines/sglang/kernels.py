@@ -1,29 +1,28 @@
 """Which attention and expert kernels SGLang runs for a model on a GPU, and how it launches them.
 
-Facts of SGLang 0.5.16, seen in the profiles of real engines on an H200 as well:
+Facts of SGLang 0.5.16, confirmed by profiles of real engines on an H200:
 
-- hand-written kernels rotate, norm heads and store (``fused_rope_kernel``, ``fused_qknorm_warp``, ``store_kvcache``);
-- attention backends ask for contiguous queries, which are a slice of the joined product (``q.contiguous()`` in
+- rotary embedding, head norms and KV cache writes are hand-written kernels (``fused_rope_kernel``,
+  ``fused_qknorm_warp``, ``store_kvcache``);
+- attention backends need contiguous queries, which are a slice of the fused QKV output (``q.contiguous()`` in
   ``layers/attention/flashattention_backend.py``, ``trtllm_mha_backend.py`` and ``flashinfer_backend.py``);
-- some models write the cache in the kernel that rotates (``enable_fused_set_kv_buffer`` in ``models/utils.py``), where
-  the cache is bf16 and has no windows;
-- norms and activations write bf16, and a kernel of its own quantises (``layers/quantization/fp8_utils.py``).
+- some models write the KV cache in the rotary kernel (``enable_fused_set_kv_buffer`` in ``models/utils.py``), if the
+  cache is bf16 and has no windows;
+- norms and activations write bf16, and quantisation is a separate kernel (``layers/quantization/fp8_utils.py``).
 
 Facts of SGLang 0.5.16 (``server_args.py``, ``_get_default_attn_backend``; ``arg_groups/overrides.py``).
 
-Facts of SGLang 0.5.16 (``arg_groups/overrides.py``): on Blackwell's datacentre chips it runs TensorRT-LLM's kernels for
-the architectures below, in these formats, unless tokens are sent to experts; Nemotron's run CUTLASS's kernels where
-there are none of TensorRT-LLM; ``kernels.toml`` has all others.
+Facts of SGLang 0.5.16 (``arg_groups/overrides.py``): on datacentre Blackwell it runs TensorRT-LLM's kernels for the
+architectures below, in these formats, unless tokens are dispatched to experts by all-to-all; Nemotron's run CUTLASS's
+kernels where TensorRT-LLM has none; ``kernels.toml`` has all others.
 
-Shared experts are multiplied with the routed ones, as one more that every token goes to, in a few models
+Shared experts are fused with the routed ones, as one more expert for every token, in a few models
 (``determine_num_fused_shared_experts`` in ``models/deepseek_v2.py`` and ``glm4_moe.py``).
 
 Facts of SGLang 0.5.16 (``layers/moe/moe_runner/triton_utils/fused_moe_triton_config.py``): small tiles up to as many
-tokens as there are experts, and tiles of 64 rows, 64 columns and 32 deep beyond, which cost long prompts nearly twice
-the time of good ones. Measured kernels, which estimates rest on, were launched with good ones.
-
-Facts of SGLang 0.5.16 (``layers/moe/moe_runner/triton_utils/fused_moe_triton_config.py``). A file is looked for below a
-folder of its Triton release first, and then below those of all others.
+tokens as experts, and tiles of 64 rows, 64 columns and 32 deep beyond, with which long prompts take nearly twice as
+long as with good ones. The measured kernels behind the estimates were launched with good ones. A configuration file
+is looked up in the folder of its Triton release first, then in those of all others.
 """
 
 from __future__ import annotations
@@ -59,22 +58,22 @@ PAGES: Mapping[str, tuple[int, ...]] = {
     "fa4": (128,), "flashmla": (64,), "cutlass_mla": (128,), "dsa": (64,),
     "trtllm_mla": (64, 32), "trtllm_mha": (64, 32, 16),
 }  # fmt: skip
-"""Attention backends by SGLang's names, and the pages that their kernels take, the default first; none: any."""
+"""Attention backends by SGLang's names, with supported page sizes, the default first; none: any."""
 RENAMED = {"nsa": "dsa"}
 """Older names of them."""
 BLOCK_PAGE = 128
-"""Of models that choose whole blocks."""
+"""For block-sparse attention."""
 EAGER_BACKENDS = ("torch_native", "flex_attention")
-"""Those that switch graphs off."""
+"""Backends that disable CUDA graphs."""
 TRTLLM_LATENT = (
     "DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration", "MistralLarge3ForCausalLM", "LongcatFlashForCausalLM",
 )  # fmt: skip
 """Architectures with latent attention that run TensorRT-LLM's kernels on Blackwell; others run FlashInfer's."""
 TRITON_ELSEWHERE = ("GptOssForCausalLM", "Llama4ForCausalLM", "Llama4ForConditionalGeneration")
-"""Those that run Triton's attention where neither Hopper's nor Blackwell's kernels are to be had."""
+"""Architectures that run Triton's attention on GPUs without Hopper's or Blackwell's kernels."""
 FLASHINFER_ON_BLACKWELL = ("NemotronHForCausalLM", "NemotronHPuzzleForCausalLM")
 TRITON_BEFORE_BLACKWELL = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
-"""Those that run it on Hopper, too."""
+"""Architectures that run it on Hopper too."""
 
 
 def attention_backend(model: ModelConfig, gpu: Gpu, asked: str | None) -> str:
@@ -109,7 +108,7 @@ def _for_heads(model: ModelConfig, gpu: Gpu) -> str:
 
 
 def page_size(model: ModelConfig, backend: str, asked: int | None) -> int:
-    """Tokens of a page: what was asked for if the kernels take it, or what the engine puts in its place."""
+    """Tokens per page: as requested if the kernels support it, otherwise the engine's replacement."""
     pages = PAGES[backend]
     if not pages:
         return asked or (BLOCK_PAGE if model.has_mixer(BlockSparseAttention) else 1)
@@ -117,7 +116,7 @@ def page_size(model: ModelConfig, backend: str, asked: int | None) -> int:
 
 
 def check_backend(backend: str, gpu: Gpu) -> None:
-    """Refuse kernels that a GPU does not have."""
+    """Reject kernels that a GPU does not have."""
     if backend in ("trtllm_mha", "trtllm_mla", "cutlass_mla") and gpu.architecture not in DATACENTER_BLACKWELL:
         raise InputError(f"attention_backend {backend} needs a Blackwell datacentre GPU, which {gpu.name} is not")
     if backend == "aiter" and gpu.vendor.lower() == "nvidia":
@@ -130,16 +129,16 @@ GOOD = (
     (16, 64, 128, 1, 4, 4), (32, 64, 128, 1, 4, 3), (64, 128, 64, 1, 4, 3), (64, 128, 64, 1, 8, 3),
     (128, 128, 64, 16, 8, 3),
 )  # fmt: skip
-"""Rows, columns, depth, group, warps and stages that measured kernels were launched with, by tokens."""
+"""Rows, columns, depth, group, warps and stages of measured kernels, by tokens."""
 FEW, MANY = (16, 32, 64, 1, 4, 3), (64, 64, 32, 8, 4, 3)
-"""SGLang's own, for as many tokens as experts and for more."""
+"""SGLang's defaults, for at most as many tokens as experts and for more."""
 TRITON = "triton"
 SIZES = tuple(1 << power for power in range(0, 16))
 _tuned = cache(partial(read_data, "engines/sglang/tuned_experts.toml"))
 
 
 def has_tuned_file(experts: int, inter: int, dtype: str, gpu: Gpu) -> bool:
-    """Whether the package has a configuration for this layer; of a GPU whose name in files is unknown, it has none."""
+    """True if the package has a configuration for this layer; never for a GPU whose name in files is unknown."""
     name = next((alias.replace(" ", "_") for alias in gpu.aliases if " " in alias), "")
     return inter in _tuned().get(name, {}).get(dtype, {}).get(str(experts), [])
 
@@ -148,11 +147,11 @@ def has_tuned_file(experts: int, inter: int, dtype: str, gpu: Gpu) -> bool:
 def untuned_factors(
     model: ModelConfig, spec: ExpertFeedForward, gpu: Gpu, layout: ParallelLayout
 ) -> tuple[tuple[float, float], ...]:
-    """Numbers of tokens and how many times as long the experts take there; nothing where a tuned file is at hand."""
+    """Token counts with the experts' slowdown factor; empty if there is a tuned file."""
     weights = model.weights
     kernel = weights.experts_kernel or kernel_profile("sglang").experts.get(gpu.kernels, {}).get(weights.experts, "")
     if kernel != TRITON or weights.experts != "bf16" or not is_modelled(gpu):
-        return ()  # blocks of fp8 have tiles that are as good by default
+        return ()  # default tiles of block fp8 are as good
     experts = -(-spec.experts // layout.expert_gpus) if layout.experts else spec.experts + spec.joined
     inter = layout.share_expert_width(spec.inter)
     if has_tuned_file(experts, inter, weights.experts, gpu):
@@ -175,7 +174,7 @@ AMD: Multiples = (256, 256)
 
 
 def expert_multiples(model: ModelConfig, gpu: Gpu) -> Multiples:
-    """What the hidden size and the width of a model's experts are rounded up to on a GPU."""
+    """Multiples to which the hidden size and the width of a model's experts are padded on a GPU."""
     if model.weights.experts != "mxfp4":
         return UNPADDED
     return BY_KERNELS.get(gpu.kernels, TRITON_MULTIPLES) if gpu.vendor.lower() == "nvidia" else AMD
@@ -197,13 +196,13 @@ TRTLLM_FORMATS = {
     "Llama4ForCausalLM": ("fp8",),
 }
 JOINING = {"DeepseekV3ForCausalLM": 256, "GlmMoeDsaForCausalLM": 256, "Glm4MoeForCausalLM": 0}
-"""Architectures whose shared expert joins the routed ones, and how many of these there must be; 0: any number."""
+"""Architectures that fuse the shared expert with the routed ones, and the required number of these; 0: any."""
 APART = ("trtllm", "cutlass")
-"""Kernels that leave it out."""
+"""Kernels without that fusion."""
 
 
 def experts_kernel(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> str:
-    """The kernel's name; empty where the format and the GPU decide, or the user did."""
+    """The kernel's name; empty if determined by format and GPU, or set by the user."""
     weights = model.weights
     if weights.experts_kernel or layout.all_to_all:
         return weights.experts_kernel
@@ -213,7 +212,7 @@ def experts_kernel(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> str:
 
 
 def joined_experts(model: ModelConfig, spec: ExpertFeedForward, layout: ParallelLayout) -> int:
-    """Shared experts that are multiplied with the routed ones: none where these are spread, or run other kernels."""
+    """Shared experts fused with the routed ones: none if these are distributed, or use other kernels."""
     weights = model.weights
     apart = layout.experts or layout.all_to_all or weights.experts_kernel in APART or weights.experts == "int4"
     wanted = JOINING.get(model.architecture)
@@ -225,7 +224,7 @@ def joined_experts(model: ModelConfig, spec: ExpertFeedForward, layout: Parallel
 FORMATS = {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}
 FOLDER = "configs/triton_3_6_0"
 MOST_TOKENS = 16384
-"""Of a step, as far as files go."""
+"""Maximum tokens of a step covered by files."""
 
 
 def rule_of_thumb(tokens: int, experts: int, dtype: str) -> Configuration:
@@ -240,14 +239,14 @@ def rule_of_thumb(tokens: int, experts: int, dtype: str) -> Configuration:
 
 
 def file_tokens(experts: int, dtype: str) -> tuple[int, ...]:
-    """Powers of two, and both sides of where the rule changes: the nearest in a file counts."""
+    """Powers of two, and both sides of where the rule changes: the nearest entry in a file is used."""
     powers = {1 << power for power in range(MOST_TOKENS.bit_length())}
     edges = set() if dtype == "fp8_block" else {experts, experts + 1}
     return tuple(sorted(powers | edges))
 
 
 def file_name(experts: int, inter: int, dtype: str, gpu: Gpu) -> str:
-    """Where SGLang looks for a layer's configurations, below the folder that its variable names."""
+    """The path of a layer's configurations, below the folder named by SGLang's variable."""
     name = next((alias for alias in gpu.aliases if " " in alias), None)
     if name is None:
         raise InputError(f"it is not known how a driver calls {gpu.name}; give its file an alias such as 'NVIDIA H200'")
@@ -267,15 +266,17 @@ EXPERT_LAUNCHES = ExpertLaunches(
 
 
 STORING = ("Qwen3MoeForCausalLM", "GptOssForCausalLM", "BailingMoeForCausalLM", "Gemma4ForCausalLM")
-"""Architectures whose rotary kernel writes the cache."""
+"""Architectures whose rotary kernel writes the KV cache."""
 
 FLASH_ATTENTION_3 = (2.0e-6, 1.08)
-"""On Hopper: seconds that its attention over pages of one token saves in decoding, whose parts are joined by a smaller
-grid (1.4 us for 2.7 in vLLM), and how many times as long prompts take. Profiles of engines on an H200."""
+"""On Hopper: seconds saved by decode attention over one-token pages, whose splits are combined by a smaller grid (1.4
+us instead of vLLM's 2.7), and the slowdown factor of prompts. From profiles of engines on an H200.
+"""
 
 FP8_TILES = (16, 32, 0.8)
-"""On Hopper: rows of fp8 products that have a tile of 32 rows (sgl-kernel), where vLLM's
-has 64, and how many times as long they take: 34.1 us for 41.2, 12.2 for 16.0 and 9.3 for 11.2 in Llama 3.1 8B."""
+"""On Hopper: rows of fp8 GEMMs with a tile of 32 rows (sgl-kernel) where vLLM's has 64, and their relative time: 34.1
+us instead of 41.2, 12.2 instead of 16.0 and 9.3 instead of 11.2 in Llama 3.1 8B.
+"""
 
 
 def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> ModelConfig:
@@ -289,7 +290,7 @@ def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> Mode
         return replace(mixer, by_hand=True, stores_rotated=stores, decode_saved=saved, prompts_slower=slower)
 
     if gpu.architecture in DATACENTER_BLACKWELL and model.kv_dtype == "auto":
-        # Sparse attention keeps its latents in fp8 there, unless it is told otherwise.
+        # Sparse attention keeps its latents in fp8 there by default.
         sparse = model.has_mixer(SparseLatentAttention)
         model = replace(model, kv_dtype="fp8") if sparse else model
     weights = replace(

@@ -23,27 +23,28 @@ SPLIT_WINDOWS = (
     "GptOssForCausalLM", "Llama4ForConditionalGeneration", "MiMoV2ForCausalLM", "MiMoV2FlashForCausalLM",
     "Step3p5ForCausalLM", "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration",
 )  # fmt: skip
-"""Architectures whose layers with windows have a pool of their own; those of others keep every token
-(``configs/model_config.py``, ``is_hybrid_swa_model``)."""
+"""Architectures with a separate pool for sliding window layers; in others these layers keep every token
+(``configs/model_config.py``, ``is_hybrid_swa_model``).
+"""
 
 
 class Cells(NamedTuple):
     """Bytes on one GPU of one stage."""
 
     full: float
-    """A token in the layers that keep all of them."""
+    """Per token in layers that keep all tokens."""
     windowed: float
-    """A token in the layers with windows, whose pool is smaller."""
+    """Per token in sliding window layers, which have a smaller pool."""
     state: float
-    """A sequence in recurrent layers."""
+    """Per sequence in recurrent layers."""
 
     def token(self, ratio: float) -> float:
-        """What one token of capacity costs where the pool of windows has ``ratio`` times as many tokens."""
+        """Bytes per token of capacity, with ``ratio`` times as many tokens in the window pool."""
         return self.full + ratio * self.windowed if self.full else self.windowed
 
 
 def cells(model: ModelConfig, layout: ParallelLayout, settings: SglangSettings, stage: int = 0) -> Cells:
-    """What a token and a sequence cost in one stage of a pipeline."""
+    """Bytes per token and sequence in one pipeline stage."""
     shard = model.shard(layout)
     held = stage_range(model.layers, layout.pipeline, stage)
     unsplit = settings.disable_hybrid_swa_memory or model.architecture not in SPLIT_WINDOWS
@@ -59,7 +60,7 @@ def cells(model: ModelConfig, layout: ParallelLayout, settings: SglangSettings, 
 
 
 def kv_layout(token_bytes: float, page_size: int) -> KvLayout:
-    """Pages as a scheduler sees them: one pool, in which a token of the smaller one is a part of the other's."""
+    """Pages as seen by the scheduler: one pool, with the window pool's bytes spread over its tokens."""
     return KvLayout(KvShape(page_size), round(token_bytes * page_size))
 
 
@@ -68,30 +69,30 @@ BUFFERED = frozenset({
     "Qwen3NextForCausalLM", "BailingMoeV2_5ForCausalLM", "FalconH1ForCausalLM", "GraniteMoeHybridForCausalLM",
     "NemotronHForCausalLM", "NemotronHPuzzleForCausalLM",
 })  # fmt: skip
-"""Architectures whose states are copied while the next step is planned; others plan one step after the other."""
+"""Architectures whose states are copied while the next step is scheduled; others schedule without overlap."""
 KEPT = 3
-"""States for each running request, so that prefixes can be found again."""
+"""States per running request, so that prefixes can be reused."""
 BUFFERS = {"extra_buffer": 2, "extra_buffer_lazy": 1, "no_buffer": 0}
 
 
 class StatePool(NamedTuple):
-    """How a model's states are kept; a model without any has no limits by them."""
+    """How a model's states are kept; a model without any is not limited by them."""
 
     state_bytes: float
-    """Of one sequence on one GPU."""
+    """Per sequence on one GPU."""
     strategy: str
     overlaps: bool
-    """Whether a step is planned while another runs."""
+    """True with overlap scheduling."""
 
     def per_request(self, settings: SglangSettings) -> int:
-        """States that a running request stands for."""
+        """States reserved per running request."""
         if settings.disable_radix_cache:
             return 1
         buffers = BUFFERS[self.strategy]
         return KEPT + (min(buffers, 1) if settings.disable_overlap_schedule else buffers)
 
     def fit(self, kv_bytes: float, settings: SglangSettings, copies: int) -> int:
-        """States that there is room for, of what is left for them and for tokens."""
+        """States that fit in the memory left for them and the KV cache."""
         if not self.state_bytes:
             return 0
         if settings.max_mamba_cache_size is not None:
@@ -103,7 +104,7 @@ class StatePool(NamedTuple):
 
 
 def state_pool(model: ModelConfig, layout: ParallelLayout, asked: SglangSettings) -> StatePool:
-    """How the engine keeps states, or why it plans step by step."""
+    """How the engine keeps states, and whether that rules out overlap scheduling."""
     shard = model.shard(layout)
     caches = [(stack.layers, cache) for stack in model.stacks for cache in stack.mixer.caches(shard)]
     size = sum(layers * cache.bytes_per_sequence for layers, cache in caches)
@@ -149,7 +150,7 @@ def offload_of(
 def weight_bytes(
     model: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: SglangSettings, stage: int = 0
 ) -> float:
-    """Weights of each GPU in one stage of a pipeline."""
+    """Weights per GPU in one pipeline stage."""
     multiples = expert_multiples(model, gpu)
     whole = stage_weight_bytes(model, layout, stage, multiples)
     if not settings.enable_dp_attention or layout.sharing == 1:
@@ -167,9 +168,9 @@ def weight_bytes(
 
 
 WIDE = 4
-"""GPUs of a tensor-parallel group from which on graphs are larger."""
+"""Tensor parallel size from which on graphs are larger."""
 FIXED_MIB, TOKEN_MIB, GPU_MIB, GRAPH_MIB = 512, 1.5, 1024 / 8, 2
-"""Reserved for metadata, for each token of a step, for each GPU of the replica, and for each sequence in a graph."""
+"""Reserved for metadata, per token of a step, per GPU of the replica, and per sequence in a graph."""
 LEAST_TOKENS, LEAST_MIB, LARGE_MIB = 2048, 10 * 1024, 60 * 1024
 PREFILL_SIZE_MIB, LATENT_PREFILL_MIB = 8, 1536
 DP_MIB, DP_LARGE_MIB, DP_LARGE = 3, 1.5, 300
@@ -177,7 +178,7 @@ DEEPEP_MIB = 2048
 
 
 class ByMemory(NamedTuple):
-    """Defaults of GPUs with less memory than ``below_gib``."""
+    """Defaults for GPUs with less memory than ``below_gib``."""
 
     below_gib: float
     chunk: int
@@ -192,13 +193,13 @@ def _tables() -> tuple[tuple[ByMemory, ...], dict[str, int]]:
 
 
 def shown_mib(gpu: Gpu) -> float:
-    """What nvidia-smi shows as the memory of a GPU; where nobody has seen it, what programs see and a bit more."""
+    """GPU memory as shown by nvidia-smi; if unknown, what programs see plus a little."""
     shown = _tables()[1]
     return shown.get(gpu.name, gpu.driver_bytes / MIB + shown["others_more"])
 
 
 def by_memory(gpu: Gpu, tensor: int) -> tuple[int, int]:
-    """Tokens of a chunk, and sequences of the largest decode graph."""
+    """Chunk size in tokens, and sequences of the largest decode graph."""
     memory = shown_mib(gpu) * MIB / GIB
     row = next(row for row in _tables()[0] if memory < row.below_gib)
     return row.chunk, row.wide_sequences if tensor >= WIDE else row.sequences
@@ -209,20 +210,20 @@ def graph_bytes(decode_sizes: tuple[int, ...], prefill_sizes: tuple[int, ...]) -
 
 
 class Reserved(NamedTuple):
-    """What the share of static memory depends on."""
+    """What the static memory share depends on."""
 
     tokens: int
-    """Of the largest step of prompts."""
+    """Of the largest prefill step."""
     gpus: int
     """Of the whole deployment: tensor times pipeline."""
     largest_graph: int
     """Sequences of the largest decode graph, or of what it would be ..."""
     decode_graphs: bool
-    """... without any."""
+    """... without graphs."""
     num_prefill_sizes: int
     is_latent: bool
     dp_copies: int = 0
-    """Groups of DP attention; 0 without it."""
+    """DP attention groups; 0 without them."""
     deepep: bool = False
 
     def static_share(self, gpu: Gpu) -> float:
@@ -248,21 +249,21 @@ def _constants() -> tuple[float, float]:
 
 
 class Budget(NamedTuple):
-    """What is left for KV pools on the GPU with least room."""
+    """What is left for KV pools on the GPU with the least room."""
 
     free_before: float
-    """Memory that is free before weights are loaded."""
+    """Memory free before weights are loaded."""
     weights: float
     kv_bytes: float
     token_bytes: float
     states: int = 0
-    """Of recurrent layers, whose memory is not in `kv_bytes` ..."""
+    """Recurrent states, not included in `kv_bytes` ..."""
     state_bytes: float = 0.0
-    """... and is so much together."""
+    """... and their total bytes."""
 
 
 def free_before_loading(gpu: Gpu, layout: ParallelLayout) -> float:
-    """What a process of the engine finds once it has a CUDA context and groups of peers."""
+    """Free memory after creating the CUDA context and process groups."""
     context, peer = _constants()
     return gpu.driver_bytes - context - peer * (layout.tensor * layout.sharing - 1)
 
@@ -270,7 +271,7 @@ def free_before_loading(gpu: Gpu, layout: ParallelLayout) -> float:
 def budget(
     model: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: SglangSettings, static_share: float
 ) -> Budget:
-    """The stage of a pipeline whose pools have room for the fewest tokens."""
+    """The pipeline stage with room for the fewest tokens."""
     free = free_before_loading(gpu, layout)
     found = []
     for stage in range(layout.pipeline):
@@ -292,7 +293,7 @@ def tokens_that_fit(room: Budget, settings: SglangSettings, page_size: int) -> i
 
 
 def plan_memory(model: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSglang) -> Memory:
-    """The memory of one GPU, as the engine divides it at its start. ``num_blocks`` may come out as 0."""
+    """The memory of one GPU, as the engine divides it at its start. ``num_blocks`` may be 0."""
     room = budget(model, layout, gpu, settings, settings.mem_fraction_static)
     reserved = room.free_before * (1.0 - settings.mem_fraction_static)
     graphs = min(reserved, graph_bytes(settings.decode_sizes, settings.prefill_sizes))

@@ -1,4 +1,4 @@
-"""Settings of SGLang under its own names, and the checks of their values."""
+"""Settings of SGLang under its own names, with validation."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from infercast.errors import InputError, UnknownNameError
 from infercast.shown import Chosen
 
 NEWEST = "sglang@0.5.16"
-"""The release that is modelled, and whose costs were measured."""
+"""The modelled release, whose costs were measured."""
 ORDERS = ("fcfs", "lpm")
-"""Of the queue: by arrival, or longest cached prefix first."""
+"""Queue order: by arrival, or longest cached prefix first."""
 OTHER_ORDERS = ("random", "dfs-weight", "lof", "priority", "routing-key")
-"""Those that are not modelled."""
+"""Orders that are not modelled."""
 NO_CHUNKS = -1
-"""`chunked_prefill_size` of a server that computes prompts whole."""
+"""`chunked_prefill_size` of a server without chunked prefill."""
 PREFILL_GRAPHS = ("breakable", "disabled")
 DEEPEP_MODES = ("auto", "normal", "low_latency")
 STRATEGIES = ("auto", "no_buffer", "extra_buffer", "extra_buffer_lazy")
-"""How states of recurrent layers are kept for prefixes."""
+"""How recurrent states are kept for prefixes."""
 
 WRITE_POLICIES = ("write_through", "write_through_selective")
-"""When pages are copied to the host's memory: when they are computed, or when they are met again."""
+"""When pages are copied to host memory: when computed, or at the next hit."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -30,28 +30,28 @@ class SglangSettings(Chosen):
     """What a user passes to ``sglang.launch_server``; None means the engine's default for the GPU and the model."""
 
     mem_fraction_static: float | None = None
-    """Share of the GPU's memory for weights and KV cache, from 0 to 1."""
+    """Share of GPU memory for weights and KV cache, from 0 to 1."""
     max_running_requests: int | None = None
-    """Most sequences in one step."""
+    """Maximum sequences in one step."""
     max_total_tokens: int | None = None
-    """Tokens that the KV cache holds, in place of as many as fit."""
+    """KV cache size in tokens, instead of as many as fit."""
     chunked_prefill_size: int | None = None
-    """Most prompt tokens in one step."""
+    """Maximum prompt tokens in one step."""
     max_prefill_tokens: int = 16_384
-    """Most prompt tokens of all new requests of a step."""
+    """Maximum prompt tokens of all new requests in a step."""
     prefill_max_requests: int | None = None
-    """Most new requests in one step."""
+    """Maximum new requests in one step."""
     context_length: int | None = None
-    """Tokens of the longest sequence, prompt and answer together."""
+    """Maximum tokens of a sequence, prompt and answer together."""
     schedule_policy: str = ORDERS[0]
     schedule_conservativeness: float = 1.0
-    """A factor of the tokens that are kept free for answers to come."""
+    """A factor on the tokens reserved for future output."""
     scheduler_recv_interval: int = 1
-    """Steps of decoding after which the scheduler looks for new requests."""
+    """Decode steps between polls for new requests."""
     page_size: int | None = None
-    """Tokens in a page of the KV cache."""
+    """Tokens per page of the KV cache."""
     swa_full_tokens_ratio: float = 0.8
-    """Share of the tokens of full layers that layers with windows hold, from 0 to 1."""
+    """Tokens in the sliding window pool as a share of those in the full attention pool, from 0 to 1."""
     attention_backend: str | None = None
     disable_radix_cache: bool = False
     disable_overlap_schedule: bool = False
@@ -61,16 +61,16 @@ class SglangSettings(Chosen):
     disable_cuda_graph: bool = False
     disable_cuda_graph_padding: bool = False
     cuda_graph_max_bs: int | None = None
-    """Sequences of the largest step that is launched as a CUDA graph."""
+    """Sequences of the largest decode step with a CUDA graph."""
     cuda_graph_bs: tuple[int, ...] | None = None
-    """Sequences of every step size that is recorded as a CUDA graph."""
+    """Sequences of every decode step size with a CUDA graph."""
     cuda_graph_max_bs_prefill: int | None = None
-    """Tokens of the largest prompt step that is launched as a CUDA graph."""
+    """Tokens of the largest prefill step with a CUDA graph."""
     cuda_graph_backend_prefill: str = PREFILL_GRAPHS[0]
     disable_decode_cuda_graph: bool = False
     disable_prefill_cuda_graph: bool = False
     max_mamba_cache_size: int | None = None
-    """Sequences whose recurrent states are held."""
+    """Sequences with recurrent states held."""
     mamba_full_memory_ratio: float = 0.9
     """Bytes of recurrent states as a share of those of the KV cache."""
     mamba_radix_cache_strategy: str = STRATEGIES[0]
@@ -79,23 +79,23 @@ class SglangSettings(Chosen):
     ep_size: int = 1
     """GPUs that experts are spread over: 1, or all that share them."""
     enable_flashinfer_allreduce_fusion: bool = False
-    """Norms in the kernels of all-reduces, also for models where the engine would leave them apart ..."""
+    """Fuse norms into all-reduces, also for models where the engine would not by default ..."""
     enforce_disable_flashinfer_allreduce_fusion: bool = False
     """... or for none."""
     enable_hierarchical_cache: bool = False
-    """A second tier of the KV cache in the host's memory ..."""
+    """A second KV cache tier in host memory ..."""
     hicache_ratio: float = 2.0
-    """... so many times (a factor) as large as the GPU's cache ..."""
+    """... larger than the GPU's cache by this factor ..."""
     hicache_size: int = 0
-    """... or of so many GB for each GPU."""
+    """... or of this many GB per GPU."""
     hicache_write_policy: str = WRITE_POLICIES[0]
     engine: str = NEWEST
-    """The engine and its version, whose rules and defaults hold."""
+    """The engine and its version, which determines rules and defaults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ResolvedSglang(SglangSettings):
-    """The same knobs with every default filled in."""
+    """The same settings with every default filled in."""
 
     mem_fraction_static: float
     max_running_requests: int
@@ -104,17 +104,17 @@ class ResolvedSglang(SglangSettings):
     page_size: int
     attention_backend: str
     decode_sizes: tuple[int, ...]
-    """Sequences of the decode steps that have a graph."""
+    """Sequences of decode steps with a graph."""
     prefill_sizes: tuple[int, ...]
-    """Tokens of the steps of prompts that have one."""
+    """Tokens of prefill steps with one."""
     longest: int
-    """Tokens of the longest sequence: the context, or all that the cache holds."""
+    """Maximum tokens of a sequence: the context, or all that the cache holds."""
     groups: int = 1
-    """Of DP attention."""
+    """DP attention groups."""
 
     @property
     def chunk(self) -> int | None:
-        """Tokens of prompts in a step; None: prompts are computed whole."""
+        """Prompt tokens per step; None: prompts are not chunked."""
         return None if self.chunked_prefill_size <= 0 else self.chunked_prefill_size
 
     @property
@@ -133,7 +133,7 @@ class ResolvedSglang(SglangSettings):
 
 
 LARGEST_GRAPH = 65_536
-"""No engine records graphs for larger steps."""
+"""No engine captures graphs for larger steps."""
 MOST_HICACHE = 1_000_000
 COUNTS = (
     "max_running_requests", "max_total_tokens", "max_prefill_tokens", "prefill_max_requests", "page_size",
@@ -149,7 +149,7 @@ NAMES = {
 
 
 def check(settings: SglangSettings, max_positions: int) -> None:
-    """Refuse what no GPU and no model could change."""
+    """Reject values that are invalid for any GPU and model."""
     check_counts(settings, COUNTS)
     if settings.schedule_policy in OTHER_ORDERS:
         raise InputError(f"schedule_policy {settings.schedule_policy} is not modelled; use {' or '.join(ORDERS)}")

@@ -1,1 +1,1 @@
-"""vLLM: its settings, memory, graphs, host costs and releases."""
+"""vLLM: settings, memory, CUDA graphs, host costs and releases."""

@@ -1,4 +1,4 @@
-"""vLLM, release by release: flags, defaults that a plan tries, measured setups, and the simulated replica."""
+"""Releases of vLLM: flags, settings tried by a plan, measured setups, and the simulated replica."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ from infercast.serve.timeline import LAUNCH_SPREAD, WarmupCosts
 from infercast.units import GIB
 
 GRAPH_SETTINGS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
-"""What a forecast takes from ``--compilation-config``."""
+"""Fields read from ``--compilation-config``."""
 QUEUES = ("max_num_queued_reqs", "max_num_queued_tokens")
-"""Limits beyond which a server refuses requests."""
+"""Limits beyond which a server rejects requests."""
 READ = frozenset({"compilation_config", "decode_context_parallel_size"})
-"""Flags that are no settings themselves but say something of them."""
+"""Flags that are not settings themselves but determine some."""
 _DATA = read_data("engines/vllm/flags.toml")
 _CHANGED: dict[str, dict[str, str]] = _DATA.pop("changed")
 
 
 def flags_of(engine: str) -> Flags:
-    """The flags of a release; those that it does not have yet, or no more, are refused with the release that has."""
+    """The flags of a release; those it does not have yet, or no longer, are rejected with the release that does."""
     version = numbers(engine.partition("@")[2])
     absent = {}
     for name, change in _CHANGED.items():
@@ -67,7 +67,7 @@ def flags_of(engine: str) -> Flags:
 
 
 def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
-    """Fields of the settings from the values of flags; what is not modelled is refused, or told."""
+    """Settings fields from flag values; what is not modelled is rejected, or reported to ``tell``."""
     values = {name: value for name, value in given.items() if name not in READ}
     if (size := given.get("decode_context_parallel_size", 1)) != 1:
         raise InputError(f"--decode-context-parallel-size {size} is not modelled; leave it at 1")
@@ -88,7 +88,7 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 def _graph_settings(text: str, tell: Tell) -> dict[str, Any]:
-    """What a compilation config says of CUDA graphs; a plain number is its mode of compiling."""
+    """CUDA graph settings of a compilation config; a plain number is its compilation mode."""
     try:
         values = json.loads(text)
     except ValueError:
@@ -115,14 +115,14 @@ STATED: dict[str, type] = {
     "max_num_batched_tokens": int, "max_num_seqs": int, "max_model_len": int, "gpu_memory_utilization": float,
     "block_size": int,
 }  # fmt: skip
-"""Settings that every file must have."""
+"""Required settings in every file."""
 STEP = re.compile(r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
-"""How a step is named in a profile: prompts and their tokens, decoding sequences and theirs."""
+"""Step names in a profile: prompts and their tokens, decoding sequences and theirs."""
 FORMATS = ("mamba_cache_dtype", "mamba_ssm_cache_dtype", "gdn_prefill_backend")
 
 
 def measured_setup(config: Fields) -> MeasuredSetup:
-    """What the config of a file says; ``engine_args`` may hold more of vLLM's arguments, under its names."""
+    """Parse a file's config; ``engine_args`` may have more of vLLM's arguments, under its names."""
     arguments = config.inner("engine_args")
     stated = {name: config.get(name, kind) for name, kind in STATED.items()}
     further = _further_settings(arguments)
@@ -165,7 +165,7 @@ def profiled_step(name: str) -> ProfiledStep | None:
 
 
 def _speculative_config(drafts: Fields) -> str:
-    """The config as it was given; what drafts goes by the name of its folder, which was on another machine."""
+    """The config as given; the drafter is named by its folder, which was on another machine."""
     values = dict(drafts.holder)
     if isinstance(model := values.get("model"), str):
         values["model"] = PurePosixPath(model).name
@@ -173,7 +173,7 @@ def _speculative_config(drafts: Fields) -> str:
 
 
 def _further_settings(arguments: Fields) -> dict[str, Any]:
-    """Fields of `EngineSettings` among the engine's further arguments; the rest changes nothing that is simulated."""
+    """Fields of `EngineSettings` among the engine's other arguments; the rest does not affect the simulation."""
     kinds = {"bool": bool, "int": int, "float": float, "str": str}
     settings = {}
     for each in fields(EngineSettings):
@@ -202,7 +202,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         long_prefill_token_threshold=settings.long_prefill_token_threshold,
         chunked_prefill=settings.enable_chunked_prefill,
         prompts_first=settings.prompts_first,
-        # A pipeline without asynchronous scheduling has each sequence in one of its batches.
+        # In a pipeline without asynchronous scheduling, each sequence belongs to one of the batches.
         waits_for_tokens=(stages > 1 and not settings.async_scheduling)
         or not (drafting is None or drafting.asynchronous),
         decode_stride=stages if settings.async_scheduling and is_v2 else 1,
@@ -261,13 +261,13 @@ def _speculation(drafting: Drafting, version: EngineVersion) -> Speculation:
 
 
 def _offload(deployment: Deployment, settings: ResolvedSettings, *, is_v2: bool) -> Offload | None:
-    """The tier of its KV cache in the host's memory, if it has one."""
+    """The KV cache's host memory tier, if any."""
     asked, kv = settings.tier, deployment.memory.kv
     if asked is None:
         return None
     if not settings.enable_prefix_caching:
         raise InputError("kv_offloading_size without prefix caching is not modelled; leave one of the two out")
-    # The older model runner puts all layers of a block side by side where they have the same width.
+    # The V1 model runner stores all layers of a block contiguously if they have the same width.
     whole = not is_v2 and len(kv.shape.windows) == 1
     model, version = deployment.model, settings.version
     latent = all(isinstance(stack.mixer, LatentAttention) for stack in model.stacks)
@@ -278,7 +278,7 @@ def _offload(deployment: Deployment, settings: ResolvedSettings, *, is_v2: bool)
 OLDEST = (7, 0)
 """Compute capability below which vLLM 0.25 does not start: its compiler's kernels (Triton) need Volta."""
 FUSING_KERNELS = ("hopper", "blackwell")
-"""Where FlashInfer has a kernel for all-reduces that carry a norm, which vLLM then uses."""
+"""Where FlashInfer has a fused all-reduce and norm kernel, which vLLM then uses."""
 TRIED = (
     (),
     (("max_num_batched_tokens", 512),),
@@ -287,7 +287,7 @@ TRIED = (
     (("max_num_seqs", 128),),
     (("enable_chunked_prefill", False),),
 )
-"""What a plan tries: the engine's own choice, smaller and larger steps, fewer sequences, whole prompts."""
+"""What a plan tries: the defaults, smaller and larger steps, fewer sequences, whole prompts."""
 BOUNDS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
 
 
@@ -315,7 +315,7 @@ def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayou
 
 
 def _drafting(settings: EngineSettings, model: ModelConfig, layout: ParallelLayout) -> Drafting | None:
-    """What the settings' speculative config means for a model."""
+    """The settings' speculative config resolved for a model."""
     if settings.speculative_config is None:
         if settings.acceptance is not None:
             raise InputError("acceptance has no meaning without --speculative-config")

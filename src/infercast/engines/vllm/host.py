@@ -1,7 +1,7 @@
-"""CPU time of a vLLM step: kernels launched one by one, gaps between kernels, and passes that draft.
+"""CPU time of a vLLM step: individually launched kernels, gaps between kernels, and draft passes.
 
-The V2 model runner replays a graph for each pass over one token a sequence, its head with it; the first pass goes as
-the target's own does. The V1 runner has piecewise graphs of passes, and heads by hand.
+The V2 model runner replays a graph for each pass over one token per sequence, including its head; the first pass is
+launched like the target's own. The V1 runner has piecewise graphs of passes, and eager heads.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from infercast.predict.identity import kernel_profile
 from infercast.serve.step import HostCost
 
 EXPERT_KERNELS, HEAD_KERNELS = 7, 8
-"""Kernels that a layer of routed experts has beside the one it is counted as, and those of head and sampling."""
+"""Kernels of a routed expert layer beyond the one it is counted as, and those of head and sampling."""
 PACKED_EXPERTS = ("GptOssForCausalLM",)
 """Architectures whose 4-bit experts run OpenAI's Triton kernels on Hopper; those of others run Marlin's."""
 RECURRENT = ("scan", "state_update", "convolution")
-"""Kernels that the host's time for a recurrent layer holds."""
+"""Kernels included in the host time of a recurrent layer."""
 SCANS = {"gdn": "gdn", "kda": "delta", "mamba2": "mamba"}
-"""What the host pays for a layer with a scan goes by its kind; kinds that were not measured cost as Kimi's."""
+"""Host cost of a layer with a scan, by kind; kinds that were not measured cost the same as Kimi's."""
 PROMPT = np.array([2])
 GAP_SECONDS = 0.15e-6
-"""What a GPU idles between two kernels of a step beyond what their estimates hold, from decode steps on an H200."""
+"""GPU idle time between two kernels of a step beyond what their estimates include, from decode steps on an H200."""
 
 
 class LaunchWork(NamedTuple):
@@ -47,33 +47,33 @@ class LaunchWork(NamedTuple):
 
     layers: int
     kernels: int
-    """Kernels of an eager step with a prompt, the experts of a layer counted as one."""
+    """Kernels of an eager step with a prompt, with a layer's experts counted as one."""
     latent_layers: int
-    """Layers with latent attention, which is made of many small operations in Python."""
+    """Layers with latent attention, which is many small operations in Python."""
     expert_layers: int
-    """Layers with routed experts, whose kernels are launched from Python one after the other."""
+    """Layers with routed experts, whose kernels are launched individually from Python."""
     grouped_choice_layers: int
-    """Those whose experts are chosen from groups by plain scores, for which vLLM has no kernel: many operations."""
+    """Those with grouped expert selection by plain scores, for which vLLM has no kernel: many operations."""
     kv_groups: int = 1
-    """Groups of layers that have a block table of their own."""
+    """Layer groups with a block table of their own."""
     stages: int = 1
-    """Processes that launch a part of the layers each."""
+    """Processes that each launch some of the layers."""
     recurrent_layers: int = 0
     """Layers with a state and no scan: short convolutions."""
     delta_layers: int = 0
-    """Gated delta nets and Kimi's, whose convolutions, scans and copies of states Python launches one by one."""
+    """Gated delta nets and Kimi's, whose convolutions, scans and state copies are launched individually from Python."""
     fused_delta_layers: int = 0
-    """Gated delta nets whose scan is one call of FlashInfer's, and the rest the same."""
+    """Gated delta nets whose scan is one call to FlashInfer, with the rest the same."""
     mamba_layers: int = 0
     """Mamba2, the same."""
     sparse_layers: int = 0
-    """Layers that choose what they look at: the indexer and attention run apart, each by hand."""
+    """Layers with sparse attention: indexer and attention are launched separately, both eagerly."""
     packed_expert_layers: int = 0
     """Those whose 4-bit experts run OpenAI's Triton kernels, which Python sets up anew each time."""
 
     @property
     def scanned_layers(self) -> int:
-        """All whose prompts are scanned; sequences that decode beside them run kernels of their own."""
+        """All layers that scan prompts; decoding sequences in the same step run kernels of their own."""
         return self.delta_layers + self.fused_delta_layers + self.mamba_layers
 
     @property
@@ -82,12 +82,12 @@ class LaunchWork(NamedTuple):
 
 
 def _is_fused(call: Call) -> bool:
-    """The compiler fuses quantising into the kernel before it, and norms into an all-reduce where it may."""
+    """The compiler fuses quantisation into the preceding kernel, and norms into an all-reduce where it may."""
     return call.op.family == "quantise" or getattr(call.op, "kind", "") == FUSED_NORM
 
 
 def _composed_layers(config: ModelConfig, layout: ParallelLayout) -> Counter[str]:
-    """Layers whose token mixer is made of many operations, by what these are: a scan, a state, a choice or neither."""
+    """Layers with a token mixer of many operations, by kind: with a scan, a state, an indexer or none of these."""
     shard, counts = config.shard(layout), Counter[str]()
     for stack in config.stacks:
         if stack.mixer.is_composed:
@@ -101,7 +101,7 @@ def _composed_layers(config: ModelConfig, layout: ParallelLayout) -> Counter[str
 
 
 def compiles_kernels(config: ModelConfig, layout: ParallelLayout) -> bool:
-    """Whether layers have scans or indexers, whose kernels are compiled and tuned as the engine starts."""
+    """True if layers have scans or indexers, whose kernels are compiled and tuned as the engine starts."""
     return any(_composed_layers(config, layout)[kind] for kind in ("gdn", "delta", "mamba", "sparse"))
 
 
@@ -121,7 +121,7 @@ def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> Launch
         and gpu.kernels == "hopper"
     )
     grouped = (stack.layers for stack in experts if stack.feed_forward.has_plain_groups)
-    # The compiler makes one kernel of the norm after one half of a layer and the norm before the next.
+    # The compiler fuses the norm after one half of a layer with the norm before the next.
     joined = sum((stack.norms - 2) * stack.layers for stack in config.stacks if stack.norms > 2)
     return LaunchWork(
         layers=sum(stack.layers for stack in config.stacks if not stack.mixer.is_empty),
@@ -141,11 +141,11 @@ def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> Launch
 
 
 class Seen(NamedTuple):
-    """Where the host time of a kind of layers was seen."""
+    """Where the host time of a kind of layer was measured."""
 
     layers: str
     models: tuple[str, ...]
-    """None: those of the nearest layers stand."""
+    """Empty: the times of the most similar layers stand in."""
     conditions: str = ""
     """What was special about it, and what other engines do."""
 
@@ -170,17 +170,18 @@ SEEN_IN_FEW = {
         "--moe-backend marlin",
     ),
 }
-"""Host times of layers that were seen in one or two models only."""
+"""Host times of layers measured in only one or two models."""
 
 
 RECURRENT_WAIT = 0.6
-"""Of a step with prompts, the share of the GPU's time that the host waits for where every layer is Mamba2 that writes
-states at the end of blocks: prompts of 2,048 and 8,192 tokens of Nemotron 3 Nano."""
+"""Share of a prefill step's GPU time that the host blocks on if every layer is Mamba2 that writes states at block ends:
+from prompts of 2,048 and 8,192 tokens of Nemotron 3 Nano.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmHost(HostCosts):
-    """Seconds of host time; what each is for is said in the data file."""
+    """Seconds of host time; the data file describes each."""
 
     plan: float
     plan_sequence: float
@@ -223,7 +224,7 @@ class VllmHost(HostCosts):
     lookup_sequence: float = 0.01e-3
 
     def launching(self, launch: Launch, work: LaunchWork, *, has_prompts: bool = True) -> float:
-        """From a step's first kernel to its last one before sampling; what every step costs, each stage pays."""
+        """From a step's first kernel to its last one before sampling; every stage pays the per-step costs."""
         if launch is Launch.FULL_GRAPH:
             return self.graph_launch * work.stages
         by_hand = self.latent_layer * work.latent_layers + self.sparse_layer * work.sparse_layers
@@ -251,7 +252,7 @@ class VllmHost(HostCosts):
 
 
 class VllmHostModel:
-    """A host that runs one model, whose recurrent layers keep states in one of vLLM's modes."""
+    """A host running one model, with recurrent states in one of vLLM's modes."""
 
     def __init__(self, host: VllmHost, work: LaunchWork, mode: str = NONE) -> None:
         self._host, self._work, self._mode = host, work, mode
@@ -269,8 +270,8 @@ class VllmHostModel:
 
     @property
     def waited_share(self) -> float:
-        """Where Mamba2 writes states at the end of every block, each layer asks the GPU how many of a prompt to write,
-        so that the two work by turns in part. Nothing else that runs recurrent layers waits for the GPU.
+        """With Mamba2 writing states at the end of every block, each layer asks the GPU how many states of a prompt to
+        write, so that host and GPU partly take turns. No other recurrent layers wait for the GPU.
         """
         return RECURRENT_WAIT * self._work.mamba_layers / self._work.layers if self._mode == ALL else 0.0
 
@@ -282,7 +283,7 @@ class VllmHostModel:
             if self._mode == ALL:
                 asking = host.mamba_piece if launch is Launch.PIECEWISE_GRAPHS else 0.0
                 launching += (asking + host.mamba_prompt * num_prompts) * work.mamba_layers
-            # Sequences that decode run kernels of their own.
+            # Decoding sequences run kernels of their own.
             if num_prompts < num_sequences:
                 launching += host.mixed_layer * work.scanned_layers
         plan = host.plan + self._plan_sequence * num_sequences + host.plan_token * (num_tokens - num_sequences)
@@ -295,12 +296,12 @@ class VllmHostModel:
         return HostCost(plan, prepare, launching, process, host.wake)
 
     def borrowed_share(self, model: str) -> float:
-        """The share of what launching a prompt costs that was seen in one or two other models only."""
+        """Share of a prompt's launch cost that was measured in only one or two other models."""
         borrowed = sum(seconds for seen, seconds in self._seen_in_few() if model not in seen.models)
         return borrowed / self._host.launching(Launch.EAGER, self._work) if borrowed else 0.0
 
     def rests_on(self) -> list[str]:
-        """A sentence for each kind of layers whose host time was seen in few models, or under special conditions."""
+        """A sentence for each kind of layer whose host time was measured in few models, or under special conditions."""
         sentences = []
         for seen, seconds in self._seen_in_few():
             where = " and ".join(seen.models) + " only" if seen.models else "no model (that of latent attention stands)"
@@ -310,18 +311,18 @@ class VllmHostModel:
         return sentences
 
     def _seen_in_few(self) -> list[tuple[Seen, float]]:
-        """Those that the model has, and their seconds in a step with a prompt outside graphs."""
+        """Those that the model has, with their seconds in a prefill step outside graphs."""
         host, work = self._host, self._work
         found = [(seen, getattr(host, term) * getattr(work, f"{term}s")) for term, seen in SEEN_IN_FEW.items()]
         return [(seen, seconds) for seen, seconds in found if seconds]
 
 
 DRAFT_HEAD_KERNELS = 6
-"""Kernels of a head that drafts: the product, its spreading over the target's vocabulary, the choice of a token."""
+"""Kernels of a draft head: the GEMM, mapping to the target's vocabulary, token selection."""
 
 
 class VllmPasses:
-    """Passes of one deployment."""
+    """Draft passes of one deployment."""
 
     def __init__(self, deployment: Deployment) -> None:
         settings, host, drafting = deployment.settings, deployment.host, deployment.drafting
@@ -345,7 +346,7 @@ class VllmPasses:
         return self._sizes[place] if place < len(self._sizes) else num_sequences
 
     def cost(self, launch: Launch, passes: int, num_sequences: int, *, has_prompts: bool) -> HostCost:
-        """What a step takes longer to launch that verifies, and drafts by so many passes."""
+        """Added launch time of a step that verifies and then drafts in ``passes`` passes."""
         host, drafting = self._host, self._drafting
         seconds = host.verify
         if launch is not Launch.FULL_GRAPH and not has_prompts:
@@ -369,7 +370,7 @@ class VllmPasses:
         return HostCost(launch=seconds)
 
     def _launching(self, launch: Launch) -> float:
-        """The layers of one pass, by hand or in pieces."""
+        """The layers of one pass, eager or piecewise."""
         host, work = self._host, self._work
         assert work is not None
         if launch is Launch.PIECEWISE_GRAPHS:

@@ -1,26 +1,27 @@
 """Which kernels vLLM runs for a model on a GPU, and what follows: block size, padding and launch configurations.
 
 Facts of vLLM 0.25 (``platforms/cuda.py``, ``v1/attention/backends``): the kernels it prefers for a GPU decide. Grouped
-attention takes any multiple of 16. Latent attention is FlashAttention on Hopper (16), FlashMLA there once the cache
-is fp8 (64), FlashInfer on Blackwell (32) or, for heads it does not know, CUTLASS (128), and Triton elsewhere (16).
+attention takes any multiple of 16. Latent attention is FlashAttention on Hopper (16), FlashMLA there once the cache is
+fp8 (64), FlashInfer on Blackwell (32) or, for heads it does not support, CUTLASS (128), and Triton elsewhere (16).
 Sparse attention has an indexer, whose scores are computed over blocks of 64, and of 256 where keys are compressed;
 block-sparse attention has blocks of its own.
 
 Facts of vLLM 0.25 (``platforms/cuda.py``, ``v1/attention/backends/mla``): on Hopper FlashAttention reads a bf16 cache,
-and FlashMLA an fp8 one in a format of its own, for 64 or 128 heads. Blackwell in datacentres has FlashInfer for fp8
-and for few heads and FlashMLA, for 128 heads, otherwise. The kernels of other Blackwell chips read FlashMLA's format
-alone. Older chips have none, and no DeepGEMM, which computes the scores of an indexer. Compressed attention
-(``models/deepseek_v4``) is FlashMLA's in its own format everywhere but on these other chips, which do not pad heads.
+and FlashMLA an fp8 one in a format of its own, for 64 or 128 heads. Datacentre Blackwell has FlashInfer for fp8 and for
+few heads, and otherwise FlashMLA, for 128 heads. The kernels of other Blackwell chips read only FlashMLA's format.
+Older chips have none, and no DeepGEMM, which computes the scores of an indexer. Compressed attention
+(``models/deepseek_v4``) is FlashMLA's in its own format everywhere except on these other chips, which do not pad heads.
 
-A file tuned for the number of experts, their width on one GPU, the GPU and the format, if its package has one; rules of
-thumb otherwise. Facts of vLLM 0.25 (``vllm/model_executor/layers/fused_moe/fused_moe.py`` and ``configs/``).
+Expert launch configurations come from a file tuned for the number of experts, their width on one GPU, the GPU and the
+format, if the package has one; otherwise from rules of thumb. Facts of vLLM 0.25
+(``vllm/model_executor/layers/fused_moe/fused_moe.py`` and ``configs/``).
 
 Facts of vLLM 0.25 (``fused_moe/oracle/mxfp4.py``): TensorRT-LLM's kernels on Blackwell need multiples of 256, Triton's
-on Hopper widths in multiples of 64, Marlin's elsewhere hidden sizes in multiples of 256 and widths of 128; whatever
-runs on AMD is padded to 256.
+on Hopper widths in multiples of 64, Marlin's elsewhere hidden sizes in multiples of 256 and widths of 128; all kernels
+on AMD pad to 256.
 
-Since 0.32 Humming's kernels stand before Marlin's on Hopper (``quantization/utils/humming/priority.py``): for experts
-in int4 and nvfp4, and for dense products in nvfp4 and mxfp4; of dense int4 Machete's still come first. Since 0.29
+Since 0.32 Humming's kernels take precedence over Marlin's on Hopper (``quantization/utils/humming/priority.py``): for
+experts in int4 and nvfp4, and for dense GEMMs in nvfp4 and mxfp4; for dense int4 Machete's still come first. Since 0.29
 FlashInfer reduces over the GPUs of a node of compute capability 10.3 (``device_communicators/all_reduce_utils.py``).
 """
 
@@ -52,12 +53,12 @@ from infercast.predict.identity import kernel_profile
 UNIT, INDEXED, COMPRESSED = 16, 64, 256
 USUAL = (16, 32, 64, 128, 256)
 FLASHINFER_HEADS = (64, 128, 192)
-"""Dimensions without rotation of a query head that FlashInfer's kernel for latent attention is built for."""
+"""Query head dimensions without rotation that FlashInfer's latent attention kernel is built for."""
 DATACENTER_BLACKWELL = ("blackwell", "blackwell-ultra")
 
 
 def default_block_size(model: ModelConfig, gpu: Gpu) -> int:
-    """What the engine chooses where nobody asks for a size."""
+    """The engine's default."""
     latent = [stack.mixer for stack in model.stacks if isinstance(stack.mixer, LatentAttention)]
     if model.has_mixer(CompressedAttention):
         return COMPRESSED
@@ -74,7 +75,7 @@ def default_block_size(model: ModelConfig, gpu: Gpu) -> int:
 
 
 def check_block_size(block_size: int) -> None:
-    """Refuse a size that no attention kernel works with."""
+    """Reject a size that no attention kernel supports."""
     if block_size % UNIT:
         raise InputError(
             f"block_size {block_size} fits no attention kernel, which take multiples of {UNIT}; use one of "
@@ -83,7 +84,7 @@ def check_block_size(block_size: int) -> None:
 
 
 FORMATS = {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}
-"""What the kernel multiplies in, and how a configuration file's name says it."""
+"""Compute formats of the kernel, and their names in file names."""
 
 
 def rule_of_thumb(tokens: int, experts: int, dtype: str) -> Configuration:
@@ -104,13 +105,13 @@ def rule_of_thumb(tokens: int, experts: int, dtype: str) -> Configuration:
 
 
 MOST_TOKENS = 16384
-"""Of a step, as far as files go."""
+"""Maximum tokens of a step covered by files."""
 
 
 def file_tokens(experts: int, dtype: str) -> tuple[int, ...]:
-    """Numbers of tokens that a file needs: powers of two, and both sides of each edge of the rules of thumb.
+    """Token counts a file needs: powers of two, and both sides of each edge of the rules of thumb.
 
-    vLLM takes the nearest of those in a file; with these it keeps to its rules of thumb wherever the file repeats them.
+    vLLM uses the nearest entry in a file; with these it keeps to its rules of thumb wherever the file repeats them.
     """
     rules = [rule_of_thumb(tokens, experts, dtype) for tokens in range(1, MOST_TOKENS + 1)]
     edges = {tokens for tokens in range(1, MOST_TOKENS) if rules[tokens - 1] != rules[tokens]}
@@ -119,7 +120,7 @@ def file_tokens(experts: int, dtype: str) -> tuple[int, ...]:
 
 
 def device_name(gpu: Gpu) -> str:
-    """The GPU in a configuration file's name: as its driver calls it, which is the alias with a space in it."""
+    """The GPU's name in configuration file names: the driver's, which is the alias with a space in it."""
     name = next((alias for alias in gpu.aliases if " " in alias), None)
     if name is None:
         raise InputError(f"it is not known how a driver calls {gpu.name}; give its file an alias such as 'NVIDIA H200'")
@@ -160,7 +161,7 @@ AUTOMATIC = {"hopper": "triton", "blackwell": "trtllm", "blackwell-ultra": "trtl
 
 
 def expert_multiples(model: ModelConfig, gpu: Gpu) -> Multiples:
-    """What the hidden size and the width of a model's experts are rounded up to on a GPU."""
+    """Multiples to which the hidden size and the width of a model's experts are padded on a GPU."""
     if model.weights.experts != "mxfp4":
         return UNPADDED
     if gpu.vendor.lower() != "nvidia":
@@ -170,13 +171,13 @@ def expert_multiples(model: ModelConfig, gpu: Gpu) -> Multiples:
 
 MARLIN = "marlin"
 ON_HOPPER = ("nvfp4", "mxfp4")
-"""Formats of dense weights that Marlin multiplied there."""
+"""Dense weight formats that Marlin multiplied there."""
 REDUCED_BY_FLASHINFER = {"10.3": (4, 8)}
-"""By compute capability, numbers of GPUs that a table has sizes for."""
+"""By compute capability, numbers of GPUs in FlashInfer's table."""
 
 
 def is_new(version: EngineVersion, op: Op, gpu: Gpu) -> bool:
-    """Whether a release runs another kernel than the measured one does."""
+    """True if a release runs another kernel than the measured one."""
     if isinstance(op, MoE):
         return _is_hopper(version, gpu) and not op.kernel and expert_kernel(op, gpu, kernel_profile()) == MARLIN
     if isinstance(op, Gemm):
@@ -197,7 +198,7 @@ PADDED_HEADS, BLACKWELL_HEADS, FEW_HEADS = 64, 128, 16
 
 
 def choose_sparse_kernels(model: ModelConfig, gpu: Gpu, _: ParallelLayout | None = None) -> ModelConfig:
-    """The model with the cache format and the padding of the kernels that this GPU runs for sparse attention."""
+    """The model with the cache format and padding of this GPU's sparse attention kernels."""
     kinds = {type(stack.mixer) for stack in model.stacks}
     if not kinds & {SparseLatentAttention, CompressedAttention}:
         return model
@@ -214,7 +215,7 @@ def choose_sparse_kernels(model: ModelConfig, gpu: Gpu, _: ParallelLayout | None
 
 
 def _with_kernels(mixer: Mixer, gpu: Gpu, narrow: bool) -> Mixer:
-    """A mixer as the engine's kernels compute it, with a ``narrow`` cache or one in the base format."""
+    """A mixer with the kernels' padding, for a ``narrow`` cache or one in the base format."""
     if isinstance(mixer, CompressedAttention):
         return replace(mixer, head_multiple=1 if gpu.architecture in OTHER_BLACKWELL else PADDED_HEADS)
     if not isinstance(mixer, SparseLatentAttention):
@@ -223,6 +224,6 @@ def _with_kernels(mixer: Mixer, gpu: Gpu, narrow: bool) -> Mixer:
     multiple, unpadded = (PADDED_HEADS, 0) if is_hopper and narrow else (1, 0)
     if gpu.architecture in DATACENTER_BLACKWELL and not narrow:
         multiple, unpadded = BLACKWELL_HEADS, FEW_HEADS
-    # FlashAttention alone takes the two parts of a query as they are.
+    # Only FlashAttention takes the two parts of a query separately.
     joins = narrow or not is_hopper
     return replace(mixer, head_multiple=multiple, unpadded_heads=unpadded, joins_queries=joins)

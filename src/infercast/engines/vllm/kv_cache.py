@@ -1,14 +1,14 @@
-"""The KV cache of vLLM: blocks of groups of layers, states of recurrent layers, and offloading to host memory.
+"""The KV cache of vLLM: blocks of layer groups, recurrent states, and offloading to host memory.
 
 The rules are vLLM 0.25's (``v1/core/kv_cache_utils.py``, ``get_kv_cache_groups``).
 
 The rules are vLLM 0.25's (``v1/core/kv_cache_utils.py``, ``_get_kv_cache_groups_uniform_groups`` and the packed layout
-after it). What grows with all tokens forms one group, whatever its width. Windows and the states of compressors form
-groups by their length and their tokens in a block; each of their blocks is padded to the next width of the first group.
+after it). Caches that grow with all tokens form one group, whatever their width. Windows and compressor states form
+groups by their length and tokens per block; each of their blocks is padded to the next width of the first group.
 
 Facts of vLLM 0.25 (``model_executor/models/config.py``, ``MambaModelConfig``; ``config/model.py``). Without prefix
-caching a sequence has one state a layer (``none``). With it, states are kept where blocks of tokens end: at the end of
-every block, by kernels that write them there (``all``), or at the end of steps that end with a block (``align``).
+caching a sequence has one state per layer (``none``). With it, states are kept at block boundaries: at the end of every
+block, by kernels that write them there (``all``), or at the end of steps that end with a block (``align``).
 
 Facts of vLLM 0.25: ``config/vllm.py`` (_post_init_kv_transfer_config), ``v1/kv_offload/base.py``, ``cpu/spec.py``,
 ``cpu/gpu_worker.py`` and ``cpu/swap_blocks_triton.py``.
@@ -34,11 +34,11 @@ from infercast.serve.cache.tiers import Offload
 from infercast.units import GIB
 
 Member = tuple[int, "Kind"]
-"""A cache of one layer, by the layer's place in the model."""
+"""A cache of one layer, with the layer's index in the model."""
 
 
 class Kind(NamedTuple):
-    """Caches of layers whose blocks are alike."""
+    """Layer caches with the same kind of blocks."""
 
     cache: Cache
     block_size: int
@@ -46,7 +46,7 @@ class Kind(NamedTuple):
 
     @property
     def page_bytes(self) -> int:
-        """One block of one layer: so many tokens, or the state of one sequence."""
+        """One block of one layer: its tokens, or the state of one sequence."""
         return self.padded_bytes or round(self.cache.bytes_per_token * self.block_size + self.cache.bytes_per_sequence)
 
     @property
@@ -67,28 +67,28 @@ WRITE_EVERY_BLOCK = (
 
 
 class StateBlocks(NamedTuple):
-    """How states of recurrent layers are cached, beside which blocks of tokens are as large as a state."""
+    """How recurrent states are cached; KV blocks are then at least as large as a state."""
 
     mode: str = NONE
     multiple: int = 0
-    """Tokens whose multiples a block has where a state is written at the end of each; 0: the layer's own chunk."""
+    """Block sizes are multiples of this when a state is stored at each block end; 0: the layer's own chunk."""
     drafts: int = 0
-    """States of each sequence beside the one that it goes on from: after each draft that may be wrong."""
+    """States per sequence beyond the current one: after each draft that may be rejected."""
     rules: StateRules = StateRules()
     """Those of the release."""
 
 
 ONE_STATE = StateBlocks()
-"""One for each sequence, which nobody finds again."""
+"""One per sequence, never reused."""
 
 
 class States(NamedTuple):
-    """What of a model's layers decides how states are cached."""
+    """Model properties that determine how states are cached."""
 
     kept: bool = False
-    """Some layers keep a state of each sequence."""
+    """Some layers keep a state per sequence."""
     beside_tokens: bool = True
-    """Others keep something of every token."""
+    """Others keep per-token KV."""
     every_block: bool = False
     """Kernels can write a state at the end of every block."""
 
@@ -103,13 +103,13 @@ class States(NamedTuple):
         )
 
     def caches_prefixes(self, asked: bool | None, version: EngineVersion) -> bool:
-        """Whether prefixes are cached, where nobody says."""
+        """Whether prefix caching is on, by request or by default."""
         if asked is not None:
             return asked
         return not self.kept or (self.beside_tokens and version.caches_states)
 
     def mode(self, asked: str, caching: bool, version: EngineVersion) -> str:
-        """How states are cached; ``none`` is also what an engine takes for no answer."""
+        """How states are cached; ``none`` also means that the user did not choose."""
         if asked not in MODES:
             raise UnknownNameError("mamba_cache_mode", asked, MODES)
         if not (self.kept and caching):
@@ -123,7 +123,7 @@ def runs_v2(model: ModelConfig, version: EngineVersion) -> bool:
 
 
 def check_aligned(block_size: int, max_num_batched_tokens: int, threshold: int, *, chunked_prefill: bool) -> None:
-    """Refuse what states at the end of blocks cannot be had with: a step has to be able to end with a block."""
+    """Reject settings incompatible with states at block ends: a step must be able to end with a block."""
     why = "prefix caching of recurrent layers"
     if not chunked_prefill:
         raise InputError(f"{why} needs chunked prefill; enable it or disable prefix caching")
@@ -140,23 +140,23 @@ BACKENDS = ("native", "lmcache")
 CONNECTOR = "OffloadingConnector"
 MOST_GIB = 1_000_000
 READ = ("cpu_bytes_to_use", "block_size", "offload_prompt_only", "store_threshold", "eviction_policy")
-"""What is read of ``kv_connector_extra_config``."""
+"""Fields read from ``kv_connector_extra_config``."""
 SUBMIT = 0.4e-3
-"""Seconds of the thread that hands a copy over, for a list of all its pieces (an estimate) ..."""
+"""Seconds of the submitting thread per copy, for a list of all its pieces (an estimate) ..."""
 SUBMIT_PIECE = 1.0e-6
-"""... and for each of them, in one call of the driver (measured on an H200's host)."""
+"""... and per piece, in one driver call (measured on an H200's host)."""
 SMALL_PIECE = 28 * 1024
-"""Smaller pieces are brought to the GPU by a kernel of its own, which takes their list as it is."""
+"""Smaller pieces are loaded to the GPU by a dedicated kernel, which takes their list as it is."""
 SUBMIT_SMALL_PIECE = 0.1e-6
 EMPTY_STEP = 1.2e-3
 """A turn of the engine's loop without a step: it sleeps a millisecond."""
 
 
 class TierSettings(NamedTuple):
-    """What a user asks for."""
+    """User settings of the tier."""
 
     num_bytes: float
-    """Of all GPUs of the engine together."""
+    """Over all GPUs of the engine."""
     block_size: int | None = None
     prompts_only: bool = True
     store_threshold: int = 0
@@ -189,7 +189,7 @@ def tier_settings(size: float | None, backend: str, transfer: str | None) -> Tie
 
 
 def _extra_config(text: str | None, *, has_size: bool) -> Mapping[str, Any] | None:
-    """The extra config of the offloading connector, where it is the one that is asked for."""
+    """The extra config of the offloading connector, if that is the one requested."""
     if text is None:
         return None
     try:
@@ -223,7 +223,7 @@ def offload_of(
     latent: bool,
     version: EngineVersion,
 ) -> Offload:
-    """The tier; ``whole``: a block of all layers lies in one piece; ``latent``: all GPUs of a stage hold the same."""
+    """The tier; ``whole``: a block is contiguous over all layers; ``latent``: all GPUs of a stage hold the same."""
     shape, block_bytes = kv.shape.of_one_size, kv.block_bytes
     if shape.states or shape.state_blocks:
         raise InputError("kv_offloading_size is not modelled for models with recurrent layers; leave it out")
@@ -255,7 +255,7 @@ def offload_of(
 
 
 def tier_rules(version: EngineVersion) -> dict[str, bool]:
-    """What `Offload` has of a release's rules."""
+    """A release's rules as fields of `Offload`."""
     return {
         "holders_first": version.holders_first,
         "spares_under_way": version.spares_under_way,
@@ -265,14 +265,14 @@ def tier_rules(version: EngineVersion) -> dict[str, bool]:
 
 
 ALIGNMENT = 576
-"""Bytes whose multiple every block is: what FlashMLA reads at once."""
+"""Blocks are padded to a multiple of this many bytes: what FlashMLA reads at once."""
 
 Group = list[tuple[int, int]]
-"""The place of a layer in the model, and the bytes of its blocks."""
+"""A layer's index in the model, and its bytes per block."""
 
 
 def packed_layout(members: Iterable[Member], held: Collection[int]) -> KvLayout:
-    """Groups, and what one block of all of them takes of the layers that are ``held``."""
+    """Groups, and the bytes of one block of all of them for the layers that are ``held``."""
     kinds: dict[tuple[int, int], Group] = {}
     for position, kind in members:
         key = (kind.cache.window, kind.block_size)
@@ -303,7 +303,7 @@ def packed_layout(members: Iterable[Member], held: Collection[int]) -> KvLayout:
 
 
 def _aligned(kind: Kind) -> int:
-    """Bytes of one block of a layer."""
+    """Padded bytes of one block of a layer."""
     return -(-kind.page_bytes // ALIGNMENT) * ALIGNMENT
 
 
@@ -312,13 +312,13 @@ def _layers(group: Group) -> int:
 
 
 def _group_size(counts: list[int], least: int) -> int:
-    """Layers of a group, so that the last group of each kind leaves as little as possible empty."""
+    """Layers per group, minimising empty slots in the last group of each kind."""
     candidates = range(least, max(*counts, least) + 1)
     return min(candidates, key=lambda size: (sum(-count % size for count in counts), -size))
 
 
 def _parts(group: Group, size: int) -> list[Group]:
-    """Cut into groups with no more than so many layers of each width, from all over the model."""
+    """Split into groups with at most ``size`` layers of each width, interleaved over the model."""
     number = -(-_layers(group) // size)
     by_width: dict[int, Group] = {}
     for member in group:
@@ -327,7 +327,7 @@ def _parts(group: Group, size: int) -> list[Group]:
 
 
 def _block_bytes(groups: list[Group], held: Collection[int]) -> int:
-    """Every group has a place for each of its layers; places of one width serve all groups."""
+    """Every group has a slot for each of its layers; slots of one width serve all groups."""
     places: Counter[int] = Counter()
     for group in groups:
         places |= Counter(size for position, size in group if position in held)
@@ -335,10 +335,10 @@ def _block_bytes(groups: list[Group], held: Collection[int]) -> int:
 
 
 SMALLEST_BLOCK = 16
-"""Tokens in a block of windowed layers, whatever block size was asked for: the least that attention kernels take."""
+"""Tokens per block of sliding window layers, whatever block size was requested: the minimum of attention kernels."""
 
 UNCHUNKED = 2048
-"""Tokens whose multiples a block has where a state is written at the end of each and is not scanned in chunks."""
+"""Block size is rounded to a multiple of this when a state is stored at each block end and not scanned in chunks."""
 
 
 def kv_layout(
@@ -349,12 +349,12 @@ def kv_layout(
     states: StateBlocks = ONE_STATE,
     num_drafting: int = 0,
 ) -> KvLayout:
-    """Blocks and groups of a model's KV cache; with ``stage``, what a block costs in that stage of a pipeline.
+    """Blocks and groups of a model's KV cache; with ``stage``, a block's bytes in that pipeline stage.
 
-    The last ``num_drafting`` layers are those of a draft, which the last stage holds.
-    Layers that keep the same tokens in the same width form one kind. Where a model has several, blocks of the narrower
-    ones hold more tokens until all are as large; then each kind is cut into groups of as many layers as the smallest
-    kind has (or as the largest, where they are nearly as many), and one block serves one group.
+    The last ``num_drafting`` layers are the drafter's, held by the last stage. Layers that keep the same tokens in the
+    same width form one kind. If a model has several, blocks of the narrower ones hold more tokens until all are equally
+    large; then each kind is split into groups of as many layers as the smallest kind has (or as the largest, if they
+    are nearly equal), and one block serves one group.
     """
     members = _members(config, layout, block_size, states)
     held: Collection[int] = range(config.layers)
@@ -377,9 +377,10 @@ def kv_layout(
 def hybrid_block_size(
     config: ModelConfig, layout: ParallelLayout, block_size: int, states: StateBlocks = ONE_STATE
 ) -> int:
-    """Tokens in a block beside states: as many times those asked for as make it no smaller than a state.
+    """Tokens per block with recurrent states: the smallest multiple of the requested size that is at least as large as
+    a state.
 
-    Facts of ``platforms/interface.py``, ``_align_hybrid_block_size``. Without states it is the size asked for.
+    Facts of ``platforms/interface.py``, ``_align_hybrid_block_size``. Without states it is the requested size.
     """
     shard = config.shard(layout)
     caches = [cache for stack in config.stacks for cache in stack.mixer.caches(shard)]
@@ -406,7 +407,7 @@ def _members(config: ModelConfig, layout: ParallelLayout, block_size: int, state
 
 
 def _shape(kinds: list[Kind], block_size: int, kept: StateBlocks) -> KvShape:
-    """What a scheduler sees of groups of these kinds."""
+    """The scheduler's view of groups of these kinds."""
     mode, num_states = kept.mode, sum(not kind.cache.bytes_per_token for kind in kinds)
     shown = [kind for kind in kinds if kind.cache.bytes_per_token or mode != NONE]
     sizes = tuple(kind.block_size for kind in shown)
@@ -427,7 +428,7 @@ def _shape(kinds: list[Kind], block_size: int, kept: StateBlocks) -> KvShape:
 
 
 def _groups(members: Collection[Member]) -> list[tuple[Kind, list[int]]]:
-    """Each kind in groups of equal size; a group has layers from all over the model, so stages have equal parts."""
+    """Each kind in groups of equal size, interleaved over the model, so that stages have equal parts."""
     alike: dict[Kind, list[int]] = {}
     for position, kind in members:
         alike.setdefault(kind, []).append(position)
@@ -441,7 +442,7 @@ def _groups(members: Collection[Member]) -> list[tuple[Kind, list[int]]]:
 
 
 def _equal_pages(kind: Kind, page_bytes: int) -> Kind:
-    """The kind with as many tokens in a block as make it ``page_bytes`` large, or with room to spare in it."""
+    """The kind with as many tokens per block as make it ``page_bytes`` large, or padded."""
     if page_bytes % kind.page_bytes or kind.cache.bytes_per_sequence:
         return kind._replace(padded_bytes=page_bytes)
     return kind._replace(block_size=kind.block_size * (page_bytes // kind.page_bytes))

@@ -2,7 +2,8 @@
 
 Facts of vLLM 0.25 (``layers/sparse_attn_indexer.py``, ``backends/mla/indexer.py``, ``flashmla_sparse.py``,
 ``layers/attention/mla_attention.py``, ``models/deepseek_v4/nvidia/flashmla.py``): buffers for the longest sequences are
-reserved at the start, in a workspace that all layers share with their experts, and the first step tries out the rest.
+reserved at the start, in a workspace that all layers share with their experts; the rest is allocated in the profiling
+step.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from infercast.units import GIB, KIB, MIB
 
 
 def cached_model(config: ModelConfig, settings: ResolvedSettings) -> ModelConfig:
-    """The layers whose keys and values are cached: the target's, and those that draft behind them."""
+    """The layers with a KV cache: the target's, followed by the drafter's."""
     drafting = settings.drafting
     return config if drafting is None or drafting.draft is None else drafting.draft.with_target(config)
 
 
 def draft_weights(layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> float:
-    """Weights of what drafts, on each GPU."""
+    """Weights of the drafter, per GPU."""
     drafting = settings.drafting
     if drafting is None or drafting.draft is None:
         return 0.0
@@ -45,7 +46,7 @@ def draft_weights(layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) 
 
 
 def draft_buffers(config: ModelConfig, settings: ResolvedSettings) -> float:
-    """Hidden states that are kept for what drafts: one of each token of a step, and those that EAGLE-3 combines."""
+    """Hidden states kept for the drafter: one per token of a step, and those that EAGLE-3 combines."""
     drafting = settings.drafting
     if drafting is None or drafting.draft is None:
         return 0.0
@@ -54,7 +55,7 @@ def draft_buffers(config: ModelConfig, settings: ResolvedSettings) -> float:
 
 
 def draft_graphs(layout: ParallelLayout, settings: ResolvedSettings) -> tuple[int, int]:
-    """Kernels of a pass, and graphs that are recorded of passes: the first as the target's, later ones whole."""
+    """Kernels per draft pass, and captured graphs of passes: the first like the target's, later ones full."""
     drafting, graphs = settings.drafting, settings.graphs
     if drafting is None or drafting.draft is None:
         return 0, 0
@@ -72,11 +73,11 @@ def draft_graphs(layout: ParallelLayout, settings: ResolvedSettings) -> tuple[in
 
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""What ``--max-lora-rank`` may be."""
+"""Values of ``--max-lora-rank``."""
 
 
 def adapter_slots(settings: EngineSettings, model: ModelConfig, layout: ParallelLayout) -> AdapterSlots | None:
-    """Room for adapters, if any are asked for; what is not modelled is refused."""
+    """Slots for adapters, if requested; what is not modelled is rejected."""
     if not settings.enable_lora:
         if settings.max_loras != 1 or settings.max_lora_rank != 16:
             raise InputError("max_loras and max_lora_rank need enable_lora; say --enable-lora")
@@ -95,7 +96,7 @@ def adapter_slots(settings: EngineSettings, model: ModelConfig, layout: Parallel
 
 
 def slots_bytes(config: ModelConfig, layout: ParallelLayout, stage: int) -> float:
-    """Room for adapters of the layers of a stage."""
+    """Memory of adapter slots for the layers of a stage."""
     if config.adapters is None:
         return 0.0
     share = stage_layers(config.layers, layout.pipeline)[stage] / config.layers
@@ -103,29 +104,29 @@ def slots_bytes(config: ModelConfig, layout: ParallelLayout, stage: int) -> floa
 
 
 def most_adapters(settings: ResolvedSettings) -> int | None:
-    """Different adapters that may be in a step; None where there are none."""
+    """Distinct adapters allowed in a step; None without LoRA."""
     return settings.max_loras if settings.enable_lora else None
 
 
 GATHERED_SEQUENCES, WIDENED_SEQUENCES, WIDENED_PROMPTS = 40, 5, 4
-"""Longest sequences that there is room for to gather index keys, and to widen a packed cache, compressed or not."""
+"""Maximum-length sequences with buffer space to gather index keys, and to widen a packed cache, compressed or not."""
 SCORES_BYTES = 512 * MIB
-"""Room for the scores of a chunk of prompts."""
+"""Buffer for the scores of a chunk of prompts."""
 EXPANDED_SEQUENCES, EXPANDED_TOKENS = 8, 64 * 1024
-"""Latents that there is room for to expand them, though sparse attention expands none."""
+"""Latents with buffer space to expand them, though sparse attention expands none."""
 
 
 class SparseMemory(NamedTuple):
-    """What sparse attention takes of one GPU, in bytes."""
+    """Memory of sparse attention on one GPU, in bytes."""
 
     kept: float
-    """The places that were chosen, and the workspace."""
+    """The selected positions, and the workspace."""
     beside: float
-    """What is alive in a layer's attention when the engine tries out its largest step."""
+    """Live in a layer's attention during the engine's profiling step."""
 
 
 def sparse_memory(config: ModelConfig, layout: ParallelLayout, settings: ResolvedSettings) -> SparseMemory | None:
-    """What it takes under these settings; None without sparse attention."""
+    """Its memory under these settings; None without sparse attention."""
     mixers = [stack.mixer for stack in config.stacks]
     sparse = [mixer for mixer in mixers if isinstance(mixer, SparseLatentAttention | CompressedAttention)]
     indexers = [mixer.indexer for mixer in sparse if mixer.indexer]
@@ -154,25 +155,25 @@ def _expanded_tokens(settings: ResolvedSettings) -> int:
     return max(min(max(EXPANDED_SEQUENCES * settings.max_model_len, 4 * pages), EXPANDED_TOKENS), pages)
 
 
-# Memory of a recorded graph for each kernel in it, and what libraries take beside torch's allocator. Read off the
-# block counts of vLLM 0.25 on an H200 for five models: see docs/engine.md.
+# Memory per kernel in a captured graph, and of libraries outside torch's allocator. Derived from the block counts of
+# vLLM 0.25 on an H200 for five models: see docs/engine.md.
 GRAPH_BYTES_A_KERNEL = 16 * KIB
-# What the V2 model runner sets aside for a graph since it profiles them: at least this much, or by its kernels. A model
-# of 24 layers and 220 kernels was seen to lose 105 MiB for 102 graphs to the V1 runner's profile, whose least is the
-# same (vLLM 0.26 on an RTX PRO 6000, issue 50159 of vLLM): no graph of it takes more.
+# What the V2 model runner reserves per graph since it profiles them: at least this much, or by kernels. A model of 24
+# layers and 220 kernels lost 105 MiB for 102 graphs to the V1 runner's profile, which has the same minimum (vLLM 0.26
+# on an RTX PRO 6000, issue 50159 of vLLM): none of its graphs takes more.
 LEAST_PROFILED_BYTES = 1 * MIB
 PROFILED_BYTES_A_KERNEL = 4.7 * KIB
 LIBRARY_BYTES = 100 * MIB
-# What recurrent and sparse layers take more, whose kernels are compiled and tuned while the engine measures its memory.
-# Their engines have 1.9, 1.8 and 1.7 GiB less for blocks than the rest explains (Qwen3.5-35B-A3B, Nemotron 3 Nano, and
-# six layers of GLM-5).
+# Additional memory with recurrent and sparse layers, whose kernels are compiled and tuned while the engine profiles its
+# memory. Their engines have 1.9, 1.8 and 1.7 GiB less for blocks than the rest explains (Qwen3.5-35B-A3B, Nemotron 3
+# Nano, and six layers of GLM-5).
 COMPILED_BYTES = 1.8 * GIB
 
 
 def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> Memory:
-    """The memory of one GPU, as the engine divides it at its start. ``num_blocks`` may come out as 0.
+    """The memory of one GPU, as the engine divides it at its start. ``num_blocks`` may be 0.
 
-    All stages of a pipeline have as many blocks as the one with least room; the plan is that one's.
+    All pipeline stages have as many blocks as the one with the least room; the plan is that one's.
     """
     usable = gpu.driver_bytes * settings.gpu_memory_utilization
     activations = peak_activation_bytes(config, layout, settings)
@@ -198,7 +199,7 @@ def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings:
                 libraries=libraries,
                 kv=kv,
                 num_blocks=max(0, int(left // kv.block_bytes)),
-                spare_blocks=1,  # the empty block
+                spare_blocks=1,  # the null block
             )
         )
     plan = min(plans, key=lambda memory: (memory.num_blocks, -memory.weights))
@@ -206,7 +207,7 @@ def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings:
 
 
 def check_state_blocks(config: ModelConfig, settings: ResolvedSettings, memory: Memory) -> None:
-    """Refuse more sequences than blocks where each needs a state: full graphs of so many could not be recorded."""
+    """Reject more sequences than blocks if each needs a state: full graphs of that size could not be captured."""
     records_full = settings.capture_sizes and settings.cudagraph_mode != "piecewise"
     if States.of(config).kept and records_full and settings.max_num_seqs > memory.num_blocks:
         raise DoesNotFitError(
@@ -216,27 +217,27 @@ def check_state_blocks(config: ModelConfig, settings: ResolvedSettings, memory: 
 
 
 def peak_activation_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedSettings) -> float:
-    """The most that activations take: the widest layer of a full step, or the logits of a full batch."""
+    """Peak of activations: the widest layer of a full step, or the logits of a full batch."""
     value = bytes_of(config.weights.base)
     tokens = settings.max_num_batched_tokens
     shard = config.shard(layout)
     widest = max(stack.feed_forward.live_values(shard) for stack in config.stacks)
     kept_for_drafts = draft_buffers(config, settings)
     in_layers = tokens * (2 * config.hidden + widest) * value + kept_for_drafts
-    # Logits in the model's format and in fp32, beside the hidden states they come from.
+    # Logits in the model's format and in fp32, plus the hidden states they come from.
     rows = settings.max_num_seqs * settings.width
     in_head = rows * config.vocabulary * (value + 4) + tokens * config.hidden * value + kept_for_drafts
     sparse = sparse_memory(config, layout, settings)
     if sparse is None:
         return max(in_layers, in_head)
-    # Experts and sparse attention share a buffer that stays.
+    # Experts and sparse attention share a persistent buffer.
     kept = max(sparse.kept, tokens * widest * value)
     streams = 1 + max(stack.streams for stack in config.stacks)
     return kept + max(tokens * streams * config.hidden * value + sparse.beside, in_head)
 
 
 def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedSettings) -> float:
-    """Memory of the recorded CUDA graphs, which grows with their number and their kernels."""
+    """Memory of the captured CUDA graphs, which grows with their number and their kernels."""
     sizes = settings.capture_sizes
     if not sizes:
         return 0.0
@@ -247,7 +248,7 @@ def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedS
         settings.cudagraph_mode, len(sizes) + num_full
     )
     if config.adapters is not None:
-        # Every size is recorded twice: with adapters, and without for steps that have none.
+        # Every size is captured twice: with adapters, and without for steps that have none.
         num_kernels = 2 * num_kernels + sum(call.count for call in lora_calls(config, layout, 1))
     recorded = float(GRAPH_BYTES_A_KERNEL * num_kernels * num_graphs) / layout.pipeline
     draft_kernels, num_draft_graphs = draft_graphs(layout, settings)
@@ -259,5 +260,5 @@ def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedS
 
 
 def _newly_reserves(config: ModelConfig, settings: ResolvedSettings) -> bool:
-    """Whether graphs are profiled that were not in the measured release: V1's were, and V2's were not."""
+    """True if graphs are profiled that were not in the measured release: V1's were, V2's were not."""
     return settings.version.reserves_graphs and runs_v2(config, engine_version(MEASURED))

@@ -1,4 +1,4 @@
-"""vLLM's settings and defaults, and the sizes of its CUDA graphs."""
+"""Settings and defaults of vLLM, and its CUDA graph sizes."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ MODES = ("full_and_piecewise", "full_decode_only", "piecewise", "none")
 
 
 def capture_sizes(largest: int, max_num_batched_tokens: int, beside: int | None = None) -> tuple[int, ...]:
-    """Token counts that vLLM records graphs for: 1, 2, 4, then by 8 to 256, then by 16 up to the largest.
+    """Capture sizes of vLLM: 1, 2, 4, then by 8 to 256, then by 16 up to the largest.
 
-    The most tokens that a step has is one of them where it is no larger, and so is ``beside``.
+    The maximum tokens of a step are included if no larger, and so is ``beside``.
     """
     largest = min(largest, max_num_batched_tokens)
     sizes = {1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)}
@@ -48,13 +48,13 @@ def round_up(size: int, width: int) -> int:
 
 
 def rounded_sizes(sizes: tuple[int, ...], width: int) -> tuple[int, ...]:
-    """The V1 runner's: all sizes as multiples of the tokens of a sequence, as far as they are no larger than before."""
+    """The V1 runner's sizes: rounded up to multiples of ``width`` tokens, up to the previous largest."""
     largest = max(sizes, default=0)
     return tuple(sorted({size for each in sizes if (size := round_up(each, width)) <= largest}))
 
 
 def with_whole_sequences(sizes: tuple[int, ...], most: int, width: int) -> tuple[int, ...]:
-    """With what newer releases add: sizes of whole numbers of sequences, at most so many, none larger than before."""
+    """Newer releases add sizes of whole sequences, at most ``most``, up to the previous largest."""
     counts = {1, 2, 4, *range(8, min(most + 1, 256), 8), *range(256, most + 1, 16), most} if most else set()
     largest = max(sizes, default=0)
     return tuple(sorted({*sizes, *(size for each in counts if each <= most and (size := each * width) <= largest)}))
@@ -62,19 +62,19 @@ def with_whole_sequences(sizes: tuple[int, ...], most: int, width: int) -> tuple
 
 @dataclass(frozen=True)
 class Graphs:
-    """The graphs an engine recorded at its start; no sizes: none."""
+    """The CUDA graphs an engine captured at its start; no sizes: none."""
 
     sizes: tuple[int, ...]
     max_num_seqs: int
     mode: str = MODES[0]
     width: int = 1
-    """Tokens of a sequence in a step that is one graph: several where drafts are verified."""
+    """Tokens per sequence in a full graph step: several with drafts to verify."""
     has_holes: bool = False
-    """Whether a size for any step hides a larger one for uniform steps (V2 runner up to 0.31)."""
+    """True if a size for any step hides a larger one for uniform steps (V2 runner up to 0.31)."""
 
     @cached_property
     def _full_sizes(self) -> list[int]:
-        """Token counts of full graphs, which exist for as many sequences as can run."""
+        """Token counts of full graphs, limited by the sequences that can run."""
         if not self.sizes or self.mode == "piecewise":
             return []
         most = min(self.sizes[-1], self.max_num_seqs * self.width)
@@ -85,7 +85,7 @@ class Graphs:
         return len(self._full_sizes)
 
     def launch(self, num_tokens: int, is_decode: bool) -> tuple[Launch, int]:
-        """How a step is launched, and how many tokens are then computed; decoding: all have ``width`` tokens."""
+        """How a step is launched, and its padded size; decode: all sequences have ``width`` tokens."""
         full = _next(self._full_sizes, num_tokens) if is_decode else None
         pieces = _next(self.sizes, num_tokens) if self.mode != "full_decode_only" else None
         if full is not None and not (self.has_holes and pieces is not None and pieces < full):
@@ -104,9 +104,9 @@ def _next(sizes: list[int] | tuple[int, ...], num_tokens: int) -> int | None:
 
 POLICIES = ("fcfs", "priority")
 DENSE = "none"
-"""A retention interval that keeps everything findable."""
+"""A retention interval that caches everything."""
 LARGEST_CAPTURE = 1_000_000
-"""No engine records graphs for larger steps."""
+"""No engine captures graphs for larger steps."""
 
 COUNTS = (
     "max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_gpu_blocks_override",
@@ -115,7 +115,7 @@ COUNTS = (
 
 
 def check_settings(settings: EngineSettings, max_positions: int) -> None:
-    """One clear sentence for each knob that is out of range."""
+    """Validate each setting's range."""
     check_counts(settings, COUNTS)
     if settings.block_size is not None:
         check_block_size(settings.block_size)
@@ -148,7 +148,7 @@ def check_settings(settings: EngineSettings, max_positions: int) -> None:
 
 
 def check_blocks(settings: ResolvedSettings, caches: Iterable[Cache]) -> None:
-    """Knobs that depend on the blocks of a model's cache, as vLLM checks them when it has counted these."""
+    """Validate settings that depend on the cache's blocks, as vLLM does once it knows these."""
     size, interval, drafts = settings.block_size, settings.prefix_cache_retention_interval, settings.read_ahead
     if settings.enable_prefix_caching and size < drafts:
         raise InputError(
@@ -169,7 +169,7 @@ def check_blocks(settings: ResolvedSettings, caches: Iterable[Cache]) -> None:
 
 
 def _check_new(settings: EngineSettings) -> None:
-    """Knobs that older releases do not have."""
+    """Settings that older releases do not have."""
     version, interval = engine_version(settings.engine), settings.prefix_cache_retention_interval
     if settings.max_num_active_seqs is not None:
         if not version.limits_active:
@@ -189,13 +189,13 @@ def _check_new(settings: EngineSettings) -> None:
         raise InputError(f"prefix_cache_retention_interval must be {DENSE} or a number of tokens, not {interval!r}")
 
 
-# vLLM gives an API server larger batches on GPUs with at least this much memory, the A100 excepted.
+# vLLM gives an API server larger batches on GPUs with at least this much memory, except the A100.
 LARGE_GPU_BYTES = 70 * GIB
-# Newer versions have still larger ones on these.
+# Newer versions have even larger ones on these.
 LARGEST_GPU_BYTES = 160 * GIB
 
 LARGEST_GRAPHS = {"GptOssForCausalLM": 1024}
-"""Where vLLM records graphs for more tokens than twice the sequences or 512, by the model's architecture."""
+"""Largest graph in tokens by architecture, where it exceeds vLLM's usual limit of twice the sequences or 512."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -203,72 +203,73 @@ class EngineSettings(Chosen):
     """What a user passes to ``vllm serve``; None means the engine's default for the GPU and the model."""
 
     max_num_batched_tokens: int | None = None
-    """Most tokens in one step."""
+    """Maximum tokens in one step."""
     max_num_seqs: int | None = None
-    """Most sequences in one step."""
+    """Maximum sequences in one step."""
     max_model_len: int | None = None
-    """Tokens of the longest sequence, prompt and answer together."""
+    """Maximum tokens of a sequence, prompt and answer together."""
     gpu_memory_utilization: float = 0.92
-    """Share of the GPU's memory that the engine takes, from 0 to 1."""
+    """Share of GPU memory that the engine uses, from 0 to 1."""
     block_size: int | None = None
-    """Tokens in a KV block."""
+    """Tokens per KV block."""
     enable_prefix_caching: bool | None = None
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
-    """Prompts of more tokens than this are computed in parts of so many; 0: no limit."""
+    """Longer prompts are computed in chunks of this many tokens; 0: no limit."""
     async_scheduling: bool = True
     enforce_eager: bool = False
     num_gpu_blocks_override: int | None = None
-    """KV blocks, in place of as many as fit."""
+    """Number of KV blocks, instead of as many as fit."""
     max_cudagraph_capture_size: int | None = None
-    """Tokens of the largest step that is launched as a CUDA graph."""
+    """Tokens of the largest step with a CUDA graph."""
     cudagraph_capture_sizes: tuple[int, ...] | None = None
-    """Tokens of every step size that is recorded as a CUDA graph."""
+    """Tokens of every step size with a CUDA graph."""
     cudagraph_mode: str = MODES[0]
     mamba_cache_mode: str = NONE
-    """How states of recurrent layers are cached, ``align`` or ``all``; ``none`` leaves it to the engine."""
+    """How recurrent states are cached, ``align`` or ``all``; ``none`` leaves it to the engine."""
     mamba_block_size: int | None = None
-    """Tokens whose multiples a block has where a state is written at the end of each."""
+    """Block size in tokens is rounded to a multiple of this when a state is stored at each block end."""
     scheduling_policy: str = "fcfs"
-    """``priority``: by the priorities of requests, and by arrival among equals."""
+    """``priority``: by request priority, ties by arrival."""
     enable_lora: bool = False
     max_loras: int = 1
-    """Different LoRA adapters in a step, which the GPU has room for ..."""
+    """Distinct LoRA adapters in a step, with room on the GPU ..."""
     max_lora_rank: int = 16
     """... up to this rank, a number of rows."""
     prompts_first: bool = False
-    """Steps of prompts alone before any decoding, as vLLM did before its V1 engine."""
+    """Prefill-only steps before any decoding, as vLLM did before its V1 engine."""
     max_num_active_seqs: int | None = None
-    """Sequences that run at the same time, where these are fewer than graphs and buffers are made for."""
+    """Maximum running sequences, if fewer than graphs and buffers are sized for."""
     max_num_queued_reqs: int | None = None
-    """Requests, and tokens of them, beyond which the server refuses more, which is not simulated ..."""
+    """Queued requests beyond which the server rejects more, which is not simulated ..."""
     max_num_queued_tokens: int | None = None
-    """... in tokens."""
+    """... and the same in tokens."""
     prefix_cache_retention_interval: str | None = None
-    """Windows and states are kept before every multiple of so many tokens; 0: only where they are known to be of use,
-    ``none``: everywhere."""
+    """Windows and states are cached before every multiple of this many tokens; 0: only where known to be useful,
+    ``none``: everywhere.
+    """
     watermark: float = 0.0
-    """Share of the KV blocks that is kept free where a request starts beside others, from 0 to below 1."""
+    """Share of KV blocks kept free when a request is admitted while others run, from 0 to below 1."""
     scheduler_reserve_full_isl: bool = True
-    """A request starts only if all of its prompt has room in the KV cache, not just its first chunk."""
+    """A request is admitted only if its whole prompt fits in the KV cache, not just its first chunk."""
     kv_offloading_size: float | None = None
-    """GiB of the host's memory that a second tier of the KV cache takes, for all GPUs of an engine together."""
+    """GiB of host memory for a second KV cache tier, over all GPUs of an engine."""
     kv_offloading_backend: str = BACKENDS[0]
     kv_transfer_config: str | None = None
-    """A connector as vLLM's JSON; the offloading connector is read."""
+    """A KV connector as vLLM's JSON; the offloading connector is supported."""
     speculative_config: str | None = None
     """Speculative decoding, as vLLM's JSON; None: none."""
     acceptance: str | None = None
-    """How many drafts are accepted (`infercast.engines.speculation.FORMS`); None: as the config or others say."""
+    """Acceptance of drafts (`infercast.engines.speculation.FORMS`); None: from the config or published curves."""
     dummy_weights: bool = False
-    """Whether weights are made up, as those of measured engines are: heads that draft then use the target's tables."""
+    """True for dummy weights, as in measured engines: draft heads then use the target's embedding tables."""
     engine: str = NEWEST
-    """The engine and its version, whose rules and defaults hold."""
+    """The engine and its version, which determines rules and defaults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ResolvedSettings(EngineSettings):
-    """The same knobs with every default filled in."""
+    """The same settings with every default filled in."""
 
     max_num_batched_tokens: int
     max_num_seqs: int
@@ -276,9 +277,9 @@ class ResolvedSettings(EngineSettings):
     block_size: int
     enable_prefix_caching: bool
     most_graph_tokens: int = 512
-    """The largest graph where none is asked for."""
+    """Default limit of the largest graph, in tokens."""
     drafting: Drafting | None = None
-    """Speculative decoding as it is done; None: none."""
+    """Speculative decoding as resolved; None: none."""
 
     @property
     def version(self) -> EngineVersion:
@@ -286,7 +287,7 @@ class ResolvedSettings(EngineSettings):
 
     @property
     def state_blocks(self) -> StateBlocks:
-        """How states of recurrent layers are cached."""
+        """How recurrent states are cached."""
         drafts, version = 0 if self.drafting is None else self.drafting.num_drafts, self.version
         rules = StateRules(
             exports=version.exports_states,
@@ -298,22 +299,22 @@ class ResolvedSettings(EngineSettings):
 
     @property
     def tier(self) -> TierSettings | None:
-        """A tier of the KV cache in the host's memory."""
+        """The KV cache's host memory tier."""
         return tier_settings(self.kv_offloading_size, self.kv_offloading_backend, self.kv_transfer_config)
 
     @property
     def read_ahead(self) -> int:
-        """Tokens of a prompt beyond a step that drafts are made from."""
+        """Prompt tokens beyond a step that drafts are made from."""
         return 0 if self.drafting is None else self.drafting.read_ahead
 
     @property
     def most_running(self) -> int:
-        """Sequences that run at the same time."""
+        """Maximum running sequences."""
         return min(self.max_num_seqs, self.max_num_active_seqs or self.max_num_seqs)
 
     @property
     def retention_interval(self) -> int | None:
-        """Tokens between places where windows and states are kept; 0: only where of use, None: everywhere."""
+        """Tokens between cached windows and states; 0: only where useful, None: everywhere."""
         asked = self.prefix_cache_retention_interval
         if asked is None:
             return 0 if self.version.sparse_windows else None
@@ -321,7 +322,7 @@ class ResolvedSettings(EngineSettings):
 
     @property
     def capture_sizes(self) -> tuple[int, ...]:
-        """Token counts that graphs are recorded for; none in an eager engine."""
+        """Token counts with captured graphs; none in an eager engine."""
         if self.enforce_eager or self.cudagraph_mode == "none":
             return ()
         if self.cudagraph_capture_sizes is not None:
@@ -334,7 +335,7 @@ class ResolvedSettings(EngineSettings):
         return sizes if self.drafting is None else self._sizes_to_verify(sizes, beside)
 
     def _sizes_to_verify(self, sizes: tuple[int, ...], beside: int | None) -> tuple[int, ...]:
-        """The same where sequences have several tokens each, as each model runner has it."""
+        """The same for sequences of several tokens each, by model runner."""
         assert self.drafting is not None
         if not self.drafting.v2_runner:
             return rounded_sizes(sizes, self.width)
@@ -352,12 +353,12 @@ class ResolvedSettings(EngineSettings):
         return Graphs(self.capture_sizes, self.max_num_seqs, self.cudagraph_mode, self.width, has_holes)
 
     def most_under_way(self, stages: int) -> int:
-        """Tokens that a request's blocks have to have room for beside its window."""
+        """Tokens in flight that a request's blocks must hold beyond its window."""
         steps = self.steps_under_way(stages, v2_runner=True) if self.version.settles else 1
         return steps * self.max_num_batched_tokens
 
     def steps_under_way(self, stages: int, *, v2_runner: bool) -> int:
-        """Steps that are planned before the first of them has its result."""
+        """Steps in flight: scheduled before the first of them has its result."""
         if not self.async_scheduling or not (self.drafting is None or self.drafting.asynchronous):
             return stages
         return stages + 1 if v2_runner else max(stages, 2)
@@ -373,10 +374,10 @@ def resolve(
     states: States | None = None,
     drafting: Drafting | None = None,
 ) -> ResolvedSettings:
-    """Fill in what vLLM would choose on this GPU for this model, and refuse what it would refuse.
+    """Fill in vLLM's defaults for this GPU and model, and reject what it would reject.
 
-    ``block_size`` is the engine's choice where the settings name none, ``states`` what recurrent layers keep,
-    ``drafting`` what the settings mean by their speculative config.
+    ``block_size`` is the default if the settings have none, ``states`` describes recurrent layers, ``drafting`` is the
+    resolved speculative config.
     """
     check_settings(settings, max_positions)
     version = engine_version(settings.engine)

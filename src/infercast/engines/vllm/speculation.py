@@ -1,7 +1,7 @@
-"""vLLM's ``--speculative-config``, and the drafts, the model runner and the scheduling that follow from it.
+"""Parses ``--speculative-config`` of vLLM into drafts, model runner and scheduling.
 
 Facts of vLLM 0.25 and 0.32: ``config/vllm.py`` (asynchronous scheduling, model runners), ``v1/core/sched/scheduler.py``
-(slots ahead).
+(lookahead slots).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ UNMODELLED = {
     "custom_class": "code of your own",
     "extract_hidden_states": "no drafts at all",
 }
-"""Methods of vLLM that are refused, and what they do."""
+"""Methods of vLLM that are rejected, and what they do."""
 READ = {
     "method", "model", "num_speculative_tokens", "draft_tensor_parallel_size", "quantization",
     "num_speculative_tokens_per_batch_size", "rejection_sample_method", "synthetic_acceptance_rates",
@@ -58,11 +58,11 @@ UNREAD = {
     "disable_padded_drafter_batch", "suffix_decoding_max_tree_depth", "suffix_decoding_max_cached_requests",
     "suffix_decoding_max_spec_factor", "suffix_decoding_min_token_prob", "parallel_drafting",
 }  # fmt: skip
-"""Fields that change little or nothing here."""
+"""Fields with little or no effect here."""
 
 
 class Asked(NamedTuple):
-    """What a config asks for."""
+    """A parsed config."""
 
     method: str
     num_drafts: int
@@ -103,16 +103,16 @@ def read_config(text: str, target: ModelConfig) -> Asked:
 
 
 def most_tokens(text: str | None) -> int:
-    """Tokens that a step may yield of a sequence under a config, which may be none or wrong."""
+    """Maximum tokens a step may yield per sequence under a config, which may be missing or invalid."""
     try:
         drafts = json.loads(text)["num_speculative_tokens"] if text else 0
     except (ValueError, TypeError, KeyError):
-        return MOST_DRAFTS  # it is read, or refused, later
+        return MOST_DRAFTS  # parsed, or rejected, later
     return 1 + drafts if isinstance(drafts, int) else MOST_DRAFTS
 
 
 def _method(values: Mapping[str, Any]) -> str:
-    """The method, or what follows from a model without one."""
+    """The method, or the one implied by the model."""
     method, model = values.get("method"), values.get("model")
     if method is None:
         method = NGRAM if model in (NGRAM, f"[{NGRAM}]") else DRAFT_MODEL
@@ -140,7 +140,7 @@ def _count(values: Mapping[str, Any], name: str) -> int | None:
 
 
 def _by_batch(value: Any) -> tuple[tuple[int, int], ...]:
-    """VLLM's (first, last, drafts) by sequences of a step, as (first, drafts)."""
+    """VLLM's (first, last, drafts) by batch size, as (first, drafts)."""
     if value is None:
         return ()
     well = isinstance(value, list) and all(
@@ -155,7 +155,7 @@ def _by_batch(value: Any) -> tuple[tuple[int, int], ...]:
 
 
 def _synthetic(values: Mapping[str, Any], num_drafts: int) -> Acceptance | None:
-    """The acceptance of vLLM's own synthetic mode, which a config holds itself."""
+    """The acceptance of vLLM's synthetic mode, which is part of the config."""
     rates, length = values.get("synthetic_acceptance_rates"), values.get("synthetic_acceptance_length")
     if values.get("rejection_sample_method") != "synthetic":
         if rates is not None or length is not None:
@@ -169,11 +169,11 @@ def _synthetic(values: Mapping[str, Any], num_drafts: int) -> Acceptance | None:
 
 
 V2_FAILS = ("MiMoForCausalLM",)
-"""Whose prediction heads the V2 model runner of 0.25 cannot record graphs of, so that they need the V1 runner."""
+"""Architectures whose prediction heads the V2 model runner of 0.25 cannot capture, so that they need the V1 runner."""
 MATCH_SHARE = 0.5
-"""Share of steps in which a lookup of n-grams finds anything, where nobody says: between prose and editing of code."""
+"""Default share of steps in which an n-gram lookup finds anything: between prose and code editing."""
 FOUND_RATE = 0.5
-"""Rate at which drafts are accepted that a lookup found, where nobody says."""
+"""Default acceptance rate of drafts found by a lookup."""
 
 
 def drafting_of(
@@ -187,7 +187,7 @@ def drafting_of(
     v2_target: bool,
     dummy_weights: bool = False,
 ) -> Drafting:
-    """What a release does with a config; ``acceptance`` as a user writes it, where it is not the config's own."""
+    """What a release does with a config; ``acceptance`` as a user writes it, overriding the config's own."""
     asked = read_config(text, target)
     method, num_drafts = asked.method, asked.num_drafts
     is_sync = method == NGRAM or (method == DRAFT_MODEL and not version.v2_for_all)
@@ -219,7 +219,7 @@ def drafting_of(
 
 
 def _check_pipeline(method: str, *, is_sync: bool) -> None:
-    """Refuse what vLLM refuses or fails with in a pipeline (0.25: ``v1/worker/gpu/model_runner.py``, ``sched``)."""
+    """Reject what vLLM rejects or fails with in a pipeline (0.25: ``v1/worker/gpu/model_runner.py``, ``sched``)."""
     if method == EAGLE_3:
         raise InputError(
             "vLLM does not support eagle3 with pipeline parallelism: the last stage has no hidden states of layers "
@@ -233,19 +233,19 @@ def _check_pipeline(method: str, *, is_sync: bool) -> None:
 
 
 def _usual(target: str, method: str, num_drafts: int) -> Acceptance:
-    """What is assumed where nobody says how many drafts are accepted."""
+    """The default acceptance."""
     if method in (NGRAM, NGRAM_GPU):
         return Acceptance(by_rate(FOUND_RATE, num_drafts), "half of what a lookup finds, a guess", is_assumed=True)
     return usual(target, method, num_drafts)
 
 
 def _num_heads(asked: Asked, target: ModelConfig) -> int:
-    """Prediction heads that draft one after the other."""
+    """Prediction heads that draft in sequence."""
     return min(target.prediction.heads, asked.num_drafts) if asked.method == MTP and target.prediction else 1
 
 
 def _check_heads(asked: Asked, target: ModelConfig) -> None:
-    """Refuse numbers of drafts that prediction heads do not divide."""
+    """Reject numbers of drafts that are not a multiple of the prediction heads."""
     heads = target.prediction.heads if target.prediction is not None else 1
     if asked.method == MTP and asked.num_drafts > heads and asked.num_drafts % heads:
         raise InputError(
@@ -255,7 +255,7 @@ def _check_heads(asked: Asked, target: ModelConfig) -> None:
 
 
 def _draft_of(asked: Asked, target: ModelConfig, *, dummy_weights: bool) -> tuple[Draft | None, str]:
-    """What drafts, and what had to be taken for granted of it."""
+    """The drafter, and what had to be assumed about it."""
     if asked.method in (NGRAM, NGRAM_GPU):
         return None, ""
     if asked.method == MTP:
@@ -272,5 +272,5 @@ def _draft_of(asked: Asked, target: ModelConfig, *, dummy_weights: bool) -> tupl
 
 
 def _known(draft: Draft, target: ModelConfig, dummy_weights: bool) -> Draft:
-    """A head whose weights are made up has no table of its own, since no file was seen to hold one."""
+    """A head with dummy weights has no embedding table of its own, since there is no file to hold one."""
     return draft.with_head_of(target) if dummy_weights else draft

@@ -1,7 +1,7 @@
 """What differs between releases of vLLM; ``releases.toml`` lists each change with its release.
 
-All of it is read from the sources of the released packages; costs were measured on vLLM 0.25. What a version changes in
-costs and is not known here (host costs of the V2 runner with experts, new kernels) is in docs/engine.md.
+All of it is read from the sources of the released packages; costs were measured on vLLM 0.25. Cost changes between
+versions that are not known here (host costs of the V2 runner with experts, new kernels) are listed in docs/engine.md.
 """
 
 from __future__ import annotations
@@ -19,78 +19,82 @@ from infercast.units import MILLI
 
 
 class EngineVersion(NamedTuple):
-    """The rules of one release. Defaults are those of the oldest one; whatever changed later is a fact of the file."""
+    """The rules of one release. Defaults are those of the oldest one; later changes are facts in the file."""
 
     threshold_exempts_single_request: bool = False
-    """``long_prefill_token_threshold`` does not hold for a request that is alone."""
+    """``long_prefill_token_threshold`` does not apply to a request that is alone."""
     settles: bool = False
-    """Windows move on by processed tokens, not by planned ones, and a request needs room for what is under way."""
+    """Sliding windows advance by completed, not scheduled tokens, and a request needs room for those in flight."""
     sparse_windows: bool = False
-    """Layers with windows keep blocks findable only before a prompt's end and where two prompts were seen to part."""
+    """Sliding window layers cache blocks only before a prompt's end and where two prompts were seen to diverge."""
     captures_max_num_seqs: bool = False
-    """A graph is recorded for exactly ``max_num_seqs`` tokens, whatever the grid of sizes."""
+    """A graph is captured for exactly ``max_num_seqs`` tokens, whatever the grid of sizes."""
     large_graphs: bool = False
     """Graphs go up to 1,024 tokens on datacentre Blackwell, not 512."""
     largest_step: int = 8192
-    """Default tokens a step of a server on GPUs of 160 GiB and more."""
+    """Default tokens per step of a server on GPUs with 160 GiB and more."""
     caches_states: bool = False
-    """Prefixes are cached by default where layers keep states, too."""
+    """Prefix caching is on by default for models with recurrent states too."""
     writes_every_state: bool = True
     """Some models' kernels write a state at the end of every block (``mamba_cache_mode`` of ``all``)."""
     needs_whole_blocks: bool = True
-    """Where states are kept at the end of steps that end with a block, a step has to have room for one."""
+    """In ``align`` mode, a step must have room for a whole block."""
     exports_states: bool = False
-    """There, kernels of some layers leave the last state of use before the end of a prompt's last step."""
+    """In ``align`` mode, kernels of some layers store the last useful state before the end of a prompt's last step."""
     renews_states: bool = False
-    """There, the last state of use of a prompt counts as new in every step that its request computes with it."""
+    """In ``align`` mode, a prompt's last useful state counts as new in every step in which its request computes with
+    it.
+    """
     knows_drafts: bool = False
-    """Groups of layers that MTP drafts with are told from others, which drop no block of a prefix that is found."""
+    """Layer groups that MTP drafts with are distinguished from others, which drop no block of a prefix hit."""
     past_attention: bool = True
-    """There, with drafts, a state is looked for a block past what attention found, and gone on from."""
+    """In ``align`` mode with drafts, a state is looked up one block past attention's hit, and continued from."""
     parts_last: bool = False
-    """There, the last token of a prompt that ends with a block is in a step after it."""
+    """In ``align`` mode, the last token of a prompt that ends with a block is in a step of its own."""
     reads_ahead: bool = False
-    """Several prediction heads read as many tokens of a prompt ahead, for which steps of prompts leave enough."""
+    """Several prediction heads read that many prompt tokens ahead, which prefill steps leave for them."""
     weighs_cache: bool = False
-    """Before data-parallel engines: requests in flight are counted at the least, waiting ones by how full the KV cache
-    is; and engines of dense models tell their counts, too."""
+    """Data-parallel load balancing: requests in flight are a lower bound, waiting ones are weighted by KV cache usage,
+    and engines of dense models publish their counts too.
+    """
     slots_by_step: bool = False
-    """Tokens that a draft model takes off the budget are those of a step's sequences, not of ``max_num_seqs``."""
+    """Budget taken by a draft model is per sequence in the step, not per ``max_num_seqs``."""
     pads_first: bool = False
-    """A request that starts with one token gets dummy drafts where it is the first of a step, too."""
+    """A request that starts with one token gets padding drafts even as the first of a step."""
     latent_unit: int = 16
-    """Tokens whose multiple a block of latent attention has beside states."""
+    """Block sizes of latent attention in models with recurrent states are multiples of this."""
     holders_first: bool = False
-    """Requests that hold KV blocks while they wait, since these came from the host's memory, go before all others."""
+    """Waiting requests that hold KV blocks loaded from host memory go before all others."""
     spares_under_way: bool = False
-    """With KV in the host's memory, nobody gives way whose step is under way: its blocks would not be free at once."""
+    """With host offloading, a request with a step in flight is not preempted: its blocks would not be free at once."""
     stores_ends: bool = False
-    """What an ended request has not stored in the host's memory yet is stored with the step after its end."""
+    """What a finished request has not yet stored in host memory is stored with the next step."""
     recency_by_request: bool = False
-    """KV blocks in the host's memory count as used when a request with them ends, and ``store_threshold`` counts how
-    often a block was offered to be stored; before that, every lookup did both."""
+    """KV blocks in host memory count as used when a request with them ends, and ``store_threshold`` counts offers to
+    store a block; before, every lookup did both.
+    """
     host_page: int = 1
-    """Bytes whose multiple a block in the host's memory takes there."""
+    """Blocks in host memory are padded to a multiple of this many bytes."""
     shares_latent: bool = False
-    """There, blocks of latent attention, which all GPUs of an engine hold alike, are kept once."""
+    """In host memory, blocks of latent attention, identical on all GPUs of an engine, are kept once."""
     v2_for_all: bool = False
-    """Every model runs the V2 model runner, whose pipelines plan before results are known ..."""
+    """Every model uses the V2 model runner, whose pipelines schedule before results are known ..."""
     v2_experts: tuple[str, ...] = ("DeepseekV2ForCausalLM", "Qwen2MoeForCausalLM", "GraniteMoeForCausalLM")
-    """... before that models without experts and states, and these architectures with experts."""
+    """... before, only models without experts and states, and these architectures with experts."""
     reserves_graphs: bool = False
-    """The V2 model runner, too, sets the memory of CUDA graphs aside before it counts KV blocks."""
+    """The V2 model runner also reserves CUDA graph memory before it counts KV blocks."""
     limits_active: bool = False
-    """There is ``max_num_active_seqs``: fewer sequences run than graphs and buffers are made for."""
+    """``max_num_active_seqs`` exists: fewer sequences run than graphs and buffers are sized for."""
     limits_queues: bool = False
-    """There are limits on requests and tokens that wait, beyond which the server answers 503."""
+    """There are limits on queued requests and tokens, beyond which the server answers 503."""
     flashinfer_all_reduce: bool = False
-    """FlashInfer's all-reduce runs where a table has sizes for it."""
+    """FlashInfer's all-reduce runs for sizes in its table."""
     steps_over: bool = True
-    """By priority: one that gives way and had nothing to compute costs the one after it its turn."""
+    """With priorities: a preempted request that had nothing to compute makes the next one skip its turn."""
     skipped_queue_separate: bool = True
-    """Requests that wait for an adapter's slot have a queue of their own, before those who gave way."""
+    """Requests that wait for an adapter slot have a queue of their own, ahead of preempted ones."""
     prefers_humming: bool = False
-    """Humming's kernels stand before Marlin's on Hopper."""
+    """Humming's kernels take precedence over Marlin's on Hopper."""
 
     def runs_v2(self, architecture: str, *, has_experts: bool, has_states: bool = False) -> bool:
         return self.v2_for_all or (not has_states and (not has_experts or architecture in self.v2_experts))
@@ -98,9 +102,9 @@ class EngineVersion(NamedTuple):
 
 _DATA = read_data("engines/vllm/releases.toml")
 MEASURED = f"vllm@{_DATA['measured']}"
-"""The release whose costs were measured."""
+"""The release with measured costs."""
 NEWEST = f"vllm@{_DATA['releases'][-1]}"
-"""The newest one whose rules are known, which is the default."""
+"""The newest release with known rules, which is the default."""
 
 
 def rules_of(version: str) -> EngineVersion:
@@ -117,7 +121,7 @@ ENGINES = {f"vllm@{version}": rules_of(version) for version in _DATA["releases"]
 
 @cache
 def engine_version(engine: str) -> EngineVersion:
-    """The rules of an engine by its name and version; those of the nearest release where it is none of ours."""
+    """An engine's rules by name and version; those of the nearest release if unknown."""
     nearest = nearest_version(engine, ENGINES)
     if nearest is None:
         raise UnknownNameError("engine", engine, ENGINES)
@@ -128,17 +132,17 @@ _FACTS: dict[str, list[dict[str, Any]]] = read_data("engines/vllm/older.toml")
 
 
 def before(version: Version, _: ModelConfig) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Settings and options of `deploy` that a release had by default; none of a version that is unknown."""
+    """A release's default settings and options of `deploy`; none for an unknown version."""
     return _known("settings", version), _known("options", version)
 
 
 def chat_turn(version: Version) -> float:
-    """Seconds that a server's one thread spent on a chat beyond what it does today."""
+    """Seconds a server's frontend thread spent on a chat request beyond today's."""
     return MILLI * float(_value("chat_turn_ms", version, 0.0))
 
 
 def sorts_logits(version: Version) -> bool:
-    """Whether top-p sorted all logits of every sequence."""
+    """True if top-p sorted all logits of every sequence."""
     return bool(_value("sorts_logits", version, False))
 
 

@@ -1,1 +1,1 @@
-"""The paged KV cache: blocks, what they hold, and how a prefix is found again."""
+"""The paged KV cache: blocks, their content, and prefix lookup."""

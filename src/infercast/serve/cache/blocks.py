@@ -1,4 +1,4 @@
-"""The shape of a KV cache in blocks, the blocks that a sequence holds, and which blocks have the same content."""
+"""The shape of a KV cache in blocks, a sequence's block allocation, and block identity by content."""
 
 from __future__ import annotations
 
@@ -9,88 +9,88 @@ from typing import NamedTuple
 from infercast.serve.workload.request import Request, Segment
 
 STATE_WINDOW = 2
-"""A state stands for all tokens before it: the next token looks at the block that ends, or is under way, before it."""
+"""A state stands for all tokens before it: the next token reads only the block that ends, or is open, before it."""
 
 
 class Ends(NamedTuple):
-    """Where states are left that can be found again: at the ends of blocks of ``size`` tokens."""
+    """Where reusable states are stored: at the ends of blocks of ``size`` tokens."""
 
     size: int
     drops: bool = False
-    """The last block of what attention finds is computed again, so the state before it is the one of use."""
+    """The last block of an attention prefix hit is recomputed, so the state before it is the useful one."""
     exports: bool = False
-    """A step that ends a prompt leaves the last state of use, too, and need not end there."""
+    """A step that ends a prompt also stores the last useful state, and need not end there."""
 
     def last(self, num_tokens: int) -> int:
-        """Where the last state lies that the same tokens, sent again, can begin with; 0: nowhere."""
+        """Position of the last state that the same tokens, sent again, can start from; 0: none."""
         size = self.size
         return max(0, num_tokens // size * size - size) if self.drops else (num_tokens - 1) // size * size
 
     def is_left(self, start: int, end: int, place: int) -> bool:
-        """Whether a step from one token to another leaves the state at a place between them."""
+        """True if a step from ``start`` to ``end`` stores the state at ``place`` in between."""
         return self.exports and start % self.size == 0 and start + self.size <= place < end
 
 
 class StateRules(NamedTuple):
-    """How an engine goes about aligned states."""
+    """How an engine handles aligned states."""
 
     exports: bool = False
-    """Kernels leave one before the end of a step: see `Ends`."""
+    """Kernels store one before the end of a step: see `Ends`."""
     renews: bool = False
-    """The last state of use of a prompt counts as new in every step that its sequence computes with it."""
+    """A prompt's last useful state counts as new in every step in which its sequence computes with it."""
     drop: bool = True
-    """Where attention drops the last block of what it finds, groups of states are taken to do so ..."""
+    """If attention drops the last block of a hit, state groups are assumed to do so too ..."""
     past_attention: bool = False
-    """... and a state is looked for a block further, from which a sequence then goes on."""
+    """... and a state is looked up one block further, where the sequence then continues."""
 
 
 class Reach(NamedTuple):
-    """Tokens that a step computes of a sequence, drafts among them."""
+    """Tokens of a sequence that a step computes, including drafts."""
 
     start: int
     end: int
     prompt_end: int
-    """Where its prompt ends, or what it had of its answer before it gave way."""
+    """End of its prompt, including output before a preemption."""
 
 
 class KvShape(NamedTuple):
-    """Blocks of ``block_size`` tokens; ``windows`` has one entry a group of layers, 0 for full attention."""
+    """Blocks of ``block_size`` tokens; ``windows`` has one entry per layer group, 0 for full attention."""
 
     block_size: int = 16
-    """The least tokens in a block of any group."""
+    """The smallest block size of any group, in tokens."""
     windows: tuple[int, ...] = (0,)
     block_sizes: tuple[int, ...] = ()
-    """Tokens in a block of each group, where groups differ: narrow layers put more tokens into equal blocks."""
+    """Block size of each group, if they differ: narrow layers put more tokens into equal-sized blocks."""
     chunked: bool = False
-    """Windows are chunks (Llama 4): a token looks back to the start of its own, and no further."""
+    """Windows are chunks (Llama 4): a token attends back to the start of its own chunk."""
     state_blocks: int = 0
-    """Blocks that every sequence holds whatever its length: states of recurrent layers that cannot be found again."""
+    """Blocks every sequence holds whatever its length: recurrent states that cannot be reused."""
     states: tuple[int, ...] = ()
-    """Groups whose blocks are states, each as it is where the block ends; their window is `STATE_WINDOW`."""
+    """Groups of recurrent states, each block being the state at its end; their window is `STATE_WINDOW`."""
     aligned: bool = False
-    """A step leaves one state, which can be found again if it ends with a block; or each of its blocks has one."""
+    """True: a step stores one state, reusable if the step ends with a block. False: every block has one."""
     rules: StateRules = StateRules()
     retained: int = 0
-    """Tokens before a window that are kept with it: several prediction heads look back as much further."""
+    """Tokens before a window that are kept with it: several prediction heads look back that much further."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Tokens in a block of each group."""
+        """Block size of each group."""
         return self.block_sizes or (self.block_size,) * len(self.windows)
 
     @property
     def num_tables(self) -> int:
-        """Block tables of a sequence: one a group of layers, those with states among them."""
+        """Block tables of a sequence: one per layer group, including states."""
         return len(self.windows) + self.state_blocks
 
     @property
     def num_state_groups(self) -> int:
-        """Groups of recurrent layers: at the least, blocks that a running sequence has of their states."""
+        """Groups of recurrent layers: the minimum number of state blocks of a running sequence."""
         return self.state_blocks + len(self.states)
 
     @property
     def of_tokens(self) -> KvShape:
-        """The groups that keep something of every token, without those of states."""
+        """The groups with per-token KV, without states."""
         kept = [number for number in range(len(self.windows)) if number not in self.states]
         return self._replace(
             windows=tuple(self.windows[number] for number in kept),
@@ -102,19 +102,19 @@ class KvShape(NamedTuple):
 
     @property
     def common_size(self) -> int:
-        """Tokens that fill whole blocks in every group: what a cached prefix is a multiple of."""
+        """Tokens that fill whole blocks in every group: cached prefixes are multiples of it."""
         return lcm(self.block_size, *self.sizes)
 
     @property
     def even(self) -> KvShape:
-        """The same cache; where all groups have blocks of one size, that is said once."""
+        """The same cache, with ``block_sizes`` dropped if all are equal."""
         return self if len({*self.block_sizes}) != 1 else self._replace(block_size=self.sizes[0], block_sizes=())
 
     @property
     def of_one_size(self) -> KvShape:
-        """About the same cache with blocks of one size: a group whose blocks hold half as many tokens counts as two.
+        """Approximately the same cache with one block size: a group with half the tokens per block counts as two.
 
-        A window shorter than such a block (those of DeepSeek-V4) is as many blocks as a decoding sequence has of it.
+        A window shorter than such a block (those of DeepSeek-V4) becomes the blocks a decoding sequence has of it.
         """
         if not self.block_sizes:
             return self
@@ -131,7 +131,6 @@ class KvShape(NamedTuple):
         )
 
     def group(self, number: int) -> KvShape:
-        """One group alone."""
         states = (0,) if number in self.states else ()
         return self._replace(
             block_size=self.sizes[number],
@@ -142,11 +141,11 @@ class KvShape(NamedTuple):
         )
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Blocks of the least size for that many tokens."""
+        """Blocks of the smallest size for this many tokens."""
         return -(-num_tokens // self.block_size)
 
     def first_in_window(self, group: int, computed: int) -> int:
-        """The first block that the token after ``computed`` ones still looks at."""
+        """The first block still read by the token after ``computed`` ones."""
         window = self.windows[group]
         if not window:
             return 0
@@ -154,7 +153,7 @@ class KvShape(NamedTuple):
         return first // (self.block_sizes[group] if self.block_sizes else self.block_size)
 
     def most_blocks(self, num_tokens: int, chunk: int) -> int:
-        """Blocks that a sequence of ``num_tokens`` holds at its largest, computed at most ``chunk`` tokens a step."""
+        """Peak blocks of a sequence of ``num_tokens`` computed in steps of at most ``chunk`` tokens."""
         return self.state_blocks + sum(self._most(number, num_tokens, chunk) for number in range(len(self.windows)))
 
     def _most(self, group: int, num_tokens: int, chunk: int) -> int:
@@ -166,47 +165,44 @@ class KvShape(NamedTuple):
             return whole
         if self.chunked:
             return min(whole, -(-(window + chunk) // size))
-        # A window seldom starts at a block's edge, so it can touch one block more than its length says.
+        # A window rarely starts at a block boundary, so it can touch one block more than its length.
         return min(whole, -(-(window - 1 + self.retained + chunk) // size) + 1)
 
     def _before(self, group: int) -> int:
         return 0 if group in self.states else self.retained
 
 
-# Which blocks of two prompts have the same content, told without tokens.
-#
-# An engine hashes tokens block by block, each hash chained to the one before, so two requests share a block exactly if
-# all their content up to its end is the same. Here prompts are named segments, so they form a tree: they run along the
-# same *edges* until they part. A block is known by its edge and its position in the prompt, and a prompt by its
-# *path*:
-# the few edges that it runs along, however long it is.
+# Block identity without tokens. An engine hashes tokens block by block, each hash chained to the previous one, so two
+# requests share a block exactly if all their content up to its end is the same. Here prompts are named segments, so
+# they form a tree: they follow the same *edges* until they diverge. A block is identified by its edge and its position,
+# and a prompt by its *path*: the few edges it follows, however long it is.
 
 
 Path = tuple[tuple[int, int, int], ...]
-"""(edge, first block, end) of each edge, in the order of the prompt."""
+"""(edge, first block, end) of each edge, in prompt order."""
 
 
 class _Node:
-    """One segment after one history: its edge, and where another segment goes on along that edge."""
+    """One segment after one prefix: its edge, and where another segment continues along that edge."""
 
     __slots__ = ("children", "edge", "end", "longer", "taken_over_at")
 
     def __init__(self, edge: int) -> None:
         self.edge = edge
         self.children: dict[tuple[int, int], _Node] = {}
-        """What follows, by how long the segment is and by content."""
+        """Following segments, by this segment's length and their content."""
         self.end = 0
-        """Blocks up to here are the segment's own, as far as it was ever seen."""
+        """Blocks up to here belong to the segment, as far as it was ever seen."""
         self.taken_over_at = -1
-        """Where what follows the segment took the edge over; the segment itself may be longer elsewhere ..."""
+        """Where a following segment took the edge over; the segment itself may be longer elsewhere ..."""
         self.longer: _Node | None = None
-        """... and goes on there then."""
+        """... and then continues there."""
 
 
 class _Walk:
-    """How far a prompt was followed, for the next turn that goes on from there.
+    """How far a prompt was followed, so that the next turn can resume there.
 
-    What was walked along stays as it is: an edge is taken over only where all that is known of it ends.
+    The path so far never changes: an edge is taken over only at its known end.
     """
 
     __slots__ = ("edge", "end", "first", "length", "node", "path", "segments", "start")
@@ -219,7 +215,7 @@ class _Walk:
 
 
 class PrefixPaths:
-    """The tree of all prompts that were seen."""
+    """The tree of all prompts seen."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
@@ -227,10 +223,10 @@ class PrefixPaths:
         self._root.taken_over_at = 0
         self._num_edges = 0
         self._walks: dict[int, _Walk] = {}
-        """Along the last turns of sessions, by the names of their answers."""
+        """Of the last turns of sessions, by the names of their answers."""
 
     def path(self, request: Request) -> Path:
-        """The blocks that lie wholly in the request's shared beginning, in its answer too if that has a name."""
+        """The blocks entirely within the request's shared prefix, and in its answer if that is named."""
         segments, answer = request.prefix, request.answer
         if answer is not None and sum([segment.num_tokens for segment in segments]) == request.num_input:
             segments = (*segments, Segment(answer, request.num_output))
@@ -242,7 +238,7 @@ class PrefixPaths:
         return (*walk.path, *last)
 
     def _before(self, segments: tuple[Segment, ...]) -> _Walk | None:
-        """The walk along the turn before this one of a session, whose answer stands before what is new."""
+        """The walk of the session's previous turn, whose answer precedes the new input."""
         for segment in segments[-3:-1]:
             walk = self._walks.get(segment.content)
             if walk is not None and segments[: len(walk.segments)] == walk.segments:
@@ -250,18 +246,18 @@ class PrefixPaths:
         return None
 
     def _go_on(self, walk: _Walk, segments: tuple[Segment, ...]) -> None:
-        """Along the segments that the walk has not been along."""
+        """Follow the segments after the walk's last."""
         size, node, path = self._block_size, walk.node, walk.path
         length, end, start, edge, first = walk.length, walk.end, walk.start, walk.edge, walk.first
         for segment in segments[len(walk.segments) :]:
-            # What follows a segment depends on how long it is, the blocks inside it do not.
+            # What follows a segment depends on its length, the blocks inside it do not.
             key = (length, segment.content)
             child = node.children.get(key)
             if child is None:
                 child = node.children[key] = _Node(self._edge_after(node, start))
             node, length = child, segment.num_tokens
             end += length
-            # A block belongs to the segment that holds its last token.
+            # A block belongs to the segment with its last token.
             last = end // size
             while True:
                 if node.edge != edge:
@@ -280,7 +276,7 @@ class PrefixPaths:
         walk.length, walk.end, walk.start, walk.edge, walk.first = length, end, start, edge, first
 
     def _edge_after(self, before: _Node, start: int) -> int:
-        """The first to follow a segment where it ends goes on along its edge."""
+        """The first to follow a segment where it ends continues along its edge."""
         if before.taken_over_at >= 0 or before.end != start:
             return self._new_edge()
         before.taken_over_at = start
@@ -291,14 +287,12 @@ class PrefixPaths:
         return self._num_edges
 
 
-# What one sequence holds of the KV cache, and the spans of blocks that others can find.
-#
-# Blocks come and go in spans: those that one sequence filled, lie on one edge of the tree of prompts and are held by
-# the same sequences. A span is cut where that stops to be true of all its blocks.
+# A sequence's blocks, and the spans of blocks in the prefix cache. Blocks are handled in spans: filled by one sequence,
+# on one edge of the prompt tree, with the same holders. A span is split where that stops being true of all its blocks.
 
 
 class Span:
-    """Full blocks that can be found by their content: positions ``start`` to ``end`` of one edge, in one group."""
+    """Full blocks in the prefix cache: positions ``start`` to ``end`` of one edge, in one group."""
 
     __slots__ = ("bundle", "end", "holders", "line", "start")
 
@@ -306,10 +300,10 @@ class Span:
         self.line, self.start, self.end = line, start, end
         self.holders: set[BlockAllocation] = set()
         self.bundle: Bundle | None = None
-        """Where it waits to be found or overwritten while no sequence holds it."""
+        """Its place in the LRU queue while no sequence holds it."""
 
     def cut(self, position: int) -> Span:
-        """Two spans of one; returns the second."""
+        """Split a span; returns the second part."""
         second = Span(self.line, position, self.end)
         second.holders, second.bundle = {*self.holders}, self.bundle
         self.end = position
@@ -320,7 +314,7 @@ class Span:
 
 
 class Line:
-    """All spans of one edge in one group, the oldest first: of several copies of a block, the oldest is found."""
+    """All spans of one edge in one group, oldest first: of several copies of a block, the oldest is found."""
 
     __slots__ = ("edge", "group", "spans")
 
@@ -329,14 +323,14 @@ class Line:
         self.spans: list[Span] = []
 
     def at(self, position: int) -> Span | None:
-        """The oldest copy of a block."""
+        """The span with the oldest copy of a block."""
         for span in self.spans:
             if span.start <= position < span.end:
                 return span
         return None
 
     def reach(self, position: int) -> int:
-        """How far blocks can be found from here on."""
+        """How far blocks are contiguously cached from here."""
         before = -1
         while before < position:
             before = position
@@ -347,7 +341,7 @@ class Line:
 
 
 class Bundle:
-    """Spans that were given back together; the last block is overwritten first."""
+    """Spans that were freed together; the last block is evicted first."""
 
     __slots__ = ("spans",)
 
@@ -358,7 +352,7 @@ class Bundle:
 
 
 class BlockAllocation:
-    """What one sequence holds of the cache."""
+    """The blocks held by one sequence."""
 
     __slots__ = (
         "earlier", "exported", "first", "index", "junction", "left_behind", "length", "named", "num_input",
@@ -368,35 +362,35 @@ class BlockAllocation:
     def __init__(self, index: int, path: Path, num_input: int, num_groups: int) -> None:
         self.index = index
         self.path = path
-        """Of the leading blocks that other requests may have in common with it ..."""
+        """Of the leading blocks that other requests may share ..."""
         self.shared = path[-1][2] if path else 0
-        """... and how many these are."""
+        """... and their number."""
         self.num_input, self.num_output = num_input, 0
         self.length = 0
         """Blocks of each group up to here are held ..."""
         self.first = [0] * num_groups
-        """... but for those that have fallen out of a group's window."""
+        """... except those that have left a group's window."""
         self.num_states = 0
-        """The same of groups of aligned states, which need no blocks for tokens to come ..."""
+        """``length`` for aligned state groups, which need no blocks for future tokens ..."""
         self.earlier: list[int] = []
-        """... and blocks before these that they hold: those that the last step began with, or left before its end."""
+        """... and earlier blocks they hold: the last step's initial state, or one stored before its end."""
         self.exported = -1
-        """One of them that stands where the next block would, and is held as long."""
+        """One of them, stored before the end of a step; it is held one block longer."""
         self.named = 0
-        """Leading blocks that are full and known."""
+        """Leading blocks that are full with known tokens."""
         self.spans: list[list[Span]] | None = None
-        """Of each group, what it holds that others can find, in order; None: nothing."""
+        """Per group, its blocks in the prefix cache, in order; None: none."""
         self.left_behind = False
-        """Whether some of its own blocks may still be findable from before it was preempted."""
+        """True if blocks of its own may still be cached from before it was preempted."""
         self.whole = 0
-        """Of the blocks that a prefix was found to have, those that full attention has."""
+        """Of a prefix hit's blocks, those full attention has."""
         self.junction = 0
-        """Blocks up to where some layers found it, and others have forgotten it; 0: nothing beyond what all have."""
+        """Blocks up to which some layers hit and others have evicted; 0: nothing beyond the common hit."""
         self.tails: dict[int, SequenceOf[range]] = {}
-        """For some groups, which blocks become findable when they are full; otherwise all do."""
+        """For some groups, which blocks are cached when full; otherwise all are."""
 
     def hold_nothing(self) -> None:
-        """All its blocks were given back."""
+        """Reset after all blocks were freed."""
         self.first = [0] * len(self.first)
         self.named = self.length = self.num_states = 0
         self.earlier = []
@@ -404,7 +398,7 @@ class BlockAllocation:
         self.spans = None
 
     def moved(self) -> BlockAllocation:
-        """Another one that holds all its blocks, while it holds nothing."""
+        """Move its blocks to a new allocation."""
         other = BlockAllocation(self.index, self.path, self.num_input, len(self.first))
         for name in ("first", "named", "length", "num_states", "earlier", "exported", "spans", "tails"):
             setattr(other, name, getattr(self, name))
@@ -413,13 +407,13 @@ class BlockAllocation:
 
     @property
     def own_edge(self) -> int:
-        """Where blocks lie that are not shared."""
+        """Edge of its unshared blocks."""
         return -1 - self.index
 
     def pieces(self, ratio: int = 1) -> Path:
-        """Its path, and its own edge where it may find something there; in blocks that are so many times as long.
+        """Its path, and its own edge if blocks may be cached there, in units of ``ratio`` blocks.
 
-        A longer block lies where its last tokens do.
+        A longer block is on the edge of its last tokens.
         """
         path = (*self.path, (self.own_edge, self.shared, 1 << 60)) if self.left_behind else self.path
         if ratio == 1:
@@ -427,7 +421,7 @@ class BlockAllocation:
         return tuple((edge, first // ratio, end // ratio) for edge, first, end in path if first // ratio < end // ratio)
 
     def kept(self, group: int, start: int, end: int) -> list[tuple[int, int]]:
-        """Parts of these blocks that become findable when they are full."""
+        """The parts of these blocks that are cached when full."""
         if group not in self.tails:
             return [(start, end)] if start < end else []
         parts: list[tuple[int, int]] = []

@@ -1,10 +1,10 @@
-"""The paged KV cache: blocks that sequences hold, and full blocks that later requests may find again.
+"""The paged KV cache: allocated blocks, and full blocks in the prefix cache.
 
-Whoever asks for memory receives it or is told no.
+Allocation succeeds or returns False.
 
-A model whose layers look at different spans of the past (sliding windows) has one block table a kind of layer, called
-a group; blocks of all groups come from the same pool. Recurrent layers whose states can be found again are groups too:
-a block of theirs is the state where it ends, and the next token looks at the last one alone.
+A model whose layers attend to different spans (sliding windows) has one block table per kind of layer, called a group;
+blocks of all groups come from the same pool. Recurrent layers with reusable states are groups too: their block is the
+state at its end, and the next token reads only the last one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from infercast.serve.cache.blocks import BlockAllocation, Bundle, Ends, KvShape, Line, Path, PrefixPaths, Reach, Span
 from infercast.serve.workload.request import Request
 
-# Which blocks can be found by their content, and how far the beginning of a sequence is among them.
+# Prefix lookup: which blocks are cached, and how long a sequence's cached prefix is.
 
 
 Part = tuple[Line, int, int]
@@ -23,10 +23,10 @@ Part = tuple[Line, int, int]
 
 
 class Lookup:
-    """Finds spans of blocks."""
+    """Finds spans of cached blocks."""
 
     def __init__(self, shape: KvShape) -> None:
-        self._shape = shape._replace(retained=0)  # nobody looks at what is kept before a window
+        self._shape = shape._replace(retained=0)  # what is kept before a window is never looked up
         self._lines: dict[tuple[int, int], Line] = {}
         kinds: dict[tuple[int, int], list[int]] = {}
         for group, window in enumerate(shape.windows):
@@ -35,26 +35,26 @@ class Lookup:
         self._windowed = [groups for (window, _), groups in kinds.items() if window]
         self._ratios = [size // shape.block_size for size in shape.sizes]
         self._in_common = [shape.common_size // size for size in shape.sizes]
-        """Blocks of each group that are as long as what a cached prefix is a multiple of."""
+        """Blocks of each group per common block size, of which cached prefixes are multiples."""
 
     def line(self, edge: int, group: int) -> Line:
-        """What there is of an edge."""
+        """The spans of an edge, created if needed."""
         line = self._lines.get((edge, group))
         if line is None:
             line = self._lines[edge, group] = Line(edge, group)
         return line
 
     def forget(self, span: Span) -> None:
-        """Nothing of a span is left."""
+        """Remove an empty span."""
         line = span.line
         line.spans.remove(span)
         if not line.spans:
             del self._lines[line.edge, line.group]
 
     def __call__(self, holding: BlockAllocation, most: int) -> tuple[int, int]:
-        """How much of its beginning, up to ``most``, all groups can go on from; and how far one kind comes alone.
+        """The longest prefix, up to ``most``, that all groups can continue from, and the longest of any one kind.
 
-        Both are multiples of what fills whole blocks in every group.
+        Both are in units of the common block size.
         """
         # Full attention needs every block from the start; windows need only the last few before the end.
         hit = most
@@ -72,9 +72,9 @@ class Lookup:
                 return hit, longest
 
     def dropping(self, holding: BlockAllocation, most: int, last: int, *, past_states: bool) -> tuple[int, int]:
-        """The same where each kind of layer has to find a block more than it goes on from, among ``last`` tokens.
+        """The same if each kind of layer must find one block more than it continues from, within ``last`` tokens.
 
-        States have nothing to drop. With ``past_states`` one is looked for a block further, and gone on from.
+        States have nothing to drop. With ``past_states``, a state is looked up one block further, and continued from.
         """
         kinds = [*self._everywhere, *self._windowed]
         dropped: set[int] = set()
@@ -104,7 +104,7 @@ class Lookup:
                 return hit, longest
 
     def found(self, holding: BlockAllocation, group: int, count: int) -> Iterator[Part]:
-        """The cached blocks of a group up to ``count``, in parts; those before its window are not needed."""
+        """A group's cached blocks up to ``count``, in parts; those before its window are not needed."""
         position = self._first(group, count)
         for edge, _, end in holding.pieces(self._ratios[group]):
             while position < min(end, count):
@@ -119,10 +119,10 @@ class Lookup:
                 position = stop
 
     def tails(self, group: int, holding: BlockAllocation, marks: Iterable[int], *, drops: bool = False) -> list[range]:
-        """Blocks of a window from which the same prompt can go on, and those before the ``marks``, if not 0.
+        """Window blocks from which the same prompt can continue, and those before the ``marks``, if not 0.
 
-        Marks are multiples of what fills whole blocks in every group. With ``drops``, a block more than it goes on
-        from, and a longer prompt can go on, too.
+        Marks are in units of the common block size. With ``drops``, one block more than it continues from; a longer
+        prompt can then continue too.
         """
         size, count = self._shape.common_size, self._in_common[group]
         if group in self._shape.states:
@@ -156,7 +156,9 @@ class Lookup:
         return position
 
     def _in_window(self, holding: BlockAllocation, groups: list[int], most: int, *, drops: bool = False) -> int:
-        """The furthest block up to ``most`` before which a window has all it looks at; with ``drops``, and it too."""
+        """The last block up to ``most`` before which the window is entirely cached; with ``drops``, including that
+        block.
+        """
         first = groups[0]
         if self._shape.chunked and first not in self._shape.states:
             return self._onward(holding, groups, self._first(first, most), most)
@@ -171,7 +173,7 @@ class Lookup:
                     missed = min(down_to for is_found, down_to in covered if not is_found)
                     position = end = (missed - drops) // count * count + drops
         if drops and count > 1 and end - drops < self.window_blocks(first, 1 << 30):
-            return max(0, end - drops - count)  # what is not a whole window is cut to a common end before it drops one
+            return max(0, end - drops - count)  # a partial window is cut to a common end before it drops a block
         return max(0, end - drops)
 
     def _first(self, group: int, end: int) -> int:
@@ -179,7 +181,7 @@ class Lookup:
         return self._shape.first_in_window(group, end * self._shape.sizes[group])
 
     def _below(self, edge: int, group: int, start: int, position: int) -> tuple[bool, int]:
-        """Whether the block before ``position`` is found, and down to where that stays so."""
+        """Whether the block before ``position`` is cached, and down to where that holds."""
         line = self._lines.get((edge, group))
         if line is None:
             return False, start
@@ -191,15 +193,11 @@ class Lookup:
         return False, max([start, *(span.end for span in line.spans if span.end < position)])
 
 
-# Blocks that sequences hold or have left, by content where somebody may look for it.
-#
-# Blocks have no numbers, for nobody can tell one from another: what counts is how many are held and what can still be
-# found. A free block is, in the order in which it is handed out, *blank* (nothing can be found in it) or *unused*
-# (complete and findable, least recently used first; handing it out forgets its content).
-#
-# Only content that somebody may look for is kept by name: the shared beginnings of prompts, and what a sequence leaves
-# behind before it is done. What a request that is done has computed on its own is never asked for again, so its blocks
-# wait to be handed out as one *run* without a name.
+# Blocks that are held or were freed, by content where it may be looked up. Blocks have no numbers, for they are
+# interchangeable: what counts is how many are held and what is cached. A free block is, in allocation order, *blank*
+# (no cached content) or *unused* (cached, least recently used first; allocating it evicts its content). Only content
+# that may be looked up is kept by name: shared prefixes, and what a preempted sequence leaves. The unshared blocks of a
+# finished request are never looked up again, so they wait for reallocation as one anonymous *run*.
 
 
 Pieces = tuple[tuple[int, int], ...]
@@ -207,36 +205,36 @@ Pieces = tuple[tuple[int, int], ...]
 
 
 class BlockPool:
-    """``num_blocks`` blocks that all groups of layers share."""
+    """``num_blocks`` blocks shared by all layer groups."""
 
     def __init__(self, num_blocks: int, shape: KvShape, *, caching: bool) -> None:
         self.num_blocks = num_blocks
         self.num_held = 0
-        """Blocks that sequences hold."""
+        """Blocks held by sequences."""
         self.caching = caching
         self.num_groups = len(shape.windows)
         self._num_blank = num_blocks
-        # What was given back together, and runs (whole numbers) with as many blocks as they have.
+        # Blocks freed together, and runs (integers) with their number of blocks.
         self._unused: OrderedDict[Bundle | int, int] = OrderedDict()
         self._num_runs = 0
         self._lookup = Lookup(shape)
         self._ratios = tuple(size // shape.block_size for size in shape.sizes)
-        """How many times as long as the shortest a block of each group is."""
+        """Block size of each group relative to the smallest."""
 
     @property
     def num_free(self) -> int:
-        """Blocks that no sequence holds, including findable ones."""
+        """Blocks that no sequence holds, including cached ones."""
         return self.num_blocks - self.num_held
 
     def take(self, count: int) -> None:
-        """Hand out free blocks: blank ones first, then those whose content was used least recently."""
+        """Allocate free blocks: blank ones first, then the least recently used."""
         self.num_held += count
         self._num_blank -= count
         if self._num_blank < 0:
             self._forget()
 
     def _forget(self) -> None:
-        """Make blank what was used least recently; the rest of a run is as good as blank then."""
+        """Evict least recently used content; the rest of a run then counts as blank."""
         unused = self._unused
         while self._num_blank < 0:
             entry = next(iter(unused))
@@ -254,12 +252,12 @@ class BlockPool:
                     del unused[entry]
 
     def _add(self, holding: BlockAllocation, line: Line, start: int, end: int) -> None:
-        """A sequence has filled these blocks."""
+        """Cache blocks that a sequence has filled."""
         if holding.spans is None:
             holding.spans = [[] for _ in range(self.num_groups)]
         own = holding.spans[line.group]
         last = own[-1] if own else None
-        # Its last span becomes longer, if nobody else has it and no other copy has come since.
+        # Extend its last span, if it is the only holder and there is no newer copy.
         if last is not None and line.spans and last is line.spans[-1] and last.end == start and len(last.holders) == 1:
             last.end = end
             return
@@ -281,7 +279,7 @@ class BlockPool:
         return True
 
     def _release(self, holding: BlockAllocation, group: int, pieces: Pieces, *, named: bool) -> None:
-        """A sequence lets go of blocks of a group, from the last to the first; ``named``: it may look for its own."""
+        """Release a sequence's blocks of a group, last to first; ``named``: it may look up its own again."""
         spans = [] if holding.spans is None else holding.spans[group]
         released: list[Span] = []
         start, end = pieces[0][0], pieces[-1][1]
@@ -317,7 +315,7 @@ class BlockPool:
     def _own_parts(
         self, holding: BlockAllocation, group: int, pieces: Pieces, last: Span | None
     ) -> list[tuple[int, int]]:
-        """Blocks of its own that are full: after what it shares, and after what it found again, which has a name."""
+        """Its own full blocks: after what it shares, and after its own earlier blocks, which are already named."""
         ratio = self._ratios[group]
         own = max(pieces[0][0], holding.shared // ratio, last.end if last is not None and last.line.edge < 0 else 0)
         known = holding.named // ratio
@@ -326,7 +324,7 @@ class BlockPool:
         return [part for begin, stop in pieces for part in holding.kept(group, max(own, begin), min(stop, known))]
 
     def _hold(self, holding: BlockAllocation, line: Line, start: int, end: int) -> Span:
-        """One holder more of blocks that lie in one span."""
+        """Add a holder to cached blocks within one span."""
         span = line.at(start)
         assert span is not None
         if span.start < start:
@@ -344,12 +342,11 @@ class BlockPool:
 
 
 class KvCache(BlockPool):
-    """``num_blocks`` blocks that all groups of layers share.
+    """``num_blocks`` blocks shared by all layer groups.
 
-    With ``sparse_windows``, a group with a window that slides keeps only those blocks findable from which the same
-    prompt, or one that was seen to begin like it, can go on; and those before every multiple of ``retained_every``
-    tokens, if any.
-    With ``drops_last``, the last block of a prefix that is found is computed again.
+    With ``sparse_windows``, a sliding window group caches only those blocks from which the same prompt, or one seen to
+    begin like it, can continue, and those before every multiple of ``retained_every`` tokens, if any. With
+    ``drops_last``, the last block of a prefix hit is recomputed.
     """
 
     def __init__(
@@ -370,7 +367,7 @@ class KvCache(BlockPool):
         self._segment = retained_every // self._common
         self._drops_last = drops_last
         self.ends = Ends(shape.block_size, drops_last, shape.rules.exports)
-        """Where aligned states can be found again."""
+        """Where aligned states are reusable."""
         self._block_size = shape.block_size
         self._groups = tuple(map(shape.group, range(self.num_groups)))
         self._windowed = tuple(group for group, window in enumerate(shape.windows) if window)
@@ -381,22 +378,22 @@ class KvCache(BlockPool):
         self._in_common = self._common // shape.block_size
         self.renews = self._is_aligned and shape.rules.renews
         self._new_states: set[tuple[int, int]] = set()
-        """Edges and positions of states that become findable by the step that is being planned."""
+        """Edges and positions of states that are cached by the step being planned."""
         self._paths = PrefixPaths(shape.block_size)
 
     def path(self, request: Request) -> Path:
-        """The blocks that a request may have in common with others."""
+        """The blocks a request may share with others."""
         return self._paths.path(request) if self.caching and request.prefix else ()
 
     def longest_prefix(self, holding: BlockAllocation, num_tokens: int) -> int:
-        """Tokens of a sequence's beginning that are cached: whole blocks, and never all of its tokens."""
+        """Cached tokens of a sequence's prefix: whole blocks, and never all of its tokens."""
         if not self.caching:
             return 0
         most = (num_tokens - 1) // self._common
         if not holding.left_behind:
             most = min(most, holding.shared // self._in_common)
         if self._drops_last:
-            # Where groups are looked up together, and windows are sparse, the last block may be full to be dropped.
+            # If groups are looked up together and windows are sparse, the dropped block may contain the last token.
             last = num_tokens if self.sparse_windows and self.num_groups > 1 else num_tokens - 1
             if not holding.left_behind:
                 last = min(last, holding.shared * self._block_size)
@@ -411,8 +408,8 @@ class KvCache(BlockPool):
         return hit * self._common
 
     def _mark_tails(self, holding: BlockAllocation) -> None:
-        """Which blocks of windows are of use to others."""
-        # Where blocks are uneven, prefixes end with the longest ones, whatever else is kept.
+        """Determine which window blocks are worth caching."""
+        # With uneven block sizes, prefixes end at common block boundaries, whatever else is kept.
         segment = self._segment if self.sparse_windows else 1
         last = (holding.num_input + holding.num_output) // self._common
         # The window before a multiple may begin before the last token, and serve together with what the prompt left.
@@ -438,12 +435,12 @@ class KvCache(BlockPool):
     ) -> bool:
         """Start a sequence with the ``num_cached`` tokens that `longest_prefix` found and room for ``new_tokens``.
 
-        It starts only if all the blocks for its ``num_tokens``, computed at most ``chunk`` a step, were free now, and
-        those for the new tokens beside the ``reserved`` ones; in both cases ``spare`` ones would be left. Aligned
-        states need to know what the step computes.
+        Succeeds only if blocks are free for all ``num_tokens``, computed at most ``chunk`` per step, and for the new
+        tokens on top of the ``reserved`` blocks, both with ``spare`` blocks left. Aligned states need to know what the
+        step computes.
         """
         count = num_cached // self._common
-        # A state may be further on than what full attention is to go on from.
+        # A state may be further on than where full attention continues from.
         again = (count - holding.whole) * (self.num_groups - len(self._windowed)) if count > holding.whole else 0
         states = self.shape.state_blocks + again
         needed = spare + states + self.blocks_to_start(num_cached, new_tokens, num_tokens, chunk, reach)
@@ -479,7 +476,7 @@ class KvCache(BlockPool):
         return self.grow(holding, num_cached + new_tokens, reach)
 
     def _name_whole(self, holding: BlockAllocation, count: int) -> None:
-        """Let others find what full attention computes again of a prefix that was found."""
+        """Cache what full attention recomputes of a prefix hit."""
         before, holding.named = holding.named, count
         for edge, first, end in holding.path:
             start, stop = max(before, first), min(count, end)
@@ -488,7 +485,7 @@ class KvCache(BlockPool):
                     self._add(holding, self._lookup.line(edge, group), start, stop)
 
     def may_fit(self, holding: BlockAllocation, num_tokens: int) -> bool:
-        """Whether it is worth to look for what is cached: what only the sequence itself can find saves no block."""
+        """Quick check before a prefix lookup: blocks that only the sequence itself can find save nothing."""
         if holding.path or self._windowed:
             return True
         return self.shape.blocks_for(num_tokens) * self.num_groups + self.shape.state_blocks <= self.num_free
@@ -496,12 +493,12 @@ class KvCache(BlockPool):
     def blocks_to_start(
         self, num_cached: int, new_tokens: int, num_tokens: int, chunk: int, reach: Reach | None = None
     ) -> int:
-        """Blocks beyond the cached ones that must be free: for the first step, and for the most that are ever held."""
+        """Blocks beyond the cached ones that must be free: for the first step, and for the sequence's peak."""
         size = self._block_size
         count, needed = num_cached // size, -(-(num_cached + new_tokens) // size)
         if not self._windowed and not self._is_uneven:
             return (max(needed, -(-num_tokens // size)) - count) * self.num_groups
-        # Group by group: a window's few blocks must not make up for what full attention still needs.
+        # Per group: a window's few blocks must not make up for what full attention still needs.
         whole = sum([self._most_to_start(group, count, num_tokens, chunk) for group in self._groups])
         if self._is_aligned and self.ends.is_left(num_cached, num_tokens, self.ends.last(num_tokens)):
             whole += len(self.shape.states)
@@ -510,15 +507,15 @@ class KvCache(BlockPool):
         return max(self._missing(count, needed, self._states_for(reach, count)), whole)
 
     def _most_to_start(self, group: KvShape, count: int, num_tokens: int, chunk: int) -> int:
-        """Blocks of one group beyond ``count`` cached ones for all the tokens of a sequence."""
+        """Blocks of one group beyond ``count`` cached ones, for all tokens of a sequence."""
         if group.states and group.aligned:
             return 1
         return max(0, group.most_blocks(num_tokens, chunk) - count * self._block_size // group.block_size)
 
     def _missing(self, before: int, after: int, states: int | None = None) -> int:
-        """Blocks that all groups together take to grow from so many blocks each to more.
+        """Blocks that all groups need to grow from ``before`` to ``after`` blocks each.
 
-        Of aligned states a step takes one in each group, or as many as are said.
+        Aligned states take one per group and step, or ``states``.
         """
         more = after - before if after > before else 0
         if self._is_uneven:
@@ -529,11 +526,11 @@ class KvCache(BlockPool):
         return more * (self.num_groups - count) + count * (min(1, more) if states is None else states)
 
     def _states_for(self, reach: Reach, before: int) -> int:
-        """Blocks that a group of aligned states takes for a step, after this many."""
+        """Blocks that a group of aligned states needs for a step, after this many."""
         return 0 if reach.end <= before * self._block_size else 1 + self._leaves_two(reach)
 
     def _leaves_two(self, reach: Reach) -> bool:
-        """Whether a step leaves a state before its end, too: only where a prompt ends, if windows are sparse."""
+        """True if a step also stores a state before its end: with sparse windows, only where a prompt ends."""
         is_due = reach.end >= reach.prompt_end or not self.sparse_windows or self._segment > 0
         return is_due and self.ends.is_left(reach.start, reach.end, self.ends.last(reach.end))
 
@@ -552,8 +549,8 @@ class KvCache(BlockPool):
         return True
 
     def _skip_states(self, holding: BlockAllocation, needed: int, reach: Reach) -> None:
-        """A step that fills several blocks leaves a state in the last one alone, or one before its end, too; it begins
-        with the one before.
+        """A step that fills several blocks stores a state only in the last one, possibly one before its end too, and
+        starts from the one before.
         """
         length, first = holding.num_states, holding.first[self.shape.states[0]]
         holding.num_states = needed
@@ -572,11 +569,11 @@ class KvCache(BlockPool):
             holding.first[group] = kept
 
     def new_step(self) -> None:
-        """Another step is planned: what the last one computes can be relied on."""
+        """Begin planning a step: the states of the last one are usable."""
         self._new_states.clear()
 
     def renew(self, holding: BlockAllocation, num_tokens: int) -> None:
-        """The last state of use of a prompt counts as new as long as its sequence holds it and computes with it."""
+        """A prompt's last useful state counts as new while its sequence holds it and computes with it."""
         if self._drops_last and self.shape.rules.drop and num_tokens % self._block_size:
             return
         last = num_tokens // self._block_size
@@ -586,11 +583,11 @@ class KvCache(BlockPool):
                 self._new_states.add((self._edge(holding, last - 1), last - 1))
 
     def _is_new(self, holding: BlockAllocation, position: int) -> bool:
-        """Whether a state is computed in the step that is being planned, so that no other one can begin with it yet."""
+        """True if a state is computed in the step being planned, so that no other sequence can start from it yet."""
         return (self._edge(holding, position), position) in self._new_states
 
     def _edge(self, holding: BlockAllocation, position: int) -> int:
-        """Where a block of a sequence lies."""
+        """The edge of a sequence's block."""
         return next((edge for edge, first, end in holding.pieces() if first <= position < end), 0)
 
     def name(self, holding: BlockAllocation, num_tokens: int) -> None:
@@ -622,7 +619,7 @@ class KvCache(BlockPool):
                         self._new_states |= {(edge, position) for position in range(*part)}
 
     def _name_uneven(self, holding: BlockAllocation, before: int, full: int) -> None:
-        """The same where groups have blocks of different sizes."""
+        """The same for groups with different block sizes."""
         for group, ratio in enumerate(self._ratios):
             for edge, first, end in holding.path:
                 start = max(before // ratio, first // ratio, holding.first[group])
@@ -630,7 +627,7 @@ class KvCache(BlockPool):
                     self._add(holding, self._lookup.line(edge, group), *part)
 
     def slide(self, holding: BlockAllocation, computed: int, unsure: int = 0) -> None:
-        """Release the blocks that no token after ``computed`` ones looks at; the last of them is forgotten first.
+        """Release the blocks that no token after ``computed`` ones reads, the last to be evicted first.
 
         States are released as if the last ``unsure`` tokens had not been computed.
         """
@@ -640,7 +637,7 @@ class KvCache(BlockPool):
         for group in self._windowed:
             is_state = group in self.shape.states
             kind = self.shape.windows[group], self._sizes[group]
-            if kind != window:  # groups with the same window stand side by side
+            if kind != window:  # groups with the same window are adjacent
                 window = kind
                 end = self.shape.first_in_window(group, behind if is_state else computed)
                 length = -(-holding.length // self._ratios[group]) if self._is_uneven else holding.length
@@ -654,14 +651,14 @@ class KvCache(BlockPool):
                 self._release(holding, group, pieces, named=True)
 
     def _earlier(self, holding: BlockAllocation, computed: int) -> Pieces:
-        """States that steps before the last one began with, which the sequence gives back."""
+        """States that steps before the last one started from, to be released."""
         end = self.shape.first_in_window(self.shape.states[0], computed)
         given = [place for place in holding.earlier if place + (place == holding.exported) < end]
         del holding.earlier[: len(given)]
         return tuple((position, position + 1) for position in given)
 
     def free(self, holding: BlockAllocation, *, done: bool = True) -> None:
-        """Give everything back; the last block of a sequence is the first to be forgotten.
+        """Release all blocks; a sequence's last block is the first to be evicted.
 
         A sequence that is not ``done`` may come back and find its own blocks again.
         """
@@ -688,7 +685,7 @@ class KvCache(BlockPool):
         holding.named = holding.length = holding.num_states = 0
 
     def detach(self, holding: BlockAllocation, *, done: bool) -> BlockAllocation:
-        """Let a sequence start again with nothing; what it holds is returned, to be freed later with `free`."""
+        """Reset a sequence to no blocks; returns its blocks, to be released later with `free`."""
         kept = holding.moved()
         for spans in kept.spans or ():
             for span in spans:
@@ -705,7 +702,7 @@ class KvCache(BlockPool):
         return kept
 
     def _held(self, holding: BlockAllocation) -> list[tuple[int, Pieces]]:
-        """The blocks that a sequence holds of each group."""
+        """A sequence's blocks, by group."""
         held: list[tuple[int, Pieces]] = []
         for group, first in enumerate(holding.first):
             is_state = self._is_aligned and group in self.shape.states

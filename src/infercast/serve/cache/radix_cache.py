@@ -1,4 +1,4 @@
-"""A KV cache organised as a radix tree of token content, with or without a second tier in host memory."""
+"""A KV cache organised as a radix tree of token content, with an optional host memory tier."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import heapq
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.workload.request import Request
 
-# What the tokens of a request are, told without tokens: named pieces, one after the other.
-#
-# Two tokens are the same if they lie in a piece of the same name that begins at the same place. So a prompt of 100,000
-# tokens is a few pieces, and where two requests part is found piece by piece.
+# A request's content without tokens: named pieces in sequence. Two tokens are the same if they are in a piece of the
+# same name that begins at the same position. So a prompt of 100,000 tokens is a few pieces, and divergence is found
+# piece by piece.
 
 
 Piece = tuple[object, int, int]
@@ -22,9 +21,9 @@ Mark = tuple[object, ...]
 
 
 def content_of(request: Request, own: object) -> Content:
-    """The shared beginning of a request under its names; whatever nobody else can have is called ``own``.
+    """The content of a request, by segment names; what no other request can share is named ``own``.
 
-    An answer has its name where others may go on with it: after a prompt that is shared as a whole.
+    An answer keeps its name if others may continue from it: after a prompt that is shared entirely.
     """
     end = request.num_input + request.num_output
     if not request.prefix:
@@ -42,7 +41,7 @@ def content_of(request: Request, own: object) -> Content:
 def same_until(one: Content, here: int, other: Content, there: int, limit: int) -> int:
     """The first position before ``limit`` at which two contents differ.
 
-    They agree up to the pieces with these numbers, in each of which the position to begin with lies.
+    They agree up to pieces ``here`` and ``there``, which contain the position to start from.
     """
     if one is other:
         return limit
@@ -63,7 +62,7 @@ def same_until(one: Content, here: int, other: Content, there: int, limit: int) 
 
 
 def piece_at(content: Content, number: int, position: int) -> int:
-    """The number of the piece that a position lies in, looked for from another one on."""
+    """Index of the piece that contains a position, searching from ``number`` on."""
     last = len(content) - 1
     while number < last and content[number][2] <= position:
         number += 1
@@ -71,7 +70,7 @@ def piece_at(content: Content, number: int, position: int) -> int:
 
 
 def mark_of(content: Content, number: int, position: int, page: int) -> Mark:
-    """What tells the page at a position from others there; the position lies in the piece of this number."""
+    """The key of the page at a position, which is in piece ``number``."""
     name, start, end = content[number]
     if end - position >= page:
         return (name, start)
@@ -84,11 +83,9 @@ def mark_of(content: Content, number: int, position: int, page: int) -> Mark:
     return tuple(mark)
 
 
-# A tree of what requests have computed, in which a beginning is found again.
-#
-# A node stands for pages of tokens that follow those of its parent. It is cut where a request parts from it. Nodes on
-# the path of a request that runs are locked; of the others, those without children are forgotten as a whole, the one
-# that was met least recently first.
+# The radix tree of computed tokens. A node stands for pages that follow those of its parent, and is split where a
+# request diverges. Nodes on a running request's path are locked; of the others, leaves are evicted as a whole, least
+# recently used first.
 
 
 class Node:
@@ -102,21 +99,21 @@ class Node:
     def __init__(self, parent: Node | None, content: Content, piece: int, start: int, end: int) -> None:
         self.parent = parent
         self.content, self.piece = content, piece
-        """Tokens of some request, and the piece of them that the node's first one lies in."""
+        """Tokens of some request, and the piece with the node's first token."""
         self.start, self.end = start, end
         self.children: dict[Mark, Node] = {}
         self.locks = 0
-        """Requests that run along here."""
+        """Running requests on this path."""
         self.time = 0
-        """When it was met last."""
+        """Last access."""
         self.is_queued = False
-        """Whether it stands in the queue of those to be forgotten."""
+        """True if it is in the eviction queue."""
         self.on_gpu, self.on_host = True, False
-        """Nodes on the GPU come before all others on every path, and so do those with a copy in host memory."""
+        """On every path, nodes on the GPU come before all others, and so do those with a host copy."""
         self.hits = 0
-        """With host pages, how often a request left something there or after it."""
+        """With host pages: insertions at or below this node."""
         self.is_queued_there = False
-        """Whether it stands in host memory's queue of those to be forgotten."""
+        """True if it is in the host's eviction queue."""
 
     @property
     def has_children_on_gpu(self) -> bool:
@@ -124,12 +121,11 @@ class Node:
 
 
 Met = tuple[Node, int]
-"""Where a walk along a content has come to: the last node whose pages are all the content's, and the piece that the
-first token after it lies in."""
+"""The end of a walk along a content: the last fully matching node, and the piece with the first token after it."""
 
 
 class RadixTree:
-    """Nodes for pages of a fixed number of tokens."""
+    """Nodes of pages with a fixed number of tokens."""
 
     def __init__(self, page: int) -> None:
         self.page = page
@@ -139,9 +135,9 @@ class RadixTree:
         self.clock = 0
 
     def walk(self, content: Content, end: int, node: Node | None = None, piece: int = 0) -> Met:
-        """Follow a content up to page ``end``, from a node on; nodes on the way are met now.
+        """Follow a content up to page ``end``, from a node on, marking nodes as accessed.
 
-        A node that holds more than what is the same is cut in two.
+        A node that matches only in part is split.
         """
         page, last, node = self.page, len(content) - 1, node or self.root
         self.touch(node)
@@ -163,7 +159,7 @@ class RadixTree:
         return node, piece if piece == last else piece_at(content, piece, node.end * page)
 
     def touch(self, node: Node) -> None:
-        """A node and all before it are met now."""
+        """Mark a node and its ancestors as accessed."""
         self.clock = time = self.clock + 2
         above: Node | None = node
         while above is not None:
@@ -171,7 +167,7 @@ class RadixTree:
             above = above.parent
 
     def add(self, met: Met, content: Content, end: int) -> Node:
-        """Pages that follow where a walk has ended."""
+        """Append pages where a walk ended."""
         before, piece = met
         node = Node(before, content, piece, before.end, end)
         node.time = self.clock + 1
@@ -179,12 +175,12 @@ class RadixTree:
         return node
 
     def piece_after(self, node: Node) -> int:
-        """The piece of a node's content that the first token after it lies in."""
+        """The piece of a node's content with the first token after it."""
         piece = node.piece
         return piece if piece == len(node.content) - 1 else piece_at(node.content, piece, node.end * self.page)
 
     def remove(self, node: Node) -> None:
-        """Forget a node that nothing follows."""
+        """Remove a leaf."""
         assert node.parent is not None
         del node.parent.children[self._mark(node)]
 
@@ -194,7 +190,7 @@ class RadixTree:
         return mark_of(node.content, node.piece, node.start * self.page, self.page)
 
     def _cut(self, node: Node, position: int, time: int) -> Node:
-        """Two nodes of one; returns the first, which is new."""
+        """Split a node; returns the first part, which is new."""
         assert node.parent is not None
         first = Node(node.parent, node.content, node.piece, node.start, position)
         first.locks, first.time = node.locks, time
@@ -206,11 +202,9 @@ class RadixTree:
         return first
 
 
-# Pages in host memory, a second tier of the cache.
-#
-# What the tree takes in is copied to the host once it was met often enough, parents before their children. Pages that
-# are there are not forgotten when the GPU needs room: the node stays, and comes back when a request begins with it. The
-# host forgets leaves that are not on the GPU, the one that was met least recently first. Rules as in SGLang 0.5.16
+# Host pages, a second cache tier. Insertions are copied to the host after enough accesses, parents before children.
+# Pages with a host copy survive eviction from the GPU: the node stays, and is loaded when a request begins with it. The
+# host evicts leaves that are not on the GPU, least recently used first. Rules as in SGLang 0.5.16
 # (mem_cache/hiradix_cache.py, write_through); a copy to the host counts as done when it begins.
 
 
@@ -219,30 +213,30 @@ LEAST_LOADED = 10
 
 
 class HostPages:
-    """``num_blocks`` pages in host memory; pages are copied there once they were met ``copied_at`` times."""
+    """``num_blocks`` pages in host memory; pages are copied there at their ``copied_at``-th insertion."""
 
     def __init__(self, num_blocks: int, copied_at: int = 1) -> None:
         self.num_blocks = self.num_free = num_blocks
         self.peak = 0
-        """The most pages that were used at the same time."""
+        """Peak number of pages in use."""
         self.num_refused = 0
-        """Times when there was no room for a copy."""
+        """Times a copy did not fit."""
         self.loaded: list[int] = []
         """Pages of each copy to the GPU since the last step ..."""
         self.stored: list[int] = []
         """... and of each copy to the host."""
         self.found: dict[int, int] = {}
-        """Of each request that found some of its tokens here when it first started, how many."""
+        """Tokens each request found here at its first start, if any."""
         self.new_loads: list[int] = []
-        """Requests of the step just planned some of whose pages are brought back."""
+        """Requests in the step just planned with pages to load."""
         self.num_queried = self.num_hit = 0
-        """Tokens that the GPU did not have, of prompts that started, and those of them that were found here."""
+        """Prompt tokens missing on the GPU at starts, and those of them found here."""
         self._copied_at = copied_at
         self._queue: list[tuple[int, int, Node]] = []
         self._num_queued = 0
 
     def note_start(self, index: int, missing: int, found: int, *, is_first: bool) -> None:
-        """A request starts with tokens that were found here, and others that are ``missing``."""
+        """A request starts with ``found`` tokens from here, and others that are ``missing``."""
         self.num_queried += missing + found
         self.num_hit += found
         if found and is_first:
@@ -250,7 +244,7 @@ class HostPages:
             self.new_loads.append(index)
 
     def meet(self, node: Node, tree: RadixTree) -> None:
-        """A request has left something there: pages that were met often enough are copied, parents first."""
+        """Count an insertion at a node: pages with enough of them are copied, parents first."""
         path: list[Node] = []
         while node.parent is not None:
             path.append(node)
@@ -275,14 +269,14 @@ class HostPages:
         self.stored.append(count)
 
     def enqueue(self, node: Node) -> None:
-        """The host may forget a node when its turn comes."""
+        """Add a node to the host's eviction queue."""
         if not (node.is_queued_there or node.children):
             node.is_queued_there = True
             self._num_queued += 1
             heapq.heappush(self._queue, (node.time, self._num_queued, node))
 
     def _forget(self, count: int, tree: RadixTree) -> None:
-        """Make room: leaves that are not on the GPU may be forgotten."""
+        """Make room by evicting leaves that are not on the GPU."""
         queue = self._queue
         while count > 0 and queue:
             time, _, node = heapq.heappop(queue)
@@ -301,13 +295,13 @@ class HostPages:
                 self.enqueue(parent)
 
 
-# What a sequence computes is its own until the tree takes it in: a prompt when its result is there, a piece of a
-# prompt when the next one is planned, an answer when it is complete. Pages of the tree that no running sequence needs
-# stay until others ask for room. They are forgotten node by node, so usually more of them than were asked for.
+# A sequence owns what it computes until the tree takes it over: a prompt when its result arrives, a chunk when the next
+# one is planned, an answer when it is complete. Pages of the tree that no running sequence uses stay until room is
+# needed. They are evicted node by node, so usually more than were requested.
 
 
 class Lease:
-    """What one sequence holds: its own pages, after those of a node of the tree that it has locked."""
+    """A sequence's pages: its own, after those of a locked tree node."""
 
     __slots__ = ("alone_from", "content", "node", "num_pages", "piece")
 
@@ -315,47 +309,47 @@ class Lease:
         self.content = content
         self.node = root
         self.piece = 0
-        """The piece of its content that the first token after the node lies in."""
+        """The piece of its content with the first token after the node."""
         self.num_pages = 0
-        """All that it uses, those of the tree among them."""
+        """All pages it uses, including those of the tree."""
         self.alone_from = alone_from
-        """The page from which on the tree can have nothing of it: its own content, unless it left some there itself."""
+        """The page from which on the tree cannot match: its own content, unless it was inserted earlier."""
 
 
 class RadixCache:
-    """``num_blocks`` pages on the GPU; without ``caching`` nothing is found again."""
+    """``num_blocks`` pages on the GPU; without ``caching`` there are no prefix hits."""
 
     def __init__(self, num_blocks: int, shape: KvShape, *, caching: bool = True, host: HostPages | None = None) -> None:
         self.num_blocks, self.shape, self.caching, self.host = num_blocks, shape, caching, host
         self.page = shape.block_size
         self.num_groups = 1
         self.num_blank = num_blocks
-        """Pages in which nothing can be found."""
+        """Free pages without cached content."""
         self.num_evictable = 0
-        """Pages of the tree that no running sequence needs."""
+        """Pages of the tree that no running sequence uses."""
         self.tree = RadixTree(self.page)
         self._queue: list[tuple[int, int, Node]] = []
         self._num_queued = 0
         self._arriving: list[Node] = []
-        """What is being brought back from host memory."""
+        """Nodes being loaded from host memory."""
 
     @property
     def num_free(self) -> int:
-        """Pages that no sequence holds, including findable ones."""
+        """Pages that no sequence holds, including cached ones."""
         return self.num_blank + self.num_evictable
 
     @property
     def num_held(self) -> int:
-        """Pages that sequences hold."""
+        """Pages held by sequences."""
         return self.num_blocks - self.num_blank - self.num_evictable
 
     def lease(self, content: Content, own: object = None) -> Lease:
-        """What a sequence with this content holds at first: nothing. What it calls ``own`` nobody else has."""
+        """An empty lease for a content. The piece named ``own`` is not shared."""
         name, start, end = content[-1]
         return Lease(content, self.tree.root, (start if name is own else end) // self.page)
 
     def match(self, lease: Lease, num_tokens: int) -> int:
-        """Tokens of a sequence's beginning, up to ``num_tokens``, that the tree has; they are not held yet."""
+        """Tokens of the longest cached prefix, up to ``num_tokens``; not locked yet."""
         if not (self.caching and lease.alone_from):
             return 0
         lease.node, lease.piece = self.tree.walk(lease.content, num_tokens // self.page)
@@ -365,18 +359,18 @@ class RadixCache:
         return lease.node.end * self.page
 
     def _on_gpu(self, node: Node) -> Node:
-        """The last node up to this one whose pages are on the GPU."""
+        """The last node on the GPU, up to this one."""
         while not node.on_gpu:
             assert node.parent is not None
             node = node.parent
         return node
 
     def num_to_load(self, lease: Lease) -> int:
-        """Pages of what was found that are in host memory alone."""
+        """Pages of the match that are only in host memory."""
         return lease.node.end - self._on_gpu(lease.node).end
 
     def load(self, lease: Lease) -> None:
-        """Bring what a sequence begins with back to the GPU, for which it is held already."""
+        """Load a sequence's match to the GPU, where it is already locked."""
         assert self.host is not None
         count, node = self.num_to_load(lease), lease.node
         if self.num_blank < count:
@@ -391,7 +385,7 @@ class RadixCache:
         self.host.loaded.append(count)
 
     def settle(self) -> None:
-        """What was loaded has arrived: it stays for those alone that hold it."""
+        """Loads have arrived: only their holders keep them locked."""
         assert self.host is not None
         self.host.new_loads = []
         for node in self._arriving:
@@ -399,7 +393,7 @@ class RadixCache:
         self._arriving.clear()
 
     def hold(self, lease: Lease) -> None:
-        """A sequence starts with what was found for it."""
+        """Lock a sequence's match as it starts."""
         self._lock(lease.node, self.tree.root)
         lease.num_pages = lease.node.end
 
@@ -409,11 +403,11 @@ class RadixCache:
             self._forget(num_tokens)
 
     def take(self, count: int) -> None:
-        """Blank pages for sequences."""
+        """Allocate blank pages."""
         self.num_blank -= count
 
     def take_for_decoding(self, count: int, num_sequences: int) -> None:
-        """Pages that some of the sequences of a step begin; an engine with pages makes room as if all of them did."""
+        """Allocate pages that some sequences of a step begin; with pages, the engine evicts as if all of them did."""
         if self.num_blank < num_sequences:
             self.make_room(count * self.page)
             if self.page > 1:
@@ -421,9 +415,9 @@ class RadixCache:
         self.num_blank -= count
 
     def keep(self, lease: Lease, num_tokens: int, *, is_part: bool = False) -> None:
-        """Take what a running sequence has computed into the tree; where that is there already, it uses that.
+        """Insert what a running sequence has computed into the tree; what is already there is shared.
 
-        Part of a prompt is not copied to host memory yet.
+        A chunk is not copied to host memory yet.
         """
         if not self.caching:
             return
@@ -434,7 +428,7 @@ class RadixCache:
             self.host.meet(lease.node, self.tree)
 
     def finish(self, lease: Lease, num_tokens: int) -> None:
-        """A sequence with all its tokens, so many of which are computed, leaves them behind."""
+        """Insert a finished sequence, with this many computed tokens, and release it."""
         if not self.caching:
             self.drop(lease)
             return
@@ -449,14 +443,14 @@ class RadixCache:
         lease.node, lease.num_pages = self.tree.root, 0
 
     def drop(self, lease: Lease) -> None:
-        """A sequence lets go of everything, and leaves nothing but what the tree has already."""
+        """Release a sequence without inserting anything more."""
         self.num_blank += lease.num_pages - lease.node.end
         self._unlock(lease.node)
         lease.node, lease.num_pages, lease.piece = self.tree.root, 0, 0
-        lease.alone_from = lease.content[-1][2]  # it may find itself
+        lease.alone_from = lease.content[-1][2]  # it may match its own tokens
 
     def _insert(self, lease: Lease, last: int) -> None:
-        """Let the tree have a sequence's pages up to the last; those that it has already become blank."""
+        """Insert a sequence's pages up to ``last``; duplicates become blank."""
         first, met = lease.node.end, (lease.node, lease.piece)
         if first < lease.alone_from:
             met = self.tree.walk(lease.content, last, *met)
@@ -474,7 +468,7 @@ class RadixCache:
             lease.node, lease.piece = met
 
     def _compute_again(self, node: Node, first: int) -> None:
-        """A sequence has computed pages from the first on that host memory alone had: they are on the GPU, too."""
+        """A sequence has recomputed pages, from ``first`` on, that only host memory had: they are on the GPU too."""
         while node.end > first:
             if not node.on_gpu:
                 node.on_gpu = True
@@ -484,7 +478,7 @@ class RadixCache:
             node = node.parent
 
     def _lock(self, node: Node, above: Node) -> None:
-        """One sequence more runs along the nodes from one up to another above it, which is not counted."""
+        """Lock the nodes from one up to an ancestor, exclusive."""
         while node is not above:
             if node.locks == 0 and node.on_gpu:
                 self.num_evictable -= node.end - node.start
@@ -493,7 +487,7 @@ class RadixCache:
             node = node.parent
 
     def _unlock(self, node: Node) -> None:
-        """One sequence less runs along a node and all above it."""
+        """Unlock a node and its ancestors."""
         while node.parent is not None:
             node.locks -= 1
             if node.locks == 0:
@@ -506,14 +500,14 @@ class RadixCache:
             node = node.parent
 
     def _enqueue(self, node: Node) -> None:
-        """A node may be forgotten when its turn comes."""
+        """Add a node to the eviction queue."""
         if not node.is_queued:
             node.is_queued = True
             self._num_queued += 1
             heapq.heappush(self._queue, (node.time, self._num_queued, node))
 
     def _forget(self, num_tokens: int) -> None:
-        """Forget nodes that nothing on the GPU follows, those that were met least recently first."""
+        """Evict nodes without children on the GPU, least recently used first."""
         queue, missing = self._queue, -(-num_tokens // self.page)
         while missing > 0 and queue:
             time, _, node = heapq.heappop(queue)

@@ -1,4 +1,4 @@
-"""The host-memory tier of a KV cache: its size and contents, the link to it, and the bytes that travelled."""
+"""The host memory tier of a KV cache: its size and contents, the link to it, and bytes transferred."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from typing import Any
 
 import numpy.typing as npt
 
-# A link that copies travel one after the other, such as PCIe in one direction.
+# A link with serialised copies, such as PCIe in one direction.
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSpeed:
-    """What a copy takes the link, and what handing it over takes the thread that does."""
+    """Time of a copy on the link, and of submitting it on the host thread."""
 
     rate: float
-    """Bytes a second."""
+    """Bytes per second."""
     latency: float = 0.0
-    """Seconds of a copy of next to nothing."""
+    """Seconds of an empty copy."""
     submit_seconds: float = 0.0
-    """What handing over takes, before which the copy does not begin ..."""
+    """Submission time, before which the copy does not begin ..."""
     submit_piece_seconds: float = 0.0
-    """... and what each of its pieces adds."""
+    """... and the time added per piece."""
 
     def seconds(self, num_bytes: float) -> float:
-        """Of one copy that has the link for itself."""
+        """One copy without contention."""
         return self.latency + num_bytes / self.rate
 
     def handing_over(self, num_pieces: int) -> float:
-        """Seconds of the thread for a copy of this many pieces."""
+        """Seconds of the host thread to submit a copy of this many pieces."""
         return self.submit_seconds + num_pieces * self.submit_piece_seconds
 
 
 class Link:
-    """Copies in the order in which they were handed over, and sums over them."""
+    """Copies in submission order, with totals."""
 
     def __init__(self, speed: LinkSpeed) -> None:
         self.speed = speed
@@ -46,11 +46,11 @@ class Link:
         self.num_copies = 0
         self.num_bytes = 0
         self.seconds = 0.0
-        """What the copies took, from the moment when nothing was before them any more."""
+        """Copy time, each from when its predecessors were done."""
 
     def copy(self, now: float, num_bytes: int, num_pieces: int = 1, after: float = 0.0) -> tuple[float, float]:
-        """A copy that is handed over now and waits for what happens ``after``; returns when the thread is free again,
-        and when the copy ends.
+        """Submit a copy now, which waits until ``after``; returns when the thread is free again, and when the copy
+        ends.
         """
         begun = max(now, after, self.free_at)
         handed_over = now + self.speed.handing_over(num_pieces)
@@ -61,58 +61,56 @@ class Link:
         return handed_over, self.free_at
 
 
-# Which blocks the tier in the host's memory has, and which it gives up first.
-#
-# A block is known by a number that stands for its content. It is *idle*, or copies to or from it are under way; only
-# idle blocks can give way to others, the least recently used first. Rules as in vLLM 0.25 and 0.32
-# (v1/kv_offload/cpu/ manager.py and policies/lru.py).
+# The content of the host memory tier, and its eviction order. A block is identified by a key for its content. It is
+# *idle*, or copies to or from it are in flight; only idle blocks can be evicted, least recently used first. Rules as in
+# vLLM 0.25 and 0.32 (v1/kv_offload/cpu/ manager.py and policies/lru.py).
 
 
 ARRIVING = -1
-"""Instead of the number of copies that read a block: it is not there yet."""
+"""In place of a block's reader count: it has not arrived yet."""
 MOST_COUNTED = 64_000
-"""Blocks whose lookups are counted, where that matters."""
+"""Blocks with lookup counts, where these matter."""
 NOTHING: tuple[Sequence[int], int] = ((), 0)
 SCATTERED = 0.618
-"""The share of all blocks by which the next one is away, where their order is any."""
+"""Stride between consecutive blocks as a share of all, where their order is arbitrary."""
 
 
 class HostTier:
-    """``num_blocks`` blocks; one is stored once it has been looked for ``store_threshold`` times, if that is over 1."""
+    """``num_blocks`` blocks; with ``store_threshold`` above 1, a block is stored after that many lookups."""
 
     def __init__(
         self, num_blocks: int, store_threshold: int = 0, *, in_order: bool = False, by_request: bool = False
     ) -> None:
-        """``in_order``: blocks of one copy become idle in their order; an engine keeps them in a set, so in none.
+        """``in_order``: blocks of one copy become idle in order; the engine keeps them in a set, so in arbitrary order.
 
-        ``by_request``: blocks have the order in which they were first stored and then touched, whenever they are idle;
-        and those are stored that were offered ``store_threshold`` times.
+        ``by_request``: eviction order is that of first being stored and then touched, whenever they become idle; and
+        the threshold counts offers instead of lookups.
         """
         self.num_blocks = num_blocks
         self._blocks: dict[int, int] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._order: OrderedDict[int, None] = OrderedDict() if by_request else self._idle
-        """Those that give way first come first."""
+        """First to evict first."""
         self._by_request = by_request
         self._threshold, self._in_order = store_threshold, in_order
         self._counts: OrderedDict[int, int] = OrderedDict()
         self._touched: tuple[Sequence[int], int] = NOTHING
         """What was touched last, if nothing has changed since."""
         self.num_refused = 0
-        """Times when there was no room for the blocks of a request."""
+        """Times a request's blocks did not fit."""
         self.peak = 0
-        """The most blocks that were used at the same time."""
+        """Peak number of blocks in use."""
 
     @property
     def counts_lookups(self) -> bool:
-        """Whether looking for a block changes anything."""
+        """True if lookups have side effects."""
         return self._threshold > 1 and not self._by_request
 
     def __len__(self) -> int:
         return len(self._blocks)
 
     def look_up(self, keys: Iterable[int]) -> int | None:
-        """How many of the first blocks are there; None: some of them are on their way there."""
+        """Number of leading blocks present; None: some of them are still arriving."""
         blocks, found, is_pending, counts = self._blocks, 0, False, self.counts_lookups
         for key in keys:
             if counts:
@@ -132,7 +130,7 @@ class HostTier:
         counts.move_to_end(key)
 
     def _count_offer(self, keys: Sequence[int]) -> None:
-        """Blocks are offered together: none of them is forgotten for another."""
+        """Count blocks offered together: none is dropped for another."""
         counts = self._counts
         new = [key for key in keys if key not in counts]
         room = MOST_COUNTED - (len(keys) - len(new))
@@ -143,9 +141,9 @@ class HostTier:
             self._count(key)
 
     def touch(self, keys: Sequence[int]) -> None:
-        """Blocks of a request are met; its last ones are given up first."""
+        """Mark a request's blocks as recently used; its last ones are evicted first."""
         if self._touched[0] is keys and self._touched[1] == len(keys):
-            return  # they are the last ones that were met
+            return  # already the most recent
         order = self._order
         for key in reversed(keys):
             if key in order:
@@ -153,14 +151,13 @@ class HostTier:
         self._touched = keys, len(keys)
 
     def begin_load(self, keys: Iterable[int]) -> None:
-        """A copy reads these blocks."""
+        """A copy starts reading these blocks."""
         self._touched = NOTHING
         for key in keys:
             self._blocks[key] += 1
             self._idle.pop(key, None)
 
     def end_load(self, keys: Sequence[int]) -> None:
-        """It has ended."""
         self._touched = NOTHING
         for key in self._as_released(keys):
             self._blocks[key] -= 1
@@ -168,9 +165,9 @@ class HostTier:
                 self._idle[key] = None
 
     def begin_store(self, keys: Sequence[int], met: set[int] | None = None) -> list[int] | None:
-        """Room for those of the blocks that are not there yet; None: there is none now.
+        """Allocate those of the blocks that are not present; None: no room now.
 
-        ``met`` learns which of them a request has there, or would have if there were room.
+        ``met`` collects the blocks a request has in the tier, or would have if there were room.
         """
         self._touched = NOTHING
         blocks, offered = self._blocks, keys
@@ -201,7 +198,7 @@ class HostTier:
             self._idle[key] = None
 
     def _give_up(self, count: int, kept: set[int]) -> bool:
-        """Evict this many idle blocks, or none; some are ``kept``."""
+        """Evict this many idle blocks, or none; those in ``kept`` stay."""
         idle, blocks, order = self._idle, self._blocks, self._order
         if count > len(idle):
             return False
@@ -217,7 +214,7 @@ class HostTier:
         return True
 
     def _as_released(self, keys: Sequence[int]) -> Iterable[int]:
-        """In the order in which an engine that keeps them in a set comes to them: any, the same in every run."""
+        """The iteration order of an engine that keeps them in a set: arbitrary, but the same in every run."""
         if self._in_order:
             return keys
         count = len(keys)
@@ -227,7 +224,7 @@ class HostTier:
         return [keys[number * step % count] for number in range(count)]
 
 
-# What a run did with the tier of its KV cache in the host's memory.
+# A run's totals for the host memory tier.
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,38 +233,37 @@ class LinkTotals:
 
     num_copies: int
     num_bytes: int
-    """Of one GPU."""
+    """Per GPU."""
     seconds: float
-    """What the copies took, without waiting for each other but with being handed over."""
+    """Copy time, excluding queueing but including submission."""
 
 
 @dataclass(frozen=True, slots=True)
 class TierTotals:
-    """Sums over a run, in the terms of vLLM's counters where it has them."""
+    """Totals over a run, in the terms of vLLM's counters where it has them."""
 
     num_blocks: int
     peak_blocks: int
-    """The most blocks that were used at the same time."""
+    """Peak number of blocks in use."""
     num_refused: int
-    """Times when there was no room for new blocks, because copies were under way to or from all others."""
+    """Times new blocks did not fit, because all others had copies in flight."""
     num_queried: int
-    """Tokens that the GPU did not have, of requests that started, and preempted ones that started again ..."""
+    """Tokens missing on the GPU when requests started, or restarted after preemption ..."""
     num_hit: int
-    """... and those that the tier had (``external_prefix_cache_queries`` and ``_hits``)."""
+    """... and those found in the tier (``external_prefix_cache_queries`` and ``_hits``)."""
     load: LinkTotals
     store: LinkTotals
     waited: float
-    """Seconds in which steps waited until blocks that they wanted were copied to the host."""
+    """Seconds that steps waited for blocks to be copied to the host before reuse."""
     num_loaded: npt.NDArray[Any]
-    """Of each request, prompt tokens that came from the tier when it first started."""
+    """Per request: prompt tokens loaded from the tier at its first start."""
     load_began: npt.NDArray[Any]
-    """When each request's first copy from the tier was handed over; not a number for those without."""
+    """When each request's first copy from the tier was submitted; NaN for those without."""
 
 
-# A second tier of the KV cache in the host's memory: how large it is, what goes there, and what the way there takes.
-#
-# Blocks are copied to the tier as soon as their tokens are computed, not when the GPU forgets them. A request whose
-# beginning the GPU has forgotten and the tier has not gets its blocks from there instead of computing them.
+# A second KV cache tier in host memory: its size, what it stores, and transfer times. Blocks are copied to the tier as
+# soon as their tokens are computed, not when the GPU evicts them. A request with a prefix that the GPU has evicted and
+# the tier has not loads it instead of recomputing it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,30 +271,33 @@ class Offload:
     """The tier of one engine."""
 
     num_blocks: int
-    """Blocks of the tier, each for as many tokens as ``factor`` blocks of the GPU."""
+    """Blocks in the tier, each for the tokens of ``factor`` GPU blocks."""
     block_bytes: int
-    """Bytes of a block of one GPU, which all GPUs of the engine copy at the same time ..."""
+    """Bytes of a block per GPU; all GPUs of the engine copy at the same time ..."""
     block_pieces: int
-    """... and in how many pieces: one a layer, or one."""
+    """... and its pieces: one per layer, or one."""
     load: LinkSpeed
-    """From the host to a GPU, which may go on at the same time as ..."""
+    """From host to GPU, which overlaps with ..."""
     store: LinkSpeed
     """... copies to the host."""
     factor: int = 1
     prompts_only: bool = True
     """Blocks of answers are not stored, unless a later prompt computes them."""
     store_threshold: int = 0
-    """How often a block must have been looked for, or offered, before it is stored; below 2: not at all."""
+    """Lookups or offers before a block is stored; below 2: stored at once."""
     holders_first: bool = False
-    """Requests that hold blocks while they wait are looked at before all others; otherwise in the order of the queue,
-    in which the first may need the very blocks that another one holds."""
+    """Waiting requests that hold blocks are tried before all others; otherwise in queue order, in which the first may
+    need the very blocks another one holds.
+    """
     spares_under_way: bool = False
-    """No request is preempted while a step in flight writes its blocks: others that need them wait."""
+    """A request is not preempted while an in-flight step writes its blocks; others that need them wait."""
     stores_ends: bool = False
-    """The last blocks of a request that has ended are stored with the step after; and who gave way does not hand over
-    again what it did before."""
+    """The last blocks of a finished request are stored with the next step, and a preempted request does not submit
+    blocks again.
+    """
     by_request: bool = False
-    """A block of the tier is as recent as the last request with it that has ended, not as its last copy or lookup; and
-    it counts how often it was offered to be stored, not how often it was looked for."""
+    """A block in the tier is as recent as the last finished request with it, not its last copy or lookup; and the
+    threshold counts offers instead of lookups.
+    """
     empty_step_seconds: float = 0.0
-    """An iteration of the engine's loop without a step, because all waiting requests wait for copies."""
+    """A turn of the engine's loop without a step, because all waiting requests wait for copies."""

@@ -1,14 +1,14 @@
-"""Engines that share experts: every pass through the model is one of all of them, which meet in each layer.
+"""Data-parallel engines that share experts: every forward pass is synchronous across all, which meet in each layer.
 
-Like vLLM's data-parallel engine cores, an engine without work runs along with a dummy batch of one token, so a request
-that comes to it waits for the pass that is under way. A pass lasts as long as its slowest engine: the longest of what
-engines do for themselves, and what all do together over the tokens of all. Where every engine only decodes, CUDA
-graphs pad all to the fullest. SGLang's groups of DP attention do the same with empty batches. While one of them has
-prompts the others launch without graphs, which takes no longer than those prompts: they have no graphs in groups.
+Like vLLM's data-parallel engine cores, an engine without work joins with a dummy batch of one token, so a request that
+arrives there waits for the pass in flight. A pass lasts as long as its slowest engine: the maximum of the engines' own
+work, plus the shared work over all tokens. If all engines only decode, CUDA graphs pad all to the largest. SGLang's DP
+attention groups do the same with idle batches. While one of them prefills, the others launch without graphs, which
+takes no longer than that prefill: DP groups have no prefill graphs.
 
-Engines plan a pass one after the other. One that decoded in the pass before is taken to go on with the same batch until
-it has planned. Where another brings more than that, those that planned before it have had their tokens too early, but
-their next pass begins no sooner than this one has ended for all.
+Engines plan a pass one after the other. One that decoded in the previous pass is assumed to continue with the same
+batch until it has planned. If another then brings more, those that planned earlier got their tokens too early, but
+their next pass does not begin until this one has ended for all.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from infercast.serve.simulation import Replica
 from infercast.serve.step import StepEstimate, StepShape, StepTimer
 
 Shared = Callable[[float], float]
-"""Seconds that all engines spend together, by the tokens of each if all bring as many."""
+"""Seconds of shared work, by tokens per engine if all have the same number."""
 DUMMY_TOKENS = 1
 KEPT = 64
-"""Passes that may still be asked for; engines are never so far apart."""
+"""Passes kept; engines are never further apart."""
 
 
 class _Part(NamedTuple):
-    """What one engine brings to a pass."""
+    """One engine's contribution to a pass."""
 
     own: float
-    """Seconds that it needs for itself."""
+    """Seconds of its own work."""
     tokens: int
     decodes: bool
 
 
 class _Pass:
-    """One pass of all engines; those that have planned it so far, and those that are taken to go on decoding.
+    """One pass of all engines: those that have planned it, and those assumed to continue decoding.
 
-    Everything that its length depends on is kept up to date as engines join, for there may be hundreds of them.
+    Its length is updated incrementally as engines join, for there may be hundreds.
     """
 
     def __init__(self, begin: float, before: _Pass | None = None) -> None:
@@ -49,14 +49,14 @@ class _Pass:
         self._own = self._most_tokens = self._num_tokens = self._num_prompts = 0.0
         self._expected: dict[int, _Part] = {}
         self._expected_tokens = 0
-        # Of those who have not joined: the slowest and the fullest last.
+        # Engines that have not joined, sorted by own time and by tokens.
         self._by_own: list[tuple[float, int]] = []
         self._by_tokens: list[tuple[float, int]] = []
         for rank, part in () if before is None else before.parts.items():
             self.expect(rank, part)
 
     def expect(self, rank: int, part: _Part) -> None:
-        """What an engine brought to the pass before; one that decoded is taken to go on until it has planned."""
+        """Note an engine's previous pass; if it decoded, it is assumed to continue until it has planned."""
         if part.decodes and rank not in self.parts:
             self._expected[rank] = part
             self._expected_tokens += part.tokens
@@ -64,7 +64,7 @@ class _Pass:
             insort(self._by_tokens, (part.tokens, rank))
 
     def join(self, rank: int, part: _Part) -> None:
-        """An engine has planned what it brings."""
+        """An engine has planned its contribution."""
         if (expected := self._expected.pop(rank, None)) is not None:
             self._expected_tokens -= expected.tokens
         self.parts[rank] = part
@@ -74,7 +74,7 @@ class _Pass:
         self._num_prompts += not part.decodes
 
     def seconds(self, num_engines: int, shared: Shared) -> float:
-        """How long it takes as far as is known; whoever is not among them has a dummy batch."""
+        """Its duration as far as known; engines not yet seen have a dummy batch."""
         own = max(self._own, self._largest(self._by_own))
         if not self._num_prompts:
             return own + shared(float(max(self._most_tokens, self._largest(self._by_tokens))))
@@ -83,27 +83,27 @@ class _Pass:
         return own + shared(tokens / num_engines)
 
     def _largest(self, ranked: list[tuple[float, int]]) -> float:
-        """Of those who have not joined; the others are forgotten."""
+        """The maximum over engines that have not joined; joined ones are dropped."""
         while ranked and ranked[-1][1] not in self._expected:
             ranked.pop()
         return ranked[-1][0] if ranked else 0.0
 
 
 class Meeting:
-    """Where engines in lockstep stand."""
+    """The barrier of engines in lockstep."""
 
     def __init__(self, num_engines: int, shared: Shared, *, overlap: bool = False) -> None:
-        """``overlap``: the engines are pipelines, whose stages work on several passes at a time."""
+        """``overlap``: the engines are pipelines, with several passes in flight."""
         self.time = 0.0
-        """The clock of the engine whose turn it is, told by whoever drives them."""
+        """The clock of the engine taking its turn, set by the driver."""
         self.shared, self.overlap = shared, overlap
         self._num_engines = num_engines
         self._passes = {0: _Pass(0.0)}
 
     def join(self, rank: int, number: int, start: float, launched: float, part: _Part) -> float:
-        """An engine takes part in a pass from ``start`` on; its last kernel is launched at the time ``launched``.
+        """An engine joins a pass from ``start`` on; its last kernel is launched at ``launched``.
 
-        Returns when the pass ends, as far as is known.
+        Returns when the pass ends, as far as known.
         """
         before = self._passes.get(number - 1)
         each = self._passes.get(number)
@@ -118,26 +118,26 @@ class Meeting:
         return each.end
 
     def under_way(self, time: float) -> int:
-        """The number of the pass that runs then, or of the last one."""
+        """The number of the pass running at that time, or of the last one."""
         running = (number for number, each in self._passes.items() if each.begin <= time < each.end)
         return max(running, default=max(self._passes))
 
 
 class _Rank:
-    """The step timer of one engine, which makes its steps as long as the passes they are part of."""
+    """One engine's step timer, which stretches its steps to the passes they are part of."""
 
     def __init__(self, timer: StepTimer, rank: int, meeting: Meeting) -> None:
         self._timer, self._rank, self._meeting = timer, rank, meeting
         self._number, self._end = 0, 0.0
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
-        """What one step costs; steps in a row cannot be told ahead of the others."""
+        """The cost of one step; repetitions cannot be predicted independently of the other engines."""
         estimate = self._timer(shape, 1)
         meeting, host = self._meeting, estimate.host
         ready = meeting.time + host.plan + host.prepare
         start = ready if meeting.overlap else max(ready, self._end)
         self._number += 1
-        if meeting.time > self._end + host.total:  # it had nothing to do, and is inside a pass with its dummy batch
+        if meeting.time > self._end + host.total:  # it was idle, and is in a pass with its dummy batch
             self._number = max(self._number, meeting.under_way(start) + 1)
         own = max(0.0, estimate.gpu_seconds[0] - meeting.shared(shape.num_tokens))
         part = _Part(own, shape.num_tokens, shape.is_decode)
@@ -146,7 +146,7 @@ class _Rank:
 
 
 def in_lockstep(replicas: Sequence[Replica], shared: Shared | None) -> tuple[Meeting, tuple[Replica, ...]]:
-    """The same engines, whose steps are passes of all; without ``shared``, everything is each engine's own."""
+    """The same engines, synchronised in every step; without ``shared``, all work is each engine's own."""
     meeting = Meeting(len(replicas), shared or _nothing, overlap=replicas[0].stages is not None)
     ranks = (replace(each, timer=_Rank(each.timer, number, meeting)) for number, each in enumerate(replicas))
     return meeting, tuple(ranks)

@@ -1,9 +1,8 @@
 """Several engines behind routers, in one simulation.
 
-Every engine runs its own loop turn by turn, and the next turn goes to the one whose clock is furthest behind. A
-request is handed to its router when no engine is further behind than its arrival, so every engine has said by then
-what it had to say about the time before. An engine that repeats a step tells how far it would get, and is stopped
-where a request reaches it before that.
+Every engine runs its own loop, and the engine with the earliest clock takes the next turn. A request is routed once no
+engine's clock is before its arrival, so all earlier events are known. An engine that repeats a step yields a
+speculative clock, and is interrupted if a request reaches it before that.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from infercast.serve.workload.clients import Arrivals, Delivery, Inbox
 from infercast.serve.workload.request import Request, Workload
 
 MOST_ENGINES = 1024
-"""Engines of a pool; more take minutes and gigabytes, and nobody runs them behind one load balancer."""
+"""Engines in a pool; more take minutes and gigabytes, and are never run behind one load balancer."""
 MOST_RECORDED = 50_000_000
-"""Engines times requests: each engine keeps 48 bytes for every request of the run."""
+"""Engines times requests: each engine keeps 48 bytes per request of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,27 +35,27 @@ class Pool:
     replicas: tuple[Replica, ...]
     router: str = "least_loaded"
     lockstep: bool = False
-    """Whether the engines share experts, so that every step is one of all ..."""
+    """True if the engines share experts, so that every step is synchronous across all ..."""
     shared: Shared | None = None
-    """... and what they do together in it."""
+    """... and the cost of what they do together in it."""
     servers: int = 1
-    """API servers before the engines, each with a thread that takes requests in."""
+    """API servers in front of the engines, each with one thread that accepts requests."""
 
 
 @dataclass(slots=True, eq=False)
 class Engine:
-    """One engine, as whoever drives it sees it."""
+    """One engine in a pool."""
 
     number: int
-    """Its place in the pool."""
+    """Its index in the pool."""
     inbox: Inbox
     record: Record
     loop: Loop
     clock: float = 0.0
     outstanding: dict[int, Request] = field(default_factory=dict)
-    """Requests by their numbers."""
+    """Unanswered requests by number."""
     meeting: Meeting | None = None
-    """Where it meets the others, if in lockstep."""
+    """The barrier with the other engines, if in lockstep."""
     turns: Iterator[float] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,7 +63,7 @@ class Engine:
         self.clock = next(self.turns)
 
     def stop_repeating(self) -> None:
-        """A request is on its way to an engine that has looked ahead of it."""
+        """Interrupt repetition: a request arrives before the speculative clock."""
         self.clock = next(self.turns)
 
     def take_turn(self) -> list[tuple[int, float]]:
@@ -90,11 +89,11 @@ class RunningPool:
         watch: Sequence[StepObserver] = (),
         turned_into: Callable[[Replica], Replica] = lambda replica: replica,
     ) -> None:
-        """``arrivals``: what comes to its router; ``turned_into``: what each engine is made into then."""
+        """``arrivals``: requests for its router; ``turned_into``: a transformation applied to each replica."""
         check_size(len(pool.replicas), num_requests)
         self._arrivals, first = arrivals, pool.replicas[0]
         self._last_arrival = 0.0
-        # Engines with something to do, the one that is furthest behind first.
+        # Engines with work, earliest clock first.
         self._busy: list[tuple[float, int]] = []
         meeting, replicas = in_lockstep(pool.replicas, pool.shared) if pool.lockstep else (None, pool.replicas)
         self.engines: list[Engine] = []
@@ -123,7 +122,7 @@ class RunningPool:
 
     @property
     def furthest_behind(self) -> float:
-        """The clock of the engine that is furthest behind of those with something to do."""
+        """The earliest clock of all engines with work."""
         busy = self._busy
         while busy:
             clock, number = busy[0]
@@ -133,11 +132,11 @@ class RunningPool:
         return inf
 
     def next_engine(self) -> Engine:
-        """That engine, to take its turn; it counts as one without anything to do until then."""
+        """Pop that engine to take its turn."""
         return self.engines[heapq.heappop(self._busy)[1]]
 
     def route(self) -> None:
-        """Hand the next request to an engine."""
+        """Send the next request to an engine."""
         arrival = self.next_delivery
         index, request, sent = self._arrivals.pop()
         delivery = Delivery(sent, index, arrival, request)
@@ -168,7 +167,7 @@ class RunningPool:
         return answered
 
     def close(self) -> None:
-        """Let every engine end its loop."""
+        """Run every engine's loop to its end."""
         for engine in self.engines:
             for _ in engine.turns:
                 pass
@@ -177,9 +176,9 @@ class RunningPool:
 def simulate_fleet(
     pool: Pool, workload: Workload, watch: Sequence[StepObserver] = (), progress: Progress | None = None
 ) -> list[Record]:
-    """Serve a workload by one pool; the record of each engine holds the requests that it served.
+    """Serve a workload with one pool; each engine's record holds the requests it served.
 
-    ``watch``: one watcher for each engine, told of its steps; none by default. ``progress`` is told of answers.
+    ``watch``: one step observer per engine; none by default. ``progress`` is called on answers.
     """
     check_workload(pool.replicas[0], workload)
     answered = 0
@@ -198,9 +197,9 @@ def simulate_fleet(
 
 
 def next_pool(pools: Sequence[RunningPool], until: float = inf) -> RunningPool | None:
-    """Whose engine is furthest behind, once every request is routed that reaches an engine before its clock.
+    """The pool of the engine with the earliest clock, once all requests that reach an engine before that are routed.
 
-    What reaches one after ``until`` waits for what else happens then.
+    Requests that reach an engine after ``until`` wait.
     """
     while True:
         behind = receiving = pools[0]
@@ -216,7 +215,7 @@ def next_pool(pools: Sequence[RunningPool], until: float = inf) -> RunningPool |
 
 
 def check_size(engines: int, requests: int) -> None:
-    """Refuse pools that no simulation should be asked for."""
+    """Reject pools that are too large to simulate."""
     if engines > MOST_ENGINES:
         raise InputError(f"{engines:,} replicas are too many to simulate together; use 1 to {MOST_ENGINES:,}")
     if engines * requests > MOST_RECORDED:
@@ -227,5 +226,5 @@ def check_size(engines: int, requests: int) -> None:
 
 
 def same_engines(replica: Replica, count: int) -> tuple[Replica, ...]:
-    """Equal engines, each with what it has met so far to itself."""
+    """Equal engines, each with its own warm-up state."""
     return tuple(replace(replica) for _ in range(count))

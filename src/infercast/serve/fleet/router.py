@@ -1,4 +1,4 @@
-"""Which engine gets a request: policies of a load balancer before several equal engines."""
+"""Load balancing policies: which of several equal engines gets a request."""
 
 from __future__ import annotations
 
@@ -15,40 +15,38 @@ from infercast.errors import UnknownNameError
 from infercast.serve.workload.clients import Delivery
 from infercast.serve.workload.request import Request, Segment
 
-# What a load balancer believes each engine has in its prefix cache: the prompts that it was sent, newest first.
-#
-# Prompts are chains of named segments, so what is kept is a tree of them, with the engines that were sent each. Of
-# every engine only as many tokens are kept as its cache holds, and the end of a prompt is given up before its
-# beginning.
+# A load balancer's view of each engine's prefix cache: the prompts it was sent, most recent first. Prompts are chains
+# of named segments, so the view is a tree of these with the engines that were sent each. Per engine it keeps as many
+# tokens as the cache holds, and evicts the end of a prompt before its beginning.
 
 
 class _Node:
-    """One segment after one history."""
+    """One segment after one prefix."""
 
     __slots__ = ("children", "holders")
 
     def __init__(self) -> None:
         self.children: dict[tuple[int, int], _Node] = {}
-        """What follows, by how long the segment is and by content."""
+        """Following segments, by this segment's length and their content."""
         self.holders: dict[int, int] = {}
-        """The engines that were sent it, with the tokens of it that they have."""
+        """Engines that were sent the segment, with the tokens of it they have."""
 
 
 class PrefixIndex:
-    """Beginnings of prompts, and which engines have them."""
+    """Prompt prefixes, and which engines have them."""
 
     def __init__(self, num_engines: int, cache_tokens: int, block_size: int, *, answers: bool = False) -> None:
-        """``answers``: what an engine has answered can be found on it, too, where it has a name."""
+        """``answers``: an engine's answers can be found on it too, if they are named."""
         self._answers = answers
         self._cache_tokens, self._block_size = cache_tokens, block_size
         self._root = _Node()
-        # Of each engine its nodes and (numbers) what requests have to themselves, least recently used first.
+        # Per engine: its nodes and (numbers) requests' unshared tokens, least recently used first.
         self._used: list[OrderedDict[_Node | int, int]] = [OrderedDict() for _ in range(num_engines)]
         self._num_tokens = [0] * num_engines
         self._last: tuple[Request | None, list[_Node]] = (None, [])
 
     def _chain(self, request: Request) -> list[_Node]:
-        """The nodes of a prompt's beginning, made where there are none; most are asked for twice in a row."""
+        """The nodes of a prompt's prefix, created as needed; most lookups come in pairs."""
         if request is self._last[0]:
             return self._last[1]
         chain, node, length = [], self._root, 0
@@ -60,14 +58,14 @@ class PrefixIndex:
         return chain
 
     def _after(self, node: _Node, length: int, content: int) -> _Node:
-        """What follows a segment; the tokens inside one do not depend on how long it goes on, what follows it does."""
+        """The node after a segment; tokens inside a segment do not depend on its length, what follows it does."""
         child = node.children.get((length, content))
         if child is None:
             child = node.children[length, content] = _Node()
         return child
 
     def cached_tokens(self, request: Request) -> dict[int, int]:
-        """Engines that have the beginning of a prompt, and how many tokens of it: whole blocks, never all of it."""
+        """Engines that have a prompt's prefix cached, with its tokens: whole blocks, never the entire prompt."""
         found: dict[int, int] = {}
         chain = self._chain(request)
         before, complete = 0, [*chain[0].holders] if chain else []
@@ -87,7 +85,7 @@ class PrefixIndex:
         return {engine: min(tokens, most) // self._block_size * self._block_size for engine, tokens in found.items()}
 
     def add(self, engine: int, number: int, request: Request) -> None:
-        """An engine is sent a prompt."""
+        """Record that an engine is sent a prompt."""
         own = request.num_input - sum([segment.num_tokens for segment in request.prefix])
         if own > 0:
             self._use(engine, number, own)
@@ -107,7 +105,7 @@ class PrefixIndex:
         used.move_to_end(entry)
 
     def _forget(self, engine: int) -> None:
-        """Give up what was used longest ago, until the rest fits in the cache."""
+        """Evict least recently used entries until the rest fits in the cache."""
         used = self._used[engine]
         while self._num_tokens[engine] > self._cache_tokens and used:
             entry, num_tokens = used.popitem(last=False)
@@ -116,43 +114,41 @@ class PrefixIndex:
                 del entry.holders[engine]
 
 
-# The load balancers of vLLM's API servers before several data-parallel engines.
-#
-# `vllm serve` starts as many API servers as engines, and each has a balancer of its own. Engines tell a coordinator
-# how many requests run and wait on each, and the coordinator passes that on to all of them every 100 ms. In between,
-# a balancer counts what it has sent as waiting, once for each of the servers. So its picture is old, but never
-# without its own decisions.
+# The load balancers in vLLM's API servers for data-parallel engines. `vllm serve` starts one API server per engine,
+# each with its own balancer. Engines report running and waiting requests to a coordinator, which publishes them to all
+# servers every 100 ms. In between, a balancer counts what it has sent as waiting, once for each of the servers. So its
+# view is stale, but always includes its own decisions.
 
 
 PUBLISH_SECONDS = 0.1
-"""Between two publications of counts (vLLM's coordinator.py)."""
+"""Interval at which counts are published (vLLM's coordinator.py)."""
 WAITING_WEIGHT = 4
-"""What a waiting request counts against a running one up to vLLM 0.26 (core_client.py)."""
+"""Weight of a waiting request relative to a running one up to vLLM 0.26 (core_client.py)."""
 FULL_WEIGHT, FULL_FROM = 6.0, 0.5
-"""Since then: how much more it counts for each share of the KV cache that is held beyond this one."""
+"""Since then: the added weight per unit of KV cache usage above this threshold."""
 
 
 @dataclass(slots=True)
 class Server:
-    """What one API server knows of each engine."""
+    """One API server's view of the engines."""
 
     waiting: list[int]
     running: list[int]
     usage: list[float]
     in_flight: list[list[int]]
-    """Its own requests that are not answered, by number."""
+    """Its own unanswered requests, by number."""
     start: int
-    """The engine that is looked at first."""
+    """The engine it tries first."""
 
 
 def counts_balancer(engines: Engines) -> Callable[[Delivery, Sequence[Times]], int]:
-    """The engine with the fewest requests as one of the servers sees it; ties go round."""
+    """The engine with the fewest requests in one server's view; ties go round robin."""
     count = engines.count
     servers = [Server([0] * count, [0] * count, [0.0] * count, [[] for _ in range(count)], k) for k in range(count)]
     published = 0
 
     def publish(moment: float, times: Sequence[Times]) -> None:
-        """What every engine had running and waiting at that moment replaces the picture of all servers."""
+        """Replace all servers' views by each engine's running and waiting requests at that time."""
         usage = [engines.usage(engine) for engine in range(count)]
         running, waiting = [0] * count, [0] * count
         for server in servers:
@@ -198,19 +194,18 @@ def _by_cache(server: Server, count: int) -> list[float]:
 
 
 def _forget(server: Server, moment: float, times: Sequence[Times]) -> None:
-    """Requests that were answered by then; engines that have not answered yet leave "not a number"."""
+    """Drop requests answered by then; unanswered ones have NaN."""
     for engine, numbers in enumerate(server.in_flight):
         if numbers:
             last_token = times[engine].last_token.item
             server.in_flight[engine] = [number for number in numbers if not last_token(number) <= moment]
 
 
-# The endpoint picker of llm-d and of the Gateway API Inference Extension: scores added up, the highest wins.
-#
-# Three scorers from 0 to 1 with the weights of the default profile: how much of the prompt an endpoint has been sent
-# before (3), how short its queue is among all (2), how empty its KV cache is (2). Queues and caches are known from
-# metrics that are scraped every 50 ms; what was sent since is not in them, so that a burst may follow one prefix.
-# Sources: gateway-api-inference-extension pkg/epp/scheduling/framework/plugins (prefixcachescorer, queuescorer,
+# The endpoint picker of llm-d and of the Gateway API Inference Extension: weighted scores, the highest wins. Three
+# scorers from 0 to 1 with the weights of the default profile: the share of the prompt an endpoint has been sent before
+# (3), how short its queue is relative to the others (2), how empty its KV cache is (2). Queues and caches are known
+# from metrics scraped every 50 ms; requests sent since are not in them, so a burst may follow one prefix. Sources:
+# gateway-api-inference-extension pkg/epp/scheduling/framework/plugins (prefixcachescorer, queuescorer,
 # kvcacheutilizationscorer), the README of llm-d-inference-scheduler's scorer/prefix, and Red Hat's page on configuring
 # llm-d's scheduler for the weights.
 
@@ -220,18 +215,18 @@ SCRAPE_SECONDS = 0.05
 
 
 class ScorePicker:
-    """What the picker knows of the endpoints, and the scores that follow."""
+    """The picker's view of the endpoints, and their scores."""
 
     def __init__(self, num_engines: int, cache_tokens: int, block_size: int) -> None:
         self._index = PrefixIndex(num_engines, cache_tokens, block_size)
         self._cache_tokens = cache_tokens
-        # Of each engine the prompt tokens of requests that it has not answered, as far as it was looked at.
+        # Per engine: prompt tokens of unanswered requests, as of the last scrape.
         self._sent: list[dict[int, int]] = [{} for _ in range(num_engines)]
         self._queues, self._used = [0] * num_engines, [0.0] * num_engines
         self._scraped = 0
 
     def scores(self, delivery: Delivery, times: Sequence[Times]) -> list[float]:
-        """Of every engine for a request."""
+        """Scores of all engines for a request."""
         if (number := floor(delivery.arrival / SCRAPE_SECONDS)) > self._scraped:
             self._scraped = number
             self._scrape(number * SCRAPE_SECONDS, times)
@@ -246,7 +241,7 @@ class ScorePicker:
         ]
 
     def pick(self, engine: int, delivery: Delivery) -> None:
-        """A request goes to an engine."""
+        """Record that a request goes to an engine."""
         self._sent[engine][delivery.number] = delivery.request.num_input
         self._index.add(engine, delivery.number, delivery.request)
 
@@ -261,7 +256,7 @@ class ScorePicker:
 
 
 UNCACHED_WEIGHT = 1.0
-"""What a prompt token that must be computed costs, in tokens that an engine holds (NVIDIA Dynamo's default)."""
+"""Cost of a prompt token to compute, relative to a token held in the cache (NVIDIA Dynamo's default)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,18 +265,18 @@ class Engines:
 
     count: int
     cache_tokens: int = 1 << 40
-    """Tokens that the KV cache of one engine holds."""
+    """KV cache capacity of one engine, in tokens."""
     block_size: int = 16
     publish_counts: bool = True
-    """Whether engines tell how many requests run and wait, which those of vLLM 0.25 do for models with experts."""
+    """True if engines publish running and waiting counts, which in vLLM 0.25 only MoE models do."""
     weighs_cache: bool = False
-    """Whether vLLM's balancer looks at its own requests in flight and at how full caches are (0.27) ..."""
+    """True if vLLM's balancer uses its own in-flight requests and KV cache usage (0.27) ..."""
     usage: Callable[[int], float] = lambda engine: 0.0
-    """... which each engine tells: the share of its KV cache that is held."""
+    """... which each engine reports as a fraction."""
 
 
 class Times(Protocol):
-    """What an engine has said of its requests; not a number where it has said nothing yet."""
+    """Times an engine has reported for its requests; NaN where not yet known."""
 
     started_at: npt.NDArray[Any]
     first_token: npt.NDArray[Any]
@@ -289,27 +284,26 @@ class Times(Protocol):
 
 
 class Loads:
-    """Requests that each engine has taken and not answered, as of a moment that only moves forward."""
+    """Unanswered requests of each engine at a time that only moves forward."""
 
     def __init__(self, num_engines: int, times: Sequence[Times] = ()) -> None:
         self.counts = [0] * num_engines
         self.prompt_tokens = [0] * num_engines
-        """Of these requests, together."""
+        """Of these requests, per engine."""
         self.times = times
-        """Of each engine."""
+        """One per engine."""
         self._ends: list[tuple[float, int, int]] = []
 
     def sent(self, engine: int, request: Request) -> None:
-        """A request goes to an engine."""
         self.counts[engine] += 1
         self.prompt_tokens[engine] += request.num_input
 
     def answered(self, engine: int, time: float, request: Request) -> None:
-        """An engine will have answered one by then."""
+        """A request will be answered by then."""
         heapq.heappush(self._ends, (time, engine, request.num_input))
 
     def move_to(self, time: float) -> None:
-        """Forget what has been answered by then."""
+        """Drop requests answered by then."""
         while self._ends and self._ends[0][0] <= time:
             _, engine, num_input = heapq.heappop(self._ends)
             self.counts[engine] -= 1
@@ -320,7 +314,6 @@ Choose = Callable[[Delivery, Loads], int]
 
 
 def round_robin(engines: Engines) -> Choose:
-    """One after the other."""
     turn = -1
 
     def choose(delivery: Delivery, loads: Loads) -> int:
@@ -332,7 +325,7 @@ def round_robin(engines: Engines) -> Choose:
 
 
 def least_loaded(engines: Engines) -> Choose:
-    """The engine with the fewest requests; among equals the one whose turn it is."""
+    """The engine with the fewest requests; ties go round robin."""
     turn = 0
 
     def choose(delivery: Delivery, loads: Loads) -> int:
@@ -345,9 +338,9 @@ def least_loaded(engines: Engines) -> Choose:
 
 
 def vllm(engines: Engines) -> Choose:
-    """The balancers of vLLM's API servers, as many as engines: the fewest requests, by counts of up to 100 ms ago.
+    """The balancers of vLLM's API servers, as many as engines: the fewest requests, by counts up to 100 ms old.
 
-    Up to vLLM 0.26 only models with experts publish counts; without them each server takes turns.
+    Up to vLLM 0.26 only MoE models publish counts; without them each server goes round robin.
     """
     balance = counts_balancer(engines)
 
@@ -358,13 +351,13 @@ def vllm(engines: Engines) -> Choose:
 
 
 def prefix_aware(engines: Engines, *, answers: bool = False) -> Choose:
-    """The engine with the least to compute and to hold: uncached prompt tokens that wait, and tokens in its cache.
+    """The engine with the least to compute and hold: pending uncached prompt tokens plus tokens in its cache.
 
-    What an engine has cached is told by what it was sent before, as far as that fits in its cache; with ``answers`` by
-    what it has answered, too.
+    Cache content is inferred from what an engine was sent, as far as that fits; with ``answers`` also from what it
+    answered.
     """
     index = PrefixIndex(engines.count, engines.cache_tokens, engines.block_size, answers=answers)
-    # Of each engine: uncached prompt tokens of requests whose first token has not been seen.
+    # Per engine: uncached prompt tokens of requests without a first token yet.
     waiting: list[dict[int, int]] = [{} for _ in range(engines.count)]
     turn = 0
 
@@ -390,7 +383,7 @@ def prefix_aware(engines: Engines, *, answers: bool = False) -> Choose:
 
 
 def dynamo(engines: Engines) -> Choose:
-    """The KV router of NVIDIA Dynamo: the same cost, but engines tell of every block, so answers are found again, too.
+    """NVIDIA Dynamo's KV router: the same cost, but engines publish every block, so answers are found too.
 
     cost = overlap_score_weight x blocks of prompts to compute + blocks that decode, with a weight of 1 and no
     randomness, the defaults of --router-mode kv (docs.nvidia.com/dynamo, components/router/routing-concepts).
@@ -399,7 +392,7 @@ def dynamo(engines: Engines) -> Choose:
 
 
 def llm_d(engines: Engines) -> Choose:
-    """The endpoint picker of llm-d: prefixes, queues and caches as scores (`ScorePicker`); ties go round."""
+    """llm-d's endpoint picker: prefix, queue and cache scores (`ScorePicker`); ties go round robin."""
     picker = ScorePicker(engines.count, engines.cache_tokens, engines.block_size)
     turn = 0
 
@@ -414,7 +407,7 @@ def llm_d(engines: Engines) -> Choose:
 
 
 def session_affinity(engines: Engines) -> Choose:
-    """A session stays where it began, on the engine with the fewest requests then."""
+    """A session stays on its first engine, the one with the fewest requests then."""
     of_sessions: dict[int, int] = {}
     begin = least_loaded(engines)
 
@@ -430,7 +423,7 @@ def session_affinity(engines: Engines) -> Choose:
 
 
 def next_smallest(values: Sequence[float], start: int) -> int:
-    """Where the smallest value is; of several, the first from ``start`` on, around the end."""
+    """Index of the smallest value; of several, the first from ``start`` on, wrapping around."""
     smallest = min(values)
     try:
         return values.index(smallest, start)
@@ -450,7 +443,6 @@ POLICIES: dict[str, Callable[[Engines], Choose]] = {
 
 
 def make_policy(name: str, engines: Engines) -> Choose:
-    """A policy by name."""
     if name not in POLICIES:
         raise UnknownNameError("router", name, POLICIES)
     return POLICIES[name](engines)

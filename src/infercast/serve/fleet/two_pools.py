@@ -1,9 +1,8 @@
-"""Prompts on one pool of engines, decoding on another, and the wire between them.
+"""Disaggregated serving: a prefill pool, a decode pool, and the link between them.
 
-A request computes its prompt on an engine of the first pool, its keys and values cross the link, and an engine of the
-second pool takes them in and produces every token, the first among them (as vLLM's proxy does it). Each engine of the
-first pool sends one sequence at a time, and all of them share what the second pool can take in. Whoever is ready first
-is sent first.
+A request is prefilled on an engine of the first pool, its KV crosses the link, and an engine of the second pool
+receives it and produces every token, including the first (as with vLLM's proxy). Each prefill engine sends one sequence
+at a time, and all share the decode pool's receive bandwidth. Transfers are sent in the order they become ready.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ from infercast.serve.workload.request import Request, Workload
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What joins the pools, in bytes a second and seconds."""
+    """The link between the pools, in bytes per second and seconds."""
 
     sending: float
-    """Of one engine of the first pool."""
+    """Per prefill engine."""
     receiving: float
-    """Of the whole second pool."""
+    """Of the whole decode pool."""
     latency: float = 0.0
 
 
 class Handover(NamedTuple):
-    """What both pools did; arrays over requests, in seconds."""
+    """Results of both pools; arrays over requests, in seconds."""
 
     prefill: list[Record]
     decode: list[Record]
@@ -55,11 +54,11 @@ class Handover(NamedTuple):
     began: npt.NDArray[Any]
     """When the link was free for it."""
     received: npt.NDArray[Any]
-    """When it had arrived."""
+    """When it arrived."""
 
 
 class _Received:
-    """The step timer of an engine that finds its prompts computed: such a sequence costs a single token."""
+    """The step timer of an engine that receives computed prompts: such a sequence costs a single token."""
 
     def __init__(self, timer: StepTimer) -> None:
         self._timer, self._groups = timer, groups_of(timer)
@@ -71,7 +70,7 @@ class _Received:
         return self._timer(taken_in(shape), steps)
 
     def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
-        """All are sampled for, in one step of decoding."""
+        """All are sampled, in one decode step."""
         if num_first < len(beside):
             return self(GroupShape(count, computed, contexts, beside, num_first))
         before = [known + new - 1 for new, known in beside]
@@ -79,11 +78,11 @@ class _Received:
 
 
 def taken_in(shape: StepShape) -> StepShape:
-    """What is computed of a step whose prompts arrived computed: a single token of each."""
+    """The cost of a step with received prompts: a single token each."""
     if shape.is_decode or not shape.prompts:
         return shape
     if isinstance(shape, DraftShape):
-        # Those that arrive beside others get dummy drafts, so that all have as many.
+        # Prompts that arrive next to others get padding drafts, so that the batch is uniform.
         width, count = shape.width if shape.num_verifying else 1, len(shape.prompts)
         new = [*shape.new_tokens[: shape.num_verifying], *[width] * count]
         before = [*shape.computed[: shape.num_verifying], *[computed + new - 1 for new, computed in shape.prompts]]
@@ -97,18 +96,18 @@ def taken_in(shape: StepShape) -> StepShape:
 
 
 def receiving(replica: Replica) -> Replica:
-    """An engine of the second pool: prompts arrive computed, so no step is bounded by their tokens."""
+    """An engine of the decode pool: prompts arrive computed, so no step is bounded by their tokens."""
     return replace(
         replica,
         timer=_Received(replica.timer),
         policy=replica.policy.for_decode_pool(),
         prefix_caching=False,
-        offload=None,  # what a prompt finds anywhere saves the first pool its work
+        offload=None,  # prefix hits save work in the prefill pool only
     )
 
 
 class _Transfers:
-    """Requests whose keys and values have crossed the link, or will have at a known time."""
+    """Requests with transfers that have completed, or will at a known time."""
 
     sends_at_once = False
 
@@ -118,21 +117,21 @@ class _Transfers:
 
     @property
     def next_arrival(self) -> float | None:
-        """Of the transfer that ends first."""
+        """Of the earliest transfer."""
         return self._received[0][0] if self._received else None
 
     def put(self, index: int, received: float) -> None:
-        """A transfer ends then."""
+        """Add a transfer that completes then."""
         heapq.heappush(self._received, (received, index))
 
     def pop(self) -> tuple[int, Request, float]:
-        """The one that ends first."""
+        """Remove the earliest transfer."""
         received, index = heapq.heappop(self._received)
         return index, self._requests[index], received
 
 
 class _Wire:
-    """The link while the simulation runs: transfers begin in the order in which they are ready."""
+    """The link during the simulation: transfers begin in the order they become ready."""
 
     def __init__(self, link: Link, num_senders: int, sizes: npt.NDArray[Any]) -> None:
         self._link, self._sizes = link, sizes
@@ -147,11 +146,11 @@ class _Wire:
         return self._waiting[0][0] if self._waiting else inf
 
     def put(self, sender: int, index: int, ready: float) -> None:
-        """The prompt of a request is computed, and its keys and values can leave."""
+        """A request's prompt is computed, and its KV can be sent."""
         heapq.heappush(self._waiting, (ready, index, sender))
 
     def send(self) -> tuple[int, float]:
-        """The transfer that was ready first; returns whose it is and when it has arrived."""
+        """Send the earliest ready transfer; returns its request and arrival time."""
         ready, index, sender = heapq.heappop(self._waiting)
         size, link = self._sizes[index], self._link
         began = max(ready, self._sender_free[sender], self._receivers_free)
@@ -171,9 +170,9 @@ def simulate_disaggregated(
     progress: Progress | None = None,
     watch: Sequence[Sequence[StepObserver]] = (),
 ) -> Handover:
-    """Serve a workload; ``sequence_bytes`` says what the keys and values of so many tokens take.
+    """Serve a workload; ``sequence_bytes`` returns the KV bytes of a number of tokens.
 
-    ``progress`` is told of answers now and then; ``watch``: for each pool one watcher a replica, told of its steps.
+    ``progress`` is called on answers now and then; ``watch``: per pool, one step observer per replica.
     """
     check_workload(prefill.replicas[0], workload)
     check_workload(receiving(decode.replicas[0]), workload)
@@ -188,7 +187,7 @@ def simulate_disaggregated(
     wire = _Wire(link, len(first.engines), sizes)
     with no_garbage():
         while (pool := next_pool([first, second], wire.next_ready)) is not None or wire.next_ready < inf:
-            # A transfer begins when every engine has said by then what else could have been ready before.
+            # A transfer begins once every engine's clock has reached it, so none can be ready before.
             if pool is None or wire.next_ready <= pool.furthest_behind:
                 index, received = wire.send()
                 transfers.put(index, received)

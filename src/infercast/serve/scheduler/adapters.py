@@ -1,7 +1,7 @@
-"""No more different LoRA adapters in a step than an engine has slots for: a request for another one is skipped.
+"""Limit on distinct LoRA adapters in a step: requests beyond the engine's adapter slots are skipped.
 
-As in vLLM: a waiting request stays where it is if the adapters of those that run, and of those that start before it in
-the step, fill all slots and its own is not among them.
+As in vLLM, a waiting request stays queued if the adapters of running requests, and of those admitted before it in this
+step, fill all slots and its own is not among them.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from infercast.serve.scheduler.base import Sequence
 
 
 class AdapterLimit:
-    """The adapters of the step that is being planned."""
+    """The adapters of the step being planned."""
 
     def __init__(self, max_adapters: int) -> None:
         self._max_adapters = max_adapters
         self._in_step: set[int | None] = set()
 
     def begin(self, planned: Iterable[Sequence]) -> None:
-        """These are in the step before any waiting request starts."""
+        """Set the adapters of sequences scheduled before any waiting request."""
         self._in_step = {each.adapter for each in planned} - {None}
 
     def has_slot(self, sequence: Sequence) -> bool:

@@ -13,31 +13,30 @@ from infercast.serve.cache.radix_cache import RadixCache, RadixTree, content_of
 from infercast.serve.scheduler.base import APART, Group, PrefillFirst, Sequence
 from infercast.serve.workload.request import Request
 
-# Sequences that decode in steps of their own, of which an engine learns late that they have ended.
-#
-# A member whose last token is made in a step is in the next one too, if that was planned before the result was known:
-# it leaves when the result is taken in. What members may still ask for is kept as a sum.
+# The decode batch of an engine that learns late which sequences have finished. A member whose last token is made in one
+# step is in the next one too, if that was planned before the result was known; it leaves when the result is processed.
+# Members' remaining declared output is kept as a sum.
 
 
 PLACE = attrgetter("place")
 
 
 class DeclaredSequence(Sequence):
-    """A request inside an engine that reckons with the answer it asks for."""
+    """A request inside an engine that reserves KV space by declared output length."""
 
     __slots__ = ("ignores_end", "lease", "num_declared", "prompt_end", "since")
 
     def __init__(self, index: int, request: Request, cache: RadixCache, longest_answer: int) -> None:
         super().__init__(index, request)
-        own = object()  # not the sequence itself, which would then hold on to itself for good
+        own = object()  # not the sequence itself, which would make a reference cycle
         self.lease = cache.lease(content_of(request, own), own)
         self.num_declared = max(min(request.num_declared, longest_answer), request.num_output)
         self.ignores_end = request.most_output == request.num_output
-        """Whether it produces all that it declares."""
+        """True if it produces all it declares."""
         self.prompt_end = 0
-        """Tokens that were known when it was last started: its prompt, and what it had produced before."""
+        """Tokens known at its last start: the prompt, and earlier output."""
         self.since = 0
-        """In a batch, the steps whose results had been taken in when it joined."""
+        """In a batch: the results processed when it joined."""
 
     @property
     def num_known(self) -> int:
@@ -46,26 +45,26 @@ class DeclaredSequence(Sequence):
 
 
 class DecodeBatch(Group[DeclaredSequence]):
-    """The sequences that an engine decodes, and those of them that it does not know to have ended."""
+    """The sequences an engine decodes, including those it does not yet know to have finished."""
 
     def __init__(self, cache: RadixCache, max_reserved_output: int) -> None:
         super().__init__(cache)
         self._cache, self._longest_promise = cache, max_reserved_output
         self.done = 0
-        """Steps whose results have been taken in."""
+        """Steps with processed results."""
         self.num_ended = 0
-        """Members that have all their tokens, in a result that is not there yet."""
-        # Sums over members: what they declare, and what they have produced apart from the steps since they joined.
+        """Members that have all their tokens, in a result not yet processed."""
+        # Sums over members: declared output, and output apart from the steps since they joined.
         self._declared = self._produced = 0
         self._long: dict[DeclaredSequence, None] = {}
-        """Members that may ask for more than is promised to anybody."""
+        """Members with more remaining output than is reserved for any one sequence."""
 
     def in_order(self) -> list[DeclaredSequence]:
-        """The members as the engine has them in its batch."""
+        """Members in batch order."""
         return sorted(self.members, key=PLACE)
 
     def join(self, sequence: DeclaredSequence) -> None:
-        """A sequence whose prompt is computed is a member from the next step on."""
+        """Add a prefilled sequence, from the next step on."""
         self._enter(sequence)
         sequence.since = self.done
         self._declared += sequence.num_declared
@@ -75,12 +74,12 @@ class DecodeBatch(Group[DeclaredSequence]):
         self.num_ended += sequence.last_step <= self.steps
 
     def note_first(self, member: DeclaredSequence) -> None:
-        """The result of a member's prompt has come, after it joined."""
+        """The result of a member's prefill arrived after it joined."""
         member.num_produced += 1
         self._produced += 1
 
     def leave(self, member: DeclaredSequence) -> None:
-        """A member gets its own counts back."""
+        """Remove a member and restore its own counts."""
         del self.members[member]
         self._long.pop(member, None)
         self.blocks[(member.joined + 1 - member.num_computed) % self._block_size] -= 1
@@ -96,19 +95,19 @@ class DecodeBatch(Group[DeclaredSequence]):
         member.joined = APART
 
     def produced(self, member: DeclaredSequence) -> int:
-        """Tokens of a member that are known."""
+        """Known output tokens of a member."""
         return member.num_produced + self.done - member.since
 
     def num_produced(self) -> int:
-        """The same of all members together."""
+        """Known output tokens of all members."""
         return self._produced + self.done * len(self.members)
 
     def num_declared(self) -> int:
-        """What all members together declare."""
+        """Declared output of all members."""
         return self._declared
 
     def still_asked(self) -> int:
-        """Tokens that members may still ask for, as far as they are promised."""
+        """Remaining declared output of all members, each up to the reservation limit."""
         asked = self._declared - self.num_produced()
         for member in [*self._long]:
             beyond = member.num_declared - self.produced(member) - self._longest_promise
@@ -123,7 +122,7 @@ class DecodeBatch(Group[DeclaredSequence]):
         return self.blocks[(self.steps + 1) % self._block_size]
 
     def grow(self, steps: int) -> list[int]:
-        """Take the pages of the steps after the next one; returns how many are held in each."""
+        """Allocate the pages of the steps after the next one; returns the pages held in each."""
         cache, needed = self._cache, self._blocks_needed(steps)
         held = [*accumulate(needed, initial=cache.num_held)]
         if cache.num_blank - (held[-1] - held[0]) >= len(self.members):
@@ -135,12 +134,12 @@ class DecodeBatch(Group[DeclaredSequence]):
         return held
 
     def advance(self, steps: int) -> list[DeclaredSequence]:
-        """Every member computes this many tokens, for which pages were taken; returns those that have all of theirs."""
+        """Advance every member by this many tokens, in pages allocated before; returns finished members."""
         self.steps += steps
         self.computed += steps * len(self.members)
         if not self._last_steps or self._last_steps[0][0] > self.steps:
             return []
-        # Who has all its tokens from its prompt ends with that.
+        # A sequence that has all its tokens after prefill finishes with that step.
         ending = [member for member in self._due() if member.last_step > member.joined]
         self.num_ended += len(ending)
         if len(ending) > 1:
@@ -148,31 +147,31 @@ class DecodeBatch(Group[DeclaredSequence]):
         return ending
 
 
-# Room by the time at which others end, where every request produces all that it declares and nothing is cached.
-#
-# Whoever has the fewest tokens left ends first and gives back what it holds. At each of these moments there must be
-# some room left for those who go on.
+# Admission by the end times of other requests, if every request produces all it declares and nothing is cached. The
+# sequence with the fewest tokens left ends first and frees what it holds. At each of these ends, some room must be left
+# for those that continue.
 
 
 RESERVE = 1
-"""Tokens of each sequence that goes on for which there must be more than room."""
+"""Free tokens required per continuing sequence, beyond what it needs."""
 
 State = tuple[float, int]
-"""Tokens that a sequence has left, and those that it holds."""
+"""(remaining, held) tokens of a sequence."""
 
 
 class Timetable:
     """When running requests will end."""
 
     def __init__(self, running: Callable[[], Iterable[State]], ratio: float) -> None:
-        """``ratio``: the share of a declared answer that is reckoned with where the end of a text counts."""
+        """``ratio``: share of the declared output assumed for requests that stop at EOS."""
         self._running, self._ratio = running, ratio
         self._states: list[State] | None = None
 
     def has_room(self, sequence: DeclaredSequence, beside: list[DeclaredSequence], free: int) -> bool:
-        """Whether a sequence may start, with others of the same step ``beside`` it and so many tokens ``free`` then.
+        """True if a sequence may start, given others admitted to the same step (``beside``) and the ``free`` tokens
+        left then.
 
-        Like the engine, it stays in the timetable even if it may not.
+        As in the engine, it stays in the timetable even if rejected.
         """
         state = state_of(sequence, sequence.num_produced, self._ratio)
         if self._states is None:
@@ -189,7 +188,7 @@ class Timetable:
         return True
 
     def _insert(self, state: State) -> None:
-        """Before the first that has as much left or more; who has most of all comes before the last."""
+        """Insert before the first with at least as much left; one with the most left goes before the last."""
         assert self._states is not None
         place = max(len(self._states) - 1, 0)
         for number, (left, _) in enumerate(self._states):
@@ -200,25 +199,25 @@ class Timetable:
 
 
 def state_of(sequence: DeclaredSequence, num_produced: int, ratio: float) -> State:
-    """What a sequence has left and holds, with this many tokens known."""
+    """Remaining and held tokens of a sequence, with this many output tokens known."""
     declared = sequence.num_declared if sequence.ignores_end else sequence.num_declared * ratio
     return declared - num_produced, sequence.num_input + num_produced
 
 
-# The order in which requests that wait are looked at: those of whose beginning the cache has most come first.
-#
-# Of several that begin alike, none of which the cache knows, one goes first and the others wait until they find what
-# it has left.
+# Queue order by longest prefix match. Of several requests with the same uncached prefix, one goes first and the others
+# wait for it to fill the cache.
 
 
 MOST_SORTED = 128
-"""A longer queue is left as it is."""
+"""A longer queue is not sorted."""
 ALIKE = 32
-"""Tokens: what the cache has at most of a beginning that it does not know, and what two that begin alike share."""
+"""Tokens: the longest match of a prefix that counts as uncached, and the shortest common prefix of two requests that
+counts as shared.
+"""
 
 
 def by_longest_match(waiting: deque[DeclaredSequence], cache: RadixCache) -> deque[DeclaredSequence]:
-    """The queue in a new order; equals stay as they are."""
+    """The queue in a new order; ties keep theirs."""
     if len(waiting) > MOST_SORTED or not cache.caching:
         return waiting
     seen, ranks = RadixTree(1), dict[DeclaredSequence, float]()
@@ -238,25 +237,25 @@ def by_longest_match(waiting: deque[DeclaredSequence], cache: RadixCache) -> deq
     return deque(sorted(waiting, key=ranks.__getitem__))
 
 
-# One of these stands for one step that is being planned. Every prompt that it takes in leaves less for the next.
+# One `Admission` stands for one step being planned. Every admitted prompt leaves less for the next.
 
 
 CLOSE = 1e-6
-"""Tokens within which a sum of shares may be on either side of a whole number."""
+"""Tokens by which a sum of shares may be on either side of an integer."""
 
 
 class Answer(Enum):
-    """What became of a prompt, and whether the next may be asked."""
+    """The outcome for one prompt, and whether to try the next."""
 
     NEXT = 0
     NO_ROOM = 1
-    """There is no room for it or for another, until a request ends."""
+    """No room for this or any other until a request ends."""
     STOP = 2
     """The step is full."""
 
 
 class Admission:
-    """What is left of a step of prompts."""
+    """The remaining budget of a prefill step."""
 
     def __init__(
         self,
@@ -267,13 +266,13 @@ class Admission:
         shares: Callable[[], list[float]],
         timetable: Timetable | None,
     ) -> None:
-        """``promised`` tokens to those who run, each of whom has one of the ``shares``."""
+        """``promised``: tokens reserved for running requests, the sum of ``shares``."""
         decoding = num_running if policy.mixed_chunk else 0
         size = policy.chunked_prefill_size
         self.sequences: list[DeclaredSequence] = []
         self.new_tokens: list[int] = []
         self.cut: DeclaredSequence | None = None
-        """The prompt of which a part is left for the next step."""
+        """The prompt with a chunk left for the next step."""
         self._policy, self._cache, self._page = policy, cache, cache.page
         self._of_step = policy.max_prefill_tokens - decoding
         self._of_chunk = None if size is None else size - decoding
@@ -284,10 +283,10 @@ class Admission:
         self._taken = decoding
         self._timetable = timetable
         self.loaded: dict[DeclaredSequence, int] = {}
-        """Pages that come from host memory, of each prompt that has some."""
+        """Pages to load from host memory, by prompt."""
 
     def go_on(self, sequence: DeclaredSequence) -> None:
-        """The next part of the prompt that was cut, which cannot wait."""
+        """Add the next chunk of the chunked prompt, which cannot wait."""
         assert self._of_chunk is not None
         room = self._room()
         if abs(room - round(room)) < CLOSE:
@@ -299,7 +298,7 @@ class Admission:
         self._add(sequence, min(missing, most), missing)
 
     def ask(self, sequence: DeclaredSequence) -> Answer:
-        """Take a prompt in that waits, or at least its beginning; its match in the cache is held then."""
+        """Try to admit a waiting prompt, or at least its first chunk; its cache match is then locked."""
         if self._policy.max_prompts is not None and len(self.sequences) >= self._policy.max_prompts:
             return Answer.STOP
         lease, cache, known = sequence.lease, self._cache, sequence.num_input + sequence.num_produced
@@ -318,9 +317,9 @@ class Admission:
         return Answer.STOP if is_full else Answer.NEXT
 
     def _of_others(self, sequence: DeclaredSequence, missing: int) -> Answer:
-        """By what is reserved for all running requests."""
+        """Admission by the output reserved for all running requests."""
         cache, page, lease = self._cache, self._page, sequence.lease
-        # What host memory has of it is loaded even if the step turns out to be full.
+        # Host pages are loaded even if the step turns out to be full.
         to_load = cache.num_to_load(lease) * page if sequence.num_computed and cache.host is not None else 0
         left = min(sequence.num_declared - sequence.num_produced, self._policy.max_reserved_output)
         needed, in_pages = missing + to_load + left + page, self._in_pages(missing)
@@ -329,7 +328,7 @@ class Admission:
         if self._of_chunk is None and self.sequences and in_pages >= self._of_step:
             return Answer.STOP
         if sequence.num_computed:
-            cache.hold(lease)  # what it found is not evictable any more
+            cache.hold(lease)  # its match is no longer evictable
             if self._lacks(needed):
                 return Answer.NO_ROOM
             if to_load:
@@ -345,7 +344,7 @@ class Admission:
         return Answer.NEXT
 
     def _of_timetable(self, sequence: DeclaredSequence, missing: int) -> Answer:
-        """By when others will end, where that is known."""
+        """Admission by the known end times of others."""
         assert self._timetable is not None
         in_pages, now = self._in_pages(missing), self._cache.num_free * self._page - self._taken
         if in_pages > min(now, self._room()) or not self._timetable.has_room(sequence, self.sequences, now - in_pages):
@@ -359,7 +358,7 @@ class Admission:
         return Answer.NEXT
 
     def _add(self, sequence: DeclaredSequence, new_tokens: int, missing: int) -> None:
-        """A prompt or a part of it is in the step; only who is complete may ask for an answer."""
+        """Add a prompt or a chunk; output is reserved only for a complete prompt."""
         self.sequences.append(sequence)
         self.new_tokens.append(new_tokens)
         in_pages = self._in_pages(new_tokens)
@@ -376,12 +375,12 @@ class Admission:
             self._of_chunk -= in_pages
 
     def _room(self) -> float:
-        """Tokens that are neither held nor reserved."""
+        """Tokens neither held nor reserved."""
         cache = self._cache
         return (cache.num_blank + cache.num_evictable) * self._page - self._offset
 
     def _lacks(self, needed: int) -> bool:
-        """Whether there is no room for these tokens and one more."""
+        """True if there is no room for these tokens and one more."""
         lacking = needed - self._room()
         if -CLOSE < lacking < CLOSE and not self._is_exact:
             self._make_exact()
@@ -389,7 +388,7 @@ class Admission:
         return lacking >= 0
 
     def _make_exact(self) -> None:
-        """Here it matters that an engine adds the shares up one by one."""
+        """Near a tie the order of summation matters: the engine adds the shares one by one."""
         self._is_exact = True
         self._offset = self._first + fsum(self._shares())
         for charge in self._charges:

@@ -1,4 +1,4 @@
-"""What all schedulers share: sequences, decode groups, planned steps, the interface, and the rules of engines."""
+"""Common parts of the schedulers: sequences, decode batches, planned steps and the scheduling policies."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from infercast.serve.cache.blocks import BlockAllocation, Ends, KvShape, Path
 from infercast.serve.step import GroupShape, StepShape
 from infercast.serve.workload.request import Request
 
-# A request inside the engine, and the step that a scheduler plans for some of them.
+# A request inside the engine, and the plan of a step.
 
 
 APART, ENDING = -1, -2
-"""Instead of the step after which a sequence joined a cohort."""
+"""Values of `Sequence.joined` outside a decode batch."""
 
 
 class Sequence(BlockAllocation):
-    """A request inside the engine, and what it holds of the KV cache."""
+    """A request inside the engine, with its KV blocks."""
 
     __slots__ = (
         "adapter", "joined", "last_step", "last_token", "not_before", "num_cached", "num_computed", "num_most",
@@ -36,37 +36,38 @@ class Sequence(BlockAllocation):
         super().__init__(index, path, request.num_input, num_groups)
         self.num_output = request.num_output
         self.num_most = request.most_output
-        """Tokens at which the scheduler knows that its answer ends, which may do so before."""
+        """Output length at which the scheduler knows the answer ends (its limit); the answer may end earlier."""
         self.num_tokens = request.num_input
-        """The prompt and every token sampled so far, or being sampled in a step under way, that will be computed on."""
+        """The prompt and every token sampled so far, or in an in-flight step, that will be computed on."""
         self.num_computed = 0
         self.num_promised = 0
-        """Tokens that finished steps and steps under way yield."""
+        """Output tokens of completed and in-flight steps."""
         self.num_produced = 0
-        """Tokens that finished steps have yielded."""
+        """Output tokens of completed steps."""
         self.num_cached = 0
-        """Prompt tokens found in the prefix cache when the sequence was last started."""
+        """Prompt tokens found in the prefix cache at the last start."""
         self.num_preemptions = 0
         self.last_token = math.nan
         self.num_under_way = 0
-        """Tokens in steps under way, where the scheduler has to know."""
+        """Tokens in in-flight steps, where the scheduler tracks them."""
         self.not_before = 0
         """The first step that may compute its next token."""
         self.place = 0
-        """Its place in the order in which sequences were started."""
+        """Position in start order."""
         self.joined = APART
-        """In a cohort, the step after which it decodes with the others; the counts above hold for the end of that step.
-        Otherwise `APART`, or `ENDING` where its last token is under way."""
+        """In a decode batch, the step after which it joined; the counts above are as of the end of that step. Otherwise
+        `APART`, or `ENDING` while its last token is in flight.
+        """
         self.last_step = 0
-        """In a cohort, the step that yields its last token."""
+        """In a decode batch, the step that yields its last token."""
         self.adapter: int | None
-        """Where adapters are bounded: the one that it asks for."""
+        """The requested LoRA adapter, if adapters are limited."""
         self.rank: tuple[int, int]
-        """Where priorities count: its own, and how many requests came before it. The smallest goes first."""
+        """With priorities: (priority, arrival number). The smallest goes first."""
 
 
 class Plan:
-    """What one step computes: a token each of ``decodes`` sequences that decode together, and others beside them."""
+    """One step: a token each for ``decodes`` sequences of the decode batch, plus individually scheduled sequences."""
 
     __slots__ = (
         "budget", "computed", "contexts", "decode_context", "decodes", "early", "ending", "fresh", "has_adapters",
@@ -79,46 +80,46 @@ class Plan:
         """Tokens that may still be added."""
         self.decodes = 0
         self.decode_context = 0
-        """Tokens that these have computed before, together ..."""
+        """Total context of the decode batch ..."""
         self.contexts: Callable[[], list[int]] = list
-        """... and each, while the step is the last one planned."""
+        """... and each member's context, valid while this is the last planned step."""
         self.sequences: list[Sequence] = []
-        """The others, with how many tokens each computes and has computed before."""
+        """Individually scheduled sequences, with the new and the computed tokens of each."""
         self.new_tokens: list[int] = []
         self.computed: list[int] = []
         self.started: list[Sequence] = []
-        """Those that left the queue for this step."""
+        """Admitted from the queue for this step."""
         self.sampled: list[Sequence] = []
-        """Those beside the cohort that are sampled for at the end of the step."""
+        """Individually scheduled sequences that sample a token at the end of the step."""
         self.ending: list[Sequence] = []
-        """Those of the cohort whose last token this step yields."""
+        """Members of the decode batch that get their last token in this step."""
         self.early: SequenceOf[Sequence] = ()
-        """Where the step is repeated, those whose last token the one before the last yields."""
+        """If the step is repeated, members that got their last token in the second to last repetition."""
         self.left: list[Sequence] = []
-        """Those that were in the cohort in this step, and are no more."""
+        """Members of the decode batch in this step that have left it since."""
         self.num_preempted = 0
         self.held = 0
-        """KV blocks that all sequences hold for it."""
+        """KV blocks held by all sequences in this step."""
         self.is_apart = False
-        """Whether prompts are computed while decoding sequences stand still."""
+        """True for a prefill-only step, in which decoding stalls."""
         self.fresh: SequenceOf[Sequence] = ()
-        """Those that decode together for the first time, and had a token in a step of prompts before."""
+        """Members in their first decode step, after a token from a prefill step."""
         self.wasted = 0
-        """Of those that decode together, how many have no use for a token: they ended, or had to leave meanwhile."""
+        """Decode batch tokens that are discarded: their sequences ended or were preempted meanwhile."""
         self.thrown_away: list[Sequence] = []
-        """Of those sampled beside them, the same."""
+        """Individually scheduled sequences whose sampled token is discarded, for the same reason."""
         self.has_adapters = False
-        """Whether a sequence of the step has a LoRA adapter."""
+        """True if a sequence in the step uses a LoRA adapter."""
         self.num_cut = 0
-        """Prompts of which a part is left: their last row is computed and thrown away."""
+        """Chunked prompts with tokens left: their last row is computed and discarded."""
 
     @property
     def num_sampled(self) -> int:
-        """Sequences that a token is sampled for."""
+        """Sequences a token is sampled for."""
         return self.decodes + len(self.sampled)
 
     def forget(self, sequence: Sequence, *, was_decoding: bool) -> None:
-        """A sequence that had to leave gets no token of this step."""
+        """A preempted sequence gets no token from this step."""
         if sequence in self.sampled:
             self.sampled.remove(sequence)
         elif self.decodes and was_decoding:
@@ -127,7 +128,7 @@ class Plan:
             self.ending = [each for each in self.ending if each is not sequence]
 
     def take_back(self, sequence: Sequence) -> int:
-        """It is not in the step after all; returns its tokens, which others may take."""
+        """Remove a sequence from the step; returns its tokens, which are back in the budget."""
         place = self.sequences.index(sequence)
         del self.sequences[place], self.computed[place]
         new_tokens = self.new_tokens.pop(place)
@@ -136,32 +137,30 @@ class Plan:
 
     @property
     def num_sequences(self) -> int:
-        """Sequences that are computed."""
+        """Sequences computed in the step."""
         return self.decodes + len(self.sequences)
 
     @property
     def beside(self) -> list[tuple[int, int]]:
-        """(new, computed) tokens of those beside the cohort."""
+        """(new, computed) tokens of the individually scheduled sequences."""
         return [*zip(self.new_tokens, self.computed, strict=True)]
 
     @property
     def shape(self) -> StepShape:
-        """What a step timer needs to know."""
+        """The step's shape for a timer."""
         return GroupShape(self.decodes, self.decode_context, self.contexts, self.beside, len(self.sampled))
 
 
-# Sequences that compute a token each in the same steps, so that one count of steps serves all of them.
-#
-# What differs between two of them stays the same from step to step: how far apart their lengths are, in which steps
-# they need another block, in which step they will have all their tokens. A step therefore costs the same however many
-# sequences are in it, and so do many steps in a row.
+# Sequences that compute one token each in the same steps, with one step counter for all. What differs between two
+# members is constant from step to step: the difference in length, the steps that need another block, the step with the
+# last token. A step therefore costs the same for any batch size, and so do many steps in a row.
 
 
 Member = TypeVar("Member", bound=Sequence)
 
 
 class Blocks(Protocol):
-    """What members take their blocks from."""
+    """The pool that members' blocks are allocated from."""
 
     num_blocks: int
     num_groups: int
@@ -169,46 +168,46 @@ class Blocks(Protocol):
 
     @property
     def num_held(self) -> int:
-        """Blocks that sequences hold."""
+        """Blocks held by sequences."""
 
 
 class Group(Generic[Member]):
-    """Members, whose own counts stand still while they are in it."""
+    """A decode batch; its members' own counts are frozen while they are in it."""
 
     def __init__(self, blocks: Blocks) -> None:
         self.members: dict[Member, None] = {}
         self.steps = 0
-        """Steps planned so far; members have been in each of them since they joined."""
+        """Steps planned so far; members have been in each since they joined."""
         self.computed = 0
-        """Tokens that all members have computed together."""
+        """Total context of all members."""
         self._pool = blocks
         shape, self._num_groups = blocks.shape, blocks.num_groups
         self._block_size, self.period = shape.block_size, shape.common_size
-        """Tokens of the shortest block, and those after which all groups of layers begin one together."""
+        """The smallest block size, and the period in tokens after which all layer groups begin a block together."""
         starts = [[offset % size == 0 for size in shape.sizes] for offset in range(0, self.period, self._block_size)]
         self._begun = [(number * self._block_size, sum(each)) for number, each in enumerate(starts)]
-        """Within a period: tokens after which groups begin a block, and how many do."""
+        """Within a period: token offsets at which layer groups begin a block, and how many groups do."""
         self._last_steps: list[tuple[int, int, Member]] = []
         self._num_joined = 0
         self.blocks = [0] * self.period
-        """For the number of a step modulo the period: blocks that members begin in it."""
+        """By step number modulo the period: blocks that members begin in that step."""
 
     def contexts(self) -> list[int]:
-        """Tokens that each member has computed."""
+        """Context of each member."""
         steps = self.steps
         return [member.num_computed + steps - member.joined for member in self.members]
 
     def steps_left(self) -> int:
-        """Steps until some member has all its tokens."""
+        """Steps until the first member has all its tokens."""
         heap = self._last_steps
         while True:
             last, _, member = heap[0]
             if member.joined >= 0 and member.last_step == last:
                 return last - self.steps
-            heapq.heappop(heap)  # it left before
+            heapq.heappop(heap)  # left earlier
 
     def _enter(self, member: Member) -> int:
-        """A sequence that has caught up is a member from the next step on; returns when it begins blocks."""
+        """Add a sequence that has caught up, from the next step on; returns the phase at which it begins blocks."""
         steps, computed = self.steps, member.num_computed
         member.joined = steps
         self._num_joined += 1
@@ -222,35 +221,33 @@ class Group(Generic[Member]):
         return phase
 
     def _blocks_needed(self, steps: int) -> list[int]:
-        """Blocks that the members ask for in each of the steps after the next one."""
+        """Blocks needed in each of the steps after the next one."""
         blocks, start = self.blocks, (self.steps + 2) % self.period
         if steps <= self.period - start:
             return blocks[start : start + steps]
         return (blocks[start:] + blocks * (1 + steps // self.period))[:steps]
 
     def steps_with_room(self, steps: int) -> int:
-        """Of the steps after the next one, those for which there are blocks, even if windows give none back."""
+        """Number of steps after the next one for which there are blocks, assuming that sliding windows free none."""
         room = self._pool.num_blocks - self._pool.num_held
         if len(self.members) * self._num_groups * (1 + steps // self._block_size) <= room:
             return steps
         return bisect_right([*accumulate(self._blocks_needed(steps))], room)
 
     def _due(self) -> list[Member]:
-        """Members that have all their tokens after the steps so far, by the order in which that came."""
+        """Members that have all their tokens after the steps so far, in order of completion."""
         heap, due = self._last_steps, dict[Member, None]()
         while heap and heap[0][0] <= self.steps:
             last, _, member = heapq.heappop(heap)
             if member.joined >= 0 and member.last_step == last:
-                due[member] = None  # once, even if it left and came back with as much to do
+                due[member] = None  # once, even if it left and rejoined with the same last step
         return [*due]
 
 
-# Where a step of a prompt ends, so that the states of recurrent layers can be found again.
-#
-# A state stands for all tokens before it, so only one that was left where a block of tokens ends can serve another
-# one. Steps of prompts are cut there: after the last whole block, and where the prompt parts from another one whose
-# tokens are cached and whose state is not. Some kernels leave a state before the end of a step, too, which then need
-# not be cut.
+# Where prefill steps end, so that recurrent states can be reused. A state stands for all tokens before it, so only a
+# state stored at a block boundary can serve another request. Prefill steps are cut there: after the last whole block,
+# and where the prompt diverges from one whose tokens are cached but whose state is not. Some kernels also store a state
+# before the end of a step, which then need not be cut.
 
 
 class Prompt(NamedTuple):
@@ -259,18 +256,18 @@ class Prompt(NamedTuple):
     computed: int
     num_input: int
     known: int
-    """Tokens of the prompt and of the answer that are known."""
+    """Known tokens of prompt and answer."""
     parts_at: int = 0
-    """Where it parts from the other prompt; 0: nowhere."""
+    """Where it diverges from another cached prompt; 0: nowhere."""
 
     @property
     def end(self) -> int:
-        """Where it decodes, or computes its last known token."""
+        """Where decoding begins, or its last known token is computed."""
         return max(self.num_input, self.known - 1)
 
 
 def whole_blocks(prompt: Prompt, new_tokens: int, ends: Ends) -> int:
-    """A step has whole blocks, up to the last one of the prompt that is of use; the rest comes with the next."""
+    """Cut a step to whole blocks, up to the prompt's last useful one; the rest goes into the next step."""
     if prompt.computed >= prompt.end:
         return new_tokens
     size = ends.size
@@ -284,7 +281,7 @@ def whole_blocks(prompt: Prompt, new_tokens: int, ends: Ends) -> int:
 
 
 def opened_blocks(prompt: Prompt, new_tokens: int, ends: Ends, most: int, *, last_token_own_step: bool = True) -> int:
-    """The same where a block larger than the ``most`` tokens of a step is computed in several, and, with
+    """The same, but a block larger than the ``most`` tokens of a step is split over several. With
     ``last_token_own_step``, the last token of a prompt is in a step after its last block.
     """
     if prompt.computed >= prompt.end:
@@ -304,81 +301,84 @@ def opened_blocks(prompt: Prompt, new_tokens: int, ends: Ends, most: int, *, las
     return max(end - start, 0)
 
 
-# The rules of engines whose steps mix prompts and decoding.
+# Policy of engines whose steps mix prefill and decode (vLLM).
 
 
 RANK = attrgetter("rank")
 WHOLE_PROMPT = 1 << 40
-"""Tokens that an engine may take in at once where it does not compute them."""
+"""The token budget where prompts arrive computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class FirstCome:
-    """Sequences are served in order of arrival, in steps that mix prompts and decoding; the last is preempted first."""
+    """First come, first served, in steps that mix prefill and decode; the last started is preempted first."""
 
     max_num_batched_tokens: int
     max_num_seqs: int
     long_prefill_token_threshold: int = 0
-    """At most this many tokens of one prompt a step; 0: no such limit."""
+    """Limit of one prompt's tokens per step; 0: none."""
     chunked_prefill: bool = True
     prompts_first: bool = False
-    """Steps of prompts alone as long as one waits that fits; decoding stands still meanwhile."""
+    """Prefill-only steps while a waiting prompt fits; decoding stalls meanwhile."""
     waits_for_tokens: bool = False
-    """A sequence is in one step at a time: its next token is planned when the last one is known."""
+    """A sequence is in one step at a time: its next token is scheduled once the last one is known."""
     decode_stride: int = 1
-    """A sequence that samples in a step samples again this many steps later, others in between (pipelines)."""
+    """A sequence that samples in a step samples again this many steps later, with others in between (pipelines)."""
     threshold_exempts_single_request: bool = False
-    """The threshold does not hold for a request that is alone in the engine."""
+    """The threshold does not apply to a request that is alone in the engine."""
     settles: bool = False
-    """Blocks used by steps in flight are freed only on completion. Sliding windows then advance by completed tokens,
-    new requests need room for those in flight, and a preempted one is queued again when its last step completes."""
+    """Blocks used by in-flight steps are freed only on completion. Sliding windows then advance by completed tokens,
+    new requests need room for those in flight, and a preempted one is re-queued when its last step completes.
+    """
     allow_partial_block: bool = False
-    """Where steps of prompts end with blocks: one that no step has room for is computed in several."""
+    """With block-aligned prefill steps: a block larger than any step's budget is split over several."""
     skipped_queue_separate: bool = False
-    """Skipped requests are in a queue of their own, before preempted ones."""
+    """Skipped requests have a queue of their own, ahead of preempted ones."""
     last_token_own_step: bool = True
-    """The same: the last token of a prompt that ends with a block is in a step of its own."""
+    """With block-aligned prefill steps: the last token of a prompt that ends with a block has its own step."""
     watermark: float = 0.0
-    """The share of all blocks that is left free where a request starts beside others."""
+    """Share of all blocks kept free when a request is admitted while others run."""
     reserves_prompts: bool = True
-    """A request starts only if all of its prompt has room, not just the first chunk."""
+    """A request is admitted only if its whole prompt fits, not just the first chunk."""
     by_priority: bool = False
-    """The smallest priority goes first, and of equals the first that came. A request that waits never takes the place
-    of one that runs; where a running one needs a block and there is none, the last of all that run is preempted,
-    although the step may have taken it in already (``--scheduling-policy priority``)."""
+    """The smallest priority goes first, ties by arrival. A waiting request never displaces a running one; when a
+    running one needs a block and none is free, the last of all running by priority is preempted, even if it is already
+    in the step (``--scheduling-policy priority``).
+    """
     steps_over: bool = False
-    """The index into the list of those that run is not moved back for a victim before it that had nothing to compute,
-    so the one after it loses its turn (vLLM 0.25)."""
+    """Reproduces vLLM 0.25: the index into the running list is not moved back for a preempted request ahead of it that
+    had nothing to compute, so the next request is not scheduled in this step.
+    """
 
     @property
     def repeats(self) -> bool:
-        """Whether stretches of decoding can be jumped over."""
+        """True if runs of decode steps can be jumped over."""
         return not self.prompts_first
 
     def spare_tokens(self, block_size: int) -> int:
-        """Tokens beyond its own for which there must be room before a request can start: none."""
+        """Tokens beyond its own that must fit before a request is admitted: none."""
         return 0
 
     def chunk(self, missing: int, budget: int, *, alone: bool) -> int:
-        """Tokens of a running prompt that a step computes; ``alone``: no other request is in the engine."""
+        """Tokens of a running prompt to compute in a step; ``alone``: no other request is in the engine."""
         threshold = self.long_prefill_token_threshold
         if threshold and not (self.threshold_exempts_single_request and alone):
             return min(missing, budget, threshold)
         return missing if missing < budget else budget
 
     def first_chunk(self, missing: int, budget: int, *, alone: bool) -> int:
-        """The same for a prompt that starts; 0: it has to wait, without chunked prefill until all of it fits."""
-        # The threshold comes first: a prompt that it cuts small enough may start even without chunked prefill.
+        """The same for a prompt to be admitted; 0: it has to wait, without chunked prefill until all of it fits."""
+        # The threshold comes first: a prompt it cuts small enough may start even without chunked prefill.
         if not self.chunked_prefill and self.chunk(missing, missing, alone=alone) > budget:
             return 0
         return self.chunk(missing, budget, alone=alone)
 
     def align(self, prompt: Prompt, new_tokens: int, ends: Ends, *, starts: bool) -> int:
-        """As many of these tokens as end where the state of recurrent layers can be found again; 0: none now.
+        """Shorten a chunk to end where a recurrent state can be reused; 0: none now.
 
-        Of the two rules, the second looks for where prompts part only when one ``starts``.
+        Of the two rules, the second checks for divergence from a cached prompt only on admission (``starts``).
         """
-        if self.max_num_batched_tokens == WHOLE_PROMPT:  # it arrives with its state
+        if self.max_num_batched_tokens == WHOLE_PROMPT:  # the state arrives with the prompt
             return new_tokens
         if self.allow_partial_block:
             threshold = self.long_prefill_token_threshold or self.max_num_batched_tokens
@@ -387,24 +387,24 @@ class FirstCome:
         return whole_blocks(prompt if starts else prompt._replace(parts_at=0), new_tokens, ends)
 
     def reserved_tokens(self, sequence: Sequence, num_tokens: int) -> int:
-        """Tokens for which there must be room when a sequence starts: its prompt, or just what a step computes."""
+        """Tokens that must fit on admission: the whole prompt, or just what the step computes."""
         return num_tokens if self.reserves_prompts else 0
 
     def kept_free(self, num_blocks: int) -> int:
-        """Blocks that a sequence which starts beside others has to leave free; vLLM counts its empty block, too."""
+        """Blocks to leave free when admitting while others run; vLLM's count includes its null block."""
         return int(self.watermark * (num_blocks + 1))
 
     def for_decode_pool(self) -> FirstCome:
-        """The same rules where prompts arrive computed, so that no step is bounded by their tokens."""
+        """The same policy for a pool whose prompts arrive computed: no step is bounded by prompt tokens."""
         return replace(self, max_num_batched_tokens=WHOLE_PROMPT, long_prefill_token_threshold=0)
 
     def victim(self, running: Iterable[Sequence]) -> Sequence:
-        """The one that started last, or the last by priority."""
+        """The last started, or the last by priority."""
         return max(running, key=RANK) if self.by_priority else next(iter(running))
 
 
 class RankedQueue(deque[Sequence]):
-    """Waiting requests in order of rank, however they come."""
+    """Waiting requests in rank order."""
 
     def append(self, sequence: Sequence) -> None:
         if not self or self[-1].rank < sequence.rank:
@@ -413,81 +413,78 @@ class RankedQueue(deque[Sequence]):
             insort(self, sequence, key=RANK)
 
     def appendleft(self, sequence: Sequence) -> None:
-        """A preempted sequence comes back to its place."""
+        """A preempted sequence returns to its place by rank."""
         self.append(sequence)
 
 
-# The rules of an engine whose steps are prompts or decoding: what bounds them, and how many tokens a start promises.
-#
-# SGLang schedules so. Steps of prompts go first as long as one can be formed, and decoding stands still meanwhile. A
-# request starts only if there is room for its prompt and for a share of the answers that all who run have declared;
-# the share becomes smaller with every step of decoding, and is set anew when the cache overflows after all.
+# Policy of an engine with separate prefill and decode steps: their limits, and tokens reserved on admission. As in
+# SGLang, prefill steps go first as long as one can be formed, and decoding stalls meanwhile. A request is admitted only
+# if there is room for its prompt and for a share of the outputs declared by all running requests; the share decays with
+# every decode step, and is reset when the cache overflows after all.
 
 
 Order = Literal["arrival", "longest_match"]
-"""Order of the waiting queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillFirst:
-    """Prompts first, at most one of them chunked; the sequence that has produced least is preempted first."""
+    """Prefill first, with at most one chunked prompt; the sequence with the fewest output tokens is retracted first."""
 
     max_running_requests: int
     chunked_prefill_size: int | None = 8192
-    """Tokens of prompts in a step, of which the last prompt is cut; None: prompts are not cut."""
+    """Prompt tokens in a step, to which the last prompt is cut; None: prompts are not chunked."""
     max_prefill_tokens: int = 16384
-    """Tokens of prompts in a step after which no other one is added to it."""
+    """Prompt tokens in a step beyond which no further prompt is added."""
     mixed_chunk: bool = False
-    """Whether decoding goes on beside prompts; its tokens count towards both limits."""
+    """True if prefill steps include the decode batch, which then counts towards both limits."""
     order: Order = "arrival"
     first_ratio: float = 0.7
-    """The share of the tokens that running requests may still ask for, for which there must be room ..."""
+    """Initial share of the running requests' remaining output for which there must be room ..."""
     least_ratio: float = 0.098
-    """... at the least, ..."""
+    """... its minimum ..."""
     ratio_decay: float = (0.7 - 0.098) / 600
-    """... and by how much it becomes less with every step of decoding."""
+    """... and its decay per decode step."""
     max_reserved_output: int = 4096
-    """Tokens of one answer that are counted at most."""
+    """Limit of one request's reserved output tokens."""
     max_prompts: int | None = None
-    """Prompts of a step at most."""
+    """Prompts per step at most."""
     retraction_headroom: int = 20
-    """Tokens of each sequence that stays for which there is room after a retraction."""
+    """Tokens per remaining sequence that must be free after a retraction."""
     tries_always: bool = False
-    """Prompts that did not fit are tried again in every step, not only when a request has ended (a pool of windows)."""
+    """Prompts that did not fit are retried in every step, not only after a request has ended (sliding window pool)."""
     ignores_end: bool = False
-    """Of requests that produce all that they declare the engine knows that (``ignore_eos``)."""
+    """The engine knows that requests produce all they declare (``ignore_eos``)."""
 
     @property
     def max_num_batched_tokens(self) -> int:
-        """Tokens of a step of prompts."""
+        """Tokens of a prefill step."""
         return self.chunked_prefill_size or self.max_prefill_tokens
 
     @property
     def max_num_seqs(self) -> int:
-        """Sequences that run at the same time."""
         return self.max_running_requests
 
     @property
     def chunked_prefill(self) -> bool:
-        """Any prompt can be computed: in pieces or, alone, as a whole."""
+        """Any prompt can be computed: in chunks or, alone, as a whole."""
         return True
 
     @property
     def repeats(self) -> bool:
-        """Steps of decoding are taken in stretches."""
+        """Decode steps are taken in runs."""
         return True
 
     @property
     def settles(self) -> bool:
-        """What a step under way uses is given up with its result."""
+        """Blocks of in-flight steps are freed with their results."""
         return False
 
     def spare_tokens(self, block_size: int) -> int:
-        """A block that is begun, one that may be needed, and a token."""
+        """A partly filled page, one that may be needed, and a token."""
         return 2 * block_size + 1
 
     def for_decode_pool(self) -> PrefillFirst:
-        """Whole prompts are taken in at once."""
+        """Whole prompts are admitted at once."""
         return replace(self, chunked_prefill_size=None, max_prefill_tokens=WHOLE_PROMPT)
 
 

@@ -1,8 +1,7 @@
-"""Sequences that decode in every step of an engine that mixes prompts and decoding, counted as one.
+"""The decode batch of an engine that mixes prefill and decode: sequences in every step, counted as one.
 
-A member leaves when its last token is planned, or a step later where the engine cannot tell that it is the last one.
-Members whose layers look back over a window give blocks back as they go on, and those whose answers others may look
-for make blocks that can be found.
+A member leaves when its last token is scheduled, or a step later if the engine cannot know that it is the last. Members
+with sliding windows free blocks as they advance, and those with shareable answers add blocks to the prefix cache.
 """
 
 from __future__ import annotations
@@ -15,38 +14,38 @@ from infercast.serve.scheduler.base import APART, ENDING, Group, Sequence
 
 
 class Cohort(Group[Sequence]):
-    """Running sequences, in the scheduler's order."""
+    """Decoding sequences, in the scheduler's order."""
 
     def __init__(self, cache: KvCache, unknown: int, *, settles: bool = False) -> None:
         super().__init__(cache)
         self._cache = cache
-        # For the number of a step modulo the period: members that begin blocks in it, and how many.
+        # By step number modulo the period: members that begin blocks in that step, and how many.
         self._begin: list[dict[Sequence, int]] = [{} for _ in range(self.period)]
         self._unknown = unknown
-        """Tokens of each member that are computed but, as their values are not known yet, not findable."""
+        """Tokens per member that are computed but not yet in the prefix cache, as their values are unknown."""
         self._behind = unknown if settles else 0
-        """Tokens of each member that are computed, but in a step under way that still reads what is before them."""
+        """Tokens per member that are computed in an in-flight step, which still reads the context before them."""
         shape = cache.shape
         self._windows = {(window, size) for window, size in zip(shape.windows, shape.sizes, strict=True) if window}
         self.is_windowed = bool(self._windows)
-        # Members whose window leaves a block behind in such a step, and those who joined in the last two steps.
+        # Members whose window drops a block in such a step, and those that joined in the last two steps.
         self._leave: list[dict[Sequence, None]] = [{} for _ in range(self.period)]
         self._recent: list[list[Sequence]] = [[], []]
-        # The other members: the step in which each is as long as the shortest window, the first one first.
+        # The other members: the step in which each reaches the shortest window, earliest first.
         self._short: list[tuple[int, int, Sequence]] = []
         self._shortest = min([window for window, _ in self._windows], default=0)
         self.answering: dict[Sequence, None] = {}
-        """Members whose answers others may look for: their steps make blocks that can be found."""
-        # Of these, for the number of a step modulo the block size: those of whom a block is known to be full by it.
+        """Members with answers that other requests may reuse: their full blocks go into the prefix cache."""
+        # Of these, by step number modulo the block size: those with a block known to be full by then.
         self._fill: list[dict[Sequence, None]] = [{} for _ in range(self._block_size)]
         self.late: dict[Sequence, None] = {}
-        """Members whose last token is under way, which the engine does not know: the next step is wasted on them."""
+        """Members whose last token is in flight, unknown to the engine: their next token is discarded."""
         self._overdue: list[Sequence] = []
         self._named_until = 0
         self._whole = self.period // self._block_size
 
     def last_place(self) -> int:
-        """Of the member that started last; -1 without members."""
+        """Start position of the last started member; -1 without members."""
         return next(reversed(self.members)).place if self.members else -1
 
     def join(self, sequence: Sequence) -> None:
@@ -69,7 +68,7 @@ class Cohort(Group[Sequence]):
                 self._overdue.append(sequence)
 
     def leave(self, sequence: Sequence) -> None:
-        """A member gets its own counts back."""
+        """Remove a member and restore its own counts."""
         phase = (sequence.joined + 1 - sequence.num_computed) % self.period
         del self.members[sequence]
         if self.late:
@@ -104,7 +103,9 @@ class Cohort(Group[Sequence]):
         return sorted(begin, key=lambda member: member.place)
 
     def grow(self, steps: int) -> list[int]:
-        """Take the blocks of the steps after the next one; returns how many are held in each, while there is room."""
+        """Allocate the blocks of the steps after the next one; returns the blocks held in each, as far as there is
+        room.
+        """
         if self.is_windowed:
             return self.grow_windows(steps, 1)
         cache = self._cache
@@ -118,19 +119,19 @@ class Cohort(Group[Sequence]):
         return held
 
     def grow_windows(self, steps: int = 1, ahead: int = 0) -> list[int]:
-        """The same where members give blocks back while they go on, for steps after ``ahead`` ones."""
+        """The same with sliding windows, which free blocks on the way, for steps after the next ``ahead`` ones."""
         held: list[int] = []
         cache, first = self._cache, self.steps + ahead + 1
         for step in range(first, first + steps):
             phase = step % self.period
-            if self.blocks[phase] > cache.num_free:  # now it matters who gives back before whom
+            if self.blocks[phase] > cache.num_free:  # from here on, the order of frees and allocations matters
                 return held
             self.name_answers(step - 1)
             while self._short and self._short[0][0] <= step:
                 self._outgrow(heapq.heappop(self._short)[2])
             moving = {*self._leave[phase], *self._recent[1], *self._recent[0]}
             if moving:
-                # What falls out of a window is handed out again in the order in which it did.
+                # Blocks that leave a window are reallocated in the order they were freed.
                 begin = self._begin[phase]
                 for member in sorted({*moving, *begin}, key=lambda each: each.place):
                     if member in moving:
@@ -144,13 +145,13 @@ class Cohort(Group[Sequence]):
         return held
 
     def _outgrow(self, member: Sequence) -> None:
-        """A member is about as long as the shortest window, and leaves a block behind now and then from here on."""
+        """A member has reached about the shortest window, and drops blocks from here on."""
         if member.joined >= 0:
             for phase in self._leaving_phases(member):
                 self._leave[phase][member] = None
 
     def _move_on(self, member: Sequence, step: int) -> None:
-        """Let a member's windows leave behind what they do not look at in a step."""
+        """Slide a member's windows to a step."""
         computed = member.num_computed + step - 1 - member.joined
         member.length = member.num_states = -(-computed // self._block_size)
         self._cache.name(member, computed - self._unknown)
@@ -160,7 +161,7 @@ class Cohort(Group[Sequence]):
             self._cache.renew(member, computed + 1 - self._unknown)
 
     def _leaving_phases(self, sequence: Sequence) -> set[int]:
-        """Numbers of steps, modulo the period, in which a block of the member falls out of a window."""
+        """Step numbers, modulo the period, in which one of the member's blocks leaves a window."""
         start = sequence.joined + self._cache.shape.chunked - sequence.num_computed + self._behind
         return {
             ((start + window) % size + offset) % self.period
@@ -169,11 +170,11 @@ class Cohort(Group[Sequence]):
         }
 
     def _start(self, member: Sequence) -> int:
-        """The step in which its first token would have been known, had it been in every one since."""
+        """The step in which its first token would have been known, had it been in every step since."""
         return member.joined - member.num_computed + self._unknown
 
     def name_answers(self, step: int) -> None:
-        """Let others find the blocks of answers that are known to be full when a step is planned, in their order."""
+        """Add answer blocks that are known to be full when a step is planned to the prefix cache, in order."""
         first, self._named_until = self._named_until + 1, max(self._named_until, step)
         if not self.answering:
             return
@@ -189,7 +190,7 @@ class Cohort(Group[Sequence]):
                     cache.name(member, blocks * size)
 
     def _name_overdue(self) -> None:
-        """Blocks of members that were full when they joined."""
+        """Add blocks that were already full when their members joined."""
         size, due = self._block_size, list[tuple[int, int, Sequence, int]]()
         for number, member in enumerate(self._overdue):
             start = self._start(member)
@@ -200,7 +201,7 @@ class Cohort(Group[Sequence]):
         self._overdue.clear()
 
     def advance(self, steps: int) -> list[Sequence]:
-        """Every member computes this many tokens, with blocks taken before; returns those that have all of theirs."""
+        """Advance every member by this many tokens, in blocks allocated before; returns finished members."""
         self.steps += steps
         self.computed += steps * len(self.members)
         if self.answering:

@@ -1,8 +1,8 @@
 """Speculative decoding in a scheduler: decoding sequences verify drafts together with their next token.
 
-What was computed runs ahead of what is known: with asynchronous scheduling a step is planned as if all drafts of the
-one before it were right, and the counts go back when its result shows how many were. A sequence that might have its
-last token in the step under way is planned once more, and that step is wasted if it has.
+Computed tokens run ahead of known ones: with asynchronous scheduling a step is planned as if all drafts of the previous
+one were accepted, and counts are corrected when its result arrives. A sequence that might get its last token in the
+in-flight step is scheduled once more; if it does, that step is wasted.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from infercast.serve.speculation import DraftCounts, Draws, Speculation
 from infercast.serve.step import DraftShape
 from infercast.serve.workload.request import NEVER, Request
 
-# A sequence with drafts, and the step that a scheduler plans for some of them.
+# A sequence with drafts, and the plan of a step.
 
 
 class DraftSequence(Sequence):
-    """A request inside an engine that drafts.
+    """A request inside an engine with speculative decoding.
 
-    ``num_tokens`` are those that are known, ``num_computed`` those that will be if all drafts under way are right. One
-    that decodes has computed all but its last known token when nothing of it is under way; so whatever is computed
-    beyond that says how many tokens it waits for.
+    ``num_tokens`` counts known tokens, ``num_computed`` those that will be computed if all in-flight drafts are
+    accepted. With nothing in flight, a decoding sequence has computed all but its last known token; any excess is the
+    number of tokens it waits for.
     """
 
     __slots__ = ("accepted", "drafted", "full_at", "in_prompt", "is_padded", "num_drafts", "num_last", "room")
@@ -32,25 +32,25 @@ class DraftSequence(Sequence):
     def __init__(self, index: int, request: Request, path: Path = (), num_groups: int = 1) -> None:
         super().__init__(index, request, path, num_groups)
         self.num_drafts = 0
-        """Drafts that it has for its next step."""
+        """Drafts for its next step."""
         self.num_last = request.num_input + request.num_output
-        """Tokens that it has when it is done."""
+        """Its final number of tokens."""
         self.room = 0
-        """Tokens that it has slots for, those looked ahead among them."""
+        """Tokens it has KV slots for, including lookahead slots."""
         self.full_at = 0
-        """Known tokens at which the next of its blocks can be found."""
+        """Known tokens at which its next block can enter the prefix cache."""
         self.in_prompt = False
-        """Whether the step planned last left some of its known tokens."""
+        """True if the last planned step left some of its known tokens uncomputed."""
         self.is_padded = False
-        """Whether its drafts under way are dummies."""
+        """True if its in-flight drafts are padding."""
         self.accepted = b""
-        """By the number of tokens produced: how many drafts are right ..."""
+        """By output position: accepted drafts ..."""
         self.drafted = b""
-        """... and, where that differs, how many there are."""
+        """... and, where that varies, proposed drafts."""
 
 
 class DraftPlan(Plan):
-    """What one step computes; every sequence is named."""
+    """One step; every sequence is listed."""
 
     __slots__ = ("has_prompts", "num_next", "num_prompts", "num_running", "num_unsampled", "slots", "verified", "width")
 
@@ -60,29 +60,29 @@ class DraftPlan(Plan):
         super().__init__()
         self.budget = budget
         self.verified: list[int] = []
-        """Drafts of each sequence; -1: it is in the middle of its prompt, and not sampled for."""
+        """Drafts of each sequence; -1: in the middle of its prompt, not sampled."""
         self.num_prompts = 0
-        """Sequences of which more is computed than a token and its drafts ..."""
+        """Sequences that compute more than a token and its drafts ..."""
         self.num_unsampled = 0
-        """... and those that are not sampled for."""
+        """... and those that are not sampled."""
         self.num_next = 0
-        """Drafts that are made for each of the others at its end."""
+        """Drafts proposed at its end for each of the others."""
         self.width = width
-        """Tokens of a sequence with all the drafts there may be."""
+        """Tokens of a sequence with the full number of drafts."""
         self.slots = slots
-        """What each sequence takes of the budget beyond its tokens."""
+        """Budget that each sequence takes beyond its tokens."""
         self.num_running = 0
-        """Sequences in it that ran before ..."""
+        """Sequences that were already running ..."""
         self.has_prompts = False
         """... and whether one of these was in the middle of its prompt."""
 
     @property
     def num_sampled(self) -> int:
-        """Sequences that are sampled for."""
+        """Sequences a token is sampled for."""
         return len(self.sequences) - self.num_unsampled
 
     def take_back(self, sequence: Sequence) -> int:
-        """It is not in the step after all; returns its tokens, which others may take."""
+        """Remove a sequence from the step; returns its tokens, which are back in the budget."""
         place = self.sequences.index(cast("DraftSequence", sequence))
         new_tokens, drafts = super().take_back(sequence), self.verified.pop(place)
         self.budget += self.slots
@@ -92,7 +92,7 @@ class DraftPlan(Plan):
 
     @property
     def shape(self) -> DraftShape:
-        """What a step timer needs to know; those that verify first, then prompts."""
+        """The step's shape for a timer: verifying sequences first, then prompts."""
         new_tokens, computed, verified = self.new_tokens, self.computed, self.verified
         count, num_prompts, num_sampled = len(new_tokens), self.num_prompts, self.num_sampled
         if 0 < num_prompts < count:
@@ -103,7 +103,7 @@ class DraftPlan(Plan):
             new_tokens, computed, num_drafts + num_sampled, count - num_prompts, num_drafts, self.width, num_sampled,
             self.num_next,
         )  # fmt: skip
-        # What is asked in every step, told at once.
+        # Set the cached properties that every step needs.
         shape.num_sequences, shape.total_computed = count, sum(computed)
         shape.num_tokens = sum(new_tokens) if num_prompts else num_drafts + count
         if not num_prompts:
@@ -112,7 +112,7 @@ class DraftPlan(Plan):
 
 
 class Drafts:
-    """How many tokens a sequence computes and keeps, by the rules of a policy and of how drafts are made."""
+    """How many tokens a sequence computes and keeps, by policy and drafting method."""
 
     sequence_kind = DraftSequence
 
@@ -135,22 +135,23 @@ class Drafts:
         self._varies = speculation.match < 1.0
         self._unsettled = max(0, speculation.read_ahead - 1)
         self._slots = speculation.slots_taken if speculation.slots_by_step else 0
-        # A step that is never cut: its drafts fit any threshold.
+        # A step that is never cut: its drafts are below any threshold.
         self._uncut = policy.chunk(self.width, NEVER, alone=False) == self.width and not (
             any(cache.shape.windows) or cache.shape.states or self._slots or policy.decode_stride > 1
         )
         self._stale: dict[Sequence, int] = {}
-        """Of preempted sequences, the tokens and drafts of steps that were under way then: one that starts again
-        computes up to where these would have got to before it samples."""
+        """Tokens and drafts that were in flight when a sequence was preempted: on restart, it computes up to where
+        these would have got before it samples.
+        """
         self._next_drafts = speculation.num_drafts if self._is_async else 0
-        """Places for drafts that are not known when a step is planned."""
+        """Draft slots whose content is unknown when a step is planned."""
 
     def new_plan(self) -> DraftPlan:
         return DraftPlan(self.width, self._slots, self._budget)
 
     def plan_uncut(self, plan: Plan, order: list[Sequence], position: int) -> int:
-        """Running sequences from a position on that decode with all their drafts and have blocks for them, as most do;
-        returns the position of the first that needs a closer look.
+        """Fast path: schedule running sequences from a position on that decode with all their drafts and have blocks
+        for them, as most do; returns the position of the first that needs the general path.
         """
         assert isinstance(plan, DraftPlan)
         if not self._uncut:
@@ -160,7 +161,7 @@ class Drafts:
         while position < len(order) and budget > 0:
             sequence = cast("DraftSequence", order[position])
             computed, known, drafts = sequence.num_computed, sequence.num_tokens, sequence.num_drafts
-            # Otherwise no more is ever needed, or its next token is not known before a step under way has ended.
+            # Otherwise nothing more is needed, or its next token is unknown until an in-flight step completes.
             if computed < known or (is_async and known + 1 < sequence.num_input + sequence.num_most):
                 new_tokens = 1 + drafts
                 slots = computed + new_tokens + lookahead
@@ -187,7 +188,7 @@ class Drafts:
         return has_room
 
     def tokens_wanted(self, sequence: Sequence) -> int:
-        """Tokens and drafts of a running sequence, if nothing else bounds them; 0: it is done even without drafts."""
+        """Tokens and drafts of a running sequence, before other limits; 0: it finishes even without drafts."""
         assert isinstance(sequence, DraftSequence)
         computed, known = sequence.num_computed, sequence.num_tokens
         if sequence in self._stale:
@@ -199,16 +200,16 @@ class Drafts:
         return max(0, min(max(1, known - computed) + sequence.num_drafts, self._longest - computed - 1))
 
     def slots(self, reached: int) -> int:
-        """Tokens for which a sequence that computes up to there needs blocks, those looked ahead among them."""
+        """Tokens that need KV slots when a sequence computes up to ``reached``, including lookahead."""
         return min(reached + self._lookahead, self._longest)
 
     def readable(self, sequence: Sequence, computed: int, new_tokens: int) -> int:
-        """Fewer tokens of a prompt, if the next step has to have as many as the draft model reads ahead."""
+        """Shorten a chunk, so that the next step has at least as many tokens as the draft model reads ahead."""
         left, ahead = sequence.num_tokens - computed - new_tokens, self._speculation.read_ahead
         return max(0, new_tokens - (ahead - left)) if 0 < left < ahead else new_tokens
 
     def padding(self, plan: DraftPlan, num_cached: int) -> int:
-        """Dummy drafts of a start with one token, which would keep the others from a graph without them."""
+        """Padding drafts for a one-token start, which would otherwise keep the batch out of a uniform CUDA graph."""
         speculation = self._speculation
         if not speculation.pads_new or speculation.by_batch or plan.has_prompts:
             return 0
@@ -219,7 +220,7 @@ class Drafts:
         return drafts if has_room and (num_cached or not is_first) else 0
 
     def start(self, sequence: Sequence, new_tokens: int) -> None:
-        """A request starts, with dummy drafts if it computes more tokens than it has."""
+        """Start a request, with padding drafts if it computes more tokens than it has."""
         assert isinstance(sequence, DraftSequence)
         if not sequence.accepted:
             sequence.accepted = self._draws.accepted(sequence.index, sequence.num_output)
@@ -228,7 +229,7 @@ class Drafts:
         sequence.is_padded = sequence.num_computed + new_tokens > sequence.num_tokens
 
     def preempt(self, sequence: Sequence, planned: int) -> None:
-        """A sequence with ``planned`` tokens in the step being planned is preempted; steps in flight may yield more."""
+        """Preempt a sequence with ``planned`` tokens in this step; in-flight steps may still yield some."""
         assert isinstance(sequence, DraftSequence)
         sequence.num_drafts = 0
         stale = sequence.num_computed - planned - sequence.num_tokens + 1
@@ -236,14 +237,14 @@ class Drafts:
             self._stale[sequence] = stale
 
     def schedule(self, plan: DraftPlan, sequence: DraftSequence, new_tokens: int) -> bool:
-        """Count the tokens of a sequence in the plan as computed, as if all its drafts were right.
+        """Count a sequence's tokens in the plan as computed, as if all its drafts were accepted.
 
         Returns whether it samples.
         """
         known = sequence.num_tokens
         reached = sequence.num_computed = sequence.num_computed + new_tokens
         needed = known + self._stale[sequence] if sequence in self._stale else known
-        drafts = reached - max(needed, reached - new_tokens + 1)  # below 0: so much is left
+        drafts = reached - max(needed, reached - new_tokens + 1)  # negative: tokens left
         if drafts >= 0:
             self._stale.pop(sequence, None)
         plan.verified.append(max(drafts, -1))
@@ -259,7 +260,7 @@ class Drafts:
         return drafts >= 0
 
     def close(self, plan: Plan) -> None:
-        """A step is planned: how many drafts are made at its end."""
+        """Set the number of drafts proposed at the end of a planned step."""
         assert isinstance(plan, DraftPlan)
         plan.num_next = num_next = self._speculation.drafts_for(len(plan.sequences))
         if self._is_async and self._speculation.by_batch:
@@ -268,7 +269,7 @@ class Drafts:
                     sequence.num_drafts = num_next
 
     def complete(self, plan: DraftPlan) -> list[Sequence]:
-        """Keep the drafts of a finished step that are right, and take back what was computed for the others.
+        """Keep the accepted drafts of a completed step, and roll back what was computed for the others.
 
         Returns the sequences that are done.
         """
@@ -290,7 +291,7 @@ class Drafts:
                     accepted = self._num_accepted(sequence, drafts)
                 counts[accepted] += 1
                 num_drafts += drafts
-                if sequence.num_computed:  # or it was preempted meanwhile
+                if sequence.num_computed:  # 0 if preempted meanwhile
                     sequence.num_computed -= drafts - accepted
             known += 1 + accepted
             sequence.num_tokens = known = known if known < last else last
@@ -306,7 +307,7 @@ class Drafts:
         return done
 
     def _settle(self, plan: DraftPlan) -> None:
-        """Steps end that were under way when some of their sequences were preempted."""
+        """Discount completed steps of sequences that were preempted while these were in flight."""
         for sequence, drafts in zip(plan.sequences, plan.verified, strict=True):
             if drafts >= 0 and sequence in self._stale:
                 self._stale[sequence] -= 1 + drafts
@@ -314,20 +315,20 @@ class Drafts:
                     del self._stale[sequence]
 
     def _num_accepted(self, sequence: DraftSequence, drafts: int) -> int:
-        """How many drafts are right where some were cut, or are dummies, or there may be none in their places."""
+        """Accepted drafts where some were cut, are padding, or were not proposed."""
         if sequence.is_padded:
             sequence.is_padded = False
             return 0
         place = sequence.num_tokens - sequence.num_input
         if self._varies and self._is_async:
-            # Nothing was found for some of the places, which are not counted as drafts.
+            # Slots for which no draft was found do not count as drafts.
             found = min(drafts, sequence.drafted[place])
             self.counts.num_draft_tokens -= drafts - found
             drafts = found
         return min(sequence.accepted[place], drafts)
 
     def _name(self, sequence: DraftSequence, num_tokens: int) -> None:
-        """Let others find what so many tokens fill; nothing more is full before there are tokens for another block."""
+        """Add the blocks these tokens fill to the prefix cache, and compute when the next one will be full."""
         final, size = max(0, num_tokens - self._unsettled), self._block_size
         self._cache.name(sequence, final)
         sequence.full_at = (final // size + 1) * size + self._unsettled

@@ -1,9 +1,9 @@
-"""A KV cache with a tier in host memory, as a scheduler sees it: what is there, and what is copied with which step.
+"""A KV cache's host memory tier as seen by a scheduler: lookups, and copies issued with each step.
 
-A request's blocks are looked up after those that the GPU has. One whose beginning is in the tier holds blocks for it
-and waits for the copy; others may start before it meanwhile, as they may before one that waits for the copy of another.
-Blocks are handed over to be stored with the step that computes them. Rules as in vLLM 0.25 and 0.32
-(kv_connector/v1/offloading/scheduler.py, v1/core/sched/scheduler.py).
+A request's blocks are looked up after those on the GPU. If its prefix is in the tier, it allocates blocks and waits for
+the copy; others may overtake it, as they may a request that waits for another one's copy. Blocks are stored with the
+step that computes them. Rules as in vLLM 0.25 and 0.32 (kv_connector/v1/offloading/scheduler.py,
+v1/core/sched/scheduler.py).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from infercast.serve.scheduler.base import Plan, Sequence
 from infercast.serve.scheduler.cohort import Cohort
 
 PLACES = 32
-"""Bits of a block's number that tell its place in a prompt; the others tell what the prompt is."""
+"""Bits of a block's key for its position in the prompt; the others identify the prompt."""
 
 
 class Move:
-    """One copy of blocks of a sequence."""
+    """One copy of a sequence's blocks."""
 
     __slots__ = ("end", "is_store", "keys", "num_bytes", "num_pieces", "sequence")
 
@@ -26,24 +26,24 @@ class Move:
         self.sequence, self.keys, self.is_store = sequence, keys, is_store
         self.num_bytes, self.num_pieces = num_bytes, num_pieces
         self.end = 0.0
-        """When the last byte is there."""
+        """When the copy completes."""
 
 
 class _Books:
-    """Of one request: its blocks' numbers, how many of them were handed over, and its copies under way."""
+    """Per request: block keys, how many were submitted for storing, and copies in flight."""
 
     __slots__ = ("keys", "met", "moves", "stored")
 
     def __init__(self) -> None:
         self.keys: list[int] = []
         self.met: set[int] = set()
-        """Those that it loaded, stored or found stored."""
+        """Keys it loaded, stored or found stored."""
         self.stored = 0
         self.moves: list[Move] = []
 
 
 class HostOffload:
-    """What a scheduler asks of the tier, and what it has to copy."""
+    """The scheduler's interface to the tier, and the copies to issue."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class HostOffload:
         drops_last: bool = False,
         in_order: bool = False,
     ) -> None:
-        """``drops_last``: drafts may still change the last block of a request, which is not stored or loaded then."""
+        """``drops_last``: drafts may still change a request's last block, which is then neither stored nor loaded."""
         groups = len(shape.windows)
         self.offload = offload
         self.tier = HostTier(
@@ -64,32 +64,32 @@ class HostOffload:
             by_request=offload.by_request,
         )
         self.loads: list[Move] = []
-        """To begin with the step that is being planned ..."""
+        """Issued with the step being planned ..."""
         self.stores: list[Move] = []
-        """... and those to be handed over at the start of the step after it."""
+        """... and those submitted at the start of the step after it."""
         self.flushed: list[Move] = []
-        """What must have ended before the step may begin."""
+        """Copies that must complete before the step may begin."""
         self.num_under_way = 0
         self.num_queried = self.num_hit = 0
-        """Tokens that were looked for in the tier when requests started, and those found."""
+        """Tokens looked up in the tier when requests started, and those found."""
         self._shape, self._size = shape, shape.block_size * offload.factor
         self._windows = [window for window in shape.windows if window]
         self._full = groups - len(self._windows)
         self._books: dict[Sequence, _Books] = {}
         self._being_loaded: set[int] = set()
         self._outlived: dict[Move, None] = {}
-        """Stores of requests that have ended, whose blocks others may be given."""
+        """Stores of finished requests, whose blocks may be reallocated."""
         self.loading: dict[Sequence, bool] = {}
-        """Waiting requests that hold blocks, and whether all of them are there."""
+        """Waiting requests that hold blocks, and whether all of these are loaded."""
         self._unstored: dict[Sequence, None] = {}
-        """Running requests for whose blocks there was no room in the tier."""
+        """Running requests with blocks that did not fit in the tier."""
         self._leaving: dict[BlockAllocation, tuple[Plan, bool]] = {}
-        """Blocks of requests that were preempted or have ended: the last step that was under way then, and which."""
+        """Blocks of preempted or finished requests: the last step in flight then, and which of the two."""
         self._ended: list[Sequence] = []
-        """Requests that have ended since the last step was planned, where the tier hears of that with the next one."""
+        """Requests that finished since the last step was planned, where the tier learns of them with the next one."""
         self._unknown, self._drops_last = steps_under_way - 1, drops_last
         self.loaded: dict[int, int] = {}
-        """Of each request that found some of its tokens in the tier when it first started, how many."""
+        """Tokens each request loaded from the tier at its first start, if any."""
 
     @property
     def holders_first(self) -> bool:
@@ -101,20 +101,20 @@ class HostOffload:
 
     @property
     def has_moves(self) -> bool:
-        """Whether copies are under way or about to be handed over."""
+        """True while copies are in flight or about to be submitted."""
         return self.num_under_way > 0
 
     @property
     def has_ended(self) -> bool:
-        """Whether requests have ended of which the tier hears with the next step."""
+        """True if finished requests are to be reported to the tier with the next step."""
         return bool(self._ended)
 
     @property
     def is_quiet(self) -> bool:
-        """Whether asking again changes nothing."""
+        """True if another lookup would change nothing."""
         return not self.has_moves and not self.tier.counts_lookups
 
-    # Requests that start.
+    # Starting requests.
 
     @property
     def arrived(self) -> list[Sequence]:
@@ -122,7 +122,7 @@ class HostOffload:
         return [each for each, has_arrived in self.loading.items() if has_arrived]
 
     def look_up(self, sequence: Sequence, computed: int, known: int) -> int | None:
-        """Tokens after the ``computed`` ones that the tier has; None: ask again in the next step."""
+        """Tokens in the tier after the ``computed`` ones; None: retry in the next step."""
         books = self._books.setdefault(sequence, _Books())
         if books.moves:
             return None
@@ -134,7 +134,7 @@ class HostOffload:
 
     def _find(self, keys: list[int], computed: int, known: int) -> int | None:
         size, start = self._size, computed // self._size
-        # Where layers have windows, the last token is left to be computed; otherwise that is seen to later.
+        # With sliding windows, the last token is left to be computed; otherwise that is handled later.
         most = min(len(keys) * size, known - 1 if self._windows else known)
         if most - computed < size:
             return 0
@@ -149,7 +149,7 @@ class HostOffload:
         return None if loading and not loading.isdisjoint(keys[start : start + count]) else found
 
     def begin_load(self, sequence: Sequence, computed: int, found: int) -> None:
-        """A request that holds blocks for all of these tokens waits for what was found."""
+        """A request with blocks allocated for these tokens waits for them to be loaded."""
         books, size = self._books[sequence], self._size
         first, end = computed // size, -(-(computed + found) // size)
         keys = books.keys[first:end]
@@ -164,7 +164,7 @@ class HostOffload:
         books.stored = end
 
     def note_start(self, sequence: Sequence, known: int, local: int, found: int) -> None:
-        """What a request that starts has found, and where."""
+        """Count what a starting request found, and where."""
         if local:
             self._reuse(sequence, local)
         self.num_queried += known - local
@@ -175,16 +175,16 @@ class HostOffload:
                 self.loaded[sequence.index] = found
 
     def _reuse(self, sequence: Sequence, num_tokens: int) -> None:
-        """A request begins with blocks that another one left, which may still be being stored."""
+        """A request reuses another one's blocks, which may still be being stored."""
         if self._outlived:
             books = self._books[sequence]
             mine = set(books.keys[: num_tokens // self._size])
             self.flushed += [move for move in self._outlived if not mine.isdisjoint(move.keys)]
 
-    # Blocks that are stored.
+    # Storing blocks.
 
     def store(self, plan: Plan, cohort: Cohort) -> None:
-        """Blocks that the planned step fills, and what was not stored yet of requests that have ended."""
+        """Store blocks filled by the planned step, and the unstored rest of finished requests."""
         prompts_only = self.offload.prompts_only
         if plan.decodes and prompts_only:
             for sequence in [each for each in self._unstored if each.joined >= 0]:
@@ -196,7 +196,7 @@ class HostOffload:
             reached = min(computed + new_tokens, sequence.num_input + sequence.num_produced)
             self._store(sequence, min(reached, sequence.num_input) if prompts_only else reached)
         for sequence in self._ended:
-            reached = sequence.num_input + max(sequence.num_output - 1, 0)  # nothing was computed on the last token
+            reached = sequence.num_input + max(sequence.num_output - 1, 0)  # the last token is never computed on
             self._begin_store(sequence, sequence.num_input if prompts_only else reached, has_ended=True)
         for sequence in self._ended:
             self._forget(sequence)
@@ -209,19 +209,19 @@ class HostOffload:
             self._unstored[sequence] = None
 
     def _begin_store(self, sequence: Sequence, num_tokens: int, *, has_ended: bool = False) -> bool:
-        """Hand over blocks up to this many tokens; False: there is no room, and it has to be tried again."""
+        """Submit blocks up to this many tokens; False: no room, retry later."""
         books = self._books.get(sequence)
         if books is None:
             return True
         keys = self._keys_of(sequence, books, num_tokens)
         end = last = num_tokens // self._size
         if self._drops_last and not self.offload.stores_ends:
-            last = max(0, end - 1)  # which is not tried again
+            last = max(0, end - 1)  # not tried again
         elif self._drops_last and num_tokens > sequence.num_input and not has_ended:
             end = last = max(0, end - 1)
         if last <= books.stored:
             if not self.offload.stores_ends:
-                books.stored = end  # a preempted request begins again, and what follows is handed over again
+                books.stored = end  # a preempted request starts over and submits what follows again
             return True
         new = self.tier.begin_store(keys[books.stored : last], books.met)
         if new is None:
@@ -234,28 +234,28 @@ class HostOffload:
             self.stores.append(self._move(sequence, new, count, is_store=True))
         return True
 
-    # Requests that leave, and copies that end.
+    # Leaving requests and completed copies.
 
     def preempt(self, sequence: Sequence) -> None:
-        """Its stores have to end before its blocks are used again."""
+        """Its stores have to complete before its blocks are reused."""
         books = self._books.get(sequence)
         if books is not None:
             self.flushed += books.moves
         self._unstored.pop(sequence, None)
 
     def leave(self, blocks: BlockAllocation, last: Plan, *, done: bool) -> None:
-        """A request was preempted or is ``done``; its blocks are given back when the ``last`` step has ended."""
+        """A request was preempted or is ``done``; its blocks are freed when the ``last`` step completes."""
         self._leaving[blocks] = last, done
 
     def leave_after(self, plan: Plan) -> list[tuple[BlockAllocation, bool]]:
-        """Blocks that were kept for the step which has just ended, and whether their requests are done."""
+        """Blocks kept for the step that just completed, and whether their requests are done."""
         gone = [(blocks, done) for blocks, (last, done) in self._leaving.items() if last is plan]
         for blocks, _ in gone:
             del self._leaving[blocks]
         return gone
 
     def end(self, done: list[Sequence]) -> None:
-        """Requests have all their tokens; their stores may go on."""
+        """Requests are finished; their stores may continue."""
         for sequence in done:
             self._unstored.pop(sequence, None)
             if not self.offload.stores_ends:
@@ -264,7 +264,7 @@ class HostOffload:
             self._ended += done
 
     def end_moves(self, moves: list[Move]) -> None:
-        """Copies have ended."""
+        """Copies have completed."""
         for move in moves:
             self._end_move(move)
             if not move.is_store:
@@ -297,13 +297,13 @@ class HostOffload:
         return move
 
     def _keys_of(self, sequence: Sequence, books: _Books, num_tokens: int) -> list[int]:
-        """Numbers of a request's full blocks up to so many tokens, or of more if they were asked for before."""
+        """Keys of a request's full blocks up to this many tokens, or more if computed earlier."""
         keys, factor = books.keys, self.offload.factor
         start, end = len(keys) * factor, num_tokens // self._size * factor
         if start < end:
             for edge, first, stop in (*sequence.path, (sequence.own_edge, sequence.shared, end)):
                 low, high = max(start, first), min(end, stop)
-                # The last block of each group of blocks stands for it, as it stands for all before it.
+                # The last block of each group of blocks is its key, since it covers all before it.
                 low += (factor - 1 - low) % factor
                 keys += [(edge << PLACES) + place for place in range(low, high, factor)]
         return keys

@@ -1,16 +1,15 @@
-"""The prefill-first scheduler (SGLang): steps of prompts or of decoding.
+"""The prefill-first scheduler (SGLang), with separate prefill and decode steps.
 
-Decoding stands still as long as a step of prompts can be formed. A batch of prompts joins those that decode when the
-next step is planned, one prompt at most is cut, and a sequence that has ended stays in the batch until the next step of
-decoding. Once no prompt could be added, none is tried again before a sequence has left.
+Decoding stalls as long as a prefill step can be formed. A prefill batch joins the decode batch when the next step is
+planned, at most one prompt is chunked, and a finished sequence stays in the batch until the next decode step. Once no
+prompt could be added, none is tried again until a sequence has left.
 
-On a pipeline there are as many batches as stages, which take their turns in a fixed order. Each has its own sequences,
-which stay in it, and its own memory of being full. The queue, the cache, the reserved share of answers and the prompt
-that is cut are common to all, so the parts of one prompt go through batches that follow each other. When a batch is
-planned again, its last result has come.
+A pipeline has one batch per stage, which take turns in a fixed order. Each keeps its own sequences and its own full
+flag. The queue, the cache, the reserved share of outputs and the chunked prompt are common to all, so the chunks of a
+prompt go through consecutive batches. When a batch is planned again, its last result has been processed.
 
-What a prompt finds in the cache's host pages, if it has any, is brought back in the step that computes the rest of it,
-layer by layer ahead of the kernels. It needs room on the GPU like new tokens, but none of the tokens of a step.
+A prompt's hits in the cache's host pages, if any, are loaded in the step that computes the rest of it, layer by layer
+ahead of the kernels. They need room on the GPU like new tokens, but do not count towards the step's token limits.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ from infercast.serve.workload.request import Request
 
 
 class Batch:
-    """Sequences that are planned together."""
+    """Sequences that are scheduled together."""
 
     def __init__(self, cache: RadixCache, policy: PrefillFirst) -> None:
         self.cohort = DecodeBatch(cache, policy.max_reserved_output)
         self.ended: list[DeclaredSequence] = []
-        """Sequences that have ended, and are in the batch until decoding goes on."""
+        """Finished sequences, which stay in the batch until decoding continues."""
         self.joining: Plan | None = None
-        """The step of prompts whose sequences will decode from the next one on ..."""
+        """The prefill step whose sequences decode from the next step on ..."""
         self.fresh: list[DeclaredSequence] = []
-        """... and those that have not yet."""
+        """... and those that have not decoded yet."""
         self.is_full = False
-        """Whether prompts are not tried before a sequence has left."""
+        """True if prompts are not tried until a sequence has left."""
         self.first_place = self.last_place = 0
 
     def started(self) -> list[DeclaredSequence]:
@@ -58,8 +57,6 @@ class Batch:
 
 
 class PrefillScheduler:
-    """Decides what each step computes, prompts first."""
-
     def __init__(
         self,
         policy: PrefillFirst,
@@ -72,46 +69,45 @@ class PrefillScheduler:
         self.policy, self.cache = policy, cache
         self.waiting: deque[DeclaredSequence] = deque()
         self.cut: DeclaredSequence | None = None
-        """The prompt that is computed in parts."""
+        """The chunked prompt."""
         self.ratio = policy.first_ratio
         self.left_batch: list[DeclaredSequence] = []
-        """Sequences retracted since the last check, whose last token was in the last step of decoding that ended."""
+        """Sequences retracted since the last check; their last token was in the last completed decode step."""
         self.num_preemptions = 0
         self._batches = [Batch(cache, policy) for _ in range(num_batches)]
         self._turn = -1
         self.batch = self._batches[0]
-        """The batch that is planned, or whose result is processed."""
+        """The batch being planned, or processed."""
         self._is_ring = num_batches > 1
         self._is_late = steps_under_way > 1 and not self._is_ring
-        """Whether results come when the next step is under way."""
+        """True if results arrive only while the next step is in flight."""
         self._longest = cache.num_blocks * cache.page if max_model_len is None else max_model_len
         self._under_way: deque[tuple[Plan, Batch]] = deque()
 
     @property
     def cohort(self) -> DecodeBatch:
-        """Sequences of the batch that decode together."""
+        """The decode batch of the current batch."""
         return self.batch.cohort
 
     @property
     def running(self) -> list[DeclaredSequence]:
-        """Sequences that decode or are computed in chunks; in a pipeline, all that are not known to be done."""
+        """Sequences that decode or are prefilled in chunks; in a pipeline, all that are not known to be done."""
         found = [*self.batch.cohort.members]
         if self._is_ring:
             found = [each for batch in self._batches for each in batch.started()]
         return found if self.cut is None else [*found, self.cut]
 
     def add(self, index: int, request: Request) -> None:
-        """Queue a request."""
         page, num_input = self.cache.page, request.num_input
         room = self.cache.num_blocks * page - -(-num_input // page) * page - page - 1
-        # Nobody can ask for more than the model or the cache has room for, whatever was declared.
+        # Whatever was declared, the model or the cache limits the output.
         longest = min(room, self._longest - 2 - num_input)
         self.waiting.append(DeclaredSequence(index, request, self.cache, longest))
 
     # One step.
 
     def plan(self) -> Plan | None:
-        """Plan the next step without the results of steps under way; None if nothing can be computed."""
+        """Plan the next step without the results of in-flight steps; None if nothing can be scheduled."""
         plan, host = Plan(), self.cache.host
         if self._is_ring:
             self._next_batch()
@@ -130,7 +126,7 @@ class PrefillScheduler:
         if plan.decodes or plan.sequences:
             plan.held = self.cache.num_held
             if self._is_ring and plan.decodes:
-                # Others had their tokens in the step before, so the last one of every sequence counts.
+                # Other batches had their tokens in the previous step, so every sequence's own last token time counts.
                 plan.fresh = [each for each in batch.cohort.members if each.last_step > batch.cohort.steps]
             return plan
         if not (self._under_way or self.waiting or self.running):
@@ -138,28 +134,28 @@ class PrefillScheduler:
         return None
 
     def _next_batch(self) -> None:
-        """Batches take turns."""
+        """Switch to the next batch in turn."""
         self._turn = (self._turn + 1) % len(self._batches)
         self.batch = batch = self._batches[self._turn]
         if not (batch.cohort.members or batch.ended or batch.joining):
-            batch.is_full = False  # no sequence can leave that would free it
+            batch.is_full = False  # no sequence is left whose end would reset it
 
     @property
     def can_retry_now(self) -> bool:
-        """Whether a waiting request may start now that ended ones are known."""
-        return bool(self.waiting) and not self.batch.is_full  # which every prompt that did not fit leaves behind
+        """True if a waiting request may start now that finished ones are known."""
+        return bool(self.waiting) and not self.batch.is_full  # set by every prompt that did not fit
 
     def most_steps(self, plan: Plan) -> int:
-        """How often in a row the step just planned can be computed before something changes that is known of."""
+        """How many times the step just planned can be repeated before a known change."""
         if self._is_ring or plan.sequences or plan.wasted:
             return 1
         if self.waiting and (self.policy.tries_always or not self.batch.is_full):
             return 1
-        # Who has its last token is in one step more, which is the same but for that.
+        # A sequence with its last token is in one more step, which is otherwise the same.
         return self.cohort.steps_left() + self._is_late
 
     def _plan_prompts(self, plan: Plan) -> bool:
-        """A step of prompts, if one can be formed, with decoding sequences where they mix."""
+        """Plan a prefill step, if one can be formed, with the decode batch in mixed chunks."""
         batch, cohort = self.batch, self.batch.cohort
         num_running = len(cohort.members) + len(batch.ended)
         places = self._places(num_running)
@@ -180,17 +176,17 @@ class PrefillScheduler:
         return True
 
     def _places(self, num_running: int) -> int:
-        """How many prompts may be in a step: who has ended is in the batch, and who was cut has a place already."""
+        """Free slots for prompts in a step: finished sequences still occupy one, and a chunked prompt has its own."""
         most = self.policy.max_running_requests
         if not self._is_ring:
             return most - max(num_running, len(self.batch.cohort.members) + (self.cut is not None))
-        # Each batch has its share of the sequences that may run.
+        # Each batch has its share of max_running_requests.
         started = [each for batch in self._batches for each in batch.started()]
         held = sum(each.joined >= 0 or each.num_produced < each.num_output for each in started)
         return min(max(1, most // len(self._batches)) - num_running, most - held - (self.cut is not None))
 
     def _admit(self, num_running: int, places: int) -> Admission:
-        """Who is computed in a step of prompts."""
+        """Select the prompts of a prefill step."""
         if self.policy.order == "longest_match":
             self.waiting = by_longest_match(self.waiting, self.cache)
         batch = self.batch
@@ -218,7 +214,7 @@ class PrefillScheduler:
         return admission
 
     def _put(self, plan: Plan, admission: Admission) -> None:
-        """Enter prompts into the plan, take their pages and count their tokens as computed."""
+        """Add prompts to the plan, allocate their pages and count their tokens as computed."""
         cache, page = self.cache, self.cache.page
         if cache.host is not None:
             for sequence in admission.sequences:
@@ -249,14 +245,14 @@ class PrefillScheduler:
             raise self._out_of_memory(f"{new_tokens:,} tokens of prompts")
 
     def _out_of_memory(self, what: str) -> InputError:
-        """What an engine that has promised too much ends with; with one batch and nothing mixed it never does."""
+        """The failure of an over-committed engine; it cannot happen with one batch and no mixed chunks."""
         return InputError(
             f"the engine runs out of KV cache for {what} beside {len(self.running):,} running requests and would stop "
             "or abort one; lower chunked_prefill_size or max_running_requests, or give the cache more memory"
         )
 
     def _plan_decoding(self, plan: Plan) -> None:
-        """A token of everybody who decodes; some give way if there is no room for it."""
+        """Plan a decode step, retracting sequences if pages run out."""
         batch, cohort, cache = self.batch, self.batch.cohort, self.cache
         if batch.ended:
             batch.ended.clear()
@@ -272,7 +268,7 @@ class PrefillScheduler:
         self._decode(plan)
 
     def _decode(self, plan: Plan) -> None:
-        """A token of each member, of which some may have ended without the engine knowing."""
+        """A token for each member, some of which may have finished without the engine knowing."""
         batch, cohort = self.batch, self.batch.cohort
         plan.decodes = len(cohort.members)
         self.cache.take_for_decoding(cohort.blocks_due(), plan.decodes)
@@ -285,7 +281,7 @@ class PrefillScheduler:
             batch.fresh.clear()
 
     def _retract(self, plan: Plan) -> None:
-        """Who has produced least gives way, and of those who have the longest prompt, until there is room."""
+        """Retract the sequences with the fewest output tokens, ties by the longest prompt, until there is room."""
         cohort, cache, headroom = self.cohort, self.cache, self.policy.retraction_headroom
         staying = cohort.in_order()
         staying.sort(key=lambda each: (cohort.produced(each), -each.num_input), reverse=True)
@@ -303,9 +299,9 @@ class PrefillScheduler:
         self.ratio = min(1.0, room / (cohort.num_declared() + 1))
 
     def _give_way(self, victim: DeclaredSequence) -> None:
-        """One loses its pages and what is under way of it, and goes to the end of the queue."""
+        """Retract a sequence: free its pages, discard its in-flight tokens, and append it to the queue."""
         cohort = self.cohort
-        if not self._is_ring:  # where nothing of the batch that is planned is under way
+        if not self._is_ring:  # in a ring, nothing of the batch being planned is in flight
             if self._under_way:
                 self._under_way[-1][0].forget(victim, was_decoding=victim.joined < cohort.steps)
             if cohort.done > victim.since:
@@ -318,7 +314,7 @@ class PrefillScheduler:
         self.waiting.append(victim)
 
     def _merge(self, plan: Plan) -> None:
-        """The prompts of the last step decode from now on, but for the one of which a part is missing."""
+        """The last step's prompts decode from now on, except a chunked one with tokens left."""
         batch = self.batch
         batch.joining = None
         if plan.decodes and batch.ended:
@@ -329,7 +325,7 @@ class PrefillScheduler:
         joining = [each for each in sampled if each.num_produced < each.num_output]
         if len(joining) < len(plan.sequences) or was_empty:
             batch.is_full = False
-        # Beside those that decode, prompts come first in the batch.
+        # In a mixed step, prompts come first in the batch.
         place = batch.first_place - len(joining) if plan.decodes else batch.last_place
         batch.first_place, batch.last_place = min(place, batch.first_place), batch.last_place + len(joining)
         for number, sequence in enumerate(joining):
@@ -338,13 +334,13 @@ class PrefillScheduler:
             batch.fresh.append(sequence)
 
     def _renumber(self, staying: list[DeclaredSequence]) -> None:
-        """Those that decode stand in another order from now on."""
+        """Renumber the decode batch after sorting."""
         self.batch.first_place, self.batch.last_place = 0, len(staying)
         for place, sequence in enumerate(staying):
             sequence.place = place
 
     def _decay(self, steps: int = 1) -> None:
-        """The share of answers that is promised becomes less with every step."""
+        """Decay the reserved share of outputs, once per decode step."""
         ratio, decay, least = self.ratio, self.policy.ratio_decay, self.policy.least_ratio
         while steps and ratio != least:
             steps -= 1
@@ -352,26 +348,26 @@ class PrefillScheduler:
         self.ratio = ratio
 
     def _in_batch(self) -> Iterable[tuple[DeclaredSequence, int]]:
-        """Everybody in the batch, in order, with the tokens that are known of each."""
+        """All sequences in the batch, in order, with the output tokens known of each."""
         cohort = self.batch.cohort
         for each in sorted([*cohort.members, *self.batch.ended], key=PLACE):
             yield each, cohort.produced(each) if each.joined >= 0 else each.num_produced
 
     def _shares(self) -> list[float]:
-        """What each in the batch is promised."""
+        """Output reserved for each sequence in the batch."""
         longest, ratio = self.policy.max_reserved_output, self.ratio
         return [min(each.num_declared - produced, longest) * ratio for each, produced in self._in_batch()]
 
     def _states(self) -> list[State]:
-        """What each in the batch has left, and holds."""
+        """Remaining and held tokens of each sequence in the batch."""
         return [state_of(*pair, self.ratio) for pair in self._in_batch()]
 
-    # Steps under way.
+    # In-flight steps.
 
     def start(self, plan: Plan, steps: int = 1) -> list[int]:
-        """The step just planned is handed to the GPU so many times; returns the pages held in each.
+        """Launch the step just planned this many times; returns the pages held in each.
 
-        All but the last have ended when that one is under way.
+        All but the last have completed when that one is in flight.
         """
         held, cohort = [plan.held], self.batch.cohort
         if steps > 1:
@@ -389,19 +385,19 @@ class PrefillScheduler:
         return held
 
     def _part(self, plan: Plan) -> None:
-        """Of those who have ended in repetitions of a step, tell who did before the last one."""
+        """Separate sequences that finished before the last repetition from those that finish in it."""
         steps = self.cohort.steps
         plan.early = [each for each in plan.ending if each.last_step < steps]
         plan.ending = [each for each in plan.ending if each.last_step == steps]
         plan.wasted = len(plan.early)
 
     def end_early(self, plan: Plan) -> None:
-        """The result before the last one has come, in which some ended who are in the last step nevertheless."""
+        """The second to last result has arrived; some sequences finished in it but are in the last step too."""
         for sequence in cast("list[DeclaredSequence]", plan.early):
             self._end(sequence)
 
     def complete(self, plan: Plan) -> list[DeclaredSequence]:
-        """Take in the tokens that a finished step yields; returns the sequences that are done."""
+        """Process a completed step; returns the sequences that are done."""
         planned = self.batch
         _, self.batch = self._under_way.popleft()
         done = self._take_tokens(plan)
@@ -419,7 +415,7 @@ class PrefillScheduler:
             produced = sequence.num_produced + 1
             if sequence.joined < 0:
                 sequence.num_produced = produced
-            elif not plan.decodes:  # otherwise the step counts for it as it does for those who decode
+            elif not plan.decodes:  # otherwise the step counts for it as for the decode batch
                 cohort.note_first(sequence)
             else:
                 produced = cohort.produced(sequence)
@@ -433,7 +429,7 @@ class PrefillScheduler:
         return done
 
     def _end(self, sequence: DeclaredSequence) -> None:
-        """A sequence has all its tokens; the tree keeps what was computed, a step too many included."""
+        """Finish a sequence; the radix tree keeps what was computed, including a step too many."""
         if sequence.joined >= 0:
             self.batch.cohort.leave(sequence)
             self.batch.ended.append(sequence)

@@ -1,12 +1,12 @@
-"""The scheduler of engines that mix prompts and decoding in one step (vLLM): a budget of tokens for every step.
+"""The scheduler of engines that mix prefill and decode in one step (vLLM), with a token budget per step.
 
 There is no prefill phase and no decode phase: each sequence has ``num_computed`` tokens that catch up with its
-``num_tokens``. Chunked prefill, prefix hits and recomputing after preemption are all the same rule. Sequences that have
-caught up decode together in a `Cohort`, which counts as one; all others are planned one by one, *apart*. A plan is
-under way from its start until its result is processed.
+``num_tokens``. Chunked prefill, prefix hits and recomputation after preemption are all the same rule. Sequences that
+have caught up decode together in a `Cohort`, which counts as one; all others are scheduled individually (*apart*). A
+plan is in flight from its start until its result is processed.
 
-Features are parts that the scheduler asks: the policy for limits, order and victims, `AdapterLimit` for which requests
-may start together, `Drafts` for how many tokens a sequence takes and keeps, `HostOffload` for blocks in host memory.
+Features are components: the policy has limits, order and victims, `AdapterLimit` which requests may run together,
+`Drafts` how many tokens a sequence takes and keeps, `HostOffload` the blocks in host memory.
 """
 
 from __future__ import annotations
@@ -28,12 +28,10 @@ if TYPE_CHECKING:
 
 PLACE = attrgetter("place")
 SKIPPED = -1
-"""Instead of the tokens of a waiting request that starts: it stays in the queue, and those behind it may start."""
+"""Returned instead of a token count: the request stays in the queue, and those behind it may start."""
 
 
 class Scheduler:
-    """Decides what each step computes, by the rules of a policy."""
-
     def __init__(
         self,
         policy: FirstCome,
@@ -46,22 +44,24 @@ class Scheduler:
         drafts: Drafts | None = None,
         offload: HostOffload | None = None,
     ) -> None:
-        """Without ``decode_together`` every plan names all of its sequences."""
+        """Without ``decode_together`` every plan lists all of its sequences."""
         self.policy, self.cache, self.drafts, self.offload = policy, cache, drafts, offload
         self.adapters = None if max_adapters is None else AdapterLimit(max_adapters)
         self.running: dict[Sequence, None] = {}
-        """In the order in which they were started."""
+        """In start order."""
         self.waiting: deque[Sequence] = RankedQueue() if policy.by_priority else deque()
         self._num_skipped = 0
-        """Requests at the head of the queue that others may start before."""
+        """Requests at the head of the queue that others may overtake."""
         self.left_batch: list[Sequence] = []
-        """Sequences that left the cohort since the last check; their last token was in the last completed step."""
+        """Sequences removed from the decode batch since the last check; their last token was in the last completed
+        step.
+        """
         self.num_preemptions = 0
         self._apart: list[Sequence] = []
-        """Running sequences that are planned one by one, in order."""
+        """Individually scheduled running sequences, in order."""
         self._under_way: deque[Plan] = deque()
         self._is_blocked = False
-        """Whether the first in the queue cannot start before something changes."""
+        """True if the head of the queue cannot start until something changes."""
         self._step = self._num_started = self._num_added = 0
         self._longest = max_model_len or NEVER
         self._watermark = policy.kept_free(cache.num_blocks)
@@ -78,7 +78,7 @@ class Scheduler:
         self._settles = policy.settles and steps_under_way > (1 if self._is_windowed else 2)
         self._may_skip = self._settles or self.adapters is not None
         self._deep = steps_under_way > 2
-        # With several batches under way, or prompts before everything, sequences do not decode step by step.
+        # With several batches in flight, or prefill first, sequences do not decode in every step.
         in_turn = policy.decode_stride > 1 or (policy.waits_for_tokens and steps_under_way > 1)
         is_mixed = self._deep or policy.prompts_first or in_turn
         self._decode_together = decode_together and drafts is None and not is_mixed
@@ -95,10 +95,10 @@ class Scheduler:
             self._num_added += 1
             sequence.rank = request.priority, self._num_added
             if self.waiting and sequence.rank < self.waiting[0].rank:
-                self._is_blocked = False  # another one is the first in the queue now
+                self._is_blocked = False  # the head of the queue has changed
         if self.adapters is not None:
             sequence.adapter = request.adapter
-            self._is_blocked = False  # it may pass those that wait for a slot
+            self._is_blocked = False  # it may overtake requests that wait for an adapter slot
         self.waiting.append(sequence)
 
     # One step.
@@ -141,7 +141,7 @@ class Scheduler:
         return False
 
     def most_steps(self, plan: Plan) -> int:
-        """How often in a row the step just planned can be computed before something changes that is known of."""
+        """How many times the step just planned can be repeated before a known change."""
         if plan.sequences or plan.num_preempted or plan.wasted or self._apart:
             return 1
         if self._num_skipped and self.adapters is not None:
@@ -152,12 +152,12 @@ class Scheduler:
         return self.cohort.steps_left()
 
     def end_early(self, plan: Plan) -> None:
-        """Never needed: a step is repeated until the first sequence has its last token."""
+        """Never needed: a step is repeated only until the first sequence has its last token."""
 
-    # Sequences that run.
+    # Running sequences.
 
     def _plan_cohort(self, plan: Plan) -> bool:
-        """A token of each member, for which the last ones are preempted if they must; False where order matters."""
+        """Schedule a token for each member, preempting if blocks run out; False if order matters."""
         cohort, cache = self.cohort, self.cache
         if len(cohort.members) > plan.budget or (self._apart and self._is_interleaved()):
             return False
@@ -185,14 +185,14 @@ class Scheduler:
         return True
 
     def _is_interleaved(self) -> bool:
-        """Whether a sequence that is planned by itself comes before a member."""
+        """True if an individually scheduled sequence precedes a member."""
         for sequence in self._apart:
             if sequence.num_computed < sequence.num_tokens:
                 return sequence.place < self.cohort.last_place()
         return False
 
     def _has_room_for_all(self, needed: int) -> bool:
-        """Whether there are blocks for whatever is computed beside members that need so many themselves."""
+        """True if there are blocks for the members' ``needed`` and for all individually scheduled sequences."""
         for sequence in self._apart:
             most = min(sequence.num_tokens - sequence.num_computed, self.policy.max_num_batched_tokens)
             missing = -(-(sequence.num_computed + most) // self._block_size) - sequence.length
@@ -200,7 +200,7 @@ class Scheduler:
         return needed <= self.cache.num_free
 
     def _take_in_order(self, plan: Plan) -> None:
-        """Blocks for the members that begin one, as long as there are any or a sequence behind them is preempted."""
+        """Allocate blocks for members that begin one, preempting from the end if none is free."""
         cache, due, served = self.cache, self.cohort.due(), 0
         while served < len(due):
             count = min(cache.num_free // self._num_groups, len(due) - served)
@@ -208,11 +208,11 @@ class Scheduler:
             served += count
             if served < len(due) and self._preempt(plan) is due[served]:
                 return
-            while due[-1].joined < 0:  # it was preempted itself
+            while due[-1].joined < 0:  # preempted itself
                 due.pop()
 
     def _disband(self) -> None:
-        """Every member is planned by itself, for once."""
+        """Schedule every member individually in this step."""
         self.cohort.name_answers(self.cohort.steps)
         members = [*self.cohort.members]
         for member in members:
@@ -225,14 +225,14 @@ class Scheduler:
             if self._under_way:
                 last = self._under_way[-1]
                 last.left.append(member)
-                if member in self.cohort.late:  # it is one of those that left
+                if member in self.cohort.late:  # already in ``left``
                     last.ending = [each for each in last.ending if each is not member]
         self.cohort.leave(member)
 
     def _plan_apart(self, plan: Plan) -> None:
-        """Running sequences that are planned one by one, in order.
+        """Schedule the other running sequences one by one, in order.
 
-        By priority a victim may be anywhere in the list of those that run, and in the step already.
+        By priority, a victim may be anywhere in the running list, and already in the step.
         """
         by_priority, drafts = self.policy.by_priority, self.drafts
         order = [*self.running] if by_priority else self._apart
@@ -269,7 +269,7 @@ class Scheduler:
             position += 1
 
     def _next_tokens(self, plan: Plan, sequence: Sequence) -> int:
-        """Tokens that a running sequence computes in the step that is being planned; 0: none."""
+        """Tokens a running sequence computes in the step being planned; 0: none."""
         computed = sequence.num_computed
         missing = sequence.num_tokens - computed if self.drafts is None else self.drafts.tokens_wanted(sequence)
         # Its last token may be being sampled right now.
@@ -286,19 +286,19 @@ class Scheduler:
         return len(self.running) + len(self.waiting) == 1
 
     def _is_last_under_way(self, sequence: Sequence) -> bool:
-        """Whether all its tokens but one are known, and that one is being sampled.
+        """True if all its tokens but one are known, and that one is being sampled.
 
-        With more than one of them under way an engine cannot tell, and plans a token too many.
+        With more than one in flight the engine cannot know, and schedules one token too many.
         """
         under_way = sequence.num_promised - sequence.num_produced
         last = sequence.num_input + sequence.num_most
         return under_way > 0 and sequence.num_computed + 2 - under_way >= last
 
     def _move_on(self, sequence: Sequence, new_tokens: int) -> Reach | None:
-        """Let its windows leave behind what no step looks at; returns what states have to know of the next step."""
+        """Slide its windows past what no step reads; returns what aligned states need to know of the next step."""
         computed = sequence.num_computed
         if self._is_windowed:
-            # What is planned runs ahead of what is certain by drafts that may be wrong.
+            # The schedule is ahead of what is certain by drafts that may be rejected.
             unsure = 0 if self.drafts is None or self.policy.settles else self.drafts.width - 1
             self.cache.slide(sequence, computed - sequence.num_under_way, unsure)
         return self._reach(sequence, computed, new_tokens) if self._is_aligned else None
@@ -306,17 +306,17 @@ class Scheduler:
     # Preemption.
 
     def _frees_nothing(self) -> bool:
-        """Whether a step under way still writes the blocks of the next victim, which is not preempted then."""
+        """True if an in-flight step still writes the next victim's blocks, which is then not preempted."""
         if self.offload is None or not self.offload.spares_under_way:
             return False
         return self._is_under_way(self.policy.victim(reversed(self.running)))
 
     def _is_under_way(self, sequence: Sequence) -> bool:
-        """Whether a step under way computes it, as one that is planned by itself."""
+        """True if an in-flight step computes it outside the decode batch."""
         return any(sequence in group for step in self._under_way for group in (step.sequences, step.left, step.ending))
 
     def _preempt(self, plan: Plan) -> Sequence:
-        """A sequence gives its blocks back, and will compute its tokens again."""
+        """Preempt a sequence: free its blocks, and recompute its tokens later."""
         victim = self.policy.victim(reversed(self.running))
         del self.running[victim]
         if victim.joined >= 0:
@@ -345,7 +345,7 @@ class Scheduler:
         return victim
 
     def _take_back(self, plan: Plan, victim: Sequence) -> None:
-        """A preempted sequence that the step had taken in is not in it after all."""
+        """Remove a preempted sequence from the step being planned."""
         new_tokens = plan.take_back(victim)
         if self._settles:
             victim.num_under_way -= new_tokens
@@ -357,10 +357,10 @@ class Scheduler:
                 victim.num_tokens -= victim.num_promised < victim.num_most or self._deep
             victim.num_promised -= 1
 
-    # Requests that wait.
+    # Waiting requests.
 
     def _plan_waiting(self, plan: Plan) -> None:
-        """Waiting requests, in order, until one does not fit."""
+        """Admit waiting requests, in order, until one does not fit."""
         if self.adapters is not None:
             self.adapters.begin(self._planned(plan))
         if self.drafts is not None:
@@ -376,13 +376,13 @@ class Scheduler:
             elif new_tokens == SKIPPED:
                 position += 1
             else:
-                # The next step may have room for a whole block, and states of this one can be relied on then.
+                # The next step may have room for a whole block, and can then rely on the states of this one.
                 self._is_blocked = not self._has_states and (self.offload is None or self.offload.is_quiet)
                 break
         self._num_skipped = max(position, self._num_skipped)
 
     def _plan_loaded(self, plan: Plan) -> bool:
-        """Requests whose blocks have come from host memory; False if there is no room for one of them."""
+        """Admit requests loaded from host memory; False if one of them does not fit."""
         assert self.offload is not None
         for sequence in self.offload.arrived:
             if plan.budget <= 0 or len(self.running) >= self.policy.max_num_seqs:
@@ -397,13 +397,13 @@ class Scheduler:
         return True
 
     def _is_skipped(self, sequence: Sequence) -> bool:
-        """Whether others may start before it: it was preempted and is still in a step, or has no adapter slot."""
+        """True if others may overtake it: it was preempted and is still in flight, or has no adapter slot."""
         if self._settles and sequence.num_under_way > 0:
             return True
         return self.adapters is not None and not self.adapters.has_slot(sequence)
 
     def _begin(self, plan: Plan, position: int, sequence: Sequence, new_tokens: int) -> None:
-        """A request leaves the queue for this step."""
+        """Move a request from the queue into this step."""
         del self.waiting[position]
         if position < self._num_skipped:
             self._num_skipped -= 1
@@ -419,7 +419,7 @@ class Scheduler:
         self._schedule(plan, sequence, new_tokens)
 
     def _start(self, plan: Plan, sequence: Sequence) -> int:
-        """Give a sequence its first blocks; returns the tokens it computes, 0 if it has to wait, or `SKIPPED`."""
+        """Allocate a sequence's first blocks; returns the tokens it computes, 0 if it has to wait, or `SKIPPED`."""
         cache, offload, known = self.cache, self.offload, sequence.num_input + sequence.num_produced
         if offload is not None and sequence in offload.loading:
             return self._go_on(plan, sequence, known) if offload.loading[sequence] else SKIPPED
@@ -462,7 +462,7 @@ class Scheduler:
         return new_tokens
 
     def _first_tokens(self, plan: Plan, sequence: Sequence, known: int, computed: int) -> int:
-        """Tokens of a request that starts; 0: it has to wait."""
+        """Tokens of a request to be admitted; 0: it has to wait."""
         missing = known - computed
         if missing == 1 and self.drafts is not None:
             missing += self.drafts.padding(cast("DraftPlan", plan), computed)
@@ -480,13 +480,13 @@ class Scheduler:
         reserved: int = 0,
         reach: Reach | None = None,
     ) -> bool:
-        """Blocks for the first ``slots`` tokens of a sequence, and some left free where others run."""
+        """Allocate blocks for the first ``slots`` tokens, above the watermark if others run."""
         spare = self._watermark if self.running else 0
         new, most = slots - num_cached, self._most_under_way
         return self.cache.admit(sequence, num_cached, new, promised, most, reserved, spare, reach)
 
     def _load(self, sequence: Sequence, known: int, promised: int, num_cached: int, found: int) -> int:
-        """A request waits for what host memory has of it, if there is room for that."""
+        """Start loading a request's blocks from host memory, if they fit."""
         assert self.offload is not None
         if not self._admit(sequence, num_cached, num_cached + found, promised, self._reserved()):
             return 0
@@ -496,7 +496,7 @@ class Scheduler:
         return SKIPPED
 
     def _go_on(self, plan: Plan, sequence: Sequence, known: int) -> int:
-        """A request whose blocks have come from host memory: others may find them, and the rest of it is computed."""
+        """Resume a request loaded from host memory: share its blocks, and compute the rest."""
         assert self.offload is not None
         cache, computed = self.cache, sequence.num_computed
         if sequence.named * self._block_size < computed:
@@ -514,7 +514,7 @@ class Scheduler:
         return new_tokens
 
     def _reserved(self) -> int:
-        """Blocks that prompts which are under way, and requests that are being loaded, still need."""
+        """Blocks that chunked prompts and loading requests still need."""
         assert self.offload is not None
         started = [each for each in self._apart if each.num_computed < each.num_input + each.num_produced]
         known = [(each, each.num_input + each.num_produced) for each in (*started, *self.offload.loading)]
@@ -523,7 +523,7 @@ class Scheduler:
     # Tokens of a sequence.
 
     def _ended_well(self, sequence: Sequence, computed: int, new_tokens: int) -> int:
-        """Fewer tokens of a prompt, so that a state can be found again or drafts can read ahead; 0: none now."""
+        """Shorten a chunk so that its state can be reused or drafts can read ahead; 0: none now."""
         if self._is_aligned and new_tokens:
             known, junction = sequence.num_input + sequence.num_produced, sequence.junction * self._block_size
             prompt = Prompt(computed, sequence.num_input, known, junction)
@@ -532,19 +532,19 @@ class Scheduler:
         return new_tokens if self.drafts is None else self.drafts.readable(sequence, computed, new_tokens)
 
     def _reach(self, sequence: Sequence, computed: int, new_tokens: int) -> Reach:
-        """What aligned states have to know of a step."""
+        """What aligned states need to know of a step."""
         return Reach(
             computed, computed + new_tokens, max(sequence.num_input, sequence.num_input + sequence.num_produced - 1)
         )
 
     def _schedule(self, plan: Plan, sequence: Sequence, new_tokens: int) -> None:
-        """Enter a sequence into the plan and count its tokens as computed; if it caught up, it samples a token."""
+        """Add a sequence to the plan and count its tokens as computed; if it has caught up, it samples a token."""
         computed = sequence.num_computed
         plan.sequences.append(sequence)
         plan.new_tokens.append(new_tokens)
         plan.computed.append(computed)
         plan.budget -= new_tokens
-        self._is_blocked = False  # its window may have moved on, and it may fill what another one looks for
+        self._is_blocked = False  # its window may have moved, and it may fill a block another request can reuse
         if self._settles:
             sequence.num_under_way += new_tokens
         if self.drafts is not None:
@@ -554,7 +554,7 @@ class Scheduler:
         reached = computed + new_tokens
         samples = reached >= sequence.num_tokens
         sequence.num_computed = reached
-        # Others may find a full block already while it is computed, but not before its last token is known.
+        # A full block can be shared while it is being computed, but not before its last token is known.
         known = sequence.num_input + sequence.num_produced
         known = reached if reached < known else known
         self.cache.name(sequence, known)
@@ -569,12 +569,12 @@ class Scheduler:
             if not self.policy.waits_for_tokens:
                 sequence.num_tokens += sequence.num_promised < sequence.num_most or self._deep
 
-    # Steps under way.
+    # In-flight steps.
 
     def start(self, plan: Plan, steps: int = 1) -> list[int]:
         """Launch the step just planned this many times; returns the blocks held in each.
 
-        There may be fewer of them, where blocks run out. All but the last have ended when that one is under way.
+        Fewer, if blocks run out. All but the last have completed when that one is in flight.
         """
         held = [plan.held]
         if steps > 1:
@@ -589,7 +589,7 @@ class Scheduler:
         return held
 
     def _join(self, sampled: list[Sequence]) -> None:
-        """Sequences that have caught up decode with the others from now on, unless one before them has not."""
+        """Move sequences that have caught up into the decode batch, up to the first that has not."""
         joining = {sequence for sequence in sampled if sequence.num_promised < sequence.num_output}
         for sequence in self._apart:
             if sequence in joining:
@@ -599,7 +599,7 @@ class Scheduler:
         self._apart = [sequence for sequence in self._apart if sequence.joined < 0]
 
     def complete(self, plan: Plan) -> list[Sequence]:
-        """Process the tokens that a finished step yields; returns the sequences that are done."""
+        """Process a completed step; returns the sequences that are done."""
         self._under_way.popleft()
         if self.offload is not None:
             for blocks, is_done in self.offload.leave_after(plan):
@@ -620,11 +620,11 @@ class Scheduler:
         return done
 
     def _take_tokens(self, plan: Plan) -> list[Sequence]:
-        """A token each of those that were sampled for; returns the sequences that have all of theirs."""
+        """Count a token for each sampled sequence; returns those that have all of theirs."""
         done = plan.ending
         for sequence in [*plan.left, *plan.sampled] if plan.left else plan.sampled:
-            # Members of the cohort do not count along. Others may have been in a step too many, planned before the last
-            # token was known.
+            # Members of the decode batch keep no counts. Others may have been in one step too many, scheduled before
+            # the last token was known.
             if sequence.joined != APART or sequence.num_produced == sequence.num_output:
                 continue
             sequence.num_produced += 1
@@ -638,22 +638,23 @@ class Scheduler:
         return done
 
     def _end(self, done: list[Sequence]) -> None:
-        """Let go of sequences that have all their tokens."""
+        """Release finished sequences."""
         if self.offload is not None:
             self.offload.end(done)
         for sequence in done:
             if self.drafts is None:
-                # Nothing was computed on its last token, so all that was is known; a step too many does not count.
+                # Nothing is computed on its last token, so all computed tokens are known; a step too many does not
+                # count.
                 known = sequence.num_input + sequence.num_output - 1
                 self.cache.name(sequence, sequence.num_computed if sequence.num_computed < known else known)
             if sequence in self.running:
                 del self.running[sequence]
                 if sequence in self._apart:
                     self._apart.remove(sequence)
-            elif sequence in self.waiting:  # it was preempted in its last step
+            elif sequence in self.waiting:  # preempted in its last step
                 self._num_skipped -= self.waiting.index(sequence) < self._num_skipped
                 self.waiting.remove(sequence)
-            # A step too many, planned before its last token was known, may still write its blocks.
+            # A step too many, scheduled before its last token was known, may still write its blocks.
             if self.offload is not None and self._is_under_way(sequence):
                 self.offload.leave(self.cache.detach(sequence, done=True), self._under_way[-1], done=True)
             else:
@@ -661,7 +662,7 @@ class Scheduler:
         self._is_blocked = False
 
     def end_moves(self, moves: list[Move]) -> None:
-        """Copies to or from host memory have ended."""
+        """Copies to or from host memory have completed."""
         assert self.offload is not None
         self.offload.end_moves(moves)
         self._is_blocked = False

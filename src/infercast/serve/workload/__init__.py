@@ -1,1 +1,1 @@
-"""What users send: requests, their arrivals and lengths, and recorded traces."""
+"""Workloads: requests, their arrivals and lengths, and recorded traces."""

@@ -16,16 +16,16 @@ LIMITED = ("ttft", "tpot", "e2e")
 UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "min": 60.0}
 EXAMPLE = "chat:0.7:priority=0:ttft=0.5,tpot=0.05"
 CLASS_STREAM = 7919
-"""Beside the seed: classes have random numbers of their own."""
+"""Combined with the seed: classes have a random stream of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassShare:
-    """A class, and how much of a workload it is."""
+    """A class and its share of a workload."""
 
     of: SloClass
     share: float | None = None
-    """Beside the shares of the others; None where the workload says itself whose each request is."""
+    """Relative to the other shares; None if the workload names the class of each request."""
 
 
 def parse_class(text: str) -> ClassShare:
@@ -74,7 +74,7 @@ def _number(text: str, what: str, value: str) -> float:
 
 
 def with_classes(workload: Workload, classes: Sequence[ClassShare], *, seed: int = 0) -> Workload:
-    """The same requests in classes: by chance in these shares, whole sessions together; or as they say themselves."""
+    """Assign classes at random in these shares, whole sessions together, or keep those the workload names."""
     names = [each.of.name for each in classes]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise InputError(f"class {repeated[0]!r} is given twice; say it once")
@@ -127,18 +127,18 @@ def reclassed(workload: Workload, other: Workload, *, seed: int) -> Workload:
     return with_classes(other, [ClassShare(each, each.share) for each in workload.classes], seed=seed)
 
 
-# Which LoRA adapter each request asks for: some are far more popular than others.
+# LoRA adapters by request: some are far more popular than others.
 
 
 MOST_ADAPTERS = 1_000_000
 NAME_BITS = 20
-"""Of the name of a prompt's first segment that tell adapters apart."""
+"""Bits of the first segment's name that distinguish adapters."""
 ADAPTER_STREAM = 104_729
-"""Beside the seed: adapters have random numbers of their own."""
+"""Combined with the seed: adapters have a random stream of their own."""
 
 
 def asking_for(request: Request, adapter: int | None) -> Request:
-    """The same request with an adapter: what it computes is of use to others with the same one alone."""
+    """The request with an adapter: its KV can be shared only with requests for the same one."""
     if adapter is None or not request.prefix:
         return replace(request, adapter=adapter)
     first, *others = request.prefix
@@ -147,7 +147,7 @@ def asking_for(request: Request, adapter: int | None) -> Request:
 
 
 def with_adapters(workload: Workload, mix: Adapters, *, seed: int = 0) -> Workload:
-    """The same requests, each of which asks for an adapter by chance; all of a session for the same."""
+    """Assign adapters at random, the same one throughout a session."""
     if not 1 <= mix.count <= MOST_ADAPTERS:
         raise InputError(f"adapters must be 1 to {MOST_ADAPTERS:,}, not {mix.count!r}")
     if not (0 <= mix.skew <= 10 and 0 < mix.share <= 1):

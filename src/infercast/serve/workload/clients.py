@@ -1,4 +1,4 @@
-"""Clients of an engine: open loop, closed loop and sessions, and the queue from which a loop takes their requests."""
+"""Clients of an engine: open loop, closed loop and sessions, and the queue a loop takes their requests from."""
 
 from __future__ import annotations
 
@@ -9,47 +9,45 @@ from typing import NamedTuple, Protocol
 
 from infercast.serve.workload.request import Request, Workload
 
-# One thread that takes requests in before the engine sees them: a server's event loop.
-#
-# What needs no waiting (parse, check, render the chat template) it does for all requests that have come when it
-# begins, one after the other; only then it goes on with each of them (tokens, and the way to the engine). So requests
-# that come together reach the engine together, after the work on all of them, and who comes meanwhile waits for the
-# next round.
+# The frontend thread in front of the engine: a server's event loop. Work without waiting (parsing, validation, chat
+# template) is done in one round for all requests that have arrived when it begins; only then does each continue
+# (tokenization, and the path to the engine). So requests that arrive together reach the engine together, after the work
+# on all of them, and later ones wait for the next round.
 
 
 Round = tuple[float, int]
 """Requests that are taken in together: when they go on, and how many of them are still to be handed on."""
 
 
-# Where an engine's requests come from, as its loop sees it.
+# Where an engine's requests come from.
 
 
 class Arrivals(Protocol):
-    """Requests as they come."""
+    """A stream of requests."""
 
     sends_at_once: bool
     """Whether an answer mostly leads to the next request without a pause, so that it is not worth to look further."""
 
     @property
     def next_arrival(self) -> float | None:
-        """When the next request reaches the engine's queue at the earliest; None if none comes before an answer."""
+        """Earliest time the next request reaches the engine's queue; None if none comes before an answer."""
 
     def pop(self) -> tuple[int, Request, float]:
         """The next request: its index, itself, and when its client sent it."""
 
 
 class Source(Arrivals, Protocol):
-    """Clients of one engine, or a router before several."""
+    """Clients of one engine, or a router in front of several."""
 
     wait_for_answers: bool
     """Whether an answer may lead to the next request."""
 
     def answer(self, time: float, index: int) -> None:
-        """A client has its whole answer to the request of this index."""
+        """A client has received its whole answer to request ``index``."""
 
 
 class Delivery(NamedTuple):
-    """A request on its way to an engine. Requests stay in the order in which they were sent."""
+    """A request on its way to an engine. Requests stay in the order they were sent."""
 
     sent: float
     number: int
@@ -58,7 +56,7 @@ class Delivery(NamedTuple):
 
 
 class Inbox:
-    """What a router has sent to one engine."""
+    """Requests a router has sent to one engine."""
 
     wait_for_answers = True  # whoever drives the engine looks at each of them
 
@@ -87,22 +85,21 @@ class Inbox:
         self.answered.append((index, time))
 
 
-# A workload is ``in_turns`` where its requests carry a ``session``: those of one session follow each other in the
-# order of the workload, and each waits for the answer before it, then for its ``think`` seconds (a person who reads
-# and writes, or an agent's tool that runs). Requests without a session follow the clock, or a client who is free.
+# A workload is ``in_turns`` if its requests carry a ``session``: requests of one session follow each other in the order
+# of the workload, each after the previous answer plus its ``think`` seconds (a person reading and writing, or an
+# agent's tool running). Requests without a session follow the clock, or a free client.
 
 
 NOBODY = -1
-"""In place of a request that follows."""
+"""In place of a following request."""
 
 
 class Clients:
     """Releases the requests of a workload to the engines.
 
-    ``path_seconds`` is what a request spends on its way into an engine's queue, once a client has sent it, and
-    ``token_seconds`` what each token of its prompt adds. Requests stay in the order in which they were sent.
-    ``turn_seconds`` is what one thread before the engines spends on each (`intake`). Of several ``servers``, each with
-    such a thread, requests take one after the other.
+    ``path_seconds`` is a request's time from the client into an engine's queue, and ``token_seconds`` what each prompt
+    token adds. Requests stay in the order they were sent. ``turn_seconds`` is the time of one frontend thread per
+    request (`Round`). With several ``servers``, each with such a thread, requests are assigned round robin.
     """
 
     def __init__(
@@ -118,7 +115,7 @@ class Clients:
         self._starts, self._following = _turns_of(workload)
         self._arrivals = [self._requests[index].arrival for index in self._starts]
         self._num_begun = self._num_sent = 0
-        # Requests that follow an answer, and when each is sent; and clients of a closed loop who are free: two heaps.
+        # Two heaps: requests that follow an answer with their send times, and free clients of a closed loop.
         self._due: list[tuple[float, int]] = []
         self._free: list[tuple[float, int]] | None = None
         if workload.concurrency is not None:
@@ -146,7 +143,7 @@ class Clients:
         return index, self._requests[index], sent
 
     def answer(self, time: float, index: int) -> None:
-        """A client has its whole answer: the next turn of the session is known, or another request may begin."""
+        """A client has its whole answer: schedule the session's next turn, or free the client."""
         if (following := self._following.get(index, NOBODY)) != NOBODY:
             request = self._requests[following]
             heapq.heappush(self._due, (max(request.arrival, time + request.think), following))
@@ -191,7 +188,7 @@ class Clients:
 
 
 def _turns_of(workload: Workload) -> tuple[list[int], dict[int, int]]:
-    """Requests that wait for no answer of their session, in order of arrival; and for others the one that follows."""
+    """Requests that wait for no answer of their session, in order of arrival; and for others, their successor."""
     if not workload.in_turns:
         return [*range(len(workload.requests))], {}
     starts: list[int] = []
@@ -208,7 +205,7 @@ def _turns_of(workload: Workload) -> tuple[list[int], dict[int, int]]:
 
 
 def _count_until(heap: list[tuple[float, int]], time: float) -> int:
-    """Entries of a heap that are no later than a moment."""
+    """Entries of a heap up to ``time``."""
     count, places = 0, [0]
     while places:
         place = places.pop()

@@ -1,4 +1,4 @@
-"""Distributions of prompt and answer lengths, of pauses between turns, and of arrival times."""
+"""Distributions of prompt and output lengths, of think times, and of arrivals."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from infercast.errors import InputError, UnknownNameError
 
-# How long prompts and answers are: distributions of token counts, written as short strings.
+# Length distributions: token counts, written as short strings.
 
 
 LONGEST = 2**31 - 1
-"""No request is longer than this; it keeps a heavy tail inside the integers."""
+"""Upper limit of any length; keeps a heavy tail within integers."""
 
 LENGTH_FORMS = (
     "512",
@@ -24,18 +24,18 @@ LENGTH_FORMS = (
     "lognormal:MEAN:SIGMA",
     "lognormal:MEAN:SIGMA:MIN:MAX",
 )
-"""What `parse_lengths` understands."""
+"""Forms accepted by `parse_lengths`."""
 
-# Beyond this one request in millions makes the mean; a larger number is a standard deviation in tokens by mistake.
+# Above this, one request in millions dominates the mean; a larger number is a standard deviation in tokens by mistake.
 _LARGEST_SIGMA = 5.0
 
 
 INPUT_LEN, OUTPUT_LEN = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
-"""Tokens of prompts and answers where nobody says."""
+"""Default prompt and output lengths in tokens."""
 
 
 class LengthDistribution(NamedTuple):
-    """A distribution of token counts; `parse_lengths` makes and checks one.
+    """A distribution of token counts, made and checked by `parse_lengths`.
 
     Samples are rounded to whole tokens and clipped to ``minimum`` and ``maximum``.
     """
@@ -50,7 +50,7 @@ class LengthDistribution(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """The mean of what is sampled, clipping included and rounding left aside."""
+        """The mean of the samples, including clipping but not rounding."""
         if self.kind in ("fixed", "uniform"):
             return (self.minimum + self.maximum) / 2
         if self.spread == 0:
@@ -60,8 +60,8 @@ class LengthDistribution(NamedTuple):
     def sample(self, count: int, rng: np.random.Generator, *, spread_out: bool = False) -> NDArray[np.int64]:
         """``count`` independent lengths, each at least 1.
 
-        ``spread_out``: in random order one from each of as many equally likely parts of the distribution. Any few of
-        them are as good as independent; all together have the mean and the percentiles of what they are drawn from.
+        ``spread_out``: stratified sampling, one from each of ``count`` equally likely strata in random order. Any few
+        of them are as good as independent; all together have the mean and the percentiles of the distribution.
         """
         if spread_out:
             return self._spread_out(count, rng)
@@ -115,7 +115,7 @@ class LengthDistribution(NamedTuple):
 
 
 def parse_lengths(text: str, field: str) -> LengthDistribution:
-    """The distribution that ``text`` describes; ``field`` is the option it came from, named in errors.
+    """Parse a distribution; ``field`` is the option it came from, named in errors.
 
     ``512`` is fixed, ``uniform:100:900`` includes both ends, ``lognormal:700:0.9`` has mean 700 and 0.9 as the standard
     deviation of the logarithm, ``normal:700:200`` has mean 700 and standard deviation 200. The last two take bounds
@@ -170,17 +170,17 @@ def _normal_density(value: float) -> float:
     return math.exp(-value * value / 2) / math.sqrt(2 * math.pi)
 
 
-# How long people and tools take between two turns of a session: distributions of seconds, written as short strings.
+# Pauses of people and tools between two turns of a session: distributions of seconds, written as short strings.
 
 
 PAUSE_FORMS = ("8", "uniform:LOW:HIGH", "exponential:MEAN", "lognormal:MEAN:SIGMA")
-"""What `parse_pauses` understands; all in seconds but SIGMA, the standard deviation of the logarithm."""
+"""Forms accepted by `parse_pauses`; all in seconds except SIGMA, the standard deviation of the logarithm."""
 LONGEST_PAUSE = 1e7
-"""Seconds, some four months."""
+"""Seconds, about four months."""
 
 
 class Pauses(NamedTuple):
-    """A distribution of seconds; `parse_pauses` makes and checks one."""
+    """A distribution of seconds, made and checked by `parse_pauses`."""
 
     kind: Literal["fixed", "uniform", "exponential", "lognormal"]
     first: float
@@ -190,7 +190,7 @@ class Pauses(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Seconds on average."""
+        """Mean in seconds."""
         return (self.first + self.second) / 2 if self.kind == "uniform" else self.first
 
     def sample(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
@@ -213,7 +213,7 @@ class Pauses(NamedTuple):
 
 
 def parse_pauses(text: str | float, field: str) -> Pauses:
-    """The distribution that ``text`` describes; ``field`` is the option it came from, named in errors."""
+    """Parse a distribution; ``field`` is the option it came from, named in errors."""
     kind, *numbers = str(text).strip().lower().split(":")
     values = [_pause_number(str(text), field, number) for number in numbers]
     if kind == "uniform" and len(values) == 2:
@@ -258,9 +258,9 @@ def _pause_number(text: str, field: str, number: str) -> float:
 
 ARRIVAL_KINDS = ("poisson", "gamma", "constant", "burst")
 LATEST = 1e10
-"""Seconds, some three hundred years: beyond it a clock cannot tell microseconds apart."""
+"""Seconds, about three hundred years: beyond it a clock cannot resolve microseconds."""
 MOST_REQUESTS = 100_000_000
-"""More than a hundred million requests are a slip of the keyboard: a million take more than a gigabyte."""
+"""More than a hundred million requests are a typing error: a million take more than a gigabyte."""
 
 
 def arrival_times(
@@ -276,9 +276,9 @@ def arrival_times(
 
     ``rate`` is the mean number of requests per second, None for a burst. ``burstiness`` is the shape of the gamma
     distribution of the gaps, as in vLLM's serving benchmark: 1 is Poisson, below 1 is burstier, above 1 more regular.
-    Under poisson and gamma the first gap is drawn like every other, so the first request comes after 0. ``spread_out``:
-    all of them together take as long as so many take on average, so that their rate has no luck in it; of Poisson
-    arrivals these are the ones of which so many come in that time.
+    Under poisson and gamma the first gap is drawn like every other, so the first request arrives after 0.
+    ``spread_out``: scale the times to the expected span, so that the rate is exact; Poisson arrivals become those
+    conditioned on their number in that span.
     """
     check_arrivals(kind, rate, count, burstiness)
     if rate is None:
@@ -307,7 +307,7 @@ def check_arrivals(kind: str, rate: float | None, count: int, burstiness: float 
         raise InputError(f"rate {rate!r} was given, but a burst has none; use poisson, gamma or constant for a rate")
     if kind != "burst" and rate is None:
         raise InputError(f"rate is missing: {kind} arrivals need requests per second; only burst goes without")
-    # Written as "not >" so that NaN is refused too.
+    # Written as "not >" so that NaN is rejected too.
     if rate is not None and not (rate > 0 and math.isfinite(1.0 / rate) and math.isfinite(rate)):
         raise InputError(f"rate must be a positive, finite number of requests per second, not {rate!r}")
     if not (burstiness > 0 and math.isfinite(burstiness)):

@@ -1,4 +1,4 @@
-"""Requests, the workload that they form, and requests longer than a model allows."""
+"""Requests, workloads, and requests longer than a model allows."""
 
 from __future__ import annotations
 
@@ -10,53 +10,54 @@ from infercast.serve.workload.distributions import LengthDistribution
 from infercast.shown import Answer
 
 NEVER = 1 << 60
-"""Tokens that no answer has."""
+"""More tokens than any answer has."""
 
 
 class Segment(NamedTuple):
-    """A piece of prompt whose content is named: equal ids at equal positions are equal tokens."""
+    """A segment of a prompt with named content: equal names at equal positions are equal tokens."""
 
     content: int
     """The name of its content, any number."""
     num_tokens: int
-    """Tokens of the piece."""
+    """Tokens in the segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request as a client sends it. Lengths are known to the simulation, not to its scheduler's decisions."""
+    """One request as a client sends it. The simulation knows its lengths; scheduling decisions do not use them."""
 
     arrival: float
-    """Seconds after the start. In a closed loop, the earliest moment the client may send it."""
+    """Seconds after the start. In a closed loop, the earliest time the client may send it."""
     num_input: int
-    """Tokens of the prompt."""
+    """Prompt tokens."""
     num_output: int
-    """Tokens of the answer."""
+    """Output tokens."""
     prefix: tuple[Segment, ...] = ()
-    """The leading part of the prompt that other requests may share; the rest is this request's own."""
+    """The leading part of the prompt that other requests may share; the rest is unshared."""
     answer: int | None = None
-    """The name of the output's content, which the prefix of a later request may go on with after this whole prompt."""
+    """The name of the output's content, with which a later request's prefix may continue after this whole prompt."""
     declared: int | None = None
-    """The longest answer that the client asks for (``max_tokens``), which some engines keep room for; None: as long as
-    it will be."""
+    """The output limit in tokens (``max_tokens``), for which some engines reserve room; None: the actual length."""
     session: int | None = None
-    """The conversation that it is a turn of; None: it stands alone."""
+    """The conversation it is a turn of; None: a single request."""
     think: float = 0.0
-    """Where sessions go turn by turn: seconds from the answer before to this request, which never comes before its
-    ``arrival`` either."""
+    """With sessions turn by turn: seconds from the previous answer to this request, which is never sent before its
+    ``arrival`` either.
+    """
     priority: int = 0
-    """What an engine that schedules by priority looks at: the smallest goes first."""
+    """For priority scheduling: the smallest number goes first."""
     slo_class: str = ""
-    """The kind of traffic that it belongs to, which has an SLO of its own."""
+    """Its traffic class, which has an SLO of its own."""
     adapter: int | None = None
-    """The LoRA adapter that it asks for; None: the model itself."""
+    """The LoRA adapter it uses; None: the base model."""
     stops: bool = False
-    """Whether its answer ends by itself, with EOS or a stop token, and not at ``max_tokens``: an engine learns of that
-    with the last token."""
+    """True if its answer ends with EOS or a stop token, not at ``max_tokens``: the engine learns of that with the last
+    token.
+    """
 
     @property
     def num_declared(self) -> int:
-        """Output tokens that the engine must reckon with."""
+        """Output tokens the engine must plan for."""
         return self.num_output if self.declared is None else self.declared
 
     @property
@@ -88,26 +89,26 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class SloClass:
-    """A kind of traffic: how important it is, and what each of its requests is promised."""
+    """A traffic class: its priority and SLO."""
 
     name: str
     priority: int | None = None
-    """None: as its requests say."""
+    """None: as given by its requests."""
     limits: tuple[tuple[str, float], ...] = ()
-    """Seconds that each request is to stay below, by ``ttft``, ``tpot`` and ``e2e``."""
+    """Limits in seconds for each request, by ``ttft``, ``tpot`` and ``e2e``."""
     share: float | None = None
-    """Of all requests, where chance chose whose each is."""
+    """Share of all requests, if classes were drawn at random."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
-    """LoRA adapters that requests ask for."""
+    """LoRA adapters requested by a workload."""
 
     count: int
     skew: float = 1.0
-    """How much more popular some are: the k-th as much as 1 / k to this power (Zipf); 0: all alike."""
+    """Zipf exponent of popularity: the k-th adapter has weight 1 / k to this power; 0: all equal."""
     share: float = 1.0
-    """Of the requests that ask for one; the others ask for the model itself."""
+    """Share of requests with an adapter; the others use the base model."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -121,25 +122,27 @@ class Workload(Answer):
     """Offered requests per second where one number describes it; None for traces, bursts and closed loops."""
     description: str = ""
     drawn: Draw | None = None
-    """Set where chance made the requests, so that it could have made others; see `redrawn`."""
+    """Set for random requests, so that others can be drawn; see `redrawn`."""
     num_truncated: int = 0
-    """Requests that were cut to the longest a model allows ..."""
+    """Requests cut to the model's maximum length ..."""
     num_skipped: int = 0
-    """... and requests that were left out for it."""
+    """... and requests left out for exceeding it."""
     classes: tuple[SloClass, ...] = ()
-    """Of the requests that name one."""
+    """Classes named by requests."""
     adapters: Adapters | None = None
-    """Where chance chose the adapter of each request."""
+    """Set if adapters were drawn at random."""
     open_ended: bool = False
-    """Whether whoever serves it decides how many requests a steady result takes; these are the first of them, and
-    `extended` draws more."""
+    """True if the simulation decides how many requests a steady result takes; these are the first of them, and
+    `extended` draws more.
+    """
     cut: tuple[str, int] | None = None
-    """What is done with random requests of more than so many tokens: ``truncate`` or ``skip``."""
+    """How random requests above a number of tokens are handled: ``truncate`` or ``skip``, and the limit."""
     every: int = 1
-    """These are every so-many-th request of what was drawn."""
+    """These are every n-th request of the draw."""
     in_turns: bool = False
-    """Whether a request of a session is sent only after the answer before it (`Clients`). With a concurrency
-    it is sessions that are counted then: one begins when another one has ended."""
+    """True if a session's request is sent only after the previous answer (`Clients`). A concurrency then counts
+    sessions: one begins when another has ended.
+    """
 
     def _words(self) -> str:
         return self.description or f"{len(self.requests):,} requests"
@@ -153,20 +156,19 @@ class Workload(Answer):
         }
 
 
-# Requests that are longer than a model allows: refused, truncated or skipped, and always counted.
+# Requests longer than a model allows: rejected, truncated or skipped, and always counted.
 
 
 TOO_LONG = ("refuse", "truncate", "skip")
 
 
 def check_too_long(how: str) -> None:
-    """Raise unless it is one of the three."""
     if how not in TOO_LONG:
         raise UnknownNameError("choice of what to do with requests that are too long", how, TOO_LONG)
 
 
 def refuse_too_long(workload: Workload, longest: int) -> None:
-    """Raise if a request does not fit in ``longest`` tokens, and say how many do not."""
+    """Raise if a request exceeds ``longest`` tokens, with the number of such requests."""
     for index, request in enumerate(workload.requests):
         if _tokens(request) > longest:
             count = sum(_tokens(each) > longest for each in workload.requests)
@@ -178,10 +180,10 @@ def refuse_too_long(workload: Workload, longest: int) -> None:
 
 
 def truncated(workload: Workload, longest: int) -> Workload:
-    """The same requests, each cut to ``longest`` tokens: its prompt first, so that the whole answer still fits.
+    """The same requests, each cut to ``longest`` tokens: the prompt first, so that the whole answer still fits.
 
-    The beginning of a prompt is kept, so that what requests share stays shared. An answer that leaves no room for a
-    prompt is cut as well.
+    The beginning of a prompt is kept, so that shared prefixes stay shared. An answer that leaves no room for a prompt
+    is cut as well.
     """
     requests = tuple(
         request if _tokens(request) <= longest else _truncated(request, longest) for request in workload.requests

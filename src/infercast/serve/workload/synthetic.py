@@ -1,4 +1,4 @@
-"""Random workloads: requests drawn from distributions, and the same draws with another seed, rate or count."""
+"""Random workloads: requests drawn from distributions, and redraws with another seed, rate or count."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ from infercast.serve.workload.distributions import (
 from infercast.serve.workload.request import Draw, Request, Segment, Workload, truncated, without_too_long
 
 CLIPPED = "; default lengths clipped to max_model_len "
-"""In the description of a workload, with a number after it."""
+"""In the description of a workload, followed by a number."""
 BURST_COUNT = 1000
-"""Requests that come all at once where nobody says how many."""
+"""Default number of requests in a burst."""
 FIRST_COUNT, FIRST_ROUNDS, FIRST_OF_CLIENTS, MOST_FIRST = 1500, 8, 400, 20_000
-"""What a run that decides its own length tries first: so many requests; of a closed loop so many of each client and so
-many in all, within reason."""
+"""First attempt of a run that decides its own length: number of requests; for a closed loop, per client and in all, up
+to a limit.
+"""
 
 
 def synthetic_workload(
@@ -55,19 +56,19 @@ def synthetic_workload(
 ) -> Workload:
     """``count`` random requests, the same for the same arguments on every machine.
 
-    Without a ``count`` a simulation draws as many as a steady result takes, ``spread_out``: together they come at just
-    the rate, and their lengths are those of the distribution, while any few of them are random as ever.
+    Without a ``count``, a simulation draws as many as a steady result takes, ``spread_out``: together they arrive at
+    exactly the rate, with exactly the distribution of lengths, while any few of them are as random as ever.
 
-    Open loop: ``arrival`` and ``rate`` (requests a second) say when they come, see `arrival_times`. Closed loop: give
+    Open loop: ``arrival`` and ``rate`` (requests per second) set arrivals, see `arrival_times`. Closed loop: give
     ``concurrency`` instead of a rate, and that many clients each send the next request when their last one has ended.
 
     Lengths are written as for `parse_lengths`. With ``prefix_length``, each prompt starts with one of ``prefix_groups``
     shared prefixes of that many tokens, chosen uniformly; the sampled input length comes after it. Every request
-    declares an answer of ``declared_length`` tokens, or of as many as it produces if these are more. Answers end at
-    what they declare, as in a benchmark with ``ignore_eos``; those that are shorter, and all without it, end by EOS.
+    declares ``declared_length`` output tokens, or as many as it produces if that is more. Answers end at the declared
+    length, as in a benchmark with ``ignore_eos``; shorter ones, and all without it, end by EOS.
 
-    Arrivals, inputs, outputs and prefixes each have a random stream of their own: changing one leaves the others as
-    they were, so two workloads differ only in what was changed.
+    Arrivals, inputs, outputs and prefixes each have a random stream of their own: changing one leaves the others
+    unchanged, so two workloads differ only in what was changed.
     """
     is_open = count is None and (concurrency is not None or arrival != "burst")
     count = first_count(count, concurrency, arrival)
@@ -82,7 +83,7 @@ def synthetic_workload(
     outputs = outputs_from.sample(count, output_rng, spread_out=spread_out)
     prefixes = _draw_prefixes(prefix_length, prefix_groups, count, prefix_rng)
     workload = Workload(
-        # Python numbers, not numpy scalars: the clock works on them one at a time.
+        # Python numbers, not numpy scalars: the clock uses them one at a time.
         requests=tuple(map(Request, arrivals.tolist(), inputs.tolist(), outputs.tolist(), prefixes)),
         concurrency=concurrency,
         rate=rate,
@@ -113,7 +114,7 @@ def synthetic_workload(
 
 
 def first_count(count: int | None, concurrency: int | None, arrival: str) -> int:
-    """As many requests as are asked for; and where nobody says, as many as are tried first."""
+    """The requested count, or the default for a first attempt."""
     if count is not None:
         return count
     if concurrency is None or not isinstance(concurrency, Integral):
@@ -131,7 +132,7 @@ def checked_loop(
     prefix_groups: int,
     seed: int,
 ) -> str:
-    """Raise unless these go together; returns how requests arrive, which is all at once in a closed loop."""
+    """Validate these together; returns the arrival kind, which is a burst in a closed loop."""
     _check_kinds(Real, "a number", rate=rate, burstiness=burstiness)
     whole = {"prefix_length": prefix_length, "prefix_groups": prefix_groups, "seed": seed}
     _check_kinds(Integral, "a whole number", count=count, concurrency=concurrency, **whole)
@@ -146,16 +147,16 @@ def checked_loop(
 
 
 def _check_kinds(kind: type, words: str, **values: object) -> None:
-    """Names of Python, which nobody has parsed: a text is no number."""
+    """Check types of Python arguments, which were not parsed: a text is not a number."""
     for name, value in values.items():
         if value is not None and not isinstance(value, kind):
             raise InputError(f"{name} must be {words}, not {value!r}")
 
 
 def ended(workload: Workload, declared: int | None, ignore_eos: bool | None) -> Workload:
-    """The same requests as clients send them: with a longest answer, and with answers that end by EOS or do not.
+    """Set the declared output length, and whether answers end by EOS.
 
-    None, and they are as before.
+    None leaves either unchanged.
     """
     if declared is not None:
         if ignore_eos:
@@ -174,7 +175,7 @@ def ended(workload: Workload, declared: int | None, ignore_eos: bool | None) -> 
 
 
 def declaring(workload: Workload, tokens: int) -> Workload:
-    """The same requests, each of which declares an answer of so many tokens, or of as many as it produces."""
+    """The same requests, each declaring this many output tokens, or as many as it produces."""
     if tokens < 1:
         raise InputError(f"the declared answer must have at least 1 token, not {tokens}")
     return replace(
@@ -188,7 +189,7 @@ def declaring(workload: Workload, tokens: int) -> Workload:
 def workload_from_requests(
     requests: Iterable[Request], *, concurrency: int | None = None, description: str = ""
 ) -> Workload:
-    """A workload of requests made elsewhere: checked, and sorted by arrival (equal arrivals keep their order)."""
+    """A workload of given requests: checked, and sorted by arrival (equal arrivals keep their order)."""
     ordered = tuple(requests)
     if not ordered:
         raise InputError("requests is empty; a workload needs at least one")
@@ -201,14 +202,14 @@ def workload_from_requests(
 
 
 def as_lengths(lengths: LengthDistribution | str | int, field: str) -> LengthDistribution:
-    """A distribution, or what its short string describes."""
+    """A distribution, parsed if given as a string."""
     return lengths if isinstance(lengths, LengthDistribution) else parse_lengths(str(lengths), field)
 
 
 def _draw_prefixes(length: int, num_groups: int, count: int, rng: np.random.Generator) -> list[tuple[Segment, ...]]:
     if length == 0:
         return [()] * count
-    # One tuple a group, shared by its requests: a million requests hold no more segments than there are groups.
+    # One tuple per group, shared by its requests: a million requests hold no more segments than there are groups.
     groups = rng.integers(num_groups, size=count).tolist()
     prefixes = {group: (Segment(content=group, num_tokens=length),) for group in set(groups)}
     return [prefixes[group] for group in groups]
@@ -222,7 +223,7 @@ def _check_closed_loop(arrival: str, rate: float | None, concurrency: int, burst
             f"rate {rate!r} and concurrency {concurrency!r} exclude each other; "
             "give a rate for an open loop or a concurrency for a closed one"
         )
-    # The default cannot be told from a written "poisson", so that one is let through.
+    # The default cannot be distinguished from a written "poisson", which is therefore accepted.
     if arrival not in ("poisson", "burst") or burstiness != 1.0:
         raise InputError(
             f"arrival {arrival!r} with burstiness {burstiness!r} has no meaning in a closed loop, "
@@ -255,7 +256,7 @@ def _check_request(position: int, request: Request) -> None:
 
 
 def describe_arrivals(arrival: str, rate: float | None, concurrency: int | None, burstiness: float) -> str:
-    """How requests arrive, for people."""
+    """How requests arrive, as text."""
     if concurrency is not None:
         return f"closed loop of {concurrency:,} clients"
     if rate is None:
@@ -267,18 +268,17 @@ def describe_arrivals(arrival: str, rate: float | None, concurrency: int | None,
 
 
 def describe_prefixes(length: int, num_groups: int) -> str:
-    """What prompts share at their start, for people."""
+    """Shared prefixes, as text."""
     if length == 0:
         return ""
     shared = "a shared prefix" if num_groups == 1 else f"one of {num_groups:,} shared prefixes"
     return f" after {shared} of {length:,}"
 
 
-# Conversations made up from a few numbers: prompts that grow by every answer, and pauses between the turns.
-#
-# The first prompt of a session comes after a shared system prompt. Every later one has the whole history before it, so
-# an engine with prefix caching finds earlier prompts and answers as long as it keeps them. Some turns of agents go on
-# after a tool has run: their pauses and lengths are drawn apart from those of people.
+# Synthetic conversations: prompts that grow by every answer, and pauses between turns. A session's first prompt comes
+# after a shared system prompt. Every later one includes the whole history, so an engine with prefix caching finds
+# earlier prompts and answers as long as it keeps them. Some turns of agents continue after a tool has run: their pauses
+# and lengths have their own distributions.
 
 
 Array = NDArray[Any]
@@ -321,14 +321,13 @@ def session_workload(
 ) -> Workload:
     """``count`` requests that are turns of random sessions, the same for the same arguments on every machine.
 
-    Sessions begin by ``arrival`` at ``session_rate`` a second, or so often that requests come at ``rate`` a second in
-    the long run; or ``concurrency`` of them are there at any time, and one begins when another has ended.
+    Sessions begin by ``arrival`` at ``session_rate`` per second, or at a rate that yields ``rate`` requests per second
+    in the long run; or ``concurrency`` of them are active at any time, and one begins when another has ended.
 
-    A session has so many ``turns``. Its first prompt has ``input_lengths`` tokens after a system prompt, each later one
-    ``turn_lengths`` after the history. It is sent ``think`` seconds after the answer before it. A ``tool_share`` of the
-    later turns are a tool's: they come after ``tool_time`` and bring ``tool_lengths`` tokens (as other turns do, if
-    not given). The last session is cut where ``count`` requests are reached. Without a ``count`` a simulation draws as
-    many as a steady result takes.
+    A session has ``turns`` turns. Its first prompt has ``input_lengths`` tokens after a system prompt, each later one
+    ``turn_lengths`` after the history, sent ``think`` seconds after the previous answer. A ``tool_share`` of the later
+    turns are a tool's: they come after ``tool_time`` with ``tool_lengths`` tokens (by default as other turns). The last
+    session is cut at ``count`` requests. Without a ``count``, a simulation draws as many as a steady result takes.
     """
     is_open = count is None and (concurrency is not None or arrival != "burst")
     count = first_count(count, concurrency, arrival)
@@ -358,7 +357,7 @@ def session_workload(
 
 
 def _drawn(draw: SessionDraw) -> tuple[tuple[Request, ...], int]:
-    """The requests in order of the earliest moment at which each can come, and how many sessions they are of."""
+    """The requests by earliest possible send time, and the number of sessions."""
     of_starts, of_inputs, of_outputs, of_groups, of_turns, *others = np.random.default_rng(draw.seed).spawn(10)
     of_kinds, of_people, of_tools, of_thinking, of_running = others
     count, num_turns = draw.count, _turns_of(draw.turns, draw.count, of_turns)
@@ -389,7 +388,7 @@ def _drawn(draw: SessionDraw) -> tuple[tuple[Request, ...], int]:
 
 
 def _turns_of(turns: LengthDistribution, count: int, rng: np.random.Generator) -> Array:
-    """Turns of as many sessions as make ``count`` requests; the last one is cut."""
+    """Turns of the sessions that make up ``count`` requests; the last one is cut."""
     if not 1 <= count <= MOST_REQUESTS:
         raise InputError(f"count must be 1 to {MOST_REQUESTS} requests, not {count!r}")
     drawn = turns.sample(count, rng)
@@ -401,7 +400,7 @@ def _turns_of(turns: LengthDistribution, count: int, rng: np.random.Generator) -
 
 
 def _within(values: Array, begins: Array, num_turns: Array) -> Array:
-    """Sums over the turns of a session up to each, itself included."""
+    """Cumulative sums over the turns of each session, inclusive."""
     sums = np.cumsum(values)
     return np.asarray(sums - np.repeat(sums[begins] - values[begins], num_turns))
 
@@ -409,7 +408,7 @@ def _within(values: Array, begins: Array, num_turns: Array) -> Array:
 def _histories(
     new_tokens: Array, outputs: Array, session: Array, groups: Array, draw: SessionDraw
 ) -> list[tuple[Segment, ...]]:
-    """The whole prompt of each turn in named segments: the system prompt, and what was said by turns."""
+    """The whole prompt of each turn in named segments: the system prompt, then messages and answers in turn."""
     length = draw.prefix_length
     systems = [(Segment(group, length),) if length else () for group in range(draw.prefix_groups)]
     of_sessions, before = groups.tolist(), -1
@@ -427,7 +426,7 @@ def _histories(
 
 
 def _answer(index: int, draw: SessionDraw) -> int:
-    """The name of an answer's content; what was asked before it has the one before, system prompts have the first."""
+    """The content name of an answer; its prompt's new part has the one before, system prompts have the first names."""
     return draw.prefix_groups + 2 * index + 1
 
 
@@ -450,14 +449,14 @@ def _described(drawn: SessionDraw, num_sessions: int) -> str:
 
 
 def redrawn(workload: Workload, *, seed: int, count: int) -> Workload | None:
-    """The first ``count`` requests that another seed would have drawn; None where chance made none of them."""
+    """The first ``count`` requests drawn with another seed; None for a workload that was not drawn."""
     return _again(workload, {"seed": seed, "count": count})
 
 
 def extended(workload: Workload, count: int, longest: int) -> Workload:
-    """The first ``count`` requests of the draw that an open-ended workload has the first ones of.
+    """Extend an open-ended workload to the first ``count`` requests of its draw.
 
-    Those of more than ``longest`` tokens, which an engine does not take, are cut as the first ones would have been.
+    Requests above ``longest`` tokens, which the engine would reject, are cut as the first ones would have been.
     """
     drawn = workload.drawn
     assert drawn is not None
@@ -471,13 +470,13 @@ def extended(workload: Workload, count: int, longest: int) -> Workload:
 
 
 def dealt_out(workload: Workload, times: int) -> Workload:
-    """Every so-many-th request, as a load balancer deals them out."""
+    """Every n-th request, as a load balancer deals them out."""
     rate = None if workload.rate is None else workload.rate / times
     return replace(workload, requests=workload.requests[::times], rate=rate, every=times)
 
 
 def redrawn_with(workload: Workload, **others: Any) -> Workload | None:
-    """The same draw with other arguments of what drew it; None where chance made none of it, or it was cut."""
+    """The same draw with other arguments; None for a workload that was not drawn, or was cut."""
     if workload.num_truncated or workload.num_skipped:
         return None
     return _again(workload, others)
@@ -493,7 +492,7 @@ def _again(workload: Workload, others: dict[str, Any]) -> Workload | None:
 
 
 def _labelled(workload: Workload, other: Workload, seed: int) -> Workload:
-    """Another draw of a workload in the same classes, that asks for adapters as it does."""
+    """Apply a workload's classes and adapters to another draw of it."""
     if workload.classes:
         from infercast.serve.workload.classes import reclassed  # noqa: PLC0415 - most workloads have none
 
@@ -506,7 +505,7 @@ def _labelled(workload: Workload, other: Workload, seed: int) -> Workload:
 
 
 def drawn_with(drawn: Draw, **others: Any) -> Workload:
-    """What these arguments and some others draw."""
+    """Draw with these arguments, some replaced."""
     arguments: dict[str, Any] = {**{field.name: getattr(drawn, field.name) for field in fields(drawn)}, **others}
     if type(drawn) is Draw:
         return synthetic_workload(**arguments)
@@ -520,7 +519,7 @@ def scaled(
 ) -> Workload:
     """The same requests, the first ``limit`` of them, arriving ``rate_scale`` times as fast (2 halves every gap).
 
-    With ``rate`` they arrive at that many requests a second on average, whatever it was before.
+    With ``rate`` they arrive at that mean number of requests per second, whatever it was before.
     """
     if limit is not None and limit < 1:
         raise InputError(f"limit must be at least 1 request, not {limit!r}")
@@ -547,7 +546,7 @@ def scaled(
 def begun_anew(
     workload: Workload, *, session_rate: float | None = None, concurrency: int | None = None, seed: int = 0
 ) -> Workload:
-    """The same sessions, turn by turn, that begin at a rate (Poisson) or so many at a time."""
+    """The same sessions, turn by turn, beginning at a rate (Poisson) or with a fixed number at a time."""
     if not workload.in_turns:
         raise InputError(
             "a session rate or a concurrency needs a trace of conversations, or one whose sessions are followed"
@@ -572,7 +571,7 @@ def begun_anew(
 
 
 def _scale_to(rate: float, rate_scale: float, workload: Workload, limit: int | None) -> float:
-    """How many times as fast requests must arrive to come at ``rate``."""
+    """The scale at which requests arrive at ``rate``."""
     if rate_scale != 1.0:
         raise InputError(f"rate {rate!r} and rate_scale {rate_scale!r} both say how fast requests arrive; give one")
     if not (rate > 0 and math.isfinite(rate)):
@@ -585,7 +584,7 @@ def _scale_to(rate: float, rate_scale: float, workload: Workload, limit: int | N
 
 
 def _sooner(requests: tuple[Request, ...], rate_scale: float) -> tuple[Request, ...]:
-    """All at another rate; who pauses between the turns of a session pauses as long as before."""
+    """Scale the rate; pauses between the turns of a session keep their length."""
     starts: dict[int | None, float] = {}
     found = []
     for request in requests:

@@ -1,7 +1,7 @@
-"""Recorded workloads: Azure and Mooncake traces, conversations, and plain CSV or JSON lines of your own.
+"""Recorded workloads: Azure and Mooncake traces, conversations, and plain CSV or JSON lines.
 
 A file is a stream of records (a CSV row or a JSON object, by name), a format turns one record into rows, and
-`read_trace` turns rows into requests. Nothing in a file is ever executed: numbers, dates and names only.
+`read_trace` turns rows into requests. Nothing in a file is ever executed: only numbers, dates and names are read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from infercast.serve.workload.classes import asking_for
 from infercast.serve.workload.distributions import LONGEST
 from infercast.serve.workload.request import Request, Segment, Workload
 
-# One record of a trace file as one or more rows: what each known format calls its fields, and how they are checked.
+# One record of a trace file as one or more rows: field names of each known format, and their checks.
 
 
 MOONCAKE_BLOCK_TOKENS = 512
@@ -43,17 +43,17 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class Row(NamedTuple):
-    """One request as a file has it."""
+    """One request as recorded in a file."""
 
     arrival: float
-    """In the ticks of its format."""
+    """In the format's ticks."""
     num_input: int
     num_output: int
     """May be 0."""
     prefix: tuple[Segment, ...] = ()
     answer: int | None = None
     session: Any = None
-    """Under the file's own name."""
+    """As named in the file."""
     think: float = 0.0
     priority: int = 0
     slo_class: str = ""
@@ -61,7 +61,7 @@ class Row(NamedTuple):
 
 
 class Segments(dict[tuple[int, int], Segment]):
-    """Segments by content and length, made on first use: requests that share a block share the object."""
+    """Segments by content and length, created on first use: requests that share a block share the object."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Segments(dict[tuple[int, int], Segment]):
         return self.setdefault(key, Segment(*key))
 
     def new_name(self) -> int:
-        """The name of content that nothing in the file has a name for."""
+        """A name for content that the file does not name."""
         self._num_names += 1
         return -self._num_names
 
@@ -84,7 +84,7 @@ class Segments(dict[tuple[int, int], Segment]):
 
 
 def azure_row(record: Record, _: Segments) -> list[Row]:
-    """Time is cut to microseconds (Azure writes seven decimals, the last one always 0); without a zone it is UTC."""
+    """Times are truncated to microseconds (Azure writes seven decimals, the last always 0); the default zone is UTC."""
     text = record["TIMESTAMP"]
     try:
         moment = datetime.fromisoformat(text)
@@ -99,8 +99,7 @@ def azure_row(record: Record, _: Segments) -> list[Row]:
 def mooncake_row(record: Record, segments: Segments) -> list[Row]:
     """Each of hash_ids names 512 tokens of the prompt; the last is cut to what remains of input_length.
 
-    Ids beyond the prompt's end are dropped. Where there are too few (or none), the rest of the prompt is the request's
-    own and shared with nobody.
+    Ids beyond the prompt's end are dropped. If there are too few (or none), the rest of the prompt is unshared.
     """
     num_input = whole_of(record, "input_length", 1)
     ids = record.get("hash_ids", [])
@@ -113,7 +112,7 @@ def mooncake_row(record: Record, segments: Segments) -> list[Row]:
 
 
 def plain_row(record: Record, segments: Segments) -> list[Row]:
-    """The input is the whole prompt; prefix_length of it, from the start, is shared within its prefix_group."""
+    """The input is the whole prompt; its first prefix_length tokens are shared within its prefix_group."""
     arrival_field, input_field, output_field = (_only_name(record, names) for names in PLAIN_FIELDS)
     arrival, num_input = moment_of(record, arrival_field), whole_of(record, input_field, 1)
     num_output = whole_of(record, output_field, 0)
@@ -127,7 +126,7 @@ def plain_row(record: Record, segments: Segments) -> list[Row]:
 
 
 def labels_of(record: Record) -> dict[str, Any]:
-    """What else a record may say of a request or a session: whose it is, and how important."""
+    """Optional labels of a request or session: session, think time, priority, class and adapter."""
     labels: dict[str, Any] = {}
     if record.get("session") not in (None, ""):
         labels["session"] = str(record["session"])[:80]
@@ -185,7 +184,7 @@ def number_of(record: Record, field: str) -> float:
 
 
 def whole_of(record: Record, field: str, least: int) -> int:
-    """A field that must be a whole number of at least so many."""
+    """A field that must be a whole number of at least ``least``."""
     value: Any = record.get(field)
     is_digits = type(value) is str and len(value) <= 10 and value.isdecimal()
     # Otherwise through float, because spreadsheets and data frames write a column with gaps as 512.0.
@@ -195,19 +194,19 @@ def whole_of(record: Record, field: str, least: int) -> int:
     return int(number)
 
 
-# Sessions in recorded files: whole conversations on a line, and turns that can be told from their prompts.
+# Sessions in recorded files: whole conversations on a line, and turns inferred from their prompts.
 
 
 CHARACTERS = 4
-"""Of a token in a text whose tokens nobody counted: English with the tokenizers of today has four to five."""
+"""Characters per token where tokens were not counted: English has four to five with today's tokenizers."""
 CONVERSATION_FIELDS = ("turns", "messages", "conversations")
 ANSWERERS = ("assistant", "gpt", "model", "chatgpt", "bot")
 Turn = tuple[list[Segment], int, float]
-"""New pieces of a prompt, tokens of the answer, and seconds before it."""
+"""New segments of a prompt, output tokens, and think time in seconds."""
 
 
 def conversation_rows(record: Record, segments: Segments) -> list[Row]:
-    """All turns of a conversation, which is either ``turns`` of counted tokens or ``messages`` with texts or counts."""
+    """All turns of a conversation: ``turns`` with token counts, or ``messages`` with texts or token counts."""
     arrival = moment_of(record, "arrival") if record.get("arrival") is not None else 0.0
     labels = {**labels_of(record), "session": segments.new_name()}
     labels.pop("think", None)
@@ -230,7 +229,7 @@ def conversation_rows(record: Record, segments: Segments) -> list[Row]:
 
 
 def _counted(record: Record, segments: Segments) -> list[Turn]:
-    """``{"input": 60, "output": 200, "think": 8.5}``: new tokens, those of the answer, seconds since the one before."""
+    """``{"input": 60, "output": 200, "think": 8.5}``: new tokens, output tokens, seconds since the previous answer."""
     turns = record["turns"]
     if not (isinstance(turns, list) and turns and all(isinstance(turn, dict) for turn in turns)):
         raise InputError(f"turns must be a list of objects with input and output, not {str(turns)[:80]!r}")
@@ -245,7 +244,7 @@ def _counted(record: Record, segments: Segments) -> list[Turn]:
 
 
 def _messages(record: Record, segments: Segments) -> list[Turn]:
-    """Messages as chat clients have them; every answer ends a turn, and what comes after the last one is not sent."""
+    """Messages in the format of chat clients; every answer ends a turn, and what follows the last one is not sent."""
     messages = record.get("messages", record.get("conversations"))
     if not (isinstance(messages, list) and all(isinstance(message, dict) for message in messages)):
         raise InputError(f"messages must be a list of objects, not {str(messages)[:80]!r}")
@@ -260,7 +259,7 @@ def _messages(record: Record, segments: Segments) -> list[Turn]:
             turns.append((pieces, tokens, think))
             pieces, think = [], 0.0
         elif tokens:
-            # Equal instructions are equal tokens; what people say is taken to be their own.
+            # Equal instructions are equal tokens; user messages are assumed to be unique.
             shared = role == "system" and isinstance(text, str)
             pieces.append(Segment(segments.name_of(text) if shared else segments.new_name(), tokens))
     return turns
@@ -275,10 +274,10 @@ def _tokens(message: Record, text: Any) -> int:
 
 
 def with_sessions(rows: Sequence[Row]) -> list[Row]:
-    """Rows in order of arrival whose prompts are named in equal blocks, with the sessions that these tell.
+    """Infer sessions from prompts in named blocks of equal size; rows are in order of arrival.
 
-    A request goes on with an earlier one if all whole blocks of the earlier prompt are its own beginning, and only one
-    way to go on from there is ever seen: a system prompt, after which many go on differently, tells nothing.
+    A request continues an earlier one if all whole blocks of the earlier prompt are its own prefix, and only one
+    continuation is ever seen: a system prompt, with many different continuations, is no evidence.
     """
     follows: dict[int, int] = {}
     many: set[int] = set()
@@ -307,7 +306,7 @@ def _whole_blocks(row: Row) -> list[int]:
 
 
 def with_histories(rows: Sequence[Row], segments: Segments) -> list[Row]:
-    """The same where a column names sessions: a prompt that has room for it begins with the turn before it."""
+    """The same if a column names sessions: a prompt that is long enough begins with the previous turn."""
     history: dict[Any, tuple[Segment, ...]] = {}
     found = []
     for row in rows:
@@ -329,9 +328,9 @@ MOONCAKE = "Mooncake trace"
 NO_SESSIONS = "give it a column session, or blocks as Mooncake's traces have them"
 
 A_DATE = 1e8
-"""Seconds: an earliest arrival later than this, three years, is a moment since 1970 and not since the start."""
+"""Seconds: an earliest arrival later than this, three years, is a time since 1970 and not since the start."""
 Records = Iterator[tuple[int, Record]]
-"""Each record with the number of its line."""
+"""Each record with its line number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,32 +339,32 @@ class TraceFormat:
 
     label: str
     is_json: bool
-    """One JSON object a line; otherwise CSV with a header."""
+    """One JSON object per line; otherwise CSV with a header."""
     fields: tuple[tuple[str, ...], ...]
-    """Names of the fields that must be there, each with its alternatives."""
+    """Names of required fields, each with its alternatives."""
     read_rows: Callable[[Record, Segments], list[Row]]
     ticks_per_second: int = 1
     starts_at_zero: bool = True
     """Arrivals count from the earliest one, not from the file's own zero."""
     in_turns: bool = False
-    """Its sessions go turn by turn in any case: it does not say when later turns came."""
+    """Its sessions always go turn by turn: it does not record when later turns came."""
 
 
 def read_trace(path: str | os.PathLike[str], format: str | None = None, *, follow: bool = False) -> Workload:
     """The requests of a trace file, in order of arrival; plain or gzip-compressed.
 
-    ``format`` is azure, mooncake, conversations, csv or jsonl; left out, the first line tells. Arrivals of Azure and
-    Mooncake traces count from their earliest request, and so do dates; plain files of seconds keep their own zero. Rows
-    out of order are sorted, equal arrivals keeping the order of the file. Columns that are not known are ignored.
+    ``format`` is azure, mooncake, conversations, csv or jsonl; by default it is detected from the first line. Arrivals
+    of Azure and Mooncake traces count from their earliest request, and so do dates; plain files of seconds keep their
+    own zero. Rows out of order are sorted, equal arrivals keeping the order of the file. Unknown columns are ignored.
 
-    Requests that are turns of one session carry its number: where a column says so, or in Mooncake's traces where the
-    blocks of one prompt are the beginning of a later one. They are sent when the trace says; with ``follow`` none
-    before the answer to the one before it. Files of conversations go turn by turn in any case.
+    Requests that are turns of one session carry its number: by a column, or in Mooncake's traces where the blocks of
+    one prompt are a prefix of a later one. They are sent at their recorded times; with ``follow``, none before the
+    previous answer. Files of conversations always go turn by turn.
 
     Answers end by EOS, as those of real users do (`Request.stops`).
 
     An output of 0 tokens becomes 1, because an engine always samples one token; the description says how often that
-    happened. An input of 0 tokens is refused.
+    happened. An input of 0 tokens is rejected.
     """
     if format is not None and format not in FORMATS:
         raise UnknownNameError("trace format", format, FORMATS)
@@ -397,7 +396,7 @@ def read_trace(path: str | os.PathLike[str], format: str | None = None, *, follo
 
 
 def _request(row: Row, origin: float, ticks: int, numbers: dict[object, int]) -> Request:
-    """A row as a request; sessions are numbered as they come."""
+    """A row as a request; sessions are numbered in order of appearance."""
     session = None if row.session is None else numbers.setdefault(row.session, len(numbers))
     request = Request(
         (row.arrival - origin) / ticks,
@@ -425,13 +424,13 @@ def _read_rows(path: object, trace_format: TraceFormat, records: Records, segmen
 
 
 def _as_text(raw: io.BufferedReader) -> io.TextIOWrapper:
-    # Compression is told by gzip's magic number, so a renamed file reads as well as one that ends in .gz.
+    # Compression is detected by gzip's magic number, so a renamed file reads as well as one that ends in .gz.
     binary = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
     return io.TextIOWrapper(binary, encoding="utf-8-sig", newline="")
 
 
 def _recognise(path: object, stream: Iterator[str], name: str | None) -> tuple[TraceFormat, Records]:
-    """The format called ``name``, or else the one whose fields the first record has; and all records."""
+    """The format called ``name``, or the first that matches the fields of the first record; and all records."""
     head: list[str] = []
     for text in stream:
         head.append(text)
