@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Unpack
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -370,8 +371,7 @@ def host_bound_share(phases: Sequence[Phase]) -> float:
 
 
 def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: KernelTimer, takes_in: bool) -> Phase:
-    shape = average_shape(totals, deployment.drafting)
-    step = estimate_shape(deployment, taken_in(shape) if takes_in else shape)
+    step = average_step(deployment, totals, takes_in=takes_in)
     reasons = {each.name: (str(each.estimate.bound), each.estimate.source) for each in step.kernels}
     reasons |= dict.fromkeys((GAPS[0], DRAFT_GAPS[0]), ("launch", "physics"))
     members: dict[str, dict[str, float]] = {}
@@ -398,6 +398,19 @@ def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: Ke
         families=tuple(families),
         waits_for="host" if deployment.layout.pipeline == 1 else "host, other stages",
     )
+
+
+_average_steps: WeakKeyDictionary[PhaseTotals, tuple[Deployment, bool, StepCost]] = WeakKeyDictionary()
+
+
+def average_step(deployment: Deployment, totals: PhaseTotals, *, takes_in: bool = False) -> StepCost:
+    """Kernels of a step of the average size of a phase that is over; kept, because several parts of an answer ask."""
+    known = _average_steps.get(totals)
+    if known is None or known[0] is not deployment or known[1] != takes_in:
+        shape = average_shape(totals, deployment.drafting)
+        known = deployment, takes_in, estimate_shape(deployment, taken_in(shape) if takes_in else shape)
+        _average_steps[totals] = known
+    return known[2]
 
 
 def average_shape(totals: PhaseTotals, drafting: Drafting | None = None) -> StepShape:

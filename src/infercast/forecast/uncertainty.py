@@ -36,7 +36,7 @@ import numpy as np
 
 from infercast.engines.base import Deployment, Engine, Version
 from infercast.engines.corrections import Corrections, Factor
-from infercast.forecast.kernels import StepCost, average_shape, estimate_shape
+from infercast.forecast.kernels import StepCost, average_step
 from infercast.forecast.slo import FRACTIONS, NAMES, Array, percentiles, quantile
 from infercast.hardware.load import is_modelled
 from infercast.serve import Record, Replica, Workload
@@ -203,7 +203,7 @@ def widened(prompts: float, decodes: float, spread: Spread, release: Spread | No
 def _of_phase(deployment: Deployment, totals: PhaseTotals) -> float:
     if not totals.steps:
         return 0.0
-    step = estimate_shape(deployment, average_shape(totals, deployment.drafting))
+    step = average_step(deployment, totals)
     return step_uncertainty(step, across_nodes=deployment.crosses_nodes, most=_most(step))
 
 
@@ -235,7 +235,7 @@ def gains_of(deployment: Deployment, record: Record) -> Gains:
 def _gain(deployment: Deployment, totals: PhaseTotals) -> float:
     if deployment.predictor.is_bound:
         return 0.0
-    step = estimate_shape(deployment, average_shape(totals, deployment.drafting))
+    step = average_step(deployment, totals)
     if not is_modelled(deployment.gpu):
         return log(float(step.gpu.seconds) / float(step.gpu.low))
     least = sum(kernel.seconds * min(kernel.achieved / kernel.limit, 1.0) for kernel in step.kernels if kernel.limit)
