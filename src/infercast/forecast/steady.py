@@ -140,8 +140,12 @@ def further_requests(
     stretches: int,
     slo: Slo | None = None,
     medians: bool = True,
+    rejects: bool = False,
 ) -> tuple[int | None, str]:
-    """How many requests a longer run should have; or None, and why this one ends. ``stretches``: batches planned."""
+    """How many requests a longer run should have; or None, and why this one ends. ``stretches``: batches planned.
+
+    With ``rejects``, a run that clearly misses the SLO is long enough.
+    """
     if state.word == OVERLOADED:
         return None, OVERLOAD
     count = len(workload.requests)
@@ -149,7 +153,10 @@ def further_requests(
         start = float(served.sent_at.min())
         batches = Batches(served, workload, start + steady.begin, start + steady.end)
         # Factors on the length of the steady part.
-        asked = [] if slo is None else list(_for_slo(batches, slo))
+        limits = [] if slo is None else list(_for_slo(batches, slo))
+        if rejects and any(is_missed for _, is_missed in limits):
+            return None, ENOUGH
+        asked = [times for times, _ in limits]
         if medians:
             for name, (fraction, target) in product(("ttft", "tpot"), ((0.5, PRECISION), (0.99, TAIL_PRECISION))):
                 asked.append((batches.error(name, fraction) / target) ** 2)
@@ -166,14 +173,16 @@ def further_requests(
     return (None, CUT) if most < 1.1 * count else (two_digits(min(wanted, most)), "")
 
 
-def _for_slo(batches: Batches, slo: Slo) -> Iterator[float]:
+def _for_slo(batches: Batches, slo: Slo) -> Iterator[tuple[float, bool]]:
+    """For each limit the factor on the length that it takes to decide about it, and whether it is clearly missed."""
     for limit in slo.limits:
         values, fraction = batches.values[limit.quantity], None if limit.percentile is None else limit.percentile / 100
         if values.size:
             value = float(values.mean() if fraction is None else np.percentile(values, 100 * fraction))
             error = batches.error(limit.quantity, fraction)
-            is_clear = abs(log(limit.seconds / max(value, 1e-12))) > CLEAR * error
-            yield 0.0 if is_clear else (error / LIMIT_PRECISION) ** 2
+            room = log(limit.seconds / max(value, 1e-12))
+            is_clear = abs(room) > CLEAR * error
+            yield 0.0 if is_clear else (error / LIMIT_PRECISION) ** 2, is_clear and room < 0
 
 
 def _has_filled(sent: Array, done: Array, last: float, residence: float) -> bool:

@@ -5,6 +5,7 @@ Work goes to an executor in portions of fixed sizes, so the answer does not depe
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,7 +19,7 @@ from infercast.forecast.plan.candidate import Candidate, Row, Stage, figures_of
 from infercast.forecast.plan.executors import Executor
 from infercast.forecast.plan.question import Question, beyond_budget, deployed, own_timer
 from infercast.forecast.plan.screening import HOPELESS, Option
-from infercast.forecast.result import Forecast
+from infercast.forecast.result import Forecast, value_of
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import served_headroom
 from infercast.forecast.system import System, system_of, two_pools
@@ -27,6 +28,8 @@ from infercast.serve.workload.synthetic import dealt_out, synthetic_workload
 
 CLEARLY = 0.75
 """A run that is to decide its own length is of no interest where its first requests keep so little of a limit."""
+MOST_FORECASTS = 8
+"""Runs that are kept."""
 
 
 def evaluate(
@@ -35,17 +38,9 @@ def evaluate(
     """Simulate the whole workload on a candidate, ``factor`` times as fast; without ``medians`` only for the SLO."""
     question, cost = question.at_rate(factor), question.cost(candidate)
     try:
-        system, times, workload = _simulated_part(candidate, question)
-        run = system.serve(workload)
-        room, tightest = served_headroom(run.clients, question.slo)
-        if room <= (CLEARLY if workload.open_ended else 1.0) and not intervals:
-            # Whether it could keep up in the long run, which takes as long again, no longer matters.
-            return Row(
-                candidate, Stage.SIMULATED, cost, headroom=room, reason=f"misses {tightest} by {100 / room - 100:.0f} %"
-            )
-        forecast = replace(
-            simulate_system(system, workload, run=run, slo=question.slo, medians=medians), facility=question.facility
-        )
+        forecast, times = _forecast(candidate, question, whole=intervals, medians=medians)
+    except _Missed as missed:
+        return Row(candidate, Stage.SIMULATED, cost, headroom=missed.room, reason=str(missed))
     except InfercastError as problem:
         return Row(candidate, Stage.REFUSED, cost, reason=str(problem))
     figures = figures_of(forecast, question.slo, times, intervals=intervals)
@@ -56,6 +51,38 @@ def evaluate(
     cost = question.whole_cost(candidate, figures.drawn)
     beyond = beyond_budget(question, cost, figures.drawn)
     return Row(candidate, Stage.SIMULATED, cost, replace(figures, beyond=beyond), figures.headroom, beyond)
+
+
+class _Missed(Exception):  # noqa: N818 - an answer and no error
+    """A run whose first requests miss the SLO so clearly that the others do not matter."""
+
+    def __init__(self, room: float, tightest: str) -> None:
+        super().__init__(f"misses {tightest} by {100 / room - 100:.0f} %")
+        self.room = room
+
+
+_forecasts: OrderedDict[tuple[Candidate, bool], tuple[Question, Forecast, int]] = OrderedDict()
+"""The last runs of this process that kept their SLO: those shown are asked for their intervals later."""
+
+
+def _forecast(candidate: Candidate, question: Question, *, whole: bool, medians: bool) -> tuple[Forecast, int]:
+    """A run of a candidate and how many such parts it has; unless ``whole``, no longer than it takes to reject it."""
+    known = _forecasts.get((candidate, medians))
+    if known is not None and known[0] == question:
+        return known[1:]
+    system, times, workload = _simulated_part(candidate, question)
+    run = system.serve(workload)
+    room, tightest = served_headroom(run.clients, question.slo)
+    if room <= (CLEARLY if workload.open_ended else 1.0) and not whole:
+        # Whether it could keep up in the long run, which takes as long again, no longer matters.
+        raise _Missed(room, tightest)
+    made = simulate_system(system, workload, run=run, slo=question.slo, medians=medians, rejects=not whole)
+    forecast = replace(made, facility=question.facility)
+    if all(value_of(forecast, limit) < limit.seconds for limit in question.slo.limits):
+        _forecasts[candidate, medians] = question, forecast, times
+        while len(_forecasts) > MOST_FORECASTS:
+            _forecasts.popitem(last=False)
+    return forecast, times
 
 
 def _simulated_part(candidate: Candidate, question: Question) -> tuple[System, int, Workload]:

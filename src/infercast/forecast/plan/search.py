@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from math import inf
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage, fo
 from infercast.forecast.plan.evaluate import SimulationStage, at_rates, climb, halve
 from infercast.forecast.plan.executors import Executor, Processes
 from infercast.forecast.plan.question import Nearest, Plan, Question, deployed
-from infercast.forecast.plan.screening import HOPELESS, Option, ReplicaSpec, lengths_of, look_at, pool_options, stems_of
+from infercast.forecast.plan.screening import HOPELESS, Option, ReplicaSpec, look_at, pool_options, stems_of
 from infercast.forecast.slo import QUANTITIES, Limit, Slo
 from infercast.hardware import load_gpu
 from infercast.units import format_gpus, format_joules, format_seconds, format_watts
@@ -277,7 +277,7 @@ def _likeliest(options: Sequence[Option]) -> list[Option]:
 def _options_of_first(stage: SimulationStage, questions: Iterable[Question], least: float) -> list[Option]:
     """What is likeliest to keep the SLO of the first of these questions with estimates above a headroom."""
     for question in questions:
-        stems, _ = stems_of(question, lengths_of(question))
+        stems, _ = stems_of(question)
         looked = stage.workers.map(partial(look_at, question=question), stems[:LOOKED])
         options = [option for each in looked for option in each.options if option.estimate.headroom > least]
         if options:
@@ -326,7 +326,7 @@ def plan(question: Question, workers: Executor | None = None, tell: Callable[[st
     The answer does not depend on the executor.
     """
     stage = SimulationStage(question, workers or Processes(1), tell or (lambda _: None))
-    stems, ruled_out = stems_of(question, lengths_of(question))
+    stems, ruled_out = stems_of(question)
     options, refused, left = _look(stage, stems)
     if question.disaggregate:
         options += pool_options(question, options)
@@ -431,19 +431,21 @@ def _bisect(
 ) -> float | None:
     """The most requests per second that keep the SLO, between multiples of the rate; None if not even the least does.
 
-    ``known``: the least is known to. Two rates are tried at once, for two workers.
+    ``known``: the least is known to. Two rates are tried at once by two workers.
     """
 
     def hold(*factors: float) -> list[bool]:
-        return [row.holds for row in at_rates(stage, candidate, *factors)]
+        """Whether each of these rates is kept; without a second worker, up to the first that is not."""
+        if stage.workers.width > 1:
+            return [row.holds for row in at_rates(stage, candidate, *factors)]
+        return [*takewhile(bool, (at_rates(stage, candidate, factor)[0].holds for factor in factors))]
 
-    if not known and not all(hold(low)):
+    if not known and not any(hold(low)):
         return None
     for _ in range(TRISECTIONS):
         third = (high / low) ** (1 / 3)
-        first, second = hold(low * third, low * third * third)
         edges = [low, low * third, low * third * third, high]
-        part = 0 if not first else 1 if not second else 2
+        part = sum(takewhile(bool, hold(*edges[1:3])))
         low, high = edges[part], edges[part + 1]
     return low * stage.question.rate
 
