@@ -66,8 +66,9 @@ many requests, or requests per client."""
 NEARLY, LEAST_TIMES, MOST_TIMES = 1.2, 1.5, 6.0
 """A run is left as it is below the first factor on its length; the next run is longer by a factor within the other two.
 """
-ASKED, ENOUGH, OVERLOAD, CUT = "asked", "precise", "overloaded", "limit"
-"""Why a run ends: its length was given, results are known well, no length would help, or it would take too long."""
+ASKED, ENOUGH, OVERLOAD, CUT, MISSED = "asked", "precise", "overloaded", "limit", "missed"
+"""Why a run ends: its length was given, results are known well, no length would help, or it would take too long; of a
+candidate of a plan also that it clearly misses the SLO."""
 
 
 class SteadyState(NamedTuple):
@@ -88,7 +89,7 @@ class SteadyState(NamedTuple):
     filled: bool = False
     """Whether the number in the system had stopped growing when the last request came."""
     stopped: str = ASKED
-    """Why the run has as many requests as it has: one of the four words above."""
+    """Why the run has as many requests as it has: one of the words above."""
 
     @property
     def sentence(self) -> str:
@@ -144,7 +145,7 @@ def further_requests(
 ) -> tuple[int | None, str]:
     """How many requests a longer run should have; or None, and why this one ends. ``stretches``: batches planned.
 
-    With ``rejects``, a run that clearly misses the SLO is long enough.
+    With ``rejects``, a run goes no further that clearly misses the SLO.
     """
     if state.word == OVERLOADED:
         return None, OVERLOAD
@@ -154,8 +155,6 @@ def further_requests(
         batches = Batches(served, workload, start + steady.begin, start + steady.end)
         # Factors on the length of the steady part.
         limits = [] if slo is None else list(_for_slo(batches, slo))
-        if rejects and any(is_missed for _, is_missed in limits):
-            return None, ENOUGH
         asked = [times for times, _ in limits]
         if medians:
             for name, (fraction, target) in product(("ttft", "tpot"), ((0.5, PRECISION), (0.99, TAIL_PRECISION))):
@@ -164,6 +163,8 @@ def further_requests(
         times = max(asked, default=0.0)
         if times <= NEARLY:
             return None, ENOUGH
+        if rejects and any(is_missed for _, is_missed in limits):
+            return None, MISSED
     else:
         times = (steady.num_needed or 2 * count) / count
     wanted = count * min(max(1.15 * times, LEAST_TIMES), MOST_TIMES)

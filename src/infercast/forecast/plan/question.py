@@ -507,6 +507,8 @@ class Plan(Answer):
     notes: tuple[str, ...] = ()
     num_candidates: int = 0
     """Number of candidates that the question allows, also those that were never looked at one by one."""
+    cut: str = ""
+    """When a search was cut before its end, and what it did not come to; empty where it was not."""
 
     def _words(self) -> str:
         what = f"{self.question.model}, {self.question.slo}"
@@ -514,7 +516,7 @@ class Plan(Answer):
 
     @property
     def num_unseen(self) -> int:
-        """Candidates that did not have to be looked at, because others need fewer GPUs or less money."""
+        """Candidates that were not looked at: others need fewer GPUs or less money, unless the search was cut."""
         return max(0, self.num_candidates - len(self.rows))
 
     def count(self, stage: Stage) -> int:

@@ -513,14 +513,12 @@ def pool_options(question: Question, single: Sequence[Option]) -> list[Option]:
 
 def _kinds(single: Sequence[Option]) -> dict[tuple[object, ...], list[Candidate]]:
     """Units with the engine's own settings by formats, which both pools must have in common."""
-    found: dict[tuple[object, ...], list[Candidate]] = {}
+    found: dict[tuple[object, ...], dict[Candidate, None]] = {}
     for option in single:
         unit = option.candidate.unit
         if set(dict(unit.settings)) == {engine_named(unit.engine).bounds[2]} and unit.layout.pipeline == 1:
-            units = found.setdefault((unit.engine, unit.quantization, unit.kv_cache_dtype), [])
-            if unit not in units:
-                units.append(unit)
-    return found
+            found.setdefault((unit.engine, unit.quantization, unit.kv_cache_dtype), {})[unit] = None
+    return {formats: list(units) for formats, units in found.items()}
 
 
 def _pool_specs(question: Question, units: Sequence[Candidate], mix: Mix, role: str) -> list[PoolSpec]:
