@@ -109,7 +109,8 @@ def why_none(question: Question, rows: Sequence[Row]) -> str:
     if not tried:
         reason = rows[0].reason if rows else "no layout is allowed"
         return f"Nothing fits on up to {format_gpus(question.max_gpus)}: {reason}"
-    seen = [row for row in tried if row.stage is Stage.SIMULATED]
+    simulated = [row for row in tried if row.stage is Stage.SIMULATED]
+    seen = [row for row in simulated if row.figures is not None] or simulated
     within = format_gpus(question.max_gpus) + ("" if question.budget is None else f" and {money(question.budget)}")
     within += "" if question.power_budget is None else f" and {format_watts(question.power_budget)}"
     if seen:
