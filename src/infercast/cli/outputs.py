@@ -290,7 +290,7 @@ def runs_bar(doing: str, total: int) -> Iterator[Callable[[str], None] | None]:
 
 
 @contextmanager
-def stages_bar() -> Iterator[Callable[[str], None] | None]:
+def stages_bar(patience: float = PATIENCE) -> Iterator[Callable[[str], None] | None]:
     """Progress callback of work of unknown length: the current stage; shown after a while, None if piped."""
     if not sys.stderr.isatty():
         yield None
@@ -303,7 +303,7 @@ def stages_bar() -> Iterator[Callable[[str], None] | None]:
         task, start = bar.add_task("", total=None, visible=False), time.monotonic()
 
         def tell(doing: str) -> None:
-            bar.update(task, description=doing, visible=time.monotonic() - start > PATIENCE)
+            bar.update(task, description=doing, visible=time.monotonic() - start >= patience)
 
         yield tell
 

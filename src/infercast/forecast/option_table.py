@@ -452,6 +452,9 @@ PLAN = (
         page=Page("Disaggregated pools", "plan", "plan")),
     Option("network", str, "infiniband-ndr", "NAME", "Between nodes; none: no engine spans two."),
     Option("link", str, "infiniband-ndr", "NAME", "Between two pools."),
+    work("time_limit", float, None, "S", "Seconds after which the best so far is the answer; so it is after Ctrl-C.",
+        page=Page("Time limit", "plan", "plan", "Seconds after which the best so far is the answer.",
+                  (0.1, 86400), "s")),
 )
 
 WORK = (

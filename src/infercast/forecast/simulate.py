@@ -106,12 +106,14 @@ def simulate_system(
     capacity: Callable[[], float] | None = None,
     slo: Slo | None = None,
     medians: bool = True,
+    rejects: bool = False,
 ) -> Forecast:
     """Simulate a workload; of an open-ended one as much as a steady result takes (`forecast.steady`).
 
     ``watch`` returns for each pool one step observer a replica. ``run`` is a run of the workload that was made before.
     ``capacity`` is the request rate of the system at saturation, for callers that simulate many rates and compute it
-    once. The run goes on until ``slo`` and, with ``medians``, the median latencies are known well.
+    once. The run goes on until ``slo`` and, with ``medians``, the median latencies are known well;
+    with ``rejects``, no longer than until it clearly misses the SLO.
     """
     require_workload(workload)
     most = cache(capacity or partial(most_requests_per_second, system, workload))
@@ -126,7 +128,8 @@ def simulate_system(
             break
         phases = (phase for records in run.records for record in records for phase in record.phases.values())
         planned = sum(phase.stretches for phase in phases)
-        count, stopped = further_requests(run.clients, workload, steady_state, state, planned, slo, medians)
+        known = steady_state, state, planned
+        count, stopped = further_requests(run.clients, workload, *known, slo, medians=medians, rejects=rejects)
         steady_state = steady_state._replace(stopped=stopped)
         if count is None:
             break

@@ -66,8 +66,9 @@ many requests, or requests per client."""
 NEARLY, LEAST_TIMES, MOST_TIMES = 1.2, 1.5, 6.0
 """A run is left as it is below the first factor on its length; the next run is longer by a factor within the other two.
 """
-ASKED, ENOUGH, OVERLOAD, CUT = "asked", "precise", "overloaded", "limit"
-"""Why a run ends: its length was given, results are known well, no length would help, or it would take too long."""
+ASKED, ENOUGH, OVERLOAD, CUT, MISSED = "asked", "precise", "overloaded", "limit", "missed"
+"""Why a run ends: its length was given, results are known well, no length would help, or it would take too long; of a
+candidate of a plan also that it clearly misses the SLO."""
 
 
 class SteadyState(NamedTuple):
@@ -88,7 +89,7 @@ class SteadyState(NamedTuple):
     filled: bool = False
     """Whether the number in the system had stopped growing when the last request came."""
     stopped: str = ASKED
-    """Why the run has as many requests as it has: one of the four words above."""
+    """Why the run has as many requests as it has: one of the words above."""
 
     @property
     def sentence(self) -> str:
@@ -140,8 +141,12 @@ def further_requests(
     stretches: int,
     slo: Slo | None = None,
     medians: bool = True,
+    rejects: bool = False,
 ) -> tuple[int | None, str]:
-    """How many requests a longer run should have; or None, and why this one ends. ``stretches``: batches planned."""
+    """How many requests a longer run should have; or None, and why this one ends. ``stretches``: batches planned.
+
+    With ``rejects``, a run goes no further that clearly misses the SLO.
+    """
     if state.word == OVERLOADED:
         return None, OVERLOAD
     count = len(workload.requests)
@@ -149,7 +154,8 @@ def further_requests(
         start = float(served.sent_at.min())
         batches = Batches(served, workload, start + steady.begin, start + steady.end)
         # Factors on the length of the steady part.
-        asked = [] if slo is None else list(_for_slo(batches, slo))
+        limits = [] if slo is None else list(_for_slo(batches, slo))
+        asked = [times for times, _ in limits]
         if medians:
             for name, (fraction, target) in product(("ttft", "tpot"), ((0.5, PRECISION), (0.99, TAIL_PRECISION))):
                 asked.append((batches.error(name, fraction) / target) ** 2)
@@ -157,6 +163,8 @@ def further_requests(
         times = max(asked, default=0.0)
         if times <= NEARLY:
             return None, ENOUGH
+        if rejects and any(is_missed for _, is_missed in limits):
+            return None, MISSED
     else:
         times = (steady.num_needed or 2 * count) / count
     wanted = count * min(max(1.15 * times, LEAST_TIMES), MOST_TIMES)
@@ -166,14 +174,16 @@ def further_requests(
     return (None, CUT) if most < 1.1 * count else (two_digits(min(wanted, most)), "")
 
 
-def _for_slo(batches: Batches, slo: Slo) -> Iterator[float]:
+def _for_slo(batches: Batches, slo: Slo) -> Iterator[tuple[float, bool]]:
+    """For each limit the factor on the length that it takes to decide about it, and whether it is clearly missed."""
     for limit in slo.limits:
         values, fraction = batches.values[limit.quantity], None if limit.percentile is None else limit.percentile / 100
         if values.size:
             value = float(values.mean()) if fraction is None else quantile(values, fraction)
             error = batches.error(limit.quantity, fraction)
-            is_clear = abs(log(limit.seconds / max(value, 1e-12))) > CLEAR * error
-            yield 0.0 if is_clear else (error / LIMIT_PRECISION) ** 2
+            room = log(limit.seconds / max(value, 1e-12))
+            is_clear = abs(room) > CLEAR * error
+            yield 0.0 if is_clear else (error / LIMIT_PRECISION) ** 2, is_clear and room < 0
 
 
 def _has_filled(sent: Array, done: Array, last: float, residence: float) -> bool:

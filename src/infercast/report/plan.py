@@ -67,6 +67,8 @@ def render_plan(plan: Plan) -> list[RenderableType]:
     question = plan.question
     title = f"{question.model}: {question.workload.description}; {question.slo}"
     parts: list[RenderableType] = [styled(title)]
+    if plan.cut:
+        parts.append(Paragraph(plan.cut, WIDEST))
     if plan.winner is None:
         parts.append(Section("no answer", Paragraph(plan.why, WIDEST)))
         parts += [Section("nearest", Paragraph(each.sentence, WIDEST)) for each in plan.nearest]
@@ -167,8 +169,9 @@ OTHERS = (
 
 def _effort(plan: Plan) -> str:
     counts = {stage: plan.count(stage) for stage in Stage}
+    why = "" if plan.cut else ", because fewer or cheaper GPUs suffice"
     return (
-        f"{plan.num_candidates:,} candidates: {plan.num_unseen:,} not examined, because fewer or cheaper GPUs suffice, "
+        f"{plan.num_candidates:,} candidates: {plan.num_unseen:,} not examined{why}, "
         f"{counts[Stage.REFUSED]:,} do not fit, {counts[Stage.BOUND]:,} ruled out "
         f"by bounds, {counts[Stage.ESTIMATED]:,} by a quick estimate, {counts[Stage.SCREENED]:,} by a short "
         f"simulation; {counts[Stage.SIMULATED]:,} simulated in full"
@@ -191,6 +194,7 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
         "simulated": [row_dict(row) for row in plan.rows if row.stage is Stage.SIMULATED],
         "candidates": plan.num_candidates,
         "not_looked_at": plan.num_unseen,
+        "cut": plan.cut or None,
         "stages": {stage.value: plan.count(stage) for stage in Stage},
         "notes": list(plan.notes),
     }

@@ -133,7 +133,7 @@ def plan_of(asked: Asked, tell: Tell) -> dict[str, Any]:
         least_odds=state["odds"],
         **{name: state[name] for name in PLANNED},
     )
-    return plan_dict(plan(question, tell=tell))
+    return plan_dict(plan(question, tell=tell, time_limit=state["time_limit"]))
 
 
 def capacity_of(asked: Asked, tell: Tell) -> dict[str, Any]:

@@ -112,11 +112,11 @@ def command(ctx: typer.Context, *, out: Path | None, force: bool, form: Form, **
     if out is not None:
         check_folder(out, force=force)
     question = _question(ctx, slo, given)
-    with stages_bar() as tell:
+    with stages_bar(patience=0.0) as tell:
         say, count = with_counts(tell)
         work = {name: given[name] for name in ("workers", "ray", "resume")}
         with executor_for(**work, progress=count) as workers:
-            found = plan(question, workers, say)
+            found = plan(question, workers, say, given["time_limit"])
     if out is not None:
         again = command_line("--out").replace(" --force", "")
         written = write_plan(found, out, again, force=force)

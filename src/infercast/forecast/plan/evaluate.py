@@ -5,6 +5,7 @@ Work goes to an executor in portions of fixed sizes, so the answer does not depe
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,18 +16,21 @@ from typing import NamedTuple
 from infercast.errors import InfercastError
 from infercast.forecast.intervals import Intervals, forecast_intervals
 from infercast.forecast.plan.candidate import Candidate, Row, Stage, figures_of
-from infercast.forecast.plan.executors import Executor
+from infercast.forecast.plan.executors import Executor, check_time
 from infercast.forecast.plan.question import Question, beyond_budget, deployed, own_timer
 from infercast.forecast.plan.screening import HOPELESS, Option
-from infercast.forecast.result import Forecast
+from infercast.forecast.result import Forecast, value_of
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import served_headroom
+from infercast.forecast.steady import MISSED
 from infercast.forecast.system import System, system_of, two_pools
 from infercast.serve import Workload
 from infercast.serve.workload.synthetic import dealt_out, synthetic_workload
 
 CLEARLY = 0.75
 """A run that is to decide its own length is of no interest where its first requests keep so little of a limit."""
+MOST_FORECASTS = 8
+"""Runs that are kept."""
 
 
 def evaluate(
@@ -35,17 +39,9 @@ def evaluate(
     """Simulate the whole workload on a candidate, ``factor`` times as fast; without ``medians`` only for the SLO."""
     question, cost = question.at_rate(factor), question.cost(candidate)
     try:
-        system, times, workload = _simulated_part(candidate, question)
-        run = system.serve(workload)
-        room, tightest = served_headroom(run.clients, question.slo)
-        if room <= (CLEARLY if workload.open_ended else 1.0) and not intervals:
-            # Whether it could keep up in the long run, which takes as long again, no longer matters.
-            return Row(
-                candidate, Stage.SIMULATED, cost, headroom=room, reason=f"misses {tightest} by {100 / room - 100:.0f} %"
-            )
-        forecast = replace(
-            simulate_system(system, workload, run=run, slo=question.slo, medians=medians), facility=question.facility
-        )
+        forecast, times = _forecast(candidate, question, whole=intervals, medians=medians)
+    except _Missed as missed:
+        return Row(candidate, Stage.SIMULATED, cost, headroom=missed.room, reason=str(missed))
     except InfercastError as problem:
         return Row(candidate, Stage.REFUSED, cost, reason=str(problem))
     figures = figures_of(forecast, question.slo, times, intervals=intervals)
@@ -56,6 +52,45 @@ def evaluate(
     cost = question.whole_cost(candidate, figures.drawn)
     beyond = beyond_budget(question, cost, figures.drawn)
     return Row(candidate, Stage.SIMULATED, cost, replace(figures, beyond=beyond), figures.headroom, beyond)
+
+
+class _Missed(Exception):  # noqa: N818 - an answer and no error
+    """A run that misses the SLO so clearly, in its first requests or in its steady part, that no others matter."""
+
+    def __init__(self, room: float, tightest: str) -> None:
+        super().__init__(f"misses {tightest} by {100 / room - 100:.0f} %")
+        self.room = room
+
+
+_forecasts: OrderedDict[tuple[Candidate, bool], tuple[Question, Forecast, int]] = OrderedDict()
+"""The last runs of this process that kept their SLO: those shown are asked for their intervals later."""
+
+
+def _forecast(candidate: Candidate, question: Question, *, whole: bool, medians: bool) -> tuple[Forecast, int]:
+    """A run of a candidate and how many such parts it has; unless ``whole``, no longer than it takes to reject it."""
+    known = _forecasts.get((candidate, medians))
+    if known is not None and known[0] == question:
+        return known[1:]
+    system, times, workload = _simulated_part(candidate, question)
+    run = system.serve(workload, progress=check_time)
+    room, tightest = served_headroom(run.clients, question.slo)
+    if room <= (CLEARLY if workload.open_ended else 1.0) and not whole:
+        # Whether it could keep up in the long run, which takes as long again, no longer matters.
+        raise _Missed(room, tightest)
+    made = simulate_system(
+        system, workload, progress=check_time, run=run, slo=question.slo, medians=medians, rejects=not whole
+    )
+    forecast = replace(made, facility=question.facility)
+    room, tightest = min(
+        (limit.seconds / max(value_of(made, limit), 1e-12), limit.name) for limit in question.slo.limits
+    )
+    if made.steady.stopped == MISSED:
+        raise _Missed(room, tightest)
+    if room > 1.0:
+        _forecasts[candidate, medians] = question, forecast, times
+        while len(_forecasts) > MOST_FORECASTS:
+            _forecasts.popitem(last=False)
+    return forecast, times
 
 
 def _simulated_part(candidate: Candidate, question: Question) -> tuple[System, int, Workload]:
@@ -78,6 +113,8 @@ def _simulated_part(candidate: Candidate, question: Question) -> tuple[System, i
 
 SHORT = 200
 """Requests of a short simulation."""
+FIRST = 500
+"""Requests of the first answer."""
 PROMISING = 0.9
 """A headroom in a short simulation from which on the whole workload is simulated. Short runs are mostly too good: of
 120 candidates, the lowest of those that then kept their SLO had 1.02."""
@@ -98,6 +135,24 @@ class SimulationStage:
     tell: Callable[[str], None]
     rows: dict[Candidate, Row] = field(default_factory=dict)
     """The latest result of each candidate."""
+    first: Row | None = None
+    """The first that kept the SLO, for as many requests as give an answer at once; counts where no other does."""
+    num_left: int = 0
+    """Candidates that nothing is known of."""
+    doing: str = "a list of candidates"
+
+    def say(self, words: str) -> None:
+        """Tell what comes next, how much is left, and the best so far."""
+        best, self.doing = self.best() or self.first, words
+        left = f"; {self.num_left:,} candidates left" if self.num_left else ""
+        self.tell(f"{words}{left}" if best is None else f"{words}{left}; best so far: {best.candidate}")
+
+    def show_first(self, option: Option) -> None:
+        """Serve a few requests on the likeliest candidate, to have an answer soon."""
+        workload, question = self.question.workload, self.question
+        few = replace(workload, requests=workload.requests[:FIRST], drawn=None, open_ended=False)
+        row = evaluate(option.candidate, replace(question, workload=few, least_odds=0.0))
+        self.first = row if row.holds else None
 
     @property
     def held(self) -> list[Row]:
@@ -112,7 +167,7 @@ class SimulationStage:
         """Those that a short simulation finds promising, the best first."""
         asked = [option for option in options if option.candidate not in self.rows]
         if asked:
-            self.tell(f"{len(asked)} short simulations")
+            self.say(f"{len(asked)} short simulations")
         known = [option for option in options if option.candidate in self.rows]
         kept = [(room, each) for each in known if (room := self.rows[each.candidate].headroom or 0.0) >= PROMISING]
         for option, room in zip(
@@ -129,7 +184,7 @@ class SimulationStage:
         done = {each for each, row in self.rows.items() if row.stage in (Stage.SIMULATED, Stage.REFUSED)}
         new = [each for each in dict.fromkeys(asked) if each not in done]
         if new:
-            self.tell(f"{len(new)} simulations")
+            self.say(f"{len(new)} simulations")
         for row in self.workers.map(partial(evaluate, question=self.question), new):
             self.rows[row.candidate] = row
         return [self.rows[each] for each in asked]
@@ -137,7 +192,7 @@ class SimulationStage:
     def look_closely(self, candidates: Iterable[Candidate]) -> list[Row]:
         """Simulate these once more for their intervals and odds, each at the rate that was found for it."""
         chosen = [(each, (self.rows[each].rate or self.question.rate) / self.question.rate) for each in candidates]
-        self.tell(f"{len(chosen)} intervals")
+        self.say(f"{len(chosen)} intervals")
         closely = partial(_evaluate_at, question=self.question, intervals=True, medians=True)
         for row in self.workers.map(closely, chosen):
             self.rows[row.candidate] = replace(row, rate=self.rows[row.candidate].rate)

@@ -19,11 +19,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
+from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
 from hashlib import sha256
 from importlib import import_module
+from math import inf
 from multiprocessing import current_process, get_context
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -53,6 +55,39 @@ class WorkerError(InfercastError):
     """Work that no worker brought to an end."""
 
 
+class OutOfTime(Exception):  # noqa: N818 - a reason to answer now and no error
+    """A search has taken as long as it may."""
+
+
+LONGEST_WAIT = 1e6
+"""Seconds that a lock can be waited for on every system."""
+
+_deadline: ContextVar[float] = ContextVar("deadline", default=inf)
+
+
+@contextmanager
+def time_limited(seconds: float | None) -> Iterator[None]:
+    """Within it, work in this process and waits for others end with `OutOfTime` after some seconds."""
+    if seconds is not None and not 0 < seconds < inf:
+        raise InputError(f"time_limit must be seconds above 0, not {seconds:g}")
+    before = _deadline.set(inf if seconds is None else time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _deadline.reset(before)
+
+
+def check_time(*_: object) -> None:
+    """Raise `OutOfTime` if it is late; a simulation calls this with its progress."""
+    if time.monotonic() > _deadline.get():
+        raise OutOfTime
+
+
+def seconds_left() -> float | None:
+    """None where there is no limit."""
+    return None if _deadline.get() == inf else min(max(0.0, _deadline.get() - time.monotonic()), LONGEST_WAIT)
+
+
 def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -77,6 +112,7 @@ class Processes:
         while done < len(every) and (
             self.width == 1 or (self._pool is None and (len(every) - done < 2 or self._spent < self._patience))
         ):
+            check_time()
             start = time.perf_counter()
             answer = function(every[done])
             self._spent += time.perf_counter() - start
@@ -111,7 +147,9 @@ class Processes:
         futures = [self._start().submit(_work, path, piece) for piece in pieces]
         while at < len(pieces):
             try:
-                answers = futures[at].result()
+                answers = futures[at].result(seconds_left())
+            except TimeoutError:
+                raise OutOfTime from None
             except InfercastError:
                 raise
             except Exception as problem:
@@ -294,7 +332,8 @@ class RayCluster:
         try:
             for reference in waiting:
                 while reference in unfinished:
-                    finished, unfinished = ray.wait(unfinished, num_returns=1)
+                    finished, unfinished = ray.wait(unfinished, num_returns=1, timeout=seconds_left())
+                    check_time()
                     done += sum(sizes[each] for each in finished)
                     if self._progress is not None:
                         self._progress(done, len(every))

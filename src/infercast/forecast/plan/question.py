@@ -18,6 +18,8 @@ from functools import cached_property, lru_cache
 from math import inf
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from infercast.engines.base import Deployment, engine_named
 from infercast.engines.settings import changed
 from infercast.engines.timer import KernelTimer
@@ -27,7 +29,7 @@ from infercast.forecast.deploy import deploy, layout_arguments, load_device, loa
 from infercast.forecast.energy import Facility, facility_watts, server_around
 from infercast.forecast.layouts import valid_layouts
 from infercast.forecast.plan.candidate import Candidate, PowerDraw, Row, Settings, Stage
-from infercast.forecast.slo import Slo
+from infercast.forecast.slo import Array, Slo
 from infercast.forecast.system import DEFAULT_LINK
 from infercast.hardware import Gpu
 from infercast.hardware.gpu import LEAST_POWER
@@ -304,6 +306,14 @@ def length_for(model: str, workload: Workload) -> int:
     return min(max(USUAL_LENGTHS, 1 << (longest - 1).bit_length()), load_model(model).max_positions)
 
 
+class Lengths(NamedTuple):
+    """What requests ask for, as arrays."""
+
+    new_inputs: Array
+    """Tokens of each prompt that nothing could have left in a cache."""
+    outputs: Array
+
+
 @dataclass(frozen=True)
 class Question:
     """A model, a workload and an SLO, and the space to search. All of it can be pickled."""
@@ -409,6 +419,12 @@ class Question:
         return (len(requests) - 1) / span if span > 0 else float(len(requests))
 
     @cached_property
+    def lengths(self) -> Lengths:
+        requests = self.workload.requests
+        new = [max(1, each.num_input - sum(part.num_tokens for part in each.prefix)) for each in requests]
+        return Lengths(np.array(new, dtype=float), np.array([each.num_output for each in requests], dtype=float))
+
+    @cached_property
     def output_tokens_per_second(self) -> float:
         """Mean output tokens per second of the workload."""
         requests = self.workload.requests
@@ -491,6 +507,8 @@ class Plan(Answer):
     notes: tuple[str, ...] = ()
     num_candidates: int = 0
     """Number of candidates that the question allows, also those that were never looked at one by one."""
+    cut: str = ""
+    """When a search was cut before its end, and what it did not come to; empty where it was not."""
 
     def _words(self) -> str:
         what = f"{self.question.model}, {self.question.slo}"
@@ -498,7 +516,7 @@ class Plan(Answer):
 
     @property
     def num_unseen(self) -> int:
-        """Candidates that did not have to be looked at, because others need fewer GPUs or less money."""
+        """Candidates that were not looked at: others need fewer GPUs or less money, unless the search was cut."""
         return max(0, self.num_candidates - len(self.rows))
 
     def count(self, stage: Stage) -> int:

@@ -116,6 +116,7 @@ def plan(
     price: Tariff | float | None = None,
     facility: Facility | None = None,
     tell: Callable[[str], None] | bool | None = None,
+    time_limit: float | None = None,
     **load: Unpack[LoadOptions],
 ) -> Plan:
     """The deployment that keeps an SLO at the least cost, as ``infercast plan`` finds it.
@@ -125,6 +126,7 @@ def plan(
     the forecast's own numbers) to below 1. ``quantizations`` are formats of weights to try, ``none`` being the
     checkpoint's own, or ``any``. ``price`` is in dollars per GPU and hour, or a `Tariff`; ``facility`` describes
     servers and building. ``tell`` is called with each part of the work as it begins; True shows it.
+    After ``time_limit`` seconds, the answer is the best so far, and `Plan.cut` says what was not looked at.
     """
     promised = parse_slo(slo) if isinstance(slo, str) else slo
     question = question_of(
@@ -144,4 +146,4 @@ def plan(
         least_odds=odds,
     )
     with stage_progress(tell) as say:
-        return search(question, tell=say)
+        return search(question, tell=say, time_limit=time_limit)

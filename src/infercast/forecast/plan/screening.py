@@ -39,6 +39,7 @@ from infercast.errors import DoesNotFitError, InfercastError
 from infercast.forecast.plan.candidate import Candidate, Row, Stage
 from infercast.forecast.plan.question import (
     ROUGH_TOKENS,
+    Lengths,
     Question,
     config_of,
     deployed,
@@ -68,14 +69,6 @@ class Work(NamedTuple):
     """Of one token, without attention and the head."""
     formats: frozenset[str]
     """What products are multiplied in."""
-
-
-class Lengths(NamedTuple):
-    """What requests ask for, as arrays."""
-
-    new_inputs: Array
-    """Tokens of each prompt that nothing could have left in a cache."""
-    outputs: Array
 
 
 class Bounds(NamedTuple):
@@ -113,14 +106,9 @@ def work_of(config: ModelConfig) -> Work:
     return Work(dense, experts, 2.0 * products, frozenset(tensor_rate_of(each) for each in formats))
 
 
-def lengths_of(question: Question) -> Lengths:
-    requests = question.workload.requests
-    new = [max(1, each.num_input - sum(part.num_tokens for part in each.prefix)) for each in requests]
-    return Lengths(np.array(new, dtype=float), np.array([each.num_output for each in requests], dtype=float))
-
-
-def bounds_of(question: Question, unit: Candidate, lengths: Lengths) -> Bounds:
+def bounds_of(question: Question, unit: Candidate) -> Bounds:
     config, gpu, layout = config_of(question, unit), device_of(unit.gpu, question.network), unit.layout
+    lengths = question.lengths
     assert config is not None
     work = work_of(config)
     peak = max(gpu.dense_flops(each) for each in work.formats)
@@ -148,9 +136,9 @@ def least_times(lengths: Lengths, prompts: Bounds, decodes: Bounds) -> dict[str,
     return {"ttft": ttft, "tpot": np.full(int((later > 0).sum()), decodes.step), "e2e": ttft + later * decodes.step}
 
 
-def most_headroom(question: Question, lengths: Lengths, prompts: Bounds, decodes: Bounds) -> tuple[float, Limit]:
+def most_headroom(question: Question, prompts: Bounds, decodes: Bounds) -> tuple[float, Limit]:
     """The largest headroom that the SLO can have, and the limit that allows no more."""
-    times = least_times(lengths, prompts, decodes)
+    times = least_times(question.lengths, prompts, decodes)
 
     def room(limit: Limit) -> float:
         values = times[limit.quantity]
@@ -225,6 +213,7 @@ class Steps:
         self.mix, self._timer = mix, timer
         self.decode = cache(self._decode)
         self.mixed = cache(self._mixed)
+        self.prompt = cache(mix.prompt)
 
     def _decode(self, count: int) -> float:
         context = int(self.mix.context)
@@ -300,7 +289,7 @@ class Engine:
 
     def ttft(self, load: SteadyLoad, percentile: float | None) -> float:
         mean = self._path + load.step / 2
-        own = self.added(self._mix.prompt(percentile), load.batch) + load.step
+        own = self.added(self._steps.prompt(percentile), load.batch) + load.step
         work = load.added + load.step / self._stages
         waiting = load.rate * work / self._stages
         queue = load.busy * work / max(1.0 - min(waiting, 1.0 - CLOSE), CLOSE)
@@ -394,17 +383,17 @@ class ReplicaSpec(NamedTuple):
         return unit.times(replicas)
 
 
-def stems_of(question: Question, lengths: Lengths) -> tuple[list[ReplicaSpec], list[Row]]:
+def stems_of(question: Question) -> tuple[list[ReplicaSpec], list[Row]]:
     """All units that bounds leave, by what their step times depend on, and those that they rule out."""
     stems: list[ReplicaSpec] = []
     ruled_out: list[Row] = []
     for _, group in groupby(question.units(), key=lambda unit: unit.stem):
         units, replicas = [], []
+        most = cache(lambda bounds: most_headroom(question, bounds, bounds))  # settings hardly change bounds
         for unit in group:
-            bounds = bounds_of(question, unit, lengths)
-            count = least_replicas(question, bounds)
-            if reason := _impossible(question, unit, count, lengths, bounds):
-                room = most_headroom(question, lengths, bounds, bounds)[0]
+            bounds = bounds_of(question, unit)
+            count, (room, limit) = least_replicas(question, bounds), most(bounds)
+            if reason := _impossible(question, unit, count, room, limit):
                 cost = question.cost(unit.times(count))
                 ruled_out.append(Row(unit.times(count), Stage.BOUND, cost, headroom=room, reason=reason))
             else:
@@ -415,9 +404,8 @@ def stems_of(question: Question, lengths: Lengths) -> tuple[list[ReplicaSpec], l
     return stems, ruled_out
 
 
-def _impossible(question: Question, unit: Candidate, replicas: int, lengths: Lengths, bounds: Bounds) -> str:
+def _impossible(question: Question, unit: Candidate, replicas: int, headroom: float, limit: Limit) -> str:
     """Why no deployment of this kind can be an answer; empty if one may be."""
-    headroom, limit = most_headroom(question, lengths, bounds, bounds)
     if headroom <= 1.0:
         return (
             f"{limit} cannot hold: reading the weights or multiplying the prompt alone takes "
@@ -456,7 +444,7 @@ def look_at(stem: ReplicaSpec, question: Question) -> Screened:
         return Screened((), tuple(rows))
     options: list[Option] = []
     units = tuple(unit for unit, _ in fitting.values())
-    lengths, requests = lengths_of(question), question.workload.requests
+    lengths, requests = question.lengths, question.workload.requests
     # Mean tokens of a prompt that another prompt may have left in the cache.
     cached = sum(each.num_input for each in requests) / len(requests) - float(lengths.new_inputs.mean())
     mix = mix_of(lengths, cached)
@@ -513,8 +501,7 @@ class PoolSpec(NamedTuple):
 
 def pool_options(question: Question, single: Sequence[Option]) -> list[Option]:
     """Pairs of pools, with the ratio that each kind of replica can take."""
-    lengths = lengths_of(question)
-    mix = mix_of(lengths, 0.0)
+    mix = mix_of(question.lengths, 0.0)
     options: dict[Candidate, Option] = {}
     for units in _kinds(single).values():
         pools = (_cheapest(question, _pool_specs(question, units, mix, role)) for role in ("prefill", "decode"))
@@ -526,14 +513,12 @@ def pool_options(question: Question, single: Sequence[Option]) -> list[Option]:
 
 def _kinds(single: Sequence[Option]) -> dict[tuple[object, ...], list[Candidate]]:
     """Units with the engine's own settings by formats, which both pools must have in common."""
-    found: dict[tuple[object, ...], list[Candidate]] = {}
+    found: dict[tuple[object, ...], dict[Candidate, None]] = {}
     for option in single:
         unit = option.candidate.unit
         if set(dict(unit.settings)) == {engine_named(unit.engine).bounds[2]} and unit.layout.pipeline == 1:
-            units = found.setdefault((unit.engine, unit.quantization, unit.kv_cache_dtype), [])
-            if unit not in units:
-                units.append(unit)
-    return found
+            found.setdefault((unit.engine, unit.quantization, unit.kv_cache_dtype), {})[unit] = None
+    return {formats: list(units) for formats, units in found.items()}
 
 
 def _pool_specs(question: Question, units: Sequence[Candidate], mix: Mix, role: str) -> list[PoolSpec]:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from math import inf
 from typing import TypeVar
 
 from infercast.engines.base import engine_named
 from infercast.errors import InfercastError
 from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage, format_share
-from infercast.forecast.plan.evaluate import SimulationStage, at_rates, climb, halve
-from infercast.forecast.plan.executors import Executor, Processes
+from infercast.forecast.plan.evaluate import FIRST, SimulationStage, at_rates, climb, halve
+from infercast.forecast.plan.executors import Executor, OutOfTime, Processes, time_limited
 from infercast.forecast.plan.question import Nearest, Plan, Question, deployed
-from infercast.forecast.plan.screening import HOPELESS, Option, ReplicaSpec, lengths_of, look_at, pool_options, stems_of
+from infercast.forecast.plan.screening import HOPELESS, Option, ReplicaSpec, look_at, pool_options, stems_of
 from infercast.forecast.slo import QUANTITIES, Limit, Slo
 from infercast.hardware import load_gpu
 from infercast.units import format_gpus, format_joules, format_seconds, format_watts
@@ -39,9 +39,9 @@ def why_lost(question: Question, best: Row, other: Row | None) -> str:
         return "Nothing else keeps the SLO within these limits."
     goal, figures, theirs = question.goal, best.figures, other.figures
     assert figures is not None
-    assert theirs is not None
     if not other.holds:
         return f"{named(other)} lost because it {other.verdict}."
+    assert theirs is not None
     mine, its = goal.value(best), goal.value(other)
     room = f"its headroom is {theirs.headroom:.2f}, the winner's {figures.headroom:.2f}"
     if goal.name == "cost":
@@ -109,13 +109,13 @@ def why_none(question: Question, rows: Sequence[Row]) -> str:
     if not tried:
         reason = rows[0].reason if rows else "no layout is allowed"
         return f"Nothing fits on up to {format_gpus(question.max_gpus)}: {reason}"
-    seen = [row for row in tried if row.figures is not None]
+    simulated = [row for row in tried if row.stage is Stage.SIMULATED]
+    seen = [row for row in simulated if row.figures is not None] or simulated
     within = format_gpus(question.max_gpus) + ("" if question.budget is None else f" and {money(question.budget)}")
     within += "" if question.power_budget is None else f" and {format_watts(question.power_budget)}"
     if seen:
         best = max(seen, key=lambda row: row.headroom or 0.0)
-        assert best.figures is not None
-        if best.figures.beyond and best.figures.headroom > 1.0:
+        if best.figures is not None and best.figures.beyond and best.figures.headroom > 1.0:
             return (
                 f"No candidate keeps {question.slo} at {question.rate:.3g} requests/s within {within}: {named(best)} "
                 f"would, but {best.figures.beyond}."
@@ -277,7 +277,7 @@ def _likeliest(options: Sequence[Option]) -> list[Option]:
 def _options_of_first(stage: SimulationStage, questions: Iterable[Question], least: float) -> list[Option]:
     """What is likeliest to keep the SLO of the first of these questions with estimates above a headroom."""
     for question in questions:
-        stems, _ = stems_of(question, lengths_of(question))
+        stems, _ = stems_of(question)
         looked = stage.workers.map(partial(look_at, question=question), stems[:LOOKED])
         options = [option for each in looked for option in each.options if option.estimate.headroom > least]
         if options:
@@ -320,67 +320,139 @@ MOST_TIMES = 4.0
 """Largest rate that is looked at, relative to that of the question."""
 
 
-def plan(question: Question, workers: Executor | None = None, tell: Callable[[str], None] | None = None) -> Plan:
+def plan(
+    question: Question,
+    workers: Executor | None = None,
+    tell: Callable[[str], None] | None = None,
+    time_limit: float | None = None,
+) -> Plan:
     """The best deployment for a question; ``tell`` is called with each part of the work as it begins.
 
-    The answer does not depend on the executor.
+    The answer does not depend on the executor. After ``time_limit`` seconds, or when Ctrl-C is pressed and something
+    was found, it is the best so far, and says what was not looked at.
     """
-    stage = SimulationStage(question, workers or Processes(1), tell or (lambda _: None))
-    stems, ruled_out = stems_of(question, lengths_of(question))
-    options, refused, left = _look(stage, stems)
-    if question.disaggregate:
-        options += pool_options(question, options)
-    _simulate(stage, options)
-    best = stage.best()
-    if best is not None and not question.goal.finds_rate:
-        _rivals(stage, options, best)
-        stage.simulate(_as_good(question, options, best))
-        dearest = REACH * (inf if best.cost is None else best.cost)
-        stage.simulate([*_like(best.candidate, options), *likely_front(options, dearest)])
+    search, when = _Search(SimulationStage(question, workers or Processes(1), tell or (lambda _: None))), ""
+    try:
+        with time_limited(time_limit):
+            search.run()
+    except OutOfTime:
+        when = f"after {time_limit:g} s"
+    except KeyboardInterrupt:
+        when = "by an interrupt"
+        if not search.stage.held and search.stage.first is None:
+            raise
+    return search.answer(when)
+
+
+@dataclass
+class _Search:
+    """What is known so far, at any time enough for an answer."""
+
+    stage: SimulationStage
+    options: list[Option] = field(default_factory=list)
+    others: list[Row] = field(default_factory=list)
+    """Ruled out by bounds, or refused."""
+    waiting: list[ReplicaSpec] = field(default_factory=list)
+    """Stems without an estimate."""
+    shown: tuple[Row | None, list[Row], Row | None] | None = None
+    """The winner, the front and the runner-up, once they are chosen."""
+    most: float | None = None
+    nearest: tuple[Nearest, ...] = ()
+
+    def run(self) -> None:
+        stage, question, options = self.stage, self.stage.question, self.options
+        stage.say(stage.doing)
+        stems, self.others = stems_of(question)
+        self._look(stems)
+        if question.disaggregate:
+            options += pool_options(question, options)
+        _simulate(stage, options)
         best = stage.best()
-    held = stage.held
-    spent = question.goal.value if question.goal.rough else None
-    front, runner_up = front_of(held, best, spent), _runner_up(stage, best)
-    closely = dict.fromkeys(row.candidate for row in (best, *front, runner_up) if row is not None)
-    stage.look_closely(closely)
-    best, runner_up = (None if row is None else stage.rows[row.candidate] for row in (best, runner_up))
-    most = None if best is None else _most_rate(stage, best)
-    nearest: tuple[Nearest, ...] = () if best is not None else nearest_of(stage, options, _most_rate)
-    rows = _ranked(question, stage, options, [*refused, *ruled_out, *_unlooked(question, left)], best)
-    return Plan(
-        question=question,
-        winner=best,
-        front=tuple(stage.rows[row.candidate] for row in front),
-        rows=rows,
-        runner_up=runner_up,
-        why=why_none(question, rows) if best is None else why_lost(question, best, runner_up),
-        changes=() if best is None else changes_of(question, best, [stage.rows[row.candidate] for row in held], most),
-        nearest=nearest,
-        notes=notes_of(question, rows),
-        num_candidates=max(_count(question), len(rows)),
-    )
+        if best is not None and not question.goal.finds_rate:
+            _rivals(stage, options, best)
+            stage.simulate(_as_good(question, options, best))
+            dearest = REACH * (inf if best.cost is None else best.cost)
+            stage.simulate([*_like(best.candidate, options), *likely_front(options, dearest)])
+        best, front, runner_up = self.shown = self._chosen()
+        stage.look_closely(dict.fromkeys(row.candidate for row in (best, *front, runner_up) if row is not None))
+        if best is not None:
+            stage.say("the most requests per second")
+            self.most = _most_rate(stage, stage.rows[best.candidate])
+        else:
+            self.nearest = nearest_of(stage, options, _most_rate)
 
+    def _look(self, stems: list[ReplicaSpec]) -> None:
+        """Estimate stems, those first that may cost least, until the rest cost too much."""
+        stage, options = self.stage, self.options
+        question, known = stage.question, stage.question.goal.known
 
-def _look(stage: SimulationStage, stems: list[ReplicaSpec]) -> tuple[list[Option], list[Row], list[ReplicaSpec]]:
-    """Estimate stems, those first that may cost least, until the rest cost too much; returns the rest, too."""
-    question, known = stage.question, stage.question.goal.known
-    options: list[Option] = []
-    refused: list[Row] = []
+        def least(stem: ReplicaSpec) -> float:
+            return 0.0 if known is None else known(question, stem.least)
 
-    def least(stem: ReplicaSpec) -> float:
-        return 0.0 if known is None else known(question, stem.least)
+        def size(stem: ReplicaSpec) -> int:
+            return sum(question.max_gpus // unit.layout.gpus for unit in stem.units)
 
-    waiting, best = sorted(stems, key=least), inf
-    while waiting and least(waiting[0]) <= REACH * best:
-        wave, waiting = waiting[:WAVE], waiting[WAVE:]
-        stage.tell(f"estimates of {wave[0].units[0].gpu}")
-        for looked in stage.workers.map(partial(look_at, question=question), wave):
-            options += looked.options
-            refused += looked.rows
-        if known is not None:
-            sure = (option.candidate for option in options if option.estimate.headroom >= SURE_HEADROOM)
-            best = min((known(question, each) for each in sure), default=inf)
-    return options, refused, waiting
+        self.waiting, best = sorted(stems, key=least), inf
+        stage.num_left = sum(map(size, stems))
+        while self.waiting and least(self.waiting[0]) <= REACH * best:
+            wave = self.waiting[:WAVE]
+            stage.say(f"estimates of {wave[0].units[0].gpu}")
+            for looked in stage.workers.map(partial(look_at, question=question), wave):
+                stage.num_left -= size(self.waiting.pop(0))
+                options += looked.options
+                self.others += looked.rows
+                sure = [option for option in looked.options if option.estimate.headroom >= SURE_HEADROOM]
+                if known is not None and sure:
+                    best = min(best, *(known(question, each.candidate) for each in sure))
+                    if stage.first is None:
+                        stage.show_first(min(sure, key=lambda each: known(question, each.candidate)))
+        stage.num_left = 0
+
+    def _chosen(self) -> tuple[Row | None, list[Row], Row | None]:
+        stage, goal = self.stage, self.stage.question.goal
+        best = stage.best()
+        front = front_of(stage.held, best, goal.value if goal.rough else None)
+        return best, front, _runner_up(stage, best)
+
+    def answer(self, when: str) -> Plan:
+        """The answer as far as it is known; ``when`` a search was cut that did not come to its end."""
+        stage, question = self.stage, self.stage.question
+        if not stage.held and stage.first is not None and when:
+            stage.rows[stage.first.candidate] = stage.first
+        best, front, runner_up = self.shown or self._chosen()
+        best, runner_up = (None if row is None else stage.rows[row.candidate] for row in (best, runner_up))
+        others = self.others if when else [*self.others, *_unlooked(question, self.waiting)]
+        rows = _ranked(question, stage, self.options, others, best)
+        found = Plan(
+            question=question,
+            winner=best,
+            front=tuple(stage.rows[row.candidate] for row in front),
+            rows=rows,
+            runner_up=runner_up,
+            why=self._why(rows, best, runner_up, cut=bool(when)),
+            changes=() if best is None else changes_of(question, best, stage.held, self.most),
+            nearest=self.nearest,
+            notes=notes_of(question, rows),
+            num_candidates=max(_count(question), len(rows)),
+        )
+        return replace(found, cut=self._cut(found, when)) if when else found
+
+    def _why(self, rows: Sequence[Row], best: Row | None, runner_up: Row | None, *, cut: bool) -> str:
+        question = self.stage.question
+        if cut and (best is None or runner_up is None):
+            return f"The search was cut before {'anything' if best is None else 'anything else'} kept the SLO."
+        return why_none(question, rows) if best is None else why_lost(question, best, runner_up)
+
+    def _cut(self, found: Plan, when: str) -> str:
+        """When the search was cut, and what it did not come to."""
+        stage = self.stage
+        gpus = ", ".join(dict.fromkeys(stem.units[0].gpu for stem in self.waiting))
+        unseen = f"{found.num_unseen:,} of {found.num_candidates:,} candidates were not looked at"
+        few = f"; the winner has served its first {FIRST} requests only" if found.winner is stage.first else ""
+        return (
+            f"The search was cut {when}, at {stage.doing}: {unseen}{f' ({gpus})' if gpus else ''}, and "
+            f"{found.count(Stage.ESTIMATED):,} have a quick estimate and no simulation{few}."
+        )
 
 
 def _simulate(stage: SimulationStage, options: list[Option]) -> None:
@@ -431,19 +503,21 @@ def _bisect(
 ) -> float | None:
     """The most requests per second that keep the SLO, between multiples of the rate; None if not even the least does.
 
-    ``known``: the least is known to. Two rates are tried at once, for two workers.
+    ``known``: the least is known to. Two rates are tried at once by two workers.
     """
 
     def hold(*factors: float) -> list[bool]:
-        return [row.holds for row in at_rates(stage, candidate, *factors)]
+        """Whether each of these rates is kept; without a second worker, up to the first that is not."""
+        if stage.workers.width > 1:
+            return [row.holds for row in at_rates(stage, candidate, *factors)]
+        return [*takewhile(bool, (at_rates(stage, candidate, factor)[0].holds for factor in factors))]
 
-    if not known and not all(hold(low)):
+    if not known and not any(hold(low)):
         return None
     for _ in range(TRISECTIONS):
         third = (high / low) ** (1 / 3)
-        first, second = hold(low * third, low * third * third)
         edges = [low, low * third, low * third * third, high]
-        part = 0 if not first else 1 if not second else 2
+        part = sum(takewhile(bool, hold(*edges[1:3])))
         low, high = edges[part], edges[part + 1]
     return low * stage.question.rate
 
