@@ -30,14 +30,15 @@ ALLOWED = 0.03
 LLAMA = "llama-3.1-8b --gpu h200-sxm"
 COMMANDS = {
     "default": f"simulate {LLAMA} --rate 12",
-    "sglang": f"simulate {LLAMA} --rate 12 --engine sglang -n 600",
-    "prefixes": f"simulate {LLAMA} --rate 16 --prefix-len 2048 --prefix-groups 8 -n 600",
-    "replicas": f"simulate {LLAMA} --rate 60 --data-parallel-size 8 -n 1200",
-    "pools": "disaggregate llama-3.1-8b --prefill-gpu h100-sxm --decode-gpu h200-sxm --rate 12 -n 400",
-    "experts": "simulate qwen3-30b-a3b --gpu h100-sxm --concurrency 32 -n 300",
-    "plan": "plan llama-3.1-8b --gpu h200-sxm --max-gpus 2 --rate 8 --slo ttft_p99<1s,tpot_p95<40ms --workers 1 --json",
+    "sglang": f"simulate {LLAMA} --rate 12 --engine sglang -n 150",
+    "prefixes": f"simulate {LLAMA} --rate 16 --prefix-len 2048 --prefix-groups 8 -n 150",
+    "replicas": f"simulate {LLAMA} --rate 60 --data-parallel-size 8 -n 200",
+    "pools": "disaggregate llama-3.1-8b --prefill-gpu h100-sxm --decode-gpu h200-sxm --rate 12 -n 100",
+    "experts": "simulate qwen3-30b-a3b --gpu h100-sxm --concurrency 32 -n 100",
+    "plan": f"plan {LLAMA} --max-gpus 1 --rate 4 --slo ttft_p99<1s,tpot_p95<40ms --workers 1 -n 60 --json",
     "estimate": "estimate gemm --m 4096 --n 14336 --k 4096 --dtype bf16 --gpu h200-sxm",
 }
+SERVE = os.path.join("infercast", "serve", "")
 INLINED = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
 Counts = dict[str, int]
 
@@ -55,8 +56,7 @@ def count(command: str, *, memory: bool) -> Counts:
         code = frame.f_code
         if event == "call" and f"{os.sep}infercast{os.sep}" in code.co_filename and code.co_name not in INLINED:
             found["calls"] += 1
-            if code.co_name == "simulate" and code.co_filename.endswith(os.path.join("serve", "simulation.py")):
-                found["simulations"] += 1
+            found["simulations"] += code.co_name.startswith("simulate") and SERVE in code.co_filename
 
     sys.argv = ["infercast", *command.split()]
     if memory:
