@@ -177,7 +177,7 @@ def model_draft(draft: ModelConfig, target: ModelConfig) -> Draft:
 
 
 def eagle_draft(method: str, source: str | os.PathLike[str] | Mapping[str, Any], target: ModelConfig) -> Draft:
-    values, name, where = config_of(source)
+    values, name, where, *_ = config_of(source)
     fields = Fields(values, where)
     layer = fields.raw(NESTED)
     if isinstance(layer, Mapping):

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from infercast.bundled import DATA, read_data
 from infercast.errors import InputError, UnknownNameError, UnsupportedModelError, near_names
@@ -101,7 +101,7 @@ def unknown_model(name: str, bundled: Mapping[str, Mapping[str, Any]]) -> InputE
 
 def _plain(name: str) -> str:
     """``nvidia/NVIDIA-Nemotron-3-Nano`` as ``nemotron-3-nano``."""
-    return name.strip().rpartition("/")[2].lower().removeprefix("nvidia-")
+    return _folders(name)[-1].removeprefix("nvidia-")
 
 
 def _generation(plain: str) -> str:
@@ -147,3 +147,163 @@ def configs() -> dict[str, dict[str, Any]]:
 def _aliases() -> dict[str, str]:
     """Every alias, in lower case, with the model it means; reads all files, so only when a plain name misses."""
     return {alias.lower(): name for name in model_names() for alias in _load(name)["infercast"]["aliases"]}
+
+
+SIZE = re.compile(r"[ae]?\d+(?:\.\d+)?b|\d+x\d+(?:\.\d+)?b|\d{2,}m|\d+e")
+"""Parameters, active ones or experts, as names have them."""
+DATE = re.compile(r"\d{4,8}")
+
+
+class Checkpoint(NamedTuple):
+    """What a name means that is not among the bundled ones."""
+
+    base: str
+    """The bundled model with the same layers."""
+    settings: Mapping[str, Any] | None
+    """Its ``quantization_config``; None: that of the bundled model."""
+    assumed: str
+    """What was taken for granted, as one sentence."""
+
+
+class Words(NamedTuple):
+    """A name taken apart."""
+
+    core: tuple[str, ...]
+    """Family, generation, sizes and whatever else is not below."""
+    variants: frozenset[str]
+    format: str = ""
+
+    @property
+    def sizes_at(self) -> int:
+        """Where the sizes begin."""
+        return next((at for at, word in enumerate(self.core) if SIZE.fullmatch(word)), len(self.core))
+
+
+def checkpoint(name: str) -> Checkpoint | None:
+    """What a hub id, a path or a bare name means; None where no bundled model has its family, generation and size.
+
+    A name that could be several models, or has a format that is not modelled, is refused.
+    """
+    parts = _folders(name)
+    words = _take_apart(parts[-1])
+    found = _bases_of(words)
+    if not found and len(parts) > 1:  # .../Qwen3-32B/FP8
+        words = _take_apart("-".join(parts[-2:]))
+        found = _bases_of(words)
+    rule = _rules()["formats"].get(words.format, {})
+    if reason := rule.get("refused"):
+        hint = f"; {found[0]} with --quantization int4 comes nearest" if found else ""
+        raise UnsupportedModelError(f"{name}: {reason}{hint}")
+    if not found:
+        return None
+    if len(found) > 1:
+        raise InputError(f"model {name!r} may be {' or '.join(found)}; give one of these names, or its config.json")
+    return _with_format(name, found[0], words, parts)
+
+
+def _with_format(name: str, base: str, words: Words, parts: list[str]) -> Checkpoint:
+    """The bundled model in the format that a name has: a bundled checkpoint, or what its publisher means by it."""
+    made_by = _made_by(base)
+    publisher = parts[-2] if len(parts) > 1 and parts[-2] in _rules()["quantisers"]["names"] else made_by
+    asked, settings, shown = words.format, None, ""
+    if asked:
+        entry = f"{base}-{asked}"
+        fits = (
+            rule["means"]
+            for rule in _rules()["published"]
+            if asked in rule["formats"]
+            and publisher in rule.get("by", (publisher,))
+            and re.fullmatch(rule.get("models", ".*"), base)
+        )
+        meant = next(fits, asked)
+        if entry in model_names() and publisher == _made_by(entry):
+            base = entry
+        elif meant:
+            settings = json.loads(json.dumps(_rules()["formats"][meant]["settings"]))
+            shown = f" with {asked.partition('_')[0]} weights"
+    tuned = [word for word in words.core if word not in _take_apart(base).core]
+    told = f", a fine-tune by its name ({' '.join(tuned)})" if tuned and words.core not in _cores() else ""
+    return Checkpoint(base, settings, f"{name} is taken as {base}{shown}{told}; its config.json would be exact")
+
+
+def _folders(name: str) -> list[str]:
+    """The parts of a path or an id in lower case, down to the one that names the model."""
+    text = re.sub(r"^[a-z0-9]+://|^hf\.co/|^https?://", "", name.strip().lower().replace("\\", "/"))
+    parts = [piece for part in text.split("/") for piece in part.removeprefix("models--").split("--")]
+    below = re.compile(_rules()["folders"])
+    while len(parts) > 1 and below.fullmatch(parts[-1]):
+        parts.pop()
+    return parts
+
+
+def _take_apart(name: str) -> Words:
+    for pattern, spelling in _rules()["spellings"]:
+        name = re.sub(pattern, spelling, name)
+    found = ""
+    for each, rule in _rules()["formats"].items():
+        stripped = re.sub(rf"(?<![a-z0-9.])(?:{rule.get('words', '$^')})(?![a-z0-9.])", "", name)
+        if stripped != name and not found:
+            found, name = each, stripped
+    pieces = [piece for part in name.split("-") if part for piece in _pieces(part)]
+    variants = re.compile(_rules()["variants"])
+    core = tuple(piece for piece in pieces if not variants.fullmatch(piece))
+    return Words(core, frozenset(piece for piece in pieces if variants.fullmatch(piece)), found)
+
+
+def _pieces(part: str) -> tuple[str, ...]:
+    """``llama3.1`` as ``llama`` and ``3.1``; ``r1``, ``8x7b`` and ``4.5v`` are one word."""
+    split = re.fullmatch(r"([a-z]{2,})(\d[\w.]*)", part)
+    return (split[1], split[2]) if split else (part,)
+
+
+def _bases_of(words: Words) -> tuple[str, ...]:
+    """The bundled models that a name has in it; more than one where it does not say which."""
+    ranked = [(rank, base) for base, own in _known_words() if (rank := _rank(words, own)) is not None]
+    best = max((rank for rank, _ in ranked), default=None)
+    return tuple(sorted({base for rank, base in ranked if rank == best}))
+
+
+def _rank(words: Words, own: Words) -> tuple[int, int] | None:
+    """How much of a name a bundled model's ``own`` explains; None where the two differ in more than tuning."""
+    core, at = words.core, own.sizes_at
+    dates = {each for each in words.variants - own.variants if DATE.fullmatch(each)}
+    if core != own.core:
+        front, back = own.core[:at], own.core[at:]
+        start = next((i for i in range(len(core)) if core[i : i + at] == front), None)
+        if start is None or not back:
+            return None
+        after = start + at
+        end = next((i for i in range(after, len(core)) if core[i : i + len(back)] == back), None)
+        if end is None:
+            return None
+        rest = (*core[:start], *core[after:end], *core[end + len(back) :])
+        others = re.compile(_rules()["others"])
+        if any(SIZE.fullmatch(word) or others.fullmatch(word) for word in rest) or (end > after and core[after][0].isdigit()):
+            return None
+    elif not own.core[at:] and dates and any(DATE.fullmatch(each) for each in own.variants):
+        return None
+    return len(own.core), -len(dates) - len(own.variants ^ words.variants)
+
+
+@cache
+def _known_words() -> tuple[tuple[str, Words], ...]:
+    """Bundled models that are no other one in another format, by all their names."""
+    plain = [name for name in model_names() if not _take_apart(name).format]
+    names = [(name, each) for name in plain for each in (name, *_load(name)["infercast"]["aliases"])]
+    names += [(base, name) for name, base in _rules()["bases"].items()]
+    return tuple({(base, _take_apart(_folders(name)[-1])._replace(format="")): None for base, name in names})
+
+
+@cache
+def _cores() -> frozenset[tuple[str, ...]]:
+    return frozenset(own.core for _, own in _known_words())
+
+
+def _made_by(base: str) -> str:
+    return str(_load(base)["infercast"]["aliases"][0].lower().partition("/")[0])
+
+
+@cache
+def _rules() -> dict[str, Any]:
+    """How names of checkpoints are read."""
+    return read_data("checkpoints.toml")

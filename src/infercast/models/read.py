@@ -16,6 +16,7 @@ from infercast.models.families.vision import read_vision
 from infercast.models.library import (
     bundled_config,
     bundled_name,
+    checkpoint,
     configs,
     model_names,
     nearest_shape,
@@ -109,6 +110,8 @@ class Source(NamedTuple):
     values: Mapping[str, Any]
     name: str
     where: str
+    assumed: str = ""  # What its name was taken to mean
+    stored: int = 0  # Bytes of its weights, where a list of their files says so
 
 
 def read_model(
@@ -159,6 +162,7 @@ def read_model(
         vision=vision,
         prediction=prediction,
         notes=tuple(notes),
+        assumed=found.assumed,
     )
 
 
@@ -167,19 +171,35 @@ def config_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> Source:
     if isinstance(source, Mapping):
         return Source(source, str(source.get("model_type") or "model"), "config")
     text = os.fspath(source)
-    if isinstance(source, str) and text.lower() in model_names():
-        return Source(bundled_config(text), text.lower(), f"bundled model {text.lower()}")
-    path = Path(text)
-    if os.path.isdir(text):
+    path, bundled = Path(text), text.lower() if isinstance(source, str) and text.lower() in model_names() else None
+    if bundled is None and os.path.isdir(text):
         return _from_folder(path)
-    if os.path.isfile(text):
+    if bundled is None and os.path.isfile(text) and path.suffix != ".gguf":
         return _from_folder(path.parent) if path.name == "config.json" else Source(_load(path), path.stem, str(path))
-    alias = bundled_name(text) if isinstance(source, str) else None
-    if alias:
-        return Source(bundled_config(alias), alias, f"bundled model {alias}")
     if not isinstance(source, str) or path.suffix == ".json":
         raise FileFormatError(path, "there is no such file")
-    raise unknown_model(text, configs())
+    if bundled := bundled or bundled_name(text):
+        return Source(bundled_config(bundled), bundled, f"bundled model {bundled}")
+    return _by_name(text)
+
+
+def _by_name(text: str) -> Source:
+    """The bundled model that the name of a checkpoint means, in the format that it has by its name."""
+    found = checkpoint(text)
+    if found is None:
+        raise unknown_model(text, configs())
+    values = bundled_config(found.base)
+    if found.settings is not None:
+        values = {key: _unquantised(value) for key, value in _unquantised(values).items()}
+        values["quantization_config"] = found.settings
+    return Source(values, found.base, f"bundled model {found.base}", found.assumed)
+
+
+def _unquantised(values: Any) -> Any:
+    """Fields without those that say how a checkpoint is quantised."""
+    if not isinstance(values, dict):
+        return values
+    return {key: value for key, value in values.items() if key not in ("quantization_config", "expert_dtype")}
 
 
 def _from_folder(folder: Path) -> Source:

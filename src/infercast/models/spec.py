@@ -104,6 +104,8 @@ class ModelConfig(Answer):
     sampling: str = GREEDY
     notes: tuple[str, ...] = ()
     """What was left out, in words: ``vision tower left out``."""
+    assumed: str = ""
+    """What the name of a checkpoint was taken to mean, in words."""
     adapters: AdapterSlots | None = None
     """LoRA adapters that an engine has room for."""
 

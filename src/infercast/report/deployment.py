@@ -10,7 +10,7 @@ from infercast.engines.memory import KvLayout
 from infercast.engines.speculation import Drafting
 from infercast.forecast.run import DraftRun
 from infercast.models.layout import ParallelLayout
-from infercast.models.spec import parameter_count
+from infercast.models.spec import ModelConfig, parameter_count
 from infercast.report.terminal import Facts, Grid, Section, pick
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.workload.request import Workload
@@ -42,7 +42,7 @@ def render_fit(fit: Fit) -> list[RenderableType]:
     if fit.layout.pipeline > 1:
         answers.append(("stage", f"the one of {fit.layout.pipeline} with least room; all have as many blocks"))
         answers.append(("most weights", f"{format_bytes(fit.most_weights)} per GPU, of all stages"))
-    answers += [("note", note) for note in model.notes]
+    answers += [("note", note) for note in _notes(model)]
     name = engine_of(fit.settings).bounds[2]
     answers.append(("verdict", fit.problem or f"fits; {name} {fit.settings.max_model_len:,}"))
     return [
@@ -70,6 +70,7 @@ def fit_dict(fit: Fit) -> dict[str, Any]:
         **pick(fit, "longest_sequence most_sequences context", max_model_len="settings.max_model_len"),
         "fits": not fit.problem,
         "problem": fit.problem or None,
+        "assumed": fit.model.assumed or None,
         "notes": list(fit.model.notes),
     }  # fmt: skip
 
@@ -192,8 +193,12 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
     ]
     if not _is_plain(deployment.layout):
         rows.insert(3, ("layout", _layout(deployment)))
-    rows += [("note", note) for note in model.notes]
+    rows += [("note", note) for note in _notes(model)]
     return rows
+
+
+def _notes(model: ModelConfig) -> tuple[str, ...]:
+    return (model.assumed, *model.notes) if model.assumed else model.notes
 
 
 def _is_plain(layout: ParallelLayout) -> bool:
@@ -253,5 +258,6 @@ def deployment_dict(deployment: Deployment) -> dict[str, Any]:
         **{name: getattr(deployment.settings, name) for name in deployment.engine.shown},
         "speculation": drafting_dict(deployment.drafting),
         "api_server": deployment.over_http,
+        "assumed": model.assumed or None,
         "notes": list(model.notes),
     }

@@ -456,7 +456,7 @@ def _words(field: str, value: Any, *, negates: bool) -> list[str]:
 
 
 def _notes(pasted: Pasted, fit: Fit, engine: Engine) -> list[str]:
-    found = []
+    found = [fit.model.assumed] if fit.model.assumed else []
     own = [name for name in pasted.environment if name.startswith(engine.commands.environment)]
     if own:
         found.append(f"environment variables are not modelled: {', '.join(sorted(own))}")

@@ -14,7 +14,7 @@ from infercast.errors import InfercastError
 from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage, format_share
 from infercast.forecast.plan.evaluate import FIRST, SimulationStage, at_rates, climb, halve
 from infercast.forecast.plan.executors import Executor, OutOfTime, Processes, time_limited
-from infercast.forecast.plan.question import Nearest, Plan, Question, deployed
+from infercast.forecast.plan.question import Nearest, Plan, Question, deployed, model_of
 from infercast.forecast.plan.screening import HOPELESS, Option, ReplicaSpec, look_at, pool_options, stems_of
 from infercast.forecast.slo import QUANTITIES, Limit, Slo
 from infercast.hardware import load_gpu
@@ -133,7 +133,9 @@ def why_none(question: Question, rows: Sequence[Row]) -> str:
 
 def notes_of(question: Question, rows: Sequence[Row]) -> tuple[str, ...]:
     name = engine_named(question.engines[0]).bounds[2]
-    notes = [f"{name} is {question.model_len:,}; the longest request has {question.longest:,} tokens"]
+    model = model_of(question.model, None, "auto", question.engines[0])
+    notes = [model.assumed] if model is not None and model.assumed else []
+    notes += [f"{name} is {question.model_len:,}; the longest request has {question.longest:,} tokens"]
     if len(question.quantizations) > 1 or question.quantizations[0] is not None:
         notes.append("quantised weights change answers: check quality before you choose them")
     if any(row.figures is not None and row.figures.source in ("typical", "roofline") for row in rows):
