@@ -92,7 +92,8 @@ def unknown_model(name: str, bundled: Mapping[str, Mapping[str, Any]]) -> InputE
         return UnsupportedModelError(f"{name} ({architecture}) is not supported: {reason}{instead}")
     # Never another generation: qwen2.5 is no guess for qwen3.5.
     same = [each for each in bundled if _generation(each) in (_generation(plain), "")]
-    near = near_names(plain, same, most=MOST_SUGGESTED)
+    longer = [each for each in bundled if each.startswith(f"{plain}-")][:MOST_SUGGESTED]
+    near = longer or near_names(plain, same, most=MOST_SUGGESTED)
     size = None if near else nearest_size(plain, sizes)
     hint = f"a path to its config.json works too, and `infercast models` lists the {len(bundled)} bundled names"
     hint += f"; the nearest in size is {size}" if size else ""
@@ -186,6 +187,7 @@ def checkpoint(name: str) -> Checkpoint | None:
     """
     parts = _folders(name)
     words = _take_apart(parts[-1])
+    words = words._replace(format=words.format or _rules()["stored"].get(parts[-1], ""))
     found = _bases_of(words)
     if not found and len(parts) > 1:  # .../Qwen3-32B/FP8
         words = _take_apart("-".join(parts[-2:]))
@@ -216,13 +218,13 @@ def _with_format(name: str, base: str, words: Words, parts: list[str]) -> Checkp
             and re.fullmatch(rule.get("models", ".*"), base)
         )
         meant = next(fits, asked)
-        if entry in model_names() and publisher == _made_by(entry):
+        if entry in model_names() and publisher == _made_by(entry) and words.core in _cores(entry):
             base = entry
         elif meant:
             settings = json.loads(json.dumps(_rules()["formats"][meant]["settings"]))
             shown = f" with {asked.partition('_')[0]} weights"
     tuned = [word for word in words.core if word not in _take_apart(base).core]
-    told = f", a fine-tune by its name ({' '.join(tuned)})" if tuned and words.core not in _cores() else ""
+    told = f", a fine-tune by its name ({' '.join(tuned)})" if tuned and words.core not in _cores(base) else ""
     return Checkpoint(base, settings, f"{name} is taken as {base}{shown}{told}; its config.json would be exact")
 
 
@@ -294,9 +296,9 @@ def _known_words() -> tuple[tuple[str, Words], ...]:
     return tuple({(base, _take_apart(_folders(name)[-1])._replace(format="")): None for base, name in names})
 
 
-@cache
-def _cores() -> frozenset[tuple[str, ...]]:
-    return frozenset(own.core for _, own in _known_words())
+def _cores(name: str) -> set[tuple[str, ...]]:
+    """All names of a bundled model, without variant and format."""
+    return {_take_apart(_folders(each)[-1]).core for each in (name, *_load(name)["infercast"]["aliases"])}
 
 
 def _made_by(base: str) -> str:

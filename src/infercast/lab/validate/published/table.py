@@ -32,7 +32,7 @@ from infercast.lab.validate.published.run import (
     read_server_flags,
     with_arguments,
 )
-from infercast.models.library import bundled_config, bundled_name, model_names
+from infercast.models.library import bundled_name, checkpoint
 from infercast.serve.workload.request import Request, Workload
 from infercast.units import MILLI
 
@@ -291,53 +291,16 @@ def _unit(row: RowReader, tpot: float | None) -> float:
 
 BLOCKS, IN_BLOCKS = "fp8_block", ("qwen/",)
 """Publishers with a scale for each block of weights in their fp8 checkpoints."""
-SUFFIX = re.compile(
-    r"-(instruct|chat|it|base|thinking|reasoning|omni|0528|2507|bf16|fp8|fp4|nvfp4|mxfp4|awq|gptq|int4|4bit|w4a16|hf|v1"
-    r"|dynamic|pt)\b"
-)
-"""Ends of names of checkpoints that leave the shape of a model as it is."""
-SPELLINGS = (
-    (re.compile(r"^(?:meta-)?llama[ _-]?(\d)[._](\d)[ _-](\d+)b"), r"llama-\1.\2-\3b"),
-    (re.compile(r"^(?:meta-)?llama[ _-]?2[ _-](\d+)b"), r"llama-2-\1b"),
-)
-"""``llama3_1-70b-fp8_dyn``, ``Llama 3.1 8B Instruct FP8``."""
 
 
 @cache
 def known_model(name: str) -> str | None:
     """The bundled model that a published name means, by itself or without what quantising and tuning add to it."""
-    plain = name.strip().lower()
-    if not plain:
+    try:
+        found = checkpoint(name)
+    except InfercastError:
         return None
-    short = plain.rpartition("/")[2].replace("_quantized", "").replace("-quantized.", "-")
-    for pattern, spelling in SPELLINGS:
-        if found := pattern.match(short):
-            short = found.expand(spelling)
-    short = short.removeprefix("nvidia-")
-    candidates = [plain, short]
-    while (shorter := SUFFIX.sub("", short, count=1)) != short:
-        short = shorter
-        candidates.append(short)
-    found_names = (bundled_name(each) or _by_last_part().get(each) for each in candidates)
-    return next((found for found in found_names if found is not None), None)
-
-
-@cache
-def _by_last_part() -> dict[str, str]:
-    """Bundled models by what published names have behind the slash, without what quantising and tuning add to it."""
-    names = {name: bundled_config(name)["infercast"]["aliases"] for name in model_names()}
-    found: dict[str, str] = {}
-    for name, aliases in names.items():
-        for alias in aliases:
-            last = alias.lower().rpartition("/")[2].removeprefix("nvidia-")
-            found.setdefault(last, name)
-            if name == last or not _is_quantised(last):
-                found.setdefault(SUFFIX.sub("", last), name)
-    return found
-
-
-def _is_quantised(name: str) -> bool:
-    return name.endswith(("fp8", "fp4", "awq", "gptq", "int4"))
+    return bundled_name(name) or (found.base if found else None)
 
 
 def model_of(row: RowReader) -> tuple[str, str]:

@@ -1,0 +1,117 @@
+"""Names of checkpoints: the bundled model and the format that each means, or why it means none."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from infercast.bundled import read_data
+from infercast.errors import InputError, UnknownNameError, UnsupportedModelError
+from infercast.models.library import bundled_config, bundled_name, checkpoint, model_names
+from infercast.models.read import read_model
+
+ROWS = [json.loads(line) for line in Path(__file__).with_name("checkpoint_names.jsonl").read_text().splitlines()]
+SIZE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![\w.])", re.IGNORECASE)
+
+
+def test_there_are_many():
+    assert sum("base" in row for row in ROWS) >= 150
+    assert len({row["name"] for row in ROWS}) == len(ROWS)
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if "base" in row], ids=lambda row: row["name"])
+def test_a_name_means_a_model_and_a_format(row):
+    model = read_model(row["name"])
+    assert (model.name, model.weights.name) == (row["base"], row["format"])
+    if bundled_name(row["name"]) is None:
+        assert model.assumed.startswith(f"{row['name']} is taken as {row['base']}")
+    else:
+        assert model.assumed == ""
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if "refused" in row], ids=lambda row: row["name"])
+def test_other_names_are_refused_in_a_sentence(row):
+    with pytest.raises(InputError) as caught:
+        read_model(row["name"])
+    assert row["refused"] in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-32B-AWQ", "someone/Hermes-Llama-2-13b", "/data/Phi-4-FP8/snapshots/0a1b2c3"])
+@pytest.mark.parametrize("change", [str.upper, str.lower, lambda name: name.replace("-", "_")])
+def test_case_and_underscores_do_not_matter(name, change):
+    found, again = checkpoint(name), checkpoint(change(name))
+    assert (found.base, found.settings) == (again.base, again.settings)
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_another_size_is_never_taken_for_one_that_is_bundled(name):
+    """A name with its number of parameters changed means a model of that size, or none."""
+    for alias in bundled_config(name)["infercast"]["aliases"]:
+        for factor in (0.5, 1.1, 2, 10):
+            other = SIZE.sub(lambda size, factor=factor: f"{float(size[1]) * factor:.3g}b", alias)
+            if other == alias:
+                continue
+            try:
+                found = checkpoint(other)
+            except InputError:
+                continue
+            if found is not None:
+                known = [found.base, *bundled_config(found.base)["infercast"]["aliases"]]
+                assert {size.lower() for size in SIZE.findall(other)} <= {
+                    size.lower() for each in known for size in SIZE.findall(each)
+                }, (other, found.base)
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_bundled_models_are_found_without_their_publisher(name):
+    for alias in bundled_config(name)["infercast"]["aliases"]:
+        assert read_model(alias.rpartition("/")[2]).stacks == read_model(name).stacks, alias
+
+
+def test_a_bundled_name_assumes_nothing():
+    assert read_model("llama-3.1-8b").assumed == ""
+    assert read_model("meta-llama/Llama-3.1-8B-Instruct").assumed == ""
+
+
+def test_what_is_assumed_is_one_sentence():
+    said = read_model("NousResearch/Hermes-3-Llama-3.1-8B-FP8").assumed
+    assert said == (
+        "NousResearch/Hermes-3-Llama-3.1-8B-FP8 is taken as llama-3.1-8b with fp8 weights, a fine-tune by its name "
+        "(hermes 3); its config.json would be exact"
+    )
+
+
+def test_a_format_in_the_name_is_the_checkpoint_s_own():
+    """`--quantization` that says the same changes nothing, another one is refused."""
+    stored = read_model("Qwen/Qwen3-8B-AWQ")
+    assert read_model("Qwen/Qwen3-8B-AWQ", quantization="awq").weights == stored.weights
+    with pytest.raises(UnsupportedModelError, match="'fp8' does not apply: the checkpoint is already quantised to int4"):
+        read_model("Qwen/Qwen3-8B-AWQ", quantization="fp8")
+
+
+def test_formats_replace_those_of_bundled_checkpoints():
+    assert read_model("someone/DeepSeek-V3-BF16").weights.name == "bf16"
+    assert read_model("someone/DeepSeek-V4-Flash-BF16").weights.experts == "bf16"
+    assert read_model("someone/Kimi-K2.5-BF16").weights.name == "bf16"
+    assert read_model("nvidia/Llama-3.3-70B-Instruct-FP8").kv_dtype == "fp8"
+    assert read_model("nvidia/DeepSeek-V3.1-NVFP4").weights.attention == "bf16"
+    assert read_model("nvidia/Qwen3.6-35B-A3B-NVFP4").weights.attention == "fp8"
+
+
+def test_a_name_that_is_two_models_is_refused_with_both():
+    with pytest.raises(InputError, match="may be llama-3.1-8b or qwen3-8b; give one of these names, or its config.json"):
+        checkpoint("someone/Llama-3.1-Qwen3-8B")
+    with pytest.raises(UnknownNameError, match="did you mean gpt-oss-120b or gpt-oss-20b"):
+        read_model("gpt-oss")
+
+
+def test_rules_name_what_there_is():
+    rules = read_data("checkpoints.toml")
+    assert set(rules["bases"].values()) <= set(model_names())
+    assert set(rules["stored"].values()) <= set(rules["formats"])
+    for rule in rules["published"]:
+        assert set(rule["formats"]) <= set(rules["formats"])
+        assert not rule["means"] or "settings" in rules["formats"][rule["means"]]
+        assert any(re.fullmatch(rule.get("models", ".*"), name) for name in model_names())
