@@ -38,7 +38,9 @@ def test_other_names_are_refused_in_a_sentence(row):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["Qwen/Qwen3-32B-AWQ", "someone/Hermes-Llama-2-13b", "/data/Phi-4-FP8/snapshots/0a1b2c3"])
+@pytest.mark.parametrize(
+    "name", ["Qwen/Qwen3-32B-AWQ", "someone/Hermes-Llama-2-13b", "/data/Phi-4-FP8/snapshots/0a1b2c3"]
+)
 @pytest.mark.parametrize("change", [str.upper, str.lower, lambda name: name.replace("-", "_")])
 def test_case_and_underscores_do_not_matter(name, change):
     found, again = checkpoint(name), checkpoint(change(name))
@@ -79,7 +81,7 @@ def test_what_is_assumed_is_one_sentence():
     said = read_model("NousResearch/Hermes-3-Llama-3.1-8B-FP8").assumed
     assert said == (
         "NousResearch/Hermes-3-Llama-3.1-8B-FP8 is taken as llama-3.1-8b with fp8 weights, a fine-tune by its name "
-        "(hermes 3); its config.json would be exact"
+        "(hermes 3); give its config.json to be sure"
     )
 
 
@@ -87,7 +89,9 @@ def test_a_format_in_the_name_is_the_checkpoint_s_own():
     """`--quantization` that says the same changes nothing, another one is refused."""
     stored = read_model("Qwen/Qwen3-8B-AWQ")
     assert read_model("Qwen/Qwen3-8B-AWQ", quantization="awq").weights == stored.weights
-    with pytest.raises(UnsupportedModelError, match="'fp8' does not apply: the checkpoint is already quantised to int4"):
+    with pytest.raises(
+        UnsupportedModelError, match="'fp8' does not apply: the checkpoint is already quantised to int4"
+    ):
         read_model("Qwen/Qwen3-8B-AWQ", quantization="fp8")
 
 
@@ -101,7 +105,7 @@ def test_formats_replace_those_of_bundled_checkpoints():
 
 
 def test_a_name_that_is_two_models_is_refused_with_both():
-    with pytest.raises(InputError, match="may be llama-3.1-8b or qwen3-8b; give one of these names, or its config.json"):
+    with pytest.raises(InputError, match=r"may be llama-3\.1-8b or qwen3-8b; give one of these names, or its config"):
         checkpoint("someone/Llama-3.1-Qwen3-8B")
     with pytest.raises(UnknownNameError, match="did you mean gpt-oss-120b or gpt-oss-20b"):
         read_model("gpt-oss")
@@ -115,3 +119,50 @@ def test_rules_name_what_there_is():
         assert set(rule["formats"]) <= set(rules["formats"])
         assert not rule["means"] or "settings" in rules["formats"][rule["means"]]
         assert any(re.fullmatch(rule.get("models", ".*"), name) for name in model_names())
+
+
+def folder_of(path, name, **files):
+    values = {key: value for key, value in bundled_config(name).items() if key != "infercast"}
+    (path / "config.json").write_text(json.dumps(values))
+    for file, content in files.items():
+        (path / f"{file}.json").write_text(json.dumps(content))
+    return str(path)
+
+
+def test_files_of_another_size_are_told(tmp_path):
+    def index(size):
+        return {"model.safetensors.index": {"metadata": {"total_size": size}, "weight_map": {}}}
+
+    assert read_model(folder_of(tmp_path, "qwen3-8b", **index(16_381_470_720))).notes == ()
+    (note,) = read_model(folder_of(tmp_path, "qwen3-8b", **index(8_000_000_000))).notes
+    assert note == "its files hold 7.45 GiB, and its config.json says 15.26 GiB of weights"
+    with pytest.raises(
+        InputError, match=r"index\.json, metadata: total_size must be a whole number above zero, not -1"
+    ):
+        read_model(folder_of(tmp_path, "qwen3-8b", **index(-1)))
+
+
+def test_a_folder_says_more_than_its_name(tmp_path):
+    folder = tmp_path / "Qwen3-8B-AWQ"
+    folder.mkdir()
+    quantised = {"hf_quant_config": {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}}
+    model = read_model(folder_of(folder, "qwen3-32b", **quantised))
+    assert (model.name, model.weights.name, model.kv_dtype, model.layers) == ("Qwen3-8B-AWQ", "fp8", "fp8", 64)
+    assert model.assumed == ""
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "wanted"),
+    [
+        (
+            "rope_scaling",
+            {"rope_type": "yarn", "factor": -4},
+            "rope_scaling: factor must be a number above zero, not -4",
+        ),
+        ("rope_scaling", {"type": 3}, "rope_scaling: type must be a string, not 3"),
+        ("rope_theta", "x", "rope_theta must be a number above zero, not 'x'"),
+    ],
+)
+def test_malformed_fields_are_refused(field, value, wanted):
+    with pytest.raises(InputError, match=re.escape(wanted)):
+        read_model({**bundled_config("qwen3-8b"), field: value})

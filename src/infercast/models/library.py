@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, cast
 
 from infercast.bundled import DATA, read_data
@@ -153,6 +153,8 @@ def _aliases() -> dict[str, str]:
 SIZE = re.compile(r"[ae]?\d+(?:\.\d+)?b|\d+x\d+(?:\.\d+)?b|\d{2,}m|\d+e")
 """Parameters, active ones or experts, as names have them."""
 DATE = re.compile(r"\d{4,8}")
+LONGEST = 255
+"""Letters of a name that are looked at."""
 
 
 class Checkpoint(NamedTuple):
@@ -174,26 +176,19 @@ class Words(NamedTuple):
     variants: frozenset[str]
     format: str = ""
 
-    @property
-    def sizes_at(self) -> int:
-        """Where the sizes begin."""
-        return next((at for at, word in enumerate(self.core) if SIZE.fullmatch(word)), len(self.core))
-
 
 def checkpoint(name: str) -> Checkpoint | None:
     """What a hub id, a path or a bare name means; None where no bundled model has its family, generation and size.
 
     A name that could be several models, or has a format that is not modelled, is refused.
     """
-    parts = _folders(name)
+    parts = _folders(name[-LONGEST:])
     words = _take_apart(parts[-1])
-    words = words._replace(format=words.format or _rules()["stored"].get(parts[-1], ""))
-    found = _bases_of(words)
-    if not found and len(parts) > 1:  # .../Qwen3-32B/FP8
+    if not (found := _bases_of(words)) and len(parts) > 1:  # .../Qwen3-32B/FP8
         words = _take_apart("-".join(parts[-2:]))
         found = _bases_of(words)
-    rule = _rules()["formats"].get(words.format, {})
-    if reason := rule.get("refused"):
+    words = words._replace(format=words.format or _rules()["stored"].get(parts[-1], ""))
+    if reason := _rules()["formats"].get(words.format, {}).get("refused"):
         hint = f"; {found[0]} with --quantization int4 comes nearest" if found else ""
         raise UnsupportedModelError(f"{name}: {reason}{hint}")
     if not found:
@@ -205,27 +200,23 @@ def checkpoint(name: str) -> Checkpoint | None:
 
 def _with_format(name: str, base: str, words: Words, parts: list[str]) -> Checkpoint:
     """The bundled model in the format that a name has: a bundled checkpoint, or what its publisher means by it."""
-    made_by = _made_by(base)
-    publisher = parts[-2] if len(parts) > 1 and parts[-2] in _rules()["quantisers"]["names"] else made_by
-    asked, settings, shown = words.format, None, ""
-    if asked:
-        entry = f"{base}-{asked}"
-        fits = (
-            rule["means"]
-            for rule in _rules()["published"]
-            if asked in rule["formats"]
-            and publisher in rule.get("by", (publisher,))
-            and re.fullmatch(rule.get("models", ".*"), base)
-        )
-        meant = next(fits, asked)
-        if entry in model_names() and publisher == _made_by(entry) and words.core in _cores(entry):
-            base = entry
-        elif meant:
-            settings = json.loads(json.dumps(_rules()["formats"][meant]["settings"]))
-            shown = f" with {asked.partition('_')[0]} weights"
+    publisher = parts[-2] if len(parts) > 1 and parts[-2] in _rules()["quantisers"] else _made_by(base)
+    asked, entry, settings, shown = words.format, f"{base}-{words.format}", None, ""
+    fits = (
+        rule["means"]
+        for rule in _rules()["published"]
+        if asked in rule["formats"]
+        and publisher in rule.get("by", (publisher,))
+        and re.fullmatch(rule.get("models", ".*"), base)
+    )
+    if entry in model_names() and publisher == _made_by(entry) and words.core in _cores(entry):
+        base = entry
+    elif meant := next(fits, asked):
+        settings = json.loads(json.dumps(_rules()["formats"][meant]["settings"]))
+        shown = f" with {asked.partition('_')[0]} weights"
     tuned = [word for word in words.core if word not in _take_apart(base).core]
     told = f", a fine-tune by its name ({' '.join(tuned)})" if tuned and words.core not in _cores(base) else ""
-    return Checkpoint(base, settings, f"{name} is taken as {base}{shown}{told}; its config.json would be exact")
+    return Checkpoint(base, settings, f"{name} is taken as {base}{shown}{told}; give its config.json to be sure")
 
 
 def _folders(name: str) -> list[str]:
@@ -238,74 +229,64 @@ def _folders(name: str) -> list[str]:
     return parts
 
 
+@cache
 def _take_apart(name: str) -> Words:
     for pattern, spelling in _rules()["spellings"]:
         name = re.sub(pattern, spelling, name)
     found = ""
     for each, rule in _rules()["formats"].items():
         stripped = re.sub(rf"(?<![a-z0-9.])(?:{rule.get('words', '$^')})(?![a-z0-9.])", "", name)
-        if stripped != name and not found:
+        if stripped != name:
             found, name = each, stripped
-    pieces = [piece for part in name.split("-") if part for piece in _pieces(part)]
-    variants = re.compile(_rules()["variants"])
-    core = tuple(piece for piece in pieces if not variants.fullmatch(piece))
-    return Words(core, frozenset(piece for piece in pieces if variants.fullmatch(piece)), found)
-
-
-def _pieces(part: str) -> tuple[str, ...]:
-    """``llama3.1`` as ``llama`` and ``3.1``; ``r1``, ``8x7b`` and ``4.5v`` are one word."""
-    split = re.fullmatch(r"([a-z]{2,})(\d[\w.]*)", part)
-    return (split[1], split[2]) if split else (part,)
+            break
+    parts = [part for part in name.split("-") if part]
+    variants = frozenset(filter(re.compile(_rules()["variants"]).fullmatch, parts))
+    # ``llama3.1`` is ``llama`` and ``3.1``; ``r1``, ``8x7b`` and ``4.5v`` are one word.
+    core = "-".join(re.sub(r"^([a-z]{2,})(?=\d)", r"\1-", part) for part in parts if part not in variants)
+    return Words(tuple(core.split("-")), variants, found)
 
 
 def _bases_of(words: Words) -> tuple[str, ...]:
     """The bundled models that a name has in it; more than one where it does not say which."""
-    ranked = [(rank, base) for base, own in _known_words() if (rank := _rank(words, own)) is not None]
+    names = [*((name, name) for name in model_names()), *_aliases().items(), *_rules()["bases"].items()]
+    likely = [(name.rpartition("/")[2], base) for name, base in names]
+    known = [(base, _take_apart(name)) for name, base in likely if name.startswith(words.core)]
+    ranked = [
+        (rank, base) for base, own in known if (rank := _rank(words, own)) is not None and not _take_apart(base).format
+    ]
     best = max((rank for rank, _ in ranked), default=None)
     return tuple(sorted({base for rank, base in ranked if rank == best}))
 
 
 def _rank(words: Words, own: Words) -> tuple[int, int] | None:
     """How much of a name a bundled model's ``own`` explains; None where the two differ in more than tuning."""
-    core, at = words.core, own.sizes_at
+    if not {*own.core} <= {*words.core}:
+        return None
+    sizes = next((at for at, word in enumerate(own.core) if SIZE.fullmatch(word)), 0)
     dates = {each for each in words.variants - own.variants if DATE.fullmatch(each)}
-    if core != own.core:
-        front, back = own.core[:at], own.core[at:]
-        start = next((i for i in range(len(core)) if core[i : i + at] == front), None)
-        if start is None or not back:
+    if sizes:
+        front, back = ("-".join(map(re.escape, each)) for each in (own.core[:sizes], own.core[sizes:]))
+        found = re.fullmatch(rf"(?:(.+)-)?{front}-(?:(.+)-)?{back}(?:-(.+))?", "-".join(words.core))
+        others = re.compile(rf"{SIZE.pattern}|{_rules()['others']}")
+        # A number behind the family is another generation.
+        if found is None or (found[2] or "")[:1].isdigit():
             return None
-        after = start + at
-        end = next((i for i in range(after, len(core)) if core[i : i + len(back)] == back), None)
-        if end is None:
+        if any(others.fullmatch(word) for each in found.groups("") for word in each.split("-")):
             return None
-        rest = (*core[:start], *core[after:end], *core[end + len(back) :])
-        others = re.compile(_rules()["others"])
-        if any(SIZE.fullmatch(word) or others.fullmatch(word) for word in rest) or (end > after and core[after][0].isdigit()):
-            return None
-    elif not own.core[at:] and dates and any(DATE.fullmatch(each) for each in own.variants):
+    elif words.core != own.core or (dates and any(map(DATE.fullmatch, own.variants))):
         return None
     return len(own.core), -len(dates) - len(own.variants ^ words.variants)
 
 
-@cache
-def _known_words() -> tuple[tuple[str, Words], ...]:
-    """Bundled models that are no other one in another format, by all their names."""
-    plain = [name for name in model_names() if not _take_apart(name).format]
-    names = [(name, each) for name in plain for each in (name, *_load(name)["infercast"]["aliases"])]
-    names += [(base, name) for name, base in _rules()["bases"].items()]
-    return tuple({(base, _take_apart(_folders(name)[-1])._replace(format="")): None for base, name in names})
-
-
 def _cores(name: str) -> set[tuple[str, ...]]:
     """All names of a bundled model, without variant and format."""
-    return {_take_apart(_folders(each)[-1]).core for each in (name, *_load(name)["infercast"]["aliases"])}
+    return {_take_apart(name).core} | {
+        _take_apart(each.rpartition("/")[2]).core for each, meant in _aliases().items() if meant == name
+    }
 
 
 def _made_by(base: str) -> str:
     return str(_load(base)["infercast"]["aliases"][0].lower().partition("/")[0])
 
 
-@cache
-def _rules() -> dict[str, Any]:
-    """How names of checkpoints are read."""
-    return read_data("checkpoints.toml")
+_rules = cache(partial(read_data, "checkpoints.toml"))

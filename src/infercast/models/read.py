@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +26,8 @@ from infercast.models.library import (
 )
 from infercast.models.mixers import GatedDeltaNet, Mamba2, Mixer, SideBySide
 from infercast.models.quantization import leaves_heads_alone, override_format, read_format
-from infercast.models.spec import ModelConfig
+from infercast.models.spec import ModelConfig, prediction_parameter_count, weight_bytes
+from infercast.units import format_bytes
 
 LAYERS = "num_hidden_layers"
 DRAFTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
@@ -100,6 +101,7 @@ def with_states(model: ModelConfig, whole: str = AUTO, matrices: str = AUTO) -> 
 
 TEXT_KEYS = ("text_config", "llm_config", "language_config")
 LARGEST_FILE = 64 * 2**20
+SAME_SIZE = 0.93
 SEEN = "the encoder of images takes memory; images themselves are not modelled"
 UNSEEN = "vision part left out: there is no vision_config"
 
@@ -139,7 +141,7 @@ def read_model(
     if quantization not in (None, "none"):
         weights = override_format(str(quantization).lower(), weights, layers)
     hidden = fields.positive("hidden_size")
-    notes, vision = [], None
+    notes, vision = [found.assumed] if found.assumed else [], None
     if architecture in VISION:
         vision = read_vision(architecture, Fields(found.values, found.where), hidden)
         notes.append(SEEN if vision else UNSEEN)
@@ -148,7 +150,7 @@ def read_model(
         prediction = replace(prediction, quantised=False)
     notes += [PREDICTION] if prediction else []
     stacks, order = gather(layers)
-    return ModelConfig(
+    model = ModelConfig(
         name=name or found.name,
         architecture=architecture,
         hidden=hidden,
@@ -164,6 +166,14 @@ def read_model(
         notes=tuple(notes),
         assumed=found.assumed,
     )
+    return replace(model, notes=(*notes, *_unlike_files(model, found.stored))) if found.stored else model
+
+
+def _unlike_files(model: ModelConfig, stored: int) -> Iterator[str]:
+    """A note where files of ``stored`` bytes are not those of the config."""
+    counted = weight_bytes(model).total
+    if not SAME_SIZE * counted < stored < (counted + 2 * prediction_parameter_count(model)) / SAME_SIZE:
+        yield f"its files hold {format_bytes(stored)}, and its config.json says {format_bytes(counted)} of weights"
 
 
 def config_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> Source:
@@ -211,7 +221,10 @@ def _from_folder(folder: Path) -> Source:
     beside = folder / "hf_quant_config.json"
     if beside.is_file() and "quantization_config" not in values:
         values = {**values, "quantization_config": _load(beside)}
-    return Source(values, folder.absolute().name or "model", str(config))
+    files = folder / "model.safetensors.index.json"
+    listed = Fields(_load(files) if files.is_file() else {}, str(files)).section("metadata").count("total_size")
+    stored = listed or sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    return Source(values, folder.absolute().name or "model", str(config), stored=stored)
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -265,6 +278,8 @@ def _text_fields(found: Source, is_seeing: bool, defaults: Mapping[str, Any]) ->
     fields = Fields({**defaults, **present}, fields.where, fields.outer)
     # What some families ignore and no kernel depends on is checked all the same: an engine would stop here.
     fields.count("sliding_window")
+    fields.number("rope_theta", default=1.0)
     for key in ("rope_scaling", "rope_parameters"):
-        fields.section(key)
+        fields.section(key).word("rope_type", fields.section(key).word("type"))
+        fields.section(key).number("factor", default=1.0)
     return fields

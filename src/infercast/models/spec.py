@@ -103,9 +103,9 @@ class ModelConfig(Answer):
     prediction: PredictionPart | None = None
     sampling: str = GREEDY
     notes: tuple[str, ...] = ()
-    """What was left out, in words: ``vision tower left out``."""
+    """What was left out or assumed, in words: ``vision tower left out``."""
     assumed: str = ""
-    """What the name of a checkpoint was taken to mean, in words."""
+    """What the name of a checkpoint was taken to mean, in words; one of the notes."""
     adapters: AdapterSlots | None = None
     """LoRA adapters that an engine has room for."""
 

@@ -10,7 +10,7 @@ from infercast.engines.memory import KvLayout
 from infercast.engines.speculation import Drafting
 from infercast.forecast.run import DraftRun
 from infercast.models.layout import ParallelLayout
-from infercast.models.spec import ModelConfig, parameter_count
+from infercast.models.spec import parameter_count
 from infercast.report.terminal import Facts, Grid, Section, pick
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.workload.request import Workload
@@ -42,7 +42,7 @@ def render_fit(fit: Fit) -> list[RenderableType]:
     if fit.layout.pipeline > 1:
         answers.append(("stage", f"the one of {fit.layout.pipeline} with least room; all have as many blocks"))
         answers.append(("most weights", f"{format_bytes(fit.most_weights)} per GPU, of all stages"))
-    answers += [("note", note) for note in _notes(model)]
+    answers += [("note", note) for note in model.notes]
     name = engine_of(fit.settings).bounds[2]
     answers.append(("verdict", fit.problem or f"fits; {name} {fit.settings.max_model_len:,}"))
     return [
@@ -193,12 +193,8 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
     ]
     if not _is_plain(deployment.layout):
         rows.insert(3, ("layout", _layout(deployment)))
-    rows += [("note", note) for note in _notes(model)]
+    rows += [("note", note) for note in model.notes]
     return rows
-
-
-def _notes(model: ModelConfig) -> tuple[str, ...]:
-    return (model.assumed, *model.notes) if model.assumed else model.notes
 
 
 def _is_plain(layout: ParallelLayout) -> bool:

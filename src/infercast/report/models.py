@@ -58,7 +58,7 @@ def render_model(model: ModelConfig) -> list[RenderableType]:
             for stack in model.stacks
         ),
         *_prediction_rows(model),
-        *(("note", note) for note in (model.assumed, *model.notes) if note),
+        *(("note", note) for note in model.notes),
     ]
     return [Section(model.name, Facts(rows))]
 

@@ -28,7 +28,7 @@ from infercast.forecast.simulate import most_requests_per_second
 from infercast.forecast.slo import Slo
 from infercast.forecast.system import System, system_of
 from infercast.hardware import gpu_names, load_gpu
-from infercast.models.library import bundled_config, bundled_name
+from infercast.models.library import bundled_config, bundled_name, checkpoint
 from infercast.serve import Workload
 from infercast.serve.workload.request import refuse_too_long
 from infercast.units import whole_number
@@ -298,10 +298,10 @@ class Asked(NamedTuple):
         """What `deploy` takes for a model: a bundled name, or what a config.json holds."""
         if self.config is not None:
             return self.config
-        name = bundled_name(self.state["model"])
-        if name is None:
-            bundled_config(self.state["model"])  # says what may have been meant
-        return str(name)
+        model = str(self.state["model"])
+        if os.path.exists(model) or checkpoint(model) is None:  # files of this machine are not read
+            bundled_config(model)  # says what may have been meant
+        return bundled_name(model) or model
 
     @property
     def engine(self) -> Engine:
