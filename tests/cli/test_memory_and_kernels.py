@@ -9,7 +9,7 @@ MEMORY_KEYS = {
     "kv_bytes_per_token", "kv_bytes_per_token_beyond_windows", "num_gpu_blocks", "block_size", "block_sizes",
     "state_groups", "state_bytes_per_sequence",
     "block_bytes", "windows", "longest_sequence", "most_sequences", "context", "max_model_len", "fits", "problem",
-    "notes",
+    "assumed", "notes",
 }  # fmt: skip
 STEP_KEYS = {
     "deployment", "num_tokens", "padded_tokens", "launch", "gpu_us", "gpu_low_us", "gpu_high_us", "gap_us", "host_us",
@@ -68,6 +68,20 @@ def test_memory_as_json(infercast: Any) -> None:
     assert sum(fit["bytes"].values()) == pytest.approx(fit["total_bytes"], rel=1e-9)
     assert fit["kv_bytes_per_token"] == 2 * 32 * 8 * 128 * 2
     assert fit["most_sequences"] == (fit["num_gpu_blocks"] - 1) // (4096 // 16)
+
+
+def test_what_a_name_was_taken_to_mean_is_told(infercast: Any) -> None:
+    said = "/models/Qwen3-8B-AWQ is taken as qwen3-8b with int4 weights; give its config.json to be sure"
+    on, short = ("--gpu", "h200-sxm", "--rate", 2, "-n", 10), ("--input-len", 100, "--output-len", 5)
+    load = (*on, *short, "--predictor", "roofline")
+    for words in (
+        ("memory", "/models/Qwen3-8B-AWQ", "--gpu", "h200-sxm"),
+        ("simulate", "/models/Qwen3-8B-AWQ", *load),
+        ("explain-command", "vllm serve /models/Qwen3-8B-AWQ", *load),
+        ("plan", "/models/Qwen3-8B-AWQ", *on, "--slo", "ttft_p50<9s", "--max-gpus", 1),
+    ):
+        assert said in " ".join(infercast(*words).out.split()), words
+    assert infercast("memory", "/models/Qwen3-8B-AWQ", "--gpu", "h200-sxm", "--json").json["assumed"] == said
 
 
 def test_what_does_not_fit_is_an_answer(infercast: Any) -> None:

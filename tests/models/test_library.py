@@ -106,7 +106,7 @@ def test_guesses_are_few_and_never_of_another_generation():
     assert "did you mean" not in sentence
     assert "a path to its config.json works too, and `infercast models` lists the" in sentence
     with pytest.raises(UnknownNameError, match=r"did you mean qwen3-235b-a22b\S* or \S+ or \S+\? a path"):
-        read_model("someone/Qwen3-235B-A22B-NVFP4")
+        read_model("someone/Qwen3-236B-A22B-NVFP4")
 
 
 def test_bundled_configs_are_not_shared():

@@ -43,7 +43,7 @@ def test_a_row_that_says_everything_needs_no_assumption() -> None:
         ({"tp": "1", "ep": "8", "num_gpus": "8"}, "experts over 8 GPUs: attention is split over as many"),
         ({"server_cmd": "vllm serve x --no-such-flag 3"}, "--no-such-flag 3 changes nothing"),
         ({"server_cmd": "vllm serve x --num-prompts 10"}, "the published command is the load generator's"),
-        ({"model": "stepfun-ai/Step-3.5-Flash"}, "stepfun-ai/Step-3.5-Flash has the shape of step-3.7-flash"),
+        ({"model": "llama3_1-405b_pruned", "tp": "8"}, "llama3_1-405b_pruned has the shape of llama-3.1-405b"),
     ],
 )
 def test_what_is_not_stated_is_listed(change: dict[str, str], assumed: str) -> None:

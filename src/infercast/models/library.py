@@ -150,7 +150,7 @@ def _aliases() -> dict[str, str]:
     return {alias.lower(): name for name in model_names() for alias in _load(name)["infercast"]["aliases"]}
 
 
-SIZE = re.compile(r"[ae]?\d+(?:\.\d+)?b|\d+x\d+(?:\.\d+)?b|\d{2,}m|\d+e")
+SIZE = re.compile(r"[ae]?\d+(?:\.\d+)?[bt]|\d+x\d+(?:\.\d+)?b|\d{2,}m|\d+e")
 """Parameters, active ones or experts, as names have them."""
 DATE = re.compile(r"\d{4,8}")
 LONGEST = 255
