@@ -70,18 +70,30 @@ def test_memory_as_json(infercast: Any) -> None:
     assert fit["most_sequences"] == (fit["num_gpu_blocks"] - 1) // (4096 // 16)
 
 
-def test_what_a_name_was_taken_to_mean_is_told(infercast: Any) -> None:
-    said = "/models/Qwen3-8B-AWQ is taken as qwen3-8b with int4 weights; give its config.json to be sure"
-    on, short = ("--gpu", "h200-sxm", "--rate", 2, "-n", 10), ("--input-len", 100, "--output-len", 5)
-    load = (*on, *short, "--predictor", "roofline")
-    for words in (
-        ("memory", "/models/Qwen3-8B-AWQ", "--gpu", "h200-sxm"),
-        ("simulate", "/models/Qwen3-8B-AWQ", *load),
-        ("explain-command", "vllm serve /models/Qwen3-8B-AWQ", *load),
-        ("plan", "/models/Qwen3-8B-AWQ", *on, "--slo", "ttft_p50<9s", "--max-gpus", 1),
-    ):
-        assert said in " ".join(infercast(*words).out.split()), words
-    assert infercast("memory", "/models/Qwen3-8B-AWQ", "--gpu", "h200-sxm", "--json").json["assumed"] == said
+ON_L4 = ("--gpu", "l4", "--rate", 1, "-n", 10, "--input-len", 100, "--output-len", 5)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("memory", "/models/Qwen3-0.6B-AWQ", "--gpu", "l4"),
+        ("simulate", "/models/Qwen3-0.6B-AWQ", *ON_L4, "--predictor", "roofline"),
+        ("explain-command", "vllm serve /models/Qwen3-0.6B-AWQ", *ON_L4, "--predictor", "roofline"),
+        ("plan", "/models/Qwen3-0.6B-AWQ", *ON_L4, "--slo", "ttft_p50<9s", "--max-gpus", 1),
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_a_name_was_taken_to_mean_is_told(answered: Any, words: Any) -> None:
+    said = "/models/Qwen3-0.6B-AWQ is taken as qwen3-0.6b with int4 weights; give its config.json to be sure"
+    assert said in " ".join(answered(*words).out.split())
+    assert f'"{said}"' in answered(*words, "--json").out
+
+
+def test_a_folder_without_a_name_is_what_it_is_served_as(infercast: Any) -> None:
+    for start in ("vllm serve /model", "python -m sglang.launch_server --model-path /model"):
+        words = ("explain-command", f"{start} --served-model-name Qwen3-0.6B-AWQ", *ON_L4, "--predictor", "roofline")
+        assert "Qwen3-0.6B-AWQ is taken as qwen3-0.6b with int4 weights" in " ".join(infercast(*words).out.split())
+    assert "unknown model '/model'" in infercast("explain-command", f"{start} --served-model-name chat", *ON_L4).err
 
 
 def test_what_does_not_fit_is_an_answer(infercast: Any) -> None:

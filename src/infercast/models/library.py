@@ -153,8 +153,7 @@ def _aliases() -> dict[str, str]:
 SIZE = re.compile(r"[ae]?\d+(?:\.\d+)?[bt]|\d+x\d+(?:\.\d+)?b|\d{2,}m|\d+e")
 """Parameters, active ones or experts, as names have them."""
 DATE = re.compile(r"\d{4,8}")
-LONGEST = 255
-"""Letters of a name that are looked at."""
+LONGEST = 255  # Letters of a name that are looked at
 
 
 class Checkpoint(NamedTuple):
@@ -171,8 +170,7 @@ class Checkpoint(NamedTuple):
 class Words(NamedTuple):
     """A name taken apart."""
 
-    core: tuple[str, ...]
-    """Family, generation, sizes and whatever else is not below."""
+    core: tuple[str, ...]  # Family, generation, sizes and whatever else is not below
     variants: frozenset[str]
     format: str = ""
 

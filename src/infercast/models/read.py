@@ -200,16 +200,10 @@ def _by_name(text: str) -> Source:
         raise unknown_model(text, configs())
     values = bundled_config(found.base)
     if found.settings is not None:
-        values = {key: _unquantised(value) for key, value in _unquantised(values).items()}
+        without = {"quantization_config": None, "expert_dtype": None}
+        values = overridden(values, without | {key: without for key in TEXT_KEYS if key in values})
         values["quantization_config"] = found.settings
     return Source(values, found.base, f"bundled model {found.base}", found.assumed)
-
-
-def _unquantised(values: Any) -> Any:
-    """Fields without those that say how a checkpoint is quantised."""
-    if not isinstance(values, dict):
-        return values
-    return {key: value for key, value in values.items() if key not in ("quantization_config", "expert_dtype")}
 
 
 def _from_folder(folder: Path) -> Source:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import most_requests_per_second, simulate_system
 from infercast.forecast.slo import Slo
 from infercast.models.layout import ParallelLayout
+from infercast.models.library import checkpoint
 from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Predictor
 from infercast.serve import Workload
@@ -392,6 +394,7 @@ def explain_command(
     kernels = make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor
     device = load_device(gpu, network)
     point = Point.of(reading, device, chosen, {**given, "network": network, "predictor": kernels})
+    point = replace(point, model=loaded_model(reading))
     notes: list[str] = []
     chosen.settings(reading.settings, notes.append)
     inputs, outputs = USUAL_LENGTHS
@@ -453,6 +456,13 @@ def _words(field: str, value: Any, *, negates: bool) -> list[str]:
     if isinstance(value, bool):
         return [f"--{name}" if value else f"--no-{name}"]
     return [f"--{name}", str(value)]
+
+
+def loaded_model(reading: Reading) -> str:
+    """What a command loads: the name that clients know it by where its path says nothing, such as ``/model``."""
+    served = next((each.text for each in reading.flags if each.name == "served-model-name"), "")
+    unsaid = not os.path.exists(reading.model) and checkpoint(reading.model) is None
+    return served if served and unsaid and checkpoint(served) else reading.model
 
 
 def _notes(pasted: Pasted, fit: Fit, engine: Engine) -> list[str]:
