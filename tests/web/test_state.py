@@ -3,6 +3,7 @@
 import json
 import shlex
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from infercast.web.state import (
     WHOLE,
     Field,
     from_query,
+    read_asked,
     read_state,
     to_command,
     to_query,
@@ -110,6 +112,16 @@ def test_what_is_wrong_is_named(given: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError) as problem:
         read_state(given)
     assert words in str(problem.value)
+
+
+def test_a_model_may_be_a_checkpoint_s_name_and_never_a_file_here(tmp_path: Path) -> None:
+    assert read_asked({"state": {"model": "meta-llama/Llama-3.1-8B-Instruct"}}).model == "llama-3.1-8b"
+    assert read_asked({"state": {"model": "/models/Qwen3-32B-AWQ"}}).model == "/models/Qwen3-32B-AWQ"
+    folder = tmp_path / "Qwen3-32B-AWQ"
+    folder.mkdir()
+    for name in (str(folder), "Qwen3-9B"):
+        with pytest.raises(InputError, match="unknown model"):
+            _ = read_asked({"state": {"model": name}}).model
 
 
 @pytest.mark.parametrize("query", ["rate=1&rate=2", "colour=red", "spot=perhaps", "num_requests=ten", "a" * 9000])
