@@ -150,8 +150,7 @@ def _aliases() -> dict[str, str]:
     return {alias.lower(): name for name in model_names() for alias in _load(name)["infercast"]["aliases"]}
 
 
-SIZE = re.compile(r"[ae]?\d+(?:\.\d+)?[bt]|\d+x\d+(?:\.\d+)?b|\d{2,}m|\d+e")
-"""Parameters, active ones or experts, as names have them."""
+SIZE = re.compile(r"[ae]?\d+(?:\.\d+)?[bt]|\d+x\d+(?:\.\d+)?b|\d{2,}m|\d+e")  # Parameters, active ones, experts
 DATE = re.compile(r"\d{4,8}")
 LONGEST = 255  # Letters of a name that are looked at
 
@@ -159,12 +158,9 @@ LONGEST = 255  # Letters of a name that are looked at
 class Checkpoint(NamedTuple):
     """What a name means that is not among the bundled ones."""
 
-    base: str
-    """The bundled model with the same layers."""
-    settings: Mapping[str, Any] | None
-    """Its ``quantization_config``; None: that of the bundled model."""
-    assumed: str
-    """What was taken for granted, as one sentence."""
+    base: str  # The bundled model with the same layers
+    settings: Mapping[str, Any] | None  # Its ``quantization_config``; None: that of the bundled model
+    assumed: str  # What was taken for granted, as one sentence
 
 
 class Words(NamedTuple):
@@ -185,15 +181,14 @@ def checkpoint(name: str) -> Checkpoint | None:
     if not (found := _bases_of(words)) and len(parts) > 1:  # .../Qwen3-32B/FP8
         words = _take_apart("-".join(parts[-2:]))
         found = _bases_of(words)
-    words = words._replace(format=words.format or _rules()["stored"].get(parts[-1], ""))
+    known = [_rules()["stored"].get(each, "") for each in parts[-2:]]
+    words = words._replace(format=next(filter(None, known), words.format))
     if reason := _rules()["formats"].get(words.format, {}).get("refused"):
         hint = f"; {found[0]} with --quantization int4 comes nearest" if found else ""
         raise UnsupportedModelError(f"{name}: {reason}{hint}")
-    if not found:
-        return None
     if len(found) > 1:
         raise InputError(f"model {name!r} may be {' or '.join(found)}; give one of these names, or its config.json")
-    return _with_format(name, found[0], words, parts)
+    return _with_format(name, found[0], words, parts) if found else None
 
 
 def _with_format(name: str, base: str, words: Words, parts: list[str]) -> Checkpoint:
@@ -231,17 +226,19 @@ def _folders(name: str) -> list[str]:
 def _take_apart(name: str) -> Words:
     for pattern, spelling in _rules()["spellings"]:
         name = re.sub(pattern, spelling, name)
-    found = ""
+    found: list[str] = []
+    rest = name
     for each, rule in _rules()["formats"].items():
-        stripped = re.sub(rf"(?<![a-z0-9.])(?:{rule.get('words', '$^')})(?![a-z0-9.])", "", name)
-        if stripped != name:
-            found, name = each, stripped
-            break
-    parts = [part for part in name.split("-") if part]
+        without = re.sub(rf"(?<![a-z0-9.])(?:{rule.get('words', '$^')})(?![a-z0-9.])", "", rest)
+        found, rest = [*found, each] if without != rest else found, without
+    kinds = sorted({each.partition("_")[0] for each in found} - {"bf16"})
+    if len(kinds) > 1 and "settings" in _rules()["formats"][found[0]]:
+        raise InputError(f"model {name!r} names {' and '.join(kinds)}; give its config.json, which says what is which")
+    parts = [part for part in rest.split("-") if part]
     variants = frozenset(filter(re.compile(_rules()["variants"]).fullmatch, parts))
     # ``llama3.1`` is ``llama`` and ``3.1``; ``r1``, ``8x7b`` and ``4.5v`` are one word.
     core = "-".join(re.sub(r"^([a-z]{2,})(?=\d)", r"\1-", part) for part in parts if part not in variants)
-    return Words(tuple(core.split("-")), variants, found)
+    return Words(tuple(core.split("-")), variants, found[0] if found else "")
 
 
 def _bases_of(words: Words) -> tuple[str, ...]:
