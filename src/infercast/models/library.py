@@ -1,4 +1,4 @@
-"""Bundled models by name, and suggestions for a name that is not among them."""
+"""Bundled models by name, what names of checkpoints mean, and suggestions for a name that means none."""
 
 from __future__ import annotations
 

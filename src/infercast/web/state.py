@@ -299,9 +299,10 @@ class Asked(NamedTuple):
         if self.config is not None:
             return self.config
         model = str(self.state["model"])
-        if os.path.exists(model) or checkpoint(model) is None:  # files of this machine are not read
+        name = bundled_name(model)
+        if name is None and (os.path.exists(model) or checkpoint(model) is None):  # files of this machine are not read
             bundled_config(model)  # says what may have been meant
-        return bundled_name(model) or model
+        return name or model
 
     @property
     def engine(self) -> Engine:
