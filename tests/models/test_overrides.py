@@ -5,7 +5,7 @@ import pytest
 from infercast import load_model
 from infercast.errors import InputError
 from infercast.models.library import bundled_config
-from infercast.models.read import overridden
+from infercast.models.read import overridden, read_model
 
 
 def test_fewer_layers_take_their_items_of_lists_with_them() -> None:
@@ -32,3 +32,11 @@ def test_they_must_be_an_object_and_come_with_the_config() -> None:
         load_model("llama-3.1-8b", hf_overrides="[1]")
     with pytest.raises(InputError, match="hf_overrides"):
         load_model(load_model("llama-3.1-8b"), hf_overrides={"num_hidden_layers": 2})
+
+
+def test_yarn_stretches_the_positions():
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    assert read_model("qwen3-8b", overrides={"rope_scaling": rope}).max_positions == 131072
+    assert read_model("qwen3-8b", overrides={"rope_scaling": {**rope, "rope_type": "llama3"}}).max_positions == 40960
+    longer = {"text_config": {"rope_parameters": {**rope, "original_max_position_embeddings": 262144}}}
+    assert read_model("Qwen/Qwen3.6-27B-FP8", overrides=longer).max_positions == 1048576

@@ -150,12 +150,15 @@ def read_model(
         prediction = replace(prediction, quantised=False)
     notes += [PREDICTION] if prediction else []
     stacks, order = gather(layers)
+    rope = fields.section("rope_parameters" if fields.raw("rope_parameters") else "rope_scaling")
+    factor = rope.number("factor", 1.0) if "yarn" in rope.values.values() else 0.0
+    stretched = int(factor * rope.count("original_max_position_embeddings"))  # as vLLM 0.25 does (config/model.py)
     model = ModelConfig(
         name=name or found.name,
         architecture=architecture,
         hidden=hidden,
         vocabulary=fields.positive("vocab_size"),
-        max_positions=fields.positive("max_position_embeddings"),
+        max_positions=max(fields.positive("max_position_embeddings"), stretched),
         stacks=stacks,
         weights=weights,
         kv_dtype=kv_dtype,
