@@ -70,21 +70,10 @@ def _shorten_trials(kind: str) -> None:
 
 
 FLA, MAMBA = "model_executor.layers.fla.ops", "model_executor.layers.mamba.ops"
+DELTA = ("chunk_delta_h", "chunk_o", "chunk_scaled_dot_kkt", "cumsum", "kda", "l2norm", "solve_tril", "wy_fast")
 MODULES = {
     "mamba2": [f"{MAMBA}.ssd_{name}" for name in ("bmm", "chunk_scan", "chunk_state", "state_passing")],
-    "delta": [
-        f"{FLA}.{name}"
-        for name in (
-            "chunk_delta_h",
-            "chunk_o",
-            "chunk_scaled_dot_kkt",
-            "cumsum",
-            "kda",
-            "l2norm",
-            "solve_tril",
-            "wy_fast",
-        )
-    ],
+    "delta": [f"{FLA}.{name}" for name in DELTA],
 }
 
 

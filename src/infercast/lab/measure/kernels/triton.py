@@ -162,10 +162,6 @@ class Decoder:
 # program a group of a token.
 
 
-PAGE = 16
-LARGEST_FP8 = 448.0
-
-
 def _write(
     new: tl.tensor,
     pages: tl.tensor,
