@@ -1,9 +1,8 @@
 """From measured results to a calibration: results replayed with other factors, and the most likely factors of all.
 
-Logarithms of results are taken to be those of the simulation with the right factors, but for three things: what one run
-differs from another by (factors of its own, which are the same for all that it says), what a simulation gets wrong of
-each quantity, and luck. Before anything is seen, factors are what intervals say: 1, with their widths. The most likely
-point is found by linearising (Gauss and Newton), its uncertainty by the curvature there (Laplace).
+Logarithms of results are those of the simulation with the right factors, but for what runs differ by, what a simulation
+gets wrong, and luck. Before anything is seen, factors are 1, as wide as intervals. The most likely point is found by
+linearising (Gauss and Newton), its uncertainty by the curvature there (Laplace).
 """
 
 from __future__ import annotations
@@ -129,10 +128,7 @@ CENTRES, TAILS = ("p50", "mean"), ("p95", "p90", "p99")
 
 
 def chosen_quantities(result: Result) -> list[int]:
-    """What a result is compared by: median, mean and a tail of TTFT, of which each has its own luck, the middle of the
-    time of a token, and the rate where clients wait for answers. Tails of times of tokens hang on which prompts came
-    between.
-    """
+    """What a result is compared by; tails of times of tokens are not, since they hang on which prompts came between."""
     steps = next((each for each in ("tpot", "itl", "e2e") if any(name.startswith(each) for name in result.seen)), "")
     groups = [("ttft", CENTRES[:1]), ("ttft", CENTRES[1:]), ("ttft", TAILS), (steps, CENTRES)]
     names = []

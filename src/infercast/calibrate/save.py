@@ -164,11 +164,7 @@ def _details(forecast: Forecast) -> dict[str, Any]:
 
 
 def _gaps_of_requests(forecast: Forecast) -> list[list[float]]:
-    """Times between the tokens of each request.
-
-    A sequence gets a token in every step from its first to its last, mostly; where steps left it out (prompts before
-    it, a preemption), its tokens are spread evenly.
-    """
+    """Where steps left a sequence out (prompts before it, a preemption), its tokens are spread evenly."""
     served = forecast.clients
     ends = [np.unique(record.timed_gaps[0]) for record in forecast.pools[-1].records]
     found = []

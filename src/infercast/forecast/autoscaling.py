@@ -295,10 +295,7 @@ def _summary(values: Array, percentile: float | None) -> float:
 
 
 def learn_curve(system: System, traffic: Traffic, slo: Slo, replicas: int = 1) -> LoadCurve:
-    """Simulate a replica at several loads with requests of the day, alone or as one of ``replicas`` in a system.
-
-    Behind a load balancer each has steadier traffic than one alone. The curve is that of one of them either way.
-    """
+    """Simulate a replica at several loads, alone or as one of ``replicas``, which have steadier traffic."""
     random = np.random.default_rng(SEED)
     mix = _sample(traffic, MOST if replicas == 1 else 2 * MOST, random)
     whole = traffic.workload(mix, np.zeros(mix.size))

@@ -53,11 +53,7 @@ class Comparison:
 
 
 def compare_runs(before: Watched, after: Watched) -> dict[str, Comparison]:
-    """Mean TTFT and, where requests have several tokens, mean TPOT of two runs of one workload, kernel by kernel.
-
-    A latency holds all kernels that the GPU of its replica ran while a request waited; the rest is the host's. In a
-    pipeline, time is divided among the stages at work.
-    """
+    """Mean TTFT and TPOT of two runs, by kernels that ran while requests waited; the rest is the host's."""
     first, second = _latencies(before), _latencies(after)
     return {name: _compare(parts, second[name]) for name, parts in first.items() if name in second}
 

@@ -206,10 +206,7 @@ class Tariff:
 
 
 def around(prices: Iterable[GpuPrice | None], facility: Facility) -> Facility:
-    """The facility as given, with defaults from lists of owned hardware.
-
-    Electricity is counted once: not at all if prices include it.
-    """
+    """The facility with defaults from lists of owned hardware; no price of electricity where prices include it."""
     known = [price for price in prices if price is not None]
     for price in known:
         facility = facility.or_else(price.pue, price.electricity_price)

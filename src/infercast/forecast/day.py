@@ -72,10 +72,7 @@ class Check(NamedTuple):
 
 
 def check_busiest(deployment: Deployment, traffic: Traffic, slo: Slo, count: int, attained: Array) -> Check | None:
-    """Simulate the busiest windows on ``count`` replicas; ``attained`` is what the stepped day says of each window.
-
-    None where one window is too much to simulate.
-    """
+    """Simulate the busiest windows on ``count`` replicas; None where even one is too much to simulate."""
     if deployment.shares_experts and count > 1:
         return None
     counts, peak = traffic.counts, int(np.argmax(traffic.counts))
@@ -137,10 +134,9 @@ def with_energy(day: PolicyDay, curve: LoadCurve, deployment: Deployment, facili
 
 
 def chance_out(slo: Slo, counts: Array, beyond: Array) -> Array:
-    """The probability that a limit does not hold in each window.
+    """The probability that a limit does not hold in each window; ``beyond``: the share of requests beyond each limit.
 
-    ``counts`` are the requests of each, ``beyond`` the share of requests beyond each limit (columns). Requests are
-    independent; limits are broken together, so the likelier one decides.
+    Requests are independent; limits are broken together, so the likelier one decides.
     """
     chances = []
     for limit, shares in zip(slo.limits, beyond.T, strict=True):
@@ -372,11 +368,7 @@ def _timetable(day: SteppedDay, goal: Goal, most: int) -> tuple[int, ...]:
 def _autoscaled(
     day: SteppedDay, rules: Autoscaler, goal: Goal, curve: LoadCurve, lag: float
 ) -> tuple[Autoscaler, PolicyDay]:
-    """The rules with their target, and the day by them.
-
-    The default target is the largest share in `SAFETIES` of the load with which the SLO just holds that reaches the
-    goal.
-    """
+    """The rules with their target (by default the largest of `SAFETIES` that reaches the goal), and the day by them."""
     most = curve.most_kept()
     at_limit = curve.rate_at(most) / curve.full_rate if rules.measure == "utilization" else most
     first = max(1, int(np.ceil(day.load[: int(HOUR / STEP)].mean() / curve.rate_at(most))))

@@ -290,8 +290,7 @@ ADDRESS = re.compile(r"localhost|\[?[0-9a-f]*:[0-9a-f:]*\]?|\d+(\.\d+){3}", re.I
 def host_from(source: str | Path, gpu: str, engine: str | None = None) -> HostCosts:
     """A host by name or ``.toml`` file, or the bundled one at the speed that a ``host.json`` shows.
 
-    The file has the times of an idle engine with a tiny model. How many times faster than the bundled host it answers
-    short prompts is taken as the speed of its thread, and all costs are divided by it.
+    That is how many times faster an idle engine with a tiny model answers short prompts; all costs are divided by it.
     """
     name, chosen = str(source), engine_named(engine)
     if ADDRESS.fullmatch(name):
@@ -439,10 +438,7 @@ def same_machine(host: Any, engine: Engine, other: Engine) -> Any:
 
 
 def random_requests(given: Mapping[str, Any], longest: int, default_count: int | None = None) -> Workload:
-    """Requests by options of these names, with default lengths clipped to what the model allows.
-
-    Without ``num_requests`` there are ``default_count``, or the first ones of as many as a steady result takes.
-    """
+    """Requests by options of these names, with default lengths clipped to what the model allows."""
     arrival = given["arrival"]
     rates = given["rate"], given["concurrency"], given.get("session_rate")
     if not any(each is not None for each in rates) and arrival != "burst":

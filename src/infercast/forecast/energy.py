@@ -109,9 +109,7 @@ def pool_energy(
 
 
 def typical_batches(totals: PhaseTotals, prompt_tokens: int) -> list[Batch]:
-    """Typical batches of a phase: ``prompt_tokens`` of prompts, and decoding sequences of one token each (or as many as
-    they verify where there are no prompts).
-    """
+    """Of a phase: ``prompt_tokens`` of prompts, and decoding sequences of one token each, or as many as they verify."""
     context = totals.context / totals.sequences
     prompt_tokens = min(prompt_tokens, totals.tokens)
     decodes = max(totals.tokens - prompt_tokens, 0)
@@ -368,9 +366,7 @@ def energy_of_pools(
     version: Version = (),
     rates: tuple[float, float] | None = None,
 ) -> Energy | None:
-    """The same from the records of pools; ``version``: the release that the engine stands for; ``rates``: requests and
-    output tokens per second of the part that counts.
-    """
+    """The same from the records of pools; ``rates``: requests and output tokens per second of the part that counts."""
     drawn = [pool_energy(*pool, workload, duration, version) for pool in pools]
     joules = sum(pool.joules for pool in drawn)
     if joules <= 0:

@@ -341,10 +341,7 @@ TunedFile = dict[str, dict[str, int]]
 
 
 def untried_file(tuning: Tuning) -> TunedFile:
-    """The recommendation by forecast alone.
-
-    An engine takes the nearest number of tokens in the file, so all of its numbers are ranked.
-    """
+    """The recommendation by forecast alone, for every number of tokens that an engine looks up."""
     if tuning.needs_trial:
         raise InputError(f"--out needs --try here: {tuning.needs_trial}")
     asked = {shape.tokens: shape for shape in tuning.shapes}
@@ -356,10 +353,7 @@ def untried_file(tuning: Tuning) -> TunedFile:
 
 
 def tried_file(tuning: Tuning, trials: Sequence[Trial]) -> TunedFile:
-    """What was measured best, and the default at numbers of tokens that were not tried.
-
-    Where the engine brings a file of its own its contents are not known here, and only what was tried is written.
-    """
+    """What was measured best; elsewhere the default, unless the engine brings a file with other ones."""
     op, launches = tuning.op, tuning.launches
     others = () if tuning.has_file else launches.file_tokens(op.num_local, op.dtype)
     chosen = {tokens: launches.rule_of_thumb(tokens, op.num_local, op.dtype) for tokens in others}

@@ -1,14 +1,4 @@
-"""A GPU as a kernel sees it, changed or power-limited GPUs, the order of GPUs, and the PCIe topology between them.
-
-*Everything* is what a kernel can be bound by: multiprocessors, clocks, memory and its kind, caches, special functions,
-and the tensor rate of every format that the other chip has. A chip that lacks a format which the other has is not above
-it, whatever else it has.
-
-Datasheets do not say, and collectives differ by a factor of eight. The rates are shares of a slot's own: four A100 and
-four H100 PCIe cards behind switches reach 0.75 of theirs, whatever their number (Vidur's profiles); two L40S of one
-server reach 0.64, four 0.17 and eight 0.05 (published tables); V100 cards with copies through the host's memory
-0.24 to 0.28 (APEX's profiles).
-"""
+"""A GPU as a kernel sees it, changed or power-limited GPUs, the order of GPUs, and the PCIe topology between them."""
 
 from __future__ import annotations
 
@@ -259,10 +249,7 @@ def rate_ratios(gpu: Gpu, other: Gpu) -> list[float]:
 
 
 def has_at_least(gpu: Gpu, other: Gpu) -> bool:
-    """Whether the first has at least as much of everything, of a generation at least as new.
-
-    Boards with GDDR are never above chips with stacked memory: they reach less of their bandwidth.
-    """
+    """Whether the first has at least as much of everything, and is as new; GDDR reaches less than stacked memory."""
     if gpu.vendor != other.vendor or _capability(gpu) < _capability(other):
         return False
     if gpu.memory not in (other.memory, FAST_MEMORY):
@@ -273,10 +260,9 @@ def has_at_least(gpu: Gpu, other: Gpu) -> bool:
 
 
 def ratio_bounds(gpu: Gpu, other: Gpu) -> tuple[float, float]:
-    """Between what a kernel's time on the first can lie, in times on the second.
+    """Between what a kernel's time on the first can lie, in times on the second: the rates that differ most.
 
-    No kernel gains more than by the rate that grew most, or loses more than by the one that shrank most. A cache of
-    another size can do more than its size says, but a larger one never harms.
+    A cache of another size can do more than its size says, but a larger one never harms.
     """
     ratios = rate_ratios(gpu, other)
     least = 1.0 / max(1.0, *ratios) if gpu.l2_bytes <= other.l2_bytes else 0.0
@@ -298,6 +284,8 @@ class Topology(NamedTuple):
     sharing: float  # Power of half their number by which it falls
 
 
+# Four A100 and four H100 PCIe cards behind switches reach 0.75 of a slot's rate (Vidur's profiles); two, four and eight
+# L40S of one server 0.64, 0.17 and 0.05 (published tables); V100 through the host's memory 0.24 to 0.28 (APEX's).
 TOPOLOGIES = {
     "switch": Topology("all GPUs behind PCIe switches that pass data between them", 0.75, 0.0),
     "sockets": Topology("slots of two sockets, half of the traffic between them", 0.64, 1.86),

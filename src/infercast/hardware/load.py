@@ -147,8 +147,7 @@ NOT_INHERITED = ("name", "title", "aliases", "sources", "announced")
 def inherit(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of ``base`` with those of ``own`` over them.
 
-    What follows from a field that ``own`` changes moves along with it unless ``own`` states it: the sustained clock
-    with the boost clock, tensor rates with SMs and clock, the driver's memory with the nominal one. With another
+    What ``own`` changes moves along what follows from it: clocks, tensor rates, the driver's memory. With another
     architecture nothing on the chip is kept.
     """
     kept = {key: value for key, value in base.items() if key not in NOT_INHERITED}

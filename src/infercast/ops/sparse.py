@@ -145,10 +145,7 @@ class SparseAttention(HeadAttention, Batch):
 
     @cached_property
     def num_keys_in_reach(self) -> Quantity:
-        """Keys of the batch that must be read: those of the last query of every sequence.
-
-        Queries of a prompt may choose the same ones, so no more is sure.
-        """
+        """Keys that must be read: those of the last query of every sequence; others may choose the same ones."""
         entries = self.keys // self.compress
         chosen = np.minimum(entries, self.selected) if self.selected else entries
         return sum_batch(chosen + np.minimum(self.keys, self.window), self.sequences)

@@ -1,18 +1,14 @@
 """Power and energy of a board, and the power limit that lowers its clock under heavy products.
 
 A board draws idle power, and kernels add the energy of their operations, of their bytes and of the multiprocessors that
-they keep busy. Energies add up over a step; a board above its limit lowers its clock, and work takes longer at a lower
-voltage. Boards that were not metered are scaled from one that was: idle and active power with the geometric mean of
-silicon x clock and TDP, the energy of an operation with TDP / (tensor rate x sustained clock), that of a byte with its
-power `BYTES_FOLLOW`, because part of it belongs to the memory.
+they keep busy. Boards that were not metered are scaled from one that was: idle and active power with the geometric mean
+of silicon x clock and TDP, the energy of an operation with TDP / (tensor rate x sustained clock), that of a byte with
+its power `BYTES_FOLLOW`, because part of it belongs to the memory.
 
 Kernels are estimated at the full clock. How far a step falls below it depends on the rate and the duration of its
-products. An H200 that has multiplied large matrices for a quarter of a second takes 1.17 times as long for the next one
-as after a pause (1.24 for attention); a prompt of 2,048 tokens of an 8B model, 23 ms, takes 1.06 times what its kernels
-take alone. Constants are from vLLM steps of prompts on an H200; the rule for decoding was chosen on steps with 1 to 128
-sequences of an 8B model. Under a lower limit the same rule holds with numbers that follow from what the board draws:
-reading memory at full speed draws a fixed part, products come on top in proportion to their rate, and under a limit
-below the part for reading every kernel is slower.
+products: constants are from vLLM steps of prompts on an H200, the rule for decoding from steps with 1 to 128 sequences
+of an 8B model. Under a lower limit reading memory at full speed draws a fixed part and products come on top; below that
+part every kernel is slower.
 """
 
 from __future__ import annotations
@@ -116,10 +112,7 @@ def energy_data() -> dict[str, Any]:
 
 
 def board_power(gpu: Gpu, limit_watts: float | None = None, *, known: str | None = None) -> BoardPower:
-    """What is known of a GPU's power; ``limit_watts``: what its board may draw, if not its TDP.
-
-    ``known``: scaled from that GPU, even where its own numbers are known.
-    """
+    """What is known of a GPU's power, or scaled from a ``known`` one; ``limit_watts``: if not its TDP."""
     if known is None and gpu.name in (boards := energy_data()["boards"]):
         board = _metered(gpu.name, gpu, boards[gpu.name].get("source", "measured"))
     else:
@@ -195,10 +188,7 @@ def work_of(op: Op) -> Work:
 
 
 def _tiled_flops(op: MoE) -> Quantity:
-    """Operations of whole tiles: an expert multiplies at least `TILE_ROWS`, and half a tile more than its rows.
-
-    Small batches cost little by it in 16 bits, where weights are most of the energy, and as much as the weights in 4.
-    """
+    """Operations of whole tiles: an expert multiplies at least `TILE_ROWS`, and half a tile more than its rows."""
     hit = np.maximum(op.experts_hit, 1e-9)
     rows = hit * np.maximum(TILE_ROWS, op.routed_rows / hit + TILE_ROWS / 2)
     tiled: Quantity = op.flops * rows / np.maximum(op.routed_rows, 1e-9)
@@ -320,10 +310,7 @@ def throttle_fraction(seconds: float) -> float:
 
 
 def throttle_decoding(gpu: Gpu, products: Any, seconds: Any) -> Any:
-    """The same of a step that only decodes, as one of many in a row; ``seconds`` leave attention and the head out.
-
-    Reading weights draws as much as multiplying, so there is no free share.
-    """
+    """The same of one of many decode steps: reading draws as much. ``seconds`` leave attention and the head out."""
     share = products / np.maximum(seconds, 1e-12) / gpu.dense_flops("bf16")
     return 1.0 + limits_of(gpu).max_slowdown * np.clip(share / FULL_SHARE, 0.0, 1.0)
 

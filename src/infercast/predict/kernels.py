@@ -48,10 +48,7 @@ def are_many(size: Any) -> bool:
 
 
 def parts_of(op: Any, names: Sequence[str]) -> tuple[list[Op], Array | None]:
-    """Operators of some of the shapes each, and which of them all each shape is; None where all are kept.
-
-    ``names`` are the fields that differ between shapes. Where others differ too, there is one part.
-    """
+    """Operators of some shapes each, which differ in these fields, and which of them each shape is; None: in order."""
     others = [getattr(op, each.name) for each in fields(op) if each.name not in names]
     if any(isinstance(other, np.ndarray) for other in others):
         return [op], None
@@ -68,10 +65,7 @@ def joined(parts: Sequence[Estimate]) -> Estimate:
 
 
 def _distinct(sizes: Sequence[Array]) -> tuple[Sequence[Array], Array | None]:
-    """The different shapes of many, in rising order, and which of them each is.
-
-    Shapes that lie near each other have most answers of a forest in common, so the order spares more than it takes.
-    """
+    """The different shapes of many, in rising order (near shapes share most answers of a forest), and which each is."""
     if sizes[0].ndim > 2 or sizes[0].size != len(sizes[0]):
         return sizes, None
     spans = [int(size.max()) + 1 for size in sizes]
@@ -190,10 +184,9 @@ class KernelModel:
         correction: Correction | None = None,
         first: str = "",
     ) -> None:
-        """``op`` is one of them, ``choice`` the model that knows them, if there is one, and ``correction`` what anchor
-        points taught of them. ``engine``: as in an engine, not as in a table; ``alone``: its operands as there,
-        but no other kernel around it. ``first``: the variant that was asked for, whose kernel physics is of where no
-        model of a kernel was found.
+        """``engine``: as in an engine, not as in a table; ``alone``: with its operands, but no other kernel around.
+
+        ``first``: the variant that was asked for, which physics is of where no model of a kernel was found.
         """
         self._family, self._gpu, self._correction = family, gpu, correction
         self._engine = engine and not (alone and family.waits_in_engine)
@@ -305,10 +298,9 @@ class KernelModel:
 
 
 def _when_cold(residual: Number, warm: Number, x: Kit) -> Number:
-    """What was learned where a share of what is read was in the cache, for a kernel that reads all of it from memory.
+    """What was learned where a share of what is read was cached, for a kernel that reads all of it from memory.
 
-    There a residual is mostly of how well the cache is modelled: experts that fit into it are faster than physics has
-    it, those that just do not are slower, and in an engine both read at one rate. No kernel is faster than there.
+    Such a residual is mostly of how well the cache is modelled. No kernel is faster than there.
     """
     believed = residual * warm**WARM_BELIEF
     return x.larger(believed, residual + x.log(warm))

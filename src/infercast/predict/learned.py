@@ -187,10 +187,7 @@ class ModelSelector:
         return is_same_kernel(family, asked, variant) and (own or not is_written_by_engine(family, variant))
 
     def known(self, gpu: Gpu, family: str = "") -> Iterator[tuple[str, list[str]]]:
-        """(tier, GPUs to borrow from), best tier first and nearest GPU first.
-
-        Kernels that an engine's compiler writes are the same on every chip, so every measured one is a sibling.
-        """
+        """(tier, GPUs to borrow from), best and nearest first; kernels that a compiler writes are alike everywhere."""
         if self._tier is None:
             yield "measured", [gpu.name]
         if self._tier in (None, "sibling"):
@@ -359,8 +356,7 @@ class Learned:
 
 # What estimates on a GPU rest on, family by family: own rows, a kernel known from other chips, a new one, or a bound.
 #
-# The error to be expected is the one that the model in question made on rows that were hidden from it: on hidden shapes
-# of the same GPU where that was measured, on whole GPUs or whole kernels left out where it was not.
+# The error to be expected is the one on rows, GPUs or kernels that were hidden from the model in question.
 
 
 TYPICAL_ERROR = 0.5
@@ -548,10 +544,7 @@ class Changed(Adjusted):
 
 
 def _bounds(gpu: Gpu, real: Gpu) -> tuple[float, float]:
-    """No kernel gains more than the resource that grew most, or loses more than by the one that shrank most.
-
-    The physics may choose other tiles and overshoot. A larger cache can do more than its size says.
-    """
+    """No kernel gains or loses more than the resources that grew and shrank most; a larger cache may do more."""
     if gpu.l2_bytes != real.l2_bytes:
         return 0.0, np.inf
     rates = [getattr(gpu, name) / getattr(real, name) for name in RATES if getattr(real, name) > 0]

@@ -77,10 +77,7 @@ class Loops:
 
 
 def loops_of(family: str, calls: Sequence[tuple[Op, int]], gpu: Gpu, seconds: Any, *, copies: int = 1) -> Loops:
-    """Loops of operators with their launches; sizes may be arrays. ``seconds``: of all of them once.
-
-    ``copies``: sets of operands that the loop goes round.
-    """
+    """Loops of operators with their launches, of ``seconds`` once, going round ``copies`` of the operands."""
     seconds = np.atleast_1d(np.asarray(seconds, dtype=float))
     board, rows = board_power(gpu), seconds.size
     moved = sum(_flat(work_of(op).bytes, rows) * count for op, count in calls) * copies
@@ -165,11 +162,9 @@ class Reading:
 class Reader:
     """A learned factor from power by physics to what a meter reads, of one family on one GPU.
 
-    Readings are not a kernel's power alone. Short loops are over before the meter has settled, first launches compile,
-    and the operands of some tables are zeros or one number. So a factor is what *such a meter* shows. It is the
-    kernel's own only where the loop settles and operands are random numbers (`OWN`): where joules were counted on an
-    H200, products drew what physics says and not what the factor made of it (docs/energy.md). Steps and runs never use
-    it: energies add up there.
+    Readings are not a kernel's power alone: short loops are over before the meter has settled, first launches compile,
+    and some operands are zeros. It is the kernel's own only where the loop settles and operands are random (`OWN`):
+    where joules were counted, products drew what physics says (docs/energy.md). Steps and runs never use it.
     """
 
     forest: Forest
@@ -202,10 +197,7 @@ def family_of_reading(op: Op) -> str | None:
 
 
 def meter_reading(op: Op, gpu: Gpu, seconds: float) -> Reading | None:
-    """What a meter shows while one kernel is repeated as in published tables.
-
-    None without published readings: on other GPUs, of other kernels, under a power limit or at a locked clock.
-    """
+    """What a meter shows while a kernel is repeated as in published tables; None without readings of its like."""
     family = family_of_reading(op)
     if getattr(op, "dtype", "") == "fp16":  # tables have 16 bits as bf16; kernels and operands are as large
         op = replace(op, dtype="bf16")  # type: ignore[type-var]

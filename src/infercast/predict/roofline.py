@@ -20,10 +20,8 @@ from infercast.predict.families.family import Array, Pipes
 
 # What each operator asks of each part of a GPU, in seconds at the datasheet's rates.
 #
-# The *pipes* of a roofline pay for whole rounds: ``blocks`` thread blocks on ``sms`` multiprocessors take
-# ``ceil(blocks / sms)`` of them. The hard *limit* is what no implementation on this GPU can be faster than: every
-# operation at the peak rate of its pipe, every byte that must move once at full bandwidth, nothing else. What a kernel
-# reaches is counted against this limit and the launch floor that any kernel pays.
+# The *pipes* of a roofline pay for whole rounds of thread blocks. The hard *limit* is what no implementation can beat:
+# every operation at the peak rate of its pipe, every byte that must move once at full bandwidth, nothing else.
 
 
 def pipes_of(op: Op, gpu: Gpu) -> Pipes:
@@ -175,13 +173,11 @@ OLDER_KERNELS = frozenset({"gemm/fp8_block", "moe/fp8_block", "latent", "quantis
 
 
 class Typical(Roofline):
-    """The roofline at typical efficiencies, for GPUs without measured kernels.
+    """The roofline at typical efficiencies (typical.toml), for GPUs without measured kernels.
 
-    For each family typical.toml has how many empty launches a kernel takes, and which share of its busiest pipe it
-    reaches. Best known are architectures with numbers of their own, from published rows of kernels and
-    published runs (source ``published``); then a vendor's products; the other families' kernels of other vendors are
-    taken to be as good as those that were measured on NVIDIA's GPUs (source ``typical``), and the upper end of the
-    interval holds what products lose.
+    Best known are architectures with numbers of their own, from published rows and runs (source ``published``). Other
+    vendors' kernels are taken to be as good as those measured on NVIDIA's GPUs (source ``typical``), and the upper end
+    of the interval holds what products lose.
     """
 
     is_bound = False

@@ -393,8 +393,8 @@ _intervals: dict[str | None, Intervals] = {}
 def simulate(document: Mapping[str, Any], _: Tell) -> Answer:
     """What users would see: the forecast as ``infercast simulate --json`` prints it, and what charts need.
 
-    With ``"intervals": false`` it comes in half the time, without 80 % intervals and without the SLO's verdict. Where
-    a simulation cannot jump over steps, which takes ten times as long, it is then one of the first requests alone.
+    With ``"intervals": false`` it comes in half the time, without intervals and verdict, and of the first requests
+    alone where a simulation cannot jump over steps.
     """
     asked = read_asked(document)
     final = document.get("intervals", True)
@@ -488,10 +488,7 @@ def command_of(asked: Asked, run: Watched) -> str:
 
 
 def quick_run(asked: Asked) -> Watched:
-    """A run for an answer that must come soon: of few requests where a simulation goes step by step.
-
-    Such a system is not kept full first to see what it serves at most; an overload then shows in the final answer.
-    """
+    """A run for an answer that must come soon: of few requests where a simulation goes step by step."""
     if run_key(asked) in _runs or jumps_over(system_asked(asked)):
         return run_of(asked)
     number = min(asked.state["num_requests"] or QUICK_REQUESTS, QUICK_REQUESTS)

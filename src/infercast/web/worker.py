@@ -1,6 +1,5 @@
 """A process that answers one question after the other: lines of JSON in, lines of JSON out.
 
-It is started by `infercast.web.workers`, which kills it when an answer takes too long or is no longer wanted.
 The first character of a line out says what it is: an answer, an error, or what a long question is at.
 """
 

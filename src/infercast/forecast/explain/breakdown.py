@@ -62,8 +62,7 @@ class Composition:
 def compose(record: Record, log: StepLog, timer: KernelTimer) -> Composition | None:
     """Kernel families per token in each range; None without second tokens.
 
-    A request gets one token a step after its first, so its tokens are a stretch of steps; where it was preempted the
-    stretch is longer than its tokens, and is spread over them evenly.
+    Tokens of a request are a stretch of steps; that of a preempted one is longer, and spread over them evenly.
     """
     several = np.flatnonzero(record.num_output > 1)
     if not several.size:
@@ -149,10 +148,7 @@ class RequestParts:
 
 
 def first_token_parts(engine: EngineRun, workload: Workload) -> RequestParts:
-    """From sending a request to its first token: on its way, queued, computed, on its way back.
-
-    Of those requests that this replica has served.
-    """
+    """Of the requests that this replica served: on their way, queued, computed, on their way back."""
     record, log = engine.record, engine.log
     host, served = engine.pool.deployment.host, np.flatnonzero(~np.isnan(record.last_token))
     num_input = np.array([request.num_input for request in workload.requests])[served]
@@ -370,10 +366,7 @@ def _kernels(engines: Iterable[EngineRun]) -> tuple[KernelPart, ...]:
 
 
 def _waits(engine: EngineRun, start: float, end: float, idle: Array) -> dict[str, float]:
-    """Seconds before each step's kernels in which a GPU stood still though there were requests, on every stage.
-
-    What comes after the last step is its tokens' way to their clients, and belongs to it.
-    """
+    """Seconds before each step's kernels (of the last one, also after) in which a GPU with requests stood still."""
     steps = engine.log.steps
     waits = np.zeros(steps.ends.size)
     for begins, ends in np.moveaxis(steps.by_stage, 1, 0).transpose(0, 2, 1):

@@ -70,10 +70,7 @@ def step_rooflines(pool: PoolRun) -> tuple[StepRoofline, ...]:
 
 
 def _typical_shape(record: Record, totals: PhaseTotals, drafting: Drafting | None) -> StepShape:
-    """A step of average size, in which prompts are prompts and sequences that decode compute one token each.
-
-    Attention is launched in different ways for the two, and latent attention spells keys out for prompts alone.
-    """
+    """A step of average size; attention is launched in different ways for prompts and decoding sequences."""
     if totals is record.decoding:
         return average_shape(totals, drafting)
     served = ~np.isnan(record.first_token)
@@ -246,10 +243,7 @@ def load_curves(run: Watched, most_bins: int = MOST_BINS) -> LoadCurves:
 
 
 def _engine_curves(engine: EngineRun, start: float, edges: Array, running: Array) -> tuple[Array, Array]:
-    """Tokens that an engine produced in each stretch, and the share of its blocks that it held at most.
-
-    What a prefill pool produces is no output: the decode pool computes the first token again.
-    """
+    """Tokens of each stretch (none of a prefill pool: they are computed again), and the most blocks held."""
     steps, bins = engine.log.steps, edges.size - 1
     place = np.clip(np.searchsorted(edges, steps.ends - start, side="left") - 1, 0, bins - 1)
     held = np.zeros(bins)

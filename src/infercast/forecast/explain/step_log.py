@@ -181,11 +181,7 @@ class Steps:
         return np.column_stack([table * scale[:, None], waits])
 
     def until(self, times: Array, seconds: Array) -> Array:
-        """How much of ``seconds`` (of each step) the GPU had done by each of the times.
-
-        In a pipeline a moment is divided among the stages at work: a step that is alone in it counts for all of its
-        time, and steps that fill it share theirs.
-        """
+        """How much of ``seconds`` (of each step) the GPU had done by each of the times; stages at one time share it."""
         if self.stages.size:
             return self._until_staged(times, seconds)
         begins = self.ends - self.gpu_seconds

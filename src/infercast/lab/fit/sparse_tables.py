@@ -175,11 +175,9 @@ _READERS: dict[str, Callable[[pandas.DataFrame], Iterator[Rows]]] = {
 
 # Published tables of whole attention modules: what they leave for attention itself, once all else is estimated.
 #
-# A row times a module with its projections. Its kernels are those that a step of a model with this module runs
-# (``models.mixers``). Attention over the chosen keys is learned from what the estimates of all others leave of a row,
-# so that a module comes out right as the sum of its kernels, in a table as in an engine's step; and what the sum still
-# misses is learned of the module as a whole. A group is one model at one number of heads a GPU: all its batches are
-# hidden together.
+# A row times a module with its projections. Attention over the chosen keys is learned from what the estimates of all
+# other kernels of ``models.mixers`` leave of a row, and what the sum still misses of the module as a whole. A group is
+# one model at one number of heads a GPU: all its batches are hidden together.
 
 
 KINDS = {"dsa": "dsa", "csa": "dsv4_csa", "hca": "dsv4_hca", "msa": "msa"}
@@ -255,14 +253,12 @@ def _left(part: pandas.DataFrame, name: str, calls: list[Call], seconds: dict[st
     first = part.iloc[0]
     attention = next(call for call in calls if isinstance(call.op, SparseAttention))
     other_seconds = np.sum([seconds[call.name] for call in calls if call is not attention], axis=0)
-    kernel = _variant(name, attention.op) + _kernel(part)
-    return _rows(part, name, FORMATS[first.gemm_type], attention.op, _group(part), kernel, other_seconds=other_seconds)
-
-
-def _variant(name: str, op: Any) -> str:
-    """Kernels of latents have tables of their own; what modules leave of them holds small kernels that engines fuse."""
     kind, phase, _ = name.split("_")
-    return f"{op.kind} {phase}" if kind != "dsa" else f"mla {op.kv_dtype} {phase} module"
+    # Kernels of latents have tables of their own; what modules leave of them holds small kernels that engines fuse.
+    op: Any = attention.op
+    variant = f"mla {op.kv_dtype} {phase} module" if kind == "dsa" else f"{op.kind} {phase}"
+    kernel = variant + _kernel(part)
+    return _rows(part, name, FORMATS[first.gemm_type], op, _group(part), kernel, other_seconds=other_seconds)
 
 
 def _kernel(part: pandas.DataFrame) -> str:

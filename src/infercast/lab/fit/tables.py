@@ -29,9 +29,8 @@ from infercast.predict.identity import expert_kernel_named, kernel_named, kernel
 
 # What rows of routed experts that are spread over GPUs really measured, as far as the table itself shows.
 #
-# With half of the experts a GPU has about half of the pairs of tokens and experts to multiply. In some runs of SGLang's
-# collector (0.5.10, and Marlin's on B200) long batches take as long on a quarter of the experts as on all: there a GPU
-# multiplies all pairs of every token that has any of its experts.
+# In some runs of SGLang's collector (0.5.10, and Marlin's on B200) long batches take as long on a quarter of them as
+# on all: there a GPU multiplies all pairs of every token that has any of its experts.
 
 
 RUN = ["gpu", "engine", "engine_version", "kernel", "dtype"]
@@ -70,9 +69,9 @@ SAME_VERSION = 0.05
 
 
 def merge_repeats(table: pandas.DataFrame) -> pandas.DataFrame:
-    """One row a shape: the median of what the newest version, and older ones that agree with it, took.
+    """One row a shape: the median of the newest version and of older ones that agree with it.
 
-    Kernels launched eagerly are left out, since what is timed is the host; so are sums of int8, which none computes.
+    Eager launches, which time the host, and sums of int8, which no kernel computes, are left out.
     """
     if "dtype" in table:
         table = table[~((table.dtype == "int8") & table.op.isin(SUMS))]
@@ -137,10 +136,10 @@ NEEDED = ("gpu", "engine", "engine_version", "kernel_source", "phase", "latency_
 
 
 def read_recurrent(path: Path, kind: str) -> Iterator[Rows]:
-    yield from in_microseconds(path, _read(path, kind))
+    yield from in_microseconds(path, _recurrent(path, kind))
 
 
-def _read(path: Path, kind: str) -> Iterator[Rows]:
+def _recurrent(path: Path, kind: str) -> Iterator[Rows]:
     table = read_parquet(path, ()).rename(columns=NAMES)
     if "chunk" not in table:
         table["chunk"] = 64
@@ -307,10 +306,7 @@ def _moe(table: pandas.DataFrame) -> Iterator[Rows]:
 
 
 def _runs_without_gate(part: Part) -> bool:
-    """Nemotron's experts have no gate. vLLM 0.24 measured them so; its 0.14 rows (A100) and SGLang's are gated.
-
-    TensorRT-LLM's say so in the kernel's name.
-    """
+    """Nemotron's experts: vLLM 0.24 measured them so; its 0.14 rows (A100) and SGLang's are gated."""
     if part["engine"][0] == "trtllm":
         return "nongated" in part["kernel"][0]
     layout = tuple(int(part[name][0]) for name in ("hidden", "inter", "experts", "topk"))

@@ -32,10 +32,9 @@ from infercast.predict.identity import ANY, BY_KERNEL, SWEEP, any_kernel
 
 # How far an unmeasured GPU may lie from what was learned on others.
 #
-# A model of several GPUs misses a new one in two ways: every kernel by the same factor, and each kernel by its own. The
-# second is seen in thousands of rows, the first only once a GPU, and the physics had all of these GPUs in view when its
-# constants were chosen. So the variance of the common miss is the average of what was found and of what is known
-# beforehand, and its few degrees of freedom widen the interval as Student's law does.
+# A model of several GPUs misses a new one by a factor of all kernels, seen once a GPU, and by each kernel's own. So the
+# variance of the common miss averages what was found with what is known beforehand, and its few degrees of freedom
+# widen the interval as Student's law does.
 
 
 Array = npt.NDArray[Any]
@@ -60,10 +59,7 @@ NORMAL = 1.2816
 
 
 def pooled_interval(family: str, misses: Sequence[Array], *, new_kernel: bool = False) -> tuple[float, float]:
-    """Logarithms of the 80 % interval's ends, from log(measured / predicted) of each GPU by the others' model.
-
-    ``new_kernel``: they are of kernels by those of other kernels, and what the next generation gains is not known.
-    """
+    """Logarithms of the 80 % interval's ends, from log(measured / predicted) of each GPU by the others' model."""
     common = np.array([np.median(of_gpu) for of_gpu in misses])
     own = np.concatenate([of_gpu - middle for of_gpu, middle in zip(misses, common, strict=True)])
     freedom = WORTH + common.size
@@ -78,11 +74,9 @@ def pooled_interval(family: str, misses: Sequence[Array], *, new_kernel: bool = 
     return -share * float(np.hypot(min(low, 0.0), step)), share * float(np.hypot(max(high, 0.0), step))
 
 
-# More accuracy from the same trees: their leaves are fitted again, all other trees in place.
+# More accuracy from the same trees: each leaf takes a few more steps towards the median of what is still missed in it.
 #
-# Boosting sets a tree's leaves before the next tree exists. Going round all trees a few more times, each leaf takes a
-# step towards the median of what is still missed in it. Nothing is paid for it when a kernel is estimated: sixty trees
-# of depth eight miss 4.4 % of hidden products instead of 4.5 %, where four hundred of depth six miss 4.3 %.
+# Sixty trees of depth eight miss 4.4 % of hidden products instead of 4.5 %; four hundred of depth six miss 4.3 %.
 
 
 STEP = 0.2
@@ -312,9 +306,8 @@ def pooled_recipe(family: str, variant: str) -> Recipe:
 
 # Models for unmeasured GPUs: of the same kernel on other chips, or of all kernels of a family.
 #
-# A kernel on a new chip misses its physics much as it does on the chips that have it, so that its model is believed
-# almost in full. What other kernels miss says little of a new one: their model is half believed, a new kernel is taken
-# to be faster than the rates of the last ones, and the interval is as wide as leaving out whole kernels shows.
+# The former are believed almost in full. The latter say little of a new kernel: they are half believed, it is taken
+# to be faster than the last ones, and the interval is as wide as leaving out whole kernels shows.
 
 
 Pool = tuple[str, str, str]
@@ -332,10 +325,7 @@ class Source(NamedTuple):
 
 
 def pools_of(samples: Mapping[Key, Sample]) -> dict[Pool, list[Source]]:
-    """The same kernel on all GPUs that have it, and all kernels of a family and format together.
-
-    A kernel that one GPU alone has is worth as much to a new chip with the same kernel; other families take two GPUs.
-    """
+    """The same kernel on all GPUs that have it, and all kernels of a family and format together."""
     pools: dict[Pool, list[Source]] = defaultdict(list)
     for (family, gpu, engine, variant), whole in samples.items():
         if not (usual := is_usual(family, whole.residual, whole.group)).any():
@@ -477,10 +467,7 @@ def fit_artifact(
     progress: Callable[[str], None] | None = None,
     origin: Mapping[str, Any] | None = None,
 ) -> list[Entry]:
-    """Fit every model and write the artefact and its manifest; returns what was fitted. ``origin``: see there.
-
-    Families that have an archive of their own are written next to it.
-    """
+    """Fit every model and write the artefacts, one an archive, with their manifests; returns what was fitted."""
     jobs: list[tuple[str, Callable[[], tuple[Entry, Forest]]]] = [
         (" ".join(part for part in key if part), partial(fit_measured, key, sample))
         for key, sample in sorted(samples.items(), key=lambda item: item[0])

@@ -1,8 +1,7 @@
 """What the CPU costs: a real engine with small random models, so small that the GPU hardly matters.
 
-An idle engine answers single prompts (how long until the first token, by prompt length), then decodes batches of short
-sequences (how long a step takes, by batch), then takes bursts of requests at once. Models differ in their number of
-layers only, so what grows with layers can be separated from what does not.
+An idle engine answers single prompts, then decodes batches of short sequences, then takes bursts of requests. Models
+differ in their number of layers only, so what grows with layers can be separated from what does not.
 """
 
 from __future__ import annotations

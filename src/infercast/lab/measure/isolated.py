@@ -75,10 +75,9 @@ class Journal:
         return steps
 
 
-# A kernel that reads where it may not, an assertion in an engine's library or a compiler that never returns would cost
-# all that comes after. The child notes each case before it starts with it. Where the child ends before its time, or
-# makes no step for a minute, its case is counted as skipped and a new child goes on with the rest; where nothing of
-# that kind of kernel had been measured yet, the whole kind is left out. Rows are kept after every few cases.
+# A kernel that reads where it may not, a failed assertion or a compiler that never returns must not cost all that comes
+# after. The child notes each case before it starts; where it ends early, that case is counted as skipped, or its
+# whole kind if nothing of it had been measured, and a new child goes on with the rest.
 
 
 FAMILIES = ("scan", "sparse")

@@ -41,10 +41,9 @@ class SimpleLaunch:
 
 
 class MovingLaunch(SimpleLaunch):
-    """A launch with operands that lie elsewhere in memory each time.
+    """A launch with operands that lie elsewhere in memory each time, as those of a model's layers do.
 
-    Where weights lie decides which memory channels they share: the same product takes up to 10 % more or less, and
-    each layer of a model has weights of its own.
+    Which memory channels weights share makes up to 10 % of a product.
     """
 
     def __init__(self, engine: str, place: Callable[[], Operands]) -> None:
@@ -81,11 +80,7 @@ class Workspace:
         self.device = device
 
     def _pool(self, kind: str) -> Any:
-        """Made when first asked for.
-
-        Products of random numbers cost power, products of zeros do not: never measure on zeros. One GiB of random
-        numbers is repeated over the pool; a GiB is more than any cache.
-        """
+        """A GiB of random numbers, repeated: products of zeros cost no power, and no cache holds a GiB."""
         if kind not in self._pools:
             formats = {"fp16": torch.float16, "fp32": torch.float32}
             block = torch.randn(2**28, dtype=formats.get(kind, torch.bfloat16), device=self.device)
@@ -174,10 +169,9 @@ def time_launches(launches: Sequence[Launch], workspace: Workspace, repeats: int
 
 
 def time_sustained(launches: Sequence[Launch], repeats: int, heat: Callable[[], None]) -> list[Timing]:
-    """Each launch among the others without a pause, after ``heat`` has brought the chip to its power limit.
+    """Launches in turn without a pause, as in an engine's step, after ``heat`` has brought the chip to its power limit.
 
-    Rounds go through all launches in turn, so each is measured in the company that a step of an engine gives it. Last
-    rounds take each after a pause, cold and warm.
+    Last rounds take each after a pause, cold and warm.
     """
 
     def work() -> None:
@@ -201,10 +195,7 @@ def time_sustained(launches: Sequence[Launch], repeats: int, heat: Callable[[], 
 
 
 def repeat_for(launch: Launch, seconds: float, each: float) -> float:
-    """Launch again and again for ``seconds``; returns how many seconds one launch took.
-
-    ``each`` is about how long one takes. It should be longer than launching takes, or the GPU waits for the CPU.
-    """
+    """Launch for ``seconds`` and return the seconds of one; ``each``: about those, longer than launching takes."""
     launch()
     torch.cuda.synchronize()
     batch, launched = max(1, round(QUEUED_SECONDS / each)), 0

@@ -156,10 +156,7 @@ def split_light(sections: Sections, launches: int, repeats: int) -> list[Timing]
 
 
 def split_sustained(sections: Sections, launches: int, repeats: int, bursts: int) -> list[Timing]:
-    """Rounds of two sections a launch (the run, the touching of inputs), then ``bursts`` rounds of four after a pause.
-
-    The pause is made of the same kernel as a marker, so it opens a section of its own.
-    """
+    """Rounds of two sections a launch (the run, the touching of inputs), then ``bursts`` rounds of four."""
     rounds = 2 * launches * repeats
     _check(sections, rounds + 4 * launches * bursts)
     hot, rest = sections[:rounds], sections[rounds : rounds + 4 * launches * bursts]

@@ -33,8 +33,7 @@ from infercast.lab.measure.rows import (
 
 # What a launch costs when a kernel does nothing: one replay of a graph, many kernels of a graph, launches one by one.
 #
-# A table of kernels that replays a graph of one kernel has the replay in every row; an engine's step has one replay for
-# all of its kernels. Wall time by CUDA events, because gaps between kernels are what is asked for.
+# Wall time by CUDA events, because gaps between kernels are what is asked for.
 
 
 LAUNCH_TABLE = "launch"

@@ -30,12 +30,10 @@ from infercast.serve import Record, Replica, simulate
 
 # Engines that were measured with dummy weights: what an untrained router does to experts, and an untrained indexer.
 #
-# vLLM's dummy weights are about 1e-3 in size, so all scores of a router are equal but for tiny differences. Routers
-# that rank scores in single precision still separate experts, and tokens spread evenly. Those that choose from groups
-# rank softmax scores in bf16, where nearly all are equal: ties go to the same few experts for every token (12 of 64 in
-# DeepSeek-V2-Lite, twice its topk). With a correction bias, the dummy bias alone decides: the same topk experts for
-# all. SGLang ranks the scores of groups in single precision, too. Scores of an indexer are as equal, and what searches
-# for the best of them counts them one after the other.
+# vLLM's dummy weights are about 1e-3 in size, so scores of a router are nearly equal. Ranked in single precision (as
+# SGLang's groups are) they still spread tokens evenly. Ranked by groups in bf16, ties go to the same few experts for
+# every token (12 of 64 in DeepSeek-V2-Lite, twice its topk); with a correction bias, to the same topk. Equal scores of
+# an indexer are counted one after the other.
 
 
 def with_dummy_weights(model: ModelConfig, *, ties_groups: bool = True) -> ModelConfig:
@@ -58,9 +56,8 @@ def _tied(spec: ExpertFeedForward, *, ties_groups: bool) -> ExpertFeedForward:
 
 # Which part of a forecast is off: runs in which one of host, kernels and queue decides.
 #
-# A request alone on an idle engine shows the host: with a short prompt the GPU waits for launches. A static batch,
-# where no request waits for another's arrival, is a replay of known steps: how long all its prompts take, and how long
-# one step of decoding takes. What is left to go wrong under load is the queue.
+# A request alone on an idle engine shows the host, a static batch the kernels of its prompts and of decoding. What is
+# left to go wrong under load is the queue.
 
 
 LEAST_PROMPTS = 1024
@@ -226,10 +223,7 @@ def quantile(values: npt.NDArray[Any], fraction: float) -> float:
 
 
 def summary_of(record: Record) -> npt.NDArray[Any]:
-    """TTFT p50, p95 and p99, TPOT p50 and p95, and output tokens a second.
-
-    TPOT is not a number where no request has a second token.
-    """
+    """TTFT p50, p95 and p99, TPOT p50 and p95 (not a number without second tokens), and output tokens a second."""
     duration = float(record.last_token.max() - record.sent_at.min())
     return _summary(record.ttft, record.tpot, record.num_output.sum() / duration)
 
@@ -270,9 +264,8 @@ def compare_joules(run: MeasuredRun, energy: Energy | None) -> Comparison | None
 
 # Errors by how much was asked of an engine, and what of them is the machine's.
 #
-# A busy engine waits for the thread that plans and launches its steps, and machines of one kind differ in how fast that
-# thread is. So the speed that the lightest load of a file shows is also tried on its other loads: what is left then is
-# not the machine's.
+# Machines of one kind differ in how fast the thread is that plans steps. So the speed that the lightest load of a file
+# shows is also tried on its other loads: what is left then is not the machine's.
 
 
 CLASSES = ((8.0, "up to 8/s"), (16.0, "9 to 16/s"), (30.0, "17 to 30/s"), (inf, "above 30/s"))
@@ -336,10 +329,7 @@ def errors_of(pairs: Iterable[Comparison | None]) -> Errors | None:
 
 
 def on_own_host(runs: Sequence[tuple[Replica, MeasuredRun]]) -> list[OnOwnHost | None]:
-    """Runs of one file with arrivals over time, each with its engine as it was before it, at the speed of the lightest.
-
-    The lightest itself, and a file with a single load, show nothing.
-    """
+    """Loaded runs of one file, each with its engine as it was before, at the host's speed that the lightest shows."""
     if len(runs) < 2:
         return [None] * len(runs)
     lightest = min(range(len(runs)), key=lambda index: (runs[index][1].kind == PREFIX, runs[index][1].rate))

@@ -61,9 +61,8 @@ class Profile:
     busy_us: float
 
     def batch_of(self, step: ProfiledStep) -> tuple[list[int], list[int]]:
-        """(new tokens, tokens in all) of each sequence of a step.
+        """(new tokens, tokens in all) of each sequence of a step; the tag has lengths: ``ctx~1100`` or ``8x2048``.
 
-        A file does not say how long sequences are, but its tag does: ``ctx~1100`` for decoding, ``8x2048`` for prompts.
         Prompts come from a full queue: the first piece ends one, whole ones follow, the last piece begins one.
         """
         context, length = CONTEXT.search(self.tag), PROMPT.search(self.tag)

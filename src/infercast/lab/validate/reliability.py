@@ -15,8 +15,7 @@ from infercast.lab.validate.published.compare import PublishedComparison
 
 # Promises held against measured runs: how often what was said to be so likely came true.
 #
-# Of every quantity of a run many promises are made, "TTFT p95 stays below 1.2 times its forecast", each with its
-# odds. Those of about the same odds form a bucket; of promises that are 90 % sure nine out of ten have to hold.
+# Of every quantity many promises are made ("TTFT p95 stays below 1.2 times its forecast"), in buckets of like odds.
 
 
 Array = npt.NDArray[Any]
@@ -69,10 +68,7 @@ def together(promises: Iterable[Promises]) -> Promises:
 
 
 def both(first: Promises, second: Promises) -> Promises:
-    """The promise that two limits hold, any with any: as likely as the less likely one, for what slows a run slows all.
-
-    So `odds` takes the limits of an SLO.
-    """
+    """The promise that two limits hold: as likely as the less likely one, for what slows a run slows all."""
     odds = np.minimum(first.odds[:, None], second.odds[None, :])
     return Promises(odds.ravel(), (first.held[:, None] & second.held[None, :]).ravel())
 
@@ -131,7 +127,9 @@ def reliability_of(runs: Sequence[RunComparison]) -> tuple[Reliability, ...]:
     static = [run for run in runs if run.parts is not None and run.parts.is_static]
     loaded = [run for run in runs if run.parts is not None and not run.parts.is_static]
     groups = (("all", runs), ("static", static), ("under load", loaded))
-    pairs = [_both_limits(run) for run in runs if run.tpot_p95 is not None]
+    # Most SLOs limit these two.
+    limits = [(run.ttft_p99, run.tpot_p95, run.slower) for run in runs if run.tpot_p95 is not None]
+    pairs = [both(promises_of(first, slower), promises_of(later, slower)) for first, later, slower in limits]
     found = [_of([each for run in members for each in _promises(run, LATENCIES)], name) for name, members in groups]
     return (*found, _of(pairs, "two limits"))
 
@@ -151,12 +149,6 @@ def _promises(run: RunComparison | PublishedComparison, latencies: Iterable[str]
         for name in (*latencies, RATE)
         if (pair := getattr(run, name)) is not None and pair.half_width is not None
     ]
-
-
-def _both_limits(run: RunComparison) -> Promises:
-    """TTFT p99 and TPOT p95, which most SLOs limit."""
-    assert run.tpot_p95 is not None
-    return both(promises_of(run.ttft_p99, run.slower), promises_of(run.tpot_p95, run.slower))
 
 
 def orders_of(runs: Sequence[RunComparison]) -> tuple[Order, ...]:

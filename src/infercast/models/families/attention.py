@@ -105,9 +105,9 @@ def read_step(fields: Fields) -> list[Layer]:
     ]
 
 
-def step_head(fields: Fields, layers: Sequence[Layer]) -> list[Layer]:
+def windowed_head(fields: Fields, layers: Sequence[Layer]) -> list[Layer]:
     """What predicts further tokens: windowed attention and a dense network."""
-    windowed = (layer.mixer for layer in layers if isinstance(layer.mixer, GroupedAttention) and layer.mixer.window)
+    windowed = (layer.mixer for layer in layers if getattr(layer.mixer, "window", 0))
     return [Layer(next(windowed, layers[-1].mixer), dense_feed_forward(fields))]
 
 
@@ -221,12 +221,6 @@ def read_mimo_v2_flash(fields: Fields) -> list[Layer]:
         Layer(sliding if window else everywhere, sparse if experts else dense)
         for window, experts in zip(windowed, is_sparse, strict=True)
     ]
-
-
-def mimo_v2_head(fields: Fields, layers: Sequence[Layer]) -> list[Layer]:
-    """What predicts further tokens: windowed attention and a dense network."""
-    windowed = next(layer.mixer for layer in layers if getattr(layer.mixer, "window", 0))
-    return [Layer(windowed, dense_feed_forward(fields))]
 
 
 def _mimo_attention(fields: Fields, prefix: str, sinks: str, window: int) -> GroupedAttention:

@@ -1,7 +1,4 @@
-"""Fields of a config.json, and the halves of layers that families build from them.
-
-Errors name the file, the field and the value.
-"""
+"""Fields of a config.json, and the halves of layers that families build from them."""
 
 from __future__ import annotations
 
@@ -120,10 +117,7 @@ class Fields(NamedTuple):
         return layers
 
     def a_layer(self, key: str, items: list[Item]) -> list[Item]:
-        """The first items of a list, one for each layer; a list that is too short is refused.
-
-        A longer one belongs to a model that was cut to fewer layers, or also holds prediction layers.
-        """
+        """One item for each layer; what comes after belongs to layers that were cut off, or to prediction layers."""
         if len(items) < self.layers:
             raise FileFormatError(self.where, f"{key} has {len(items)} items for {self.layers} layers")
         return items[: self.layers]
@@ -155,10 +149,7 @@ class Layer(NamedTuple):
 
 
 def gather(layers: Sequence[Layer]) -> tuple[tuple[Stack, ...], tuple[int, ...]]:
-    """Stacks of equal layers, in the order in which each kind first appears, and the stack of every layer.
-
-    The second is empty where stacks simply follow each other.
-    """
+    """Stacks of equal layers as they first appear, and the stack of every layer; empty: they follow each other."""
     counts = Counter(layers)
     stacks = tuple(Stack(count, *layer) for layer, count in counts.items())
     numbers = {layer: number for number, layer in enumerate(counts)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from infercast.errors import FileFormatError, UnsupportedModelError
 from infercast.models.families.attention import latent_sizes, plain_networks
@@ -59,15 +60,11 @@ def read_qwen_hybrid(fields: Fields) -> list[Layer]:
     attention = grouped_attention(fields, qk_norm=True, qkv_bias=fields.answer("attention_bias"))
     if fields.flag("attn_output_gate", default=True):
         attention = replace(attention, gate_width=attention.value_dim)
-    networks = gated_experts(fields) if fields.count("num_experts") else plain_networks(fields)
+    shared = fields.count("shared_expert_intermediate_size")
+    experts = partial(qwen_experts, shared_inter=shared, shared_gate=shared > 0)
+    networks = (experts if fields.count("num_experts") else plain_networks)(fields)
     recurrent = recurrent_layers(fields, fields.positive("full_attention_interval", default=4))
     return [Layer(delta_net if here else attention, network) for here, network in zip(recurrent, networks, strict=True)]
-
-
-def gated_experts(fields: Fields) -> Sequence[FeedForward]:
-    """Experts with a gated shared one, where its width is given."""
-    shared = fields.count("shared_expert_intermediate_size")
-    return qwen_experts(fields, shared_inter=shared, shared_gate=shared > 0)
 
 
 def recurrent_layers(fields: Fields, interval: int) -> list[bool]:

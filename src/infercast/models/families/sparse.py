@@ -50,8 +50,7 @@ def indexed_head(fields: Fields, layers: Sequence[Layer]) -> Sequence[Layer]:
 def _has_indexer(fields: Fields) -> list[bool]:
     """Whether each layer has an indexer of its own, as vLLM 0.25 reads it (``models/deepseek_v2.py``).
 
-    A pattern of letters (S: shared) counts first, then every how many layers there is one from an offset on. Files that
-    have neither may name the kind of each layer.
+    By a pattern of letters (S: shared), or every how many layers from an offset on, or by the kind of each layer.
     """
     layers = range(fields.layers)
     pattern = fields.word("index_topk_pattern")
@@ -76,8 +75,7 @@ INDEX_SCALE_BYTES = 4
 def read_compressed(fields: Fields) -> list[Layer]:
     """``compress_ratios`` says what each layer compresses: 0 tokens (its window alone), 4 or 128.
 
-    The first layers choose experts by a table of the vocabulary instead of the router's bias; their router runs all the
-    same, for the weights of the chosen.
+    The first layers choose experts by a table of the vocabulary; their router runs for the weights of the chosen.
     """
     ratios = fields.numbers("compress_ratios") or [0] * fields.layers
     kinds = {ratio: _attention(fields, ratio) for ratio in set(fields.a_layer("compress_ratios", ratios))}

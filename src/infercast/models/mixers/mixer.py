@@ -146,10 +146,7 @@ class Mixer(ABC):
         return []
 
     def verify_calls(self, shard: Shard, width: int, batch: SequenceBatch) -> list[Call]:
-        """Those of sequences that verify drafts, ``width`` new tokens each; ``batch`` has one query a sequence.
-
-        Unless a kind overrides it, as many single tokens: each chooses what it looks at, or writes a state.
-        """
+        """Those of sequences that verify ``width`` tokens each; as many single tokens unless a kind overrides it."""
         return self.sequence_calls(shard, batch._replace(sequences=batch.sequences * width))
 
     def caches(self, shard: Shard) -> tuple[Cache, ...]:

@@ -81,10 +81,7 @@ def choose_experts(tokens: int, experts: int, topk: int, routing: str) -> Any:
 
 
 def build_experts(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """From routed tokens to the sum of their experts' results.
-
-    A ``configuration`` in the shape, in vLLM's words, takes the place of the one that vLLM would choose.
-    """
+    """From routed tokens to the sum of their experts' results, under a ``configuration`` or vLLM's own choice."""
     fused_moe = vllm(MOE)
     tokens, hidden, inter = shape["tokens"], shape["hidden"], shape["inter"]
     experts, topk, dtype = shape["experts"], shape["topk"], shape["dtype"]

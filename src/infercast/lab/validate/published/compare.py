@@ -73,9 +73,7 @@ def _summed_up(served: Served, middle: Callable[..., Any], chosen: Array | None 
 
 
 def _all_of_them(served: Served, clients: int, count: int, *, median: bool) -> Array:
-    """What all requests of a closed loop show, of which the first are simulated: those that come after the first of
-    each client stand for the rest.
-    """
+    """What all requests of a closed loop show, where only the first are simulated: later ones stand for the rest."""
     simulated = served.sent_at.size
     order = np.argsort(served.sent_at, kind="stable")
     weights = np.ones(simulated)

@@ -277,10 +277,7 @@ def read_lengths(row: RowReader, count: int) -> Lengths:
 
 
 def _drawn_again(row: RowReader, means: tuple[float, float], count: int) -> Lengths | None:
-    """Lengths that SGLang's benchmark draws between 1 and the longest, one by one; None where it was another one.
-
-    Where the longest are not stated, usual ones are tried: right are those with which drawn lengths have the means.
-    """
+    """Lengths that SGLang's benchmark draws up to the longest, stated or usual; None where drawn means differ."""
     stated = UNIFORM.match(row.text("len_dist"))
     if stated is not None and not _contradicts([int(most) / 2 for most in stated.groups()], means):
         return _draw(int(stated[1]), int(stated[2]), count)

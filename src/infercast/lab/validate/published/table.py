@@ -224,7 +224,7 @@ THOUSANDFOLD = (math.log(250.0), math.log(4000.0))
 def read_measured(row: RowReader, gpus: int) -> dict[str, Any]:
     """What was measured, in seconds, as fields of a run: medians if they are published, means otherwise."""
     rate = _whole_rate(row, row.measured("output_tok_s"), gpus)
-    if _came_together(row):
+    if row.text("itl_p50") and row.measured("itl_p50") is None:
         row.assume("half of the times between tokens are 0: tokens came in lumps, and only their rate is compared")
         return {"output_tokens_per_second": rate, "median": True}
     token, mean = "tpot", "tpot_mean_ms"
@@ -253,16 +253,8 @@ def _whole_rate(row: RowReader, rate: float | None, gpus: int) -> float | None:
     return rate * gpus
 
 
-def _came_together(row: RowReader) -> bool:
-    """Whether clients were sent tokens in lumps: the median time between two of them is 0."""
-    return row.text("itl_p50") != "" and row.measured("itl_p50") is None
-
-
 def _counts_first_token(row: RowReader) -> bool:
-    """Whether the published TPOT is the whole time over all tokens, as guidellm has it; its ITL is then our TPOT.
-
-    The table shows it: TTFT and ITL of all other tokens add up to it.
-    """
+    """Whether the published TPOT counts the first token, as guidellm's: TTFT and ITL of the others add up to it."""
     names = ("mean_out", "ttft_mean_ms", "itl_mean", "tpot_mean_ms")
     tokens, first, other, stated = (row.measured(name) or 0.0 for name in names)
     if not (tokens and first and other and stated):
@@ -272,11 +264,7 @@ def _counts_first_token(row: RowReader) -> bool:
 
 
 def _unit(row: RowReader, tpot: float | None) -> float:
-    """1 where seconds stand in a column of milliseconds: the stated requests cannot be answered in their time.
-
-    With the stated clients, tokens a second times the time of a token is the number of clients at most, and not less by
-    a thousand.
-    """
+    """1 where seconds stand in a column of milliseconds: the stated clients could not get as many tokens a second."""
     rate, clients = row.measured("output_tok_s"), re.search(r"concurrency (\d+)", row.text("concurrency_or_rate"))
     if rate is None or tpot is None or clients is None:
         return MILLI
@@ -296,6 +284,7 @@ SUFFIX = re.compile(
     r"|dynamic|pt)\b"
 )
 """Ends of names of checkpoints that leave the shape of a model as it is."""
+QUANTISED = ("fp8", "fp4", "awq", "gptq", "int4")
 SPELLINGS = (
     (re.compile(r"^(?:meta-)?llama[ _-]?(\d)[._](\d)[ _-](\d+)b"), r"llama-\1.\2-\3b"),
     (re.compile(r"^(?:meta-)?llama[ _-]?2[ _-](\d+)b"), r"llama-2-\1b"),
@@ -331,20 +320,15 @@ def _by_last_part() -> dict[str, str]:
         for alias in aliases:
             last = alias.lower().rpartition("/")[2].removeprefix("nvidia-")
             found.setdefault(last, name)
-            if name == last or not _is_quantised(last):
+            if name == last or not last.endswith(QUANTISED):
                 found.setdefault(SUFFIX.sub("", last), name)
     return found
-
-
-def _is_quantised(name: str) -> bool:
-    return name.endswith(("fp8", "fp4", "awq", "gptq", "int4"))
 
 
 def model_of(row: RowReader) -> tuple[str, str]:
     """Our name of the row's model, and the format of its weights where its config does not say it.
 
-    The published name comes first, then what the table has, which is then assumed to be alike. A checkpoint that is
-    bundled in the stated format stands before one that is quantised while loading.
+    The published name comes first, then what the table has; a bundled checkpoint of the stated format before another.
     """
     published, listed, wanted = row.text("model"), row.text("infercast_model"), format_of(row)
     found = known_model(published)
@@ -473,10 +457,7 @@ CACHE_UNKNOWN = "prefix_cache_on"
 
 
 def read_published(path: Path) -> list[PublishedRun]:
-    """Every run of a table; files of single requests are looked for next to it.
-
-    A table with a column of commands is read as `infercast.lab.validate.published.table` says.
-    """
+    """Every run of a table, with or without a column of commands; files of single requests lie next to it."""
     rows = read_rows(path)
     read = read_collected if COMMAND in rows[0] else _read_row
     return [read(RowReader(path, line, row)) for line, row in enumerate(rows, start=2)]
