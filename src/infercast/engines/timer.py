@@ -32,7 +32,7 @@ from infercast.engines.tables import (
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import DRAFT_PREFIX, attention_calls, head_calls, lora_calls, token_calls, verify_calls
-from infercast.models.mixers import GroupedAttention
+from infercast.models.mixers.mixer import GroupedAttention
 from infercast.models.spec import ModelConfig
 from infercast.ops import Attention, Call
 from infercast.ops.op import Quantity, Size, rejection

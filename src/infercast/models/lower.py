@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from infercast.models.layout import ParallelLayout, Shard
-from infercast.models.mixers import Mixer, SequenceBatch
+from infercast.models.mixers.mixer import Mixer, SequenceBatch
 from infercast.models.spec import SORTED, AdapterSlots, ModelConfig, Stack
 from infercast.ops import Call, Collective, Elementwise, Gemm, HyperConnection
 from infercast.ops.op import Lengths, Size, bytes_of, embedding, norm, sampling, sorted_sampling

@@ -11,7 +11,7 @@ import numpy as np
 from infercast.engines.host import HostCosts, Launch
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, token_calls
-from infercast.models.mixers import GroupedAttention
+from infercast.models.mixers.mixer import GroupedAttention
 from infercast.models.spec import ModelConfig
 from infercast.serve.step import HostCost
 

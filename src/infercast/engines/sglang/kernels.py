@@ -40,13 +40,9 @@ from infercast.hardware import Gpu
 from infercast.hardware.load import is_modelled
 from infercast.models.feed_forward import UNPADDED, ExpertFeedForward, Multiples
 from infercast.models.layout import ParallelLayout
-from infercast.models.mixers import (
-    BlockSparseAttention,
-    GroupedAttention,
-    LatentAttention,
-    Mixer,
-    SparseLatentAttention,
-)
+from infercast.models.mixers.latent import LatentAttention
+from infercast.models.mixers.mixer import GroupedAttention, Mixer
+from infercast.models.mixers.sparse import BlockSparseAttention, SparseLatentAttention
 from infercast.models.spec import ModelConfig
 from infercast.ops import MoE
 from infercast.predict.expert_launch import Tiles, time_tiles

@@ -13,7 +13,7 @@ from infercast.engines.sglang.settings import WRITE_POLICIES, ResolvedSglang, Sg
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
-from infercast.models.mixers import Cache
+from infercast.models.mixers.mixer import Cache
 from infercast.models.spec import ModelConfig, stage_config, stage_range, stage_weight_bytes
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.tiers import Offload

@@ -22,7 +22,7 @@ from infercast.engines.vllm.settings import ResolvedSettings
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, token_calls
-from infercast.models.mixers import SequenceBatch
+from infercast.models.mixers.mixer import SequenceBatch
 from infercast.models.spec import ModelConfig
 from infercast.ops import Call, Scan
 from infercast.ops.op import FUSED_NORM

@@ -37,13 +37,9 @@ from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.feed_forward import UNPADDED, Multiples
 from infercast.models.layout import ParallelLayout
-from infercast.models.mixers import (
-    BlockSparseAttention,
-    CompressedAttention,
-    LatentAttention,
-    Mixer,
-    SparseLatentAttention,
-)
+from infercast.models.mixers.latent import LatentAttention
+from infercast.models.mixers.mixer import Mixer
+from infercast.models.mixers.sparse import BlockSparseAttention, CompressedAttention, SparseLatentAttention
 from infercast.models.spec import ModelConfig
 from infercast.ops import Collective, Gemm, MoE, Op
 from infercast.ops.op import PACKED_LATENT

@@ -27,7 +27,7 @@ from infercast.engines.vllm.versions import EngineVersion
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
-from infercast.models.mixers import Cache
+from infercast.models.mixers.mixer import Cache
 from infercast.models.spec import ModelConfig, stage_range
 from infercast.serve.cache.blocks import STATE_WINDOW, KvShape, StateRules
 from infercast.serve.cache.tiers import Offload

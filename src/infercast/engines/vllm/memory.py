@@ -23,7 +23,7 @@ from infercast.errors import DoesNotFitError, InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import adapter_bytes, lora_calls, step_calls, token_calls
-from infercast.models.mixers import CompressedAttention, SparseLatentAttention
+from infercast.models.mixers.sparse import CompressedAttention, SparseLatentAttention
 from infercast.models.spec import AdapterSlots, ModelConfig, stage_layers, stage_weight_bytes
 from infercast.ops.op import PACKED_LATENT, bytes_of
 from infercast.units import GIB, KIB, MIB

@@ -17,13 +17,8 @@ from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.load import facts_of
 from infercast.lab.fit.rows import Rows, read_parquet, rows_of
 from infercast.models.layout import ParallelLayout, Shard, WeightFormat
-from infercast.models.mixers import (
-    BlockSparseAttention,
-    CompressedAttention,
-    Mixer,
-    SequenceBatch,
-    SparseLatentAttention,
-)
+from infercast.models.mixers.mixer import Mixer, SequenceBatch
+from infercast.models.mixers.sparse import BlockSparseAttention, CompressedAttention, SparseLatentAttention
 from infercast.models.read import read_model
 from infercast.ops import Call, EncoderAttention, Gemm, HyperConnection, IndexScores, SparseAttention, TopK
 from infercast.ops.op import PACKED_LATENT, bytes_of

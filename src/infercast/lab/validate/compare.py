@@ -24,7 +24,8 @@ from infercast.forecast.uncertainty import EIGHTY, chance_in, is_at_once, slower
 from infercast.hardware import gpu_from_driver_name
 from infercast.lab.validate.measured import WARM_UP, MeasuredFile, MeasuredRun
 from infercast.models.feed_forward import ExpertFeedForward
-from infercast.models.mixers import CompressedAttention, Mixer, SparseLatentAttention
+from infercast.models.mixers.mixer import Mixer
+from infercast.models.mixers.sparse import CompressedAttention, SparseLatentAttention
 from infercast.models.spec import ModelConfig
 from infercast.serve import Record, Replica, simulate
 

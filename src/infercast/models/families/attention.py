@@ -22,7 +22,8 @@ from infercast.models.families.fields import (
     useful_window,
 )
 from infercast.models.feed_forward import DenseFeedForward, FeedForward
-from infercast.models.mixers import GroupedAttention, LatentAttention
+from infercast.models.mixers.latent import LatentAttention
+from infercast.models.mixers.mixer import GroupedAttention
 
 
 def plain_networks(fields: Fields, bias: Answer = False) -> list[FeedForward]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from infercast.errors import FileFormatError, UnsupportedModelError
 from infercast.models.feed_forward import DenseFeedForward, ExpertFeedForward, FeedForward
-from infercast.models.mixers import GroupedAttention, Mixer
+from infercast.models.mixers.mixer import GroupedAttention, Mixer
 from infercast.models.spec import PredictionPart, Stack
 
 # No published model comes near these; a file that goes beyond them is a mistake or an attack.

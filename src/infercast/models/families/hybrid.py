@@ -21,17 +21,9 @@ from infercast.models.families.fields import (
     routed_experts,
 )
 from infercast.models.feed_forward import DenseFeedForward, ExpertFeedForward, FeedForward, NoFeedForward
-from infercast.models.mixers import (
-    GatedConvolution,
-    GatedDeltaNet,
-    GroupedAttention,
-    KimiDeltaAttention,
-    KimiLatentAttention,
-    Mamba2,
-    Mixer,
-    NoMixer,
-    SideBySide,
-)
+from infercast.models.mixers.latent import KimiLatentAttention
+from infercast.models.mixers.mixer import GroupedAttention, Mixer, NoMixer, SideBySide
+from infercast.models.mixers.recurrent import GatedConvolution, GatedDeltaNet, KimiDeltaAttention, Mamba2
 
 STATE_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "auto": ""}
 RECURRENT, FULL = "linear_attention", "full_attention"

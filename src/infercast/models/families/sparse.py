@@ -17,7 +17,7 @@ from infercast.models.families.fields import (
     routed_experts,
 )
 from infercast.models.feed_forward import DenseFeedForward
-from infercast.models.mixers import (
+from infercast.models.mixers.sparse import (
     BlockSparseAttention,
     CompressedAttention,
     Compressor,
