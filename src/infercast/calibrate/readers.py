@@ -1,16 +1,10 @@
 """Readers of result files of load generators: vLLM, SGLang, GuideLLM, AIPerf, inference-perf, and ``/metrics``.
 
-Fields are those of these releases:
-
-- ``vllm/benchmarks/serve.py`` of 0.25.0: milliseconds in what ends in ``_ms``, seconds in the lists.
-- ``sglang/benchmark/serving.py`` of 0.5.16.
-- ``guidellm/benchmark/schemas`` of 0.8.1. Its inter-token latency is a mean over each request without the first token,
-  which is TPOT here; its time per output token counts the first one, too, and is not read.
-- ``aiperf/common/models/export_models.py`` of 0.13.0 and ``genai_perf/export_data`` of 0.0.16: an object for each
-  metric with its unit, and the settings under ``input_config``. Inter-token latency is TPOT here, as above.
-- ``inference_perf/reportgen/base.py``; times are in seconds. A summary over several stages has no one rate: the reports
-  of its stages are what can be replayed.
-- ``vllm/v1/metrics/loggers.py`` of 0.25.0. A snapshot does not say how requests came, so that must be given.
+Fields are those of ``vllm/benchmarks/serve.py`` and ``vllm/v1/metrics/loggers.py`` of 0.25.0,
+``sglang/benchmark/serving.py`` of 0.5.16, ``guidellm/benchmark/schemas`` of 0.8.1,
+``aiperf/common/models/export_models.py`` of 0.13.0, ``genai_perf/export_data`` of 0.0.16 and
+``inference_perf/reportgen/base.py``. Inter-token latency of GuideLLM, AIPerf and GenAI-Perf is a mean over each request
+without the first token, which is TPOT here. A summary over several stages has no one rate: its stages can be replayed.
 """
 
 from __future__ import annotations

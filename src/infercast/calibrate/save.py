@@ -1,7 +1,6 @@
-"""A forecast as ``vllm bench serve --save-result`` writes a run, so that plots and dashboards take it.
+"""A forecast as ``vllm bench serve --save-result`` of 0.25.0 writes a run, so that plots and dashboards take it.
 
-Names, units and definitions are those of ``vllm/benchmarks/serve.py`` of 0.25.0, with every percentile that a forecast
-has. The date is always the same, since a forecast with the same inputs is the same file.
+The date is always the same, since a forecast with the same inputs is the same file.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """A fleet under changing load: traffic of a day, load curve of one replica, start-up times, and scaling policies.
 
-The state of a replica is the number of requests in it, running or waiting. Simulations at several rates, and at
-saturation, give for each number the request rate and the latencies. Beyond the number that it can run at once, each
-further request waits for those before it. The load balancer gives all replicas an equal share. A day is stepped through
-with an implicit step (requests leave at the rate of its end), so that long steps do not overshoot.
+The state of a replica is the number of requests in it. Simulations give for each number the rate and the latencies;
+beyond what it can run at once, requests wait for those before them. A day is stepped through with an implicit step
+(requests leave at the rate of its end), so that long steps do not overshoot.
 """
 
 from __future__ import annotations

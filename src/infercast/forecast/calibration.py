@@ -1,8 +1,7 @@
 """A calibration: factors learned from measured results, its file ``calibration.toml``, and its use on a deployment.
 
-Host times depend on the machine: its factor, and the seconds of API server and network, hold for whatever runs there.
-Factors of GPU times hold for the same GPU, engine and format of weights. Where something else differs (model, layout,
-KV cache) they hold less surely, and on another GPU or in another format not at all.
+Factors of the host, API server and network hold for whatever runs on the machine, those of GPU times for the same GPU,
+engine and format of weights, less surely where something else differs.
 """
 
 from __future__ import annotations

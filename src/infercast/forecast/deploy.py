@@ -1,9 +1,4 @@
-"""From names and options to deployments and workloads: models, GPUs, hosts, loads, traces and what-if changes.
-
-``dram_bandwidth=1.5x,sms=160`` changes numbers of the GPU, ``gpu=b200-sxm`` takes another one, ``host_speed=2x``
-another CPU, ``engine=sglang`` another engine or release, and ``quantization=fp8,max_num_seqs=64`` other options of a
-deployment.
-"""
+"""From names and options to deployments and workloads: models, GPUs, hosts, loads, traces and what-if changes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Energy of a run: joules of its GPU boards, and with servers, building, carbon and the electricity bill.
 
-Computed after the run from its records. Kernels draw dynamic power on top of static power, which is drawn while kernels
-run; a waiting GPU draws idle power. CPUs, fans and power supplies are added by the kind of server (`hardware.servers`,
-fitted on servers at the wall) and cooling by a factor (PUE) that is 1 unless given. Carbon and money appear only if the
-grid's factor and the price of a kWh are given.
+Kernels draw dynamic power on top of static power; a waiting GPU draws idle power. CPUs, fans and power supplies are
+added by the kind of server (`hardware.server`), cooling by a factor (PUE) that is 1 unless given.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Every parallel layout of a model on a number of GPUs, compared: memory, latency and cost.
 
-Each layout is simulated with the same workload and settings, as `infercast simulate` does it. Intervals follow from the
-run's own steps: the error of kernels and host, each by its share of the time.
+Intervals follow from the run's own steps: the error of kernels and host, each by its share of the time.
 """
 
 from __future__ import annotations

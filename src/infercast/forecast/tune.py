@@ -1,6 +1,5 @@
 """Launch configurations of routed experts: predicted ranking, measured trials, and the file that an engine reads.
 
-All configurations that can run are estimated; the best few of them, no more than two of the same tile, are worth a try.
 A change is recommended untried only where the forecast gain is larger than what forecasts miss by (docs/tuning.md).
 """
 

@@ -180,8 +180,7 @@ PROPERTIES = (
 def changed_gpu(gpu: Gpu, changes: Mapping[str, str]) -> Gpu:
     """The same chip with other numbers: ``1.5x`` of what it has, or a number in SI units (``7.2T``, ``160``).
 
-    What follows from a number moves along with it: all rates of the multiprocessors with their count and clock, the
-    sustained clock with the boost clock, the memory that a driver reports with the memory there is.
+    What follows moves along: rates with multiprocessors and clock, the driver's memory with the memory there is.
     """
     for name, text in changes.items():
         if name not in PROPERTIES:
@@ -326,11 +325,7 @@ MEGA = 1e6
 
 
 def limited_gpu(gpu: Gpu, power_limit_w: float | None = None, clock_mhz: float | None = None) -> Gpu:
-    """The same GPU under a power limit of its board, or with a locked clock.
-
-    Rates of the multiprocessors follow a locked clock, memory does not. The board's own limit and its highest clock
-    change nothing.
-    """
+    """The same GPU under a power limit of its board, or with a locked clock, which rates of multiprocessors follow."""
     real = gpu.unlimited or gpu
     if power_limit_w is not None:
         if not LEAST_POWER * gpu.tdp <= power_limit_w <= gpu.tdp:

@@ -145,10 +145,9 @@ NOT_INHERITED = ("name", "title", "aliases", "sources", "announced")
 
 
 def inherit(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of ``base`` with those of ``own`` over them.
+    """The fields of ``base`` with those of ``own`` over them, and what follows from those moved along.
 
-    What ``own`` changes moves along what follows from it: clocks, tensor rates, the driver's memory. With another
-    architecture nothing on the chip is kept.
+    With another architecture nothing on the chip is kept.
     """
     kept = {key: value for key, value in base.items() if key not in NOT_INHERITED}
     if own.get("architecture", base["architecture"]) != base["architecture"]:

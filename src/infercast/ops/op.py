@@ -1,7 +1,6 @@
 """Operators of dense models: products, experts, attention, collectives and memory-bound kernels; number formats.
 
-An operator says what a kernel is asked to do and knows nothing of any GPU. Sizes may be plain integers (one
-kernel) or numpy arrays (many kernels of one family at once); every quantity is then an array of the same shape.
+Sizes may be plain integers (one kernel) or numpy arrays (many kernels of one family); quantities are as they are.
 """
 
 from __future__ import annotations
@@ -399,8 +398,7 @@ def rejection(rows: Size, vocabulary: int) -> Elementwise:
 def sorted_sampling(rows: Size, vocabulary: int) -> Elementwise:
     """What comes on top of it where a token is picked by top-p from all logits in order.
 
-    Plain PyTorch sorts every row, sums it up, masks it and puts it back: about 440 bytes move for each logit, as
-    measured on an H200 with 1 to 1,024 rows of 32,000 to 262,208 logits.
+    PyTorch's sort moves about 440 bytes a logit, by 1 to 1,024 rows of 32,000 to 262,208 logits on an H200.
     """
     moved = 440.0 * vocabulary
     return Elementwise("sampling", rows, 0.6 * moved, 0.4 * moved, 8.0 * vocabulary, kind="sorted_sampling")

@@ -1,8 +1,4 @@
-"""Kernels of recurrent layers: the scan over prompts, the update of a state by one token, and short convolutions.
-
-A recurrent layer keeps a state of fixed size for each sequence instead of keys and values, so nothing here depends on
-how many tokens came before.
-"""
+"""Kernels of recurrent layers: the scan over prompts, the update of a state by one token, and short convolutions."""
 
 from __future__ import annotations
 

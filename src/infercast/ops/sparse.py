@@ -1,7 +1,6 @@
 """Sparse and compressed attention: scores of an index, the choice of the best keys, attention over what was chosen.
 
-Batches are histograms as in :class:`~infercast.ops.op.Attention`: ``sequences[i]`` sequences each have
-``queries[i]`` new tokens and ``keys[i]`` tokens in all. The last axis is summed, further ones are an array of batches.
+Batches are histograms as in :class:`~infercast.ops.op.Attention`.
 """
 
 from __future__ import annotations
@@ -160,8 +159,7 @@ class SparseAttention(HeadAttention, Batch):
 class HyperConnection:
     """One half of a manifold-constrained hyper-connection: several residual streams instead of one.
 
-    ``pre`` projects all streams of a token to its mixing weights, balances them (Sinkhorn) and adds the streams up into
-    the layer's input; ``post`` mixes the streams and adds the layer's output to each.
+    ``pre`` adds the streams up by weights projected from them (balanced by Sinkhorn), ``post`` mixes the output in.
     """
 
     rows: Size

@@ -1,7 +1,6 @@
 """Arithmetic of kernel formulas on one float or on arrays, and the terms that such a formula returns.
 
-`Plain` and `Arrays` have the few functions that floats and arrays spell differently, so that one formula serves both;
-`Floats`, `Doubles` and `Singles` are the same for matrix products, which come by the million.
+One formula serves `Plain` floats and `Arrays`; `Floats`, `Doubles` and `Singles` are for products by the million.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """Power and energy of a board, and the power limit that lowers its clock under heavy products.
 
-A board draws idle power, and kernels add the energy of their operations, of their bytes and of the multiprocessors that
-they keep busy. Boards that were not metered are scaled from one that was: idle and active power with the geometric mean
-of silicon x clock and TDP, the energy of an operation with TDP / (tensor rate x sustained clock), that of a byte with
-its power `BYTES_FOLLOW`, because part of it belongs to the memory.
+Kernels add the energy of their operations, bytes and busy multiprocessors to idle power. Boards that were not metered
+are scaled from one that was: idle and active power with the geometric mean of silicon x clock and TDP, the energy of an
+operation with TDP / (tensor rate x sustained clock), that of a byte with its power `BYTES_FOLLOW`.
 
 Kernels are estimated at the full clock. How far a step falls below it depends on the rate and the duration of its
 products: constants are from vLLM steps of prompts on an H200, the rule for decoding from steps with 1 to 128 sequences
-of an 8B model. Under a lower limit reading memory at full speed draws a fixed part and products come on top; below that
-part every kernel is slower.
+of an 8B model. Below the power of reading memory every kernel is slower.
 """
 
 from __future__ import annotations

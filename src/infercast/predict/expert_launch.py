@@ -117,8 +117,7 @@ def excluded(tiles: Tiles, dtype: str, depths: tuple[int, ...], gpu: Gpu) -> lis
 # What routed experts take under a launch configuration of Triton's kernel: two grouped products, tile by tile.
 #
 # A product is as slow as the slowest of four, softened: tensor cores of the busiest SM, the road from L2 to it, the
-# latency of its tiles one round after the other (each has to find its tokens, fill its pipeline, go through its steps
-# and write), and DRAM. Constants were fitted to kernels of an H200, most under vLLM's own configurations
+# latency of its tiles one round after the other, and DRAM. Constants were fitted to kernels of an H200
 # (docs/tuning.md).
 
 

@@ -167,9 +167,8 @@ WARM_BELIEF = 6.0
 class KernelModel:
     """Estimates kernels of one kind on one GPU: seconds = physics x exp(residual) x longer + added.
 
-    ``longer`` and ``added`` are what other kernels of an engine cost a kernel, so a kernel alone has neither. The
-    residual is the chosen model's. A sibling's model answers for the same shape on the sibling, and physics says how
-    the two chips differ.
+    ``longer`` and ``added`` are what other kernels of an engine cost. A sibling's model answers for the same shape on
+    the sibling, and physics says how the two chips differ.
     """
 
     def __init__(

@@ -227,9 +227,8 @@ class Learned:
     ) -> None:
         """``tier`` keeps better ones from being used: ``unseen`` takes a GPU as if it had never been measured.
 
-        Kernels are as inside an engine. ``as_tabled`` takes them under the conditions of the tables they were learned
-        from, ``alone`` with the cold operands of an engine but without what its other kernels cost them.
-        ``corrections`` are what anchor points taught, by (family, variant); they hold for the GPU they came from.
+        ``as_tabled`` takes kernels under the conditions of the tables they were learned from, ``alone`` with cold
+        operands but no other kernels around. ``corrections`` are what anchor points taught of the GPU they came from.
         """
         self._artifact = artifact
         self._tier, self._as_tabled, self._is_alone = tier, as_tabled, alone

@@ -45,9 +45,8 @@ FEATURES = (
 class Loops:
     """Kernels of one family on one GPU, each repeated in a loop while a meter is read.
 
-    A published table repeats a launch at most `MOST_LAUNCHES` times, with the same operands. So what is small stays in
-    L2, and loops of short kernels are over before the meter, which gives the mean of the last second, has seen them
-    alone. A loop that lasts longer than `METER_SECONDS` is *settled*. Rows of whole modules have several operators.
+    A published table repeats a launch at most `MOST_LAUNCHES` times with the same operands: what is small stays in L2,
+    and a loop shorter than `METER_SECONDS` is over before the meter has *settled*.
     """
 
     parts: Array  # What each of a board's four numbers is multiplied by in the energy of a launch

@@ -1,8 +1,6 @@
 """Where the time of a run went: kernels, communication, the host, and idle time. The parts add up to the run.
 
-Replicas, and the stages of a pipeline, work in parallel: their seconds are added up, so that the parts of a run on two
-replicas of two stages add up to four times its duration. Steps are divided among their tokens: a prompt of 300 tokens
-in a step of 1,000 is charged three tenths of its GPU time.
+Seconds of replicas and stages, which work in parallel, are added up. Steps are divided among their tokens.
 """
 
 from __future__ import annotations

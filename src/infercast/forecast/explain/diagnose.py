@@ -1,8 +1,4 @@
-"""Bottleneck kernels: how far each is from the best of its shape, and what closing the gap would save.
-
-Each gap is closed alone and the workload simulated again, so savings include shorter queues and a host that then sets
-the pace.
-"""
+"""Bottleneck kernels: how far each is from the best of its shape, and what closing that gap alone would save."""
 
 from __future__ import annotations
 

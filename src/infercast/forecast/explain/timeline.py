@@ -252,10 +252,9 @@ def _planned(engine: EngineRun, start: float, chosen: Array) -> list[Slice]:
 
 
 def _host(engine: EngineRun, start: float, chosen: Array) -> list[Slice]:
-    """Work of the host's thread: plan, prepare, launch and process results.
+    """A step is planned after the result before the running one, or after all if its end asks for that.
 
-    A step is planned after the result before the running one is processed, or after all, if its end asks for that; else
-    the engine had slept, and the plan is as late as possible.
+    Otherwise the engine had slept, and the plan is as late as possible.
     """
     steps, under_way = engine.log.steps, engine.replica.steps_under_way
     ends, gpu = (steps.ends - start).tolist(), steps.gpu_seconds.tolist()

@@ -1,7 +1,6 @@
 """Anchor points of a user's own GPU, turned into corrections of what was learned on others.
 
-A folder holds tables as `infercast fit` reads them, or what `infercast measure` wrote. The latter are kernels by
-themselves, and compared with estimates of such.
+Tables of `infercast measure` are kernels by themselves, and compared with estimates of such.
 """
 
 from __future__ import annotations

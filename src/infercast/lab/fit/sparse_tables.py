@@ -168,11 +168,9 @@ _READERS: dict[str, Callable[[pandas.DataFrame], Iterator[Rows]]] = {
 }
 
 
-# Published tables of whole attention modules: what they leave for attention itself, once all else is estimated.
-#
-# A row times a module with its projections. Attention over the chosen keys is learned from what the estimates of all
-# other kernels of ``models.mixers`` leave of a row, and what the sum still misses of the module as a whole. A group is
-# one model at one number of heads a GPU: all its batches are hidden together.
+# Published tables of whole attention modules. Attention over the chosen keys is learned from what the estimates of all
+# other kernels leave of a row, and what the sum still misses of the module as a whole. A group is one model at one
+# number of heads a GPU: all its batches are hidden together.
 
 
 KINDS = {"dsa": "dsa", "csa": "dsv4_csa", "hca": "dsv4_hca", "msa": "msa"}

@@ -1,8 +1,7 @@
 """Tables of ``infercast measure`` as operators: kernels as an engine launches them, by the GPU's own clock.
 
 Unlike published tables these have cold operands, no launch gap and no quantising inside, so they are compared with the
-physics of an engine. A *group* is what no fit may split: one (n, k) pair, one head layout, one expert layout, one width
-of a memory-bound kernel.
+physics of an engine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Kernels that are compiled when first used, compiled by all cores before anything is timed.
 
-Triton and PyTorch's compiler keep what they make on disk. One process after the other would compile for longer than the
-whole sweep measures, so a few processes launch each such kernel once, and the sweep finds them ready.
+Compilers keep what they make on disk: a few processes launch each such kernel once, and the sweep finds them ready.
 """
 
 from __future__ import annotations

@@ -481,8 +481,8 @@ def validate(
 ) -> Validation:
     """Re-run every measured run; ``model_config`` is a folder of ``<name>.json``, bundled models serve otherwise.
 
-    The runs of a file follow each other on one engine, which starts cold unless it was ``warmed_up`` before,
-    and had dummy weights unless they were ``real_weights``.
+    Runs of a file follow each other on one engine, cold unless ``warmed_up``, with dummy weights unless
+    ``real_weights``.
     """
     runs: list[RunComparison] = []
     kv_blocks: list[tuple[str, Comparison | None]] = []

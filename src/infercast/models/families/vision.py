@@ -1,7 +1,6 @@
 """Image encoders of language models: how many parameters GPUs split and how many each holds.
 
-An engine loads them with the language model, so they take memory even if no image is sent. Shapes as in vLLM
-0.25's modules of the same models; sums are checked against published files in the tests.
+They take memory even if no image is sent. Shapes as in vLLM 0.25's modules; tests check sums against published files.
 """
 
 from __future__ import annotations

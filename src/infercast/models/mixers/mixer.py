@@ -1,8 +1,7 @@
 """The interface of token mixers and of their caches, grouped attention, no mixer, and two mixers side by side.
 
-A token mixer is the half of a layer that lets tokens see each other: attention of some kind, or a recurrence. A kind
-is a frozen dataclass of the numbers that a config.json gives, with these methods. Nothing outside this folder asks
-which kind a mixer is, but for rules of an engine that hold for one kind alone.
+A token mixer is the half of a layer that lets tokens see each other: attention of some kind, or a recurrence. Nothing
+outside this folder asks which kind a mixer is, but for rules of an engine that hold for one kind alone.
 """
 
 from __future__ import annotations

@@ -84,10 +84,8 @@ Values = Mapping[str, Any]
 class Core(Protocol):
     """Physics of kernels of one kind on one GPU: what all of them share is worked out once.
 
-    Tables and engines differ in what is warm: a table repeats one kernel, so what fits in L2 stays there, while an
-    engine comes back to a layer's weights and keys only after all other layers. Tables time a quantised product with
-    the quantising of its input, which an engine launches as a kernel of its own. And the GPUs of an engine come to a
-    collective one after the other. Features are always those of a table, which is what learners know.
+    A table repeats one kernel, so what fits in L2 stays there; an engine comes back after all other layers, quantises
+    in a kernel of its own, and its GPUs come to a collective one after the other. Features are always those of a table.
     """
 
     gpu: Gpu
