@@ -45,18 +45,14 @@ class Point(NamedTuple):
 
     @property
     def path_seconds(self) -> float:
-        """Seconds that requests take longer to the engine."""
         return PATH_SCALE * sinh(self.path)
 
     @property
     def seconds_a_unit(self) -> float:
-        """How many more seconds one unit more of ``path`` is."""
         return PATH_SCALE * cosh(self.path)
 
 
 class Replay:
-    """One result on the deployment that it was measured on."""
-
     def __init__(self, system: System, result: Result) -> None:
         """``system`` is the deployment, at the state that the run found it in."""
         self.result = result
@@ -171,12 +167,9 @@ MOST_MOVE = np.array([0.4, 0.3, 0.3, 1.5])
 
 
 class Solution(NamedTuple):
-    """The most likely point and what is left unknown."""
-
     point: Point
     covariance: Array
     before: Array
-    """The same before anything was seen."""
 
     @property
     def spreads(self) -> Array:

@@ -34,9 +34,7 @@ DAY = 86_400.0
 WINDOW = 60.0
 """Seconds of a window: a minute in or out of the SLO."""
 STEP = 10.0
-"""Seconds from one look at a fleet to the next."""
 MOST_WINDOWS = 20_160
-"""A fortnight of minutes."""
 PEAK_HOUR = 14.0
 
 
@@ -92,7 +90,6 @@ class Traffic:
         return self.workload(np.arange(first, last), self.arrivals[first:last] - begin)
 
     def workload(self, chosen: Array, arrivals: Array, rate: float | None = None) -> Workload:
-        """Some of the requests, arriving at other times."""
         rows = zip(arrivals.tolist(), self.inputs[chosen].tolist(), self.outputs[chosen].tolist(), strict=True)
         if self.requests is None:
             made = tuple(Request(*row) for row in rows)
@@ -197,11 +194,8 @@ SEED = 7
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A replica with a steady number of requests in it."""
-
     in_system: float
     rate: float
-    """Requests a second that come and go."""
     forecast: Forecast
     values: tuple[Array, ...]
     """For each limit of the SLO, the latency it is about of each request, in ascending order."""
@@ -212,7 +206,6 @@ class Level:
 @dataclass(frozen=True, slots=True)
 class LoadCurve:
     levels: tuple[Level, ...]
-    """By the number of requests in it."""
     slo: Slo
     full_rate: float
     """Requests a second that it serves at most."""
@@ -224,7 +217,6 @@ class LoadCurve:
         return max(0.0, in_system - float(self.in_system[-1])) / self.full_rate
 
     def attained(self, in_system: float) -> float:
-        """Share of the requests that keep every limit."""
         wait = self.wait(in_system)
         low, high, part = self._beside(in_system)
         shares = [1.0 - np.searchsorted(level.slack, wait) / level.slack.size for level in (low, high)]
@@ -506,11 +498,9 @@ class Replica:
 @dataclass(frozen=True, slots=True)
 class FleetRun:
     ready: Array
-    """Replicas that serve."""
     paid: Array
     """Replicas that cost, those that are starting too."""
     in_system: Array
-    """Requests in each replica."""
     attained: Array
     use_of_limits: Array
     beyond: Array
@@ -702,7 +692,6 @@ class PolicyDay:
     gpu_kwh: float | None = None
     """What the GPU boards draw in the day; None where their power is not known."""
     wall_kwh: float | None = None
-    """The same with servers and building."""
     usd_electricity: float | None = None
     """Dollars of that; None where no price of a kWh was given."""
 
@@ -717,7 +706,6 @@ class PolicyDay:
 
     @property
     def requests_in(self) -> float:
-        """Share of all requests that keep every limit."""
         return float(np.nansum(self.attained * self.counts) / self.counts.sum())
 
     @property

@@ -31,7 +31,6 @@ TOLD = 0.7
 
 class Learned(NamedTuple):
     value: float
-    """A factor on times, or seconds."""
     spread: float
     """Its standard deviation (of the logarithm of a factor) after the results were seen ..."""
     before: float
@@ -48,8 +47,6 @@ class Learned(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """The deployment that results were measured on."""
-
     engine: str
     model: str
     gpu: str
@@ -62,7 +59,6 @@ class Fingerprint:
 
     @staticmethod
     def of(deployment: Deployment) -> Fingerprint:
-        """Of a deployment without corrections."""
         model = deployment.model
         return Fingerprint(
             engine=deployment.engine.name,
@@ -93,7 +89,6 @@ class Source:
     load: str
     requests: int
     pairs: tuple[Pair, ...] = ()
-    """What it says itself, and forecasts of it."""
     left_out: tuple[Pair, ...] = ()
     """The same with factors from the other results only; empty where there are none."""
     assumptions: tuple[str, ...] = ()
@@ -225,7 +220,6 @@ MOST = 100.0
 
 
 def write_calibration(calibration: Calibration) -> str:
-    """The text of the file."""
     lines = [
         "# What measured results say of this deployment beyond infercast's estimates. Give it to any command that",
         "# simulates: --calibration FILE. A factor of 1.1 says that times are 1.1 times as long as estimated;",

@@ -20,7 +20,6 @@ HOST = "GPU waits for host"
 ON_THE_WAY = "host and the way to it"
 LINK = "link between the pools", "link"
 Parts = dict[tuple[str, str], float]
-"""Seconds by (kernel, family)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,6 @@ class Comparison:
     """Differences add up to the difference of the two totals."""
 
     differences: tuple[Difference, ...]
-    """Those that explain most first."""
 
     @property
     def before(self) -> float:
@@ -116,10 +114,7 @@ def _compare(before: Parts, after: Parts) -> Comparison:
 
 
 class StepKind(NamedTuple):
-    """All steps of one kind, over all replicas."""
-
     name: str
-    """Of `KINDS`."""
     steps: int
     gpu_seconds: float
     share: float
@@ -139,7 +134,6 @@ class StepKind(NamedTuple):
 
 
 def step_kinds(run: Watched) -> tuple[StepKind, ...]:
-    """One entry for each kind that occurs, in the order of `KINDS`."""
     whole = sum(float(engine.log.steps.gpu_seconds.sum()) for engine in run.engines)
     between = sum(_between_tokens(engine) for engine in run.engines)
     kinds = (_kind(number, run.engines, whole, between) for number in range(len(KINDS)))
@@ -189,7 +183,6 @@ class Side:
     kinds: tuple[StepKind, ...]
     phases: tuple[Phase, ...]
     prefix_hit_rate: float
-    """The share of prompt tokens that were found in the cache."""
 
     @property
     def kv_tokens(self) -> int:
@@ -205,8 +198,6 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class SameStep:
-    """One step that both engines are given."""
-
     title: str
     shape: StepShape
     costs: tuple[StepCost, StepCost]

@@ -33,8 +33,6 @@ HOURS_A_YEAR = 365.25 * 24
 
 @dataclass(frozen=True, slots=True)
 class PriceList:
-    """GPU prices of one provider, or a user's own."""
-
     provider: str
     date: str
     source: str

@@ -195,11 +195,9 @@ class SteppedDay:
         )
 
     def part(self, first: int, last: int, count: int, before: float) -> FleetRun:
-        """Some steps with a fixed fleet and ``before`` requests in the system."""
         return run_fleet(self.replicas, self.load[first:last], fixed(count), before)
 
     def share_in(self, done: FleetRun, first: int, goal: Goal) -> float:
-        """What a goal is about, of steps from ``first`` on."""
         counts = self._counts[first : first + done.ready.size]
         if goal.of == "requests":
             return float((done.attained * counts).sum() / max(1, counts.sum()))

@@ -52,11 +52,9 @@ class PoolEnergy:
     gpus: int
     by_part: dict[str, float]
     phases: dict[str, list[tuple[PhaseTotals, StepsEnergy]]]
-    """Of each replica."""
     tensor: int
     peak_watts: float
     half_width: float
-    """Of the 80 % interval, as a logarithm."""
 
     @property
     def joules(self) -> float:
@@ -159,7 +157,6 @@ class Facility:
                 raise InputError(f"{name} must be a number from {least:g} to {most:g}, not {value:g}")
 
     def or_else(self, pue: float | None, electricity_price: float | None) -> Facility:
-        """The same with these defaults."""
         return replace(
             self,
             pue=self.pue if self.pue is not None else pue,
@@ -268,8 +265,6 @@ Drawing = tuple[Deployment, KernelTimer, Sequence[Record]]
 
 @dataclass(frozen=True, slots=True)
 class PhaseEnergy:
-    """All steps of one kind, on all GPUs, while kernels ran."""
-
     name: str
     """``prefill``: steps with prompt tokens; ``decode``: those without."""
     steps: int
@@ -288,8 +283,6 @@ class PhaseEnergy:
 
 @dataclass(frozen=True, slots=True)
 class PoolPower:
-    """What the GPUs of one pool draw, in watts per GPU."""
-
     gpus: int
     mean_watts: float
     """Over the whole run."""
@@ -349,7 +342,6 @@ class Energy(Shown):
 
 
 def energy_of(forecast: SimulatedRun) -> Energy | None:
-    """What a run drew; None where the power of a GPU is not known."""
     pools = [(pool.deployment, pool.pool.timer, pool.records) for pool in forecast.pools]
     window, rates = forecast.window, (forecast.requests_per_second, forecast.output_tokens_per_second)
     seconds = forecast.duration if window is None else window[1] - window[0]

@@ -35,22 +35,17 @@ MOST_OF_A_TILE = 2
 class Ranked:
     configuration: Configuration
     seconds: float
-    """All kernels of the layer."""
     speedup: float
-    """Over the default."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class TunedShape:
-    """A layer of experts at one number of tokens."""
-
     op: MoE
     tokens: int
     default: Ranked
     """What the engine runs by its rules of thumb."""
     best: tuple[Ranked, ...]
-    """Fastest first."""
     estimated: int
     excluded: dict[str, int]
     """Configurations that cannot run, by the first word of why."""
@@ -96,7 +91,6 @@ def tune_model(
     top: int = 5,
     engine: Engine | None = None,
 ) -> Tuning:
-    """Rank configurations for a model's experts at each number of tokens."""
     chosen = engine or engine_named()
     launches = launches_of(chosen)
     if gpu.vendor != "NVIDIA":
@@ -130,7 +124,6 @@ def launches_of(engine: Engine) -> ExpertLaunches:
 
 
 def tune_shape(op: MoE, gpu: Gpu, top: int, launches: ExpertLaunches) -> TunedShape:
-    """Rank configurations for one number of tokens."""
     tokens = int(op.tokens)
     usual = launches.rule_of_thumb(tokens, op.num_local, op.dtype)
     tiles, reasons = runnable(op, gpu)
@@ -246,8 +239,6 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One shape: what its ranking is worth."""
-
     shape: TunedShape
     tried: tuple[Tried, ...]
     noise: float
@@ -273,7 +264,6 @@ class Trial:
 
     @property
     def speedup(self) -> float:
-        """Of the best of the ranked over the default, as measured."""
         return (self.default.measured or np.nan) / (self.best_ranked.measured or np.nan)
 
     @property

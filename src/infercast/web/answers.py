@@ -233,7 +233,6 @@ def _json(document: Mapping[str, Any]) -> str:
 QUANTILES = np.linspace(0.0, 1.0, 201)
 MOST_POINTS = 120
 DIGITS = 5
-"""Of numbers that are only drawn."""
 
 
 def charts_of(run: Watched) -> dict[str, Any]:
@@ -385,7 +384,6 @@ MOST_COMPARED = 4
 KEPT_RUNS = 4
 """Runs that are kept, since their intervals, files or details may be asked for next."""
 OF_RUNS = ("model", "hardware", "layout", "engine", "traffic", "sessions")
-"""Groups of fields that a run depends on."""
 _runs: dict[str | None, Watched] = {}
 _intervals: dict[str | None, Intervals] = {}
 
@@ -441,7 +439,6 @@ def _whole(asked: Asked) -> tuple[Watched, Intervals]:
 
 
 def _alone(question: str, work: Callable[[Asked, Tell], dict[str, Any]]) -> Handler:
-    """A question with one result, which goes by its name."""
 
     def answered(document: Mapping[str, Any], tell: Tell) -> Answer:
         asked = read_asked(document)
@@ -512,7 +509,6 @@ def run_of(asked: Asked) -> Watched:
 
 
 def intervals_of(asked: Asked, run: Watched) -> Intervals:
-    """The 80 % intervals of a run, kept as long as the run is."""
     key = run_key(asked)
     if key in _intervals:
         return _intervals[key]

@@ -38,8 +38,6 @@ HEADERS = {
 
 
 class Problem(Exception):  # noqa: N818 - most are what a client did
-    """A reply that says what is wrong with a request."""
-
     def __init__(self, status: int, kind: str, message: str, **headers: str) -> None:
         super().__init__(message)
         self.status, self.kind, self.message = status, kind, message
@@ -50,8 +48,6 @@ class Problem(Exception):  # noqa: N818 - most are what a client did
 
 
 class Bucket(NamedTuple):
-    """Requests that a client has left, and the time of that count."""
-
     left: float
     at: float
 

@@ -39,7 +39,6 @@ from infercast.web.workers import (
 API = "/api/v1"
 STYLE = Path(__file__).parent / "api.css"
 ASKED = ("simulate", "memory", "curve")
-"""Questions that are answered at once."""
 EXPORTS = {"html": "text/html; charset=utf-8", "csv": "text/csv; charset=utf-8", "json": "application/json"}
 NO_STORE = {"cache-control": "no-store"}
 WARM = {"state": {}, "intervals": True}
@@ -128,7 +127,6 @@ class Site:
         return Response(job.body(), 202, headers, "application/json")
 
     async def job(self, request: Request) -> Response:
-        """State and answer of a job, or its cancellation."""
         job = self._job(request)
         if request.method == "DELETE":
             assert self.jobs is not None
@@ -169,7 +167,6 @@ class Site:
 
 
 async def _left(request: Request) -> None:
-    """Ends when the client has gone."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

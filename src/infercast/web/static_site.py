@@ -24,7 +24,6 @@ from infercast.web.files import FOLDER as STATIC
 
 REGISTRY = "https://registry.npmjs.org"
 MOST_BYTES = 64 * 2**20
-"""No package is anywhere near as large."""
 
 
 class Package(NamedTuple):
@@ -40,7 +39,6 @@ Tell = Callable[[str], None]
 
 
 def fetch(package: Package, tell: Tell) -> dict[str, bytes]:
-    """The files of a package by name, downloaded and checked."""
     tell(f"downloading {package.path.rsplit('/', 1)[1]}")
     try:
         with urllib.request.urlopen(f"{REGISTRY}/{package.path}", timeout=120) as answer:
@@ -122,7 +120,6 @@ before it reuses one; Python for WebAssembly has none, and numpy would stop. Wit
 
 
 def build_twin(folder: Path, tell: Tell) -> int:
-    """Write the folder; returns its bytes."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"--static {folder} exists already; name a new folder or an empty one")
     files = {**_page_files(), **_python(tell), **_package()}

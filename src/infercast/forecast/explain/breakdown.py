@@ -44,7 +44,6 @@ class Range:
     first: int
     last: int
     requests: int
-    """That got any of these tokens."""
     tokens: int
     seconds: float
     """A token, on average."""
@@ -141,7 +140,6 @@ class RequestParts:
         return np.argsort(-self.total, kind="stable")[:count]
 
     def mean(self, chosen: Array | None = None) -> dict[str, float]:
-        """Each part on average, over all requests or some of them."""
         return {name: float((part if chosen is None else part[chosen]).mean()) for name, part in self.parts.items()}
 
 
@@ -217,7 +215,6 @@ def _window(log: StepLog, start: Array, end: Array) -> dict[str, Array]:
 
 
 def joined(several: Sequence[RequestParts]) -> RequestParts:
-    """Requests of several engines as those of one, in order."""
     if len(several) == 1:
         return several[0]
     order = np.argsort(np.concatenate([each.requests for each in several]), kind="stable")
@@ -239,12 +236,9 @@ WAITS = ("GPU waits for host", "GPU waits for host or other stages")
 
 @dataclass(frozen=True, slots=True)
 class KernelPart:
-    """One kernel, or the time without kernels."""
-
     name: str
     family: str
     seconds: dict[str, float]
-    """In steps of each kind."""
 
     @property
     def total(self) -> float:

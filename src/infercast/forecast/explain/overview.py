@@ -32,7 +32,6 @@ class RooflinePoint:
     intensity: float
     """Operations a byte that must be moved."""
     flops_per_second: float
-    """What it reaches."""
     limit: float
     """What a kernel of this intensity and format could reach on this GPU."""
     dtype: str
@@ -40,8 +39,6 @@ class RooflinePoint:
 
 @dataclass(frozen=True, slots=True)
 class StepRoofline:
-    """A step of average size of one phase."""
-
     phase: str
     num_prompts: int
     prompt_tokens: int
@@ -54,9 +51,7 @@ class StepRoofline:
     share: float
     """Of the time of all steps that the points have together."""
     bandwidth: float
-    """Bytes a second of the GPU's memory."""
     peaks: dict[str, float]
-    """Operations a second of each format in use."""
 
 
 def step_rooflines(pool: PoolRun) -> tuple[StepRoofline, ...]:
@@ -139,7 +134,6 @@ def _shares(phase: Phase, cost: StepCost) -> list[float]:
 
 
 MOST_BINS = 240
-"""Moments at which load is shown."""
 NARROWEST = 1.2
 """A histogram reaches at least from its middle over this to its middle times this."""
 HISTOGRAM_BINS = 48
@@ -162,11 +156,9 @@ class LoadCurves:
     times: list[float]
     """The middle of each, in seconds after the first request was sent."""
     running: list[float]
-    """Requests that are being computed, on average."""
     waiting: list[float]
     """Requests that were sent and have not been started, on average."""
     output_tokens: list[float]
-    """Tokens produced a second."""
     kv_usage: list[float]
     """Share of the KV blocks that sequences hold, at most."""
 
@@ -193,7 +185,6 @@ class Overview:
     tpot: Histogram | None
     load: LoadCurves
     rooflines: tuple[tuple[StepRoofline, ...], ...]
-    """Of the busiest replica of each pool."""
     slowest: tuple[SlowRequest, ...]
 
 

@@ -21,7 +21,6 @@ from infercast.serve.step import DraftShape, HostCost, StepEstimate, StepShape
 from infercast.serve.timeline import Span, StagedSpan
 
 CHUNK = 65_536
-"""Steps per table of kernels."""
 EXACT, ROUNDING = 1e-7, 1e-12
 """Seconds below which two moments of a run are the same, and below which two sums of one step's kernels are."""
 WAITING = ("waits for other replicas", "other replicas")
@@ -126,19 +125,14 @@ class EngineRun:
 
 @dataclass(frozen=True)
 class Steps:
-    """Every step of a run, in order."""
-
     ends: Array
-    """When the GPU is done."""
     gpu_seconds: Array
     """Time of its kernels; the GPU is taken to work up to the end and to wait before."""
     tokens: Array
     prompt_tokens: Array
     """Those of sequences that compute more than one."""
     sampled: Array
-    """Tokens produced at the end of each step."""
     held_blocks: Array
-    """KV blocks held by sequences."""
     host: Array
     """(steps, 5): what each costs the host, as in `HostCost`."""
     rows: tuple[Array, ...]
@@ -149,7 +143,6 @@ class Steps:
 
     @cached_property
     def kind(self) -> Array:
-        """For each step its place in `KINDS`."""
         return np.where(self.prompt_tokens == 0, 2, np.where(self.prompt_tokens == self.tokens, 0, 1))
 
     @cached_property
@@ -218,7 +211,6 @@ class Watched:
 
     forecast: Forecast
     logs: tuple[tuple[StepLog, ...], ...]
-    """Of each replica of each pool."""
 
     @property
     def engines(self) -> tuple[EngineRun, ...]:

@@ -76,7 +76,6 @@ def request_counts(requests: list[RequestSlice]) -> list[tuple[float, int, int]]
 
 
 LAST = ("lm_head", "sampling")
-"""Families that end a step."""
 MOST_SLICES = 400_000
 """A window is cut where it would hold more of them: some 45 MB of a trace."""
 
@@ -102,7 +101,6 @@ class StepSlice:
     kernels: list[Slice]
     """One after the other; all launches of a kernel are one slice. Empty for stages of a pipeline."""
     kv_usage: float
-    """Share of the KV blocks that are held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +119,8 @@ class Lanes:
     begin: float
     end: float
     is_cut: bool
-    """Whether the requested window was too large."""
     engines: tuple[EngineLanes, ...]
     transfers: tuple[Slice, ...]
-    """What was on the link between two pools."""
 
 
 def lanes_of(run: Watched, begin: float, end: float) -> Lanes:
@@ -148,7 +144,6 @@ def lanes_of(run: Watched, begin: float, end: float) -> Lanes:
 
 
 def _names(engines: Sequence[EngineRun]) -> list[str]:
-    """Numbered within their pool, where there are several."""
     if len(engines) == 1:
         return ["engine"]
     roles = [engine.pool.role for engine in engines]

@@ -38,7 +38,6 @@ class _Points(NamedTuple):
 
     features: Array
     misses: Array
-    """log(measured / predicted)."""
     learner: Forest | None
     is_swept: bool = False
 

@@ -76,8 +76,6 @@ ALL_ENGINES = ("scan", "convolution")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Rows of one key as a learner sees them."""
-
     features: Array
     residual: Array
     """log(measured / physics), or over the schedule's time where a model starts from that."""
@@ -131,7 +129,6 @@ def family_of_rows(rows: Rows) -> str:
 
 
 def key_of(rows: Rows) -> Key:
-    """The model that these rows belong to."""
     family = family_of_rows(rows)
     dtype = rows.dtype.split("/")[0]
     variants = {"gemm": product_variant(dtype, rows.kernel), "moe": f"{dtype}/{expert_kernel_named(rows.kernel)}"}
@@ -145,7 +142,6 @@ def key_of(rows: Rows) -> Key:
 
 
 def is_left_out(rows: Rows) -> bool:
-    """Whether such kernels are not estimated."""
     return rows.engine in LEFT_OUT and rows.family not in ALL_ENGINES
 
 

@@ -72,7 +72,6 @@ def lengths_of(part: pandas.DataFrame) -> tuple[Array, Array, Array]:
 
 
 def batch_groups(part: pandas.DataFrame) -> Array:
-    """One group for each batch size and number of new tokens."""
     return np.array([f"{batch}|{new}" for batch, new in zip(part.batch_size, part.isl, strict=True)])
 
 
@@ -174,7 +173,6 @@ _READERS: dict[str, Callable[[pandas.DataFrame], Iterator[Rows]]] = {
 
 
 KINDS = {"dsa": "dsa", "csa": "dsv4_csa", "hca": "dsv4_hca", "msa": "msa"}
-"""Of each kind of module, what its files are called."""
 PHASES = {"prompt": "context", "decode": "generation"}
 WHOLE, LEFT = "module", "attention"
 """What is learned of a module: what the sum of all its kernels misses, or attention from what the others leave."""
@@ -242,7 +240,6 @@ def _whole(part: pandas.DataFrame, name: str, calls: list[Call], seconds: dict[s
 
 
 def _left(part: pandas.DataFrame, name: str, calls: list[Call], seconds: dict[str, Array]) -> Rows:
-    """Attention, with the seconds of all other kernels."""
     first = part.iloc[0]
     attention = next(call for call in calls if isinstance(call.op, SparseAttention))
     other_seconds = np.sum([seconds[call.name] for call in calls if call is not attention], axis=0)
@@ -264,7 +261,6 @@ def _group(part: pandas.DataFrame) -> str:
 
 
 def module_calls(kind: str, row: Any, gpu: Gpu, lengths: tuple[Array, Array, Array]) -> list[Call]:
-    """Kernels of a module, for an array of batches."""
     mixer, hidden, cache = _BUILD[kind](row, gpu)
     format_ = FORMATS[row.gemm_type]
     weights = WeightFormat(attention=format_, activation_attention=format_, name=format_)
@@ -292,7 +288,6 @@ def _module_latent(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
 
 
 def _blocks(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
-    """Block-sparse attention at the row's heads per GPU."""
     del gpu
     config = read_model(TABLES["models"][row.model])
     mixer = next(stack.mixer for stack in config.stacks if isinstance(stack.mixer, BlockSparseAttention))

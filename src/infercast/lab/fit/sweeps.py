@@ -47,7 +47,6 @@ BLOCK, WIDTH = 128, 128
 _rows = partial(rows_of, engine=SWEEP, time=("burst_us", 1e-6))
 """The power limit, which longer runs meet, is a matter of the whole step."""
 LATENT = {"mla": "bf16", "mla_packed": "fp8"}
-"""Kernels over latents, and the format of their cache."""
 
 
 def read_sparse_sweep(table: pandas.DataFrame) -> Iterator[Rows]:
@@ -137,7 +136,6 @@ def is_swept(folder: Path) -> bool:
 
 
 def sweep_folders(folder: Path) -> list[Path]:
-    """The folder itself, or the GPUs' folders in it."""
     found = [folder] if (folder / "meta.toml").exists() else sorted(path.parent for path in folder.glob("*/meta.toml"))
     if not found:
         raise InputError(f"{folder} has no table of `infercast measure`: no meta.toml in it or one level below")

@@ -42,7 +42,6 @@ EVEN = ("balanced", "power_law_1.01")
 LONG = 0.62
 """Share of the time with all experts from which on a GPU cannot have had a quarter or an eighth of the pairs."""
 ENOUGH = 5
-"""Pairs of rows that are needed to show it."""
 
 
 def takes_whole_tokens(table: pandas.DataFrame) -> Array:
@@ -116,8 +115,6 @@ CONVOLUTIONS = 3
 
 
 class Source(NamedTuple):
-    """Rows that are read: their kernel, engine, version and GPUs."""
-
     rows: str
     engine: str
     version: str

@@ -85,7 +85,6 @@ BALLAST = 3.0
 
 
 def refine(forest: Forest, features: Array, target: Array, rounds: int) -> Forest:
-    """The same trees with better leaves."""
     index = forest.leaf_numbers(features)
     leaves = forest.leaves.astype(np.float64)
     missed = target - forest.bias - leaves[np.arange(len(leaves)), index].sum(axis=1)
@@ -132,7 +131,6 @@ def file_hash(path: Path) -> str:
 
 
 def origin_of(tables: dict[str, str]) -> dict[str, Any]:
-    """What a manifest says of a fit that is made now, on these tables."""
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "revision": revision(),
@@ -165,8 +163,6 @@ def _version(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How hard a forest is fitted."""
-
     trees: int = 300
     depth: int = 6
     learning_rate: float = 0.12
@@ -266,7 +262,6 @@ class Recipe:
     drop: tuple[str, ...] = ()
 
     def columns(self, family: str) -> list[int]:
-        """Numbers of the columns that the learner must not see."""
         return [FEATURES[family].index(name) for name in self.drop]
 
 
@@ -345,7 +340,6 @@ def _is_enough(key: Pool, sources: Sequence[Source]) -> bool:
 
 
 def is_of_any(variant: str) -> bool:
-    """Whether a variant stands for all kernels."""
     return variant.rpartition("/")[2] == ANY
 
 
@@ -424,7 +418,6 @@ def thin(values: Array, most: int) -> Array:
 
 
 def thin_sample(sample: Sample, most: int) -> Sample:
-    """At most ``most`` rows of a sample, in their order."""
     chosen = thin(np.arange(sample.residual.size), most)
     return sample.part(np.sort(chosen))
 
@@ -440,7 +433,6 @@ def count_left_out(samples: Mapping[Key, Sample]) -> int:
 
 
 HELD_OUT_SHARE = 5
-"""One group in five is held out to learn the interval."""
 FEW_LAYOUTS = ("sparse_attention", "sparse_module")
 """Families with whole layouts as groups, of which tables have few."""
 KNOWN_SHARE = 0.3
@@ -455,7 +447,6 @@ AT_ONCE = 2
 
 
 def fit_sweeps(folder: Path) -> list[tuple[Entry, Forest]]:
-    """Models of tables of `infercast measure`, to be used at once."""
     samples = sweep_samples(folder).items()
     return [fit_measured(key, sample) for key, sample in samples if sample.residual.size >= FEWEST]
 
@@ -500,7 +491,6 @@ def fit_artifact(
 
 
 def archives_of(out: Path, fitted: Sequence[Entry]) -> list[Path]:
-    """The files that hold these models of an artefact."""
     return [path_beside(out, archive) for archive in sorted({FAMILIES[entry.family].archive for entry in fitted})]
 
 

@@ -211,7 +211,6 @@ MOST_SAMPLED = 256
 
 
 def expert_cases() -> Iterator[Case]:
-    """Fused experts, from sorting the tokens to adding up their results."""
     for number, (hidden, inter, experts, topk) in enumerate(MOE["layers"]):
         for dtype in ("bf16", "fp8") if number % 2 == 0 else ("bf16",):
             for place, tokens in enumerate(MOE["tokens"]):

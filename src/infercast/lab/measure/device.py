@@ -47,7 +47,6 @@ def gpu_name() -> str:
 
 
 def describe() -> dict[str, Any]:
-    """Names and versions, for a table's meta file."""
     torch = require_gpu()
     properties = torch.cuda.get_device_properties(0)
     facts: dict[str, Any] = {
@@ -94,8 +93,6 @@ class State:
 
 
 class Monitor:
-    """Samples clocks, power and temperature in the background."""
-
     def __init__(self) -> None:
         self._samples: list[tuple[float, float, float, float, bool]] = []
         fields = "clocks.sm,power.draw.instant,temperature.gpu,clocks_event_reasons.active"

@@ -50,7 +50,6 @@ def measure_host(say: Say = print) -> dict[str, Any]:
 
 
 def _cpu() -> str:
-    """The processor's name, if Linux has it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -75,8 +74,6 @@ async def _measure_model(layers: int, say: Say) -> dict[str, Any]:
 
 
 class _Client:
-    """Sends requests and keeps the times at which their tokens come back."""
-
     def __init__(self, engine: Any) -> None:
         self._engine, self._sent = engine, 0
 

@@ -31,7 +31,6 @@ class Steps:
     """Keys of those that could not run, which were counted."""
     skipped: dict[str, int] = field(default_factory=dict)
     broken: str = ""
-    """Why the child gave up, if it could say."""
 
 
 class Journal:
@@ -116,7 +115,6 @@ def measure_isolated(cases: Sequence[Case], store: Store, tally: Tally, engine: 
 
 
 def _by_kind(cases: Sequence[Case]) -> Iterator[Case]:
-    """One kind after the other, each in the order of the plan."""
     kinds = dict.fromkeys(map(kind_of, cases))
     return (case for kind in kinds for case in cases if kind_of(case) == kind)
 
@@ -163,7 +161,6 @@ def _without_what_broke(left: list[Case], steps: Steps, done: set[str], tally: T
 
 
 BATCH = 16
-"""Cases that are timed and kept together."""
 BROKEN = 3
 """Exit code where a kernel has broken the GPU's context."""
 
@@ -235,7 +232,6 @@ def measure_kinds(
 
 
 def _batches(cases: Sequence[Case]) -> Iterator[list[Case]]:
-    """Few cases each, light and heavy ones apart."""
     for heavy in (False, True):
         own = [case for case in cases if is_heavy(case) == heavy]
         yield from (own[start : start + BATCH] for start in range(0, len(own), BATCH))

@@ -24,12 +24,9 @@ Operands = tuple[Callable[[], Any], tuple[Any, ...]]
 
 @dataclass
 class SimpleLaunch:
-    """A launch made of a function and of the tensors that it reads."""
-
     engine: str
     launch: Callable[[], Any]
     inputs: tuple[Any, ...] = ()
-    """Tensors that the kernel before has just written."""
 
     def touch(self) -> None:
         """Read and write every input without changing it, whatever its format."""
@@ -117,7 +114,6 @@ def integers(values: Any, device: str) -> Any:
 
 
 def starts_of(lengths: Sequence[int], device: str) -> Any:
-    """Where each sequence begins, and where the last one ends."""
     return integers([0, *np.cumsum(lengths)], device)
 
 
@@ -128,7 +124,6 @@ def starts_of(lengths: Sequence[int], device: str) -> Any:
 
 
 PAUSE_CYCLES = 4_000_000
-"""About two milliseconds."""
 BURSTS = 3
 QUEUED_SECONDS = 0.05
 """Work that is handed to the GPU at once when a kernel runs on and on."""

@@ -31,14 +31,12 @@ RECURRENT = {
     "convolution": ("update", "channels"),
     "gating": ("op", "heads", "key_heads"),
 }
-"""What kernels of recurrent layers are compiled for."""
 PROBES = ("dtype", "width", "heads", "kv_heads")
 LARGEST_TOKENS = 2048
 """Kernels for more tokens are the same, and their operands larger."""
 
 
 def compiled_cases(cases: Sequence[Case]) -> list[Case]:
-    """One case of each kernel that has to be compiled."""
     first: dict[tuple[object, ...], Case] = {}
     for case in cases:
         shape = case.shape
@@ -91,7 +89,6 @@ def compile_ahead(cases: Sequence[Case], engine: str, seconds: float) -> None:
 
 
 def main(engine: str, path: str, workers: int, number: int) -> None:
-    """Launch every ``workers``-th case of a file once."""
     from infercast.lab.measure.kernels import GpuBench  # noqa: PLC0415 - needs PyTorch
 
     choose_engine(engine)

@@ -119,7 +119,6 @@ class Timing:
     """Its own operands not in L2; at the power limit where that is what it runs into."""
     warm: Sections
     burst: Sections
-    """Cold and after a pause."""
 
     @property
     def is_whole(self) -> bool:
@@ -205,7 +204,6 @@ def short_name(name: str) -> str:
 
 REPEATS, MORE_REPEATS = 4, 12
 ROUNDS = 3
-"""Of heavy kernels at the power limit."""
 STEADY = 0.01
 """Standard error of the mean, over the median, above which a case is repeated more often."""
 DISTURBED = 1.5
@@ -248,7 +246,6 @@ class Tally:
 
 
 def reason_of(case: Case, problem: Exception) -> str:
-    """Why a case cannot run, in one line."""
     first_line = (str(problem).splitlines() or [""])[0][:120]
     kind = "" if isinstance(problem, NotImplementedError | ImportError) else type(problem).__name__ + " "
     return f"{case.family}: {kind}{first_line}"
@@ -299,7 +296,6 @@ def measure_batch(cases: Sequence[Case], bench: Bench, monitor: Monitor, tally: 
 
 
 def _details(case: Case, bench: Bench) -> dict[str, Any]:
-    """What else is known; nothing if another version of the engine does not say."""
     try:
         return bench.details(case)
     except Exception:
@@ -307,7 +303,6 @@ def _details(case: Case, bench: Bench) -> dict[str, Any]:
 
 
 def _time_light(launches: Sequence[Launch], bench: Bench) -> list[Timing]:
-    """A few runs of each, more of those that vary."""
     timings = bench.time(launches, REPEATS)
     unsteady = [number for number, timing in enumerate(timings) if _error(_totals(timing.cold)) > STEADY]
     if unsteady:

@@ -165,7 +165,6 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 def check_engine(folder: Path, engine: str) -> None:
-    """Refuse to mix two engines' kernels in one table."""
     earlier = read_meta(folder).get("kernels", engine)
     if earlier != engine:
         raise InputError(
@@ -191,7 +190,6 @@ SECONDS = 0.7
 SETTLE_SECONDS = 0.2
 """How long power and clock take to follow a kernel."""
 EACH = 6
-"""Kernels of a family."""
 LEAST_US = 100.0
 """A shorter kernel is over before the CPU has launched the next one, and the GPU would be measured waiting."""
 
@@ -242,13 +240,11 @@ class Sweep:
     gpu: str
     folder: Path
     engine: str
-    """Library of the preferred kernels."""
     rows: int = 0
     left: int = 0
     tally: Tally = field(default_factory=Tally)
     seconds: float = 0.0
     tables: dict[str, int] = field(default_factory=dict)
-    """Rows by table, of earlier times too."""
 
 
 def run_sweep(

@@ -26,8 +26,6 @@ __all__ = ["FAMILIES", "VISION", "Family", "Fields", "Layer", "architecture_of",
 
 
 class Family(NamedTuple):
-    """How one architecture is read."""
-
     read: Callable[[Fields], list[Layer]]
     tied: bool = False  # Whether the head shares the embedding where the config does not say
     defaults: Mapping[str, Any] = {}  # What a config.json may leave out

@@ -113,7 +113,6 @@ def windowed_head(fields: Fields, layers: Sequence[Layer]) -> list[Layer]:
 
 
 def _attention(fields: Fields, sizes: Fields) -> GroupedAttention:
-    """Attention with the heads that ``sizes`` give."""
     heads = sizes.positive("num_attention_heads")
     head_dim = sizes.positive("head_dim", default=fields.positive("hidden_size") // heads)
     key = "num_attention_groups" if sizes.raw("num_attention_groups") is not None else "num_key_value_heads"

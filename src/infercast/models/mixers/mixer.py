@@ -50,14 +50,12 @@ class SequenceBatch(NamedTuple):
 
     @property
     def size(self) -> Size:
-        """Sequences."""
         each = self.sequences
         size: Size = self.queries.shape[-1] * each if isinstance(each, int) else np.add.reduce(each, axis=-1)
         return size
 
     @property
     def tokens(self) -> Size:
-        """New tokens."""
         return self._sum(self.queries)
 
     def num_entries(self, tokens: int = 1) -> Size:
@@ -219,7 +217,6 @@ class SideBySide(Mixer):
         return [call for mixer in self._both for call in mixer.verify_calls(shard, width, batch)]
 
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
-        """Keys and values of the one, the state of the other."""
         return (*self.first.caches(shard), *self.second.caches(shard))
 
 
@@ -279,7 +276,6 @@ class GroupedAttention(Mixer):
         return hidden * (queries + self.kv_heads * self.head_dim + values)
 
     def vectors(self, hidden: int) -> int:
-        """Norms of the heads, biases and sinks."""
         return (
             (2 * self.head_dim if self.qk_norm else 0)
             + (self.heads * self.head_dim + self.kv_heads * self._pair_dim if self.qkv_bias else 0)

@@ -41,14 +41,11 @@ class State(NamedTuple):
 
     @property
     def shape(self) -> dict[str, Any]:
-        """As the operators of the scan and the update want it."""
         names = ("kind", "heads", "key_heads", "key_dim", "value_dim")
         return {name: getattr(self, name) for name in names} | {"state_dtype": self.dtype}
 
 
 class RecurrentMixer(Mixer):
-    """A token mixer with a state of fixed size."""
-
     __slots__ = ()
 
     part = "recurrent"
@@ -71,7 +68,7 @@ class RecurrentMixer(Mixer):
 
     @abstractmethod
     def state(self, shard: Shard) -> State:
-        """The state of a sequence on one GPU."""
+        """Of a sequence on one GPU."""
 
     def held_bytes(self, shard: Shard) -> float:
         """Unless a kind says otherwise, all matrices are split."""
@@ -400,7 +397,6 @@ class GatedConvolution(RecurrentMixer):
     description_text = "short convolution, {0.channels:,} channels of {0.taps} taps"
 
     def state(self, shard: Shard) -> State:
-        """The last tokens of each channel alone."""
         return State("", 0, 0, 0, 0, shard.layout.share(self.channels), self.taps, shard.weights.base)
 
     def matrices(self, hidden: int) -> int:

@@ -172,7 +172,6 @@ class Indexer:
 
     @property
     def _tokens(self) -> int:
-        """Tokens of an index key."""
         return self.compressor.tokens if self.compressor else 1
 
     @property

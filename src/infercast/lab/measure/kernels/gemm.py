@@ -46,7 +46,6 @@ def _fp8_product(m: int, n: int, workspace: Workspace) -> tuple[str, Callable[[A
 
 
 def heater(workspace: Workspace, seconds: float) -> Any:
-    """A function that multiplies large matrices for about this long."""
     size = 8192
     x, weight = workspace.take(size, size), workspace.take(size, size)
     rounds = max(1, int(seconds * 650e12 / (2.0 * size**3)))
@@ -123,7 +122,6 @@ def launch_configuration(shape: Shape) -> dict[str, Any]:
 
 
 def trial_details(shape: Shape) -> dict[str, Any]:
-    """The whole configuration of a trial: the one asked for, or vLLM's own choice."""
     if shape["configuration"]:
         return {"ran": shape["configuration"]}
     tuned, picked = _picked(shape)
@@ -131,7 +129,6 @@ def trial_details(shape: Shape) -> dict[str, Any]:
 
 
 def _picked(shape: Shape) -> tuple[bool, dict[str, Any]]:
-    """Whether there is a tuned file, and what vLLM launches."""
     fused_moe = vllm(f"{MOE}.fused_moe")
     dtype = {"bf16": None, "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}[shape["dtype"]]
     blocks = [BLOCK, BLOCK] if shape["dtype"] == "fp8_block" else None

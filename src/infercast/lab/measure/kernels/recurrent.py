@@ -22,7 +22,6 @@ from infercast.ops.op import spread_lengths
 
 
 CHUNK = 64
-"""Of the delta rules."""
 TUNING_MS = 5, 20
 """Warm-up and length of one trial of a configuration: a fifth of what Triton takes by default."""
 

@@ -24,8 +24,6 @@ OPS = "models.minimax_m3.common.ops"
 
 
 class _Batch:
-    """Lengths and blocks of a batch, as these kernels take them."""
-
     def __init__(self, shape: Shape, workspace: Workspace) -> None:
         device, batch = workspace.device, shape["batch"]
         self.queries, self.keys = shape["q_len"], shape["prefix"] + shape["q_len"]
@@ -55,7 +53,6 @@ def _block_scores(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
 
 def _block_choice(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """The best blocks of each token, of prompts."""
     batch = _Batch(shape, workspace)
     columns = -(-batch.most // 16) * 16
     scores = workspace.take(shape["kv_heads"], batch.tokens, columns, dtype="fp32")[:, :, : batch.most]
@@ -65,7 +62,6 @@ def _block_choice(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
 
 def _block_decode_choice(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """Scores and the choice of sequences that decode."""
     batch, heads = _Batch(shape, workspace), shape["kv_heads"]
     query, cache = workspace.take(batch.tokens, heads, WIDTH), workspace.take(batch.blocks, BLOCK, WIDTH)
     choose = vllm(f"{OPS}.index_topk").minimax_m3_index_decode
@@ -112,8 +108,6 @@ SCALE = 0.0417
 
 
 class _RowsLaunch(SimpleLaunch):
-    """A launch that reads the beginnings of rows."""
-
     def touch(self) -> None:
         """Write what is read of them, and nothing between."""
         for rows in self.inputs:
@@ -170,7 +164,6 @@ def _paged_scores(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
 
 def _choice(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """The best scores of each new token of prompts."""
     starts, ends = _ends(shape)
     rows, columns, topk = len(starts), int(ends[-1]), shape["topk"]
     logits = workspace.take(rows, columns, dtype="fp32")

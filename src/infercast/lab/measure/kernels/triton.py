@@ -72,7 +72,6 @@ def _part(
     columns: tl.constexpr,
     parts: tl.constexpr,
 ) -> None:
-    """One part of the keys of one sequence and key-value head."""
     head, part = tl.program_id(0), tl.program_id(1)
     own, along = tl.arange(0, padded), tl.arange(0, width)
     mine = own[:, None] < group
@@ -123,8 +122,6 @@ def prompts(query: Any, key: Any, value: Any, out: Any) -> None:
 
 
 class Decoder:
-    """One query a sequence, with room for the parts."""
-
     def __init__(self, query: Any, key: Any, value: Any, out: Any) -> None:
         self._tensors = query, key, value
         self._out, (batch, heads, width) = out, query.shape
