@@ -53,7 +53,6 @@ def _result(
 
 
 def _number(values: Values | None, part: str, name: str) -> float | None:
-    """A number of an object within, where there is one."""
     found = None if values is None else values.maybe(part)
     return None if found is None else found.number(name)
 
@@ -196,7 +195,6 @@ EVENLY = ("random", "random-ids")
 
 
 def _mean_length(values: Values, what: str, completed: int) -> Any:
-    """From what was drawn evenly, or from the mean."""
     mean = values.needed(f"total_{what}_tokens", least=1) / completed
     ratio, most = values.number("random_range_ratio", most=1.0), values.count(f"random_{what}_len", least=1)
     if values.word("dataset_name") in EVENLY and most is not None and ratio is not None and ratio < 1:

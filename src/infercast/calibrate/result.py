@@ -31,7 +31,6 @@ class Result:
 
     file: str
     kind: str
-    """Name of its format, for people."""
     workload: Workload
     seen: Mapping[str, float]
     """Seconds by name (``ttft_p50``, ``tpot_mean``, ...), and output tokens a second."""
@@ -71,8 +70,6 @@ class Asked:
 
 
 class Lengths(NamedTuple):
-    """What is known of lengths, where they are not listed."""
-
     mean: float
     spread: float = 0.0
     minimum: float | None = None
@@ -101,7 +98,6 @@ class Load:
     arrivals: Array | None = None
     """Seconds at which requests were sent, where they are listed."""
     served_rate: float | None = None
-    """Requests a second that were answered."""
     prefix_hit_rate: float | None = None
 
 
@@ -230,8 +226,6 @@ def parse_json(path: Path, text: str) -> Any:
 
 
 class Values:
-    """An object of a file, with values that are read by name."""
-
     def __init__(self, path: Path, holder: Any, place: str = "") -> None:
         if not isinstance(holder, dict):
             raise FileFormatError(path, f"{place or 'the result'} must be an object, not {type(holder).__name__}")

@@ -24,7 +24,6 @@ Array = npt.NDArray[Any]
 
 DATE = "19700101-000000"
 BACKEND = "openai"
-"""The benchmark's default engine."""
 
 
 def result_name(forecast: Forecast) -> str:

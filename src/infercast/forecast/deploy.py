@@ -49,8 +49,6 @@ GpuSource = str | Path | Gpu
 
 
 class ModelOptions(TypedDict, total=False):
-    """What `load_model` takes in addition to a model and an engine."""
-
     quantization: str | None
     dtype: str
     kv_cache_dtype: str
@@ -65,8 +63,6 @@ class ModelOptions(TypedDict, total=False):
 
 
 class DeployOptions(ModelOptions, total=False):
-    """What `deploy` takes in addition to a model and a GPU."""
-
     settings: Settings | None
     tensor_parallel_size: int
     pipeline_parallel_size: int
@@ -150,7 +146,6 @@ def _check_known(option: str, value: str, known: Iterable[str]) -> None:
 
 
 def load_device(source: GpuSource, network: str | None) -> Gpu:
-    """A GPU with the network between its nodes."""
     return with_network(source if isinstance(source, Gpu) else load_gpu(source), network)
 
 
@@ -257,7 +252,6 @@ def layout_arguments(engine: Engine, layout: ParallelLayout) -> tuple[dict[str, 
 
 
 def resolve_settings(settings: Settings | None, engine: str | None = None) -> tuple[Settings, Engine]:
-    """Settings and their engine; the engine's choice if None."""
     if settings is None:
         chosen = engine_named(engine)
         return chosen.settings(), chosen
@@ -308,7 +302,6 @@ def host_from(source: str | Path, gpu: str, engine: str | None = None) -> HostCo
 
 
 def _predicted_over_measured(path: Path, gpu: str, engine: Engine) -> Iterator[float]:
-    """For each short prompt of each tiny model."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         for model in document["models"]:
@@ -344,9 +337,7 @@ class Changes:
     options: dict[str, Any]
     settings: dict[str, Any]
     router: str | None = None
-    """Another load balancer before several replicas."""
     engine: str | None = None
-    """Another engine, or another release of it."""
 
     @property
     def is_engine_alone(self) -> bool:
@@ -355,7 +346,6 @@ class Changes:
 
 
 def parse_changes(text: str) -> Changes:
-    """Read ``name=value,name=value``."""
     words: dict[str, str] = {}
     properties: dict[str, str] = {}
     options: dict[str, Any] = {}
@@ -542,7 +532,6 @@ def resolve_run(
 
 
 def resolve_deployment(deployment: Deployable, gpu: GpuSource | None, options: Mapping[str, Any]) -> Deployment:
-    """A given deployment, or a model on a GPU."""
     if isinstance(deployment, Deployment):
         given = [*(["gpu"] if gpu is not None else []), *options]
         if given:
@@ -615,6 +604,5 @@ def _trace(path: str | PathLike[str], load: Mapping[str, Any]) -> Workload:
 
 
 def short(value: Any) -> str:
-    """A value and its type, in a few words."""
     text = repr(value)
     return f"the {type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"

@@ -212,7 +212,6 @@ def factor_of(name: str, text: str, now: float) -> float:
 
 
 def _with_unit(value: float) -> str:
-    """A number as it could have been written."""
     suffix = max((each for each in SUFFIXES if SUFFIXES[each] <= value), key=SUFFIXES.__getitem__, default="")
     return f"{value / SUFFIXES.get(suffix, 1.0):.3g}{suffix}"
 
@@ -242,7 +241,6 @@ FAST_MEMORY = "hbm"
 
 
 def rate_ratios(gpu: Gpu, other: Gpu) -> list[float]:
-    """How many times as much the first has of each rate."""
     ratios = [getattr(gpu, name) / getattr(other, name) for name in RATES]
     return ratios + [gpu.dense_flops(dtype) / other.dense_flops(dtype) for dtype in FORMATS]
 
@@ -276,8 +274,6 @@ def _capability(gpu: Gpu) -> tuple[int, ...]:
 
 
 class Topology(NamedTuple):
-    """What a ring over GPUs of one server carries."""
-
     title: str
     share: float  # Of a slot's rate, among two GPUs
     sharing: float  # Power of half their number by which it falls
@@ -314,7 +310,6 @@ def is_left_open(gpu: Gpu, gpus: int) -> bool:
 
 
 def servers(gpu: Gpu) -> list[Gpu]:
-    """The same GPU in a server of each kind."""
     return [with_topology(gpu, name) for name in TOPOLOGIES]
 
 

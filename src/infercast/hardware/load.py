@@ -252,7 +252,6 @@ def _tensor_flops(table: Mapping[str, Any], chip: Mapping[str, Any], sm_clocks: 
 
 
 def _whole_rate(chip: Mapping[str, Any]) -> float:
-    """16-bit FLOP an SM and clock."""
     rates = chip["tensor_flops_per_sm_clock"]
     return float(rates.get("bf16") or rates.get("fp16", 0.0))
 
@@ -330,7 +329,6 @@ def _load_bundled(name: str) -> Gpu:
 
 
 def _load_file(path: Path) -> Gpu:
-    """A GPU from a user's file, which may start from a bundled one."""
     if os.path.isdir(path):
         # Windows reports a directory as a permission error, so it is looked at first.
         raise FileFormatError(path, "is a directory, not a TOML file that describes a GPU")
@@ -382,7 +380,6 @@ def is_modelled(gpu: Gpu) -> bool:
 
 
 def facts_of(gpu: Gpu) -> KernelFacts:
-    """What physics knows of the kernels that this GPU runs."""
     return by_kernels(_facts(), gpu)
 
 

@@ -211,8 +211,6 @@ WEIGHED_ROWS = 128  # Rows that multiplying takes as long for as reading the wei
 
 @dataclass(frozen=True, slots=True)
 class ExpertFeedForward(FeedForward):
-    """Routed experts, with shared ones where the model has them."""
-
     experts: int
     topk: int
     inter: int

@@ -328,7 +328,6 @@ def gated_activation(rows: Size, width: int, dtype: str = "bf16", out_dtype: str
 
 
 def plain_activation(rows: Size, width: int, dtype: str = "bf16", out_dtype: str | None = None) -> Elementwise:
-    """``act(up)``: an activation without a gate."""
     written = width * bytes_of(out_dtype or dtype)
     return Elementwise("activation", rows, width * bytes_of(dtype), written, 5.0 * width)
 
@@ -357,13 +356,11 @@ def rope(
 def kv_write(
     rows: Size, width: int, dtype: str = "bf16", kv_dtype: str = "bf16", *, by_hand: bool = False
 ) -> Elementwise:
-    """Copy ``width`` new key and value elements of each token into their cache blocks."""
     kind = BY_HAND if by_hand else ""
     return Elementwise("kv_write", rows, width * bytes_of(dtype) + 8, width * bytes_of(kv_dtype), kind=kind)
 
 
 def embedding(rows: Size, width: int, dtype: str = "bf16") -> Elementwise:
-    """Look a row of the embedding table up for each token."""
     value = bytes_of(dtype)
     return Elementwise("embedding", rows, width * value + 8, width * value)
 

@@ -148,12 +148,10 @@ class ShortConvolution:
 
     @property
     def state_bytes(self) -> Quantity:
-        """The tokens kept of each sequence, once."""
         return bytes_of(self.dtype) * self.channels * (self.taps - 1) * self.sequences
 
     @property
     def bytes_read(self) -> Quantity:
-        """Tokens, states and the filter of each channel."""
         filters = bytes_of(self.dtype) * self.channels * (self.taps + 1)
         return bytes_of(self.dtype) * self.channels * self.tokens + self.state_bytes + filters
 

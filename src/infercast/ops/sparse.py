@@ -67,7 +67,6 @@ class IndexScores(ComputedInDtype, Batch):
 
     @property
     def flops(self) -> Quantity:
-        """One product for each score and index head."""
         return 2.0 * self.heads * self.head_dim * self.num_pairs
 
     @property
@@ -151,7 +150,6 @@ class SparseAttention(HeadAttention, Batch):
 
     @property
     def kv_bytes(self) -> Quantity:
-        """Bytes of the keys and values that must be read, each once."""
         return self.bytes_per_key * self.num_keys_in_reach
 
 

@@ -38,8 +38,6 @@ few anchors agree with each other more than with other kernels."""
 
 
 class Place(NamedTuple):
-    """Where some kernels lie."""
-
     near: Array  # Scaled features, one row a kernel
     shares: Array  # Of each term in the time; they add up to 1 at most
     said: Array  # By the pooled learner
@@ -76,8 +74,6 @@ class Space:
 
 
 class Terms(NamedTuple):
-    """Multipliers of the physical terms, as logarithms."""
-
     logs: Array
 
     def factor(self, shares: Array) -> Array:
@@ -94,8 +90,6 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """What anchors teach about one kernel on one GPU."""
-
     space: Space
     anchors: Place
     terms: Terms

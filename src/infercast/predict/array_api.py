@@ -60,8 +60,6 @@ def columns(*parts: Array | float) -> Array:
 
 
 class Arrays:
-    """Many kernels."""
-
     ceil: Any = np.ceil
     floor: Any = np.floor
     larger: Any = np.maximum
@@ -100,7 +98,6 @@ class Arrays:
 
     @staticmethod
     def pick(which: Array, options: Sequence[tuple[Number, ...]]) -> Number:
-        """For each kernel, one of several tuples of numbers."""
         return type(options[0])(*[np.choose(which.astype(np.intp), each) for each in zip(*options, strict=True)])
 
     @staticmethod
@@ -128,8 +125,6 @@ class Arrays:
 
 
 class Samples(Arrays):
-    """Samples of one kernel."""
-
     mean: Any = staticmethod(lambda values: sum(values.tolist()) / len(values))
     most: Any = staticmethod(lambda values: max(values.tolist()))
     least: Any = staticmethod(lambda values: min(values.tolist()))
@@ -223,7 +218,6 @@ class Plain:
 
     @staticmethod
     def spread(count: Number, most: int, height: Number, group: float) -> tuple[Number, Number, Kit]:
-        """As for arrays."""
         if count <= 1:
             return 0, math.ceil(height / group), Plain
         return *_spread_of_one(count, min(most, count), height, group), Samples
@@ -250,7 +244,6 @@ Kit = type[Plain] | type[Arrays]
 
 
 def kit_of(size: Number) -> Kit:
-    """The kit for one number or for an array of them."""
     return Arrays if isinstance(size, np.ndarray) else Plain
 
 
@@ -259,8 +252,6 @@ HARDLY_CACHED = 0.25  # A cache that is this share of the working set is no help
 
 
 class Floats:
-    """One product."""
-
     ceil = math.ceil
     larger = Plain.larger
 
@@ -348,7 +339,6 @@ class Singles(Doubles):
 
 
 def _polynomial(values: Array, coefficients: tuple[Array, ...]) -> Array:
-    """Highest power first."""
     first, *others = coefficients
     result = values * first
     for coefficient in others[:-1]:

@@ -125,7 +125,6 @@ def board_power(gpu: Gpu, limit_watts: float | None = None, *, known: str | None
 
 
 def _metered(name: str, gpu: Gpu, source: str) -> BoardPower:
-    """Numbers of a metered board, under the limits of a GPU."""
     data = energy_data()
     row = {**data["boards"].get(data["boards"][name].get("base"), {}), **data["boards"][name]}
     return BoardPower(
@@ -145,7 +144,6 @@ def _metered(name: str, gpu: Gpu, source: str) -> BoardPower:
 
 
 def _scaled(board: BoardPower, known: Gpu, gpu: Gpu) -> BoardPower:
-    """The board of one GPU as another would have it."""
     chip = (_silicon(gpu) * gpu.boost_clock) / (_silicon(known) * known.boost_clock)
     power = (chip * gpu.tdp / known.tdp) ** 0.5
     work = _joules_per_flop(gpu) / _joules_per_flop(known)
@@ -224,7 +222,6 @@ SLOWER_READING, FEW_CLOCKS, SLOWER_CACHES = 0.1, 0.55, 0.45
 """Reading memory takes longer by the first power of the clock's share. Below the second share caches are too slow for
 the memory, and the third power comes on top. By the physics of kernels at lower clocks; no measurement checks it."""
 THROTTLED = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in family.throttled))
-"""Families of operators that lose by the power limit."""
 SUSTAINED = {
     "gemm": (FREE_SHARE, FULL_SHARE, 1.1),
     "gemm/narrow": (0.0, 0.5, 0.5),
@@ -240,8 +237,6 @@ HALVINGS = 30
 
 
 class Limits(NamedTuple):
-    """What a board's limit does to steps."""
-
     unthrottled_load: float  # Share of the tensor cores' peak up to which products stay within the limit
     max_slowdown: float  # The largest share by which products take longer ...
     always: float  # ... than all kernels do, by this share
@@ -331,5 +326,4 @@ def longest_limited(gpu: Gpu, products: Any) -> Any:
 
 
 def weight_of(dtype: str) -> float:
-    """What an operation of a format draws, as a share of a 16-bit one."""
     return 1.0 if dtype in ("bf16", "fp16", "fp32", "tf32") else NARROW

@@ -44,7 +44,6 @@ class Ceilings:
         return {name: value for name, value in self._artifact.header.items() if name != "models"}
 
     def knows(self, op: Op) -> bool:
-        """Whether kernels of this kind were measured anywhere."""
         family = family_of(op)
         found = family.ceiling.is_known(op) and self._artifact.find(family.name, POOLED, POOLED, variant_of(op))
         return bool(found)
@@ -68,7 +67,6 @@ def default_ceilings() -> Ceilings:
 
 
 def variant_of(op: Op) -> str:
-    """Kernels that are learned apart: by format."""
     return family_of(op).ceiling.variant(op)
 
 

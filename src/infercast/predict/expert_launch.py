@@ -32,8 +32,6 @@ WARP_GROUP_ROWS = 64  # Rows of the wide multiply instruction, issued by four wa
 
 
 class Tiles(NamedTuple):
-    """Configurations, an array a field."""
-
     rows: Array
     columns: Array
     depth: Array
@@ -149,8 +147,6 @@ FITTED = Constants()
 
 
 class Blocks(NamedTuple):
-    """Where the tokens went, for each configuration."""
-
     rows: float  # Token-expert pairs
     hit: float  # Experts with a token
     blocks: Array  # Row blocks of a product, all experts together
@@ -183,7 +179,6 @@ def row_blocks(op: MoE, tiles: Tiles) -> Blocks:
 
 
 def time_tiles(op: MoE, gpu: Gpu, tiles: Tiles, constants: Constants = FITTED) -> Times:
-    """Time one layer's experts, one token count, under every configuration."""
     spread = row_blocks(op, tiles)
     shapes = ((op.matrices - 1) * op.inter, op.hidden), (op.hidden, op.inter)
     both = zip(*(_product(op, gpu, tiles, spread, shape, constants) for shape in shapes), strict=True)

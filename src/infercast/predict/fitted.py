@@ -73,7 +73,6 @@ class Forest:
         return self._look_up(values, rows) if rows < MANY else self._ask(values, rows, dtype)
 
     def predict_one(self, values: Sequence[float]) -> float:
-        """The sum over all trees for one row."""
         asked, borders, leaves, first_leaves = self._for_one
         index = np.packbits(np.array(values).take(asked) > borders)
         added = leaves.take(index + first_leaves)
@@ -197,15 +196,12 @@ FEATURES = {name: names for family in FAMILIES.values() for name, names in famil
 
 @dataclass(frozen=True)
 class Inputs:
-    """What all models of an artefact are fed with."""
-
     kind: str
     features: dict[str, tuple[str, ...]]  # Sets of features by name ...
     set_of: Callable[[str, str, str, str], str]
     """... and the one that a model has, by its family, GPU, engine and variant."""
     sources: tuple[str, ...]  # Files of the package that compute them, or that say what they are computed from
     beside: Mapping[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
-    """Sets of features of the other archives, by their names."""
 
     def of(self, archive: str) -> Inputs:
         """What the models of an archive are fed with; an empty name is the main one's."""
@@ -316,11 +312,9 @@ class Archive:
         return bytes(self._content[self._start : self._end])
 
     def __getitem__(self, name: str) -> Array:
-        """One array; nothing is ever unpickled."""
         return np.asarray(np.lib.format.read_array(io.BytesIO(self._read(f"{name}.npy")), allow_pickle=False))
 
     def _read(self, name: str) -> bytes:
-        """One file of the zip, unpacked and checked."""
         content = self._content
         method, checksum, packed, size, place = self._find(name.encode())
         if content[place : place + 4] != LOCAL:
@@ -454,7 +448,6 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
 
 
 def _difference(fitted: Any, computed: Mapping[str, Sequence[str]]) -> str:
-    """The first name that differs, for a message."""
     for name, features in fitted.items():
         now = computed.get(name, ())
         for place in range(max(len(features), len(now))):
@@ -532,7 +525,6 @@ class Artifact:
         return tuple(entry for _, entry in self._entries.values())
 
     def entries_of(self, family: str) -> tuple[Entry, ...]:
-        """All models of the archive that holds a family."""
         beside = self._holding(family)
         return self.entries if beside is None else (*self.entries, *beside.entries)
 

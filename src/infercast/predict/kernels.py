@@ -150,12 +150,10 @@ class ModelChoice(NamedTuple):
 
     @property
     def trust(self) -> float:
-        """How far the ratio of two siblings' physics is believed, as its exponent."""
         return trust_in(self.entry, same_die=self.is_same_die)
 
 
 def borrowed(gpu: Gpu, known: Gpu, entry: Entry, forest: Forest) -> ModelChoice:
-    """A sibling's model for this GPU."""
     bounds = ratio_bounds(gpu, known) if FAMILIES[entry.family].is_chip_bound else (0.0, inf)
     return ModelChoice("sibling", entry, forest, known, is_same_die(gpu, known), bounds)
 
@@ -275,7 +273,6 @@ class KernelModel:
         return here * x.exp(residual) * self._longer + self._added
 
     def _interval(self, op: Op, size: Any, physics: Physics) -> tuple[Number, Number]:
-        """Ends of the 80 % interval as shares of the estimate."""
         low: Number = self._low
         high: Number = self._high
         if self._correction is not None:
@@ -360,7 +357,6 @@ class GemmModel(KernelModel):
         return times
 
     def _one(self, op: Op, m: float, n: float, k: float) -> tuple[float, tuple[float, ...]]:
-        """Seconds of one product, and their terms before what was learned."""
         own, elsewhere = self._known is None, None
         (seconds, terms), values = self._products(m, n, k, self._machine, Floats, engine=self._engine, featured=own)
         if self._forest is not None:

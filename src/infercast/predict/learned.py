@@ -135,8 +135,6 @@ def _listed(names: Sequence[str]) -> str:
 
 
 class ModelSelector:
-    """Models of an artefact for an engine's kernels."""
-
     def __init__(self, artifact: Artifact, profile: KernelProfile, *, tier: str | None, as_tabled: bool) -> None:
         """``tier`` keeps better ones from being used; ``as_tabled`` leaves out what no table has."""
         self._artifact, self._profile, self._tier, self._as_tabled = artifact, profile, tier, as_tabled
@@ -157,7 +155,6 @@ class ModelSelector:
     def _candidates(
         self, family: str, gpu: Gpu, variants: tuple[str, ...], engines: tuple[str, ...]
     ) -> Iterator[ModelChoice]:
-        """Models that could serve, best first."""
         others = tuple(dict.fromkeys(filter(None, (any_kernel(family, each) for each in variants if each))))
         known = {entry.variant for entry in self._artifact.entries_of(family) if entry.family == family}
         if known.isdisjoint((*variants, *others)):
@@ -328,7 +325,6 @@ class Learned:
         return [(op, family.sizes(op))] if decodes is None else [*self._sized(prompts), *self._sized(decodes)]
 
     def _kernels(self, op: Op, gpu: Gpu, size: Any, variants: tuple[str, ...] | None = None) -> KernelModel:
-        """What estimates kernels of this kind on this GPU."""
         family = family_of(op, size)
         key = (id(gpu), family.name, *family.kind(op), variants)
         kernels = self._kinds.get(key)
@@ -379,8 +375,6 @@ STATUSES = {
 
 
 class KnownKernel(NamedTuple):
-    """One kind of kernel on a GPU."""
-
     kind: str  # What it computes, in which format
     kernel: str  # Its name where it has one, else empty
     status: str  # A key of ``STATUSES``
@@ -453,7 +447,6 @@ def _of_chosen(known: KnownKernel, choice: ModelChoice | None, gpu: Gpu, artifac
 
 
 def _chips(choice: ModelChoice, artifact: Artifact) -> tuple[str, ...]:
-    """GPUs that a pooled model was learned from."""
     entry, is_new = choice.entry, choice.is_new_kernel
     prefix = entry.variant.rpartition("/")[0]
     entries = artifact.entries_of(entry.family)
@@ -503,7 +496,6 @@ class Changed(Adjusted):
     """As a sibling is estimated, with the unchanged chip as the sibling: its kernels and efficiency, other physics."""
 
     def __init__(self, predictor: Predictor, real: Gpu) -> None:
-        """``real`` is the chip that the predictor knows."""
         super().__init__(predictor)
         self._real = real
 

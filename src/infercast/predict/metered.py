@@ -34,7 +34,6 @@ SIZES = (
     *("m", "n", "k", "tokens", "hidden", "inter", "experts", "topk", "local_experts", "heads", "kv_heads", "head_dim"),
     *("window", "images", "rows", "read_per_row", "chunk", "channels", "queries", "keys", "sequences"),
 )
-"""Sizes that distinguish operators."""
 FEATURES = (
     *("log_loop", "raw_share", *(f"{name}_share" for name in PARTS), *(f"log2_{name}" for name in SIZES)),
     *("rate_bits", "weight_bits", "kv_bits", "operators", "updates", "kernel"),
@@ -68,7 +67,6 @@ class Loops:
         return np.minimum(board.held_watts, self.raw_watts(board))
 
     def features(self, board: BoardPower) -> Array:
-        """One row a loop, columns as in `FEATURES`."""
         numbers = np.array([getattr(board, name) for name in PARTS])
         shares = self.parts * numbers / (self.seconds * board.limit_watts)[:, None]
         columns = [np.log(self.lasts), self.raw_watts(board) / board.limit_watts, *shares.T, *self.shape.T]
@@ -147,8 +145,6 @@ SIMPLE = frozenset(("gemm", "encoder_attention", "moe", "quantise"))
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a meter shows of one loop, in watts."""
-
     watts: float
     low: float  # Lower end of the 80 % interval, from readings of shapes that were held out
     high: float
@@ -172,11 +168,9 @@ class Reader:
     settled: tuple[float, float]  # ... and the same of loops that settle
 
     def factors(self, loops: Loops, board: BoardPower) -> Any:
-        """What power by physics is to be multiplied with, for each loop."""
         return np.exp(self.forest.predict(loops.features(board)))
 
     def read(self, loops: Loops, board: BoardPower) -> Any:
-        """What the meter shows, for each loop."""
         return np.minimum(loops.power(board) * self.factors(loops, board), board.limit_watts)
 
     def ends(self, loops: Loops) -> Any:

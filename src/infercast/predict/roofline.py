@@ -99,8 +99,6 @@ class Adjusted:
 
 
 class Efficiency(NamedTuple):
-    """What kernels reach of the roofline."""
-
     launches: float = 1.0  # Empty launches that one takes besides its work
     share: float = 1.0  # Of the busiest pipe's rate
     low: float = 0.0
@@ -108,7 +106,6 @@ class Efficiency(NamedTuple):
     memory: float = 0.0  # Of the rate of memory or links, where it differs from that of arithmetic; the two then add up
 
     def work_seconds(self, pipes: Pipes) -> Quantity:
-        """What the work takes besides launches."""
         if not self.memory:
             busiest: Quantity = reduce(np.maximum, pipes.values())
             return busiest / self.share
@@ -119,8 +116,6 @@ class Efficiency(NamedTuple):
 
 
 class Roofline:
-    """Busiest pipe plus the launch floor."""
-
     is_cheap = True
     is_bound = True
     source = "roofline"

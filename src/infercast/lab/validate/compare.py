@@ -94,19 +94,15 @@ class Comparison:
 
     @property
     def error(self) -> float:
-        """How far the prediction is above the measured value, as a fraction of it."""
         return (self.predicted - self.measured) / self.measured
 
     @property
     def ape(self) -> float:
-        """Absolute percentage error, as a fraction of the measured value."""
         return abs(self.predicted - self.measured) / self.measured
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Parts of a run that can be separated; seconds."""
-
     is_static: bool
     num_input: int
     idle_ttft: Comparison | None = None
@@ -299,8 +295,6 @@ class OnOwnHost:
 
 @dataclass(frozen=True, slots=True)
 class LoadErrors:
-    """A class of load."""
-
     name: str
     num_runs: int
     ttft_p50: Errors | None
@@ -313,7 +307,6 @@ class LoadErrors:
 
 
 def load_class(run: MeasuredRun) -> str | None:
-    """The class of a run with arrivals over time."""
     if run.kind == STATIC or is_at_once(run.workload):
         return None
     if run.kind == PREFIX:
@@ -373,15 +366,12 @@ class RunComparison:
     slower: float = 0.0
     """How much slower than forecast the middle of what such a run shows is (`slower_by`)."""
     scatter: Scatter | None = None
-    """Request by request."""
     parts: Parts | None = None
-    """Parts of the run that can be separated."""
     cached_tokens: Comparison | None = None
     """Prompt tokens that were found in a cache, where the file has them ..."""
     loaded_tokens: Comparison | None = None
     """... and those of them that came from the host's memory, where there is such a tier."""
     joules_per_output_token: Comparison | None = None
-    """Of the GPU's board, where the file has them."""
     load: str | None = None
     """The class of load, where requests arrive over time ..."""
     own_host: OnOwnHost | None = None
@@ -408,7 +398,6 @@ class Validation:
         return self._mean_of("width", quantities, kind, file)
 
     def _mean_of(self, name: str, quantities: Iterable[str], kind: str | None, file: str | None) -> float | None:
-        """Over some runs only if a kind or file is given."""
         chosen = [run for run in self.runs if kind in (None, run.kind) and file in (None, run.file)]
         pairs = (getattr(run, quantity) for run in chosen for quantity in quantities)
         values = [value for pair in pairs if pair is not None and (value := getattr(pair, name)) is not None]
@@ -425,11 +414,9 @@ class Validation:
         return tuple(_load_errors(name, [run for run in self.runs if run.load == name]) for name in classes)
 
     def median_part(self, part: str) -> float | None:
-        """Median error of one part over the runs that show it."""
         return _median("ape", (getattr(run.parts, part) for run in self.runs if run.parts is not None))
 
     def file_parts(self) -> tuple[FileParts, ...]:
-        """Where the errors of each file come from."""
         return tuple(_file_parts(name, [run for run in self.runs if run.file == name]) for name, _ in self.kv_blocks)
 
     @property
@@ -514,7 +501,6 @@ def validate(
 
 
 def _joules(deployment: Deployment, replica: Replica, run: MeasuredRun, record: Record) -> Comparison | None:
-    """Joules of an output token, if the file has them."""
     if run.joules is None or not isinstance(replica.timer, KernelTimer):
         return None
     return compare_joules(run, energy_of_record(deployment, replica.timer, run, record))

@@ -53,8 +53,6 @@ FIRST_PIECE = 8
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Some steps in a row, and all kernels they ran."""
-
     tag: str
     steps: tuple[tuple[ProfiledStep, float], ...]
     family_us: dict[str, float]

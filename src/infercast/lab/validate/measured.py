@@ -85,7 +85,6 @@ def _count(path: Path, row: dict[str, Any], name: str, place: str) -> int:
 
 GZIP_MAGIC = b"\x1f\x8b"
 FIRST_MEASURED = "vllm"
-"""The engine of files that name none."""
 EARLY_SECONDS = 1e-3
 """A client's timer may wake it this long before the start; that counts as the start."""
 TINY_MS = 1e-6
@@ -101,14 +100,12 @@ class MeasuredRun:
     workload: Workload
     ttft: npt.NDArray[Any]
     tpot: npt.NDArray[Any]
-    """Of the requests with more than one token."""
     output_tokens_per_second: float
     rate: float = 0.0
     """Arrivals a second: as the file states it, or as they came."""
     token_gap: float | None = None
     """Median over the requests of their median time between two tokens, where the file has it."""
     hits: Hits | None = None
-    """Tokens that were found in the cache, where the file has them."""
     joules: float | None = None
     """What the board's energy counter said, where the file has it, ..."""
     mean_watts: float | None = None
@@ -127,7 +124,6 @@ class MeasuredFile:
     model: str
     """Name of the model, without what follows a double underscore."""
     gpu: str
-    """The driver's name for it."""
     setup: MeasuredSetup
     runs: tuple[MeasuredRun, ...]
     num_stalled: int

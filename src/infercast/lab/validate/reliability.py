@@ -74,7 +74,6 @@ def both(first: Promises, second: Promises) -> Promises:
 
 
 def reliability(promises: Promises) -> tuple[Bucket, ...]:
-    """What was said and what came true, by tenths of the odds."""
     numbers = np.minimum((promises.odds * BUCKETS).astype(int), BUCKETS - 1)
     buckets = []
     for number in range(BUCKETS):
@@ -94,16 +93,12 @@ LATENCIES = ("ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95")
 RATE = "output_tokens_per_second"
 PUBLISHED = ("ttft", "tpot", "end_to_end")
 RANKED = (RATE, "ttft_p50", "ttft_p99", "tpot_p50")
-"""By what configurations are ranked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
-    """What was said and what came true, of some promises."""
-
     about: str
     values: int
-    """Measured numbers that promises were made about."""
     buckets: tuple[Bucket, ...]
 
     @property

@@ -38,7 +38,6 @@ class Fields(NamedTuple):
         return None
 
     def wrong(self, key: str, wanted: str) -> FileFormatError:
-        """The error of a field that is not ``wanted``."""
         shown = repr(self.raw(key))
         return FileFormatError(self.where, f"{key} must be {wanted}, not {shown if len(shown) < 60 else shown[:57]}")
 
@@ -61,7 +60,6 @@ class Fields(NamedTuple):
         return self.positive(key, *alternatives, default=default)
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """True or false, ``default`` when absent."""
         return bool(self._checked(key, default, "true or false", lambda value: isinstance(value, bool)))
 
     def answer(self, said: Answer) -> bool:
@@ -69,16 +67,13 @@ class Fields(NamedTuple):
         return self.flag(said) if isinstance(said, str) else said
 
     def fraction(self, key: str, default: float = 1.0) -> float:
-        """A number above zero and at most one."""
         wanted = "a number above zero and at most one"
         return float(self._checked(key, default, wanted, lambda value: _is_number(value) and 0 < value <= 1))
 
     def word(self, key: str, default: str = "") -> str:
-        """A string, ``default`` when absent."""
         return str(self._checked(key, default, "a string", lambda value: isinstance(value, str)))
 
     def words(self, key: str) -> list[str]:
-        """A list of strings, empty when absent."""
         return list(self._checked(key, [], "a list of strings", lambda value: _is_list(value, str)))
 
     def numbers(self, key: str) -> list[int] | None:
@@ -139,8 +134,6 @@ def _is_list(value: object, kind: type) -> bool:
 
 
 class Layer(NamedTuple):
-    """One layer, in its place in the model."""
-
     mixer: Mixer
     feed_forward: FeedForward
     norms: int = 2
@@ -183,7 +176,6 @@ def checked_kv_heads(fields: Fields, key: str, heads: int) -> int:
 
 
 def rotary_dim(fields: Fields, head_dim: int) -> int:
-    """Dimensions of a head that are rotated."""
     if fields.raw("rotary_dim") is not None:
         if fields.positive("rotary_dim") > head_dim:
             raise fields.wrong("rotary_dim", f"at most head_dim = {head_dim}")
@@ -312,7 +304,6 @@ COUNT_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 PREDICTION = "heads that predict further tokens take memory with speculative decoding only"
 
 HeadLayers = Callable[[Fields, Sequence[Layer]], Sequence[Layer]]
-"""The layers of one head, from the config and the layers of the model."""
 
 
 def last_layer(fields: Fields, layers: Sequence[Layer]) -> Sequence[Layer]:

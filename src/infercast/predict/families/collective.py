@@ -26,8 +26,6 @@ REFERENCE_CLOCK = 1.83e9  # Latencies are of an H200, at this clock
 
 
 class Timed(NamedTuple):
-    """One algorithm: its time, and what it is made of."""
-
     seconds: Number
     latency: Number
     transfer: Number
@@ -172,7 +170,6 @@ def _limits(op: Collective, gpu: Gpu, kernels: str) -> Mapping[Any, int]:
 
 
 def _limit(limits: Mapping[Any, int], gpus: int) -> int:
-    """Largest message of a kernel for this number of GPUs."""
     return next((size for most, size in limits.items() if gpus <= int(most)), 0)
 
 

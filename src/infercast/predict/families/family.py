@@ -96,8 +96,6 @@ class Core(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What people describe a kernel by."""
-
     sizes: tuple[str, ...]  # Whole numbers that must be given
     optional: dict[str, Any]  # Others, with what they are if not given
     build: Callable[[Values], Op]
@@ -105,8 +103,6 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Ceiling:
-    """What the ceilings of a family are learned from."""
-
     features: tuple[str, ...] = ()  # On top of those of all families
     shape: Callable[[Any, Gpu], list[Any]] = lambda *_: []  # The values of those features
     variant: Callable[[Any], str] = lambda _: ""  # Kernels that are learned apart: by format

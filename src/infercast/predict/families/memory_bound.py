@@ -105,8 +105,6 @@ REFERENCE_CLOCK = 1.83e9
 
 
 class _Kernel(NamedTuple):
-    """What the usual kernel of a family can do."""
-
     floor: float  # Seconds of an empty launch at ``REFERENCE_CLOCK``
     dram: float  # Share of the DRAM bandwidth that it reaches on large tensors
     cache: float  # Share of L2 that holds its tensors

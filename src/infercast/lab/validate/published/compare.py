@@ -133,7 +133,6 @@ CONTEXT_MARGIN = 256
 WITHOUT_TEMPLATE = "gpt-oss"
 """Beginning of the names of models with a chat renderer of their own."""
 CONTEXTS = {"vllm": "max_model_len", "sglang": "context_length"}
-"""What engines call the longest context."""
 WIDTHS = (1, 2, 4, 8)
 MOST_WEIGHTS = 0.6
 """Where the layout is not stated, a server has enough GPUs for weights to take no more of their memory."""
@@ -306,7 +305,6 @@ def set_up(run: PublishedRun, predictor: str = "learned", host: Path | None = No
 
 
 def _worded(run: PublishedRun, flags: ServerFlags, predictor: str, host: HostCosts | None) -> Deployment:
-    """The engine of a run with settings in words."""
     model = _model(run, flags)
     longest = max(request.num_input + request.num_output for request in run.workload.requests)
     context = min(model.max_positions, run.max_model_len or longest + CONTEXT_MARGIN)
@@ -398,7 +396,6 @@ def compare_published(
 
 
 def summarise(compared: Iterable[PublishedComparison], quantity: str) -> Summary | None:
-    """Errors of one quantity; None if no run has it."""
     pairs = [pair for each in compared if (pair := getattr(each, quantity)) is not None]
     errors = errors_of(pairs)
     if errors is None:
