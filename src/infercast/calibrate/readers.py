@@ -593,7 +593,11 @@ def _read(path: Path, text: str, asked: Asked) -> list[Result]:
     found: list[Result] = []
     for place, document in enumerate(documents, 1):
         name = path.name if len(documents) == 1 else f"{path.name} line {place}"
-        found += _of_document(path, document, asked, name)
+        marked = document if isinstance(document, dict) else {}
+        read = next((read for marks, read in FORMATS if all(mark in marked for mark in marks)), None)
+        if read is None:
+            raise FileFormatError(path, f"is not a result that is known: {KNOWN}")
+        found += read(path, document, asked, name)
     if not found:
         raise FileFormatError(path, "holds no result")
     return found
@@ -607,11 +611,3 @@ FORMATS = (
     (("request_latency", "input_config"), read_aiperf),
 )
 """Fields that a document of a format has, and the reader of it; the first that fits is taken."""
-
-
-def _of_document(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
-    if isinstance(document, dict):
-        for marks, read in FORMATS:
-            if all(mark in document for mark in marks):
-                return read(path, document, asked, name)
-    raise FileFormatError(path, f"is not a result that is known: {KNOWN}")

@@ -26,16 +26,13 @@ DATE = "19700101-000000"
 BACKEND = "openai"
 
 
-def result_name(forecast: Forecast) -> str:
-    """The file's name, as the benchmark chooses it in a folder."""
-    load = _load(forecast)
-    clients = "" if load["max_concurrency"] is None else f"-concurrency{load['max_concurrency']}"
-    model = forecast.deployment.model.name.rsplit("/", 1)[-1]
-    return f"{BACKEND}-{load['request_rate']}qps{clients}-{model}-{DATE}.json"
-
-
 def result_path(asked: Path, forecast: Forecast) -> Path:
-    return asked / result_name(forecast) if asked.is_dir() else asked
+    """The file itself; in a folder, one of the name that the benchmark chooses."""
+    if not asked.is_dir():
+        return asked
+    load, model = _load(forecast), forecast.deployment.model.name.rsplit("/", 1)[-1]
+    clients = "" if load["max_concurrency"] is None else f"-concurrency{load['max_concurrency']}"
+    return asked / f"{BACKEND}-{load['request_rate']}qps{clients}-{model}-{DATE}.json"
 
 
 def check_result(asked: Path) -> None:

@@ -220,6 +220,7 @@ MOST = 100.0
 
 
 def write_calibration(calibration: Calibration) -> str:
+    """The text of the file."""
     lines = [
         "# What measured results say of this deployment beyond infercast's estimates. Give it to any command that",
         "# simulates: --calibration FILE. A factor of 1.1 says that times are 1.1 times as long as estimated;",

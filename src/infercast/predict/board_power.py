@@ -128,11 +128,8 @@ def _metered(name: str, gpu: Gpu, source: str) -> BoardPower:
     data = energy_data()
     row = {**data["boards"].get(data["boards"][name].get("base"), {}), **data["boards"][name]}
     return BoardPower(
-        idle_watts=row["idle_watts"],
-        active_watts=row["active_watts"],
-        flop=row["flop"] * PICO,
-        dram=row["dram"] * PICO,
-        l2=row["l2"] * PICO,
+        **{name: row[name] for name in ("idle_watts", "active_watts")},
+        **{name: row[name] * PICO for name in ("flop", "dram", "l2")},
         spread=SPREAD.get(source, row["spread"]),
         source=source,
         limit_watts=gpu.tdp,

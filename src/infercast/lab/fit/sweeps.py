@@ -161,23 +161,11 @@ def _gemm(table: pandas.DataFrame) -> Iterator[Rows]:
 def _attention(family: str) -> Callable[[pandas.DataFrame], Iterator[Rows]]:
     def read(table: pandas.DataFrame) -> Iterator[Rows]:
         for values, part in table.groupby(list(LAYOUT)):
-            layout = dict(zip(LAYOUT, values, strict=True))
+            heads, kv_heads, head_dim, value_dim, latent, window, kv_dtype = values
             queries, keys, sequences = _prompts(part) if "q_len" in part else _decodes(part)
-            op = Attention(
-                queries,
-                keys,
-                sequences=sequences,
-                heads=layout["heads"],
-                kv_heads=layout["kv_heads"],
-                head_dim=layout["head_dim"],
-                value_dim=layout["value_dim"],
-                window=int(layout["window"]),
-                latent_kv=bool(layout["latent"]),
-                dtype="bf16",
-                kv_dtype=layout["kv_dtype"],
-            )
-            dtype = f"bf16/{layout['kv_dtype']}"
-            yield _rows(part, family, dtype, op, "|".join(map(str, values[:5])))
+            sizes = (heads, kv_heads, head_dim, value_dim)
+            op = Attention(queries, keys, *sizes, sequences, int(window), bool(latent), kv_dtype=kv_dtype)
+            yield _rows(part, family, f"bf16/{kv_dtype}", op, "|".join(map(str, values[:5])))
 
     return read
 

@@ -254,22 +254,13 @@ def _attention(family: str) -> Callable[[pandas.DataFrame], Iterator[Rows]]:
         # A prompt of one token is run by the kernel that decodes, so that it is an operator of its own.
         table["decodes"] = table.q_len == 1 if prefill else True
         for part in _parts(table, *layout, "kernel", "decodes"):
-            heads, kv_heads, head_dim, window, dtype, kv_dtype = values = [part[name][0] for name in layout]
+            values = [part[name][0] for name in layout]
+            (heads, kv_heads, head_dim, window), (dtype, kv_dtype) = map(int, values[:4]), values[4:]
             queries = part["q_len"] if prefill else np.ones(len(part["batch"]), dtype=np.int64)
             keys = queries if prefill else part["kv_len"] + 1
-            op = Attention(
-                queries[:, None],
-                keys[:, None],
-                heads=int(heads),
-                kv_heads=int(kv_heads),
-                head_dim=int(head_dim),
-                value_dim=int(head_dim),
-                sequences=part["batch"][:, None],
-                window=int(window),
-                dtype=dtype,
-                kv_dtype=kv_dtype,
-                kernel=kernel_named("attention", part["kernel"][0]),
-            )
+            lengths, sizes = (queries[:, None], keys[:, None]), (heads, kv_heads, head_dim, head_dim)
+            named = {"dtype": dtype, "kv_dtype": kv_dtype, "kernel": kernel_named("attention", part["kernel"][0])}
+            op = Attention(*lengths, *sizes, part["batch"][:, None], window, **named)
             group = "|".join(map(str, values))
             version = str(part["engine_version"][0]) if "engine_version" in part else ""
             kernel = kernel_of(op, load_gpu(part["gpu"][0]), part["engine"][0], version)
@@ -285,19 +276,10 @@ def _moe(table: pandas.DataFrame) -> Iterator[Rows]:
         hidden, inter, experts, topk, tp, ep = (int(part[name][0]) for name in layout)
         dtype, routing = part["dtype"][0], part["routing"][0]
         compute, weight = MOE_FORMATS.get(dtype, (dtype, dtype))
-        op = MoE(
-            part["tokens"],
-            hidden=hidden,
-            inter=inter // tp,
-            experts=experts,
-            topk=topk,
-            local_experts=experts // ep,
-            dtype=compute,
-            weight_dtype=weight,
-            routing=f"{routing}{WHOLE}" if part["whole"][0] else routing,
-            gated=not _runs_without_gate(part),
-            kernel=expert_kernel_named(part["kernel"][0]),
-        )
+        sizes = (hidden, inter // tp, experts, topk, experts // ep)
+        routed = f"{routing}{WHOLE}" if part["whole"][0] else routing
+        kernel, gated = expert_kernel_named(part["kernel"][0]), not _runs_without_gate(part)
+        op = MoE(part["tokens"], *sizes, compute, weight, gated, routing=routed, kernel=kernel)
         group = f"{hidden}|{inter}|{experts}|{topk}"
         yield rows_of(part, "moe", f"{dtype}/{routing}", op, group, part["kernel"][0])
 

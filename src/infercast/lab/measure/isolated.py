@@ -101,7 +101,9 @@ def measure_isolated(cases: Sequence[Case], store: Store, tally: Tally, engine: 
         with tempfile.TemporaryDirectory() as folder:
             journal = Journal(Path(folder) / "journal.jsonl")
             waiting = Path(folder) / "waiting.json"
-            waiting.write_text(json.dumps([case.key for case in _by_kind(left)]), encoding="utf-8")
+            kinds = dict.fromkeys(map(kind_of, left))
+            keys = [case.key for kind in kinds for case in left if kind_of(case) == kind]
+            waiting.write_text(json.dumps(keys), encoding="utf-8")
             ended = _run_child(journal, waiting, store, engine, deadline)
             steps = journal.read()
         tally.tried += len(steps.begun)
@@ -112,11 +114,6 @@ def measure_isolated(cases: Sequence[Case], store: Store, tally: Tally, engine: 
             break
         left = _without_what_broke(left, steps, store.done(), tally, ended)
     return len(store.done()) - before
-
-
-def _by_kind(cases: Sequence[Case]) -> Iterator[Case]:
-    kinds = dict.fromkeys(map(kind_of, cases))
-    return (case for kind in kinds for case in cases if kind_of(case) == kind)
 
 
 def _run_child(journal: Journal, waiting: Path, store: Store, engine: str, deadline: float) -> str:

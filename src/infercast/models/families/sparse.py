@@ -135,17 +135,15 @@ DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
+SHARED_SIZES = ("heads", "kv_heads", "head_dim", "value_dim", "rotary_dim", "qk_norm")
+
+
 def read_minimax_m3(fields: Fields) -> list[Layer]:
     """Which layers have experts and which choose blocks are two lists; by default the first three have neither."""
     plain = grouped_attention(fields, qk_norm=fields.flag("use_qk_norm", True))
     settings = fields.section("sparse_attention_config")
     sparse = BlockSparseAttention(
-        heads=plain.heads,
-        kv_heads=plain.kv_heads,
-        head_dim=plain.head_dim,
-        value_dim=plain.value_dim,
-        rotary_dim=plain.rotary_dim,
-        qk_norm=plain.qk_norm,
+        **{name: getattr(plain, name) for name in SHARED_SIZES},
         index_heads=settings.positive("sparse_num_index_heads", default=plain.kv_heads),
         index_dim=settings.positive("sparse_index_dim", default=plain.head_dim),
         blocks=settings.positive("sparse_topk_blocks", default=16),
