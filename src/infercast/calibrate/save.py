@@ -1,7 +1,4 @@
-"""A forecast as ``vllm bench serve --save-result`` of 0.25.0 writes a run, so that plots and dashboards take it.
-
-The date is always the same, since a forecast with the same inputs is the same file.
-"""
+"""A forecast as ``vllm bench serve --save-result`` of 0.25.0 writes a run, always with the same date."""
 
 from __future__ import annotations
 

@@ -134,10 +134,7 @@ def with_energy(day: PolicyDay, curve: LoadCurve, deployment: Deployment, facili
 
 
 def chance_out(slo: Slo, counts: Array, beyond: Array) -> Array:
-    """The probability that a limit does not hold in each window; ``beyond``: the share of requests beyond each limit.
-
-    Requests are independent; limits are broken together, so the likelier one decides.
-    """
+    """The probability that one of the limits, which are broken together, does not hold in each window."""
     chances = []
     for limit, shares in zip(slo.limits, beyond.T, strict=True):
         if limit.percentile is None:

@@ -257,10 +257,7 @@ def has_at_least(gpu: Gpu, other: Gpu) -> bool:
 
 
 def ratio_bounds(gpu: Gpu, other: Gpu) -> tuple[float, float]:
-    """Between what a kernel's time on the first can lie, in times on the second: the rates that differ most.
-
-    A cache of another size can do more than its size says, but a larger one never harms.
-    """
+    """Between what a kernel's time on the first can lie, in times on the second; a larger cache never harms."""
     ratios = rate_ratios(gpu, other)
     least = 1.0 / max(1.0, *ratios) if gpu.l2_bytes <= other.l2_bytes else 0.0
     most = 1.0 / min(1.0, *ratios) if gpu.l2_bytes >= other.l2_bytes else float("inf")

@@ -102,10 +102,7 @@ def hottest_load(tokens: Size, topk: int, layout: ParallelLayout) -> Size:
 
 
 def exchange_calls(shard: Shard, topk: int, tokens: Size, width: int) -> list[Call]:
-    """Tokens of all copies, ``width`` values each, to the GPUs of their experts, and results back.
-
-    By default all tokens are gathered and sums scattered; else each GPU sends its own to those with their experts.
-    """
+    """Tokens of all copies, ``width`` values each, to the GPUs of their experts, and results back."""
     layout, weights = shard.layout, shard.weights
     # With spread experts all GPUs bring tokens together, a share of a copy's each; otherwise one GPU of every copy.
     gpus = layout.expert_gpus if layout.experts else layout.sharing

@@ -1,7 +1,4 @@
-"""Sparse and compressed attention: scores of an index, the choice of the best keys, attention over what was chosen.
-
-Batches are histograms as in :class:`~infercast.ops.op.Attention`.
-"""
+"""Sparse and compressed attention over batches as in `Attention`: scores of an index, the choice of keys, attention."""
 
 from __future__ import annotations
 
@@ -14,10 +11,7 @@ from infercast.ops.op import ComputedInDtype, HeadAttention, Lengths, Quantity, 
 
 
 def entries_up_to(tokens: Lengths, compress: int, most: int = 0) -> Lengths:
-    """Entries that the first ``tokens`` queries of a sequence see together, one for every ``compress`` tokens.
-
-    A query at position ``p`` sees the ``p // compress`` entries that are complete, or ``most`` of them if not 0.
-    """
+    """Entries that the first ``tokens`` queries see: one at ``p`` sees ``p // compress``, or ``most`` if not 0."""
     free = np.minimum(tokens, most * compress - 1) if most else tokens
     whole = free // compress
     seen = compress * (whole * (whole - 1) // 2) + whole * (free - compress * whole + 1)
@@ -44,10 +38,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class IndexScores(ComputedInDtype, Batch):
-    """Scores of every new token with every index key in reach, summed over the index heads: one fp32 number each.
-
-    ``compress``: tokens that share one index key. ``entry_bytes``: what a key takes in its cache, scales included.
-    """
+    """Scores of every new token with every index key (one for ``compress`` tokens) in reach: one fp32 number each."""
 
     _: KW_ONLY
     heads: int
@@ -82,10 +73,7 @@ class IndexScores(ComputedInDtype, Batch):
 
 @dataclass(frozen=True)
 class TopK(Batch):
-    """For every new token the places of the ``topk`` best scores among the keys in reach.
-
-    ``tied``: all scores are equal but for tiny differences, as of an indexer that was never trained.
-    """
+    """The places of the ``topk`` best scores of every new token; ``tied``: all are nearly equal."""
 
     _: KW_ONLY
     topk: int
@@ -155,10 +143,7 @@ class SparseAttention(HeadAttention, Batch):
 
 @dataclass(frozen=True, slots=True)
 class HyperConnection:
-    """One half of a manifold-constrained hyper-connection: several residual streams instead of one.
-
-    ``pre`` adds the streams up by weights projected from them (balanced by Sinkhorn), ``post`` mixes the output in.
-    """
+    """Half a manifold-constrained hyper-connection: ``pre`` adds residual streams up, ``post`` mixes the output in."""
 
     rows: Size
     _: KW_ONLY

@@ -1,7 +1,4 @@
-"""Arithmetic of kernel formulas on one float or on arrays, and the terms that such a formula returns.
-
-One formula serves `Plain` floats and `Arrays`; `Floats`, `Doubles` and `Singles` are for products by the million.
-"""
+"""Arithmetic of kernel formulas on one float (`Plain`) or `Arrays`, and for products by the million; their terms."""
 
 from __future__ import annotations
 
@@ -102,10 +99,7 @@ class Arrays:
 
     @staticmethod
     def spread(count: Number, most: int, height: Number, group: float) -> tuple[Number, Number, Kit]:
-        """Start and end of at most ``most`` of ``count`` tiles, evenly chosen along a further axis.
-
-        A tile has ``height`` rows, of which a ``group`` belongs to one query. The kit is the one for the tiles.
-        """
+        """Start and end of ``most`` of ``count`` tiles of ``height`` rows, evenly chosen, and the kit for them."""
         samples = int(min(most, count.max(initial=1)))
         return *_spread(count[..., None], samples, height[..., None], group), Arrays
 

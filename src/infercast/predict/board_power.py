@@ -72,10 +72,7 @@ class BoardPower:
         return HELD * self.limit_watts
 
     def dynamic_joules(self, op: Op, seconds: Quantity, *, warm: Quantity = 0.0) -> Quantity:
-        """Energy of one launch above idle power; arrays of shapes give arrays.
-
-        ``warm``: share of its bytes that are still in L2, as in a table that repeats one kernel; in an engine none are.
-        """
+        """Energy of one launch above idle power; ``warm``: share of its bytes in L2; none in an engine."""
         work, more = work_of(op), self.families.get(op.family, {})
         share = self.formats.get(tensor_rate_of(op.compute_dtype), 1.0) * more.get("flop", 1.0)
         byte = (self.dram + (self.l2 - self.dram) * warm) * more.get("byte", 1.0)

@@ -56,10 +56,7 @@ def all_tiles() -> Tiles:
 
 
 def wide_multiply(tiles: Tiles, dtype: str, gpu: Gpu) -> Array:
-    """Whether a tile is multiplied by the wide instruction of four warps, which reads shared memory itself.
-
-    It takes 64 rows. Triton swaps the operands of narrow fp8 tiles, so that columns take the place of rows.
-    """
+    """Whether a tile takes the wide instruction of four warps and 64 rows; narrow fp8 tiles are swapped."""
     if not facts_of(gpu).wide_multiply:
         return np.zeros(len(tiles.rows), dtype=bool)
     swapped = (tiles.columns >= WARP_GROUP_ROWS) & (bytes_of(dtype) < 2)
@@ -88,10 +85,7 @@ def blocks_per_sm(tiles: Tiles, dtype: str, gpu: Gpu) -> Array:
 
 
 def excluded(tiles: Tiles, dtype: str, depths: tuple[int, ...], gpu: Gpu) -> list[str]:
-    """Why each configuration cannot run, or would for a reason known beforehand run badly; empty where it may.
-
-    ``depths`` are the inner sizes of the products.
-    """
+    """Why each configuration cannot run, or would run badly; empty where it may. ``depths``: of the products."""
     most = gpu.shared_memory_per_sm - RESERVED_SHARED
     shared, registers = shared_bytes(tiles, dtype, gpu), thread_registers(tiles, dtype)
     reasons = [""] * len(tiles.rows)

@@ -1,7 +1,4 @@
-"""Where the time of a run went: kernels, communication, the host, and idle time. The parts add up to the run.
-
-Seconds of replicas and stages, which work in parallel, are added up. Steps are divided among their tokens.
-"""
+"""Where the time of a run went, in parts that add up to it; seconds of replicas and stages are added up."""
 
 from __future__ import annotations
 
@@ -57,10 +54,7 @@ class Composition:
 
 
 def compose(record: Record, log: StepLog, timer: KernelTimer) -> Composition | None:
-    """Kernel families per token in each range; None without second tokens.
-
-    Tokens of a request are a stretch of steps; that of a preempted one is longer, and spread over them evenly.
-    """
+    """Kernel families per token in each range of tokens; None without second tokens."""
     several = np.flatnonzero(record.num_output > 1)
     if not several.size:
         return None

@@ -1,7 +1,4 @@
-"""A stretch of a run as a timeline: slices of the GPU, the host, the queue and requests, in lanes.
-
-Every engine of a run has lanes of its own. A pipeline has one for each stage, in which steps are shown as a whole.
-"""
+"""A stretch of a run as a timeline: slices of the GPU (of each stage), the host, the queue and requests, in lanes."""
 
 from __future__ import annotations
 
@@ -247,10 +244,7 @@ def _planned(engine: EngineRun, start: float, chosen: Array) -> list[Slice]:
 
 
 def _host(engine: EngineRun, start: float, chosen: Array) -> list[Slice]:
-    """A step is planned after the result before the running one, or after all if its end asks for that.
-
-    Otherwise the engine had slept, and the plan is as late as possible.
-    """
+    """A step is planned after the result before the running one, or after all, or as late as possible."""
     steps, under_way = engine.log.steps, engine.replica.steps_under_way
     ends, gpu = (steps.ends - start).tolist(), steps.gpu_seconds.tolist()
     found: list[Slice] = []

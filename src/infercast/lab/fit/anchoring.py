@@ -1,7 +1,4 @@
-"""Anchor points of a user's own GPU, turned into corrections of what was learned on others.
-
-Tables of `infercast measure` are kernels by themselves, and compared with estimates of such.
-"""
+"""Anchor points of a user's own GPU, turned into corrections of what was learned on others."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Tables of ``infercast measure`` as operators: kernels as an engine launches them, by the GPU's own clock.
-
-Unlike published tables these have cold operands, no launch gap and no quantising inside, so they are compared with the
-physics of an engine.
-"""
+"""Tables of ``infercast measure`` as operators: kernels as an engine launches them, compared with its physics."""
 
 from __future__ import annotations
 
@@ -34,9 +30,7 @@ from infercast.ops.op import gated_activation, norm, quantise, rope, spread_leng
 from infercast.predict.families.sparse import BLOCK_CHOICE, TOP_K, latent_attention
 from infercast.predict.identity import SWEEP
 
-# Kernels of sparse attention in tables of ``infercast measure``: one table, in which ``op`` names the kernel.
-#
-# A group is one layout of heads at one batch size.
+# Kernels of sparse attention: one table, in which ``op`` names the kernel; a group is one layout of heads at one batch.
 
 
 Array = npt.NDArray[Any]

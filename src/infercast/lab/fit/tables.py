@@ -68,10 +68,7 @@ SAME_VERSION = 0.05
 
 
 def merge_repeats(table: pandas.DataFrame) -> pandas.DataFrame:
-    """One row a shape: the median of the newest version and of older ones that agree with it.
-
-    Eager launches, which time the host, and sums of int8, which no kernel computes, are left out.
-    """
+    """One row a shape: the median of the newest version and those that agree; no eager launches, no sums of int8."""
     if "dtype" in table:
         table = table[~((table.dtype == "int8") & table.op.isin(SUMS))]
     table = table[~table.kernel.str.endswith("_eager")]
@@ -103,9 +100,8 @@ def _version_order(version: object) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", str(version))]
 
 
-# Published tables of recurrent layers: one file a kind of layer, each with its scans, updates and convolutions.
-#
-# A *group* is one layout of heads, or one width of a convolution: all its lengths and batches are hidden together.
+# Published tables of recurrent layers, one file a kind; a *group* is one layout of heads, or one width of a
+# convolution.
 
 
 RECURRENT_FILES = {kind: f"sparse-and-recurrent/{kind}.parquet" for kind in (GATED_DELTA, KIMI_DELTA, MAMBA2)}

@@ -247,10 +247,8 @@ def _forest(document: dict[str, Any]) -> Forest:
     return Forest(borders, features, bins, leaves, float(np.ravel(bias)[0]))
 
 
-# How hard each family is fitted: for a GPU that was measured, and for one that never was.
-#
-# Chosen on the source GPUs only: by groups held out inside them for the measured tier, by leaving one GPU out for the
-# unseen tier. docs/predict.md has the numbers.
+# How hard each family is fitted, chosen on the source GPUs only: by groups held out inside them for the measured tier,
+# by leaving one GPU out for the unseen tier (docs/predict.md).
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,4 @@
-"""The cases of a sweep: kernel families and the shapes to measure, in the order in which a sweep runs them.
-
-Grids of sizes are in ``data/lab/sweep.toml``.
-"""
+"""The cases of a sweep, in the order in which it runs them; grids of sizes are in ``data/lab/sweep.toml``."""
 
 from __future__ import annotations
 
@@ -260,9 +257,7 @@ def _elementwise() -> Iterator[tuple[str, int, int, int]]:
     yield from (("copy", 1, megabytes * 2**19, 1) for megabytes in (1, 4, 16, 64, 256, 1024))
 
 
-# Which kernels of recurrent layers to measure: few layouts of heads, since each is compiled and tuned by itself.
-#
-# Lengths and batches are many instead: short and long prompts, alone and together, of equal and of uneven lengths.
+# Which kernels of recurrent layers to measure: few layouts of heads, since each is compiled by itself, many lengths.
 
 
 COLUMNS = ("kind", "heads", "key_heads", "key_dim", "value_dim")
@@ -400,9 +395,7 @@ def _sparse_prompts(generator: Generator) -> Shape:
             return {"batch": batch, "q_len": q_len, "prefix": prefix}
 
 
-# Small kernels that published tables hold only inside of others: KV writes, quantisers, attention, bare rates.
-#
-# One table, ``probe``: ``op`` names the operation, ``by`` the library of the kernel (Triton's need no engine).
+# Small kernels that published tables hold only inside of others: ``op`` names the operation, ``by`` the library.
 
 
 ENGINES = ("triton", "vllm")

@@ -38,10 +38,7 @@ class SimpleLaunch:
 
 
 class MovingLaunch(SimpleLaunch):
-    """A launch with operands that lie elsewhere in memory each time, as those of a model's layers do.
-
-    Which memory channels weights share makes up to 10 % of a product.
-    """
+    """A launch with operands elsewhere in memory each time: memory channels make up to 10 % of a product."""
 
     def __init__(self, engine: str, place: Callable[[], Operands]) -> None:
         self._place = place
@@ -117,10 +114,8 @@ def starts_of(lengths: Sequence[int], device: str) -> Any:
     return integers([0, *np.cumsum(lengths)], device)
 
 
-# Kernel times by the GPU's own clock: run launches under the profiler and cut its record at marker kernels.
-#
-# The record has the start, length, name and grid of every kernel, so caches can be emptied between two launches without
-# being timed, and each row knows which kernels ran. The gap between kernels is not in these times.
+# Kernel times by the GPU's own clock: run launches under the profiler and cut its record at marker kernels, so that
+# caches can be emptied between two launches without being timed.
 
 
 PAUSE_CYCLES = 4_000_000

@@ -1,7 +1,4 @@
-"""Kernels that are compiled when first used, compiled by all cores before anything is timed.
-
-Compilers keep what they make on disk: a few processes launch each such kernel once, and the sweep finds them ready.
-"""
+"""Kernels that are compiled when first used, launched once by a few processes before anything is timed."""
 
 from __future__ import annotations
 

@@ -31,9 +31,7 @@ from infercast.lab.measure.rows import (
     require_pandas,
 )
 
-# What a launch costs when a kernel does nothing: one replay of a graph, many kernels of a graph, launches one by one.
-#
-# Wall time by CUDA events, because gaps between kernels are what is asked for.
+# What a launch costs when a kernel does nothing, by CUDA events: gaps between kernels are what is asked for.
 
 
 LAUNCH_TABLE = "launch"

@@ -59,10 +59,7 @@ class Profile:
     busy_us: float
 
     def batch_of(self, step: ProfiledStep) -> tuple[list[int], list[int]]:
-        """(new tokens, tokens in all) of each sequence of a step; the tag has lengths: ``ctx~1100`` or ``8x2048``.
-
-        Prompts come from a full queue: the first piece ends one, whole ones follow, the last piece begins one.
-        """
+        """(new tokens, tokens in all) of each sequence, by the lengths in the tag; the queue is full."""
         context, length = CONTEXT.search(self.tag), PROMPT.search(self.tag)
         prompt = int(length.group(1)) if length else max(1, step.prompt_tokens // max(step.prompts, 1))
         decoding = int(context.group(1)) if context else prompt + 1

@@ -13,9 +13,7 @@ from infercast.forecast.uncertainty import odds_within
 from infercast.lab.validate.compare import FEWEST_RANKED, Comparison, RunComparison, rank_correlation
 from infercast.lab.validate.published.compare import PublishedComparison
 
-# Promises held against measured runs: how often what was said to be so likely came true.
-#
-# Of every quantity many promises are made ("TTFT p95 stays below 1.2 times its forecast"), in buckets of like odds.
+# Promises ("TTFT p95 stays below 1.2 times its forecast") held against measured runs, in buckets of like odds.
 
 
 Array = npt.NDArray[Any]

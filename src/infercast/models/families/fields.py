@@ -20,10 +20,7 @@ Answer = bool | str  # Yes or no, or the flag that says which
 
 
 class Fields(NamedTuple):
-    """The fields of one config: ``values`` as parsed, ``where`` they were read from.
-
-    ``outer`` are the fields around a nested ``text_config``; they answer what the inner ones leave out.
-    """
+    """The fields of one config; ``outer`` ones, around a ``text_config``, answer what the inner ones leave out."""
 
     values: Mapping[str, Any]
     where: str

@@ -48,10 +48,7 @@ def indexed_head(fields: Fields, layers: Sequence[Layer]) -> Sequence[Layer]:
 
 
 def _has_indexer(fields: Fields) -> list[bool]:
-    """Whether each layer has an indexer of its own, as vLLM 0.25 reads it (``models/deepseek_v2.py``).
-
-    By a pattern of letters (S: shared), or every how many layers from an offset on, or by the kind of each layer.
-    """
+    """Whether each layer has an indexer: by letters, interval or kinds (vLLM 0.25, ``models/deepseek_v2.py``)."""
     layers = range(fields.layers)
     pattern = fields.word("index_topk_pattern")
     if pattern:
@@ -73,10 +70,7 @@ INDEX_SCALE_BYTES = 4
 
 
 def read_compressed(fields: Fields) -> list[Layer]:
-    """``compress_ratios`` says what each layer compresses: 0 tokens (its window alone), 4 or 128.
-
-    The first layers choose experts by a table of the vocabulary; their router runs for the weights of the chosen.
-    """
+    """Layers compress 0 tokens (the window alone), 4 or 128; the first choose experts by a table of the vocabulary."""
     ratios = fields.numbers("compress_ratios") or [0] * fields.layers
     kinds = {ratio: _attention(fields, ratio) for ratio in set(fields.a_layer("compress_ratios", ratios))}
     experts, streams = deepseek_experts(fields), fields.positive("hc_mult", default=1)

@@ -1,7 +1,4 @@
-"""Image encoders of language models: how many parameters GPUs split and how many each holds.
-
-They take memory even if no image is sent. Shapes as in vLLM 0.25's modules; tests check sums against published files.
-"""
+"""Parameters of image encoders, split and whole, as in vLLM 0.25's modules; they take memory without images, too."""
 
 from __future__ import annotations
 

@@ -35,10 +35,7 @@ class Cache(NamedTuple):
 
 
 class SequenceBatch(NamedTuple):
-    """Sequences with ``queries`` new tokens of ``keys`` in all, each; ``sequences`` says how often each row stands.
-
-    The last axis runs over the batch; axes in front of it are an array of batches.
-    """
+    """Sequences with ``queries`` new tokens of ``keys`` in all; axes before the last are an array of batches."""
 
     queries: Lengths
     keys: Lengths

@@ -154,10 +154,7 @@ def entries_of(batch: Lengths, compress: int = 1, most: int = 0) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class KernelFamily:
-    """The attention kernels that engines ship for an architecture.
-
-    Rates are fitted on the chips named below; none belongs to a GPU. They trade off, so that a share may exceed one.
-    """
+    """The attention kernels that engines ship for an architecture; rates trade off, so that a share may exceed one."""
 
     name: str
     packs_window: bool  # Decode: whether query heads of one KV head share a block even when a window is set
@@ -336,10 +333,7 @@ class Schedule:
         return x.where(fits, small[0], rows), x.where(fits, small[1], keys)
 
     def _tiles_of_rows(self, batch: Lengths, rows: Number, keys: Number, row_tiles: Number) -> tuple[Number, Kit]:
-        """Key tiles that tiles of rows, evenly chosen among those of each sequence, go through, along a further axis.
-
-        They are causal and in their window. The kit is the one for them.
-        """
+        """Key tiles in reach of evenly chosen tiles of rows, along a further axis, and the kit for that."""
         x, along, window = batch.x, batch.x.along, self.op.window
         begin, end, y = x.spread(row_tiles, SAMPLES, rows, self.group)
         unit, cached = along(keys), along(batch.keys - batch.queries)

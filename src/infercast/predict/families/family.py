@@ -24,10 +24,7 @@ Pipes = dict[str, Quantity]  # Seconds by pipe
 
 
 def quantised_waves(blocks: Quantity, sms: int) -> Quantity:
-    """``u`` >= 1: how much longer whole rounds take than a perfectly even spread, once there is more than one.
-
-    A kernel that does not fill one round is cut finer (along k, or along the keys) until it does.
-    """
+    """``u`` >= 1: how much longer whole rounds take than an even spread; what does not fill one round is cut finer."""
     if np.ndim(blocks) == 0:
         return math.ceil(blocks / sms) * sms / float(blocks) if blocks > sms else 1.0
     rounds = np.ceil(blocks / sms)

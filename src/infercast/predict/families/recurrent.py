@@ -223,10 +223,7 @@ CONVOLUTION_KERNELS = {
 
 
 class ConvolutionPhysics:
-    """Short causal convolutions: every channel of a token with the same channel of the few tokens before it.
-
-    A block of Triton's goes through a few tokens, one of the older CUDA kernel through 512 of one channel at a time.
-    """
+    """Short causal convolutions: Triton's blocks take a few tokens, the older CUDA kernel's 512 of a channel."""
 
     def __init__(self, op: ShortConvolution, gpu: Gpu) -> None:
         kernel = op.kernel if (op.kernel, op.update) in CONVOLUTION_KERNELS else TRITON

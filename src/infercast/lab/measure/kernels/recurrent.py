@@ -198,10 +198,8 @@ _BUILDERS: dict[str, Callable[[Shape, list[int], Any], SimpleLaunch]] = {
 }
 
 
-# What a recurrent layer runs besides its scan, as vLLM 0.25 launches it: updates of states, and short convolutions.
-#
-# States lie in blocks that an engine hands out, of which number 0 means none; they are cold, and what the kernel before
-# has written is not.
+# What a recurrent layer runs besides its scan, as vLLM 0.25 launches it. States lie cold in blocks that an engine hands
+# out, of which number 0 means none.
 
 
 LINES = 513

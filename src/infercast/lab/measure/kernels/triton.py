@@ -8,10 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
-# Attention in plain Triton: one pass over the keys with a running maximum, whole heads in one piece.
-#
-# Prompts take a tile of queries a program. Sequences that decode take all query heads of a key-value head a program and
-# cut their keys into parts, which a second kernel adds up, as engines' Triton kernels do.
+# Attention in plain Triton: one pass over the keys with a running maximum. Sequences that decode cut their keys into
+# parts, which a second kernel adds up, as engines' Triton kernels do.
 
 
 LARGEST_GROUP = 16
@@ -153,10 +151,8 @@ class Decoder:
         ADD_UP[(batch * heads,)](self._sums, self._tops, self._out, width, PARTS, num_warps=4)
 
 
-# Triton kernels that move rows: new keys and values into pages, and bf16 rows to fp8 with scales found on the way.
-#
-# Plain versions of what engines launch, so that a GPU without an engine can be measured: a program a token, or a
-# program a group of a token.
+# Plain versions of kernels that move rows, so that a GPU without an engine can be measured: a program a token or a
+# group.
 
 
 def _write(

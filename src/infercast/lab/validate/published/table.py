@@ -326,10 +326,7 @@ def _by_last_part() -> dict[str, str]:
 
 
 def model_of(row: RowReader) -> tuple[str, str]:
-    """Our name of the row's model, and the format of its weights where its config does not say it.
-
-    The published name comes first, then what the table has; a bundled checkpoint of the stated format before another.
-    """
+    """Our name of the row's model, in the stated format if that is bundled, and the format otherwise."""
     published, listed, wanted = row.text("model"), row.text("infercast_model"), format_of(row)
     found = known_model(published)
     short = published.lower().rpartition("/")[2]
