@@ -1,11 +1,6 @@
 """Measured serving runs, read from a file: what was sent, what came back, and how the engine was set up.
 
-A file is one JSON object (gzip is recognised) with ``config`` (the engine's settings, ``num_gpu_blocks``, the GPU's
-driver name) and ``runs``, each with ``kind`` and ``requests`` (arrival in seconds, n_in, n_out, ttft_ms, tpot_ms,
-e2e_ms and perhaps itl_p50_ms); shared prefixes have ``prefix_len`` and ``groups``, requests of conversations
-``session``, ``turn`` and ``n_new``. ``summary.joule`` and ``summary.mean_w`` are what the board's energy counter said.
-Runs marked ``one_off_stall`` are left out. What else the config must have is the engine's to say
-(`Engine.measured_setup`).
+docs/validation.md has the format; what a config must have is the engine's to say (`Engine.measured_setup`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,4 @@
-"""Published serving results, read from a table: one row a run, with the settings that its source states.
-
-Columns: ``run_id``, ``source``, ``engine_version``, ``gpu``, ``model``, ``dtype``, ``tp``, ``ep``, ``replicas``,
-``isl`` and ``osl`` (or ``mean_isl`` and ``mean_osl``), ``len_dist``, ``load``, ``concurrency``, ``rate``,
-``n_requests``, ``max_model_len``, ``server_flags`` (words, see `read_server_flags`), ``flags``, and what was measured:
-``ttft_mean_ms``, ``tpot_mean_ms``, ``e2e_mean_ms`` and ``out_tok_s``, any of which may be empty.
-"""
+"""Published serving results, read from a table: one row a run (docs/validation.md has the columns)."""
 
 from __future__ import annotations
 
@@ -386,14 +380,7 @@ def format_of(row: RowReader) -> str:
     return BLOCKS if wanted == "fp8" and published.startswith(IN_BLOCKS) else wanted
 
 
-# Published results as collected from many sources: one row a run, with the commands of server and benchmark.
-#
-# Columns: ``engine``, ``version``, ``date``, ``gpu``, ``num_gpus``, ``model``, ``infercast_gpu`` and
-# ``infercast_model`` (our names, where they match), ``precision``, ``tp``, ``pp``, ``dp``, ``ep``, ``load_kind``,
-# ``concurrency_or_rate``, ``num_requests``, ``mean_in``, ``mean_out``, ``len_dist``, ``prefix_note``, ``server_cmd``,
-# ``bench_cmd``, ``notes``, ``quality`` and what was measured: ``ttft_p50`` and ``tpot_p50`` or ``ttft_mean_ms`` and
-# ``tpot_mean_ms``, ``itl_p50``, ``e2e_mean_ms``, ``output_tok_s``. What a row does not say is assumed and listed with
-# the run.
+# Published results as collected from many sources: what a row does not say is assumed and listed with the run.
 
 
 UNKNOWN_LOAD = Workload((Request(0.0, 1, 1),))
