@@ -28,8 +28,6 @@ from infercast.serve.record import Served
 
 Array = npt.NDArray[Any]
 
-NAMES = ("host", "prefill", "decode", "path")
-"""What is looked for, in this order: three logarithms, and a number that stands for seconds (`Point.path`)."""
 PATH_SCALE = 0.002
 """Seconds that `Point.path` counts in. Around 0 it is proportional to seconds, further out to their logarithm: API
 servers and networks take a few milliseconds mostly, and now and then a hundred."""
@@ -38,6 +36,8 @@ STEPS = np.array([0.1, 0.05, 0.05, 0.5])
 
 
 class Point(NamedTuple):
+    """What is looked for: three logarithms, and a number that stands for seconds."""
+
     host: float = 0.0
     prefill: float = 0.0
     decode: float = 0.0

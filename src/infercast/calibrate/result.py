@@ -147,19 +147,11 @@ def _drawn(
             what = f"are all taken to be {text} tokens" if text.isdigit() else f"are drawn from {text}"
             option = "--input-len" if name == "prompt" else "--output-len"
             assumed.append(f"{name} lengths are not listed and {what}; {option} says otherwise")
+    common: dict[str, Any] = {"input_lengths": inputs, "output_lengths": outputs, "seed": asked.seed}
     if concurrency is not None:
-        return synthetic_workload(
-            concurrency=concurrency, count=count, input_lengths=inputs, output_lengths=outputs, seed=asked.seed
-        )
-    return synthetic_workload(
-        arrival="burst" if rate is None else load.arrival,
-        rate=rate,
-        count=count,
-        input_lengths=inputs,
-        output_lengths=outputs,
-        burstiness=load.burstiness if load.arrival == "gamma" else 1.0,
-        seed=asked.seed,
-    )
+        return synthetic_workload(concurrency=concurrency, count=count, **common)
+    arrival, burstiness = "burst" if rate is None else load.arrival, load.burstiness if load.arrival == "gamma" else 1.0
+    return synthetic_workload(arrival=arrival, rate=rate, count=count, burstiness=burstiness, **common)
 
 
 def _summary(values: Array) -> Lengths:

@@ -231,7 +231,7 @@ def write_calibration(calibration: Calibration) -> str:
         "[deployment]",
     ]
     known = calibration.deployment
-    lines += [f"{each.name} = {_value(getattr(known, each.name))}" for each in fields(known)]
+    lines += [f"{each.name} = {_text(getattr(known, each.name))}" for each in fields(known)]
     for name, learned in calibration.factors.items():
         scale = 1e3 if name == "path" else 1.0
         told = "" if learned.is_told else "  # not determined by the results"
@@ -248,7 +248,7 @@ def write_calibration(calibration: Calibration) -> str:
 
 
 def _source(source: Source) -> list[str]:
-    words = [f"{name} = {_value(getattr(source, name))}" for name in ("file", "sha256", "kind", "load", "requests")]
+    words = [f"{name} = {_text(getattr(source, name))}" for name in ("file", "sha256", "kind", "load", "requests")]
     lines = ["[[results]]", *words]
     if source.assumptions:
         lines.append(f"assumptions = [{', '.join(map(_text, source.assumptions))}]")
@@ -263,13 +263,9 @@ def _source(source: Source) -> list[str]:
     return lines
 
 
-def _value(value: str | bool | int) -> str:
-    return _text(value) if isinstance(value, str) else str(value).lower()
-
-
-def _text(text: str) -> str:
-    """A basic string of TOML, which writes what JSON writes."""
-    return json.dumps(text, ensure_ascii=True)
+def _text(value: str | bool | int) -> str:
+    """As TOML writes it, which is as JSON does."""
+    return json.dumps(value, ensure_ascii=True)
 
 
 def read_calibration(path: Path) -> Calibration:

@@ -221,7 +221,6 @@ MOST_REPLICAS = 1024
 TOGETHER = (2, 4)
 """Sizes of fleets that are simulated together: behind a load balancer each replica has steadier traffic."""
 FIXED, SCHEDULED, AUTOSCALED = "fixed", "scheduled", "autoscaled"
-POLICIES = (FIXED, SCHEDULED, AUTOSCALED)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -188,9 +188,7 @@ def _is_idle(field: Field, state: Mapping[str, Any]) -> bool:
         return not state[field.name]
     if field.name == "rate":
         return state["rate"] is None
-    if field.name == "curve_requests":
-        return False
-    return not _is_other(field, state)
+    return field.name != "curve_requests" and not _is_other(field, state)
 
 
 def _is_other(field: Field, state: Mapping[str, Any]) -> bool:
