@@ -25,7 +25,6 @@ from infercast.predict.roofline import Adjusted, Predictor, launch_floor, limit_
 # pipe is the busiest, how full the chip is), and not which GPU it is. So a ceiling is what kernels of this shape reach
 # somewhere, as a share of what the hardware allows.
 
-
 _COMMON = ("log_launches", "log_tensor_per_dram")
 CEILINGS = inputs_of(
     "ceilings",

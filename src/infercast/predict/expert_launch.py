@@ -21,7 +21,6 @@ from infercast.predict.families.moe import between, route
 # A configuration is a tile (rows x columns of the result, depth of one step), how many row blocks are taken together
 # before the next columns, warps of a thread block, and stages of the software pipeline.
 
-
 ROWS, COLUMNS, DEPTHS = (16, 32, 64, 128, 256), (32, 64, 128, 256), (32, 64, 128, 256)
 GROUPS, WARPS, STAGES = (1, 8, 16, 32, 64), (4, 8), (2, 3, 4, 5)
 SCALE_BLOCK = 128  # Rows and columns that share a scale in block-scaled formats; a step never goes past one

@@ -349,7 +349,6 @@ class Archive:
 # Loading compares it with the archive and with the code, and refuses what does not fit together: a forest that is fed
 # with other numbers than it learned from answers all the same, and is wrong.
 
-
 AGAIN = "fit it again with `infercast fit`"
 STAMP = "python benchmarks/regression/stamp.py"
 NOT_RECORDED = "not recorded"

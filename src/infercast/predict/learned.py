@@ -353,7 +353,6 @@ class Learned:
 #
 # The error to be expected is the one on rows, GPUs or kernels that were hidden from the model in question.
 
-
 TYPICAL_ERROR = 0.5
 """Of GPUs without measured kernels: about what the roofline at typical efficiencies misses other vendors' by."""
 LEFT_OUT, NEW = 0.11, 0.17

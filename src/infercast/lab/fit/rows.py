@@ -91,7 +91,6 @@ LEAST = 0.05
 
 # What a table must be before anything is learned from it: each fault is named with its file, column and first row.
 
-
 NAMES = ("gpu", "engine", "dtype", "kv_dtype", "kernel", "routing", "op")
 MAY_BE_ZERO = ("window", "kv_len")
 LARGEST = 2**53

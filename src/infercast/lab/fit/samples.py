@@ -33,7 +33,6 @@ from infercast.predict.kernels import base_seconds
 # Where the host launched kernels one by one, a table has a floor that no kernel has: vLLM's products in fp8 by blocks
 # take 290 us on an L40S (Triton's), 80 on an H100 (DeepGEMM's). Rows that physics puts below it are left out.
 
-
 Array = npt.NDArray[Any]
 
 CHECKED_FAMILIES = ("moe", "gemm")

@@ -34,7 +34,6 @@ from infercast.predict.roofline import Predictor
 # Columns are ``batch_size``, ``isl`` (new tokens of a sequence), ``step`` (tokens cached before) and ``latency_ms``. A
 # group is one pair of batch size and new tokens: all prefixes of it are hidden together.
 
-
 Array = npt.NDArray[Any]
 
 FOLDER = "sparse-and-recurrent"
@@ -170,7 +169,6 @@ _READERS: dict[str, Callable[[pandas.DataFrame], Iterator[Rows]]] = {
 # Published tables of whole attention modules. Attention over the chosen keys is learned from what the estimates of all
 # other kernels leave of a row, and what the sum still misses of the module as a whole. A group is one model at one
 # number of heads a GPU: all its batches are hidden together.
-
 
 KINDS = {"dsa": "dsa", "csa": "dsv4_csa", "hca": "dsv4_hca", "msa": "msa"}
 PHASES = {"prompt": "context", "decode": "generation"}

@@ -32,7 +32,6 @@ from infercast.predict.identity import SWEEP
 
 # Kernels of sparse attention: one table, in which ``op`` names the kernel; a group is one layout of heads at one batch.
 
-
 Array = npt.NDArray[Any]
 Lengths = tuple[Array, Array, Array]
 

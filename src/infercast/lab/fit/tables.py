@@ -32,7 +32,6 @@ from infercast.predict.identity import expert_kernel_named, kernel_named, kernel
 # In some runs of SGLang's collector (0.5.10, and Marlin's on B200) long batches take as long on a quarter of them as
 # on all: there a GPU multiplies all pairs of every token that has any of its experts.
 
-
 RUN = ["gpu", "engine", "engine_version", "kernel", "dtype"]
 EXPERT_SHAPE = ["hidden", "inter", "experts", "topk", "tp", "routing", "tokens"]
 MANY_TOKENS, MANY_EXPERTS, GPUS = 8192, 64, (4, 8)
@@ -59,7 +58,6 @@ def takes_whole_tokens(table: pandas.DataFrame) -> Array:
 
 
 # Collectives were measured again and again, by several versions and formats: one row a shape is made of them.
-
 
 COLLECTIVE_SHAPE = ["op", "gpus", "bytes"]
 SUMS = ("all_reduce", "reduce_scatter")
@@ -102,7 +100,6 @@ def _version_order(version: object) -> list[int]:
 
 # Published tables of recurrent layers, one file a kind; a *group* is one layout of heads, or one width of a
 # convolution.
-
 
 RECURRENT_FILES = {kind: f"sparse-and-recurrent/{kind}.parquet" for kind in (GATED_DELTA, KIMI_DELTA, MAMBA2)}
 ALL_GPUS = ("h100-sxm", "h200-sxm", "b200-sxm", "l40s")

@@ -36,7 +36,6 @@ from infercast.predict.identity import ANY, BY_KERNEL, SWEEP, any_kernel
 # variance of the common miss averages what was found with what is known beforehand, and its few degrees of freedom
 # widen the interval as Student's law does.
 
-
 Array = npt.NDArray[Any]
 
 GENERATION = {"attention_prefill": -0.1, "attention_decode": -0.1}
@@ -78,7 +77,6 @@ def pooled_interval(family: str, misses: Sequence[Array], *, new_kernel: bool = 
 #
 # Sixty trees of depth eight miss 4.4 % of hidden products instead of 4.5 %; four hundred of depth six miss 4.3 %.
 
-
 STEP = 0.2
 BALLAST = 3.0
 """Rows with no miss that each leaf is thought to hold besides its own."""
@@ -104,9 +102,6 @@ def _medians(chosen: Array, values: Array, leaves: int) -> Array:
     last = max(values.size - 1, 0)
     middle = ordered[np.minimum(starts + (counts - 1) // 2, last)] + ordered[np.minimum(starts + counts // 2, last)]
     return np.asarray(0.5 * middle * counts / (counts + BALLAST))
-
-
-# Where data comes from, in a form that can be checked.
 
 
 PACKAGES = ("infercast", "numpy", "catboost", "pandas", "pyarrow")
@@ -301,7 +296,6 @@ def pooled_recipe(family: str, variant: str) -> Recipe:
 #
 # The former are believed almost in full. The latter say little of a new kernel: they are half believed, it is taken
 # to be faster than the last ones, and the interval is as wide as leaving out whole kernels shows.
-
 
 Pool = tuple[str, str, str]
 """(family, engine, variant)"""

@@ -51,7 +51,6 @@ class Launch(Protocol):
 
 # Anchors: the few shapes of each kernel that say most about all others, for a GPU without measurements.
 
-
 DEFAULT = 64
 """Of each kernel; a list has no more."""
 
@@ -80,7 +79,6 @@ def _flops(family: str, shape: Shape) -> float:
 
 
 # Which attention kernels to measure: head layouts, prompts with or without a cached prefix, decoding, both at once.
-
 
 ATTENTION_SHAPES, SPARSE_SHAPES = 66, 48
 """Of each kind of kernel, for each layout of heads."""
@@ -199,9 +197,6 @@ def _round(value: float, multiple: int) -> int:
     return max(1, round(value / multiple)) * multiple
 
 
-# Which experts and memory-bound kernels to measure.
-
-
 MOST_ROWS = 131_072
 MOST_SAMPLED = 256
 """No step samples more rows than a few hundred."""
@@ -259,7 +254,6 @@ def _elementwise() -> Iterator[tuple[str, int, int, int]]:
 
 # Which kernels of recurrent layers to measure: few layouts of heads, since each is compiled by itself, many lengths.
 
-
 COLUMNS = ("kind", "heads", "key_heads", "key_dim", "value_dim")
 LAYOUTS = [dict(zip((*COLUMNS, "chunk"), layout, strict=True)) for layout in RECURRENT_GRID["layouts"]]
 SCANS, CONVOLUTIONS = 44, 26
@@ -314,7 +308,6 @@ def _convolutions(generator: Generator, channels: int) -> Iterator[Case]:
 
 
 # Which kernels of sparse attention to measure: prompts behind prefixes of all lengths, and sequences that decode.
-
 
 INDEX_HEADS = (64, 32)
 TOPK = (2048, 512)
@@ -396,7 +389,6 @@ def _sparse_prompts(generator: Generator) -> Shape:
 
 
 # Small kernels that published tables hold only inside of others: ``op`` names the operation, ``by`` the library.
-
 
 ENGINES = ("triton", "vllm")
 # PyTorch's FlashAttention is version 2 and takes bf16 only.

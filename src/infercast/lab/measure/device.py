@@ -135,7 +135,6 @@ class Monitor:
 
 # Which kernels are measured: vLLM's where it is installed, or PyTorch's own throughout.
 
-
 ENGINES = ("vllm", "torch")
 _engine = ContextVar("engine", default="vllm")
 

@@ -18,8 +18,6 @@ from infercast.lab.measure.cases import Case, Launch, sweep_cases
 from infercast.lab.measure.device import Monitor, choose_engine, require_gpu
 from infercast.lab.measure.rows import Bench, Store, Tally, Timing, is_heavy, measure_batch, reason_of
 
-# What a child process is at, so that its parent knows which case broke it.
-
 
 @dataclass
 class Steps:
@@ -77,7 +75,6 @@ class Journal:
 # A kernel that reads where it may not, a failed assertion or a compiler that never returns must not cost all that comes
 # after. The child notes each case before it starts; where it ends early, that case is counted as skipped, or its
 # whole kind if nothing of it had been measured, and a new child goes on with the rest.
-
 
 FAMILIES = ("scan", "sparse")
 SILENT_SECONDS = 75.0
@@ -155,7 +152,6 @@ def _without_what_broke(left: list[Case], steps: Steps, done: set[str], tally: T
 
 
 # The process that measures kernels which may break it: a few cases at a time, each noted before it is tried.
-
 
 BATCH = 16
 BROKEN = 3

@@ -51,7 +51,6 @@ class MovingLaunch(SimpleLaunch):
 
 # GPU memory of a sweep: pools of random numbers that all operands are cut from, so nothing is allocated twice.
 
-
 ALIGNMENT = 1024
 POOL_SHARE = 0.45
 """Of the free memory; the rest is for what kernels allocate themselves."""
@@ -116,7 +115,6 @@ def starts_of(lengths: Sequence[int], device: str) -> Any:
 
 # Kernel times by the GPU's own clock: run launches under the profiler and cut its record at marker kernels, so that
 # caches can be emptied between two launches without being timed.
-
 
 PAUSE_CYCLES = 4_000_000
 BURSTS = 3

@@ -21,7 +21,6 @@ from infercast.lab.measure.device import Monitor
 
 # Where a sweep keeps its rows: whole batches as they come, one parquet file a family in the end.
 
-
 Row = dict[str, Any]
 PARTS = "parts"
 
@@ -92,7 +91,6 @@ def require_pandas() -> Any:
 
 
 # The profiler's record cut into sections: what ran between one marker kernel and the next.
-
 
 MARKER = "spin_kernel"
 GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -174,7 +172,6 @@ def _check(sections: Sections, expected: int) -> None:
 
 
 # What a kernel's name says: which library it comes from, and the tile each of its thread blocks works on.
-
 
 LONGEST = 64
 NVJET = re.compile(r"_(\d+x\d+)_(\d+x\d+)_(\d+x\d+)_")

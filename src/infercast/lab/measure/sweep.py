@@ -33,7 +33,6 @@ from infercast.lab.measure.rows import (
 
 # What a launch costs when a kernel does nothing, by CUDA events: gaps between kernels are what is asked for.
 
-
 LAUNCH_TABLE = "launch"
 MANY, REPLAYS, WARM = 1000, 50, 5
 ELEMENTS = (1, 1024, 131_072)
@@ -106,7 +105,6 @@ def _between(torch: Any, launch: Callable[[], None], count: int) -> float:
 
 
 # What a reader of a table must know: ``meta.toml`` next to it.
-
 
 NAME = "meta.toml"
 PROTOCOL = (
@@ -181,7 +179,6 @@ def write_meta(folder: Path, facts: Mapping[str, Any]) -> None:
 
 
 # Watts of a few dozen kernels, each run on and on until the board's power has settled.
-
 
 POWER_TABLE = "power"
 SECONDS = 0.7

@@ -60,7 +60,6 @@ def _tied(spec: ExpertFeedForward, *, ties_groups: bool) -> ExpertFeedForward:
 # A request alone on an idle engine shows the host, a static batch the kernels of its prompts and of decoding. What is
 # left to go wrong under load is the queue.
 
-
 LEAST_PROMPTS = 1024
 """With fewer prompt tokens in all, launching them takes longer than computing them on any GPU."""
 
@@ -149,7 +148,6 @@ class FileParts:
 
 # Request by request: how far each one is off, and whether they come out in the right order.
 
-
 FEWEST_RANKED = 5
 """An order of fewer requests says nothing."""
 
@@ -201,9 +199,6 @@ def _ranks(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.asarray((last - (counts - 1) / 2)[inverse])
 
 
-# A run summed up, simulated and measured by the same definitions.
-
-
 TTFT_FRACTIONS, TPOT_FRACTIONS = (0.5, 0.95, 0.99), (0.5, 0.95)
 IN_RESULTS = (
     *(1 + FRACTIONS.index(each) for each in TTFT_FRACTIONS),
@@ -235,9 +230,6 @@ def _summary(ttft: npt.NDArray[Any], tpot: npt.NDArray[Any], rate: float) -> npt
     return np.array([*first, *later, rate])
 
 
-# Joules of a measured run held against those of its forecast.
-
-
 LEAST_SECONDS = 1.0
 """Shorter runs show little: the counter moves ten times a second."""
 BEFORE_SECONDS = 0.05
@@ -263,7 +255,6 @@ def compare_joules(run: MeasuredRun, energy: Energy | None) -> Comparison | None
 #
 # Machines of one kind differ in how fast the thread is that plans steps. So the speed that the lightest load of a file
 # shows is also tried on its other loads: what is left then is not the machine's.
-
 
 CLASSES = ((8.0, "up to 8/s"), (16.0, "9 to 16/s"), (30.0, "17 to 30/s"), (inf, "above 30/s"))
 """Arrivals a second up to which a run belongs to a class."""

@@ -20,9 +20,6 @@ from infercast.lab.validate.compare import Comparison, deployment_of
 from infercast.lab.validate.measured import MeasuredFile, load_document
 from infercast.serve.step import DraftShape, StepShape
 
-# To which family a kernel of an engine's profile belongs, by its name.
-
-
 OTHER = "other"
 GEMM = "gemm"
 _COMPILED = [
@@ -36,9 +33,6 @@ def family_of_kernel(name: str, *, has_experts: bool) -> str:
     if has_experts and "act_and_mul_kernel" in name:
         return "moe"
     return next((family for family, pattern in _COMPILED if pattern.search(name)), OTHER)
-
-
-# Profiled steps of an engine: which kernels ran, how long, and what each step held.
 
 
 CONTEXT = re.compile(r"ctx~(\d+)")

@@ -25,7 +25,6 @@ from infercast.serve.workload.request import Request, Segment, Workload
 
 # What measured files say of prefixes: conversations with prompts that continue answers, and tokens that were cached.
 
-
 SYSTEM = 0
 """The name of what all conversations of a run begin with."""
 MOST_TURNS = 1 << 20

@@ -15,7 +15,6 @@ from infercast.lab.validate.published.compare import PublishedComparison
 
 # Promises ("TTFT p95 stays below 1.2 times its forecast") held against measured runs, in buckets of like odds.
 
-
 Array = npt.NDArray[Any]
 
 LIMITS = np.linspace(0.6, 1.7, 45)

@@ -125,7 +125,6 @@ def _exchange(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
 # gather the others'. Above the size that these are kept to, vLLM copies the message into memory that all GPUs map,
 # reduces it there (two-shot, or by the switch) and copies it out again.
 
-
 MIB = 1 << 20
 ONE_SHOT_LIMITS = {2: 64 * MIB, 4: MIB // 2, 8: MIB // 4}
 # Seconds of a kernel at 1.83 GHz, of each further GPU, and of a second shot; share of the links it fills. Fitted on

@@ -20,7 +20,6 @@ from infercast.predict.families.family import Ceiling, Family, Shape, floats, fm
 # stay in the registers of one warp. The time is a start, with one wait for each chunk, and the slowest of DRAM, L2 and
 # the multiprocessors' own work.
 
-
 CHUNK = 2048  # Values of a row that a block takes at once
 COMPILED_L2_EFFICIENCY = 0.65
 COMPILED_REFERENCE_CLOCK = 1.98e9

@@ -16,8 +16,6 @@ from infercast.lab.measure.cases import Shape
 from infercast.lab.measure.device import vllm
 from infercast.lab.measure.launch import MovingLaunch, Operands, SimpleLaunch, Workspace
 
-# Matrix products as an engine launches them.
-
 
 def build_gemm(shape: Shape, workspace: Workspace) -> MovingLaunch:
     """``y = x w^T``, weights stored by output row as in every checkpoint."""
@@ -55,9 +53,6 @@ def heater(workspace: Workspace, seconds: float) -> Any:
             linear(x, weight)
 
     return heat
-
-
-# Mixture-of-experts layers as an engine launches them.
 
 
 MOE = "model_executor.layers.fused_moe"

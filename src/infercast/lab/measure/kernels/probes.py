@@ -21,7 +21,6 @@ from infercast.lab.measure.launch import SimpleLaunch, Workspace
 
 # Bare tensor core rates: a program of CUDA C++ (data/lab/tensor_rate.cu), compiled by nvcc when first asked for.
 
-
 KINDS = {"mma_sync/bf16": 0, "mma_sync/fp8": 1, "wgmma/bf16": 2, "wgmma/fp8": 3}
 REGISTERS = 128
 """Of a thread for the 64 x 256 sums of a group of four warps."""

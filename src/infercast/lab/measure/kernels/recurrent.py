@@ -20,7 +20,6 @@ from infercast.ops.op import spread_lengths
 # The engine tunes each kernel once with a single chunk, before it knows any prompt, so the same is done here. Queries,
 # keys, values and gates were just written by the kernel before; states are cold.
 
-
 CHUNK = 64
 TUNING_MS = 5, 20
 """Warm-up and length of one trial of a configuration: a fifth of what Triton takes by default."""
@@ -192,7 +191,6 @@ _BUILDERS: dict[str, Callable[[Shape, list[int], Any], SimpleLaunch]] = {
 
 # What a recurrent layer runs besides its scan, as vLLM 0.25 launches it. States lie cold in blocks that an engine hands
 # out, of which number 0 means none.
-
 
 LINES = 513
 """Blocks of convolutions: the kernels are compiled for their number, which an engine fixes once."""

@@ -15,7 +15,6 @@ from infercast.lab.measure.launch import SimpleLaunch, Workspace, integers
 
 # Block-sparse attention (MiniMax-M3) as vLLM launches it on chips without kernels of their own for it: Triton's.
 
-
 BLOCK, WIDTH = 128, 128
 """Tokens of a block, which is a page too, and the width of a head."""
 LOCAL = 1
@@ -94,7 +93,6 @@ BLOCK_SPARSE: dict[str, Callable[[Shape, Workspace], SimpleLaunch]] = {
 
 # Scores are DeepGEMM's, which compiles a kernel for each number of index heads when it is first used. Attention is
 # FlashAttention's over a bf16 cache and FlashMLA's over a packed fp8 one.
-
 
 PAGE = 64
 INDEX_DIM, INDEX_BYTES = 128, 132

@@ -31,7 +31,6 @@ from infercast.serve.record import Served
 
 # What a simulated run is summed up to, as its source did: means or medians, over all of it or while it was full.
 
-
 Array = npt.NDArray[Any]
 SETTLED = 0.5
 """An open loop without an end is looked at from this share of its time on."""
@@ -122,7 +121,6 @@ def _median_gap(served: Served, window: tuple[float, float] | None) -> float:
 
 
 # The engine that a published command starts, and what must be assumed for it to start at all.
-
 
 TRAINED_ROUTING = "power_law_1.2"
 """Published runs have trained weights: routers prefer some experts."""
@@ -270,7 +268,6 @@ def _within(run: PublishedRun, deployment: Deployment) -> PublishedRun:
 
 # Fewer requests of a long closed loop: the first of each client, and enough of the rest to show how it goes on.
 
-
 TURNS, LEAST = 5, 64
 """Requests of each client that are simulated, and in all, of a loop that has more ..."""
 TURNS_STEP_BY_STEP, LEAST_STEP_BY_STEP = 2, 32
@@ -289,9 +286,6 @@ def shortened(run: PublishedRun, system: System) -> PublishedRun:
     assumed = f"the first {most:,} of {count:,} requests are simulated, and the rest is like the last of them"
     workload = replace(run.workload, requests=run.workload.requests[:most])
     return replace(run, workload=workload, stand_for=count, assumptions=(*run.assumptions, assumed))
-
-
-# The engine of a published run, as we would set it up.
 
 
 def deployment_of(run: PublishedRun, predictor: str = "learned", host: Path | None = None) -> Deployment:

@@ -201,9 +201,6 @@ def _read_requests(row: RowReader, path: Path) -> Workload:
     return workload_from_requests(requests)
 
 
-# Lengths of prompts and answers of a published row, one by one.
-
-
 UNIFORM = re.compile(r"random in=(\d+) out=(\d+) \(sglang bench")
 """Lengths that SGLang's benchmark draws between 1 and the stated one."""
 BENCH_SEED = 1
@@ -345,9 +342,6 @@ def _between(count: int, shuffle: np.random.Generator, ends: Sequence[tuple[floa
         shuffle.integers(round(low), max(round(low), round(high)), count, endpoint=True).tolist() for low, high in ends
     ]
     return drawn[0], drawn[1]
-
-
-# The load of a published row: when its requests come, and how many.
 
 
 CLOSED, POISSON, CONSTANT, BURST, OFFLINE, CAPPED = (

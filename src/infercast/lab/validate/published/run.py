@@ -13,7 +13,6 @@ from infercast.serve.workload.request import Workload
 
 # Server settings as publishers write them down: words between semicolons, each understood or left aside.
 
-
 ASYNC_SINCE = (0, 14)
 """From this version on steps are planned ahead unless the flags say otherwise."""
 FUSED_SINCE = (0, 14)

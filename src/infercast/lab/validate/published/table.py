@@ -30,9 +30,6 @@ from infercast.models.library import bundled_config, bundled_name, model_names
 from infercast.serve.workload.request import Request, Workload
 from infercast.units import MILLI
 
-# What a published row says of its server: flags of the command, layout, engine and version.
-
-
 Version = tuple[int, ...]
 
 COMMAND = "server_cmd"
@@ -208,7 +205,6 @@ def _server_version(row: RowReader, engine: Engine) -> Version:
 
 # What tables get wrong about what was measured: units, and what a time is called.
 
-
 SAME_TIME, OTHER_TIME = 0.001, 0.05
 """Relative differences of two times that are one, and that are surely not."""
 THOUSANDFOLD = (math.log(250.0), math.log(4000.0))
@@ -266,9 +262,6 @@ def _unit(row: RowReader, tpot: float | None) -> float:
     waiting = (row.measured("ttft_mean_ms") or row.measured("ttft_p50") or 0.0) / 1e3
     answered = tpot * (row.number("mean_out") or 1.0)
     return 1.0 if THOUSANDFOLD[0] < off < THOUSANDFOLD[1] and waiting < 100 * answered else MILLI
-
-
-# Which of our models, GPUs and weight formats a published row means.
 
 
 BLOCKS, IN_BLOCKS = "fp8_block", ("qwen/",)
@@ -381,7 +374,6 @@ def format_of(row: RowReader) -> str:
 
 
 # Published results as collected from many sources: what a row does not say is assumed and listed with the run.
-
 
 UNKNOWN_LOAD = Workload((Request(0.0, 1, 1),))
 """In place of a load that is not known."""
