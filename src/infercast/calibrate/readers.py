@@ -15,6 +15,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import numpy.typing as npt
 from infercast.calibrate.result import (
     LONGEST_SECONDS,
     MOST_TOKENS,
+    RATE,
     Asked,
     Lengths,
     Load,
@@ -34,7 +36,6 @@ from infercast.calibrate.result import (
     read_text,
     statistics,
     summed_up,
-    with_rate,
 )
 from infercast.errors import FileFormatError, InputError
 from infercast.units import MILLI
@@ -49,7 +50,8 @@ def _result(
     """A result with requests that can be replayed; ``rate``: output tokens a second, where the file says."""
     workload, assumed, means_only = make_workload(load, asked)
     assumed = (*assumed, *known.pop("assumptions", ()))
-    return Result(file, kind, workload, with_rate(seen, rate), means_only, assumptions=assumed, **known)
+    seen = {**seen, RATE: rate} if rate and isfinite(rate) else seen
+    return Result(file, kind, workload, seen, means_only, assumptions=assumed, **known)
 
 
 def _number(values: Values | None, part: str, name: str) -> float | None:

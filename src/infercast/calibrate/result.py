@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log, sqrt
@@ -289,7 +288,3 @@ def statistics(
         if value:
             found[f"{latency}_{ours}"] = value * scale
     return found
-
-
-def with_rate(seen: dict[str, float], rate: float | None) -> dict[str, float]:
-    return seen if not rate or not math.isfinite(rate) else {**seen, RATE: rate}

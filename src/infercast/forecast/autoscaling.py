@@ -709,12 +709,8 @@ class PolicyDay:
         return float(np.nansum(self.attained * self.counts) / self.counts.sum())
 
     @property
-    def replica_hours(self) -> float:
-        return float(self.paid.sum()) * self.window / HOUR
-
-    @property
     def gpu_hours(self) -> float:
-        return self.replica_hours * self.gpus_per_replica
+        return float(self.paid.sum()) * self.window / HOUR * self.gpus_per_replica
 
     @property
     def cost(self) -> float | None:

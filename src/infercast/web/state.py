@@ -396,10 +396,7 @@ def _system(asked: Asked) -> System:
 
 def capacity_known(asked: Asked, system: System, workload: Workload) -> Callable[[], float]:
     """Capacity of a system for such requests, cached: it does not depend on their rate."""
-
-    def work_out() -> float:
-        return most_requests_per_second(system, workload)
-
+    work_out = partial(most_requests_per_second, system, workload)
     if asked.config is not None:
         return work_out
     fields = [field.name for field in FIELDS if field.group in (*OF_SYSTEMS, "traffic") and field.name != "rate"]

@@ -194,10 +194,11 @@ class Indexer:
 
     def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """Index queries, keys and weights, written as the scores need them."""
-        formats, width = "attention", self.heads * self.head_dim
+        # One kernel rotates and quantises index queries and scales the weights of heads: a thread block a head.
+        rotated = small_blocks(tokens * self.heads, 2.0 * self.head_dim + 2, self.head_dim + SCALE_BYTES)
         return [
-            *shard.linear("index_q_proj", tokens, width, self.query_rank, formats),
-            Call("index_q_rope", self._queries(tokens)),
+            *shard.linear("index_q_proj", tokens, self.heads * self.head_dim, self.query_rank, "attention"),
+            Call("index_q_rope", rotated),
             *self._key_calls(shard, tokens),
             Call("index_clear", copy(tokens, 0.0, 4.0 * self.topk)),
         ]
@@ -216,10 +217,6 @@ class Indexer:
             Call("index_k_rope", rope(tokens, 1, self.rope_dim, base)),
             Call("index_write", write),
         ]
-
-    def _queries(self, tokens: Size) -> Elementwise:
-        """One kernel rotates and quantises index queries and scales the weights of heads: a thread block a head."""
-        return small_blocks(tokens * self.heads, 2.0 * self.head_dim + 2, self.head_dim + SCALE_BYTES)
 
     def sequence_calls(self, shard: Shard, batch: SequenceBatch) -> list[Call]:
         """Scores and the choice; kernels of prompts take plain arrays, so keys are gathered from blocks first."""

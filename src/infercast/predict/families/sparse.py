@@ -660,10 +660,6 @@ class HyperConnectionPhysics:
         return Physics(seconds, terms, features)
 
 
-def _hyper_ceiling(op: HyperConnection, gpu: Gpu) -> list[Any]:
-    return [np.log2(np.maximum(np.ravel(np.asarray(op.rows)), 1) / gpu.sms)]
-
-
 def _hyper_shape(half: str) -> Shape:
     return Shape(
         ("rows", "hidden"), {}, lambda values: HyperConnection(values["rows"], hidden=int(values["hidden"]), half=half)
@@ -686,5 +682,9 @@ HYPER_CONNECTION = Family(
     pipes=lambda op, gpu: {"dram": dram_seconds(op, gpu)},
     variants=lambda op, *_: (op.half,),
     spread={"hyper_connection": 8.0},
-    ceiling=Ceiling(features=("log_rounds",), shape=_hyper_ceiling, variant=attrgetter("half")),
+    ceiling=Ceiling(
+        features=("log_rounds",),
+        shape=lambda op, gpu: [np.log2(np.maximum(np.ravel(op.rows), 1) / gpu.sms)],
+        variant=attrgetter("half"),
+    ),
 )
