@@ -1,7 +1,4 @@
-"""Corrections from a user's own measurements: factors with uncertainties, and a timer that applies them.
-
-Factors are relative to the estimates: 1.1 means that times are 1.1 times as long.
-"""
+"""Corrections of estimates by a user's own measurements: factors with uncertainties, and a timer that applies them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Energy of steps: joules of the kernels in a timer's tables, and of attention.
+"""Energy of steps per GPU of a tensor-parallel group: joules of the kernels in a timer's tables, and of attention.
 
-A run records how often each table row ran and how long attention took. That is enough to compute its dynamic energy
-afterwards, at no cost to the simulation. All numbers are per GPU of a tensor-parallel group; the stages of a pipeline
-are summed.
+It is computed after a run, from how often each table row ran and how long attention took.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""CPU time of an engine: seconds fitted on one machine, and scaled to others.
-
-CPU speeds are in ``data/hosts``, the engines' costs in ``data/engines/<engine>/host.toml``. A user's own file has the
-form of the latter.
-"""
+"""CPU time of an engine (``data/engines/<engine>/host.toml``, or a user's file like it), scaled to other CPUs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Speculative decoding: the method, the number of drafts, and the acceptance rate of each position.
 
-Everything is reduced to one rate per position, P(the first i drafts are all accepted). The acceptance length, tokens
-per step and sequence, is one more than their sum.
+Everything is reduced to P(the first i drafts are all accepted); the acceptance length is one more than their sum.
 """
 
 from __future__ import annotations
@@ -120,11 +119,7 @@ class Curve(NamedTuple):
     url: str
 
     def rates(self, num_drafts: int) -> tuple[float, ...]:
-        """What each further draft adds; beyond the last published one, extrapolated by the ratio of the last two.
-
-        Lengths were measured independently, so a further draft may seem to add less than nothing: that counts as
-        nothing.
-        """
+        """What each further draft adds, at least 0; beyond the last published one by the ratio of the last two."""
         before = (1.0, *self.lengths)
         rates: list[float] = []
         for position, length in enumerate(self.lengths[:num_drafts]):

@@ -1,10 +1,8 @@
 """Kernel times on a grid of sizes: tables by tokens and rows, and interpolated attention surfaces.
 
-A learned estimate takes half a millisecond of numpy however small the batch is; a run needs thousands. A batch is
-described by a few numbers in which its time is smooth: a decode batch by its number of sequences and their mean length,
-a batch of prompts by number, length and cached tokens. A few hundred estimates with log-linear interpolation then serve
-a whole run. An engine's limits set how far a grid goes, never where its points are: sizes that no request reaches
-change nothing.
+A batch is described by a few numbers in which its time is smooth: a decode batch by its number of sequences and their
+mean length, prompts by number, length and cached tokens. A few hundred estimates with log-linear interpolation serve a
+whole run. An engine's limits set how far a grid goes, never where its points are.
 """
 
 from __future__ import annotations
@@ -31,10 +29,7 @@ DENSE, SPACING = 128, 32
 
 
 def sequence_kernels(calls_of: Callable[[Table, Table], list[Call]]) -> tuple[dict[str, str], dict[str, int]]:
-    """The family of each attention kernel, and its launches per step.
-
-    One decoding sequence and one prompt cover nearly all; some kinds decode differently in mixed steps.
-    """
+    """The family of each attention kernel, and its launches per step, by one decoding sequence and one prompt."""
     families: dict[str, str] = {}
     launches: dict[str, int] = {}
     for batch in (np.array([1, 2]), np.array([1]), np.array([2])):
@@ -96,9 +91,8 @@ PAGE = 512
 class DecodeSurface:
     """Seconds of each attention kernel for a decode batch.
 
-    A batch grows by one token per sequence and step, so the mean length grows by one. Estimates at integer mean lengths
-    are therefore cached as pages, consecutive steps are a slice of one, and values between two integer lengths are
-    interpolated linearly.
+    Estimates at integer mean lengths are cached as pages, of which consecutive steps are a slice; those between are
+    linear.
     """
 
     def __init__(self, time: Timing, max_sequences: int, max_keys: int) -> None:

@@ -1,8 +1,7 @@
 """The time of one step: kernels from tables by step size, attention by batch, and drafts with speculative decoding.
 
-Sequences that verify drafts compute several tokens each. Their GEMMs are those of as many tokens, their attention reads
-each sequence's keys once for all of them, and the LM head computes a row for every draft. The drafter then runs one
-pass over all tokens of the step, and a pass over one token per sequence for each further draft.
+Sequences that verify drafts compute several tokens each, over keys that are read once; then the drafter runs a pass
+over all tokens of the step, and one over a token per sequence for each further draft.
 """
 
 from __future__ import annotations
@@ -108,10 +107,7 @@ NOT_PADDED = Padding()
 
 
 def padded_in(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> dict[str, Padding]:
-    """By kernel name (`infercast.predict.estimate.padded`).
-
-    Attention with sinks runs another kernel on these chips (Triton's), which packs query heads in every launch.
-    """
+    """By kernel name (`predict.estimate.padded`); Triton's, which attention with sinks runs, packs query heads."""
     if any(isinstance(stack.mixer, GroupedAttention) and stack.mixer.sinks for stack in config.stacks):
         return {}
     found: dict[str, Padding] = {}
@@ -132,9 +128,8 @@ MOST_BATCHES = 32
 class KernelTimer:
     """A step timer made of timed kernels.
 
-    Kernels that depend only on the number of tokens are timed up front for every number a run can have, and those of
-    the LM head for every number of sampled rows: two tables with row lookups. Only attention, which depends on the
-    length of each sequence, is timed during the run.
+    Those that depend only on the number of tokens or of sampled rows are timed up front, in two tables with row
+    lookups. Only attention, which depends on the length of each sequence, is timed during the run.
     """
 
     rows_a_sequence = 1
@@ -228,9 +223,7 @@ class KernelTimer:
         return StepEstimate([dense + seconds for seconds in each], attention, host, rows)
 
     def _compute_prompts(self, prompts: Prompts, num_decodes: int, computed: int, sampled: int) -> StepEstimate:
-        """A step of prompts, (new, computed) tokens of each, mixed with decodes of ``computed`` context tokens in
-        total.
-        """
+        """A step of prompts, (new, computed) tokens of each, and of decodes with ``computed`` context tokens."""
         assert self._surfaces is not None
         time_decoding, time_prompts = self._surfaces
         attention, tokens = time_prompts(prompts), num_decodes
@@ -304,10 +297,7 @@ class KernelTimer:
         return np.asarray((each + each * np.outer(slowed, self._throttled[: each.shape[1]])).sum(axis=1))
 
     def limit_felt(self, rows: Table, slowed: Table, seconds: Table) -> Table:
-        """How far the power limit was in effect in steps of these rows of the first table, from 0 to 1.
-
-        Decode steps repeat until it is. For others it follows from their slowdown, or from their duration.
-        """
+        """How far the power limit was in effect in steps of these rows, from 0 to 1; decode steps repeat until then."""
         if limits_of(self._gpu).always:  # even reading memory exceeds the limit
             return np.ones(rows.shape)
         peak, most, free = self._limit
@@ -411,11 +401,7 @@ class Adapted:
 
 
 class DraftingTimer(KernelTimer):
-    """A timer of steps that verify and draft, with a table of drafts in addition to those of steps.
-
-    Its rows hold the passes by number of drafts and sequences, except for what depends on the step's tokens or on
-    sequence lengths.
-    """
+    """A timer of steps that verify and draft, with a table of passes by number of drafts and sequences."""
 
     def __init__(self, deployment: TimedDeployment) -> None:
         drafting, layout, settings = deployment.drafting, deployment.layout, deployment.settings

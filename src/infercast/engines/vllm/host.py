@@ -270,9 +270,7 @@ class VllmHostModel:
 
     @property
     def waited_share(self) -> float:
-        """With Mamba2 writing states at the end of every block, each layer asks the GPU how many states of a prompt to
-        write, so that host and GPU partly take turns. No other recurrent layers wait for the GPU.
-        """
+        """Mamba2 that writes states at block ends asks the GPU in each layer: host and GPU partly take turns."""
         return RECURRENT_WAIT * self._work.mamba_layers / self._work.layers if self._mode == ALL else 0.0
 
     def cost(self, launch: Launch, num_sequences: int, num_tokens: int, num_prompts: int) -> HostCost:

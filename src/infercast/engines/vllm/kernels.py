@@ -105,10 +105,7 @@ MOST_TOKENS = 16384
 
 
 def file_tokens(experts: int, dtype: str) -> tuple[int, ...]:
-    """Token counts a file needs: powers of two, and both sides of each edge of the rules of thumb.
-
-    vLLM uses the nearest entry in a file; with these it keeps to its rules of thumb wherever the file repeats them.
-    """
+    """Powers of two, and both sides of each edge of the rules of thumb: vLLM uses the nearest entry in a file."""
     rules = [rule_of_thumb(tokens, experts, dtype) for tokens in range(1, MOST_TOKENS + 1)]
     edges = {tokens for tokens in range(1, MOST_TOKENS) if rules[tokens - 1] != rules[tokens]}
     powers = {1 << power for power in range(MOST_TOKENS.bit_length())}

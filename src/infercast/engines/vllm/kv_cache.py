@@ -1,17 +1,12 @@
 """The KV cache of vLLM: blocks of layer groups, recurrent states, and offloading to host memory.
 
-The rules are vLLM 0.25's (``v1/core/kv_cache_utils.py``, ``get_kv_cache_groups``).
-
-The rules are vLLM 0.25's (``v1/core/kv_cache_utils.py``, ``_get_kv_cache_groups_uniform_groups`` and the packed layout
-after it). Caches that grow with all tokens form one group, whatever their width. Windows and compressor states form
-groups by their length and tokens per block; each of their blocks is padded to the next width of the first group.
-
-Facts of vLLM 0.25 (``model_executor/models/config.py``, ``MambaModelConfig``; ``config/model.py``). Without prefix
-caching a sequence has one state per layer (``none``). With it, states are kept at block boundaries: at the end of every
-block, by kernels that write them there (``all``), or at the end of steps that end with a block (``align``).
-
-Facts of vLLM 0.25: ``config/vllm.py`` (_post_init_kv_transfer_config), ``v1/kv_offload/base.py``, ``cpu/spec.py``,
-``cpu/gpu_worker.py`` and ``cpu/swap_blocks_triton.py``.
+Groups follow vLLM 0.25's ``v1/core/kv_cache_utils.py``: caches that grow with all tokens form one group, whatever their
+width; windows and compressor states form groups by their length and tokens per block, padded to the next width of the
+first group. Without prefix caching a sequence has one state per layer (``none``). With it, states are kept at the end
+of every block, by kernels that write them there (``all``), or of steps that end with a block (``align``):
+``model_executor/models/config.py``, ``config/model.py``. Offloading: ``config/vllm.py``
+(_post_init_kv_transfer_config), ``v1/kv_offload/base.py``, ``cpu/spec.py``, ``cpu/gpu_worker.py`` and
+``cpu/swap_blocks_triton.py``.
 """
 
 from __future__ import annotations

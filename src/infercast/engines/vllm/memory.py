@@ -171,10 +171,7 @@ COMPILED_BYTES = 1.8 * GIB
 
 
 def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> Memory:
-    """The memory of one GPU, as the engine divides it at its start. ``num_blocks`` may be 0.
-
-    All pipeline stages have as many blocks as the one with the least room; the plan is that one's.
-    """
+    """The memory of one GPU of the stage with the least room, as the engine divides it. ``num_blocks`` may be 0."""
     usable = gpu.driver_bytes * settings.gpu_memory_utilization
     activations = peak_activation_bytes(config, layout, settings)
     graphs = graph_bytes(config, layout, settings)
