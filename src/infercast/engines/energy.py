@@ -28,15 +28,11 @@ class StepsEnergy:
     kernel_seconds: float
     """Time in kernels, including the short gaps between them."""
     dynamic: dict[str, float]
-    """Joules above static power, by kernel family."""
     static: float
-    """Joules of static power while kernels ran."""
     peak_watts: float
-    """Of the step with the highest draw."""
 
     @property
     def joules(self) -> float:
-        """While kernels ran."""
         return self.static + sum(self.dynamic.values())
 
 

@@ -18,8 +18,6 @@ UNBOUNDED = 1 << 40
 
 
 class KvLayout(NamedTuple):
-    """The cache's shape and its cost on one GPU."""
-
     shape: KvShape
     block_bytes: int
 
@@ -41,8 +39,6 @@ class KvLayout(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Memory of one GPU by use, in bytes."""
-
     total: float
     usable: float
     weights: float
@@ -52,13 +48,11 @@ class Memory(NamedTuple):
     kv: KvLayout
     num_blocks: int
     spare_blocks: int = 0
-    """Of these, reserved by the engine."""
     states: float = 0.0
     """Recurrent states, where they are not kept in KV blocks."""
 
     @property
     def request_blocks(self) -> int:
-        """Blocks available to requests."""
         return max(0, self.num_blocks - self.spare_blocks)
 
     @property

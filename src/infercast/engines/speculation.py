@@ -35,16 +35,12 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """Drafting method and acceptance."""
-
     method: str
     num_drafts: int
     """Drafts per sequence and step; the maximum if it depends on batch size."""
     acceptance: Acceptance
     draft: Draft | None = None
-    """The drafter; None for lookups."""
     tensor: int = 1
-    """Tensor parallel size of the drafter."""
     match: float = 1.0
     """Share of a sequence's steps in which a lookup finds anything."""
     by_batch: tuple[tuple[int, int], ...] = ()
@@ -60,18 +56,14 @@ class Drafting:
     read_ahead: int = 0
     """Prompt tokens it reads beyond those a step computes, which the step must leave for it."""
     slots_taken: int = 0
-    """Budget tokens taken per sequence."""
     note: str = ""
-    """What was assumed about the drafter."""
 
     @property
     def width(self) -> int:
-        """Tokens of a sequence that verifies drafts."""
         return 1 + self.num_drafts
 
     @property
     def passes(self) -> int:
-        """Passes of the drafter per step."""
         return self.num_drafts if self.draft is not None else 0
 
     @property
@@ -86,19 +78,15 @@ FORMS = (
     "a length above 1 (2.4), a rate below 1 (0.7), rates by position (0.75,0.55,0.4), length=2.4, rate=0.7, the name "
     "of a published curve, or a line of a log with 'Per-position acceptance rate'"
 )
-"""Accepted notations of an acceptance."""
 BY_POSITION = re.compile(r"[Pp]er-position acceptance rate:\s*([0-9.,\s]+)")
 MEAN_LENGTH = re.compile(r"(?:[Mm]ean acceptance length|accept len):\s*([0-9.]+)")
 """In a log line of vLLM or SGLang."""
 
 
 class Acceptance(NamedTuple):
-    """How many drafts of a step are accepted."""
-
     rates: tuple[float, ...]
     """P(the first i drafts are all accepted), i = 1, 2, ..., falling."""
     source: str = ""
-    """Their origin, as text."""
     is_assumed: bool = False
     """True if not specified, so that published ones stand in."""
 

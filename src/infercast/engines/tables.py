@@ -53,7 +53,6 @@ def together(prompts: float, decodes: float, launches: int, padded: float) -> fl
 
 
 def weighted(counts: Mapping[int, float], table: Table) -> Table:
-    """Weighted sum of some rows of a table."""
     return np.asarray(np.array([*counts.values()]) @ table[[*counts]]) if counts else np.zeros(table.shape[1])
 
 
@@ -78,7 +77,6 @@ multiplicities.
 
 SHORTEST = 16
 FINE, COARSE, ROUGH = 2.0, 1.0, 0.5
-"""Points per octave."""
 STEPS_AN_OCTAVE = 8
 ROWS_AT_ONCE = 8
 """Numbers of sequences timed together: a run that meets one meets its neighbours."""
@@ -121,7 +119,6 @@ class DecodeSurface:
         return [_between(column[start : end + 1], share) for column in page]
 
     def next_step(self, num_sequences: int, total_keys: int) -> list[float]:
-        """Of each kernel its seconds in this step alone."""
         length, rest = divmod(total_keys, num_sequences)
         number, start = divmod(length, PAGE)
         page = self._pages.get((num_sequences, number))
@@ -160,8 +157,6 @@ def _log_page(number: int) -> Array:
 
 
 class PromptSurface:
-    """Seconds of each attention kernel for a batch of prompts."""
-
     def __init__(self, time: Timing, max_tokens: int, max_keys: int) -> None:
         self._time = time
         self._counts = _grid(1, MOST_PROMPTS, ROUGH)

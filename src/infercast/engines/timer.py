@@ -99,7 +99,6 @@ class Padding(NamedTuple):
     window: float = inf
 
     def seconds(self, sequences: int, keys: int) -> float:
-        """For this many sequences with this many keys in total."""
         return self.per_key * min(keys, self.window * sequences) if self.per_key else 0.0
 
 
@@ -133,7 +132,6 @@ class KernelTimer:
     """
 
     rows_a_sequence = 1
-    """Maximum LM head rows per sequence."""
 
     def __init__(self, deployment: TimedDeployment) -> None:
         config, layout, gpu, predictor = deployment.model, deployment.layout, deployment.gpu, deployment.predictor
@@ -168,7 +166,6 @@ class KernelTimer:
             np.arange(max_tokens + 1), token_sizes, np.broadcast_to(products_of(by_tokens), token_sizes.shape)
         )
         self._throttled = [family in THROTTLED for _, family in self.kernels]
-        """Kernels slowed down by the power limit."""
         tabled = self._time_table(by_tokens, token_sizes, max_tokens)
         longer = throttle_decoding(gpu, products, tabled.sum(axis=1)) - 1.0
         decoding = tabled * (1.0 + np.outer(longer, self._throttled[: len(by_tokens)]))
@@ -215,7 +212,6 @@ class KernelTimer:
         return self._compute_prompts(beside, count, computed, count + num_first)
 
     def _decode(self, tokens: int, sampled: int, computed: int, steps: int = 1) -> StepEstimate:
-        """Steps of sequences that compute a token each."""
         assert self._surfaces is not None
         rows, host, dense = self._decoding(tokens, sampled)
         attention = self._surfaces[0](tokens, computed + tokens, steps)
@@ -239,7 +235,6 @@ class KernelTimer:
     def _put_together(
         self, tokens: int, sequences: int, prompts: int, sampled: int, attention: list[float]
     ) -> StepEstimate:
-        """A step with prefill, given its attention times."""
         launch, padded = self._prompting(tokens)
         attending, target, share = sum(attention), 0.0, 0.0
         seconds = self._token_seconds[padded] + self._row_seconds[sampled] + attending
@@ -385,8 +380,6 @@ class KernelTimer:
 
 
 class Adapted:
-    """Another timer's steps, each with the kernels of LoRA adapters."""
-
     def __init__(self, timer: KernelTimer) -> None:
         self._timer = timer
 
@@ -541,12 +534,10 @@ class DraftingTimer(KernelTimer):
         return DecodeSurface(time, self._most_sequences, self._longest)
 
     def _time_single(self, queries: Table, keys: Table, sequences: Table | int = 1) -> Table:
-        """Attention of one later pass."""
         calls = [] if self._draft is None else self._draft.attention_calls(self._draft_layout, queries, keys, sequences)
         return self._time_calls(calls, keys.shape[0])
 
     def _table_of_drafts(self) -> tuple[tuple[tuple[str, str], ...], Table]:
-        """Names and seconds of draft kernels, by sequences and drafts per sequence."""
         most, draft = self._most_sequences, self._draft
         if draft is None:
             return (), np.zeros((most + 1, 0))
