@@ -94,7 +94,6 @@ MOST_SEQUENCES = 2**20
 
 
 HIDDEN_SHARE = 1e-9
-"""What is left of a kernel that others hide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,12 +308,9 @@ def _estimate_call(deployment: Deployment, call: Call, explain: bool) -> KernelC
 
 
 class FamilyShare(NamedTuple):
-    """A kernel family's part of a phase."""
-
     family: str
     seconds: float
     share: float
-    """Of the phase's GPU time."""
     bound: str
     """What holds the family's largest kernel back in an average step of the phase."""
     source: str
@@ -324,8 +320,6 @@ class FamilyShare(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """All steps of one kind."""
-
     name: str
     steps: int
     tokens: int

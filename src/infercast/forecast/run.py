@@ -25,7 +25,6 @@ from infercast.serve.workload.request import Draw
 from infercast.shown import Shown
 
 SHOWN_TURNS = 10
-"""Later ones are summed up together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,7 +241,6 @@ EDGE_HALVINGS = 4
 
 Tell = Callable[[str], None]
 Decide = Callable[[Forecast], Forecast]
-"""Adds prices and facility to a forecast."""
 
 
 def sweep(
@@ -299,7 +298,6 @@ def sweep_rates(
 
 
 def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None, decide: Decide, tell: Tell) -> Sweep:
-    """One system under more and more load."""
     # What a system serves when it is kept full depends on what is sent, not on how fast: once is enough.
     capacity = cache(lambda: most_requests_per_second(system, workload))
 
@@ -405,7 +403,6 @@ LEAST, VALUES = 0.4, 7
 HALVINGS = 2
 """How often the gaps next to the best value are halved."""
 LEAST_ODDS = 0.8
-"""Default odds that an SLO holds."""
 STEP = 5.0
 """Watts or MHz: finer differences than this are not looked at."""
 
@@ -554,7 +551,6 @@ def _beside(points: dict[float, Point], best: Point | None) -> list[float]:
 
 
 OFF = {"speculative_config": None, "acceptance": None}
-"""Settings of an engine that does not draft."""
 USUAL_CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 

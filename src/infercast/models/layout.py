@@ -51,11 +51,9 @@ class ParallelLayout:
 
     @property
     def gpus_per_expert(self) -> int:
-        """GPUs that the width of each routed expert is split over."""
         return 1 if self.experts else self.tensor * self.sharing
 
     def share_expert_width(self, inter: int) -> int:
-        """Columns of each routed expert that a GPU holds."""
         return -(-inter // self.gpus_per_expert)
 
     def share(self, size: int) -> int:
@@ -104,7 +102,6 @@ class WeightFormat:
     tables they take, where the engine has another kernel for them."""
 
     def of(self, part: str) -> tuple[str, str]:
-        """Weights and inputs of the products in a part of the model."""
         return getattr(self, part), getattr(self, f"activation_{part}")
 
     def stored_bytes(self, dtype: str) -> float:

@@ -121,7 +121,6 @@ def verify_calls(
 
 
 def in_layers(calls: list[Call], layers: int) -> list[Call]:
-    """What one layer launches, in each of several."""
     return [replace(call, count=layers * call.count) for call in calls]
 
 

@@ -54,7 +54,6 @@ DATACENTER_BLACKWELL = ("blackwell", "blackwell-ultra")
 
 
 def default_block_size(model: ModelConfig, gpu: Gpu) -> int:
-    """The engine's default."""
     latent = [stack.mixer for stack in model.stacks if isinstance(stack.mixer, LatentAttention)]
     if model.has_mixer(CompressedAttention):
         return COMPRESSED
@@ -71,7 +70,6 @@ def default_block_size(model: ModelConfig, gpu: Gpu) -> int:
 
 
 def check_block_size(block_size: int) -> None:
-    """Reject a size that no attention kernel supports."""
     if block_size % UNIT:
         raise InputError(
             f"block_size {block_size} fits no attention kernel, which take multiples of {UNIT}; use one of "
@@ -101,7 +99,6 @@ def rule_of_thumb(tokens: int, experts: int, dtype: str) -> Configuration:
 
 
 MOST_TOKENS = 16384
-"""Maximum tokens of a step covered by files."""
 
 
 def file_tokens(experts: int, dtype: str) -> tuple[int, ...]:

@@ -46,13 +46,11 @@ class Kind(NamedTuple):
 
     @property
     def span(self) -> tuple[int, bool, bool]:
-        """Which tokens are kept, and whether any are."""
         return self.cache.window, self.cache.chunked, self.cache.bytes_per_token > 0
 
 
 NONE, ALIGN, ALL = "none", "align", "all"
 MODES = (NONE, ALIGN, ALL)
-"""vLLM's ``mamba_cache_mode``."""
 
 WRITE_EVERY_BLOCK = (
     "NemotronHForCausalLM", "NemotronHPuzzleForCausalLM", "FalconH1ForCausalLM", "GraniteMoeHybridForCausalLM",
@@ -70,7 +68,6 @@ class StateBlocks(NamedTuple):
     drafts: int = 0
     """States per sequence beyond the current one: after each draft that may be rejected."""
     rules: StateRules = StateRules()
-    """Those of the release."""
 
 
 ONE_STATE = StateBlocks()
@@ -135,7 +132,6 @@ BACKENDS = ("native", "lmcache")
 CONNECTOR = "OffloadingConnector"
 MOST_GIB = 1_000_000
 READ = ("cpu_bytes_to_use", "block_size", "offload_prompt_only", "store_threshold", "eviction_policy")
-"""Fields read from ``kv_connector_extra_config``."""
 SUBMIT = 0.4e-3
 """Seconds of the submitting thread per copy, for a list of all its pieces (an estimate) ..."""
 SUBMIT_PIECE = 1.0e-6
@@ -148,10 +144,7 @@ EMPTY_STEP = 1.2e-3
 
 
 class TierSettings(NamedTuple):
-    """User settings of the tier."""
-
     num_bytes: float
-    """Over all GPUs of the engine."""
     block_size: int | None = None
     prompts_only: bool = True
     store_threshold: int = 0
@@ -250,7 +243,6 @@ def offload_of(
 
 
 def tier_rules(version: EngineVersion) -> dict[str, bool]:
-    """A release's rules as fields of `Offload`."""
     return {
         "holders_first": version.holders_first,
         "spares_under_way": version.spares_under_way,
@@ -298,7 +290,6 @@ def packed_layout(members: Iterable[Member], held: Collection[int]) -> KvLayout:
 
 
 def _aligned(kind: Kind) -> int:
-    """Padded bytes of one block of a layer."""
     return -(-kind.page_bytes // ALIGNMENT) * ALIGNMENT
 
 
@@ -389,7 +380,6 @@ def hybrid_block_size(
 
 
 def _members(config: ModelConfig, layout: ParallelLayout, block_size: int, states: StateBlocks) -> list[Member]:
-    """The caches of all layers, first layer first."""
     shard = config.shard(layout)
     common = hybrid_block_size(config, layout, block_size, states)
 
