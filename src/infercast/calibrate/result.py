@@ -149,7 +149,8 @@ def _drawn(
     common: dict[str, Any] = {"input_lengths": inputs, "output_lengths": outputs, "seed": asked.seed}
     if concurrency is not None:
         return synthetic_workload(concurrency=concurrency, count=count, **common)
-    arrival, burstiness = "burst" if rate is None else load.arrival, load.burstiness if load.arrival == "gamma" else 1.0
+    arrival = "burst" if rate is None else load.arrival
+    burstiness = load.burstiness if load.arrival == "gamma" else 1.0
     return synthetic_workload(arrival=arrival, rate=rate, count=count, burstiness=burstiness, **common)
 
 

@@ -1,4 +1,4 @@
-"""Arithmetic of kernel formulas on one float (`Plain`) or `Arrays`, and for products by the million; their terms."""
+"""Arithmetic of kernel formulas on one float (`Plain`) or on `Arrays`, and the terms that such a formula returns."""
 
 from __future__ import annotations
 
