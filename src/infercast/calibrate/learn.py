@@ -32,7 +32,6 @@ PATH_SCALE = 0.002
 """Seconds that `Point.path` counts in. Around 0 it is proportional to seconds, further out to their logarithm: API
 servers and networks take a few milliseconds mostly, and now and then a hundred."""
 STEPS = np.array([0.1, 0.05, 0.05, 0.5])
-"""How far each is moved to see what results do."""
 
 
 class Point(NamedTuple):
@@ -62,7 +61,6 @@ class Replay:
         self.measured = np.log([result.seen[name] for name in self.names])
         run = self._run(Point())
         self.estimated = np.log(results_of(run.clients)[self.chosen])
-        """Without any factor."""
         self.chance = self._chance(run)[self.chosen] / EIGHTY
         """What luck does to each, as a standard deviation."""
 
@@ -81,7 +79,6 @@ class Replay:
         return np.stack(columns, axis=1)
 
     def unknown(self) -> Uncertainty:
-        """How far its deployment may be off before anything was seen."""
         return uncertainty_of(self._system.pools[0].deployment, busiest(self._run(Point()).records[0]))
 
     def _run(self, point: Point) -> Run:

@@ -62,7 +62,6 @@ def _number(values: Values | None, part: str, name: str) -> float | None:
 def _latencies(
     values: Values, latencies: Mapping[str, str], called: Mapping[str, str], scale: Callable[[Values], float]
 ) -> dict[str, float]:
-    """Statistics of each latency that has an object of its own."""
     found = [(ours, metric) for ours, theirs in latencies.items() if (metric := values.maybe(theirs)) is not None]
     return {name: value for ours, each in found for name, value in statistics(each, ours, called, scale(each)).items()}
 
@@ -81,7 +80,6 @@ AIPERF_LATENCIES = {"ttft": "time_to_first_token", "tpot": "inter_token_latency"
 AIPERF_NAMES = {"mean": "avg", "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 USUAL_COUNT = 200
-"""Requests, if the file does not say how many there were."""
 
 
 def read_aiperf(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
@@ -329,7 +327,6 @@ def _guidellm_benchmark(values: Values, asked: Asked) -> Result:
 
 
 def _strategy(values: Values) -> tuple[str, float | None, int | None]:
-    """How requests were sent: kind of arrival, rate, and how many at one time."""
     config = values.maybe("config") or values.maybe("args")
     strategy = None if config is None else config.maybe("strategy")
     strategy = strategy or values.maybe("strategy")
@@ -392,7 +389,6 @@ MOST_REPLAYED = 1000
 
 
 def read_metrics_text(path: Path, text: str, asked: Asked) -> Result:
-    """The sums over all engines and labels."""
     totals, edges = _sums(path, text)
     count = round(totals.get("vllm:request_prompt_tokens_count", 0.0))
     if count < 1:

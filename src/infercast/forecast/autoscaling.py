@@ -43,7 +43,6 @@ class Traffic:
     """Requests in order of arrival, and the windows they fall in."""
 
     arrivals: Array
-    """Seconds after the start of the day."""
     inputs: Array
     outputs: Array
     window: float
@@ -184,7 +183,6 @@ LEAST, MOST = 1500, 12_000
 """Requests of a simulation: `RESIDENCES` residence times, within these limits."""
 RESIDENCES = 20.0
 ROUNDS = 8
-"""Requests of each client of a closed loop."""
 LONGER = 2
 """A run that did not settle is made longer by this factor ..."""
 RAMP_UP = 0.4
@@ -343,7 +341,6 @@ def _at_rate(traffic: Traffic, mix: Array, gaps: Array, rate: float, count: int)
 
 
 def _clients(traffic: Traffic, mix: Array, clients: int, count: int) -> Workload:
-    """A closed loop, which keeps a constant number of requests in a replica."""
     chosen = np.resize(mix, count)
     load = traffic.workload(chosen, np.zeros(count))
     return Workload(load.requests, concurrency=clients, description=load.description)
@@ -562,7 +559,6 @@ class Autoscaler:
     target: float | None = None
     """What one replica should have; None: a share of what it has where the SLO just holds (`SAFETIES`)."""
     interval: float = 30.0
-    """From one decision to the next."""
     up_delay: float = 0.0
     """More replicas must have been needed for this long before they are started."""
     down_delay: float = 300.0

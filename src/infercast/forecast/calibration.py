@@ -111,7 +111,6 @@ class Calibration(Answer):
     version: str = ""
     """Of infercast."""
     title: str = ""
-    """For people: the file's name."""
 
     def _words(self) -> str:
         known = [name for name, learned in self.factors.items() if learned.is_told]
@@ -214,7 +213,6 @@ def keys_of(name: str) -> tuple[str, str, str]:
 
 
 FORM = 1
-"""Of the file; another number is another form."""
 MOST = 100.0
 """No factor is larger, or smaller than one over it, and no path longer in seconds."""
 

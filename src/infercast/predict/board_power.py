@@ -159,13 +159,10 @@ def _silicon(gpu: Gpu) -> float:
 
 
 def _joules_per_flop(gpu: Gpu) -> float:
-    """TDP for each operation of the tensor cores."""
     return float(gpu.tdp / (max(gpu.whole_tensor_flops, gpu.dense_flops("bf16")) * gpu.sustained_fraction**0.5))
 
 
 class Work(NamedTuple):
-    """Of one launch; arrays of shapes give arrays."""
-
     flops: Quantity
     bytes: Quantity
 

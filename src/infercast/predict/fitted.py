@@ -308,7 +308,6 @@ class Archive:
 
     @property
     def listed(self) -> bytes:
-        """The zip's own list of its files: names, sizes and checksums."""
         return bytes(self._content[self._start : self._end])
 
     def __getitem__(self, name: str) -> Array:

@@ -249,7 +249,6 @@ class KernelModel:
         return {name: float(np.ravel(value)[0]) for name, value in (physics.terms | {"learned factor": factor}).items()}
 
     def _learned(self, op: Op, size: Any, physics: Physics) -> Number:
-        """Before what the hardware allows."""
         if self._forest is None:
             factor = 1.0 if self._correction is None else np.exp(self._correction(physics.features))
             return physics.seconds * factor * self._longer + self._added

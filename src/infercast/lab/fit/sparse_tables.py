@@ -259,10 +259,10 @@ def _group(part: pandas.DataFrame) -> str:
 
 
 def module_calls(kind: str, row: Any, gpu: Gpu, lengths: tuple[Array, Array, Array]) -> list[Call]:
-    mixer, hidden, cache = _BUILD[kind](row, gpu)
-    format_ = FORMATS[row.gemm_type]
+    config, format_ = read_model(TABLES["models"][row.model]), FORMATS[row.gemm_type]
+    mixer, cache = _BUILD[kind](row, gpu, [stack.mixer for stack in config.stacks])
     weights = WeightFormat(attention=format_, activation_attention=format_, name=format_)
-    shard = Shard(hidden, "", weights, cache, ParallelLayout())
+    shard = Shard(config.hidden, "", weights, cache, ParallelLayout())
     queries, _, sequences = lengths
     return [
         *mixer.token_calls(shard, (queries * sequences).sum(axis=-1)),
@@ -270,10 +270,9 @@ def module_calls(kind: str, row: Any, gpu: Gpu, lengths: tuple[Array, Array, Arr
     ]
 
 
-def _module_latent(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
+def _module_latent(row: Any, gpu: Gpu, mixers: list[Mixer]) -> tuple[Mixer, str]:
     """DeepSeek sparse attention at the row's heads per GPU, with or without an indexer."""
-    config = read_model(TABLES["models"][row.model])
-    mixer = next(stack.mixer for stack in config.stacks if isinstance(stack.mixer, SparseLatentAttention))
+    mixer = next(each for each in mixers if isinstance(each, SparseLatentAttention))
     narrow = row.kv_cache_dtype == "fp8"
     is_padded = UNPADDED not in row.kernel_source
     mixer = replace(
@@ -282,29 +281,26 @@ def _module_latent(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
         head_multiple=FLASHMLA_HEADS[gpu.kernels] if is_padded else 1,
         joins_queries=True,
     )
-    return mixer, config.hidden, (PACKED_LATENT if is_padded else "fp8") if narrow else "bf16"
+    return mixer, (PACKED_LATENT if is_padded else "fp8") if narrow else "bf16"
 
 
-def _blocks(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
-    del gpu
-    config = read_model(TABLES["models"][row.model])
-    mixer = next(stack.mixer for stack in config.stacks if isinstance(stack.mixer, BlockSparseAttention))
+def _blocks(row: Any, _: Gpu, mixers: list[Mixer]) -> tuple[Mixer, str]:
+    mixer = next(each for each in mixers if isinstance(each, BlockSparseAttention))
     kv_heads = max(1, mixer.kv_heads * int(row.num_heads) // mixer.heads)
     mixer = replace(mixer, heads=int(row.num_heads), kv_heads=kv_heads, index_heads=kv_heads)
-    return mixer, config.hidden, "fp8" if row.kv_cache_dtype == "fp8" else "bf16"
+    return mixer, "fp8" if row.kv_cache_dtype == "fp8" else "bf16"
 
 
-def _compressed(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
+def _compressed(row: Any, gpu: Gpu, mixers: list[Mixer]) -> tuple[Mixer, str]:
     """Compressed attention at the row's heads per GPU; groups of heads are split as heads are."""
-    config = read_model(TABLES["models"][row.model])
-    mixers = [stack.mixer for stack in config.stacks if isinstance(stack.mixer, CompressedAttention)]
-    mixer = next(each for each in mixers if each.compressor and each.compressor.tokens == row.compress_ratio)
+    every = (each for each in mixers if isinstance(each, CompressedAttention))
+    mixer = next(each for each in every if each.compressor and each.compressor.tokens == row.compress_ratio)
     heads, padding = int(row.num_heads), FLASHMLA_HEADS[gpu.kernels]
     groups = max(1, mixer.o_groups * heads // mixer.heads)
-    return replace(mixer, heads=heads, o_groups=groups, head_multiple=padding), config.hidden, PACKED_LATENT
+    return replace(mixer, heads=heads, o_groups=groups, head_multiple=padding), PACKED_LATENT
 
 
-_BUILD: dict[str, Callable[[Any, Gpu], tuple[Mixer, int, str]]] = {
+_BUILD: dict[str, Callable[[Any, Gpu, list[Mixer]], tuple[Mixer, str]]] = {
     "dsa": _module_latent,
     "csa": _compressed,
     "hca": _compressed,

@@ -53,7 +53,6 @@ BEFOREHAND = {"attention_decode": 0.09, "attention_prefill": 0.11, "moe": 0.2, "
 other's kernel families, the experts' that of kernels with constants fitted for another."""
 OTHERWISE = 0.1
 WORTH = 2.0
-"""GPUs that this knowledge counts for."""
 NORMAL = 1.2816
 
 
@@ -300,9 +299,7 @@ def pooled_recipe(family: str, variant: str) -> Recipe:
 Pool = tuple[str, str, str]
 """(family, engine, variant)"""
 FEW_MISSES = 4000
-"""Rows of a GPU that show how a model misses it."""
 PARTS = 5
-"""Of the groups of one GPU, each hidden in turn."""
 
 
 class Source(NamedTuple):

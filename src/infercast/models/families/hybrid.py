@@ -93,7 +93,6 @@ def read_kimi_linear(fields: Fields) -> list[Layer]:
 
 
 def _kimi_experts(fields: Fields) -> ExpertFeedForward:
-    """Experts with shared ones; in Kimi-K3 behind a narrower vector."""
     shared = fields.positive("moe_intermediate_size") * fields.count("num_shared_experts")
     experts = routed_experts(
         fields,
@@ -237,7 +236,6 @@ def _kinds(fields: Fields, pattern: str, names: str) -> list[str]:
 
 
 def _half_layers(fields: Fields, kinds: Sequence[str]) -> list[Layer]:
-    """One norm and one half each."""
     makers: dict[str, Callable[[Fields], Mixer | FeedForward]]
     makers = {"mamba": mamba2, "attention": _attention, "mlp": _network, "moe": _experts}
     halves = {kind: makers[kind](fields) for kind in dict.fromkeys(kinds)}

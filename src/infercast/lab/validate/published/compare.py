@@ -206,7 +206,6 @@ def _smallest(run: PublishedRun, model: ModelConfig) -> PublishedRun:
 
 
 def _gpu(run: PublishedRun, engine: Engine) -> Gpu:
-    """The GPU, with the kernels that the stated release had for it."""
     gpu = load_device(run.gpu, None)
     is_older = run.version and run.version < engine.tuned_since.get(gpu.kernels, ())
     return with_older_kernels(gpu) if is_older else gpu

@@ -157,7 +157,6 @@ def _burst_lengths(row: RowReader, name: str, count: int, shuffle: np.random.Gen
 def chat_lengths(
     name: str, mean: float, count: int, shuffle: np.random.Generator, context: int | None = None
 ) -> list[int]:
-    """Lengths of chats with the published mean, in random order."""
     spread, shortest, longest = LENGTHS["chats"][name]
     longest = min(longest, (context or 2 * longest) // 2)
     return log_normal(mean, spread, count, shuffle, shortest, longest)
@@ -307,7 +306,6 @@ def _means(row: RowReader) -> tuple[float, float]:
 
 
 def _contradicts(stated: Sequence[float], means: Sequence[float]) -> bool:
-    """Whether means are not those of the stated lengths."""
     pairs = zip(stated, means, strict=True)
     return any(abs(math.log(mean / length)) > math.log(CONTRADICTED) for length, mean in pairs)
 
@@ -350,16 +348,13 @@ CLOSED, POISSON, CONSTANT, BURST, OFFLINE, CAPPED = (
 OPEN = (POISSON, CONSTANT)
 KINDS = (CLOSED, POISSON, CONSTANT, BURST, OFFLINE, CAPPED)
 RATE = re.compile(r"(?:rate|poisson|constant) (\d+(?:\.\d+)?|inf)")
-"""Requests a second that come whatever is answered."""
 CLIENTS = re.compile(r"concurrency (\d+)")
 CAP = re.compile(r"max_num_seqs (\d+)")
 OUT_OF_STEP = re.compile(r"\b(aiperf|genai-perf|guidellm)\b", re.IGNORECASE)
 """Load generators with clients that do not stay in step where all requests are of one length: published medians of TTFT
 are those of prompts that come alone, and only the 99th percentile is that of the first ones, which come together."""
 AT_ONCE_FROM = 1000.0
-"""This many requests per second are a burst."""
 TURNS = 10
-"""Requests of each client, where their number is not stated."""
 OPEN_SECONDS, MOST_OPEN = 200.0, 12000
 """Of an open loop without an end only so much is simulated, of which the first part is left out."""
 STEADY_TURNS, WIDE, WIDE_TURNS = 3, 256, 2

@@ -37,14 +37,11 @@ COMMAND = "server_cmd"
 CLIENT_FLAGS = ("--dataset-name", "--num-prompts", "--max-concurrency", "--random-input-len")
 """Flags of load generators: a command with these starts no server."""
 LORA_MODULES = re.compile(r"""['"]lora_modules['"]: \[.*?\],?""", re.DOTALL)
-"""Adapters and where they lie."""
 BARE_JSON = re.compile(r"([= ])(\{\"[^{}']*\})(?= |$)")
 """A flag's JSON without the quotes that a shell needs."""
 CACHE = re.compile(r"\bKV cache (\d+) tokens\b")
-"""As vLLM writes it when it starts."""
 NOTED = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
 POOLS = re.compile(r"disagg|prefill workers|\bPD\b", re.IGNORECASE)
-"""Prompts and answers on servers of their own."""
 
 
 def read_server(row: RowReader, engine: Engine, reading: Reading) -> dict[str, Any]:
@@ -154,7 +151,6 @@ def _from_printed(row: RowReader, text: str) -> list[str]:
 
 
 def _size(row: RowReader, flag: Any, column: str) -> int | None:
-    """As the command says; as the row does where that is silent."""
     if flag:
         return int(flag)
     text = row.text(column)
@@ -376,7 +372,6 @@ def format_of(row: RowReader) -> str:
 # Published results as collected from many sources: what a row does not say is assumed and listed with the run.
 
 UNKNOWN_LOAD = Workload((Request(0.0, 1, 1),))
-"""In place of a load that is not known."""
 
 
 def read_collected(row: RowReader) -> PublishedRun:
