@@ -343,7 +343,7 @@ def main() -> None:
                     row = {"module": name, "format": kind, "batch": batch, "parameters": size}
                     row |= {"eager_ms": round(eager(call), 4), "graph_ms": round(replayed(call), 4)}
                     found.append(row | {"kernels": kernels(call)})
-                    print({key: value for key, value in row.items()}, len(found[-1]["kernels"]), flush=True)
+                    print(row, len(found[-1]["kernels"]), flush=True)
             except Exception as problem:  # the rest is measured in any case
                 print(name, kind, repr(problem)[:300], flush=True)
             module = given = call = None

@@ -152,7 +152,6 @@ def _aliases() -> dict[str, str]:
 
 SIZE = re.compile(r"[ae]?\d+(?:\.\d+)?[bt]|\d+x\d+(?:\.\d+)?b|\d{2,}m|\d+e")  # Parameters, active ones, experts
 DATE = re.compile(r"\d{4,8}")
-LONGEST = 255  # Letters of a name that are looked at
 
 
 class Checkpoint(NamedTuple):
@@ -176,13 +175,12 @@ def checkpoint(name: str) -> Checkpoint | None:
 
     A name that could be several models, or has a format that is not modelled, is refused.
     """
-    parts = _folders(name[-LONGEST:])
+    parts = _folders(name[-255:])
     words = _take_apart(parts[-1])
     if not (found := _bases_of(words)) and len(parts) > 1:  # .../Qwen3-32B/FP8
         words = _take_apart("-".join(parts[-2:]))
         found = _bases_of(words)
-    known = [_rules()["stored"].get(each, "") for each in parts[-2:]]
-    words = words._replace(format=next(filter(None, known), words.format))
+    words = words._replace(format=next(filter(None, map(_rules()["stored"].get, parts[-2:])), words.format))
     if reason := _rules()["formats"].get(words.format, {}).get("refused"):
         hint = f"; {found[0]} with --quantization int4 comes nearest" if found else ""
         raise UnsupportedModelError(f"{name}: {reason}{hint}")
@@ -226,8 +224,7 @@ def _folders(name: str) -> list[str]:
 def _take_apart(name: str) -> Words:
     for pattern, spelling in _rules()["spellings"]:
         name = re.sub(pattern, spelling, name)
-    found: list[str] = []
-    rest = name
+    rest, found = name, list[str]()
     for each, rule in _rules()["formats"].items():
         without = re.sub(rf"(?<![a-z0-9.])(?:{rule.get('words', '$^')})(?![a-z0-9.])", "", rest)
         found, rest = [*found, each] if without != rest else found, without
