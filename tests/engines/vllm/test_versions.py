@@ -77,9 +77,11 @@ def test_others_are_refused_by_name(engine: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"max_num_active_seqs": 8}, "came with vllm@0.31"),
-        ({"max_num_queued_reqs": 8}, "came with vllm@0.29"),
-        ({"prefix_cache_retention_interval": "0"}, "came with vllm@0.29"),
+        ({"max_num_active_seqs": 8}, "came with vLLM 0.31"),
+        ({"max_num_queued_reqs": 8}, "came with vLLM 0.29"),
+        ({"prefix_cache_retention_interval": "0"}, "came with vLLM 0.29"),
+        ({"max_num_scheduled_tokens": 64}, "came with vLLM 0.26"),
+        ({"long_prefill_token_threshold_adaptive": True}, "came with vLLM 0.31"),
     ],
 )
 def test_older_versions_refuse_newer_settings(settings: dict[str, object], sentence: str) -> None:

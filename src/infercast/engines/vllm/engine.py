@@ -12,7 +12,7 @@ from typing import Any
 from infercast.bundled import read_data
 from infercast.engines.base import Deployment, Engine, Tell
 from infercast.engines.host import DraftPasses, Graphs, HostModel
-from infercast.engines.settings import Fields, Flags, MeasuredSetup, Names, ProfiledStep, numbers
+from infercast.engines.settings import Fields, Flags, MeasuredSetup, Names, ProfiledStep
 from infercast.engines.speculation import Drafting
 from infercast.engines.vllm.host import VllmHost, VllmHostModel, VllmPasses, launch_work
 from infercast.engines.vllm.kernels import (
@@ -24,7 +24,7 @@ from infercast.engines.vllm.kernels import (
 )
 from infercast.engines.vllm.kv_cache import ALIGN, States, check_aligned, hybrid_block_size, offload_of, runs_v2
 from infercast.engines.vllm.memory import adapter_slots, check_state_blocks, most_adapters, plan_memory
-from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, check_blocks, resolve
+from infercast.engines.vllm.settings import FLAGS, EngineSettings, ResolvedSettings, absent_flags, check_blocks, resolve
 from infercast.engines.vllm.versions import ENGINES, MEASURED, EngineVersion, before, engine_version
 from infercast.errors import InputError
 from infercast.hardware import Gpu
@@ -46,20 +46,12 @@ QUEUES = ("max_num_queued_reqs", "max_num_queued_tokens")
 """Limits beyond which a server rejects requests."""
 READ = frozenset({"compilation_config", "decode_context_parallel_size"})
 """Flags that are not settings themselves but determine some."""
-_DATA = read_data("engines/vllm/flags.toml")
-_CHANGED: dict[str, dict[str, str]] = _DATA.pop("changed")
 
 
 def flags_of(engine: str) -> Flags:
     """The flags of a release; those it does not have yet, or no longer, are rejected with the release that does."""
-    version = numbers(engine.partition("@")[2])
-    absent = {}
-    for name, change in _CHANGED.items():
-        if "since" in change and version < numbers(change["since"]):
-            absent[name] = f"it came with vLLM {change['since']}"
-        elif "until" in change and version >= numbers(change["until"]):
-            absent[name] = f"it went with vLLM {change['until']}"
-    flags = Flags(options=READ | {field.name for field in fields(EngineSettings)}, **_DATA)
+    absent = absent_flags(engine)
+    flags = Flags(options=READ | {field.name for field in fields(EngineSettings)}, **FLAGS)
     return flags._replace(
         settings={name: field for name, field in flags.settings.items() if name not in absent},
         not_modelled={**flags.not_modelled, **absent},
@@ -201,6 +193,9 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         max_num_seqs=settings.most_running,
         long_prefill_token_threshold=settings.long_prefill_token_threshold,
         chunked_prefill=settings.enable_chunked_prefill,
+        max_num_scheduled_tokens=settings.max_num_scheduled_tokens or 0,
+        adaptive_threshold=settings.long_prefill_token_threshold_adaptive,
+        prefill_interval=settings.prefill_schedule_interval,
         prompts_first=settings.prompts_first,
         # In a pipeline without asynchronous scheduling, each sequence belongs to one of the batches.
         waits_for_tokens=(stages > 1 and not settings.async_scheduling)

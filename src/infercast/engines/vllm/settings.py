@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import bisect
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from infercast.bundled import read_data
 from infercast.engines.host import Launch
-from infercast.engines.settings import check_counts, check_sizes
+from infercast.engines.settings import check_counts, check_sizes, nearest_version, numbers
 from infercast.engines.speculation import MTP, Drafting
 from infercast.engines.vllm.kernels import DATACENTER_BLACKWELL, UNIT, check_block_size
 from infercast.engines.vllm.kv_cache import BACKENDS, NONE, StateBlocks, States, TierSettings, tier_settings
-from infercast.engines.vllm.versions import NEWEST, EngineVersion, engine_version
+from infercast.engines.vllm.versions import ENGINES, NEWEST, EngineVersion, engine_version
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
 from infercast.serve.cache.blocks import StateRules
@@ -103,6 +104,9 @@ def _next(sizes: list[int] | tuple[int, ...], num_tokens: int) -> int | None:
 
 
 POLICIES = ("fcfs", "priority")
+FLAGS = read_data("engines/vllm/flags.toml")
+CHANGED: dict[str, dict[str, str]] = FLAGS.pop("changed")
+"""Flags that some releases do not have."""
 DENSE = "none"
 """A retention interval that caches everything."""
 LARGEST_CAPTURE = 1_000_000
@@ -110,7 +114,8 @@ LARGEST_CAPTURE = 1_000_000
 
 COUNTS = (
     "max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_gpu_blocks_override",
-    "max_cudagraph_capture_size", "mamba_block_size", "max_num_active_seqs",
+    "max_cudagraph_capture_size", "mamba_block_size", "max_num_active_seqs", "max_num_scheduled_tokens",
+    "prefill_schedule_interval",
 )  # fmt: skip
 
 
@@ -168,24 +173,31 @@ def check_blocks(settings: ResolvedSettings, caches: Iterable[Cache]) -> None:
         )
 
 
+def absent_flags(engine: str) -> dict[str, str]:
+    """Flags that other releases have and this one has not, with the release in which they came or went."""
+    version = numbers((nearest_version(engine, ENGINES) or NEWEST).partition("@")[2])
+    absent = {}
+    for name, change in CHANGED.items():
+        if "since" in change and version < numbers(change["since"]):
+            absent[name] = f"it came with vLLM {change['since']}"
+        elif "until" in change and version >= numbers(change["until"]):
+            absent[name] = f"it went with vLLM {change['until']}"
+    return absent
+
+
 def _check_new(settings: EngineSettings) -> None:
-    """Settings that older releases do not have."""
-    version, interval = engine_version(settings.engine), settings.prefix_cache_retention_interval
-    if settings.max_num_active_seqs is not None:
-        if not version.limits_active:
-            raise InputError(f"max_num_active_seqs is no setting of {settings.engine}: it came with vllm@0.31")
-        if settings.max_num_seqs is not None and settings.max_num_active_seqs > settings.max_num_seqs:
-            raise InputError(
-                f"max_num_active_seqs {settings.max_num_active_seqs} is above max_num_seqs {settings.max_num_seqs}"
-            )
-    for name in ("max_num_queued_reqs", "max_num_queued_tokens"):
-        if getattr(settings, name) is not None and not version.limits_queues:
-            raise InputError(f"{name} is no setting of {settings.engine}: it came with vllm@0.29")
-    if interval is None:
-        return
-    if not version.sparse_windows:
-        raise InputError(f"prefix_cache_retention_interval is no setting of {settings.engine}: it came with vllm@0.29")
-    if interval != DENSE and not interval.isdigit():
+    """Settings that the release does not have, and bounds between settings."""
+    absent = absent_flags(settings.engine)
+    for each in fields(settings):
+        why = absent.get(each.name.replace("_", "-"))
+        if why is not None and getattr(settings, each.name) != each.default:
+            raise InputError(f"{each.name} is no setting of {settings.engine}: {why}")
+    if settings.max_num_seqs is not None and (settings.max_num_active_seqs or 0) > settings.max_num_seqs:
+        raise InputError(
+            f"max_num_active_seqs {settings.max_num_active_seqs} is above max_num_seqs {settings.max_num_seqs}"
+        )
+    interval = settings.prefix_cache_retention_interval
+    if interval is not None and interval != DENSE and not interval.isdigit():
         raise InputError(f"prefix_cache_retention_interval must be {DENSE} or a number of tokens, not {interval!r}")
 
 
@@ -216,6 +228,12 @@ class EngineSettings(Chosen):
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
     """Longer prompts are computed in chunks of this many tokens; 0: no limit."""
+    long_prefill_token_threshold_adaptive: bool = False
+    """That limit is at least an equal share of the step for every request in the engine."""
+    max_num_scheduled_tokens: int | None = None
+    """Tokens scheduled in one step, if fewer than ``max_num_batched_tokens``, which sizes graphs and buffers."""
+    prefill_schedule_interval: int = 1
+    """Data-parallel engines that share experts compute prompts only in every so many-th step while they decode."""
     async_scheduling: bool = True
     enforce_eager: bool = False
     num_gpu_blocks_override: int | None = None
@@ -417,9 +435,23 @@ def resolve(
         "mamba_cache_mode": states.mode(settings.mamba_cache_mode, caching, version),
         "drafting": drafting,
     }
+    _check_scheduled(settings, tokens, max_num_seqs, drafting)
     if drafting is not None and tokens <= drafting.slots_taken * max_num_seqs:
         raise InputError(
             f"max_num_batched_tokens {tokens} leaves no token for a step, since a draft model takes one for each of "
             f"{max_num_seqs} sequences; raise it or lower max_num_seqs"
         )
     return ResolvedSettings(**{**asdict(settings), **filled_in})
+
+
+def _check_scheduled(settings: EngineSettings, tokens: int, max_num_seqs: int, drafting: Drafting | None) -> None:
+    """A step's scheduled tokens, within what its buffers hold."""
+    scheduled, taken = settings.max_num_scheduled_tokens, 0 if drafting is None else drafting.slots_taken
+    if scheduled is None:
+        return
+    if taken and engine_version(settings.engine).slots_by_step:
+        raise InputError("max_num_scheduled_tokens with a draft model is not modelled; leave one of the two out")
+    if scheduled > (left := tokens - taken * max_num_seqs):
+        raise InputError(f"max_num_scheduled_tokens {scheduled} is above the {left} that max_num_batched_tokens leaves")
+    if not settings.enable_chunked_prefill:
+        raise InputError("max_num_scheduled_tokens needs chunked prefill: a longer prompt would wait for ever")
