@@ -35,6 +35,7 @@ from infercast.engines.settings import (
     numbers,
 )
 from infercast.engines.speculation import Drafting
+from infercast.engines.tables import Table
 from infercast.engines.timer import DraftingTimer, KernelTimer
 from infercast.errors import DoesNotFitError, FileFormatError, InputError, UnknownNameError
 from infercast.hardware import Gpu
@@ -218,6 +219,10 @@ class Engine(ABC):
     @abstractmethod
     def plan_memory(self, model: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Any, /) -> Memory:
         """How it divides the memory of one GPU at its start; there may be no room for a single KV block."""
+
+    def weight_waits(self, deployment: Deployment, tokens: Table, seconds: Table, /) -> Table | None:
+        """Seconds that steps of these tokens, whose kernels take so long, wait for weights in host memory, if any."""
+        return None
 
     def check_memory(self, model: ModelConfig, settings: Any, memory: Memory, /) -> None:  # noqa: B027 - most have none
         """Reject a plan with which the engine would not start although sequences fit."""
@@ -494,6 +499,9 @@ class Deployment(Answer):
             passes, prompts = self.draft_passes, bool(shape.prompts)
             return plain.plus(passes.cost(launch, shape.num_next, shape.num_sequences, has_prompts=prompts))
         return self.host_model.cost(launch, len(shape.new_tokens), shape.num_tokens, len(shape.prompts))
+
+    def weight_waits(self, tokens: Table, seconds: Table) -> Table | None:
+        return self.engine.weight_waits(self, tokens, seconds)
 
     def timer(self) -> KernelTimer:
         """A step timer with all step sizes tabulated, for any batch within the settings."""

@@ -89,6 +89,9 @@ class TimedDeployment(Protocol):
     def draft_passes(self) -> DraftPasses:
         """How draft passes are launched."""
 
+    def weight_waits(self, tokens: Table, seconds: Table) -> Table | None:
+        """Seconds that steps of these tokens, whose kernels take so long, wait for weights in host memory."""
+
 
 ONE = np.array([1])
 
@@ -125,6 +128,7 @@ GAPS = ("between kernels", "gaps")
 """GPU idle time between a step's kernels is listed with them ..."""
 DRAFT_GAPS = (f"{DRAFT_PREFIX}{GAPS[0]}", GAPS[1])
 """... and between draft kernels."""
+WAITS = ("waits for weights in host memory", GAPS[1])
 MOST_BATCHES = 32
 """Batches timed at once when every sequence is timed individually."""
 
@@ -161,8 +165,12 @@ class KernelTimer:
         found = padded_in(config, layout, gpu)
         self._padded = [found.get(name, NOT_PADDED) for name in by_sequence]
         self._is_padded, self._not_padded = any(each.per_key for each in self._padded), [0.0] * len(self._padded)
+        tabled = self._time_table(by_tokens, token_sizes, max_tokens)
+        waits = deployment.weight_waits(np.arange(max_tokens + 1), tabled.sum(axis=1))
         self.kernels: tuple[tuple[str, str], ...] = (
-            *((call.name, call.op.family) for call in (*by_tokens, *by_rows)),
+            *((call.name, call.op.family) for call in by_tokens),
+            *(() if waits is None else (WAITS,)),
+            *((call.name, call.op.family) for call in by_rows),
             GAPS,
             *((call.name, call.op.family) for call in of_adapters),
             *by_sequence.items(),
@@ -174,10 +182,11 @@ class KernelTimer:
         )
         self._throttled = [family in THROTTLED for _, family in self.kernels]
         """Kernels slowed down by the power limit."""
-        tabled = self._time_table(by_tokens, token_sizes, max_tokens)
         longer = throttle_decoding(gpu, products, tabled.sum(axis=1)) - 1.0
         decoding = tabled * (1.0 + np.outer(longer, self._throttled[: len(by_tokens)]))
         self._token_table, self._decoding_row = np.vstack([tabled, decoding]), len(tabled)
+        if waits is not None:
+            self._token_table = np.column_stack([self._token_table, np.tile(waits, 2)])
         """Steps with prefill, then decode-only steps, whose clock has settled."""
         head = self._time_table(by_rows, row_sizes, max_rows)
         self._row_table = np.column_stack([head, np.full(len(head), self._host.gap_seconds)])

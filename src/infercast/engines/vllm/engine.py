@@ -23,7 +23,7 @@ from infercast.engines.vllm.kernels import (
     is_new,
 )
 from infercast.engines.vllm.kv_cache import ALIGN, States, check_aligned, hybrid_block_size, offload_of, runs_v2
-from infercast.engines.vllm.memory import adapter_slots, check_state_blocks, most_adapters, plan_memory
+from infercast.engines.vllm.memory import adapter_slots, check_state_blocks, most_adapters, plan_memory, weight_waits
 from infercast.engines.vllm.settings import FLAGS, EngineSettings, ResolvedSettings, absent_flags, check_blocks, resolve
 from infercast.engines.vllm.versions import ENGINES, MEASURED, EngineVersion, before, engine_version
 from infercast.errors import InputError
@@ -357,6 +357,7 @@ class Vllm(Engine):
     expert_multiples = staticmethod(expert_multiples)
     adapters = staticmethod(adapter_slots)
     plan_memory = staticmethod(plan_memory)
+    weight_waits = staticmethod(weight_waits)
     check_memory = staticmethod(check_state_blocks)
     replica = staticmethod(vllm_replica)
     measured_setup = staticmethod(measured_setup)

@@ -104,6 +104,8 @@ def _next(sizes: list[int] | tuple[int, ...], num_tokens: int) -> int | None:
 
 
 POLICIES = ("fcfs", "priority")
+OFFLOADS = ("auto", "uva", "prefetch")
+"""How weights are kept in host memory."""
 FLAGS = read_data("engines/vllm/flags.toml")
 CHANGED: dict[str, dict[str, str]] = FLAGS.pop("changed")
 """Flags that some releases do not have."""
@@ -115,7 +117,7 @@ LARGEST_CAPTURE = 1_000_000
 COUNTS = (
     "max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_gpu_blocks_override",
     "max_cudagraph_capture_size", "mamba_block_size", "max_num_active_seqs", "max_num_scheduled_tokens",
-    "prefill_schedule_interval",
+    "prefill_schedule_interval", "offload_num_in_group", "offload_prefetch_step",
 )  # fmt: skip
 
 
@@ -144,6 +146,15 @@ def check_settings(settings: EngineSettings, max_positions: int) -> None:
         raise InputError(f"long_prefill_token_threshold must be 0 or more, not {settings.long_prefill_token_threshold}")
     if not 0 <= settings.watermark < 1:
         raise InputError(f"watermark must lie in [0, 1), not {settings.watermark}")
+    if settings.offload_backend not in OFFLOADS:
+        raise UnknownNameError("offload_backend", settings.offload_backend, OFFLOADS)
+    if not settings.cpu_offload_gb >= 0:
+        raise InputError(f"cpu_offload_gb must be 0 or more, not {settings.cpu_offload_gb}")
+    if settings.offload_group_size and settings.offload_num_in_group > settings.offload_group_size:
+        raise InputError(
+            f"offload_num_in_group {settings.offload_num_in_group} is above offload_group_size "
+            f"{settings.offload_group_size}"
+        )
     tier_settings(settings.kv_offloading_size, settings.kv_offloading_backend, settings.kv_transfer_config)
     _check_new(settings)
     if settings.max_model_len is not None and settings.max_model_len > max_positions:
@@ -270,6 +281,16 @@ class EngineSettings(Chosen):
     """Share of KV blocks kept free when a request is admitted while others run, from 0 to below 1."""
     scheduler_reserve_full_isl: bool = True
     """A request is admitted only if its whole prompt fits in the KV cache, not just its first chunk."""
+    cpu_offload_gb: float = 0.0
+    """GiB of each GPU's weights that stay in host memory, where kernels read them."""
+    offload_group_size: int = 0
+    """Of every so many layers, weights of the last stay in host memory and are copied ahead of use; 0: none ..."""
+    offload_num_in_group: int = 1
+    """... of that many layers ..."""
+    offload_prefetch_step: int = 1
+    """... and that many of these layers ahead."""
+    offload_backend: str = OFFLOADS[0]
+    """Which of the two ways: ``uva`` or ``prefetch``; ``auto``: the second if it has a group size."""
     kv_offloading_size: float | None = None
     """GiB of host memory for a second KV cache tier, over all GPUs of an engine."""
     kv_offloading_backend: str = BACKENDS[0]
@@ -319,6 +340,15 @@ class ResolvedSettings(EngineSettings):
     def tier(self) -> TierSettings | None:
         """The KV cache's host memory tier."""
         return tier_settings(self.kv_offloading_size, self.kv_offloading_backend, self.kv_transfer_config)
+
+    @property
+    def prefetched_group(self) -> int:
+        """Layers in a group whose last ones are copied from host memory; 0: none are."""
+        return 0 if self.offload_backend == "uva" else self.offload_group_size
+
+    @property
+    def offloads_weights(self) -> bool:
+        return self.prefetched_group > 0 or (self.cpu_offload_gb > 0 and self.offload_backend != "prefetch")
 
     @property
     def read_ahead(self) -> int:
