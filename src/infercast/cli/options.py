@@ -27,7 +27,7 @@ from infercast.predict.learned import Learned, default_artifact
 from infercast.predict.roofline import Predictor
 from infercast.serve.workload.request import Adapters, check_too_long, refuse_too_long, truncated, without_too_long
 from infercast.serve.workload.synthetic import begun_anew, ended, scaled
-from infercast.units import whole_number
+from infercast.units import AUTO, whole_number
 
 if TYPE_CHECKING:
     from infercast.forecast.calibration import Calibration
@@ -36,9 +36,9 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 
 def human_readable_int(text: str | int) -> int:
-    """A whole number as vLLM reads it: ``32k`` is 32,000, ``32K`` is 32,768, ``1.5m`` is 1,500,000."""
+    """A whole number as vLLM reads it: ``32k`` is 32,000, ``32K`` is 32,768, ``auto`` a length that fits."""
     try:
-        return whole_number(str(text))
+        return AUTO if text == "auto" else whole_number(str(text))
     except ValueError as problem:
         raise typer.BadParameter(str(problem)) from None
 
@@ -178,7 +178,7 @@ def longest_asked(ctx: typer.Context) -> int | None:
         if name == engine_named(ctx.params["engine"]).bounds[2]:
             return int(value)
     asked: int | None = ctx.params.get("max_model_len")
-    return asked
+    return None if asked == AUTO else asked
 
 
 def deployment_of(

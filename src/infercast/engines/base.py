@@ -521,7 +521,7 @@ def check_nodes(model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> None:
     if talking > gpu.gpus_per_node and gpu.network_bandwidth <= 0:
         raise InputError(
             f"layout {layout} needs {talking} GPUs that talk to each other, above the {gpu.gpus_per_node} of a node of "
-            f"{gpu.name}; use at most {gpu.gpus_per_node} or name a network ({', '.join(networks())})"
+            f"{gpu.name}; use at most {gpu.gpus_per_node} or name their network: --network {', '.join(networks())}"
         )
 
 

@@ -220,3 +220,17 @@ def test_what_steps_wait_for_weights_is_part_of_their_time():
     )  # fmt: skip
     more = 1e-3 * (offloaded.per_request()["tpot_ms"] - plain.per_request()["tpot_ms"]).mean()
     assert more == pytest.approx(8 * GIB / 50.7e9, rel=0.05)
+
+
+def test_a_length_of_auto_is_all_that_fits():
+    options = ic.EngineSettings(max_model_len=-1, kv_cache_memory_bytes=4 * GIB)
+    deployment = ic.deploy("llama-3.1-8b", "l40s", options, predictor="roofline")
+    # 4 GiB are 2,048 blocks of 16 tokens, of which the engine keeps one.
+    assert (deployment.memory.num_blocks, deployment.settings.max_model_len) == (2048, 2047 * 16)
+    roomy = ic.deploy("llama-3.1-8b", "h200-sxm", ic.EngineSettings(max_model_len=-1), predictor="roofline")
+    assert roomy.settings.max_model_len == 131072
+
+
+def test_a_kv_cache_beyond_the_gpu_is_refused():
+    with pytest.raises(DoesNotFitError, match="kv_cache_memory_bytes 64,424,509,440 is above the 30,"):
+        ic.deploy("llama-3.1-8b", "l40s", ic.EngineSettings(kv_cache_memory_bytes=60 * GIB, max_model_len=1024))

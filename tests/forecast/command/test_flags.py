@@ -69,3 +69,22 @@ def test_values_that_are_refused(words: list[str], problem: str) -> None:
 def test_a_command_without_a_model() -> None:
     with pytest.raises(InputError, match="the command names no model"):
         read_flags(["--port", "80"], ENGINE)
+
+
+def test_flags_of_steps_and_memory_are_settings() -> None:
+    words = "--max-model-len auto --device-memory-utilization 0.8 --max-num-scheduled-tokens 1k --cpu-offload-gb 4"
+    words += " --prefill-schedule-interval 4 --long-prefill-token-threshold-adaptive --kv-cache-memory-bytes 4G"
+    words += " --offload-group-size 8 --offload-num-in-group 2 --no-scheduler-reserve-full-isl --watermark 0.1"
+    assert read_flags(["m", *words.split()], ENGINE).settings == {
+        "max_model_len": -1,
+        "gpu_memory_utilization": 0.8,
+        "max_num_scheduled_tokens": 1000,
+        "cpu_offload_gb": 4.0,
+        "prefill_schedule_interval": 4,
+        "long_prefill_token_threshold_adaptive": True,
+        "kv_cache_memory_bytes": 4 << 30,
+        "offload_group_size": 8,
+        "offload_num_in_group": 2,
+        "scheduler_reserve_full_isl": False,
+        "watermark": 0.1,
+    }

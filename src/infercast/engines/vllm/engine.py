@@ -38,7 +38,7 @@ from infercast.serve.cache.tiers import Offload
 from infercast.serve.speculation import Speculation
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import LAUNCH_SPREAD, WarmupCosts
-from infercast.units import GIB
+from infercast.units import AUTO, GIB
 
 GRAPH_SETTINGS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
 """Fields read from ``--compilation-config``."""
@@ -287,6 +287,10 @@ BOUNDS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
 
 
 def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ResolvedSettings:
+    if settings.max_model_len == AUTO:
+        whole = _resolve(replace(settings, max_model_len=None), model, layout, gpu)
+        longest = plan_memory(model, layout, gpu, whole).longest_sequence(whole.most_under_way(layout.pipeline))
+        return replace(whole, max_model_len=max(1, min(longest, whole.max_model_len)))
     resolved = resolve(
         settings,
         gpu,

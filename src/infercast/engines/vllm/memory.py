@@ -28,14 +28,7 @@ from infercast.models.feed_forward import ExpertFeedForward
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import adapter_bytes, lora_calls, step_calls, token_calls
 from infercast.models.mixers import CompressedAttention, SparseLatentAttention
-from infercast.models.spec import (
-    AdapterSlots,
-    ModelConfig,
-    layer_bytes,
-    stage_layers,
-    stage_range,
-    stage_weight_bytes,
-)
+from infercast.models.spec import AdapterSlots, ModelConfig, layer_bytes, stage_layers, stage_range, stage_weight_bytes
 from infercast.ops.op import PACKED_LATENT, bytes_of
 from infercast.units import GIB, KIB, MIB
 
@@ -175,21 +168,18 @@ READ_SHARE, ROWS_A_READ = 0.80, 256
 
 def layers_in_host(settings: ResolvedSettings, layers: list[float]) -> list[float]:
     """Of the bytes of each layer of a stage, those in host memory."""
-    group, limit = settings.prefetched_group, settings.cpu_offload_gb * GIB
-    if group:
+    if group := settings.offload_group_size:
         kept = group - settings.offload_num_in_group
         return [size if number % group >= kept else 0.0 for number, size in enumerate(layers)]
-    ends = np.minimum(np.cumsum([0.0, *layers]), 0.0 if settings.offload_backend == "prefetch" else limit)
-    found: list[float] = np.diff(ends).tolist()
-    return found
+    return np.diff(np.minimum(np.cumsum([0.0, *layers]), settings.cpu_offload_gb * GIB)).tolist()  # type: ignore[no-any-return]
 
 
 def bytes_saved(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings, stage: int) -> float:
     """GPU memory that weights in host memory leave free, less the buffers that layers are copied to."""
-    if not settings.offloads_weights:
+    if not (settings.offload_group_size or settings.cpu_offload_gb):
         return 0.0
     moved = layers_in_host(settings, [layer.size for layer in _layers(config, layout, gpu, stage)])
-    return sum(moved) - (settings.offload_prefetch_step * max(moved) if settings.prefetched_group else 0.0)
+    return sum(moved) - (settings.offload_prefetch_step * max(moved) if settings.offload_group_size else 0.0)
 
 
 class _Layer(NamedTuple):
@@ -221,16 +211,16 @@ def weight_waits(deployment: Deployment, tokens: Table, seconds: Table) -> Table
     """Seconds that steps of these tokens, whose kernels take so long, wait for weights in host memory, if any."""
     settings, layout, config, gpu = deployment.settings, deployment.layout, deployment.model, deployment.gpu
     assert isinstance(settings, ResolvedSettings)
-    if not settings.offloads_weights:
+    if not (settings.offload_group_size or settings.cpu_offload_gb):
         return None
     rate, waits = host_link(gpu, layout.replica_gpus, 0.0, 0.0).rate, np.zeros(np.shape(seconds))
     for stage in range(layout.pipeline):
         layers = _layers(config, layout, gpu, stage)
         sizes, own = [layer.size for layer in layers], seconds * len(layers) / config.layers
         moved = layers_in_host(settings, sizes)
-        if settings.prefetched_group:
-            ahead = settings.offload_prefetch_step
-            waits += _prefetch_waits([size / rate for size in moved], own / len(layers), ahead)
+        if settings.offload_group_size:
+            copies = [size / rate for size in moved]
+            waits += _prefetch_waits(copies, own / len(layers), settings.offload_prefetch_step)
         else:
             part = sum(moved) / sum(sizes)
             read = sum(count * layer.bytes_read(tokens) for layer, count in Counter(layers).items())
@@ -287,7 +277,7 @@ def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings:
             weights += draft_weights(layout, gpu, settings)
         num_drafting = cached.layers - config.layers
         kv = kv_layout(cached, layout, settings.block_size, stage, settings.state_blocks, num_drafting)
-        left = usable - weights - activations - graphs - libraries
+        left = settings.kv_cache_memory_bytes or usable - weights - activations - graphs - libraries
         plans.append(
             Memory(
                 total=gpu.driver_bytes,
@@ -306,7 +296,14 @@ def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings:
 
 
 def check_state_blocks(config: ModelConfig, settings: ResolvedSettings, memory: Memory) -> None:
-    """Reject more sequences than blocks if each needs a state: full graphs of that size could not be captured."""
+    """Reject KV blocks beyond the GPU's memory, and more sequences than blocks if each needs a state: full graphs of
+    that size could not be captured.
+    """
+    if settings.kv_cache_memory_bytes and memory.needed + memory.kv_bytes > memory.total:
+        raise DoesNotFitError(
+            f"kv_cache_memory_bytes {settings.kv_cache_memory_bytes:,} is above the "
+            f"{int(memory.total - memory.needed):,} that {config.name} leaves of a GPU"
+        )
     records_full = settings.capture_sizes and settings.cudagraph_mode != "piecewise"
     if States.of(config).kept and records_full and settings.max_num_seqs > memory.num_blocks:
         raise DoesNotFitError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from infercast.bundled import read_data
 from infercast.engines.host import Launch
@@ -105,7 +105,8 @@ def _next(sizes: list[int] | tuple[int, ...], num_tokens: int) -> int | None:
 
 POLICIES = ("fcfs", "priority")
 OFFLOADS = ("auto", "uva", "prefetch")
-"""How weights are kept in host memory."""
+NAMED = {"cudagraph_mode": MODES, "scheduling_policy": POLICIES, "offload_backend": OFFLOADS}
+"""Settings that are one of several words."""
 FLAGS = read_data("engines/vllm/flags.toml")
 CHANGED: dict[str, dict[str, str]] = FLAGS.pop("changed")
 """Flags that some releases do not have."""
@@ -117,7 +118,7 @@ LARGEST_CAPTURE = 1_000_000
 COUNTS = (
     "max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_gpu_blocks_override",
     "max_cudagraph_capture_size", "mamba_block_size", "max_num_active_seqs", "max_num_scheduled_tokens",
-    "prefill_schedule_interval", "offload_num_in_group", "offload_prefetch_step",
+    "prefill_schedule_interval", "kv_cache_memory_bytes", "offload_num_in_group", "offload_prefetch_step",
 )  # fmt: skip
 
 
@@ -136,25 +137,19 @@ def check_settings(settings: EngineSettings, max_positions: int) -> None:
             f"max_cudagraph_capture_size {largest} is not the largest of "
             f"cudagraph_capture_sizes, {max(sizes)}; give one of the two"
         )
-    if settings.cudagraph_mode not in MODES:
-        raise UnknownNameError("cudagraph_mode", settings.cudagraph_mode, MODES)
-    if settings.scheduling_policy not in POLICIES:
-        raise UnknownNameError("scheduling policy", settings.scheduling_policy, POLICIES)
+    for name, known in NAMED.items():
+        if getattr(settings, name) not in known:
+            raise UnknownNameError(name.replace("scheduling_", "scheduling "), getattr(settings, name), known)
     if not 0 < settings.gpu_memory_utilization <= 1:
         raise InputError(f"gpu_memory_utilization must lie in (0, 1], not {settings.gpu_memory_utilization}")
     if settings.long_prefill_token_threshold < 0:
         raise InputError(f"long_prefill_token_threshold must be 0 or more, not {settings.long_prefill_token_threshold}")
     if not 0 <= settings.watermark < 1:
         raise InputError(f"watermark must lie in [0, 1), not {settings.watermark}")
-    if settings.offload_backend not in OFFLOADS:
-        raise UnknownNameError("offload_backend", settings.offload_backend, OFFLOADS)
     if not settings.cpu_offload_gb >= 0:
         raise InputError(f"cpu_offload_gb must be 0 or more, not {settings.cpu_offload_gb}")
-    if settings.offload_group_size and settings.offload_num_in_group > settings.offload_group_size:
-        raise InputError(
-            f"offload_num_in_group {settings.offload_num_in_group} is above offload_group_size "
-            f"{settings.offload_group_size}"
-        )
+    if settings.offload_num_in_group > (settings.offload_group_size or settings.offload_num_in_group):
+        raise InputError(f"offload_num_in_group must be at most offload_group_size, {settings.offload_group_size}")
     tier_settings(settings.kv_offloading_size, settings.kv_offloading_backend, settings.kv_transfer_config)
     _check_new(settings)
     if settings.max_model_len is not None and settings.max_model_len > max_positions:
@@ -230,7 +225,7 @@ class EngineSettings(Chosen):
     max_num_seqs: int | None = None
     """Maximum sequences in one step."""
     max_model_len: int | None = None
-    """Maximum tokens of a sequence, prompt and answer together."""
+    """Maximum tokens of a sequence, prompt and answer together; -1: as many as fit."""
     gpu_memory_utilization: float = 0.92
     """Share of GPU memory that the engine uses, from 0 to 1."""
     block_size: int | None = None
@@ -249,6 +244,8 @@ class EngineSettings(Chosen):
     enforce_eager: bool = False
     num_gpu_blocks_override: int | None = None
     """Number of KV blocks, instead of as many as fit."""
+    kv_cache_memory_bytes: int | None = None
+    """Bytes of each GPU for KV blocks, whatever ``gpu_memory_utilization`` leaves."""
     max_cudagraph_capture_size: int | None = None
     """Tokens of the largest step with a CUDA graph."""
     cudagraph_capture_sizes: tuple[int, ...] | None = None
@@ -340,15 +337,6 @@ class ResolvedSettings(EngineSettings):
     def tier(self) -> TierSettings | None:
         """The KV cache's host memory tier."""
         return tier_settings(self.kv_offloading_size, self.kv_offloading_backend, self.kv_transfer_config)
-
-    @property
-    def prefetched_group(self) -> int:
-        """Layers in a group whose last ones are copied from host memory; 0: none are."""
-        return 0 if self.offload_backend == "uva" else self.offload_group_size
-
-    @property
-    def offloads_weights(self) -> bool:
-        return self.prefetched_group > 0 or (self.cpu_offload_gb > 0 and self.offload_backend != "prefetch")
 
     @property
     def read_ahead(self) -> int:
@@ -453,7 +441,7 @@ def resolve(
     sizes = settings.cudagraph_capture_sizes
     states = states or States()
     caching = states.caches_prefixes(settings.enable_prefix_caching, version)
-    filled_in = {
+    filled_in: dict[str, Any] = {
         "max_num_batched_tokens": tokens,
         "max_num_seqs": max_num_seqs,
         "max_model_len": max_model_len,
@@ -465,6 +453,9 @@ def resolve(
         "mamba_cache_mode": states.mode(settings.mamba_cache_mode, caching, version),
         "drafting": drafting,
     }
+    backend, group = settings.offload_backend, settings.offload_group_size
+    filled_in["offload_group_size"] = group = 0 if backend == "uva" else group
+    filled_in["cpu_offload_gb"] = 0.0 if backend == "prefetch" or group else settings.cpu_offload_gb
     _check_scheduled(settings, tokens, max_num_seqs, drafting)
     if drafting is not None and tokens <= drafting.slots_taken * max_num_seqs:
         raise InputError(

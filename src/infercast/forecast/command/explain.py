@@ -28,7 +28,7 @@ from infercast.serve import Workload
 from infercast.serve.step import StepShape, constant_timer
 from infercast.serve.workload.synthetic import drawn_with, synthetic_workload
 from infercast.shown import Answer
-from infercast.units import format_bytes, format_percent, format_seconds
+from infercast.units import AUTO, format_bytes, format_percent, format_seconds
 
 USEFUL = 2048
 """Shorter sequences are of no use."""
@@ -159,8 +159,9 @@ def _longest(flag: Flag, around: FlagContext) -> str:
     memory = around.fit.memory
     if not memory.request_blocks:
         return "no sequence fits"
-    share = memory.kv.shape.most_blocks(flag.value, 1) / memory.request_blocks
-    return f"one sequence of that length takes {format_percent(share)} of the KV cache"
+    length = around.fit.settings.max_model_len if flag.value == AUTO else flag.value
+    share = memory.kv.shape.most_blocks(length, 1) / memory.request_blocks
+    return f"one sequence of {length:,} tokens takes {format_percent(share)} of the KV cache"
 
 
 def _memory(_: Flag, around: FlagContext) -> str:
@@ -242,6 +243,10 @@ SENTENCES: dict[str, str | tuple[str, str] | Callable[[Flag, FlagContext], str]]
     "max_model_len": _longest,
     "gpu_memory_utilization": _memory,
     "num_gpu_blocks_override": _memory,
+    "kv_cache_memory_bytes": _memory,
+    "max_num_scheduled_tokens": "a step has at most {:,} tokens",
+    "cpu_offload_gb": "{} GiB of weights are read over PCIe in every step, in large steps many times",
+    "offload_group_size": "of every {} layers the last are copied from host memory in every step",
     "block_size": lambda _, around: f"{around.fit.memory.num_blocks:,} blocks",
     "enable_prefix_caching": ("prompts that begin alike are computed once", "every prompt is computed whole"),
     "enable_chunked_prefill": ("prompts are split over steps", "a prompt is computed in one step"),

@@ -17,7 +17,7 @@ from infercast.forecast.memory import Fit, fit_memory
 from infercast.forecast.option_table import OPTIONS
 from infercast.forecast.system import System, system_of
 from infercast.hardware import Gpu
-from infercast.units import whole_number
+from infercast.units import AUTO, whole_number
 
 READ, IGNORED, NOT_MODELLED, UNKNOWN = "read", "ignored", "not modelled", "unknown"
 OURS_ALONE = {
@@ -170,6 +170,8 @@ def _truth(name: str, given: str | None) -> bool:
 def _typed(name: str, text: str, kind: type) -> Any:
     text = _plain(text, f"--{name}")
     try:
+        if (name, text) == ("max-model-len", "auto"):
+            return AUTO
         return whole_number(text) if kind is int else kind(text)
     except ValueError:
         wanted = "a whole number such as 8192, 8k or 8K" if kind is int else "a number"
