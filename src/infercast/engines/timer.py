@@ -23,6 +23,7 @@ from infercast.engines.tables import (
     DecodeSurface,
     PromptSurface,
     Table,
+    in_halves,
     products_of,
     sequence_kernels,
     thinned,
@@ -184,11 +185,11 @@ class KernelTimer:
         """Kernels slowed down by the power limit."""
         longer = throttle_decoding(gpu, products, tabled.sum(axis=1)) - 1.0
         decoding = tabled * (1.0 + np.outer(longer, self._throttled[: len(by_tokens)]))
-        self._token_table, self._decoding_row = np.vstack([tabled, decoding]), len(tabled)
-        if waits is not None:
-            self._token_table = np.column_stack([self._token_table, np.tile(waits, 2)])
+        tabled, decoding = in_halves([tabled, decoding], by_tokens, getattr(settings, "halved_from", None))
+        waiting = [] if waits is None else [np.tile(waits, 2)]
+        self._token_table = np.column_stack([np.vstack([tabled, decoding]), *waiting])
         """Steps with prefill, then decode-only steps, whose clock has settled."""
-        head = self._time_table(by_rows, row_sizes, max_rows)
+        self._decoding_row, head = len(tabled), self._time_table(by_rows, row_sizes, max_rows)
         self._row_table = np.column_stack([head, np.full(len(head), self._host.gap_seconds)])
         self._token_seconds: list[float] = self._token_table.sum(axis=1).tolist()
         self._row_seconds: list[float] = self._row_table.sum(axis=1).tolist()

@@ -12,7 +12,7 @@ from typing import Any
 from infercast.bundled import read_data
 from infercast.engines.base import Deployment, Engine, Tell
 from infercast.engines.host import DraftPasses, Graphs, HostModel
-from infercast.engines.settings import Fields, Flags, MeasuredSetup, Names, ProfiledStep
+from infercast.engines.settings import Fields, MeasuredSetup, Names, ProfiledStep
 from infercast.engines.speculation import Drafting
 from infercast.engines.vllm.host import VllmHost, VllmHostModel, VllmPasses, launch_work
 from infercast.engines.vllm.kernels import (
@@ -24,7 +24,15 @@ from infercast.engines.vllm.kernels import (
 )
 from infercast.engines.vllm.kv_cache import ALIGN, States, check_aligned, hybrid_block_size, offload_of, runs_v2
 from infercast.engines.vllm.memory import adapter_slots, check_state_blocks, most_adapters, plan_memory, weight_waits
-from infercast.engines.vllm.settings import FLAGS, EngineSettings, ResolvedSettings, absent_flags, check_blocks, resolve
+from infercast.engines.vllm.settings import (
+    READ,
+    TOLD,
+    EngineSettings,
+    ResolvedSettings,
+    check_blocks,
+    flags_of,
+    resolve,
+)
 from infercast.engines.vllm.versions import ENGINES, MEASURED, EngineVersion, before, engine_version
 from infercast.errors import InputError
 from infercast.hardware import Gpu
@@ -42,20 +50,6 @@ from infercast.units import AUTO, GIB
 
 GRAPH_SETTINGS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
 """Fields read from ``--compilation-config``."""
-QUEUES = ("max_num_queued_reqs", "max_num_queued_tokens")
-"""Limits beyond which a server rejects requests."""
-READ = frozenset({"compilation_config", "decode_context_parallel_size"})
-"""Flags that are not settings themselves but determine some."""
-
-
-def flags_of(engine: str) -> Flags:
-    """The flags of a release; those it does not have yet, or no longer, are rejected with the release that does."""
-    absent = absent_flags(engine)
-    flags = Flags(options=READ | {field.name for field in fields(EngineSettings)}, **FLAGS)
-    return flags._replace(
-        settings={name: field for name, field in flags.settings.items() if name not in absent},
-        not_modelled={**flags.not_modelled, **absent},
-    )
 
 
 def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
@@ -63,9 +57,9 @@ def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     values = {name: value for name, value in given.items() if name not in READ}
     if (size := given.get("decode_context_parallel_size", 1)) != 1:
         raise InputError(f"--decode-context-parallel-size {size} is not modelled; leave it at 1")
-    for name in QUEUES:
-        if values.get(name) is not None:
-            tell(f"{name} {values[name]}: what the server answers with 503 beyond it is served all the same here")
+    for name, about in TOLD.items():
+        if values.get(name) not in (None, False, "auto", "vllm"):
+            tell(f"{name} {values[name]}: {about}")
     if isinstance(sizes := values.get("cudagraph_capture_sizes"), str):
         values["cudagraph_capture_sizes"] = _sizes(sizes)
     graphs = _graph_settings(text, tell) if (text := given.get("compilation_config")) else {}
@@ -307,6 +301,8 @@ def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayou
     if resolved.mamba_cache_mode == ALIGN and resolved.version.needs_whole_blocks:
         tokens, threshold = resolved.max_num_batched_tokens, resolved.long_prefill_token_threshold
         check_aligned(size, tokens, threshold, chunked_prefill=resolved.enable_chunked_prefill)
+    if resolved.enable_dbo and not layout.all_to_all:
+        raise InputError("enable_dbo needs replicas that exchange tokens: add --all2all-backend deepep_low_latency")
     resolved = replace(resolved, block_size=size)
     shard = model.shard(layout)
     check_blocks(resolved, [cache for stack in model.stacks for cache in stack.mixer.caches(shard)])

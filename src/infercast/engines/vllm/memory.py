@@ -178,33 +178,25 @@ def bytes_saved(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings:
     """GPU memory that weights in host memory leave free, less the buffers that layers are copied to."""
     if not (settings.offload_group_size or settings.cpu_offload_gb):
         return 0.0
-    moved = layers_in_host(settings, [layer.size for layer in _layers(config, layout, gpu, stage)])
+    moved = layers_in_host(settings, [size for size, *_ in _layers(config, layout, gpu, stage)])
     return sum(moved) - (settings.offload_prefetch_step * max(moved) if settings.offload_group_size else 0.0)
 
 
-class _Layer(NamedTuple):
-    size: float
-    """Bytes on one GPU ..."""
-    experts: float
-    """... and of these, of experts."""
-    chosen: float
-    """Share of the experts that a token goes to."""
-
-    def bytes_read(self, tokens: Table) -> Table:
-        """By kernels of steps of so many tokens: all but experts that no token goes to, again for every few rows."""
-        met = self.experts * (1.0 - (1.0 - self.chosen) ** tokens) if self.experts else 0.0
-        each = met * np.maximum(1.0, self.chosen * tokens / ROWS_A_READ)
-        return np.asarray(each + (self.size - self.experts) * np.maximum(1.0, tokens / ROWS_A_READ))
-
-
-def _layers(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, stage: int) -> list[_Layer]:
-    """Those of a stage, in order."""
+def _layers(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, stage: int) -> list[tuple[float, float, float]]:
+    """Bytes of each layer of a stage, of these of experts, and the share of the experts that a token goes to."""
     shard, multiples, kinds = config.shard(layout), expert_multiples(config, gpu), []
     for stack in config.stacks:
         routed = stack.feed_forward if isinstance(stack.feed_forward, ExpertFeedForward) else None
-        experts, chosen = (routed.held_bytes(shard, multiples), routed.topk / routed.experts) if routed else (0.0, 1.0)
-        kinds.append(_Layer(layer_bytes(shard, stack, multiples), experts, chosen))
+        experts = (routed.held_bytes(shard, multiples), routed.topk / routed.experts) if routed else (0.0, 1.0)
+        kinds.append((layer_bytes(shard, stack, multiples), *experts))
     return [kinds[config.layer_stacks[number]] for number in stage_range(config.layers, layout.pipeline, stage)]
+
+
+def _bytes_read(layer: tuple[float, float, float], tokens: Table) -> Table:
+    """By kernels of steps of so many tokens: all but experts that no token goes to, again for every few rows."""
+    size, experts, chosen = layer
+    met = experts * (1.0 - (1.0 - chosen) ** tokens) * np.maximum(1.0, chosen * tokens / ROWS_A_READ)
+    return np.asarray(met + (size - experts) * np.maximum(1.0, tokens / ROWS_A_READ))
 
 
 def weight_waits(deployment: Deployment, tokens: Table, seconds: Table) -> Table | None:
@@ -216,14 +208,14 @@ def weight_waits(deployment: Deployment, tokens: Table, seconds: Table) -> Table
     rate, waits = host_link(gpu, layout.replica_gpus, 0.0, 0.0).rate, np.zeros(np.shape(seconds))
     for stage in range(layout.pipeline):
         layers = _layers(config, layout, gpu, stage)
-        sizes, own = [layer.size for layer in layers], seconds * len(layers) / config.layers
+        sizes, own = [size for size, *_ in layers], seconds * len(layers) / config.layers
         moved = layers_in_host(settings, sizes)
         if settings.offload_group_size:
             copies = [size / rate for size in moved]
             waits += _prefetch_waits(copies, own / len(layers), settings.offload_prefetch_step)
         else:
             part = sum(moved) / sum(sizes)
-            read = sum(count * layer.bytes_read(tokens) for layer, count in Counter(layers).items())
+            read = sum(count * _bytes_read(layer, tokens) for layer, count in Counter(layers).items())
             waits += np.maximum(0.0, part * (read / (rate * READ_SHARE / LINK_SHARE) - own))
     return waits
 
@@ -296,14 +288,10 @@ def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings:
 
 
 def check_state_blocks(config: ModelConfig, settings: ResolvedSettings, memory: Memory) -> None:
-    """Reject KV blocks beyond the GPU's memory, and more sequences than blocks if each needs a state: full graphs of
-    that size could not be captured.
-    """
+    """Reject KV blocks beyond the GPU's memory, and too few for full graphs of sequences that each need a state."""
     if settings.kv_cache_memory_bytes and memory.needed + memory.kv_bytes > memory.total:
-        raise DoesNotFitError(
-            f"kv_cache_memory_bytes {settings.kv_cache_memory_bytes:,} is above the "
-            f"{int(memory.total - memory.needed):,} that {config.name} leaves of a GPU"
-        )
+        left = int(memory.total - memory.needed)
+        raise DoesNotFitError(f"kv_cache_memory_bytes is above the {left:,} that {config.name} leaves of a GPU")
     records_full = settings.capture_sizes and settings.cudagraph_mode != "piecewise"
     if States.of(config).kept and records_full and settings.max_num_seqs > memory.num_blocks:
         raise DoesNotFitError(

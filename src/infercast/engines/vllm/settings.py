@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from infercast.bundled import read_data
 from infercast.engines.host import Launch
-from infercast.engines.settings import check_counts, check_sizes, nearest_version, numbers
+from infercast.engines.settings import Flags, check_counts, check_sizes, nearest_version, numbers
 from infercast.engines.speculation import MTP, Drafting
 from infercast.engines.vllm.kernels import DATACENTER_BLACKWELL, UNIT, check_block_size
 from infercast.engines.vllm.kv_cache import BACKENDS, NONE, StateBlocks, States, TierSettings, tier_settings
@@ -110,6 +110,10 @@ NAMED = {"cudagraph_mode": MODES, "scheduling_policy": POLICIES, "offload_backen
 FLAGS = read_data("engines/vllm/flags.toml")
 CHANGED: dict[str, dict[str, str]] = FLAGS.pop("changed")
 """Flags that some releases do not have."""
+TOLD: dict[str, str] = FLAGS.pop("told")
+"""What is left out where a setting is given."""
+READ = frozenset({"compilation_config", "decode_context_parallel_size"})
+"""Flags that are not settings themselves but determine some."""
 DENSE = "none"
 """A retention interval that caches everything."""
 LARGEST_CAPTURE = 1_000_000
@@ -191,6 +195,16 @@ def absent_flags(engine: str) -> dict[str, str]:
     return absent
 
 
+def flags_of(engine: str) -> Flags:
+    """The flags of a release; those it does not have yet, or no longer, are rejected with the release that does."""
+    absent = absent_flags(engine)
+    flags = Flags(options=READ | {each.name for each in fields(EngineSettings)}, **FLAGS)
+    return flags._replace(
+        settings={name: field for name, field in flags.settings.items() if name not in absent},
+        not_modelled={**flags.not_modelled, **absent},
+    )
+
+
 def _check_new(settings: EngineSettings) -> None:
     """Settings that the release does not have, and bounds between settings."""
     absent = absent_flags(settings.engine)
@@ -198,11 +212,13 @@ def _check_new(settings: EngineSettings) -> None:
         why = absent.get(each.name.replace("_", "-"))
         if why is not None and getattr(settings, each.name) != each.default:
             raise InputError(f"{each.name} is no setting of {settings.engine}: {why}")
-    if settings.max_num_seqs is not None and (settings.max_num_active_seqs or 0) > settings.max_num_seqs:
-        raise InputError(
-            f"max_num_active_seqs {settings.max_num_active_seqs} is above max_num_seqs {settings.max_num_seqs}"
-        )
-    interval = settings.prefix_cache_retention_interval
+    active, most, interval = (
+        settings.max_num_active_seqs,
+        settings.max_num_seqs,
+        settings.prefix_cache_retention_interval,
+    )
+    if most is not None and (active or 0) > most:
+        raise InputError(f"max_num_active_seqs {active} is above max_num_seqs {most}")
     if interval is not None and interval != DENSE and not interval.isdigit():
         raise InputError(f"prefix_cache_retention_interval must be {DENSE} or a number of tokens, not {interval!r}")
 
@@ -288,6 +304,15 @@ class EngineSettings(Chosen):
     """... and that many of these layers ahead."""
     offload_backend: str = OFFLOADS[0]
     """Which of the two ways: ``uva`` or ``prefetch``; ``auto``: the second if it has a group size."""
+    enable_dbo: bool = False
+    """Steps run as two halves, one of which exchanges tokens with other GPUs while the other computes ..."""
+    dbo_decode_token_threshold: int = 32
+    """... if they have so many tokens, and only decode ..."""
+    dbo_prefill_token_threshold: int = 512
+    """... or so many with prompts."""
+    enable_eplb: bool = False
+    generation_config: str | None = None
+    override_generation_config: str | None = None
     kv_offloading_size: float | None = None
     """GiB of host memory for a second KV cache tier, over all GPUs of an engine."""
     kv_offloading_backend: str = BACKENDS[0]
@@ -337,6 +362,11 @@ class ResolvedSettings(EngineSettings):
     def tier(self) -> TierSettings | None:
         """The KV cache's host memory tier."""
         return tier_settings(self.kv_offloading_size, self.kv_offloading_backend, self.kv_transfer_config)
+
+    @property
+    def halved_from(self) -> tuple[int, int] | None:
+        """Tokens of steps with prompts and of decode steps from which they run as two halves; None: none do."""
+        return (self.dbo_prefill_token_threshold, self.dbo_decode_token_threshold) if self.enable_dbo else None
 
     @property
     def read_ahead(self) -> int:

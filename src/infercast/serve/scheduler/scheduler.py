@@ -116,7 +116,13 @@ class Scheduler:
         plan = Plan(self._budget) if self.drafts is None else self.drafts.new_plan()
         self._step += 1
         if self._has_parts:
-            self._open_parts(plan)
+            if self._has_states:
+                self.cache.new_step()
+            if self.drafts is not None or (self.adapters is not None and self._num_skipped):
+                self._is_blocked = False  # a slot is free as soon as the last token of a sequence is under way
+            self._defers = self._in_prompt is not None and self._has_to_defer(self._in_prompt)
+            if self.policy.prompts_first:
+                self._plan_waiting(plan)
         if not plan.sequences:
             if self.cohort.members and not self._plan_cohort(plan):
                 self._disband()
@@ -127,33 +133,20 @@ class Scheduler:
         plan.held = self.cache.num_held
         is_empty = not (plan.decodes or plan.sequences)
         if self._has_parts:
-            self._close_parts(plan, is_empty)
+            self._is_bound = (
+                self._is_bound if self._defers or plan.num_preempted else len(self.waiting) > self._num_skipped
+            )
+            if not is_empty and self.drafts is not None:
+                self.drafts.close(plan)
+            if not is_empty and self.adapters is not None:
+                plan.has_adapters = any(each.adapter is not None for each in self._planned(plan))
+            if self.offload is not None:
+                self.offload.store(plan, self.cohort)
         return None if is_empty else plan
-
-    def _open_parts(self, plan: Plan) -> None:
-        """What features do before a step is planned."""
-        if self._has_states:
-            self.cache.new_step()
-        if self.drafts is not None or (self.adapters is not None and self._num_skipped):
-            self._is_blocked = False  # a slot is free as soon as the last token of a sequence is under way
-        if self._in_prompt is not None:
-            self._defers, self._is_blocked = self._has_to_defer(self._in_prompt), False
-        if self.policy.prompts_first:
-            self._plan_waiting(plan)
-
-    def _close_parts(self, plan: Plan, is_empty: bool) -> None:
-        """What features do once it is planned."""
-        if not (self._defers or plan.num_preempted):
-            self._is_bound = len(self.waiting) > self._num_skipped
-        if not is_empty and self.drafts is not None:
-            self.drafts.close(plan)
-        if not is_empty and self.adapters is not None:
-            plan.has_adapters = any(each.adapter is not None for each in self._planned(plan))
-        if self.offload is not None:
-            self.offload.store(plan, self.cohort)
 
     def _has_to_defer(self, in_prompt: set[Sequence]) -> bool:
         """True between two passes with prompts, if a sequence decodes and the last of these left no request over."""
+        self._is_blocked = False
         if self.pass_number is None or (self.pass_number() - 1) % self.policy.prefill_interval == 0:
             return False
         return not self._is_bound and len(in_prompt) < len(self.running)
