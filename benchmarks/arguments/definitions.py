@@ -61,12 +61,12 @@ class Sources:
         for base in own.bases:
             found |= self.fields(ast.unparse(base))
         for node in own.body:
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                if not ast.unparse(node.annotation).startswith(("ClassVar", "InitVar")):
-                    found[node.target.id] = node
+            is_field = isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+            if is_field and not ast.unparse(node.annotation).startswith(("ClassVar", "InitVar")):
+                found[node.target.id] = node
         return found
 
-    def hints(self, node: ast.expr, depth: int = 0) -> list[ast.expr]:
+    def hints(self, node: ast.expr, depth: int = 0) -> list[ast.expr]:  # noqa: PLR0911 - one for each form
         """The alternatives of an annotation, with names replaced by what they stand for."""
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             return self.hints(ast.parse(node.value, mode="eval").body, depth)
@@ -85,7 +85,7 @@ class Sources:
             return self.hints(self.values[node.id], depth + 1)
         return [node]
 
-    def literal(self, node: ast.expr | None, depth: int = 0) -> Any:
+    def literal(self, node: ast.expr | None, depth: int = 0) -> Any:  # noqa: PLR0911 - one for each form
         """What an expression is, where that can be said without running it; otherwise None."""
         if node is None or depth > MOST_NAMES:
             return None
@@ -138,7 +138,7 @@ class Sources:
                     found += [str(part.value)] if isinstance(part, ast.Constant) else self._choices(inner)
         return tuple(dict.fromkeys(found))
 
-    def kind(self, annotation: ast.expr) -> tuple[str, str, tuple[str, ...]]:
+    def kind(self, annotation: ast.expr) -> tuple[str, str, tuple[str, ...]]:  # noqa: PLR0911 - one for each form
         """What a flag of such a field takes, of which type, with which choices."""
         alternatives = self.hints(annotation)
         words = [ast.unparse(each).partition("[")[0].rpartition(".")[2] for each in alternatives]
@@ -173,7 +173,7 @@ class Sources:
 
 
 def _text(value: Any) -> str:
-    return "" if value is None or value == [] or value == {} else str(value)
+    return "" if value in (None, [], {}) else str(value)
 
 
 def calls(tree: ast.AST) -> Iterator[ast.Call]:
@@ -202,7 +202,9 @@ def of_call(sources: Sources, node: ast.Call, known: dict[str, Definition]) -> D
             continue
         inner = each.value
         if isinstance(inner, ast.Dict):  # {**kwargs["name"], "default": None}
-            given |= {str(ast.literal_eval(key)): value for key, value in zip(inner.keys, inner.values) if key}
+            given |= {
+                str(ast.literal_eval(key)): value for key, value in zip(inner.keys, inner.values, strict=True) if key
+            }
             inner = next(value for key, value in zip(inner.keys, inner.values, strict=True) if key is None)
         found = known.get(ast.unparse(inner), found)._replace(names=found.names)
     return changed(sources, found, given)
@@ -244,14 +246,19 @@ def _takes(action: str, otherwise: str) -> str:
 VLLM_FILES = ("engine/arg_utils.py", "entrypoints/*/cli_args.py", "entrypoints/cli/serve.py")
 
 
+VLLM_TYPES = (
+    "config.py", "config/*.py", "entrypoints/chat_utils.py", "renderers/chat_utils.py", "pooling_params.py",
+    "tool_parsers/tool_strict_level.py", "entrypoints/anthropic/protocol.py", "utils/__init__.py", "logging_utils/*.py",
+    "v1/attention/backends/registry.py", "transformers_utils/tokenizer*.py",
+    "model_executor/layers/quantization/__init__.py",
+)  # fmt: skip
+"""Files with the types of fields."""
+
+
 def vllm(folder: Path) -> list[Definition]:
     sources = Sources(folder / "vllm")
     trees = sources.read(*VLLM_FILES)
-    sources.read(
-        "config.py", "config/*.py", "entrypoints/chat_utils.py", "renderers/chat_utils.py", "pooling_params.py",
-        "v1/attention/backends/registry.py", "transformers_utils/tokenizer*.py", "model_executor/layers/quantization/__init__.py",
-        "tool_parsers/tool_strict_level.py", "entrypoints/anthropic/protocol.py", "utils/__init__.py", "logging_utils/*.py",
-    )  # fmt: skip
+    sources.read(*VLLM_TYPES)
     found: dict[str, Definition] = {}
     for tree in trees:
         known = _keyword_arguments(sources, tree)
@@ -260,6 +267,9 @@ def vllm(folder: Path) -> list[Definition]:
             found[each.names[0]] = each
     for each in _frontend(sources, trees):
         found.setdefault(each.names[0], each)
+    level = found.get("--optimization-level")
+    if level is not None and not any("-O" in each.names for each in found.values()):  # the parser replaces it
+        found["--optimization-level"] = level._replace(names=(*level.names, "-O"))
     return list(found.values())
 
 
@@ -303,7 +313,9 @@ def sglang(folder: Path) -> list[Definition]:
     sources = Sources(folder / "sglang" / "srt")
     (tree, *_) = sources.read("server_args.py")
     groups = sources.read("arg_groups/fields/*.py")
-    sources.read("arg_groups/choices.py", "arg_groups/*.py", "layers/moe/utils.py", "model_executor/cuda_graph_config.py")
+    sources.read(
+        "arg_groups/choices.py", "arg_groups/*.py", "layers/moe/utils.py", "model_executor/cuda_graph_config.py"
+    )
     found: dict[str, Definition] = {}
     owners = [node for each in groups for node in each.body if isinstance(node, ast.ClassDef)]
     for owner in owners or [sources.classes["ServerArgs"]]:

@@ -2,9 +2,9 @@
 
     python benchmarks/arguments/read.py vllm --sources FOLDER
 
-A release that FOLDER does not have is fetched from the package registry; of its archive only Python files are kept. A flag
-has a line for every span of releases in which its definition is the same: `since` is the first of them that was read,
-`until` the first after them. Flags that are new need a class in `classes.toml` (`tests/engines/test_arguments.py`).
+A release that FOLDER does not have is fetched from the package registry; of its archive only Python files are kept.
+A flag has a line for every span of releases in which its definition is the same: `since` is the first of them that was
+read, `until` the first after them. New flags need a class in `classes.toml` (`tests/engines/test_arguments.py`).
 """
 
 import argparse
@@ -21,13 +21,13 @@ from definitions import READERS, Definition
 
 RELEASES = {
     "vllm": [
-        "0.6.6", "0.7.3", "0.8.5", "0.9.0", "0.9.2", "0.10.0", "0.10.1", "0.10.2", "0.11.0", "0.11.1", "0.12.0", "0.13.0",
-        "0.14.0", "0.16.0", "0.17.0", "0.18.0", "0.19.0", "0.20.0", "0.21.0", "0.22.0", "0.23.0", "0.24.0", "0.25.0",
-        "0.26.0", "0.27.0", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0",
+        "0.6.6", "0.7.3", "0.8.5", "0.9.0", "0.9.2", "0.10.0", "0.10.1", "0.10.2", "0.11.0", "0.11.1", "0.12.0",
+        "0.13.0", "0.14.0", "0.16.0", "0.17.0", "0.18.0", "0.19.0", "0.20.0", "0.21.0", "0.22.0", "0.23.0", "0.24.0",
+        "0.25.0", "0.26.0", "0.27.0", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0",
     ],
     "sglang": [
-        "0.4.3.post4", "0.4.6.post5", "0.4.9", "0.5.1", "0.5.3", "0.5.5", "0.5.7", "0.5.9", "0.5.11", "0.5.13", "0.5.15",
-        "0.5.16", "0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23",
+        "0.4.3.post4", "0.4.6.post5", "0.4.9", "0.5.1", "0.5.3", "0.5.5", "0.5.7", "0.5.9", "0.5.11", "0.5.13",
+        "0.5.15", "0.5.16", "0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23",
     ],
 }  # fmt: skip
 INDEX = "https://pypi.org/simple"

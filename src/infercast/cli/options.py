@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -16,7 +17,7 @@ from infercast import Deployment, Workload
 from infercast.cli.app import offer
 from infercast.cli.outputs import note
 from infercast.engines.base import DEFAULT_ENGINE, FAMILIES, Engine, engine_named, has_flag
-from infercast.engines.settings import Flags, Settings, read_setting
+from infercast.engines.settings import IGNORED, NOT_MODELLED, READ, Settings, read_setting
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.deploy import deploy, load_model, random_requests, taken_by
 from infercast.forecast.option_table import OPTIONS, Option
@@ -31,6 +32,7 @@ from infercast.units import whole_number
 
 if TYPE_CHECKING:
     from infercast.forecast.calibration import Calibration
+    from infercast.forecast.command.flags import Flag
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -313,45 +315,78 @@ def refuse_idle_options(ctx: typer.Context, names: tuple[str, ...], replays: boo
             )
 
 
+OTHERS = frozenset({"decode", "json", "prefill", "tokens"})
+"""Options of single commands that an engine would take for the beginning of a flag of its own."""
+
+
 def translated(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """A command's words with the engine's spelling made ours, and the flags that were left out.
+    """A command's words with the engine's spelling made ours, and remarks on flags that were left out.
 
     As to the engines ``--max_num_seqs`` is ``--max-num-seqs``.
     """
     named = _named(arguments)
     engine = _engine(named)
     kept: list[str] = []
-    left_out: list[str] = []
+    remarks: list[str] = []
+    ignored: list[str] = []
+    keys: dict[str, dict[str, Any]] = {}
     words = deque(arguments)
     while words:
         word = words.popleft()
         if not word.startswith("--") or word == "--":
             kept.append(word)
             continue
-        flag, equals, value = word.partition("=")
-        name = flag[2:].replace("_", "-")
-        if not _leave_out(name, bool(equals), words, engine.flags, left_out):
-            kept += _kept(name, value if equals else None, words, engine, named)
-    return kept, left_out
+        flag, equals, text = word.partition("=")
+        value = text if equals else None
+        name = flag[2:].replace("_", "-") if "." not in flag else flag[2:]
+        found = None if _is_ours(name, engine) else _of_engine(flag, value, words, engine, keys)
+        if found is None:
+            kept += _kept(name, value, words, engine, named)
+        elif found.status == READ:
+            words.extendleft(reversed([f"--{found.name}", *found.words]))
+        elif found.status == IGNORED:
+            ignored.append(f"--{found.name}")
+        elif found.status == NOT_MODELLED:
+            remarks.append(f"--{found.name} is not modelled: {found.note}")
+        if not words and keys:
+            words.extend(f"{name}={json.dumps(values)}" for name, values in keys.items())
+            keys.clear()
+    if ignored:
+        remarks.insert(0, f"no forecast depends on {', '.join(ignored)}; left out")
+    return kept, remarks
 
 
-def _leave_out(name: str, has_value: bool, words: deque[str], flags: Flags, left_out: list[str]) -> bool:
-    """Whether a flag changes nothing; the word behind it goes with it."""
-    if name.removeprefix("no-") not in flags.switches and name not in flags.values:
-        return False
-    left_out.append(f"--{name}")
-    if name in flags.values and not has_value and words:
-        words.popleft()
-    return True
+def _is_ours(name: str, engine: Engine) -> bool:
+    flags, plain = engine.flags, name.removeprefix("no-")
+    return any(
+        each in OTHERS or each.replace("-", "_") in OPTIONS or each in flags.settings or each in flags.other_names
+        for each in (name, plain)
+    )
+
+
+def _of_engine(
+    written: str, value: str | None, words: deque[str], engine: Engine, keys: dict[str, dict[str, Any]]
+) -> Flag | None:
+    """What becomes of a flag that is no option of ours; None where the engine does not know it either."""
+    from infercast.forecast.command.flags import (  # noqa: PLC0415 - few commands have such flags
+        Flag,
+        known_flags,
+        put_key,
+        read_flag,
+    )
+
+    known = known_flags(engine)
+    if known.is_dotted(written):
+        put_key(keys, known, written, (words.popleft() if words else "") if value is None else value)
+        return Flag(written, (), "")
+    if not known.knows(written):
+        return None
+    return read_flag(written, value, words, engine, known, strict=True)
 
 
 def _kept(name: str, value: str | None, words: deque[str], engine: Engine, named: list[str]) -> list[str]:
     """A flag that counts, as an option of ours or as a setting of the engine."""
     flags = engine.flags
-    if name in flags.not_modelled:
-        raise InputError(
-            f"--{name} is not modelled: {flags.not_modelled[name]}; leave it out to get a forecast without it"
-        )
     setting = flags.settings.get(name)
     switch = flags.settings.get(name.removeprefix("no-"), "")
     if setting is None and value is None and engine.setting_types.get(switch) is bool:

@@ -12,7 +12,7 @@ from typing import Any
 from infercast.bundled import read_data
 from infercast.engines.base import Deployment, Engine, Tell
 from infercast.engines.host import DraftPasses, Graphs, HostModel
-from infercast.engines.settings import Fields, Flags, MeasuredSetup, Names, ProfiledStep, numbers
+from infercast.engines.settings import Fields, Flags, MeasuredSetup, Names, ProfiledStep
 from infercast.engines.speculation import Drafting
 from infercast.engines.vllm.host import VllmHost, VllmHostModel, VllmPasses, launch_work
 from infercast.engines.vllm.kernels import (
@@ -46,24 +46,7 @@ QUEUES = ("max_num_queued_reqs", "max_num_queued_tokens")
 """Limits beyond which a server rejects requests."""
 READ = frozenset({"compilation_config", "decode_context_parallel_size"})
 """Flags that are not settings themselves but determine some."""
-_DATA = read_data("engines/vllm/flags.toml")
-_CHANGED: dict[str, dict[str, str]] = _DATA.pop("changed")
-
-
-def flags_of(engine: str) -> Flags:
-    """The flags of a release; those it does not have yet, or no longer, are rejected with the release that does."""
-    version = numbers(engine.partition("@")[2])
-    absent = {}
-    for name, change in _CHANGED.items():
-        if "since" in change and version < numbers(change["since"]):
-            absent[name] = f"it came with vLLM {change['since']}"
-        elif "until" in change and version >= numbers(change["until"]):
-            absent[name] = f"it went with vLLM {change['until']}"
-    flags = Flags(options=READ | {field.name for field in fields(EngineSettings)}, **_DATA)
-    return flags._replace(
-        settings={name: field for name, field in flags.settings.items() if name not in absent},
-        not_modelled={**flags.not_modelled, **absent},
-    )
+FLAGS = Flags(options=READ | {field.name for field in fields(EngineSettings)}, **read_data("engines/vllm/flags.toml"))
 
 
 def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
@@ -416,7 +399,7 @@ class Vllm(Engine):
 
 def _release(name: str) -> Vllm:
     note = "" if name == MEASURED else f"rules by its source, costs as measured on {MEASURED.partition('@')[2]}"
-    return Vllm(name=name, note=note, is_measured=name == MEASURED, flags=flags_of(name), rules=ENGINES[name])
+    return Vllm(name=name, note=note, is_measured=name == MEASURED, flags=FLAGS, rules=ENGINES[name])
 
 
 RELEASES = {name: _release(name) for name in ENGINES}

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from infercast.engines.base import Deployment, Engine, engine_named, engine_of
+from infercast.engines.settings import READ
 from infercast.errors import DoesNotFitError, InfercastError, InputError
 from infercast.forecast.command.advice import NARROW, Advised, Change, Load, advise
-from infercast.forecast.command.flags import OF_DEPLOY, READ, Flag, Point, Reading, Timers, read_flags
+from infercast.forecast.command.flags import OF_DEPLOY, Flag, Point, Reading, Timers, read_flags
 from infercast.forecast.command.pasted import Pasted, started_engine, the_command
 from infercast.forecast.cost import Tariff
 from infercast.forecast.deploy import GpuSource, load_device
@@ -388,7 +389,8 @@ def explain_command(
     """
     chosen = started_engine(text) if engine is None else engine_named(engine)
     pasted = the_command(text, chosen.commands, service)
-    reading = read_flags(pasted.words, chosen)
+    is_certain = "@" in (engine or "") or chosen.name != engine_named(chosen.family).name
+    reading = read_flags(pasted.words, chosen, strict=is_certain)
     kernels = make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor
     device = load_device(gpu, network)
     point = Point.of(reading, device, chosen, {**given, "network": network, "predictor": kernels})
@@ -440,7 +442,7 @@ def command_line(reading: Reading, engine: Engine, changes: dict[str, Any] | Non
             if flag.field in left:
                 words += _words(flag.field, left.pop(flag.field), negates=negates)
         else:
-            words += [f"--{flag.name}", *([flag.text] if flag.text else [])]
+            words += [f"--{flag.name}", *flag.words]
     for field, value in left.items():
         words += _words(field, value, negates=negates)
     return shlex.join(words)
