@@ -133,7 +133,7 @@ def registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
     lines = ['cpu = "measured"', 'source = "nowhere"', *(f"{name}_ms = 1" for name in TIMES)]
     (folder / "host.toml").write_text("\n".join(lines))
     monkeypatch.setattr(infercast.engines.host, "DATA", tmp_path)
-    caches = (registry.releases_of, registry.engine_named, registry.flags_by_name)
+    caches = (registry.releases_of, registry.engine_named)
     for each in caches:
         each.cache_clear()
     yield

@@ -16,7 +16,7 @@ import typer
 from infercast import Deployment, Workload
 from infercast.cli.app import offer
 from infercast.cli.outputs import note
-from infercast.engines.base import DEFAULT_ENGINE, FAMILIES, Engine, engine_named, has_flag
+from infercast.engines.base import DEFAULT_ENGINE, FAMILIES, Engine, engine_named
 from infercast.engines.settings import IGNORED, NOT_MODELLED, READ, Settings, read_setting
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.deploy import deploy, load_model, random_requests, taken_by
@@ -339,9 +339,12 @@ def translated(arguments: list[str]) -> tuple[list[str], list[str]]:
         flag, equals, text = word.partition("=")
         value = text if equals else None
         name = flag[2:].replace("_", "-") if "." not in flag else flag[2:]
-        found = None if _is_ours(name, engine) else _of_engine(flag, value, words, engine, keys)
+        ours = _is_ours(name, engine)
+        found = None if ours else _of_engine(flag, value, words, engine, keys)
         if found is None:
-            kept += _kept(name, value, words, engine, named)
+            if not ours:
+                _refuse_foreign(name, engine, named)
+            kept += _kept(name, value, words, engine)
         elif found.status == READ:
             words.extendleft(reversed([f"--{found.name}", *found.words]))
         elif found.status == IGNORED:
@@ -384,7 +387,7 @@ def _of_engine(
     return read_flag(written, value, words, engine, known, strict=True)
 
 
-def _kept(name: str, value: str | None, words: deque[str], engine: Engine, named: list[str]) -> list[str]:
+def _kept(name: str, value: str | None, words: deque[str], engine: Engine) -> list[str]:
     """A flag that counts, as an option of ours or as a setting of the engine."""
     flags = engine.flags
     setting = flags.settings.get(name)
@@ -403,22 +406,20 @@ def _kept(name: str, value: str | None, words: deque[str], engine: Engine, named
         if value is None:
             value = "on" if engine.setting_types.get(setting) is bool else words.popleft() if words else ""
         return ["--setting", f"{setting}={value}"]
-    _refuse_foreign(name, engine, named)
     return [f"--{name}" if value is None else f"--{name}={value}"]
 
 
 def _refuse_foreign(name: str, engine: Engine, named: list[str]) -> None:
     """Refuse a flag that another engine has and this one has not."""
-    for family in FAMILIES:
-        if family != engine.family and has_flag(family, name):
-            other = engine_named(family)
+    from infercast.forecast.command.flags import known_flags  # noqa: PLC0415 - few commands have such flags
+
+    for other in (engine_named(family) for family in FAMILIES if family != engine.family):
+        if name in other.flags.settings or f"--{name}" in known_flags(other):
             own = engine.flags.called.get(name)
             called = f"{engine.title} calls it --{own}" if own else f"{engine.title} has no such flag"
-            if any(each.partition("@")[0] == other.family for each in named):
-                raise InputError(
-                    f"--{name} is a flag of {other.title}, and flags are for the engine that is named first; {called}"
-                )
-            raise InputError(f"--{name} is a flag of {other.title}: add --engine {other.family}; {called}")
+            first = any(each.partition("@")[0] == other.family for each in named)
+            where = ", and flags are for the engine that is named first" if first else f": add --engine {other.family}"
+            raise InputError(f"--{name} is a flag of {other.title}{where}; {called}")
 
 
 def _named(arguments: list[str]) -> list[str]:

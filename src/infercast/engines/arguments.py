@@ -125,11 +125,11 @@ class Arguments:
         self._here = _of(rows, here)
         self._spelled = {form: each for each in self._here for form in each.spellings}
 
-    def __bool__(self) -> bool:
-        return bool(self._rows)
-
     def __iter__(self) -> Iterator[Argument]:
         return iter(self._here)
+
+    def __contains__(self, form: str) -> bool:
+        return form in self._spelled
 
     def dashed(self, written: str) -> str:
         """A flag without its value, with dashes where the engine takes underscores for them."""
@@ -176,14 +176,21 @@ class Arguments:
                 return Found(spelled[begun[0]], begun[0], refused=f"{self.release} has no {name}; {release} {has}")
         return None
 
+    def old_value(self, found: Argument, value: str) -> str:
+        """Why the release refuses a value that others take; empty if it does not."""
+        taken = value in found.choices or not any(value in row.choices for row in self._rows if row.name == found.name)
+        listed = _listed(found.choices)
+        return "" if taken or not listed else f"{self.release} has no --{found.name} {value}; it takes {listed}"
+
     def meaning(self, found: Found, value: str) -> Meaning:
         """What a forecast makes of a flag that it does not read."""
-        known = meanings_of(self._family)
-        meaning = next((known[each] for each in found.argument.names if each in known), Meaning(NOT_MODELLED, UNSAID))
-        if found.argument.takes == "bool":
-            value = str(not found.is_negated)
-        usual = (found.argument.default or str(found.argument.takes != "bool"), *meaning.as_forecast)
-        if meaning.status == NOT_MODELLED and value in usual:
+        known, argument = meanings_of(self._family), found.argument
+        meaning = next((known[each] for each in argument.names if each in known), Meaning(NOT_MODELLED, UNSAID))
+        if argument.takes == "bool":
+            value, usual = str(not found.is_negated), argument.default or "False"
+        else:
+            usual = argument.default
+        if meaning.status == NOT_MODELLED and value and value in (usual, *meaning.as_forecast):
             return Meaning(IGNORED, "what is forecast anyway")
         return meaning
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from infercast.engines.base import Deployment, Engine, engine_named, engine_of
-from infercast.engines.settings import READ
+from infercast.engines.settings import IGNORED, NOT_MODELLED, READ
 from infercast.errors import DoesNotFitError, InfercastError, InputError
 from infercast.forecast.command.advice import NARROW, Advised, Change, Load, advise
-from infercast.forecast.command.flags import OF_DEPLOY, Flag, Point, Reading, Timers, read_flags
+from infercast.forecast.command.flags import OF_DEPLOY, Flag, Point, Reading, Timers, known_flags, read_flags
 from infercast.forecast.command.pasted import Pasted, started_engine, the_command
 from infercast.forecast.cost import Tariff
 from infercast.forecast.deploy import GpuSource, load_device
@@ -314,6 +314,10 @@ SENTENCES: dict[str, str | tuple[str, str] | Callable[[Flag, FlagContext], str]]
 }
 
 
+FORMATS = ("quantization", "dtype", "hf_overrides")
+"""Without these it would be another checkpoint."""
+USUAL_NETWORK = "infiniband-ndr"
+"""Between nodes, if none is named."""
 LOADS = {"light": 0.2, "heavy": 0.8}
 """Shares of the saturated rate, if no load is given."""
 USUAL_LENGTHS = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
@@ -363,6 +367,36 @@ class Explained(Answer):
         return command_line(self.reading, self.engine, self.advised.applied)
 
 
+def as_modelled(point: Point, reading: Reading) -> tuple[Point, Reading, Deployment | DoesNotFitError]:
+    """A command without the values that are not modelled, each said to be left out; and what it starts."""
+    while True:
+        try:
+            return point, reading, point.deploy()
+        except DoesNotFitError as problem:
+            return point, reading, problem
+        except InputError as problem:
+            flag = next((each for each in reading.flags if _is_about(problem, each, point)), None)
+            if flag is None:
+                raise
+            point = point.changed({flag.field: None})
+            left = replace(flag, status=NOT_MODELLED, note=f"{problem}; forecast without it", field="", value=None)
+            reading = replace(reading, flags=tuple(left if each is flag else each for each in reading.flags))
+
+
+def _is_about(problem: InputError, flag: Flag, point: Point) -> bool:
+    """Whether an error goes with a flag whose value is a name or an object, and one that the engine takes."""
+    if flag.status != READ or not isinstance(flag.value, str) or flag.field in FORMATS:
+        return False
+    choices = known_flags(point.engine).find(f"--{flag.name}", strict=True).argument.choices
+    if choices and flag.value not in choices:
+        return False
+    try:
+        point.changed({flag.field: None}).deploy()
+    except InfercastError as other:
+        return str(other) != str(problem)
+    return True
+
+
 def explain_command(
     text: str,
     gpu: GpuSource,
@@ -392,9 +426,12 @@ def explain_command(
     is_certain = "@" in (engine or "") or chosen.name != engine_named(chosen.family).name
     reading = read_flags(pasted.words, chosen, strict=is_certain)
     kernels = make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor
-    device = load_device(gpu, network)
-    point = Point.of(reading, device, chosen, {**given, "network": network, "predictor": kernels})
     notes: list[str] = []
+    if network is None and any(each.name == "nnodes" and each.status != IGNORED for each in reading.flags):
+        network = USUAL_NETWORK
+        notes.append(f"no network joins the nodes: {network} is assumed; --network says which it is")
+    point = Point.of(reading, load_device(gpu, network), chosen, {**given, "network": network, "predictor": kernels})
+    point, reading, started = as_modelled(point, reading)
     chosen.settings(reading.settings, notes.append)
     inputs, outputs = USUAL_LENGTHS
     load = workload or like or synthetic_workload(rate=1.0, input_lengths=inputs, output_lengths=outputs)
@@ -403,14 +440,12 @@ def explain_command(
     fit = point.fit(max(1, round(context)))
     notes += _notes(pasted, fit, chosen)
     common = pasted, reading, chosen
-    try:
-        deployment = point.deploy()
-    except DoesNotFitError as problem:
+    if isinstance(started, DoesNotFitError):
         meanings = tuple(explain_flags(point, reading, fit, None))
         would_fit = tuple(changes_that_fit(point, fit)) if advice else ()
-        return Explained(*common, meanings, tuple(notes), fit, str(problem), None, (), None, would_fit)
+        return Explained(*common, meanings, tuple(notes), fit, str(started), None, (), None, would_fit)
     timers = Timers()
-    system = timers.system(deployment)
+    system = timers.system(started)
     capacity = most_requests_per_second(system, load)
     loads = light_and_heavy(load, capacity, slo) if workload is None else [Load("as asked", workload, slo)]
     served = []
@@ -420,7 +455,7 @@ def explain_command(
         forecast = replace(forecast, tariff=tariff or Tariff(), facility=facility or Facility())
         intervals = forecast_intervals(forecast)
         served.append(ServedLoad(each, forecast if slo is None else forecast.promised(slo, intervals), intervals))
-    meanings = tuple(explain_flags(point, reading, fit, deployment))
+    meanings = tuple(explain_flags(point, reading, fit, started))
     advised = advise(point, fit, loads, timers, tell) if advice else None
     return Explained(*common, meanings, tuple(notes), fit, "", capacity, tuple(served), advised, ())
 

@@ -145,8 +145,10 @@ def read_flag(
     if argument.takes == "value" and not any(words):
         raise InputError(f"--{argument.name} has no value")
     name = f"no-{argument.name}" if found.is_negated else argument.name
-    if found.refused:
-        return Flag(name, words, REFUSED, found.refused)
+    if refused := found.refused or known.old_value(argument, " ".join(words)):
+        if strict:
+            raise InputError(refused)
+        return Flag(name, words, REFUSED, refused)
     types = _types(engine)
     field = next((field for each in argument.names if (field := _field(each, engine)) in types), None)
     if field is None:
