@@ -11,7 +11,7 @@ from typing import Any
 
 from infercast.engines.arguments import Arguments, arguments_of
 from infercast.engines.base import Deployment, Engine
-from infercast.engines.settings import READ, REFUSED, TRUTHS
+from infercast.engines.settings import NOT_MODELLED, READ, REFUSED, TRUTHS
 from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError
 from infercast.forecast.deploy import DeployOptions, deploy
@@ -141,18 +141,20 @@ def read_flag(
     found = known.find(written, strict=strict)
     argument = found.argument
     given = found.attached if given is None else given
+    if given is None and argument.takes in ("switch", "bool") and not strict and rest and rest[0].lower() in TRUTHS:
+        given = rest.popleft()  # some releases took it so
     words = (given,) if given is not None else tuple(_values(argument.takes, rest))
     if argument.takes == "value" and not any(words):
         raise InputError(f"--{argument.name} has no value")
     name = f"no-{argument.name}" if found.is_negated else argument.name
+    meaning = known.meaning(found, " ".join(words))
     if refused := found.refused or known.old_value(argument, " ".join(words)):
         if strict:
             raise InputError(refused)
-        return Flag(name, words, REFUSED, refused)
+        return Flag(name, words, REFUSED, f"{refused}; {meaning.note}" if meaning.status == NOT_MODELLED else refused)
     types = _types(engine)
     field = next((field for each in argument.names if (field := _field(each, engine)) in types), None)
     if field is None:
-        meaning = known.meaning(found, " ".join(words))
         return Flag(name, words, meaning.status, meaning.note)
     if types[field] is bool:
         return Flag(name, words, READ, field=field, value=_truth(name, given) is not found.is_negated)

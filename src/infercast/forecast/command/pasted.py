@@ -22,7 +22,7 @@ from infercast.errors import FileFormatError, InputError
 BETWEEN = ";&|\n"
 """What ends a command."""
 CONTINUED = re.compile(r"[ \t]*[\\`^]\r?\n[ \t]*")
-REDIRECTED = re.compile(r"(?<=\s)(?:\d?>>?(?:\s*&\d|\s*[^\s'\"&;|]+)|&>\s*\S+|<\s*[^\s'\"&;|<]+)")
+REDIRECTED = re.compile(r"(?<=\s)(?:\d?>>?(?:\s*&\d|\s*[^\s'\"&;|]+)|&>>?\s*\S+|<\s*[^\s'\"&;|<]+)")
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 BEFORE = ("export", "env", "sudo", "nohup", "exec", "time", "set")
 CONTAINERS = ("docker", "podman", "nerdctl")
