@@ -379,7 +379,7 @@ def _of_engine(
     )
 
     known = known_flags(engine)
-    if known.is_dotted(written):
+    if known.parted(written)[1]:
         put_key(keys, known, written, (words.popleft() if words else "") if value is None else value)
         return Flag(written, (), "")
     if not known.knows(written):
@@ -414,7 +414,7 @@ def _refuse_foreign(name: str, engine: Engine, named: list[str]) -> None:
     from infercast.forecast.command.flags import known_flags  # noqa: PLC0415 - few commands have such flags
 
     for other in (engine_named(family) for family in FAMILIES if family != engine.family):
-        if name in other.flags.settings or f"--{name}" in known_flags(other):
+        if name in other.flags.settings or known_flags(other).knows(f"--{name}"):
             own = engine.flags.called.get(name)
             called = f"{engine.title} calls it --{own}" if own else f"{engine.title} has no such flag"
             first = any(each.partition("@")[0] == other.family for each in named)

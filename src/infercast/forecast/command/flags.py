@@ -11,7 +11,7 @@ from typing import Any
 
 from infercast.engines.arguments import Arguments, arguments_of
 from infercast.engines.base import Deployment, Engine
-from infercast.engines.settings import NOT_MODELLED, READ, REFUSED, TRUTHS
+from infercast.engines.settings import READ, REFUSED, TRUTHS
 from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError
 from infercast.forecast.deploy import DeployOptions, deploy
@@ -87,11 +87,11 @@ def read_flags(words: Sequence[str], engine: Engine, *, strict: bool = False) ->
             models.append(word)
             continue
         written, equals, value = word.partition("=")
-        if known.is_dotted(written):
+        if known.parted(written)[1]:
             put_key(keys, known, written, value if equals else _next(rest))
             continue
         flag = read_flag(written, value if equals else None, rest, engine, known, strict=strict)
-        if engine.flags.other_names.get(flag.name, flag.name) == "model":
+        if flag.field == "model":
             models[:0] = [flag.text]
         else:
             flags.append(flag)
@@ -115,7 +115,7 @@ def _next(rest: deque[str]) -> str:
 
 def put_key(keys: dict[str, dict[str, Any]], known: Arguments, written: str, text: str) -> None:
     """Set one key of a flag's JSON value: ``--config.draft.method``, or ``--config.sizes+`` for items of a list."""
-    base, _, path = written.partition(".")
+    base, path = known.parted(written)
     values = keys.setdefault(f"--{known.find(base, strict=True).argument.name}", {})
     *above, last = path.removesuffix("+").split(".")
     for key in above:
@@ -148,14 +148,14 @@ def read_flag(
         raise InputError(f"--{argument.name} has no value")
     name = f"no-{argument.name}" if found.is_negated else argument.name
     meaning = known.meaning(found, " ".join(words))
-    if refused := found.refused or known.old_value(argument, " ".join(words)):
-        if strict:
-            raise InputError(refused)
-        return Flag(name, words, REFUSED, f"{refused}; {meaning.note}" if meaning.status == NOT_MODELLED else refused)
-    types = _types(engine)
-    field = next((field for each in argument.names if (field := _field(each, engine)) in types), None)
-    if field is None:
+    if meaning.status == REFUSED and strict:
+        raise InputError(meaning.note)
+    if meaning.status != READ:
         return Flag(name, words, meaning.status, meaning.note)
+    types = _types(engine)
+    field = next(field for each in argument.names if (field := _field(each, engine)) in types or field == "model")
+    if field == "model":
+        return Flag(name, words, READ, field=field)
     if types[field] is bool:
         return Flag(name, words, READ, field=field, value=_truth(name, given) is not found.is_negated)
     return Flag(name, words, READ, field=field, value=_typed(name, ",".join(words), types[field]))
