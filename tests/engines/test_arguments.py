@@ -4,11 +4,11 @@ from collections import Counter
 
 import pytest
 
-from infercast.engines.arguments import Arguments, arguments_of, meanings_of
+from infercast.engines.arguments import Arguments, meanings_of
 from infercast.engines.base import engine_named
 from infercast.engines.settings import IGNORED, NOT_MODELLED, READ, REFUSED
 from infercast.errors import InputError
-from infercast.forecast.command.flags import Reading, read_flags
+from infercast.forecast.command.flags import Reading, known_flags, read_flags
 
 COUNTS = {
     "vllm@0.8.5": 137, "vllm@0.10.0": 158, "vllm@0.12": 194, "vllm@0.18": 226, "vllm@0.25": 270, "vllm@0.32": 316,
@@ -19,8 +19,7 @@ OF_TYPE = {"int": "1", "float": "0.5", "json": "{}", "bool": "", "str": "auto"}
 
 
 def flags_of(engine: str) -> Arguments:
-    found = engine_named(engine)
-    return arguments_of(found.name, found.title, flexible=found.commands.flexible)
+    return known_flags(engine_named(engine))
 
 
 def read(text: str, engine: str = "vllm", *, strict: bool = True) -> Reading:

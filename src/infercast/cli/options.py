@@ -337,16 +337,13 @@ def translated(arguments: list[str]) -> tuple[list[str], list[str]]:
             kept.append(word)
             continue
         flag, equals, text = word.partition("=")
-        value = text if equals else None
         name = flag[2:].replace("_", "-") if "." not in flag else flag[2:]
-        ours = _is_ours(name, engine)
-        found = None if ours else _of_engine(flag, value, words, engine, keys)
-        if found is None:
-            if not ours:
-                _refuse_foreign(name, engine, named)
-            kept += _kept(name, value, words, engine)
+        if engine.flags.other_names.get(name, name).removeprefix("no-").replace("-", "_") in OPTIONS or name in OTHERS:
+            kept += _ours(name, text if equals else None, words, engine)
+        elif (found := _of_engine(flag, text if equals else None, words, engine, named, keys)) is None:
+            kept.append(f"--{name}{equals}{text}")
         elif found.status == READ:
-            words.extendleft(reversed([f"--{found.name}", *found.words]))
+            kept += _read(found, engine)
         elif found.status == IGNORED:
             ignored.append(f"--{found.name}")
         elif found.status == NOT_MODELLED:
@@ -359,18 +356,32 @@ def translated(arguments: list[str]) -> tuple[list[str], list[str]]:
     return kept, remarks
 
 
-def _is_ours(name: str, engine: Engine) -> bool:
-    flags, plain = engine.flags, name.removeprefix("no-")
-    return any(
-        each in OTHERS or each.replace("-", "_") in OPTIONS or each in flags.settings or each in flags.other_names
-        for each in (name, plain)
-    )
+def _ours(name: str, value: str | None, words: deque[str], engine: Engine) -> list[str]:
+    """An option of ours, perhaps under the engine's name; the engine may take several values behind it."""
+    numbers = []
+    while value is None and name in engine.flags.lists and words and words[0].replace(",", "").isdigit():
+        numbers.append(words.popleft())
+    name = engine.flags.other_names.get(name, name)
+    return [f"--{name}" if value is None else f"--{name}={value}", *([",".join(numbers)] if numbers else [])]
+
+
+def _read(found: Flag, engine: Engine) -> list[str]:
+    """A flag of the engine that is an option of ours by another form, or a setting."""
+    if found.field in OPTIONS:
+        return [f"--{found.name if isinstance(found.value, bool) else found.field.replace('_', '-')}", *found.words]
+    value = ("on" if found.value else "off") if isinstance(found.value, bool) else ",".join(found.words)
+    return ["--setting", f"{found.field}={value}"]
 
 
 def _of_engine(
-    written: str, value: str | None, words: deque[str], engine: Engine, keys: dict[str, dict[str, Any]]
+    written: str,
+    value: str | None,
+    words: deque[str],
+    engine: Engine,
+    named: list[str],
+    keys: dict[str, dict[str, Any]],
 ) -> Flag | None:
-    """What becomes of a flag that is no option of ours; None where the engine does not know it either."""
+    """What becomes of a flag that is no option of ours; None where no engine knows it."""
     from infercast.forecast.command.flags import (  # noqa: PLC0415 - few commands have such flags
         Flag,
         known_flags,
@@ -382,44 +393,17 @@ def _of_engine(
     if known.parted(written)[1]:
         put_key(keys, known, written, (words.popleft() if words else "") if value is None else value)
         return Flag(written, (), "")
-    if not known.knows(written):
-        return None
-    return read_flag(written, value, words, engine, known, strict=True)
-
-
-def _kept(name: str, value: str | None, words: deque[str], engine: Engine) -> list[str]:
-    """A flag that counts, as an option of ours or as a setting of the engine."""
-    flags = engine.flags
-    setting = flags.settings.get(name)
-    switch = flags.settings.get(name.removeprefix("no-"), "")
-    if setting is None and value is None and engine.setting_types.get(switch) is bool:
-        return ["--setting", f"{switch}=off"]
-    name = flags.other_names.get(name, name)
-    if value is None and (setting or name) in {flags.settings.get(each, each) for each in flags.lists}:
-        numbers = []
-        while words and words[0].replace(",", "").isdigit():
-            numbers.append(words.popleft())
-        value = ",".join(numbers)
-        if setting is None:
-            return [f"--{name}", value]
-    if setting is not None:
-        if value is None:
-            value = "on" if engine.setting_types.get(setting) is bool else words.popleft() if words else ""
-        return ["--setting", f"{setting}={value}"]
-    return [f"--{name}" if value is None else f"--{name}={value}"]
-
-
-def _refuse_foreign(name: str, engine: Engine, named: list[str]) -> None:
-    """Refuse a flag that another engine has and this one has not."""
-    from infercast.forecast.command.flags import known_flags  # noqa: PLC0415 - few commands have such flags
-
+    if known.knows(written):
+        return read_flag(written, value, words, engine, known, strict=True)
+    name = written[2:].replace("_", "-")
     for other in (engine_named(family) for family in FAMILIES if family != engine.family):
-        if name in other.flags.settings or known_flags(other).knows(f"--{name}"):
+        if known_flags(other).knows(f"--{name}"):
             own = engine.flags.called.get(name)
             called = f"{engine.title} calls it --{own}" if own else f"{engine.title} has no such flag"
             first = any(each.partition("@")[0] == other.family for each in named)
             where = ", and flags are for the engine that is named first" if first else f": add --engine {other.family}"
             raise InputError(f"--{name} is a flag of {other.title}{where}; {called}")
+    return None
 
 
 def _named(arguments: list[str]) -> list[str]:

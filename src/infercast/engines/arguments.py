@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from infercast.bundled import DATA, read_data
 from infercast.engines.settings import IGNORED, NOT_MODELLED, READ, REFUSED, VERSION, numbers
 from infercast.errors import InputError, near_names
 
 MOST_LISTED = 5
+Settings: TypeAlias = "tuple[tuple[str, type | None], ...]"
+"""Flags that are settings, with their types."""
 
 
 class Argument(NamedTuple):
@@ -70,7 +72,8 @@ class Meaning(NamedTuple):
 @cache
 def meanings_of(family: str) -> dict[str, Meaning]:
     """Those of flags that are not read, by name."""
-    classes = read_data(f"engines/{family}/classes.toml")
+    path = f"engines/{family}/classes.toml"
+    classes = read_data(path) if (DATA / path).is_file() else {"irrelevant": (), "unmodelled": ()}
     found = {name: Meaning(IGNORED, each["why"]) for each in classes["irrelevant"] for name in each["flags"]}
     for each in classes["unmodelled"]:
         meaning = Meaning(NOT_MODELLED, f"{each['what']}; {each['effect']}", each.get("as_forecast", ()))
@@ -103,12 +106,14 @@ def _listed(names: Sequence[str]) -> str:
 
 
 class Arguments:
-    """The flags of one release; none for an engine without ``arguments.json``."""
+    """The flags of one release; the settings of an engine without ``arguments.json``."""
 
-    def __init__(self, engine: str, title: str, *, flexible: bool) -> None:
+    def __init__(self, engine: str, title: str, settings: Settings, *, flexible: bool) -> None:
         self._family, _, version = engine.partition("@")
         path = DATA / "engines" / self._family / "arguments.json"
-        table = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"releases": [], "rows": []}
+        plain = [(name, (), "switch" if kind is bool else "value", "", "", (), "", "") for name, kind in settings]
+        table: dict[str, Any] = {"releases": ["0"], "rows": plain}
+        table |= json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         self._rows, self._releases = [Argument(*row) for row in table["rows"]], [*map(_number, table["releases"])]
         self._names = dict(zip(self._releases, table["releases"], strict=True))
         asked = _number(version)
@@ -180,6 +185,6 @@ class Arguments:
 
 
 @cache
-def arguments_of(engine: str, title: str, *, flexible: bool) -> Arguments:
+def arguments_of(engine: str, title: str, settings: Settings, *, flexible: bool) -> Arguments:
     """Those of an engine such as ``vllm@0.25``."""
-    return Arguments(engine, title, flexible=flexible)
+    return Arguments(engine, title, settings, flexible=flexible)

@@ -12,6 +12,7 @@ from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, re
 from infercast.engines.vllm.speculation import drafting_of
 from infercast.engines.vllm.versions import ENGINES, MEASURED, NEWEST, EngineVersion, engine_version
 from infercast.errors import InputError, UnknownNameError
+from infercast.forecast.command.flags import known_flags
 from infercast.forecast.deploy import load_model
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
@@ -135,10 +136,11 @@ def test_several_prediction_heads_read_ahead_since_one_release() -> None:
 
 
 def test_flags_are_those_of_a_release() -> None:
-    old, new = engine_named(OLD).flags, engine_named(NEW).flags
-    assert "max-num-active-seqs" in new.settings
-    assert old.not_modelled["max-num-active-seqs"] == "it came with vLLM 0.31"
-    assert new.not_modelled["max-num-partial-prefills"] == "it went with vLLM 0.27"
+    old, new = (known_flags(engine_named(name)).spelled for name in (OLD, NEW))
+    assert "--max-num-active-seqs" in new
+    assert "--max-num-active-seqs" not in old
+    assert "--max-num-partial-prefills" in old
+    assert "--max-num-partial-prefills" not in new
 
 
 def test_graphs_are_set_aside_where_the_measured_release_did_not() -> None:

@@ -114,6 +114,9 @@ COUNTS = (
 )  # fmt: skip
 
 
+NEW = ("max_num_active_seqs", "max_num_queued_reqs", "max_num_queued_tokens", "prefix_cache_retention_interval")
+
+
 def check_settings(settings: EngineSettings, max_positions: int) -> None:
     """Validate each setting's range."""
     check_counts(settings, COUNTS)
@@ -170,22 +173,15 @@ def check_blocks(settings: ResolvedSettings, caches: Iterable[Cache]) -> None:
 
 def _check_new(settings: EngineSettings) -> None:
     """Settings that older releases do not have."""
-    version, interval = engine_version(settings.engine), settings.prefix_cache_retention_interval
-    if settings.max_num_active_seqs is not None:
-        if not version.limits_active:
-            raise InputError(f"max_num_active_seqs is no setting of {settings.engine}: it came with vllm@0.31")
-        if settings.max_num_seqs is not None and settings.max_num_active_seqs > settings.max_num_seqs:
-            raise InputError(
-                f"max_num_active_seqs {settings.max_num_active_seqs} is above max_num_seqs {settings.max_num_seqs}"
-            )
-    for name in ("max_num_queued_reqs", "max_num_queued_tokens"):
-        if getattr(settings, name) is not None and not version.limits_queues:
-            raise InputError(f"{name} is no setting of {settings.engine}: it came with vllm@0.29")
-    if interval is None:
-        return
-    if not version.sparse_windows:
-        raise InputError(f"prefix_cache_retention_interval is no setting of {settings.engine}: it came with vllm@0.29")
-    if interval != DENSE and not interval.isdigit():
+    for name in NEW:
+        if getattr(settings, name) is not None:
+            from infercast.engines.arguments import arguments_of  # noqa: PLC0415 - few ask for any
+
+            arguments_of(settings.engine, "vLLM", (), flexible=True).find(f"--{name}", strict=True)
+    active, interval = settings.max_num_active_seqs, settings.prefix_cache_retention_interval
+    if active is not None and settings.max_num_seqs is not None and active > settings.max_num_seqs:
+        raise InputError(f"max_num_active_seqs {active} is above max_num_seqs {settings.max_num_seqs}")
+    if interval not in (None, DENSE) and not interval.isdigit():
         raise InputError(f"prefix_cache_retention_interval must be {DENSE} or a number of tokens, not {interval!r}")
 
 

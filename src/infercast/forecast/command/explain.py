@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from infercast.bundled import read_data
 from infercast.engines.base import Deployment, Engine, engine_named, engine_of
 from infercast.engines.settings import IGNORED, NOT_MODELLED, READ
 from infercast.errors import DoesNotFitError, InfercastError, InputError
@@ -121,13 +122,12 @@ def _default(field: str, usual: Fit | None) -> str:
 
 
 def _sentence(flag: Flag, around: FlagContext) -> str:
-    found = SENTENCES.get(flag.field, "")
-    if isinstance(found, tuple):
-        return found[0] if flag.value else found[1]
-    if isinstance(found, str):
-        return found.format(flag.value)
+    if flag.field not in SENTENCES:
+        text = read_data("flag_sentences.toml").get(flag.field, "")
+        by_value = text if isinstance(text, dict) else {"other": text}
+        return str(by_value.get(str(flag.value).lower(), by_value.get("other", ""))).format(flag.value)
     try:
-        return found(flag, around)
+        return SENTENCES[flag.field](flag, around)
     except InfercastError:
         return ""
 
@@ -227,79 +227,47 @@ def _tier(_: Flag, around: FlagContext) -> str:
     )
 
 
-SENTENCES: dict[str, str | tuple[str, str] | Callable[[Flag, FlagContext], str]] = {
+SENTENCES: dict[str, Callable[[Flag, FlagContext], str]] = {
+    **dict.fromkeys(("quantization", "dtype", "hf_overrides"), _weights),
+    **dict.fromkeys(
+        ("gpu_memory_utilization", "num_gpu_blocks_override", "mem_fraction_static", "max_total_tokens",
+         "swa_full_tokens_ratio"),
+        _memory,
+    ),
+    **dict.fromkeys(
+        ("kv_offloading_size", "kv_transfer_config", "enable_hierarchical_cache", "hicache_ratio", "hicache_size"),
+        _tier,
+    ),
+    **dict.fromkeys(
+        ("compilation_config", "cudagraph_capture_sizes", "max_cudagraph_capture_size", "cuda_graph_max_bs",
+         "cuda_graph_bs", "cuda_graph_max_bs_prefill", "cuda_graph_backend_prefill", "disable_prefill_cuda_graph",
+         "disable_decode_cuda_graph"),
+        _graphs,
+    ),
+    **dict.fromkeys(("enforce_eager", "disable_cuda_graph"), _eager),
+    **dict.fromkeys(("max_num_seqs", "max_running_requests"), _sequences),
+    **dict.fromkeys(("max_model_len", "context_length"), _longest),
+    "kv_cache_dtype": _token,
+    "max_num_batched_tokens": _step,
+    "speculative_config": _drafts,
     "tensor_parallel_size": lambda _, around: _layout(around.fit.layout, around),
-    "pipeline_parallel_size": "{} stages of layers, one after the other",
     "data_parallel_size": lambda flag, around: (
         f"{flag.value} replicas, {flag.value * around.fit.memory.num_tokens:,} tokens of KV cache together"
     ),
     "enable_expert_parallel": lambda _, around: f"experts are spread over {around.fit.layout.expert_gpus} GPUs",
-    "quantization": _weights,
-    "dtype": _weights,
-    "hf_overrides": _weights,
-    "kv_cache_dtype": _token,
-    "max_num_batched_tokens": _step,
-    "max_num_seqs": _sequences,
-    "max_model_len": _longest,
-    "gpu_memory_utilization": _memory,
-    "num_gpu_blocks_override": _memory,
     "block_size": lambda _, around: f"{around.fit.memory.num_blocks:,} blocks",
-    "enable_prefix_caching": ("prompts that begin alike are computed once", "every prompt is computed whole"),
-    "enable_chunked_prefill": ("prompts are split over steps", "a prompt is computed in one step"),
-    "async_scheduling": ("a step is planned while the last one runs", "the GPU waits while a step is planned"),
-    "long_prefill_token_threshold": "a step computes at most {:,} tokens of one prompt",
-    "enforce_eager": _eager,
-    "speculative_config": _drafts,
-    "kv_offloading_size": _tier,
-    "kv_transfer_config": _tier,
-    "enable_hierarchical_cache": _tier,
-    "hicache_ratio": _tier,
-    "hicache_size": _tier,
-    "compilation_config": _graphs,
-    "cudagraph_capture_sizes": _graphs,
-    "max_cudagraph_capture_size": _graphs,
-    "enable_lora": "room for adapters, and two more kernels for each projection in steps with one",
-    "max_loras": "steps have at most {} different adapters, which the GPU has room for",
-    "max_lora_rank": "adapters take room for rank {}",
-    "scheduling_policy": lambda flag, _: (
-        "requests with the smallest priority number go first; equals in order of arrival"
-        if flag.value == "priority"
-        else "requests go in order of arrival"
-    ),
+    "page_size": lambda _, around: f"{around.fit.memory.num_blocks:,} pages",
     "chunked_prefill_size": lambda flag, around: (
         _step(flag, around) if flag.value > 0 else "a prompt is computed in one step, and decoding waits that long"
     ),
-    "max_prefill_tokens": "no prompt is added to a step that has {:,} tokens of them",
-    "max_running_requests": _sequences,
-    "context_length": _longest,
-    "mem_fraction_static": _memory,
-    "max_total_tokens": _memory,
-    "swa_full_tokens_ratio": _memory,
-    "page_size": lambda _, around: f"{around.fit.memory.num_blocks:,} pages",
-    "disable_radix_cache": ("every prompt is computed whole", "prompts that begin alike are computed once"),
-    "disable_overlap_schedule": ("the GPU waits while a step is planned", "a step is planned ahead"),
-    "enable_mixed_chunk": ("decoding continues in steps with prompts", "decoding waits while prompts are computed"),
-    "schedule_policy": lambda flag, _: (
-        "requests with the longest cached prefix go first" if flag.value == "lpm" else "requests go in order of arrival"
-    ),
     "schedule_conservativeness": lambda flag, _: (
         f"at first a request starts if {format_percent(min(0.7 * flag.value, 1.0))} of all declared answers have room"
-    ),
-    "deepep_mode": lambda flag, _: (
-        "every step is launched kernel by kernel" if flag.value == "normal" else "decoding has graphs"
     ),
     "scheduler_recv_interval": lambda flag, _: (
         f"new requests are looked for every {flag.value} steps of decoding, and meanwhile wait"
         if flag.value > 1
         else "new requests are looked for after every step"
     ),
-    "disable_cuda_graph": _eager,
-    "cuda_graph_max_bs": _graphs,
-    "cuda_graph_bs": _graphs,
-    "cuda_graph_max_bs_prefill": _graphs,
-    "cuda_graph_backend_prefill": _graphs,
-    "disable_prefill_cuda_graph": _graphs,
-    "disable_decode_cuda_graph": _graphs,
     "enable_dp_attention": lambda _, around: (
         f"{around.fit.layout.sharing} groups of GPUs with requests and a cache of their own share the experts"
         if around.fit.layout.sharing > 1
@@ -310,8 +278,7 @@ SENTENCES: dict[str, str | tuple[str, str] | Callable[[Flag, FlagContext], str]]
         if around.fit.layout.expert_gpus > 1
         else "every GPU has a share of each expert"
     ),
-    "attention_backend": "kernels are estimated as those of the engine's own choice; pages follow it",
-}
+}  # fmt: skip
 
 
 FORMATS = ("quantization", "dtype", "hf_overrides")

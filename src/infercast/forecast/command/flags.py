@@ -67,7 +67,8 @@ class Reading:
 
 
 def known_flags(engine: Engine) -> Arguments:
-    return arguments_of(engine.name, engine.title, flexible=engine.commands.flexible)
+    settings = tuple((name, engine.setting_types.get(field)) for name, field in engine.flags.settings.items())
+    return arguments_of(engine.name, engine.title, settings, flexible=engine.commands.flexible)
 
 
 def read_flags(words: Sequence[str], engine: Engine, *, strict: bool = False) -> Reading:
