@@ -70,12 +70,17 @@ class Meaning(NamedTuple):
 
 
 @cache
+def _classes(family: str) -> dict[str, Any]:
+    path = f"engines/{family}/classes.toml"
+    return read_data(path) if (DATA / path).is_file() else {}
+
+
+@cache
 def meanings_of(family: str) -> dict[str, Meaning]:
     """Those of flags that are not read, by name."""
-    path = f"engines/{family}/classes.toml"
-    classes = read_data(path) if (DATA / path).is_file() else {"irrelevant": (), "unmodelled": ()}
-    found = {name: Meaning(IGNORED, each["why"]) for each in classes["irrelevant"] for name in each["flags"]}
-    for each in classes["unmodelled"]:
+    classes = _classes(family)
+    found = {name: Meaning(IGNORED, each["why"]) for each in classes.get("irrelevant", ()) for name in each["flags"]}
+    for each in classes.get("unmodelled", ()):
         meaning = Meaning(NOT_MODELLED, f"{each['what']}; {each['effect']}", each.get("as_forecast", ()))
         found |= dict.fromkeys(each["flags"], meaning)
     return found
@@ -125,8 +130,12 @@ class Arguments:
 
     def parted(self, written: str) -> tuple[str, str]:
         """A flag with dashes where the engine takes underscores for them, and the dotted key of its JSON value."""
-        name, _, path = written.partition(".") if self._flexible else (written, "", "")
-        return (name.replace("_", "-") if self._flexible and name.startswith("--") else name), path
+        if not self._flexible:
+            return written, ""
+        name, _, path = written.partition(".")
+        name = name.replace("_", "-") if name.startswith("--") else name
+        key = _classes(self._family).get("keys", {}).get(name[2:], "") if name in self.spelled else ""
+        return key.partition(".")[::2] if key else (name, path)
 
     def find(self, written: str, *, strict: bool) -> Found:
         """The flag of a form, or of a beginning that is no other's.

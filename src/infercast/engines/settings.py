@@ -212,7 +212,9 @@ class Commands(NamedTuple):
     image_words: Sequence[str] = ()
     """Substrings of image names that contain it."""
     environment: str = ""
-    """Prefix of its environment variables."""
+    """Prefix of its environment variables ..."""
+    idle_variables: Collection[str] = ()
+    """... and those that change neither time nor memory."""
     port: int = 8000
     """The server's default port."""
     flexible: bool = False

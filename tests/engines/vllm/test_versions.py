@@ -16,6 +16,7 @@ from infercast.forecast.command.flags import known_flags
 from infercast.forecast.deploy import load_model
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
+from infercast.serve.step import constant_timer
 
 OLD, NEW = "vllm@0.25", "vllm@0.32"
 
@@ -133,6 +134,15 @@ def test_several_prediction_heads_read_ahead_since_one_release() -> None:
         for engine in ("vllm@0.27", "vllm@0.28")
     }  # fmt: skip
     assert ahead == {("vllm@0.27", 1): 0, ("vllm@0.28", 1): 0, ("vllm@0.27", 3): 0, ("vllm@0.28", 3): 3}
+
+
+def test_a_step_may_have_fewer_tokens_than_it_is_made_for() -> None:
+    given = {"max_num_batched_tokens": 4096, "max_num_scheduled_tokens": 512}
+    deployment = deploy("qwen3-0.6b", "h200-sxm", EngineSettings(**given, engine=NEW), predictor="roofline")
+    assert deployment.settings.max_num_batched_tokens == 4096
+    assert deployment.replica(constant_timer(0.01)).policy.max_num_batched_tokens == 512
+    with pytest.raises(InputError, match=r"vLLM 0\.25 has no --max-num-scheduled-tokens; 0\.33\.0 has it"):
+        deploy("qwen3-0.6b", "h200-sxm", EngineSettings(**given, engine=OLD), predictor="roofline")
 
 
 def test_flags_are_those_of_a_release() -> None:

@@ -13,7 +13,7 @@ from infercast.cli.outputs import Form, print_answer, runs_bar
 from infercast.engines.base import engine_named
 from infercast.errors import InputError
 from infercast.forecast.command.explain import explain_command
-from infercast.forecast.command.flags import read_flags
+from infercast.forecast.command.flags import AUTO, read_flags
 from infercast.forecast.command.pasted import started_engine, text_of, the_command
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
 from infercast.forecast.deploy import deploy, taken_by
@@ -54,7 +54,8 @@ def command(ctx: typer.Context, *, words: list[str], gpu: str, form: Form, **giv
     engine = engine_named(given["engine"]) if is_given(ctx, "engine") else started_engine(text)
     given["engine"] = ctx.params["engine"] = engine.name
     reading = read_flags(the_command(text, engine.commands, given["service"]).words, engine)
-    ctx.params |= {"model": reading.model, "max_model_len": reading.settings.get(engine.bounds[2])}
+    longest = reading.settings.get(engine.bounds[2], AUTO)
+    ctx.params |= {"model": reading.model, "max_model_len": None if longest == AUTO else longest}
     said = any(given[name] is not None for name in SERVES) or is_given(ctx, "arrival")
     if not said:
         ctx.params["rate"] = 1.0  # of requests whose rate is chosen later

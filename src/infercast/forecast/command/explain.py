@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
 from infercast.engines.base import Deployment, Engine, engine_named, engine_of
-from infercast.engines.settings import IGNORED, NOT_MODELLED, READ
+from infercast.engines.settings import IGNORED, NOT_MODELLED, READ, REFUSED
 from infercast.errors import DoesNotFitError, InfercastError, InputError
 from infercast.forecast.command.advice import NARROW, Advised, Change, Load, advise
-from infercast.forecast.command.flags import OF_DEPLOY, Flag, Point, Reading, Timers, known_flags, read_flags
+from infercast.forecast.command.flags import AUTO, OF_DEPLOY, Flag, Point, Reading, Timers, known_flags, read_flags
 from infercast.forecast.command.pasted import Pasted, started_engine, the_command
 from infercast.forecast.cost import Tariff
 from infercast.forecast.deploy import GpuSource, load_device
@@ -156,11 +156,11 @@ def _sequences(flag: Flag, around: FlagContext) -> str:
     return f"{room}: {decides} how many run"
 
 
-def _longest(flag: Flag, around: FlagContext) -> str:
+def _longest(_: Flag, around: FlagContext) -> str:
     memory = around.fit.memory
     if not memory.request_blocks:
         return "no sequence fits"
-    share = memory.kv.shape.most_blocks(flag.value, 1) / memory.request_blocks
+    share = memory.kv.shape.most_blocks(around.fit.settings.max_model_len, 1) / memory.request_blocks
     return f"one sequence of that length takes {format_percent(share)} of the KV cache"
 
 
@@ -336,6 +336,11 @@ class Explained(Answer):
 
 def as_modelled(point: Point, reading: Reading) -> tuple[Point, Reading, Deployment | DoesNotFitError]:
     """A command without the values that are not modelled, each said to be left out; and what it starts."""
+    longest = point.engine.bounds[2]
+    if point.settings.get(longest) == AUTO:
+        point = point.changed({longest: None})
+        fit = point.fit(1)
+        point = point.changed({longest: max(1, min(fit.longest_sequence, fit.settings.max_model_len))})
     while True:
         try:
             return point, reading, point.deploy()
@@ -443,7 +448,7 @@ def command_line(reading: Reading, engine: Engine, changes: dict[str, Any] | Non
         if flag.field and flag.field in (changes or {}):
             if flag.field in left:
                 words += _words(flag.field, left.pop(flag.field), negates=negates)
-        else:
+        elif flag.status != REFUSED:
             words += [f"--{flag.name}", *flag.words]
     for field, value in left.items():
         words += _words(field, value, negates=negates)
@@ -461,7 +466,8 @@ def _words(field: str, value: Any, *, negates: bool) -> list[str]:
 
 def _notes(pasted: Pasted, fit: Fit, engine: Engine) -> list[str]:
     found = []
-    own = [name for name in pasted.environment if name.startswith(engine.commands.environment)]
+    known = engine.commands.idle_variables
+    own = [name for name in pasted.environment if name.startswith(engine.commands.environment) and name not in known]
     if own:
         found.append(f"environment variables are not modelled: {', '.join(sorted(own))}")
     devices = pasted.environment.get("CUDA_VISIBLE_DEVICES", "")

@@ -30,6 +30,8 @@ OF_DEPLOY = {
     name: OPTIONS[name].type for name in DeployOptions.__annotations__ if name in OPTIONS and name not in OURS_ALONE
 }
 """Flags that say which model and layout, by the names of `deploy`."""
+AUTO = -1
+"""A longest sequence that the engine chooses: as long as the KV cache holds one."""
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 
@@ -159,6 +161,8 @@ def read_flag(
         return Flag(name, words, READ, field=field)
     if types[field] is bool:
         return Flag(name, words, READ, field=field, value=_truth(name, given) is not found.is_negated)
+    if field == engine.bounds[2] and words in (("auto",), (str(AUTO),)):
+        return Flag(name, words, READ, field=field, value=AUTO)
     return Flag(name, words, READ, field=field, value=_typed(name, ",".join(words), types[field]))
 
 
