@@ -14,7 +14,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from infercast.bundled import DATA, read_data
 from infercast.engines.corrections import CorrectedTimer, Corrections
 from infercast.engines.host import DraftPasses, Graphs, HostCosts, HostModel, bundled_host
 from infercast.engines.memory import Memory
@@ -352,21 +351,6 @@ def engines() -> dict[str, Engine]:
     return {name: engine for family in FAMILIES for name, engine in releases_of(family).items()}
 
 
-@cache
-def flags_by_name(family: str) -> frozenset[str]:
-    """Flags that are settings of an engine, from its data files if any, without loading its code."""
-    if (DATA / "engines" / family / "flags.toml").is_file():
-        return frozenset(read_data(f"engines/{family}/flags.toml")["settings"])
-    return frozenset(name for engine in releases_of(family).values() for name in engine.flags.settings)
-
-
-def has_flag(family: str, name: str) -> bool:
-    """Whether a flag is a setting of an engine; hardly any is, and a look at the text is enough for the others."""
-    file = DATA / "engines" / family / "flags.toml"
-    is_possible = not file.is_file() or f"\n{name} = " in file.read_text(encoding="utf-8")
-    return is_possible and name in flags_by_name(family)
-
-
 def newest(name: str) -> str:
     """The newest release of an engine named without a version; any other name unchanged."""
     if name not in FAMILIES:
@@ -521,7 +505,7 @@ def check_nodes(model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> None:
     if talking > gpu.gpus_per_node and gpu.network_bandwidth <= 0:
         raise InputError(
             f"layout {layout} needs {talking} GPUs that talk to each other, above the {gpu.gpus_per_node} of a node of "
-            f"{gpu.name}; use at most {gpu.gpus_per_node} or name their network: --network {', '.join(networks())}"
+            f"{gpu.name}; use at most {gpu.gpus_per_node} or name one with --network ({', '.join(networks())})"
         )
 
 

@@ -185,7 +185,9 @@ class KernelTimer:
         """Kernels slowed down by the power limit."""
         longer = throttle_decoding(gpu, products, tabled.sum(axis=1)) - 1.0
         decoding = tabled * (1.0 + np.outer(longer, self._throttled[: len(by_tokens)]))
-        tabled, decoding = in_halves([tabled, decoding], by_tokens, getattr(settings, "halved_from", None))
+        tabled, decoding = in_halves(
+            [tabled, decoding], by_tokens, getattr(settings, "halved_from", None) if layout.all_to_all else None
+        )
         waiting = [] if waits is None else [np.tile(waits, 2)]
         self._token_table = np.column_stack([np.vstack([tabled, decoding]), *waiting])
         """Steps with prefill, then decode-only steps, whose clock has settled."""

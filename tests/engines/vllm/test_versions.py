@@ -12,9 +12,11 @@ from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, re
 from infercast.engines.vllm.speculation import drafting_of
 from infercast.engines.vllm.versions import ENGINES, MEASURED, NEWEST, EngineVersion, engine_version
 from infercast.errors import InputError, UnknownNameError
+from infercast.forecast.command.flags import known_flags
 from infercast.forecast.deploy import load_model
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
+from infercast.serve.step import constant_timer
 
 OLD, NEW = "vllm@0.25", "vllm@0.32"
 
@@ -136,11 +138,21 @@ def test_several_prediction_heads_read_ahead_since_one_release() -> None:
     assert ahead == {("vllm@0.27", 1): 0, ("vllm@0.28", 1): 0, ("vllm@0.27", 3): 0, ("vllm@0.28", 3): 3}
 
 
+def test_a_step_may_have_fewer_tokens_than_it_is_made_for() -> None:
+    given = {"max_num_batched_tokens": 4096, "max_num_scheduled_tokens": 512}
+    deployment = deploy("qwen3-0.6b", "h200-sxm", EngineSettings(**given, engine=NEW), predictor="roofline")
+    assert deployment.settings.max_num_batched_tokens == 4096
+    assert deployment.replica(constant_timer(0.01)).policy.max_num_batched_tokens == 512
+    with pytest.raises(InputError, match=r"vLLM 0\.25 has no --max-num-scheduled-tokens; 0\.33\.0 has it"):
+        deploy("qwen3-0.6b", "h200-sxm", EngineSettings(**given, engine=OLD), predictor="roofline")
+
+
 def test_flags_are_those_of_a_release() -> None:
-    old, new = engine_named(OLD).flags, engine_named(NEW).flags
-    assert "max-num-active-seqs" in new.settings
-    assert old.not_modelled["max-num-active-seqs"] == "it came with vLLM 0.31"
-    assert new.not_modelled["max-num-partial-prefills"] == "it went with vLLM 0.27"
+    old, new = (known_flags(engine_named(name)).spelled for name in (OLD, NEW))
+    assert "--max-num-active-seqs" in new
+    assert "--max-num-active-seqs" not in old
+    assert "--max-num-partial-prefills" in old
+    assert "--max-num-partial-prefills" not in new
 
 
 def test_graphs_are_set_aside_where_the_measured_release_did_not() -> None:

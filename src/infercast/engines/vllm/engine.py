@@ -12,7 +12,7 @@ from typing import Any
 from infercast.bundled import read_data
 from infercast.engines.base import Deployment, Engine, Tell
 from infercast.engines.host import DraftPasses, Graphs, HostModel
-from infercast.engines.settings import Fields, MeasuredSetup, Names, ProfiledStep
+from infercast.engines.settings import Fields, Flags, MeasuredSetup, Names, ProfiledStep
 from infercast.engines.speculation import Drafting
 from infercast.engines.vllm.host import VllmHost, VllmHostModel, VllmPasses, launch_work
 from infercast.engines.vllm.kernels import (
@@ -24,15 +24,7 @@ from infercast.engines.vllm.kernels import (
 )
 from infercast.engines.vllm.kv_cache import ALIGN, States, check_aligned, hybrid_block_size, offload_of, runs_v2
 from infercast.engines.vllm.memory import adapter_slots, check_state_blocks, most_adapters, plan_memory, weight_waits
-from infercast.engines.vllm.settings import (
-    READ,
-    TOLD,
-    EngineSettings,
-    ResolvedSettings,
-    check_blocks,
-    flags_of,
-    resolve,
-)
+from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, check_blocks, resolve
 from infercast.engines.vllm.versions import ENGINES, MEASURED, EngineVersion, before, engine_version
 from infercast.errors import InputError
 from infercast.hardware import Gpu
@@ -50,6 +42,12 @@ from infercast.units import AUTO, GIB
 
 GRAPH_SETTINGS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
 """Fields read from ``--compilation-config``."""
+READ = frozenset({"compilation_config", "decode_context_parallel_size"})
+"""Flags that are not settings themselves but determine some."""
+_DATA = read_data("engines/vllm/flags.toml")
+TOLD: dict[str, str] = _DATA.pop("told")
+"""What is left out where a setting is given."""
+FLAGS = Flags(options=READ | {field.name for field in fields(EngineSettings)}, **_DATA)
 
 
 def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
@@ -58,7 +56,7 @@ def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     if (size := given.get("decode_context_parallel_size", 1)) != 1:
         raise InputError(f"--decode-context-parallel-size {size} is not modelled; leave it at 1")
     for name, about in TOLD.items():
-        if values.get(name) not in (None, False, "auto", "vllm"):
+        if values.get(name) not in (None, False):
             tell(f"{name} {values[name]}: {about}")
     if isinstance(sizes := values.get("cudagraph_capture_sizes"), str):
         values["cudagraph_capture_sizes"] = _sizes(sizes)
@@ -301,8 +299,6 @@ def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayou
     if resolved.mamba_cache_mode == ALIGN and resolved.version.needs_whole_blocks:
         tokens, threshold = resolved.max_num_batched_tokens, resolved.long_prefill_token_threshold
         check_aligned(size, tokens, threshold, chunked_prefill=resolved.enable_chunked_prefill)
-    if resolved.enable_dbo and not layout.all_to_all:
-        raise InputError("enable_dbo needs replicas that exchange tokens: add --all2all-backend deepep_low_latency")
     resolved = replace(resolved, block_size=size)
     shard = model.shard(layout)
     check_blocks(resolved, [cache for stack in model.stacks for cache in stack.mixer.caches(shard)])
@@ -412,7 +408,7 @@ class Vllm(Engine):
 
 def _release(name: str) -> Vllm:
     note = "" if name == MEASURED else f"rules by its source, costs as measured on {MEASURED.partition('@')[2]}"
-    return Vllm(name=name, note=note, is_measured=name == MEASURED, flags=flags_of(name), rules=ENGINES[name])
+    return Vllm(name=name, note=note, is_measured=name == MEASURED, flags=FLAGS, rules=ENGINES[name])
 
 
 RELEASES = {name: _release(name) for name in ENGINES}

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import bisect
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from infercast.bundled import read_data
 from infercast.engines.host import Launch
-from infercast.engines.settings import Flags, check_counts, check_sizes, nearest_version, numbers
+from infercast.engines.settings import check_counts, check_sizes
 from infercast.engines.speculation import MTP, Drafting
 from infercast.engines.vllm.kernels import DATACENTER_BLACKWELL, UNIT, check_block_size
 from infercast.engines.vllm.kv_cache import BACKENDS, NONE, StateBlocks, States, TierSettings, tier_settings
-from infercast.engines.vllm.versions import ENGINES, NEWEST, EngineVersion, engine_version
+from infercast.engines.vllm.versions import NEWEST, EngineVersion, engine_version
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
 from infercast.serve.cache.blocks import StateRules
@@ -107,13 +106,6 @@ POLICIES = ("fcfs", "priority")
 OFFLOADS = ("auto", "uva", "prefetch")
 NAMED = {"cudagraph_mode": MODES, "scheduling_policy": POLICIES, "offload_backend": OFFLOADS}
 """Settings that are one of several words."""
-FLAGS = read_data("engines/vllm/flags.toml")
-CHANGED: dict[str, dict[str, str]] = FLAGS.pop("changed")
-"""Flags that some releases do not have."""
-TOLD: dict[str, str] = FLAGS.pop("told")
-"""What is left out where a setting is given."""
-READ = frozenset({"compilation_config", "decode_context_parallel_size"})
-"""Flags that are not settings themselves but determine some."""
 DENSE = "none"
 """A retention interval that caches everything."""
 LARGEST_CAPTURE = 1_000_000
@@ -123,6 +115,12 @@ COUNTS = (
     "max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_gpu_blocks_override",
     "max_cudagraph_capture_size", "mamba_block_size", "max_num_active_seqs", "max_num_scheduled_tokens",
     "prefill_schedule_interval", "kv_cache_memory_bytes", "offload_num_in_group", "offload_prefetch_step",
+)  # fmt: skip
+
+
+NEW = (
+    "max_num_active_seqs", "max_num_scheduled_tokens", "max_num_queued_reqs", "max_num_queued_tokens",
+    "prefix_cache_retention_interval", "long_prefill_token_threshold_adaptive",
 )  # fmt: skip
 
 
@@ -183,43 +181,17 @@ def check_blocks(settings: ResolvedSettings, caches: Iterable[Cache]) -> None:
         )
 
 
-def absent_flags(engine: str) -> dict[str, str]:
-    """Flags that other releases have and this one has not, with the release in which they came or went."""
-    version = numbers((nearest_version(engine, ENGINES) or NEWEST).partition("@")[2])
-    absent = {}
-    for name, change in CHANGED.items():
-        if "since" in change and version < numbers(change["since"]):
-            absent[name] = f"it came with vLLM {change['since']}"
-        elif "until" in change and version >= numbers(change["until"]):
-            absent[name] = f"it went with vLLM {change['until']}"
-    return absent
-
-
-def flags_of(engine: str) -> Flags:
-    """The flags of a release; those it does not have yet, or no longer, are rejected with the release that does."""
-    absent = absent_flags(engine)
-    flags = Flags(options=READ | {each.name for each in fields(EngineSettings)}, **FLAGS)
-    return flags._replace(
-        settings={name: field for name, field in flags.settings.items() if name not in absent},
-        not_modelled={**flags.not_modelled, **absent},
-    )
-
-
 def _check_new(settings: EngineSettings) -> None:
-    """Settings that the release does not have, and bounds between settings."""
-    absent = absent_flags(settings.engine)
-    for each in fields(settings):
-        why = absent.get(each.name.replace("_", "-"))
-        if why is not None and getattr(settings, each.name) != each.default:
-            raise InputError(f"{each.name} is no setting of {settings.engine}: {why}")
-    active, most, interval = (
-        settings.max_num_active_seqs,
-        settings.max_num_seqs,
-        settings.prefix_cache_retention_interval,
-    )
-    if most is not None and (active or 0) > most:
-        raise InputError(f"max_num_active_seqs {active} is above max_num_seqs {most}")
-    if interval is not None and interval != DENSE and not interval.isdigit():
+    """Settings that older releases do not have."""
+    for name in NEW:
+        if getattr(settings, name) not in (None, False):
+            from infercast.engines.arguments import arguments_of  # noqa: PLC0415 - few ask for any
+
+            arguments_of(settings.engine, "vLLM", (), flexible=True).find(f"--{name}", strict=True)
+    active, interval = settings.max_num_active_seqs, settings.prefix_cache_retention_interval
+    if active is not None and settings.max_num_seqs is not None and active > settings.max_num_seqs:
+        raise InputError(f"max_num_active_seqs {active} is above max_num_seqs {settings.max_num_seqs}")
+    if interval not in (None, DENSE) and not interval.isdigit():
         raise InputError(f"prefix_cache_retention_interval must be {DENSE} or a number of tokens, not {interval!r}")
 
 
@@ -310,9 +282,6 @@ class EngineSettings(Chosen):
     """... if they have so many tokens, and only decode ..."""
     dbo_prefill_token_threshold: int = 512
     """... or so many with prompts."""
-    enable_eplb: bool = False
-    generation_config: str | None = None
-    override_generation_config: str | None = None
     kv_offloading_size: float | None = None
     """GiB of host memory for a second KV cache tier, over all GPUs of an engine."""
     kv_offloading_backend: str = BACKENDS[0]
