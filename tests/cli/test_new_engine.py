@@ -151,7 +151,7 @@ def test_a_deployment_is_that_of_the_engine() -> None:
 
 
 def test_flags_by_their_own_names(infercast: Any) -> None:
-    run = infercast(*SERVED, "--engine", "toy@1", "--running_requests", 3)
+    run = infercast(*SERVED, "--engine", "toy@1", "--running-requests", 3)
     assert run.code == 0, run.err
     run = infercast(*SERVED, "--engine", "toy@1", "--running-requests=3", "--json")
     assert run.json["deployment"]["max_num_seqs"] == run.json["running"]["peak"] == 3
@@ -164,7 +164,7 @@ def test_flags_by_their_own_names(infercast: Any) -> None:
     ("words", "sentence"),
     [
         (("--engine", "toy@1", "--max-num-seqs", 4), "--max-num-seqs is no option of Toy; leave it out"),
-        (("--engine", "toy@1", "--running-requests", "many"), "running_requests=many: must be a whole number"),
+        (("--engine", "toy@1", "--running-requests", "many"), "--running-requests must be a whole number"),
         (("--engine", "toy@1", "--setting", "max_num_seqs=4"), "unknown setting 'max_num_seqs'"),
         (("--engine", "toy@1", "--moe-backend", "marlin"), "unknown moe_backend 'marlin'; known: auto"),
         (("--engine", "toy@1", "--what-if", "max_num_seqs=4"), "what-if max_num_seqs is no setting of Toy"),

@@ -44,7 +44,10 @@ def test_a_name_with_and_without_version(answered: Any) -> None:
         ((*SGLANG, "--long-prefill-token-threshold", 4), "is no option of SGLang; leave it out"),
         (("--engine", "vllm,sglang", "--page-size", 1), "flags are for the engine that is named first; vLLM calls it"),
         (("--mem-fraction-static", 0.8), "is a flag of SGLang: add --engine sglang; vLLM calls it"),
-        ((*SGLANG, "--enable-ep-moe"), "SGLang 0.5.16 has no --enable-ep-moe; 0.5.3 has it; leave it out"),
+        (
+            (*SGLANG, "--enable-ep-moe"),
+            "SGLang 0.5.16 has no --enable-ep-moe; 0.5.3 was the last with it; leave it out",
+        ),
         ((*SGLANG, "--page-size", "many"), "--page-size must be a whole number such as 8192, 8k or 8K, not 'many'"),
         ((*SGLANG, "--kv-cache-dtype", "fp9"), "unknown kv_cache_dtype 'fp9'"),
         ((*SGLANG, "--moe-runner-backend", "cuda"), "unknown moe_backend 'cuda'"),

@@ -101,8 +101,12 @@ def test_forms_of_settings(text: str, engine: str, settings: dict[str, object]) 
         ),
         ("--tp_size 2", "sglang", "SGLang 0.5.16 has no flag --tp_size; did you mean --tp-size"),
         ("--json-model-override-args.a 2", "sglang", "SGLang 0.5.16 has no flag --json-model-override-args.a"),
-        ("--swap-space 4", "vllm", "vLLM 0.32 has no --swap-space; 0.17.0 has it; leave it out"),
-        ("--device-memory-utilization 0.8", "vllm@0.25", "vLLM 0.25 has no --device-memory-utilization; 0.33.0 has it"),
+        ("--swap-space 4", "vllm", "vLLM 0.32 has no --swap-space; 0.17.0 was the last with it; leave it out"),
+        (
+            "--device-memory-utilization 0.8",
+            "vllm@0.25",
+            "vLLM 0.25 has no --device-memory-utilization; it came with 0.31.0",
+        ),
         ("--enforce-eager yes", "vllm", "the word 'yes' belongs to no flag"),
         ("--max-num-seqs --enforce-eager", "vllm", "--max-num-seqs has no value"),
         ("--qqq 1", "vllm", "vLLM 0.32 has no flag --qqq"),
@@ -116,7 +120,7 @@ def test_what_the_release_refuses(text: str, engine: str, problem: str) -> None:
 
 def test_where_the_release_is_not_certain_another_s_flag_is_said_to_be_refused() -> None:
     flag, other = read("--swap-space 4 --max-num-seqs 8", strict=False).flags
-    assert (flag.status, flag.note) == (REFUSED, "vLLM 0.32 has no --swap-space; 0.17.0 has it")
+    assert (flag.status, flag.note) == (REFUSED, "vLLM 0.32 has no --swap-space; 0.17.0 was the last with it")
     assert other.value == 8
     (flag,) = read("--speculative-draft x", "sglang", strict=False).flags
     assert (flag.status, flag.name) == (REFUSED, "speculative-draft-model-path")

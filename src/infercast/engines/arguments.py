@@ -124,8 +124,9 @@ class Arguments:
         asked = _number(version)
         same = [each for each in self._releases if each[: len(asked)] == asked]
         later = [each for each in self._releases if each >= asked]
-        here = same[-1:] or later[:1] or self._releases[-1:]  # between two that were looked at: the later one
-        self.spelled = _spelled(self._rows, here[0]) if here else {}
+        # Between two that were looked at it is the later one.
+        self._here = [*same[-1:], *later[:1], *self._releases[-1:]][0]
+        self.spelled = _spelled(self._rows, self._here)
         self._release, self._flexible = f"{title} {version}", flexible
 
     def parted(self, written: str) -> tuple[str, str]:
@@ -168,9 +169,11 @@ class Arguments:
         for release in reversed(self._releases):
             spelled = _spelled(self._rows, release)
             if len(begun := _begun(spelled, name)) == 1:
-                has = "has it" if begun[0] == name else f"takes it for {begun[0]}"
-                gone = f"{self._release} has no {name}; {self._names[release]} {has}"
-                return Found(spelled[begun[0]], begun[0], refused=gone)
+                found, last = spelled[begun[0]], self._names[release]
+                since = min((row.since for row in self._rows if row.name == found.name), key=_number)
+                gone = f"it came with {since}" if _number(since) > self._here else f"{last} was the last with it"
+                gone = gone if begun[0] == name else f"{last} takes it for {begun[0]}"
+                return Found(found, begun[0], refused=f"{self._release} has no {name}; {gone}")
         return None
 
     def meaning(self, found: Found, value: str) -> Meaning:

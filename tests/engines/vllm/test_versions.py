@@ -79,11 +79,11 @@ def test_others_are_refused_by_name(engine: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"max_num_active_seqs": 8}, "came with vLLM 0.31"),
-        ({"max_num_queued_reqs": 8}, "came with vLLM 0.29"),
-        ({"prefix_cache_retention_interval": "0"}, "came with vLLM 0.29"),
-        ({"max_num_scheduled_tokens": 64}, "came with vLLM 0.26"),
-        ({"long_prefill_token_threshold_adaptive": True}, "came with vLLM 0.31"),
+        ({"max_num_active_seqs": 8}, r"has no --max-num-active-seqs; it came with 0\.31\.0"),
+        ({"max_num_queued_reqs": 8}, r"came with 0\.29\.0"),
+        ({"prefix_cache_retention_interval": "0"}, r"came with 0\.29\.0"),
+        ({"max_num_scheduled_tokens": 64}, r"came with 0\.26\.0"),
+        ({"long_prefill_token_threshold_adaptive": True}, r"came with 0\.31\.0"),
     ],
 )
 def test_older_versions_refuse_newer_settings(settings: dict[str, object], sentence: str) -> None:
@@ -143,7 +143,7 @@ def test_a_step_may_have_fewer_tokens_than_it_is_made_for() -> None:
     deployment = deploy("qwen3-0.6b", "h200-sxm", EngineSettings(**given, engine=NEW), predictor="roofline")
     assert deployment.settings.max_num_batched_tokens == 4096
     assert deployment.replica(constant_timer(0.01)).policy.max_num_batched_tokens == 512
-    with pytest.raises(InputError, match=r"vLLM 0\.25 has no --max-num-scheduled-tokens; 0\.33\.0 has it"):
+    with pytest.raises(InputError, match=r"vLLM 0\.25 has no --max-num-scheduled-tokens; it came with 0\.26\.0"):
         deploy("qwen3-0.6b", "h200-sxm", EngineSettings(**given, engine=OLD), predictor="roofline")
 
 
