@@ -113,10 +113,10 @@ def test_a_flag_at_the_end_and_words_that_are_no_flags() -> None:
 
 
 def test_what_matters_and_is_not_modelled_is_said() -> None:
-    kept, (ignored, remark) = translated(["x", "--enable_dbo", "--seed", "4", "--uds", "u", "--tensor-parallel", "2"])
+    kept, (ignored, remark) = translated(["x", "--enable_eplb", "--seed", "4", "--uds", "u", "--tensor-parallel", "2"])
     assert kept == ["x", "--seed", "4", "--tensor-parallel-size", "2"]
     assert ignored == "no forecast depends on --uds; left out"
-    assert remark.startswith("--enable-dbo is not modelled: two half batches that overlap")
+    assert remark.startswith("--enable-eplb is not modelled: experts that move to where the load is")
 
 
 def test_dotted_keys_are_one_value() -> None:

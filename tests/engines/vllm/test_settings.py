@@ -2,6 +2,7 @@
 
 import pytest
 
+import infercast as ic
 from infercast.engines.vllm.settings import EngineSettings, resolve
 from infercast.errors import InputError
 from infercast.hardware import load_gpu
@@ -88,3 +89,18 @@ def test_some_models_have_larger_graphs():
         for name in ("", "GptOssForCausalLM")
     ]
     assert sizes == [512, 1024]
+
+
+def test_dual_batch_overlap_halves_steps_of_replicas_that_exchange_tokens():
+    def seconds(tokens, backend, **settings):
+        deployment = ic.deploy(
+            "qwen3-30b-a3b", "h200-sxm", EngineSettings(max_num_batched_tokens=1024, max_num_seqs=256, **settings),
+            data_parallel_size=8, enable_expert_parallel=True, all2all_backend=backend, predictor="roofline",
+        )  # fmt: skip
+        return deployment.timer()(ic.prefill_shape(tokens)).gpu_seconds[0]
+
+    deep, naive = "deepep_high_throughput", "allgather_reducescatter"
+    assert seconds(1024, deep, enable_dbo=True) < seconds(1024, deep)
+    assert seconds(1024, deep, enable_dbo=True, dbo_prefill_token_threshold=2048) == seconds(1024, deep)
+    assert seconds(256, deep, enable_dbo=True) == seconds(256, deep)
+    assert seconds(1024, naive, enable_dbo=True) == seconds(1024, naive)

@@ -142,7 +142,7 @@ def test_a_step_may_have_fewer_tokens_than_it_is_made_for() -> None:
     given = {"max_num_batched_tokens": 4096, "max_num_scheduled_tokens": 512}
     deployment = deploy("qwen3-0.6b", "h200-sxm", EngineSettings(**given, engine=NEW), predictor="roofline")
     assert deployment.settings.max_num_batched_tokens == 4096
-    assert deployment.replica(constant_timer(0.01)).policy.max_num_batched_tokens == 512
+    assert deployment.replica(constant_timer(0.01)).policy.step_tokens == 512
     with pytest.raises(InputError, match=r"vLLM 0\.25 has no --max-num-scheduled-tokens; it came with 0\.26\.0"):
         deploy("qwen3-0.6b", "h200-sxm", EngineSettings(**given, engine=OLD), predictor="roofline")
 
