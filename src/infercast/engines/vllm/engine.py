@@ -56,8 +56,8 @@ def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     if (size := given.get("decode_context_parallel_size", 1)) != 1:
         raise InputError(f"--decode-context-parallel-size {size} is not modelled; leave it at 1")
     for name, about in TOLD.items():
-        if values.get(name) not in (None, False):
-            tell(f"{name} {values[name]}: {about}")
+        if (value := values.get(name)) not in (None, False, 0):
+            tell(f"{name}{'' if value is True else f' {value}'}: {about}")
     if isinstance(sizes := values.get("cudagraph_capture_sizes"), str):
         values["cudagraph_capture_sizes"] = _sizes(sizes)
     graphs = _graph_settings(text, tell) if (text := given.get("compilation_config")) else {}
