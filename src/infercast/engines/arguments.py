@@ -170,7 +170,7 @@ class Arguments:
             spelled = _spelled(self._rows, release)
             if len(begun := _begun(spelled, name)) == 1:
                 found, last = spelled[begun[0]], self._names[release]
-                since = min((row.since for row in self._rows if row.name == found.name), key=_number)
+                since = min((row.since for row in self._rows if begun[0] in row.spellings), key=_number)
                 gone = f"it came with {since}" if _number(since) > self._here else f"{last} was the last with it"
                 gone = gone if begun[0] == name else f"{last} takes it for {begun[0]}"
                 return Found(found, begun[0], refused=f"{self._release} has no {name}; {gone}")
