@@ -92,7 +92,7 @@ def read_flags(words: Sequence[str], engine: Engine, *, strict: bool = False) ->
             continue
         written, equals, value = word.partition("=")
         if known.parted(written)[1]:
-            put_key(keys, known, written, value if equals else _next(rest))
+            put_key(keys, known, written, value if equals or not rest else rest.popleft())
             continue
         flag = read_flag(written, value if equals else None, rest, engine, known, strict=strict)
         if flag.field == "model":
@@ -112,10 +112,6 @@ def read_flags(words: Sequence[str], engine: Engine, *, strict: bool = False) ->
 
 def _is_flag(word: str) -> bool:
     return word.startswith("-") and word != "-" and not NUMBER.fullmatch(word) and " " not in word.partition("=")[0]
-
-
-def _next(rest: deque[str]) -> str:
-    return rest.popleft() if rest else ""
 
 
 def put_key(keys: dict[str, dict[str, Any]], known: Arguments, written: str, text: str) -> None:
