@@ -342,7 +342,7 @@ def translated(arguments: list[str]) -> tuple[list[str], list[str]]:
         name = flag[2:].replace("_", "-") if "." not in flag else flag[2:]
         if engine.flags.other_names.get(name, name).removeprefix("no-").replace("-", "_") in OPTIONS or name in OTHERS:
             kept += _ours(name, text if equals else None, words, engine)
-        elif (found := _of_engine(flag, text if equals else None, words, engine, keys)) is None:
+        elif (found := _of_engine(f"--{name}", text if equals else None, words, engine, keys)) is None:
             _refuse_foreign(name, engine, named)
             kept.append(f"--{name}{equals}{text}")
         elif found.status == READ:
