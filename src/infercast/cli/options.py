@@ -317,8 +317,12 @@ def refuse_idle_options(ctx: typer.Context, names: tuple[str, ...], replays: boo
             )
 
 
-OTHERS = frozenset({"decode", "json", "prefill", "tokens"})
-"""Options of single commands that an engine would take for the beginning of a flag of its own."""
+OTHERS = frozenset({
+    "command", "deployment", "explain", "format", "gpus", "json", "minutes", "no-check", "prefix-hit-rate", "service",
+    "tokens", "top", "try",
+    *(f"{pool}{part}" for pool in ("prefill", "decode") for part in ("", "-dp", "-engines", "-gpu", "-pp", "-tp")),
+})  # fmt: skip
+"""Options of single commands, which no engine is asked about."""
 
 
 def translated(arguments: list[str]) -> tuple[list[str], list[str]]:
