@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from infercast.forecast.calibration import Calibration
     from infercast.forecast.command.flags import Flag
 
+Keys: TypeAlias = dict[str, dict[str, Any]]
+"""Keys of JSON values of flags, one by one."""
 Command = TypeVar("Command", bound=Callable[..., None])
 
 
@@ -315,8 +317,12 @@ def refuse_idle_options(ctx: typer.Context, names: tuple[str, ...], replays: boo
             )
 
 
-OTHERS = frozenset({"decode", "json", "prefill", "tokens"})
-"""Options of single commands that an engine would take for the beginning of a flag of its own."""
+OTHERS = frozenset({
+    "command", "deployment", "explain", "format", "gpus", "json", "minutes", "no-check", "prefix-hit-rate", "service",
+    "tokens", "top", "try",
+    *(f"{pool}{part}" for pool in ("prefill", "decode") for part in ("", "-dp", "-engines", "-gpu", "-pp", "-tp")),
+})  # fmt: skip
+"""Options of single commands, which no engine is asked about."""
 
 
 def translated(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -329,7 +335,7 @@ def translated(arguments: list[str]) -> tuple[list[str], list[str]]:
     kept: list[str] = []
     remarks: list[str] = []
     ignored: list[str] = []
-    keys: dict[str, dict[str, Any]] = {}
+    keys: Keys = {}
     words = deque(arguments)
     while words:
         word = words.popleft()
@@ -340,10 +346,11 @@ def translated(arguments: list[str]) -> tuple[list[str], list[str]]:
         name = flag[2:].replace("_", "-") if "." not in flag else flag[2:]
         if engine.flags.other_names.get(name, name).removeprefix("no-").replace("-", "_") in OPTIONS or name in OTHERS:
             kept += _ours(name, text if equals else None, words, engine)
-        elif (found := _of_engine(flag, text if equals else None, words, engine, named, keys)) is None:
+        elif (found := _of_engine(f"--{name}", text if equals else None, words, engine, keys)) is None:
+            _refuse_foreign(name, engine, named)
             kept.append(f"--{name}{equals}{text}")
         elif found.status == READ:
-            kept += _read(found, engine)
+            kept += _read(found)
         elif found.status == IGNORED:
             ignored.append(f"--{found.name}")
         elif found.status == NOT_MODELLED:
@@ -365,7 +372,7 @@ def _ours(name: str, value: str | None, words: deque[str], engine: Engine) -> li
     return [f"--{name}" if value is None else f"--{name}={value}", *([",".join(numbers)] if numbers else [])]
 
 
-def _read(found: Flag, engine: Engine) -> list[str]:
+def _read(found: Flag) -> list[str]:
     """A flag of the engine that is an option of ours by another form, or a setting."""
     if found.field in OPTIONS:
         return [f"--{found.name if isinstance(found.value, bool) else found.field.replace('_', '-')}", *found.words]
@@ -373,29 +380,21 @@ def _read(found: Flag, engine: Engine) -> list[str]:
     return ["--setting", f"{found.field}={value}"]
 
 
-def _of_engine(
-    written: str,
-    value: str | None,
-    words: deque[str],
-    engine: Engine,
-    named: list[str],
-    keys: dict[str, dict[str, Any]],
-) -> Flag | None:
-    """What becomes of a flag that is no option of ours; None where no engine knows it."""
-    from infercast.forecast.command.flags import (  # noqa: PLC0415 - few commands have such flags
-        Flag,
-        known_flags,
-        put_key,
-        read_flag,
-    )
+def _of_engine(written: str, value: str | None, words: deque[str], engine: Engine, keys: Keys) -> Flag | None:
+    """What becomes of a flag that is no option of ours; None where the engine does not know it either."""
+    from infercast.forecast.command import flags  # noqa: PLC0415 - few commands have such flags
 
-    known = known_flags(engine)
+    known = flags.known_flags(engine)
     if known.parted(written)[1]:
-        put_key(keys, known, written, (words.popleft() if words else "") if value is None else value)
-        return Flag(written, (), "")
-    if known.knows(written):
-        return read_flag(written, value, words, engine, known, strict=True)
-    name = written[2:].replace("_", "-")
+        flags.put_key(keys, known, written, (words.popleft() if words else "") if value is None else value)
+        return flags.Flag(written, (), "")
+    return flags.read_flag(written, value, words, engine, known, strict=True) if known.knows(written) else None
+
+
+def _refuse_foreign(name: str, engine: Engine, named: list[str]) -> None:
+    """Refuse a flag that another engine has and this one has not."""
+    from infercast.forecast.command.flags import known_flags  # noqa: PLC0415 - as above
+
     for other in (engine_named(family) for family in FAMILIES if family != engine.family):
         if known_flags(other).knows(f"--{name}"):
             own = engine.flags.called.get(name)
@@ -403,7 +402,6 @@ def _of_engine(
             first = any(each.partition("@")[0] == other.family for each in named)
             where = ", and flags are for the engine that is named first" if first else f": add --engine {other.family}"
             raise InputError(f"--{name} is a flag of {other.title}{where}; {called}")
-    return None
 
 
 def _named(arguments: list[str]) -> list[str]:

@@ -11,7 +11,8 @@ from infercast.bundled import DATA, read_data
 from infercast.engines.settings import IGNORED, NOT_MODELLED, READ, REFUSED, VERSION, numbers
 from infercast.errors import InputError, near_names
 
-MOST_LISTED = 5
+MOST = 5
+"""Forms that a message lists."""
 Settings: TypeAlias = "tuple[tuple[str, type | None], ...]"
 """Flags that are settings, with their types."""
 
@@ -105,11 +106,6 @@ def _begun(spelled: Collection[str], name: str) -> list[str]:
     return [each for each in spelled if each.startswith(name)]
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
-    return ", ".join(sorted(names)[:MOST_LISTED]) + more
-
-
 class Arguments:
     """The flags of one release; the settings of an engine without ``arguments.json``."""
 
@@ -152,12 +148,15 @@ class Arguments:
         if other is not None and not strict:
             return other
         if begun:
-            raise InputError(f"{self._release} refuses {written}, which could be {_listed(begun)}; write it in full")
+            raise InputError(
+                f"{self._release} refuses {written}, which could be {', '.join(begun[:MOST])}; write it in full"
+            )
         if other is not None:
             raise InputError(f"{other.refused}; leave it out")
-        near = near_names(name, sorted(self.spelled), most=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "leave it out"
-        raise InputError(f"{self._release} has no flag {written}; {hint}")
+        near = " or ".join(near_names(name, sorted(self.spelled), most=3))
+        raise InputError(
+            f"{self._release} has no flag {written}; {f'did you mean {near}?' if near else 'leave it out'}"
+        )
 
     def knows(self, written: str) -> bool:
         """Whether this release or another takes it."""
@@ -170,7 +169,7 @@ class Arguments:
             spelled = _spelled(self._rows, release)
             if len(begun := _begun(spelled, name)) == 1:
                 found, last = spelled[begun[0]], self._names[release]
-                since = min((row.since for row in self._rows if row.name == found.name), key=_number)
+                since = min((row.since for row in self._rows if begun[0] in row.spellings), key=_number)
                 gone = f"it came with {since}" if _number(since) > self._here else f"{last} was the last with it"
                 gone = gone if begun[0] == name else f"{last} takes it for {begun[0]}"
                 return Found(found, begun[0], refused=f"{self._release} has no {name}; {gone}")
@@ -187,7 +186,7 @@ class Arguments:
             and value not in argument.choices
             and any(value in row.choices for row in others)
         ):
-            refused = f"{self._release} has no --{argument.name} {value}; it takes {_listed(argument.choices)}"
+            refused = f"{self._release} has no --{argument.name} {value}; it takes {', '.join(argument.choices)}"
         if refused:
             return Meaning(REFUSED, f"{refused}; {meaning.note}" if meaning.status == NOT_MODELLED else refused)
         given, usual = (str(not found.is_negated), "False") if argument.takes == "bool" else (value, "")
@@ -196,7 +195,5 @@ class Arguments:
         return meaning
 
 
-@cache
-def arguments_of(engine: str, title: str, settings: Settings, *, flexible: bool) -> Arguments:
-    """Those of an engine such as ``vllm@0.25``."""
-    return Arguments(engine, title, settings, flexible=flexible)
+arguments_of = cache(Arguments)
+"""Those of an engine such as ``vllm@0.25``, made once."""

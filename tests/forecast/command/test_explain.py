@@ -147,7 +147,7 @@ def test_as_long_as_the_cache_holds() -> None:
 
 
 def test_nodes_are_joined_by_a_usual_network() -> None:
-    found = flags_of("VLLM_PORT=1 vllm serve llama-3.1-8b -tp 8 -pp 2 --nnodes 2")
+    found = flags_of("VLLM_PORT=1 vllm serve llama-3.1-8b -tp 8 -pp 2 --nnodes 2 --distributed-executor-backend ray")
     assert found.notes == ("no network joins the nodes: infiniband-ndr is assumed; --network says which it is",)
     assert found.fit.layout.gpus == 16
 

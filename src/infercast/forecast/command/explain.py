@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
 from infercast.engines.base import Deployment, Engine, engine_named, engine_of
-from infercast.engines.settings import IGNORED, NOT_MODELLED, READ, REFUSED
+from infercast.engines.settings import NOT_MODELLED, READ, REFUSED
 from infercast.errors import DoesNotFitError, InfercastError, InputError
 from infercast.forecast.command.advice import NARROW, Advised, Change, Load, advise
 from infercast.forecast.command.flags import OF_DEPLOY, Flag, Point, Reading, Timers, known_flags, read_flags
@@ -394,11 +394,15 @@ def explain_command(
     reading = read_flags(pasted.words, chosen, strict=is_certain)
     kernels = make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor
     notes: list[str] = []
-    if network is None and any(each.name == "nnodes" and each.status != IGNORED for each in reading.flags):
-        network = USUAL_NETWORK
-        notes.append(f"no network joins the nodes: {network} is assumed; --network says which it is")
     point = Point.of(reading, load_device(gpu, network), chosen, {**given, "network": network, "predictor": kernels})
-    point, reading, started = as_modelled(point, reading)
+    try:
+        point, reading, started = as_modelled(point, reading)
+    except InputError as problem:
+        if network is not None or "--network" not in str(problem):
+            raise
+        notes.append(f"no network joins the nodes: {USUAL_NETWORK} is assumed; --network says which it is")
+        point = replace(point, gpu=load_device(gpu, USUAL_NETWORK), given={**point.given, "network": USUAL_NETWORK})
+        point, reading, started = as_modelled(point, reading)
     chosen.settings(reading.settings, notes.append)
     inputs, outputs = USUAL_LENGTHS
     load = workload or like or synthetic_workload(rate=1.0, input_lengths=inputs, output_lengths=outputs)

@@ -80,38 +80,36 @@ def read_flags(words: Sequence[str], engine: Engine, *, strict: bool = False) ->
     known = known_flags(engine)
     flags: list[Flag] = []
     models: list[str] = []
+    plain: list[str] = []
     keys: dict[str, dict[str, Any]] = {}
     rest = deque(words)
     while rest:
         word = rest.popleft()
         if not _is_flag(word):
-            models.append(word)
+            plain.append(word)
             continue
         written, equals, value = word.partition("=")
         if known.parted(written)[1]:
-            put_key(keys, known, written, value if equals else _next(rest))
+            put_key(keys, known, written, value if equals or not rest else rest.popleft())
             continue
         flag = read_flag(written, value if equals else None, rest, engine, known, strict=strict)
         if flag.field == "model":
-            models[:0] = [flag.text]
+            models.append(flag.text)
         else:
             flags.append(flag)
     for name, values in keys.items():
         flags.append(read_flag(name, json.dumps(values), rest, engine, known, strict=strict))
+    models += plain[:1]
     if not models or not models[0]:
         starts = " ".join(engine.commands.serve)
         raise InputError(f"the command names no model; add one: `{starts} MODEL ...` or --model MODEL")
-    if stray := [each for each in models[1:] if each != models[0]]:
-        raise InputError(f"the word {stray[0]!r} belongs to no flag; put a value right behind its flag")
+    if plain[1:]:
+        raise InputError(f"the word {plain[1]!r} belongs to no flag; put a value right behind its flag")
     return Reading(_plain(models[0], "the model"), tuple(flags))
 
 
 def _is_flag(word: str) -> bool:
     return word.startswith("-") and word != "-" and not NUMBER.fullmatch(word) and " " not in word.partition("=")[0]
-
-
-def _next(rest: deque[str]) -> str:
-    return rest.popleft() if rest else ""
 
 
 def put_key(keys: dict[str, dict[str, Any]], known: Arguments, written: str, text: str) -> None:
