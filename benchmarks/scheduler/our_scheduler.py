@@ -54,6 +54,9 @@ class Ours:
             case.max_num_seqs,
             case.threshold,
             case.chunked,
+            case.scheduled_tokens,
+            case.adaptive,
+            case.prefill_interval,
             waits_for_tokens=not case.is_async,
             decode_stride=case.pipeline if case.is_async and case.v2_runner else 1,
             threshold_exempts_single_request=version.threshold_exempts_single_request,
@@ -67,6 +70,7 @@ class Ours:
             steps_over=version.steps_over,
         )
         drafts = None
+        self.num_planned = 0
         if case.speculation is not None:
             speculation, draws = drafts_of(case)
             drafts = Drafts(speculation, limits, self.cache, case.max_model_len, draws)
@@ -80,6 +84,7 @@ class Ours:
             drafts=drafts,
             offload=self.offload_of(case),
         )
+        self.scheduler.pass_number = lambda: self.num_planned
 
     def offload_of(self, case: Case) -> HostOffload | None:
         """The case's tier in the host's memory, if it has one."""
@@ -98,6 +103,7 @@ class Ours:
         """What the next step does, and what `complete` needs to end it."""
         sequences = [*self.scheduler.running, *self.scheduler.waiting]
         before = {sequence.index: sequence.num_preemptions for sequence in sequences}
+        self.num_planned += 1
         plan = self.scheduler.plan()
         preempted = sorted(each.index for each in sequences if each.num_preemptions > before[each.index])
         steps = []

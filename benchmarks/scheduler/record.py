@@ -17,6 +17,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import drafting_cases
+import flag_cases
 import pair_cases
 import scheduling_cases
 import vllm_tree as tree
@@ -44,10 +45,11 @@ def record(version: str, about: str) -> list[dict[str, Any]]:
 
     found = []
     modes = [*scheduling_cases.MODES, *drafting_cases.MODES]
-    chosen = [mode for mode in modes if file_of(mode) == about] if about != "pairs" else [*pair_cases.MODES]
+    others = {"pairs": pair_cases, "flags": flag_cases}.get(about)
+    chosen = [mode for mode in modes if file_of(mode) == about] if others is None else [*others.MODES]
     for mode in (mode for mode in chosen if is_run(mode, version)):
         drafts = mode in drafting_cases.MODES or about == "pairs"
-        cases = pair_cases if about == "pairs" else drafting_cases if drafts else scheduling_cases
+        cases = others or (drafting_cases if drafts else scheduling_cases)
         count, longest = (COUNT_DRAFTS, LONGEST_DRAFTS) if drafts else (COUNT, LONGEST)
         kept = {True: 0, False: 0}
         seed = FIRST_SEED
@@ -90,7 +92,7 @@ def main() -> None:
     parser.add_argument(
         "--about",
         default="",
-        choices=["", "caches", "pairs", *APART],
+        choices=["", "caches", "pairs", "flags", *APART],
         help="modes with a file of their own; default: the others",
     )
     parser.add_argument("--only", choices=[*tree.WHEELS], help=argparse.SUPPRESS)

@@ -48,7 +48,7 @@ class Real:
     def __init__(self, case: Case, scheduler: Scheduler | None = None) -> None:
         self.case = case
         self.scheduler = scheduler or scheduler_of(case)
-        self.num_added = 0
+        self.num_added = self.num_planned = 0
         self.speculation, self.draws = drafts_of(case) if case.speculation is not None else (None, None)
         size = min(case.block_sizes, default=case.block_size)
         self.hasher = get_request_block_hasher(size, fast_hash) if case.caching else None
@@ -80,7 +80,8 @@ class Real:
         """What the next step does, and what `complete` needs to end it."""
         requests = self.scheduler.requests
         before = {key: request.num_preemptions for key, request in requests.items()}
-        output = self.scheduler.schedule()
+        output = self.scheduler.schedule(self.num_planned % self.case.prefill_interval != 0)
+        self.num_planned += 1
         planned = output.num_scheduled_tokens
         sampled = {key for key in planned if not requests[key].is_prefill_chunk}
         preempted = sorted(int(key) for key, request in requests.items() if request.num_preemptions > before[key])
@@ -160,10 +161,13 @@ def scheduler_of(case: Case, tensors: Sequence[Any] = (), **settings: Any) -> Sc
         policy="priority" if case.by_priority else "fcfs",
         watermark=case.watermark,
         scheduler_reserve_full_isl=case.reserves_prompts,
+        **({"long_prefill_token_threshold_adaptive": True} if case.adaptive else {}),
     )
     if case.speculation is not None:
         taken = 0 if case.speculation["slots_by_step"] else case.speculation["slots_taken"] * case.max_num_seqs
         scheduling.max_num_scheduled_tokens = case.max_num_batched_tokens - taken
+    if case.scheduled_tokens:
+        scheduling.max_num_scheduled_tokens = case.scheduled_tokens
     mode = {"mamba_cache_mode": case.states} if case.states else {}
     caching = CacheConfig(block_size=case.block_size, enable_prefix_caching=case.caching, **mode)
     caching.num_gpu_blocks = case.num_blocks

@@ -33,6 +33,10 @@ def whole_number(text: str) -> int:
     return int(number) << 10 * power
 
 
+AUTO = -1
+"""A length: as long as fits."""
+
+
 def format_seconds(seconds: float) -> str:
     """Three significant digits with the unit that fits: ``17.7 ms``."""
     if not math.isfinite(seconds):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-COMMAND = "vllm serve qwen3-0.6b --max-num-seqs 16 --enable-dbo --prot 80 --host 0.0.0.0"
+COMMAND = "vllm serve qwen3-0.6b --max-num-seqs 16 --enable-eplb --swap-space 8 --host 0.0.0.0"
 SMALL = ("--gpu", "h200-sxm", "--rate", 20, "-n", 40, "--input-len", 200, "--output-len", 20)
 
 
@@ -17,9 +17,9 @@ def test_tables(answered: Any) -> None:
     for words in (
         "Flags that are read",
         "--max-num-seqs",
-        "--enable-dbo: dual batch overlap",
-        "--prot: did you mean --port?",
-        "--host: no forecast depends on it",
+        "--enable-eplb: experts that move to where the load is",
+        "--swap-space: vLLM 0.32 has no --swap-space; 0.17.0 was the last with it",
+        "--host: the server's address and protocol",
         "KV blocks",
         "TTFT p50",
     ):
@@ -28,7 +28,7 @@ def test_tables(answered: Any) -> None:
 
 def test_json_has_flags_memory_loads_and_advice(answered: Any) -> None:
     found = answered("explain-command", COMMAND, *SMALL, "--json").json
-    assert [flag["status"] for flag in found["flags"]] == ["read", "not modelled", "unknown", "ignored"]
+    assert [flag["status"] for flag in found["flags"]] == ["read", "not modelled", "refused", "ignored"]
     assert found["flags"][0]["default"] == "1,024"
     assert found["memory"]["fits"]
     assert found["loads"][0]["forecast"]["ttft_ms"]["p99"] > 0

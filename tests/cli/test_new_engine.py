@@ -114,7 +114,6 @@ TOY = Toy(
     flags=Flags(
         options=frozenset({"running_requests", "prefill_tokens"}),
         settings={"running-requests": "running_requests", "prefill-tokens": "prefill_tokens"},
-        values=frozenset({"seed-of-toy"}),
     ),
 )
 SERVED = (
@@ -134,7 +133,7 @@ def registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
     lines = ['cpu = "measured"', 'source = "nowhere"', *(f"{name}_ms = 1" for name in TIMES)]
     (folder / "host.toml").write_text("\n".join(lines))
     monkeypatch.setattr(infercast.engines.host, "DATA", tmp_path)
-    caches = (registry.releases_of, registry.engine_named, registry.flags_by_name)
+    caches = (registry.releases_of, registry.engine_named)
     for each in caches:
         each.cache_clear()
     yield
@@ -152,9 +151,8 @@ def test_a_deployment_is_that_of_the_engine() -> None:
 
 
 def test_flags_by_their_own_names(infercast: Any) -> None:
-    run = infercast(*SERVED, "--engine", "toy@1", "--running_requests", 3, "--seed-of-toy=4")
+    run = infercast(*SERVED, "--engine", "toy@1", "--running-requests", 3)
     assert run.code == 0, run.err
-    assert run.err == "infercast: no forecast depends on --seed-of-toy; left out\n"
     run = infercast(*SERVED, "--engine", "toy@1", "--running-requests=3", "--json")
     assert run.json["deployment"]["max_num_seqs"] == run.json["running"]["peak"] == 3
     other = infercast(*SERVED, "--engine", "toy@1", "--what-if", "running_requests=2")
@@ -166,7 +164,7 @@ def test_flags_by_their_own_names(infercast: Any) -> None:
     ("words", "sentence"),
     [
         (("--engine", "toy@1", "--max-num-seqs", 4), "--max-num-seqs is no option of Toy; leave it out"),
-        (("--engine", "toy@1", "--running-requests", "many"), "running_requests=many: must be a whole number"),
+        (("--engine", "toy@1", "--running-requests", "many"), "--running-requests must be a whole number"),
         (("--engine", "toy@1", "--setting", "max_num_seqs=4"), "unknown setting 'max_num_seqs'"),
         (("--engine", "toy@1", "--moe-backend", "marlin"), "unknown moe_backend 'marlin'; known: auto"),
         (("--engine", "toy@1", "--what-if", "max_num_seqs=4"), "what-if max_num_seqs is no setting of Toy"),

@@ -96,15 +96,40 @@ def test_no_option_of_ours_is_taken_for_one_of_an_engine(name: str) -> None:
     named = {word for option in options for word in (*option.opts, *option.secondary_opts)}
     words = {word[2:] for word in named if word.startswith("--")}
     for engine in engines().values():
-        flags = engine.flags
-        assert not words & {*flags.switches, *flags.values, *flags.not_modelled, *flags.settings}
+        assert not words & {*engine.flags.settings}
+        for word in words - {*engine.flags.other_names}:
+            given = [name, "--engine", engine.name, f"--{word}=1"]
+            assert translated(given) == (given, [])
 
 
 def test_a_flag_at_the_end_and_words_that_are_no_flags() -> None:
-    assert translated(["simulate", "x", "--port"]) == (["simulate", "x"], ["--port"])
     assert translated(["--", "a_b", "--a_b=c_d"]) == (["--", "a_b", "--a-b=c_d"], [])
-    with pytest.raises(InputError, match="--enable-dbo is not modelled: dual batch overlap"):
-        translated(["--enable_dbo"])
+    for words, problem in (
+        (["--port"], "--port has no value"),
+        (["--swap-space", "4"], "vLLM 0.32 has no --swap-space; 0.17.0 was the last with it; leave it out"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            translated(words)
+
+
+def test_what_matters_and_is_not_modelled_is_said() -> None:
+    kept, (ignored, remark) = translated(["x", "--enable_eplb", "--seed", "4", "--uds", "u", "--tensor-parallel", "2"])
+    assert kept == ["x", "--seed", "4", "--tensor-parallel-size", "2"]
+    assert ignored == "no forecast depends on --uds; left out"
+    assert remark.startswith("--enable-eplb is not modelled: experts that move to where the load is")
+
+
+def test_dotted_keys_are_one_value() -> None:
+    words = [
+        "x",
+        "--speculative-config.method",
+        "ngram",
+        "--rate",
+        "2",
+        "--speculative_config.num_speculative_tokens=3",
+    ]
+    value = '--speculative-config={"method": "ngram", "num_speculative_tokens": 3}'
+    assert translated(words) == (["x", "--rate", "2", value], [])
 
 
 def test_names_of_the_serving_benchmark() -> None:

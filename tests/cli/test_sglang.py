@@ -45,10 +45,10 @@ def test_a_name_with_and_without_version(answered: Any) -> None:
         (("--engine", "vllm,sglang", "--page-size", 1), "flags are for the engine that is named first; vLLM calls it"),
         (("--mem-fraction-static", 0.8), "is a flag of SGLang: add --engine sglang; vLLM calls it"),
         (
-            (*SGLANG, "--speculative-algorithm", "EAGLE"),
-            "--speculative-algorithm is not modelled: speculative",
+            (*SGLANG, "--enable-ep-moe"),
+            "SGLang 0.5.16 has no --enable-ep-moe; 0.5.3 was the last with it; leave it out",
         ),
-        ((*SGLANG, "--page-size", "many"), "page_size=many: must be a whole number"),
+        ((*SGLANG, "--page-size", "many"), "--page-size must be a whole number such as 8192, 8k or 8K, not 'many'"),
         ((*SGLANG, "--kv-cache-dtype", "fp9"), "unknown kv_cache_dtype 'fp9'"),
         ((*SGLANG, "--moe-runner-backend", "cuda"), "unknown moe_backend 'cuda'"),
         (("--engine", "tensorrt-llm"), "TensorRT-LLM is not modelled; use --engine vllm or sglang"),
@@ -87,12 +87,12 @@ def test_a_command_is_recognised(answered: Any, text: str) -> None:
 
 
 def test_a_command_is_explained(answered: Any) -> None:
-    flags = "--chunked-prefill 1024 --max-running-requests 8 --enable-torch-compile --host 0.0.0.0 --what 3"
+    flags = "--chunked-prefill 1024 --max-running-requests 8 --enable-torch-compile --host 0.0.0.0 --enable-ep-moe"
     words = ("--gpu", "h100-sxm", "--predictor", "roofline", "--rate", 2, "-n", 20)
     run = answered("explain-command", f"{COMMAND} {flags}", *words)
     assert "a step full of prompts takes" in run.out
     assert "not modelled  --enable-torch-compile" in run.out
-    assert re.search(r"unknown +--what", run.out)
+    assert re.search(r"refused +--enable-ep-moe: SGLang 0.5.16 has no --enable-ep-moe", run.out)
     assert re.search(r"ignored +--host", run.out)
     assert "chunked_prefill_size 2048" in run.out  # was tried
 

@@ -28,10 +28,10 @@ def test_speculate_answers_with_a_table_charts_and_a_sentence(infercast: Any, tm
 
 
 def test_another_engine_is_refused_by_a_sentence(answered: Any) -> None:
-    words = ("simulate", *SMALL, "--rate", 5, "--engine", "sglang")
-    refused = answered(*words, "--speculative-algorithm", "EAGLE").sentence
-    assert "--speculative-algorithm is not modelled" in refused
-    assert "--speculative-config" in refused
+    words = ("memory", "llama-3.1-8b", "--gpu", "h200-sxm", "--engine", "sglang")
+    told = answered(*words, "--speculative-algorithm", "EAGLE").err
+    assert "--speculative-algorithm is not modelled" in told
+    assert "--speculative-config" in told
     ours = answered("simulate", "llama-3.1-8b", "--gpu", "h200-sxm", "--rate", 5, "--engine", "sglang",
                      "--speculative-config", EAGLE).sentence  # fmt: skip
     assert "--speculative-config" in ours

@@ -5,11 +5,13 @@ import pytest
 
 from infercast import deploy as deploy_named
 from infercast.engines.base import deploy, engine_named
+from infercast.engines.tables import in_halves
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, head_calls, token_calls
 from infercast.models.read import read_model
+from infercast.ops import Call, Collective
 from infercast.predict.board_power import THROTTLED, throttle, throttle_decoding, weight_of
 from infercast.predict.roofline import Roofline
 from infercast.serve.step import StepShape
@@ -169,3 +171,16 @@ def test_limits_that_nothing_reaches_change_no_step(engine: str) -> None:
         one, other = (timer(shape) for timer in known)
         assert one.gpu_seconds == other.gpu_seconds
         assert one.host == other.host
+
+
+def test_halves_of_a_step_hide_each_other_s_exchanges() -> None:
+    calls = [Call(name, Collective("all_to_all", 1.0, 2)) for name in ("experts", "experts_dispatch")]
+    # By tokens from 0 on: the kernels take 1 + n, exchanges n or three times as long.
+    tokens = np.arange(9.0)
+    short, long = (np.column_stack([1.0 + tokens, times * tokens]) for times in (1.0, 3.0))
+    (few,) = in_halves([short], calls, [4])
+    assert few[:4].tolist() == short[:4].tolist()
+    assert few[8].tolist() == [2 * 5.0, 0.0]  # two halves of 4 tokens
+    (many,) = in_halves([long], calls, [4])
+    assert many[8].tolist() == [2 * 5.0, 2 * 12.0 - 2 * 5.0]
+    assert in_halves([short], calls, None)[0] is short

@@ -14,7 +14,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "scheduler"
 FILES = tuple(
-    f"{name}decisions.json.gz" for name in ("", "draft_", "priority_", "lora_", "traffic_", "cache_", "pair_")
+    f"{name}decisions.json.gz" for name in ("", "draft_", "priority_", "lora_", "traffic_", "cache_", "pair_", "flag_")
 )
 RECORDED = [each for name in FILES for each in json.loads(gzip.decompress(Path(__file__).with_name(name).read_bytes()))]
 MODES = sorted({(each["case"]["version"], each["case"]["mode"]) for each in RECORDED})
@@ -36,8 +36,11 @@ def case_of(values: dict[str, Any]) -> Any:
 @pytest.mark.usefixtures("ours")
 def test_every_mode_of_both_versions_was_written_down() -> None:
     pairs = importlib.import_module("pair_cases").MODES
+    flags = importlib.import_module("flag_cases").MODES
     assert {mode for _, mode in MODES if mode in pairs} == {*pairs}
-    assert len([mode for _, mode in MODES if not mode.startswith("drafts") and mode not in pairs]) == 42 + 2 * 7 + 5
+    assert {mode for _, mode in MODES if mode in flags} == {*flags}
+    others = [mode for _, mode in MODES if not (mode.startswith("drafts") or mode in pairs or mode in flags)]
+    assert len(others) == 42 + 2 * 7 + 5
     assert len([mode for _, mode in MODES if mode.startswith("drafts") and mode not in pairs]) == 2 * 18
     assert {version for version, _ in MODES} == {"0.25", "0.32"}
 

@@ -23,9 +23,14 @@ def by_tokens(shape: StepShape, steps: int = 1) -> StepEstimate:
 
 
 def serve(
-    *requests: Request, engines: int = 2, shared: Callable[[float], float] | None = None, **changes: Any
+    *requests: Request,
+    engines: int = 2,
+    shared: Callable[[float], float] | None = None,
+    prefill_interval: int = 1,
+    **changes: Any,
 ) -> Served:
-    replica = Replica(by_tokens, FirstCome(256, 16), num_blocks=4000, steps_under_way=1, **changes)
+    policy = FirstCome(256, 16, prefill_interval=prefill_interval)
+    replica = Replica(by_tokens, policy, num_blocks=4000, steps_under_way=1, **changes)
     pool = Pool(same_engines(replica, engines), "round_robin", lockstep=True, shared=shared)
     return Served(simulate_fleet(pool, Workload(requests)))
 
@@ -43,6 +48,16 @@ def test_a_prompt_holds_the_others_up_once() -> None:
     alone = serve(Request(0.0, 1, 40))
     held = serve(Request(0.0, 1, 40), Request(0.1, 30, 1))
     assert held.last_token[0] - alone.last_token[0] == pytest.approx(29 * TOKEN, abs=3 * TOKEN)
+
+
+def test_prompts_of_all_engines_wait_for_every_fourth_pass() -> None:
+    # Both engines decode in passes of one token each; the pass that begins at 0 is the first.
+    decoding = Request(0.0, 1, 60), Request(0.0, 1, 60)
+    prompts = Request(0.055, 5, 1), Request(0.065, 5, 1)
+    served = serve(*decoding, *prompts, prefill_interval=4)
+    assert served.first_token[2:] == pytest.approx([0.08 + 6 * TOKEN] * 2)
+    at_once = serve(*decoding, *prompts)
+    assert at_once.first_token[2] == pytest.approx(0.06 + 6 * TOKEN)
 
 
 def test_an_engine_without_work_holds_nobody_up() -> None:

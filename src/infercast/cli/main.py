@@ -70,9 +70,9 @@ def _answer(arguments: list[str]) -> None:
     if first in COMMANDS and COMMANDS[first].engine_flags:
         from infercast.cli.options import translated  # noqa: PLC0415 - other commands need no engine
 
-        arguments, left_out = translated(arguments)
-        if left_out:
-            print(f"infercast: no forecast depends on {', '.join(left_out)}; left out", file=sys.stderr)
+        arguments, remarks = translated(arguments)
+        for remark in remarks:
+            print(f"infercast: {remark}", file=sys.stderr)
     completing = is_completing()
     if completing:
         first = command_to_complete()

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
 from infercast import Deployment, Workload
 from infercast.cli.app import offer
 from infercast.cli.outputs import note
-from infercast.engines.base import DEFAULT_ENGINE, FAMILIES, Engine, engine_named, has_flag
-from infercast.engines.settings import Flags, Settings, read_setting
+from infercast.engines.base import DEFAULT_ENGINE, FAMILIES, Engine, engine_named
+from infercast.engines.settings import IGNORED, NOT_MODELLED, READ, Settings, read_setting
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.deploy import deploy, load_model, random_requests, taken_by
 from infercast.forecast.option_table import OPTIONS, Option
@@ -27,18 +28,21 @@ from infercast.predict.learned import Learned, default_artifact
 from infercast.predict.roofline import Predictor
 from infercast.serve.workload.request import Adapters, check_too_long, refuse_too_long, truncated, without_too_long
 from infercast.serve.workload.synthetic import begun_anew, ended, scaled
-from infercast.units import whole_number
+from infercast.units import AUTO, whole_number
 
 if TYPE_CHECKING:
     from infercast.forecast.calibration import Calibration
+    from infercast.forecast.command.flags import Flag
 
+Keys: TypeAlias = dict[str, dict[str, Any]]
+"""Keys of JSON values of flags, one by one."""
 Command = TypeVar("Command", bound=Callable[..., None])
 
 
 def human_readable_int(text: str | int) -> int:
-    """A whole number as vLLM reads it: ``32k`` is 32,000, ``32K`` is 32,768, ``1.5m`` is 1,500,000."""
+    """A whole number as vLLM reads it: ``32k`` is 32,000, ``32K`` is 32,768, ``auto`` a length that fits."""
     try:
-        return whole_number(str(text))
+        return AUTO if text == "auto" else whole_number(str(text))
     except ValueError as problem:
         raise typer.BadParameter(str(problem)) from None
 
@@ -178,7 +182,7 @@ def longest_asked(ctx: typer.Context) -> int | None:
         if name == engine_named(ctx.params["engine"]).bounds[2]:
             return int(value)
     asked: int | None = ctx.params.get("max_model_len")
-    return asked
+    return None if asked == AUTO else asked
 
 
 def deployment_of(
@@ -313,77 +317,91 @@ def refuse_idle_options(ctx: typer.Context, names: tuple[str, ...], replays: boo
             )
 
 
+OTHERS = frozenset({
+    "command", "deployment", "explain", "format", "gpus", "json", "minutes", "no-check", "prefix-hit-rate", "service",
+    "tokens", "top", "try",
+    *(f"{pool}{part}" for pool in ("prefill", "decode") for part in ("", "-dp", "-engines", "-gpu", "-pp", "-tp")),
+})  # fmt: skip
+"""Options of single commands, which no engine is asked about."""
+
+
 def translated(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """A command's words with the engine's spelling made ours, and the flags that were left out.
+    """A command's words with the engine's spelling made ours, and remarks on flags that were left out.
 
     As to the engines ``--max_num_seqs`` is ``--max-num-seqs``.
     """
     named = _named(arguments)
     engine = _engine(named)
     kept: list[str] = []
-    left_out: list[str] = []
+    remarks: list[str] = []
+    ignored: list[str] = []
+    keys: Keys = {}
     words = deque(arguments)
     while words:
         word = words.popleft()
         if not word.startswith("--") or word == "--":
             kept.append(word)
             continue
-        flag, equals, value = word.partition("=")
-        name = flag[2:].replace("_", "-")
-        if not _leave_out(name, bool(equals), words, engine.flags, left_out):
-            kept += _kept(name, value if equals else None, words, engine, named)
-    return kept, left_out
+        flag, equals, text = word.partition("=")
+        name = flag[2:].replace("_", "-") if "." not in flag else flag[2:]
+        if engine.flags.other_names.get(name, name).removeprefix("no-").replace("-", "_") in OPTIONS or name in OTHERS:
+            kept += _ours(name, text if equals else None, words, engine)
+        elif (found := _of_engine(f"--{name}", text if equals else None, words, engine, keys)) is None:
+            _refuse_foreign(name, engine, named)
+            kept.append(f"--{name}{equals}{text}")
+        elif found.status == READ:
+            kept += _read(found)
+        elif found.status == IGNORED:
+            ignored.append(f"--{found.name}")
+        elif found.status == NOT_MODELLED:
+            remarks.append(f"--{found.name} is not modelled: {found.note}")
+        if not words and keys:
+            words.extend(f"{name}={json.dumps(values)}" for name, values in keys.items())
+            keys.clear()
+    if ignored:
+        remarks.insert(0, f"no forecast depends on {', '.join(ignored)}; left out")
+    return kept, remarks
 
 
-def _leave_out(name: str, has_value: bool, words: deque[str], flags: Flags, left_out: list[str]) -> bool:
-    """Whether a flag changes nothing; the word behind it goes with it."""
-    if name.removeprefix("no-") not in flags.switches and name not in flags.values:
-        return False
-    left_out.append(f"--{name}")
-    if name in flags.values and not has_value and words:
-        words.popleft()
-    return True
+def _ours(name: str, value: str | None, words: deque[str], engine: Engine) -> list[str]:
+    """An option of ours, perhaps under the engine's name; the engine may take several values behind it."""
+    numbers = []
+    while value is None and name in engine.flags.lists and words and words[0].replace(",", "").isdigit():
+        numbers.append(words.popleft())
+    name = engine.flags.other_names.get(name, name)
+    return [f"--{name}" if value is None else f"--{name}={value}", *([",".join(numbers)] if numbers else [])]
 
 
-def _kept(name: str, value: str | None, words: deque[str], engine: Engine, named: list[str]) -> list[str]:
-    """A flag that counts, as an option of ours or as a setting of the engine."""
-    flags = engine.flags
-    if name in flags.not_modelled:
-        raise InputError(
-            f"--{name} is not modelled: {flags.not_modelled[name]}; leave it out to get a forecast without it"
-        )
-    setting = flags.settings.get(name)
-    switch = flags.settings.get(name.removeprefix("no-"), "")
-    if setting is None and value is None and engine.setting_types.get(switch) is bool:
-        return ["--setting", f"{switch}=off"]
-    name = flags.other_names.get(name, name)
-    if value is None and (setting or name) in {flags.settings.get(each, each) for each in flags.lists}:
-        numbers = []
-        while words and words[0].replace(",", "").isdigit():
-            numbers.append(words.popleft())
-        value = ",".join(numbers)
-        if setting is None:
-            return [f"--{name}", value]
-    if setting is not None:
-        if value is None:
-            value = "on" if engine.setting_types.get(setting) is bool else words.popleft() if words else ""
-        return ["--setting", f"{setting}={value}"]
-    _refuse_foreign(name, engine, named)
-    return [f"--{name}" if value is None else f"--{name}={value}"]
+def _read(found: Flag) -> list[str]:
+    """A flag of the engine that is an option of ours by another form, or a setting."""
+    if found.field in OPTIONS:
+        return [f"--{found.name if isinstance(found.value, bool) else found.field.replace('_', '-')}", *found.words]
+    value = ("on" if found.value else "off") if isinstance(found.value, bool) else ",".join(found.words)
+    return ["--setting", f"{found.field}={value}"]
+
+
+def _of_engine(written: str, value: str | None, words: deque[str], engine: Engine, keys: Keys) -> Flag | None:
+    """What becomes of a flag that is no option of ours; None where the engine does not know it either."""
+    from infercast.forecast.command import flags  # noqa: PLC0415 - few commands have such flags
+
+    known = flags.known_flags(engine)
+    if known.parted(written)[1]:
+        flags.put_key(keys, known, written, (words.popleft() if words else "") if value is None else value)
+        return flags.Flag(written, (), "")
+    return flags.read_flag(written, value, words, engine, known, strict=True) if known.knows(written) else None
 
 
 def _refuse_foreign(name: str, engine: Engine, named: list[str]) -> None:
     """Refuse a flag that another engine has and this one has not."""
-    for family in FAMILIES:
-        if family != engine.family and has_flag(family, name):
-            other = engine_named(family)
+    from infercast.forecast.command.flags import known_flags  # noqa: PLC0415 - as above
+
+    for other in (engine_named(family) for family in FAMILIES if family != engine.family):
+        if known_flags(other).knows(f"--{name}"):
             own = engine.flags.called.get(name)
             called = f"{engine.title} calls it --{own}" if own else f"{engine.title} has no such flag"
-            if any(each.partition("@")[0] == other.family for each in named):
-                raise InputError(
-                    f"--{name} is a flag of {other.title}, and flags are for the engine that is named first; {called}"
-                )
-            raise InputError(f"--{name} is a flag of {other.title}: add --engine {other.family}; {called}")
+            first = any(each.partition("@")[0] == other.family for each in named)
+            where = ", and flags are for the engine that is named first" if first else f": add --engine {other.family}"
+            raise InputError(f"--{name} is a flag of {other.title}{where}; {called}")
 
 
 def _named(arguments: list[str]) -> list[str]:

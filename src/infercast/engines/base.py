@@ -14,7 +14,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from infercast.bundled import DATA, read_data
 from infercast.engines.corrections import CorrectedTimer, Corrections
 from infercast.engines.host import DraftPasses, Graphs, HostCosts, HostModel, bundled_host
 from infercast.engines.memory import Memory
@@ -35,6 +34,7 @@ from infercast.engines.settings import (
     numbers,
 )
 from infercast.engines.speculation import Drafting
+from infercast.engines.tables import Table
 from infercast.engines.timer import DraftingTimer, KernelTimer
 from infercast.errors import DoesNotFitError, FileFormatError, InputError, UnknownNameError
 from infercast.hardware import Gpu
@@ -219,6 +219,10 @@ class Engine(ABC):
     def plan_memory(self, model: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Any, /) -> Memory:
         """How it divides the memory of one GPU at its start; there may be no room for a single KV block."""
 
+    def weight_waits(self, deployment: Deployment, tokens: Table, seconds: Table, /) -> Table | None:
+        """Seconds that steps of these tokens, whose kernels take so long, wait for weights in host memory, if any."""
+        return None
+
     def check_memory(self, model: ModelConfig, settings: Any, memory: Memory, /) -> None:  # noqa: B027 - most have none
         """Reject a plan with which the engine would not start although sequences fit."""
 
@@ -345,21 +349,6 @@ def releases_of(family: str) -> dict[str, Engine]:
 
 def engines() -> dict[str, Engine]:
     return {name: engine for family in FAMILIES for name, engine in releases_of(family).items()}
-
-
-@cache
-def flags_by_name(family: str) -> frozenset[str]:
-    """Flags that are settings of an engine, from its data files if any, without loading its code."""
-    if (DATA / "engines" / family / "flags.toml").is_file():
-        return frozenset(read_data(f"engines/{family}/flags.toml")["settings"])
-    return frozenset(name for engine in releases_of(family).values() for name in engine.flags.settings)
-
-
-def has_flag(family: str, name: str) -> bool:
-    """Whether a flag is a setting of an engine; hardly any is, and a look at the text is enough for the others."""
-    file = DATA / "engines" / family / "flags.toml"
-    is_possible = not file.is_file() or f"\n{name} = " in file.read_text(encoding="utf-8")
-    return is_possible and name in flags_by_name(family)
 
 
 def newest(name: str) -> str:
@@ -495,6 +484,9 @@ class Deployment(Answer):
             return plain.plus(passes.cost(launch, shape.num_next, shape.num_sequences, has_prompts=prompts))
         return self.host_model.cost(launch, len(shape.new_tokens), shape.num_tokens, len(shape.prompts))
 
+    def weight_waits(self, tokens: Table, seconds: Table) -> Table | None:
+        return self.engine.weight_waits(self, tokens, seconds)
+
     def timer(self) -> KernelTimer:
         """A step timer with all step sizes tabulated, for any batch within the settings."""
         timer = KernelTimer(self) if self.drafting is None else DraftingTimer(self)
@@ -513,7 +505,7 @@ def check_nodes(model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> None:
     if talking > gpu.gpus_per_node and gpu.network_bandwidth <= 0:
         raise InputError(
             f"layout {layout} needs {talking} GPUs that talk to each other, above the {gpu.gpus_per_node} of a node of "
-            f"{gpu.name}; use at most {gpu.gpus_per_node} or name a network ({', '.join(networks())})"
+            f"{gpu.name}; use at most {gpu.gpus_per_node} or name one with --network ({', '.join(networks())})"
         )
 
 

@@ -165,6 +165,10 @@ class Names(NamedTuple):
     """Its names for weight formats; an empty one is the checkpoint's."""
 
 
+READ, IGNORED, NOT_MODELLED, REFUSED = "read", "ignored", "not modelled", "refused"
+"""What becomes of a flag: modelled, irrelevant, left out though it matters, or refused by the engine itself."""
+
+
 class Flags(NamedTuple):
     """Flags allowed in a pasted launch command, without leading dashes."""
 
@@ -176,12 +180,6 @@ class Flags(NamedTuple):
     """Flags that are our options under another name."""
     lists: Collection[str] = ()
     """Our flags that the engine takes with several values."""
-    switches: Collection[str] = ()
-    """Flags without a value that have no effect here, optionally prefixed by ``no-``."""
-    values: Collection[str] = ()
-    """Flags with a value that have no effect here."""
-    not_modelled: Mapping[str, str] = {}
-    """Flags that affect a forecast but are not modelled, with a description."""
     called: Mapping[str, str] = {}
     """This engine's names for flags of other engines."""
 
@@ -214,21 +212,17 @@ class Commands(NamedTuple):
     image_words: Sequence[str] = ()
     """Substrings of image names that contain it."""
     environment: str = ""
-    """Prefix of its environment variables."""
+    """Prefix of its environment variables ..."""
+    idle_variables: Collection[str] = ()
+    """... and those that change neither time nor memory."""
     port: int = 8000
     """The server's default port."""
-    abbreviates: bool = False
-    """True if an unambiguous prefix of a flag is accepted."""
+    flexible: bool = False
+    """True if flags may have underscores for dashes, and dotted keys of JSON values."""
     negates: bool = True
     """True if a switch is turned off by a ``--no-`` prefix, not by leaving it out."""
     health: str = "/health"
     """The path that responds once it serves."""
-    short: Mapping[str, str] = {}
-    """Short flags, without the dash, by the long ones."""
-    other_meaning: Collection[str] = ()
-    """Flags without effect here, whose names mean something else in our own commands."""
-    unmodelled: Mapping[str, str] = {}
-    """Flags unknown to our own commands, with a description."""
     disaggregated: Mapping[str, str] = {}
     """The flag that connects a prefill pool and a decode pool, and its value for each role."""
     elsewhere: Mapping[str, str] = {}

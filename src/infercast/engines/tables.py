@@ -212,6 +212,24 @@ def _between(values: list[float], share: float) -> list[float]:
     return [low + share * (high - low) for low, high in pairwise(values)]
 
 
+EXCHANGES = ("experts_dispatch", "experts_combine")
+
+
+def in_halves(tables: Sequence[Table], calls: Sequence[Call], halved_from: Sequence[int] | None) -> Sequence[Table]:
+    """Seconds of kernels (columns) by tokens (rows), where steps from so many tokens on run as two halves: exchanges of
+    one are hidden behind kernels of the other, as far as these last.
+    """
+    exchanges, found = np.array([call.name in EXCHANGES for call in calls]), []
+    for table, least in zip(tables, halved_from or (), strict=False):
+        tokens = np.arange(len(table))
+        halves = 2.0 * table[(tokens + 1) // 2]
+        exchanged = halves @ exchanges
+        shown = np.maximum(0.0, 2.0 * exchanged - halves.sum(axis=1)) / np.maximum(exchanged, 1e-12)
+        halves[:, exchanges] *= shown[:, None]
+        found.append(np.where((tokens >= least)[:, None], halves, table))
+    return found or tables
+
+
 def _counts(most: int) -> Array:
     """Every small number of sequences, and eight per octave beyond: GPU occupancy is not a smooth function of it."""
     counts, step = [*range(1, min(most, 2 * STEPS_AN_OCTAVE) + 1)], 2

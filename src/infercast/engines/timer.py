@@ -22,6 +22,7 @@ from infercast.engines.tables import (
     DecodeSurface,
     PromptSurface,
     Table,
+    in_halves,
     products_of,
     sequence_kernels,
     thinned,
@@ -88,6 +89,9 @@ class TimedDeployment(Protocol):
     def draft_passes(self) -> DraftPasses:
         """How draft passes are launched."""
 
+    def weight_waits(self, tokens: Table, seconds: Table) -> Table | None:
+        """Seconds that steps of these tokens, whose kernels take so long, wait for weights in host memory."""
+
 
 ONE = np.array([1])
 
@@ -120,6 +124,7 @@ GAPS = ("between kernels", "gaps")
 """GPU idle time between a step's kernels is listed with them ..."""
 DRAFT_GAPS = (f"{DRAFT_PREFIX}{GAPS[0]}", GAPS[1])
 """... and between draft kernels."""
+WAITS = ("waits for weights in host memory", GAPS[1])
 MOST_BATCHES = 32
 """Batches timed at once when every sequence is timed individually."""
 
@@ -154,8 +159,12 @@ class KernelTimer:
         found = padded_in(config, layout, gpu)
         self._padded = [found.get(name, NOT_PADDED) for name in by_sequence]
         self._is_padded, self._not_padded = any(each.per_key for each in self._padded), [0.0] * len(self._padded)
+        tabled = self._time_table(by_tokens, token_sizes, max_tokens)
+        waits = deployment.weight_waits(np.arange(max_tokens + 1), tabled.sum(axis=1))
         self.kernels: tuple[tuple[str, str], ...] = (
-            *((call.name, call.op.family) for call in (*by_tokens, *by_rows)),
+            *((call.name, call.op.family) for call in by_tokens),
+            *(() if waits is None else (WAITS,)),
+            *((call.name, call.op.family) for call in by_rows),
             GAPS,
             *((call.name, call.op.family) for call in of_adapters),
             *by_sequence.items(),
@@ -166,12 +175,15 @@ class KernelTimer:
             np.arange(max_tokens + 1), token_sizes, np.broadcast_to(products_of(by_tokens), token_sizes.shape)
         )
         self._throttled = [family in THROTTLED for _, family in self.kernels]
-        tabled = self._time_table(by_tokens, token_sizes, max_tokens)
         longer = throttle_decoding(gpu, products, tabled.sum(axis=1)) - 1.0
         decoding = tabled * (1.0 + np.outer(longer, self._throttled[: len(by_tokens)]))
-        self._token_table, self._decoding_row = np.vstack([tabled, decoding]), len(tabled)
+        tabled, decoding = in_halves(
+            [tabled, decoding], by_tokens, getattr(settings, "halved_from", None) if layout.all_to_all else None
+        )
+        waiting = [] if waits is None else [np.tile(waits, 2)]
+        self._token_table = np.column_stack([np.vstack([tabled, decoding]), *waiting])
         """Steps with prefill, then decode-only steps, whose clock has settled."""
-        head = self._time_table(by_rows, row_sizes, max_rows)
+        self._decoding_row, head = len(tabled), self._time_table(by_rows, row_sizes, max_rows)
         self._row_table = np.column_stack([head, np.full(len(head), self._host.gap_seconds)])
         self._token_seconds: list[float] = self._token_table.sum(axis=1).tolist()
         self._row_seconds: list[float] = self._row_table.sum(axis=1).tolist()

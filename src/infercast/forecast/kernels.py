@@ -201,6 +201,9 @@ def estimate_shape(deployment: Deployment, shape: StepShape, *, explain: bool = 
     kernels = _throttled(deployment, calls.by_tokens, estimated, is_decode=shape.is_decode)
     gpu = total((kernel.estimate, kernel.count) for kernel in kernels)
     gap, host = deployment.host_model.gap_seconds, deployment.host_cost(shape)
+    by_tokens = sum(kernel.seconds for kernel in kernels[: len(calls.by_tokens)])
+    waits = deployment.weight_waits(np.array([calls.padded_tokens]), np.array([by_tokens]))
+    gap += 0.0 if waits is None else float(waits[0])
     waited = 0.0 if shape.is_decode else deployment.host_model.waited_share * (float(gpu.seconds) + gap)
     host_seconds = host.waiting(waited).total
     board = board_under(deployment.gpu)

@@ -227,7 +227,7 @@ ENGINE_ARGS = (
         also="layouts",
         page=Page("Sequences per step", "engine", FITS, "Most sequences in one step.", (1, 16384), "sequences")),
     engine("max_model_len", whole_number, None, "N",
-        "Longest sequence, also as 32k or 32K; default: all the model allows.", also="layouts",
+        "Longest sequence, also as 32k or 32K, or auto: all that fits; default: all the model allows.", also="layouts",
         page=Page("Longest sequence", "engine", ALL, "Tokens of the longest sequence, prompt and answer together.",
                   (1, 16777216), "tokens")),
     engine("gpu_memory_utilization", float, 0.92, "X", "Share of GPU memory the engine takes.",

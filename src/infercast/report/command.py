@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from math import exp
 from typing import TYPE_CHECKING, Any
 
+from infercast.engines.settings import IGNORED, NOT_MODELLED, REFUSED
 from infercast.forecast.command.advice import Advice, Advised, MetricDelta
 from infercast.forecast.command.explain import Explained, ServedLoad
-from infercast.forecast.command.flags import IGNORED, NOT_MODELLED, UNKNOWN, Flag
+from infercast.forecast.command.flags import Flag
 from infercast.report.deployment import fit_dict, render_fit
 from infercast.report.forecast import LIMIT_FIELDS, cost_rows, forecast_dict, slo_title
 from infercast.report.terminal import Facts, Grid, Section, at, cells, pick, styled
@@ -69,13 +70,11 @@ def _other_flags(flags: Iterable[Flag]) -> list[RenderableType]:
     for flag in flags:
         by_status.setdefault(flag.status, []).append(flag)
     rows = []
-    for status, title in ((NOT_MODELLED, "not modelled"), (UNKNOWN, "unknown")):
+    for status in (REFUSED, NOT_MODELLED, IGNORED):
+        by_note: dict[str, list[str]] = {}
         for flag in by_status.get(status, ()):
-            written = f"--{flag.name}" if "belongs to no flag" not in flag.note else flag.name
-            rows.append((title, f"{written}: {flag.note}"))
-    if ignored := by_status.get(IGNORED):
-        names = ", ".join(f"--{flag.name}" for flag in ignored)
-        rows.append(("ignored", f"{names}: no forecast depends on {'it' if len(ignored) == 1 else 'them'}"))
+            by_note.setdefault(flag.note, []).append(f"--{flag.name}")
+        rows += [(status, f"{', '.join(names)}: {note}") for note, names in by_note.items()]
     return [Section("Other flags", Facts(rows))] if rows else []
 
 

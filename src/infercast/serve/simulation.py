@@ -215,8 +215,9 @@ def loop_of(
         speculation=replica.speculation,
         offload=replica.offload,
     )
-    if isinstance(scheduler, Scheduler) and scheduler.drafts is not None:
-        record.drafts = scheduler.drafts.counts
+    if isinstance(scheduler, Scheduler):
+        scheduler.pass_number = getattr(replica.timer, "next_number", None)
+        record.drafts = record.drafts if scheduler.drafts is None else scheduler.drafts.counts
     transfers: Transfers | None = None
     if replica.offload is not None:
         from infercast.serve.transfers import transfers_of  # noqa: PLC0415 - few runs have a second tier

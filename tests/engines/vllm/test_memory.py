@@ -3,8 +3,10 @@
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+import infercast as ic
 from infercast.engines.base import engine_named, require_fit
 from infercast.engines.vllm.memory import plan_memory
 from infercast.engines.vllm.settings import EngineSettings, resolve
@@ -12,6 +14,7 @@ from infercast.errors import DoesNotFitError
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.read import read_model
+from infercast.units import GIB, MIB
 
 # KV blocks of 16 tokens on an H200: gpu_memory_utilization 0.9, max_num_batched_tokens 8192, max_num_seqs 256.
 MEASURED = [
@@ -165,3 +168,69 @@ def test_no_pipeline_of_more_stages_than_layers_is_tried():
     settings = resolve(EngineSettings(), gpu, config.max_positions)
     with pytest.raises(DoesNotFitError, match="does not fit"):
         require_fit(engine_named(), one_layer, ParallelLayout(), gpu, settings)
+
+
+def test_weights_in_host_memory_free_as_much_of_the_gpu():
+    plain = plan_memory(*arguments("llama-3.1-8b", "h200-sxm"))
+    read = plan_memory(*arguments("llama-3.1-8b", "h200-sxm", cpu_offload_gb=8))
+    assert plain.weights - read.weights == 8 * GIB
+    # Layers 3, 7, ... of 32, of 416 MiB each, and two buffers for them.
+    copied = plan_memory(*arguments("llama-3.1-8b", "h200-sxm", offload_group_size=4, offload_prefetch_step=2))
+    assert plain.weights - copied.weights == pytest.approx((8 - 2) * 416 * MIB, rel=1e-3)
+    all_of_them = plan_memory(*arguments("llama-3.1-8b", "h200-sxm", cpu_offload_gb=100))
+    assert plain.weights - all_of_them.weights == pytest.approx(32 * 416 * MIB, rel=1e-3)
+    ignored = plan_memory(*arguments("llama-3.1-8b", "h200-sxm", cpu_offload_gb=8, offload_backend="prefetch"))
+    assert ignored.weights == plain.weights
+
+
+def waits(tokens, seconds, model="llama-3.1-8b", **options):
+    deployment = ic.deploy(model, "h200-sxm", EngineSettings(**options), predictor="roofline")
+    return deployment.weight_waits(np.array([tokens]), np.array([seconds]))[0]
+
+
+def test_kernels_read_weights_in_host_memory_again_for_more_rows():
+    # As measured on an H200: 50.7 GB/s, and as often as 256 goes into the rows.
+    once = 8 * GIB / 50.7e9
+    assert waits(1, 0.0, cpu_offload_gb=8) == pytest.approx(once, rel=0.01)
+    assert waits(8192, 0.0, cpu_offload_gb=8) == pytest.approx(32 * once, rel=0.01)
+    # What the kernels take anyway is no wait: they have 8 of 13 GiB of all layers there.
+    assert waits(1, 0.13, cpu_offload_gb=8) == pytest.approx(once - 0.13 * 8 / 13, abs=2e-3)
+    assert waits(1, 10.0, cpu_offload_gb=8) == 0.0
+    # Of 128 experts a token meets 8.
+    few, many = (waits(tokens, 0.0, "qwen3-30b-a3b", cpu_offload_gb=50) for tokens in (1, 256))
+    assert 0.05 * many < few < 0.12 * many
+
+
+def test_layers_are_copied_while_others_compute():
+    layer = 416 * MIB / (0.86 * 63e9)
+    # One buffer: a copy starts when the layer that had it is done. The last layer is copied, and waited for at the end.
+    assert waits(1, 0.0, offload_group_size=4) == pytest.approx(8 * layer, rel=0.03)
+    assert waits(1, 32 * layer, offload_group_size=4) == pytest.approx(layer, rel=0.03)
+    # Two: each has the time of seven layers, and two are waited for at the end.
+    assert waits(1, 32 * layer, offload_group_size=4, offload_prefetch_step=2) == pytest.approx(layer, rel=0.03)
+    assert waits(1, 0.0, offload_group_size=4, offload_prefetch_step=2) == pytest.approx(8 * layer, rel=0.03)
+    assert waits(1, 32 * layer, offload_group_size=1) == pytest.approx(32 * layer, rel=0.03)
+
+
+def test_what_steps_wait_for_weights_is_part_of_their_time():
+    plain, offloaded = (
+        ic.simulate("llama-3.1-8b", gpu="h200-sxm", settings=EngineSettings(cpu_offload_gb=gigabytes), concurrency=1,
+                    count=2, input_lengths=64, output_lengths=16, predictor="roofline")
+        for gigabytes in (0.0, 8.0)
+    )  # fmt: skip
+    more = 1e-3 * (offloaded.per_request()["tpot_ms"] - plain.per_request()["tpot_ms"]).mean()
+    assert more == pytest.approx(8 * GIB / 50.7e9, rel=0.05)
+
+
+def test_a_length_of_auto_is_all_that_fits():
+    options = ic.EngineSettings(max_model_len=-1, kv_cache_memory_bytes=4 * GIB)
+    deployment = ic.deploy("llama-3.1-8b", "l40s", options, predictor="roofline")
+    # 4 GiB are 2,048 blocks of 16 tokens, of which the engine keeps one.
+    assert (deployment.memory.num_blocks, deployment.settings.max_model_len) == (2048, 2047 * 16)
+    roomy = ic.deploy("llama-3.1-8b", "h200-sxm", ic.EngineSettings(max_model_len=-1), predictor="roofline")
+    assert roomy.settings.max_model_len == 131072
+
+
+def test_a_kv_cache_beyond_the_gpu_is_refused():
+    with pytest.raises(DoesNotFitError, match="kv_cache_memory_bytes is above the 30,"):
+        ic.deploy("llama-3.1-8b", "l40s", ic.EngineSettings(kv_cache_memory_bytes=60 * GIB, max_model_len=1024))

@@ -2,6 +2,7 @@
 
 import pytest
 
+import infercast as ic
 from infercast.engines.vllm.settings import EngineSettings, resolve
 from infercast.errors import InputError
 from infercast.hardware import load_gpu
@@ -67,6 +68,9 @@ def test_without_chunks_a_step_holds_the_longest_prompt():
         ({"gpu_memory_utilization": 1.1}, r"gpu_memory_utilization must lie in \(0, 1\], not 1.1"),
         ({"gpu_memory_utilization": float("nan")}, "gpu_memory_utilization"),
         ({"long_prefill_token_threshold": -5}, "long_prefill_token_threshold must be 0 or more, not -5"),
+        ({"max_num_scheduled_tokens": 9000}, "max_num_scheduled_tokens 9000 is above the 8192"),
+        ({"max_num_scheduled_tokens": 64, "enable_chunked_prefill": False}, "needs chunked prefill"),
+        ({"prefill_schedule_interval": 0}, "prefill_schedule_interval must be at least 1, not 0"),
         ({"watermark": 1.0}, r"watermark must lie in \[0, 1\), not 1.0"),
         ({"watermark": -0.1}, r"watermark must lie in \[0, 1\), not -0.1"),
         ({"max_model_len": 131073}, "max_model_len 131073 is above the 131072 positions"),
@@ -85,3 +89,18 @@ def test_some_models_have_larger_graphs():
         for name in ("", "GptOssForCausalLM")
     ]
     assert sizes == [512, 1024]
+
+
+def test_dual_batch_overlap_halves_steps_of_replicas_that_exchange_tokens():
+    def seconds(tokens, backend, **settings):
+        deployment = ic.deploy(
+            "qwen3-30b-a3b", "h200-sxm", EngineSettings(max_num_batched_tokens=1024, max_num_seqs=256, **settings),
+            data_parallel_size=8, enable_expert_parallel=True, all2all_backend=backend, predictor="roofline",
+        )  # fmt: skip
+        return deployment.timer()(ic.prefill_shape(tokens)).gpu_seconds[0]
+
+    deep, naive = "deepep_high_throughput", "allgather_reducescatter"
+    assert seconds(1024, deep, enable_dbo=True) < seconds(1024, deep)
+    assert seconds(1024, deep, enable_dbo=True, dbo_prefill_token_threshold=2048) == seconds(1024, deep)
+    assert seconds(256, deep, enable_dbo=True) == seconds(256, deep)
+    assert seconds(1024, naive, enable_dbo=True) == seconds(1024, naive)

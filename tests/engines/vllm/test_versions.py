@@ -12,9 +12,11 @@ from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, re
 from infercast.engines.vllm.speculation import drafting_of
 from infercast.engines.vllm.versions import ENGINES, MEASURED, NEWEST, EngineVersion, engine_version
 from infercast.errors import InputError, UnknownNameError
+from infercast.forecast.command.flags import known_flags
 from infercast.forecast.deploy import load_model
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
+from infercast.serve.step import constant_timer
 
 OLD, NEW = "vllm@0.25", "vllm@0.32"
 
@@ -77,9 +79,11 @@ def test_others_are_refused_by_name(engine: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"max_num_active_seqs": 8}, "came with vllm@0.31"),
-        ({"max_num_queued_reqs": 8}, "came with vllm@0.29"),
-        ({"prefix_cache_retention_interval": "0"}, "came with vllm@0.29"),
+        ({"max_num_active_seqs": 8}, r"has no --max-num-active-seqs; it came with 0\.31\.0"),
+        ({"max_num_queued_reqs": 8}, r"came with 0\.29\.0"),
+        ({"prefix_cache_retention_interval": "0"}, r"came with 0\.29\.0"),
+        ({"max_num_scheduled_tokens": 64}, r"came with 0\.26\.0"),
+        ({"long_prefill_token_threshold_adaptive": True}, r"came with 0\.31\.0"),
     ],
 )
 def test_older_versions_refuse_newer_settings(settings: dict[str, object], sentence: str) -> None:
@@ -134,11 +138,21 @@ def test_several_prediction_heads_read_ahead_since_one_release() -> None:
     assert ahead == {("vllm@0.27", 1): 0, ("vllm@0.28", 1): 0, ("vllm@0.27", 3): 0, ("vllm@0.28", 3): 3}
 
 
+def test_a_step_may_have_fewer_tokens_than_it_is_made_for() -> None:
+    given = {"max_num_batched_tokens": 4096, "max_num_scheduled_tokens": 512}
+    deployment = deploy("qwen3-0.6b", "h200-sxm", EngineSettings(**given, engine=NEW), predictor="roofline")
+    assert deployment.settings.max_num_batched_tokens == 4096
+    assert deployment.replica(constant_timer(0.01)).policy.step_tokens == 512
+    with pytest.raises(InputError, match=r"vLLM 0\.25 has no --max-num-scheduled-tokens; it came with 0\.26\.0"):
+        deploy("qwen3-0.6b", "h200-sxm", EngineSettings(**given, engine=OLD), predictor="roofline")
+
+
 def test_flags_are_those_of_a_release() -> None:
-    old, new = engine_named(OLD).flags, engine_named(NEW).flags
-    assert "max-num-active-seqs" in new.settings
-    assert old.not_modelled["max-num-active-seqs"] == "it came with vLLM 0.31"
-    assert new.not_modelled["max-num-partial-prefills"] == "it went with vLLM 0.27"
+    old, new = (known_flags(engine_named(name)).spelled for name in (OLD, NEW))
+    assert "--max-num-active-seqs" in new
+    assert "--max-num-active-seqs" not in old
+    assert "--max-num-partial-prefills" in old
+    assert "--max-num-partial-prefills" not in new
 
 
 def test_graphs_are_set_aside_where_the_measured_release_did_not() -> None:

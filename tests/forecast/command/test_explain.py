@@ -122,3 +122,38 @@ def test_requests_that_are_given_are_served_as_they_are() -> None:
     assert found.advised.ranked[0].change.axis == "max_num_seqs"
     assert found.recommended is not None
     assert all(each.noise > 0 for each in found.advised.ranked[0].effects)
+
+
+def flags_of(text: str, gpu: str = "h100-sxm") -> Explained:
+    workload = synthetic_workload(rate=1.0, count=4, input_lengths=100, output_lengths=4)
+    return explain_command(text, gpu, workload, advice=False, predictor="roofline")
+
+
+def test_a_value_that_is_not_modelled_is_left_out_with_a_word() -> None:
+    connector = '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}'
+    found = flags_of(f"vllm serve qwen3-0.6b --kv-transfer-config '{connector}' --kv-cache-dtype nvfp4 --swap-space 4")
+    assert [(flag.name, flag.status) for flag in found.reading.flags] == [
+        ("kv-transfer-config", "not modelled"), ("kv-cache-dtype", "not modelled"), ("swap-space", "refused"),
+    ]  # fmt: skip
+    assert all("forecast without it" in flag.note for flag in found.reading.flags[:2])
+    assert "swap-space" not in found.command
+    with pytest.raises(InputError, match="unknown kv_cache_dtype 'fp9'"):  # which vLLM refuses, too
+        flags_of("vllm serve qwen3-0.6b --kv-cache-dtype fp9")
+
+
+def test_as_long_as_the_cache_holds() -> None:
+    assert flags_of("vllm serve llama-3.1-8b --max-model-len auto", "l4").fit.settings.max_model_len == 36_576
+    assert flags_of("vllm serve llama-3.1-8b --max-model-len -1").fit.settings.max_model_len == 131_072
+
+
+def test_nodes_are_joined_by_a_usual_network() -> None:
+    found = flags_of("VLLM_PORT=1 vllm serve llama-3.1-8b -tp 8 -pp 2 --nnodes 2 --distributed-executor-backend ray")
+    assert found.notes == ("no network joins the nodes: infiniband-ndr is assumed; --network says which it is",)
+    assert found.fit.layout.gpus == 16
+
+
+def test_the_release_of_an_image_is_certain() -> None:
+    text = "docker run vllm/vllm-openai:{} --model qwen3-0.6b --enable-reasoning"
+    assert flags_of(text.format("v0.9.2")).engine.name == "vllm@0.9.2"
+    with pytest.raises(InputError, match=r"vLLM 0\.25\.0 has no --enable-reasoning; 0\.9\.2 was the last"):
+        flags_of(text.format("v0.25.0"))

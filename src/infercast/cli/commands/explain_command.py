@@ -70,7 +70,7 @@ def command(ctx: typer.Context, *, words: list[str], gpu: str, form: Form, **giv
             tariff=tariff,
             facility=facility_of(given),
             service=given["service"],
-            engine=engine.name,
+            engine=engine.name if is_given(ctx, "engine") else None,
             advice=given["advice"],
             tell=tell or (lambda _: None),
             **deployed,

@@ -12,7 +12,7 @@ from typing import Any
 from infercast.bundled import read_data
 from infercast.engines.base import Deployment, Engine, Tell
 from infercast.engines.host import DraftPasses, Graphs, HostModel
-from infercast.engines.settings import Fields, Flags, MeasuredSetup, Names, ProfiledStep, numbers
+from infercast.engines.settings import Fields, Flags, MeasuredSetup, Names, ProfiledStep
 from infercast.engines.speculation import Drafting
 from infercast.engines.vllm.host import VllmHost, VllmHostModel, VllmPasses, launch_work
 from infercast.engines.vllm.kernels import (
@@ -23,7 +23,7 @@ from infercast.engines.vllm.kernels import (
     is_new,
 )
 from infercast.engines.vllm.kv_cache import ALIGN, States, check_aligned, hybrid_block_size, offload_of, runs_v2
-from infercast.engines.vllm.memory import adapter_slots, check_state_blocks, most_adapters, plan_memory
+from infercast.engines.vllm.memory import adapter_slots, check_state_blocks, most_adapters, plan_memory, weight_waits
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, check_blocks, resolve
 from infercast.engines.vllm.versions import ENGINES, MEASURED, EngineVersion, before, engine_version
 from infercast.errors import InputError
@@ -38,32 +38,16 @@ from infercast.serve.cache.tiers import Offload
 from infercast.serve.speculation import Speculation
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import LAUNCH_SPREAD, WarmupCosts
-from infercast.units import GIB
+from infercast.units import AUTO, GIB
 
 GRAPH_SETTINGS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
 """Fields read from ``--compilation-config``."""
-QUEUES = ("max_num_queued_reqs", "max_num_queued_tokens")
-"""Limits beyond which a server rejects requests."""
 READ = frozenset({"compilation_config", "decode_context_parallel_size"})
 """Flags that are not settings themselves but determine some."""
 _DATA = read_data("engines/vllm/flags.toml")
-_CHANGED: dict[str, dict[str, str]] = _DATA.pop("changed")
-
-
-def flags_of(engine: str) -> Flags:
-    """The flags of a release; those it does not have yet, or no longer, are rejected with the release that does."""
-    version = numbers(engine.partition("@")[2])
-    absent = {}
-    for name, change in _CHANGED.items():
-        if "since" in change and version < numbers(change["since"]):
-            absent[name] = f"it came with vLLM {change['since']}"
-        elif "until" in change and version >= numbers(change["until"]):
-            absent[name] = f"it went with vLLM {change['until']}"
-    flags = Flags(options=READ | {field.name for field in fields(EngineSettings)}, **_DATA)
-    return flags._replace(
-        settings={name: field for name, field in flags.settings.items() if name not in absent},
-        not_modelled={**flags.not_modelled, **absent},
-    )
+TOLD: dict[str, str] = _DATA.pop("told")
+"""What is left out where a setting is given."""
+FLAGS = Flags(options=READ | {field.name for field in fields(EngineSettings)}, **_DATA)
 
 
 def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
@@ -71,9 +55,9 @@ def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     values = {name: value for name, value in given.items() if name not in READ}
     if (size := given.get("decode_context_parallel_size", 1)) != 1:
         raise InputError(f"--decode-context-parallel-size {size} is not modelled; leave it at 1")
-    for name in QUEUES:
-        if values.get(name) is not None:
-            tell(f"{name} {values[name]}: what the server answers with 503 beyond it is served all the same here")
+    for name, about in TOLD.items():
+        if (value := values.get(name)) not in (None, False, 0):
+            tell(f"{name}{'' if value is True else f' {value}'}: {about}")
     if isinstance(sizes := values.get("cudagraph_capture_sizes"), str):
         values["cudagraph_capture_sizes"] = _sizes(sizes)
     graphs = _graph_settings(text, tell) if (text := given.get("compilation_config")) else {}
@@ -201,6 +185,9 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         max_num_seqs=settings.most_running,
         long_prefill_token_threshold=settings.long_prefill_token_threshold,
         chunked_prefill=settings.enable_chunked_prefill,
+        max_num_scheduled_tokens=settings.max_num_scheduled_tokens or 0,
+        adaptive_threshold=settings.long_prefill_token_threshold_adaptive,
+        prefill_interval=settings.prefill_schedule_interval,
         prompts_first=settings.prompts_first,
         # In a pipeline without asynchronous scheduling, each sequence belongs to one of the batches.
         waits_for_tokens=(stages > 1 and not settings.async_scheduling)
@@ -292,6 +279,10 @@ BOUNDS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
 
 
 def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ResolvedSettings:
+    if settings.max_model_len == AUTO:
+        whole = _resolve(replace(settings, max_model_len=None), model, layout, gpu)
+        longest = plan_memory(model, layout, gpu, whole).longest_sequence(whole.most_under_way(layout.pipeline))
+        return replace(whole, max_model_len=max(1, min(longest, whole.max_model_len)))
     resolved = resolve(
         settings,
         gpu,
@@ -362,6 +353,7 @@ class Vllm(Engine):
     expert_multiples = staticmethod(expert_multiples)
     adapters = staticmethod(adapter_slots)
     plan_memory = staticmethod(plan_memory)
+    weight_waits = staticmethod(weight_waits)
     check_memory = staticmethod(check_state_blocks)
     replica = staticmethod(vllm_replica)
     measured_setup = staticmethod(measured_setup)
@@ -416,7 +408,7 @@ class Vllm(Engine):
 
 def _release(name: str) -> Vllm:
     note = "" if name == MEASURED else f"rules by its source, costs as measured on {MEASURED.partition('@')[2]}"
-    return Vllm(name=name, note=note, is_measured=name == MEASURED, flags=flags_of(name), rules=ENGINES[name])
+    return Vllm(name=name, note=note, is_measured=name == MEASURED, flags=FLAGS, rules=ENGINES[name])
 
 
 RELEASES = {name: _release(name) for name in ENGINES}

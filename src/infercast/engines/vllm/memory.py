@@ -8,12 +8,15 @@ step.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from infercast.engines.memory import Memory
+from infercast.engines.base import Deployment
+from infercast.engines.memory import LINK_SHARE, Memory, host_link
+from infercast.engines.tables import Table
 from infercast.engines.vllm.host import compiles_kernels
 from infercast.engines.vllm.kernels import INDEXED, expert_multiples
 from infercast.engines.vllm.kv_cache import States, kv_layout, runs_v2
@@ -21,10 +24,11 @@ from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings
 from infercast.engines.vllm.versions import MEASURED, engine_version
 from infercast.errors import DoesNotFitError, InputError
 from infercast.hardware import Gpu
+from infercast.models.feed_forward import ExpertFeedForward
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import adapter_bytes, lora_calls, step_calls, token_calls
 from infercast.models.mixers.sparse import CompressedAttention, SparseLatentAttention
-from infercast.models.spec import AdapterSlots, ModelConfig, stage_layers, stage_weight_bytes
+from infercast.models.spec import AdapterSlots, ModelConfig, layer_bytes, stage_layers, stage_range, stage_weight_bytes
 from infercast.ops.op import PACKED_LATENT, bytes_of
 from infercast.units import GIB, KIB, MIB
 
@@ -148,6 +152,82 @@ def _expanded_tokens(settings: ResolvedSettings) -> int:
     return max(min(max(EXPANDED_SEQUENCES * settings.max_model_len, 4 * pages), EXPANDED_TOKENS), pages)
 
 
+# Weights in host memory. Kernels read them there (`cpu_offload_gb`), or layers are copied to the GPU ahead of their use
+# (`offload_group_size`). Of what kernels read, an H200 got 50.7 GB/s in bf16 GEMMs of four shapes and up to 128 rows,
+# where copies had 55; with more rows, a weight is read again about every 256 rows, 32 times with 8,192.
+READ_SHARE, ROWS_A_READ = 0.80, 256
+"""Share of the link's bandwidth that kernels reach, and rows of a step for which they read a weight once more."""
+
+
+def layers_in_host(settings: ResolvedSettings, layers: list[float]) -> list[float]:
+    """Of the bytes of each layer of a stage, those in host memory."""
+    if group := settings.offload_group_size:
+        kept = group - settings.offload_num_in_group
+        return [size if number % group >= kept else 0.0 for number, size in enumerate(layers)]
+    return np.diff(np.minimum(np.cumsum([0.0, *layers]), settings.cpu_offload_gb * GIB)).tolist()  # type: ignore[no-any-return]
+
+
+def bytes_saved(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings, stage: int) -> float:
+    """GPU memory that weights in host memory leave free, less the buffers that layers are copied to."""
+    if not (settings.offload_group_size or settings.cpu_offload_gb):
+        return 0.0
+    moved = layers_in_host(settings, [size for size, *_ in _layers(config, layout, gpu, stage)])
+    return sum(moved) - (settings.offload_prefetch_step * max(moved) if settings.offload_group_size else 0.0)
+
+
+def _layers(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, stage: int) -> list[tuple[float, float, float]]:
+    """Bytes of each layer of a stage, of these of experts, and the share of the experts that a token goes to."""
+    shard, multiples, kinds = config.shard(layout), expert_multiples(config, gpu), []
+    for stack in config.stacks:
+        routed = stack.feed_forward if isinstance(stack.feed_forward, ExpertFeedForward) else None
+        experts = (routed.held_bytes(shard, multiples), routed.topk / routed.experts) if routed else (0.0, 1.0)
+        kinds.append((layer_bytes(shard, stack, multiples), *experts))
+    return [kinds[config.layer_stacks[number]] for number in stage_range(config.layers, layout.pipeline, stage)]
+
+
+def _bytes_read(layer: tuple[float, float, float], tokens: Table) -> Table:
+    """By kernels of steps of so many tokens: all but experts that no token goes to, again for every few rows."""
+    size, experts, chosen = layer
+    met = experts * (1.0 - (1.0 - chosen) ** tokens) * np.maximum(1.0, chosen * tokens / ROWS_A_READ)
+    return np.asarray(met + (size - experts) * np.maximum(1.0, tokens / ROWS_A_READ))
+
+
+def weight_waits(deployment: Deployment, tokens: Table, seconds: Table) -> Table | None:
+    """Seconds that steps of these tokens, whose kernels take so long, wait for weights in host memory, if any."""
+    settings, layout, config, gpu = deployment.settings, deployment.layout, deployment.model, deployment.gpu
+    assert isinstance(settings, ResolvedSettings)
+    if not (settings.offload_group_size or settings.cpu_offload_gb):
+        return None
+    rate, waits = host_link(gpu, layout.replica_gpus, 0.0, 0.0).rate, np.zeros(np.shape(seconds))
+    for stage in range(layout.pipeline):
+        layers = _layers(config, layout, gpu, stage)
+        sizes, own = [size for size, *_ in layers], seconds * len(layers) / config.layers
+        moved = layers_in_host(settings, sizes)
+        if settings.offload_group_size:
+            copies = [size / rate for size in moved]
+            waits += _prefetch_waits(copies, own / len(layers), settings.offload_prefetch_step)
+        else:
+            part = sum(moved) / sum(sizes)
+            read = sum(count * _bytes_read(layer, tokens) for layer, count in Counter(layers).items())
+            waits += np.maximum(0.0, part * (read / (rate * READ_SHARE / LINK_SHARE) - own))
+    return waits
+
+
+def _prefetch_waits(copies: list[float], a_layer: Table, ahead: int) -> Table:
+    """Waits of steps whose layers take so long each: a copy starts when the layer ``ahead`` of it, among those copied,
+    is done, one after the other; the first ones of the next step end before this one does.
+    """
+    moved = [number for number, copy in enumerate(copies) if copy]
+    now = free = np.zeros(np.shape(a_layer))
+    done: list[Table] = [now] * ahead  # loaded by the step before
+    for place, number in enumerate(moved):
+        now = np.maximum(now + a_layer * (number - (moved[place - 1] + 1 if place else 0)), done[place]) + a_layer
+        free = np.maximum(now, free) + copies[moved[(place + ahead) % len(moved)]]
+        done.append(free)
+    end = np.maximum(now + a_layer * (len(copies) - 1 - moved[-1]), free) if moved else now
+    return np.asarray(end - a_layer * len(copies) if moved else now)
+
+
 # Memory per kernel in a captured graph, and of libraries outside torch's allocator. Derived from the block counts of
 # vLLM 0.25 on an H200 for five models: see docs/engine.md.
 GRAPH_BYTES_A_KERNEL = 16 * KIB
@@ -174,11 +254,12 @@ def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings:
     cached = cached_model(config, settings)
     for stage in range(layout.pipeline):
         weights = stage_weight_bytes(config, layout, stage, multiples) + slots_bytes(config, layout, stage)
+        weights -= bytes_saved(config, layout, gpu, settings, stage)
         if stage == layout.pipeline - 1:
             weights += draft_weights(layout, gpu, settings)
         num_drafting = cached.layers - config.layers
         kv = kv_layout(cached, layout, settings.block_size, stage, settings.state_blocks, num_drafting)
-        left = usable - weights - activations - graphs - libraries
+        left = settings.kv_cache_memory_bytes or usable - weights - activations - graphs - libraries
         plans.append(
             Memory(
                 total=gpu.driver_bytes,
@@ -197,7 +278,10 @@ def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings:
 
 
 def check_state_blocks(config: ModelConfig, settings: ResolvedSettings, memory: Memory) -> None:
-    """Reject more sequences than blocks if each needs a state: full graphs of that size could not be captured."""
+    """Reject KV blocks beyond the GPU's memory, and too few for full graphs of sequences that each need a state."""
+    if settings.kv_cache_memory_bytes and memory.needed + memory.kv_bytes > memory.total:
+        left = int(memory.total - memory.needed)
+        raise DoesNotFitError(f"kv_cache_memory_bytes is above the {left:,} that {config.name} leaves of a GPU")
     records_full = settings.capture_sizes and settings.cudagraph_mode != "piecewise"
     if States.of(config).kept and records_full and settings.max_num_seqs > memory.num_blocks:
         raise DoesNotFitError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from infercast.engines.host import Launch
 from infercast.engines.settings import check_counts, check_sizes
@@ -103,6 +103,9 @@ def _next(sizes: list[int] | tuple[int, ...], num_tokens: int) -> int | None:
 
 
 POLICIES = ("fcfs", "priority")
+OFFLOADS = ("auto", "uva", "prefetch")
+NAMED = {"cudagraph_mode": MODES, "scheduling_policy": POLICIES, "offload_backend": OFFLOADS}
+"""Settings that are one of several words."""
 DENSE = "none"
 """A retention interval that caches everything."""
 LARGEST_CAPTURE = 1_000_000
@@ -110,7 +113,14 @@ LARGEST_CAPTURE = 1_000_000
 
 COUNTS = (
     "max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_gpu_blocks_override",
-    "max_cudagraph_capture_size", "mamba_block_size", "max_num_active_seqs",
+    "max_cudagraph_capture_size", "mamba_block_size", "max_num_active_seqs", "max_num_scheduled_tokens",
+    "prefill_schedule_interval", "kv_cache_memory_bytes", "offload_num_in_group", "offload_prefetch_step",
+)  # fmt: skip
+
+
+NEW = (
+    "max_num_active_seqs", "max_num_scheduled_tokens", "max_num_queued_reqs", "max_num_queued_tokens",
+    "prefix_cache_retention_interval", "long_prefill_token_threshold_adaptive",
 )  # fmt: skip
 
 
@@ -129,16 +139,19 @@ def check_settings(settings: EngineSettings, max_positions: int) -> None:
             f"max_cudagraph_capture_size {largest} is not the largest of "
             f"cudagraph_capture_sizes, {max(sizes)}; give one of the two"
         )
-    if settings.cudagraph_mode not in MODES:
-        raise UnknownNameError("cudagraph_mode", settings.cudagraph_mode, MODES)
-    if settings.scheduling_policy not in POLICIES:
-        raise UnknownNameError("scheduling policy", settings.scheduling_policy, POLICIES)
+    for name, known in NAMED.items():
+        if getattr(settings, name) not in known:
+            raise UnknownNameError(name.replace("scheduling_", "scheduling "), getattr(settings, name), known)
     if not 0 < settings.gpu_memory_utilization <= 1:
         raise InputError(f"gpu_memory_utilization must lie in (0, 1], not {settings.gpu_memory_utilization}")
     if settings.long_prefill_token_threshold < 0:
         raise InputError(f"long_prefill_token_threshold must be 0 or more, not {settings.long_prefill_token_threshold}")
     if not 0 <= settings.watermark < 1:
         raise InputError(f"watermark must lie in [0, 1), not {settings.watermark}")
+    if not settings.cpu_offload_gb >= 0:
+        raise InputError(f"cpu_offload_gb must be 0 or more, not {settings.cpu_offload_gb}")
+    if settings.offload_num_in_group > (settings.offload_group_size or settings.offload_num_in_group):
+        raise InputError(f"offload_num_in_group must be at most offload_group_size, {settings.offload_group_size}")
     tier_settings(settings.kv_offloading_size, settings.kv_offloading_backend, settings.kv_transfer_config)
     _check_new(settings)
     if settings.max_model_len is not None and settings.max_model_len > max_positions:
@@ -170,22 +183,15 @@ def check_blocks(settings: ResolvedSettings, caches: Iterable[Cache]) -> None:
 
 def _check_new(settings: EngineSettings) -> None:
     """Settings that older releases do not have."""
-    version, interval = engine_version(settings.engine), settings.prefix_cache_retention_interval
-    if settings.max_num_active_seqs is not None:
-        if not version.limits_active:
-            raise InputError(f"max_num_active_seqs is no setting of {settings.engine}: it came with vllm@0.31")
-        if settings.max_num_seqs is not None and settings.max_num_active_seqs > settings.max_num_seqs:
-            raise InputError(
-                f"max_num_active_seqs {settings.max_num_active_seqs} is above max_num_seqs {settings.max_num_seqs}"
-            )
-    for name in ("max_num_queued_reqs", "max_num_queued_tokens"):
-        if getattr(settings, name) is not None and not version.limits_queues:
-            raise InputError(f"{name} is no setting of {settings.engine}: it came with vllm@0.29")
-    if interval is None:
-        return
-    if not version.sparse_windows:
-        raise InputError(f"prefix_cache_retention_interval is no setting of {settings.engine}: it came with vllm@0.29")
-    if interval != DENSE and not interval.isdigit():
+    for name in NEW:
+        if getattr(settings, name) not in (None, False):
+            from infercast.engines.arguments import arguments_of  # noqa: PLC0415 - few ask for any
+
+            arguments_of(settings.engine, "vLLM", (), flexible=True).find(f"--{name}", strict=True)
+    active, interval = settings.max_num_active_seqs, settings.prefix_cache_retention_interval
+    if active is not None and settings.max_num_seqs is not None and active > settings.max_num_seqs:
+        raise InputError(f"max_num_active_seqs {active} is above max_num_seqs {settings.max_num_seqs}")
+    if interval not in (None, DENSE) and not interval.isdigit():
         raise InputError(f"prefix_cache_retention_interval must be {DENSE} or a number of tokens, not {interval!r}")
 
 
@@ -207,7 +213,7 @@ class EngineSettings(Chosen):
     max_num_seqs: int | None = None
     """Maximum sequences in one step."""
     max_model_len: int | None = None
-    """Maximum tokens of a sequence, prompt and answer together."""
+    """Maximum tokens of a sequence, prompt and answer together; -1: as many as fit."""
     gpu_memory_utilization: float = 0.92
     """Share of GPU memory that the engine uses, from 0 to 1."""
     block_size: int | None = None
@@ -216,10 +222,18 @@ class EngineSettings(Chosen):
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
     """Longer prompts are computed in chunks of this many tokens; 0: no limit."""
+    long_prefill_token_threshold_adaptive: bool = False
+    """That limit is at least an equal share of the step for every request in the engine."""
+    max_num_scheduled_tokens: int | None = None
+    """Tokens scheduled in one step, if fewer than ``max_num_batched_tokens``, which sizes graphs and buffers."""
+    prefill_schedule_interval: int = 1
+    """Data-parallel engines that share experts compute prompts only in every so many-th step while they decode."""
     async_scheduling: bool = True
     enforce_eager: bool = False
     num_gpu_blocks_override: int | None = None
     """Number of KV blocks, instead of as many as fit."""
+    kv_cache_memory_bytes: int | None = None
+    """Bytes of each GPU for KV blocks, whatever ``gpu_memory_utilization`` leaves."""
     max_cudagraph_capture_size: int | None = None
     """Tokens of the largest step with a CUDA graph."""
     cudagraph_capture_sizes: tuple[int, ...] | None = None
@@ -252,6 +266,22 @@ class EngineSettings(Chosen):
     """Share of KV blocks kept free when a request is admitted while others run, from 0 to below 1."""
     scheduler_reserve_full_isl: bool = True
     """A request is admitted only if its whole prompt fits in the KV cache, not just its first chunk."""
+    cpu_offload_gb: float = 0.0
+    """GiB of each GPU's weights that stay in host memory, where kernels read them."""
+    offload_group_size: int = 0
+    """Of every so many layers, weights of the last stay in host memory and are copied ahead of use; 0: none ..."""
+    offload_num_in_group: int = 1
+    """... of that many layers ..."""
+    offload_prefetch_step: int = 1
+    """... and that many of these layers ahead."""
+    offload_backend: str = OFFLOADS[0]
+    """Which of the two ways: ``uva`` or ``prefetch``; ``auto``: the second if it has a group size."""
+    enable_dbo: bool = False
+    """Steps run as two halves, one of which exchanges tokens with other GPUs while the other computes ..."""
+    dbo_decode_token_threshold: int = 32
+    """... if they have so many tokens, and only decode ..."""
+    dbo_prefill_token_threshold: int = 512
+    """... or so many with prompts."""
     kv_offloading_size: float | None = None
     """GiB of host memory for a second KV cache tier, over all GPUs of an engine."""
     kv_offloading_backend: str = BACKENDS[0]
@@ -301,6 +331,11 @@ class ResolvedSettings(EngineSettings):
     def tier(self) -> TierSettings | None:
         """The KV cache's host memory tier."""
         return tier_settings(self.kv_offloading_size, self.kv_offloading_backend, self.kv_transfer_config)
+
+    @property
+    def halved_from(self) -> tuple[int, int] | None:
+        """Tokens of steps with prompts and of decode steps from which they run as two halves; None: none do."""
+        return (self.dbo_prefill_token_threshold, self.dbo_decode_token_threshold) if self.enable_dbo else None
 
     @property
     def read_ahead(self) -> int:
@@ -405,7 +440,7 @@ def resolve(
     sizes = settings.cudagraph_capture_sizes
     states = states or States()
     caching = states.caches_prefixes(settings.enable_prefix_caching, version)
-    filled_in = {
+    filled_in: dict[str, Any] = {
         "max_num_batched_tokens": tokens,
         "max_num_seqs": max_num_seqs,
         "max_model_len": max_model_len,
@@ -417,9 +452,26 @@ def resolve(
         "mamba_cache_mode": states.mode(settings.mamba_cache_mode, caching, version),
         "drafting": drafting,
     }
+    backend, group = settings.offload_backend, settings.offload_group_size
+    filled_in["offload_group_size"] = group = 0 if backend == "uva" else group
+    filled_in["cpu_offload_gb"] = 0.0 if backend == "prefetch" or group else settings.cpu_offload_gb
+    _check_scheduled(settings, tokens, max_num_seqs, drafting)
     if drafting is not None and tokens <= drafting.slots_taken * max_num_seqs:
         raise InputError(
             f"max_num_batched_tokens {tokens} leaves no token for a step, since a draft model takes one for each of "
             f"{max_num_seqs} sequences; raise it or lower max_num_seqs"
         )
     return ResolvedSettings(**{**asdict(settings), **filled_in})
+
+
+def _check_scheduled(settings: EngineSettings, tokens: int, max_num_seqs: int, drafting: Drafting | None) -> None:
+    """A step's scheduled tokens, within what its buffers hold."""
+    scheduled, taken = settings.max_num_scheduled_tokens, 0 if drafting is None else drafting.slots_taken
+    if scheduled is None:
+        return
+    if taken and engine_version(settings.engine).slots_by_step:
+        raise InputError("max_num_scheduled_tokens with a draft model is not modelled; leave one of the two out")
+    if scheduled > (left := tokens - taken * max_num_seqs):
+        raise InputError(f"max_num_scheduled_tokens {scheduled} is above the {left} that max_num_batched_tokens leaves")
+    if not settings.enable_chunked_prefill:
+        raise InputError("max_num_scheduled_tokens needs chunked prefill: a longer prompt would wait for ever")

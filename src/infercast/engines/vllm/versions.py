@@ -83,10 +83,6 @@ class EngineVersion(NamedTuple):
     """... before, only models without experts and states, and these architectures with experts."""
     reserves_graphs: bool = False
     """The V2 model runner also reserves CUDA graph memory before it counts KV blocks."""
-    limits_active: bool = False
-    """``max_num_active_seqs`` exists: fewer sequences run than graphs and buffers are sized for."""
-    limits_queues: bool = False
-    """There are limits on queued requests and tokens, beyond which the server answers 503."""
     flashinfer_all_reduce: bool = False
     """FlashInfer's all-reduce runs for sizes in its table."""
     steps_over: bool = True

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from infercast.bundled import read_data
 from infercast.engines.base import Deployment, Engine, engine_named, engine_of
+from infercast.engines.settings import NOT_MODELLED, READ, REFUSED
 from infercast.errors import DoesNotFitError, InfercastError, InputError
 from infercast.forecast.command.advice import NARROW, Advised, Change, Load, advise
-from infercast.forecast.command.flags import OF_DEPLOY, READ, Flag, Point, Reading, Timers, read_flags
+from infercast.forecast.command.flags import OF_DEPLOY, Flag, Point, Reading, Timers, known_flags, read_flags
 from infercast.forecast.command.pasted import Pasted, started_engine, the_command
 from infercast.forecast.cost import Tariff
 from infercast.forecast.deploy import GpuSource, load_device
@@ -122,13 +124,12 @@ def _default(field: str, usual: Fit | None) -> str:
 
 
 def _sentence(flag: Flag, around: FlagContext) -> str:
-    found = SENTENCES.get(flag.field, "")
-    if isinstance(found, tuple):
-        return found[0] if flag.value else found[1]
-    if isinstance(found, str):
-        return found.format(flag.value)
+    if flag.field not in SENTENCES:
+        text = read_data("flag_sentences.toml").get(flag.field, "")
+        by_value = text if isinstance(text, dict) else {"other": text}
+        return str(by_value.get(str(flag.value).lower(), by_value.get("other", ""))).format(flag.value)
     try:
-        return found(flag, around)
+        return SENTENCES[flag.field](flag, around)
     except InfercastError:
         return ""
 
@@ -157,11 +158,11 @@ def _sequences(flag: Flag, around: FlagContext) -> str:
     return f"{room}: {decides} how many run"
 
 
-def _longest(flag: Flag, around: FlagContext) -> str:
+def _longest(_: Flag, around: FlagContext) -> str:
     memory = around.fit.memory
     if not memory.request_blocks:
         return "no sequence fits"
-    share = memory.kv.shape.most_blocks(flag.value, 1) / memory.request_blocks
+    share = memory.kv.shape.most_blocks(around.fit.settings.max_model_len, 1) / memory.request_blocks
     return f"one sequence of that length takes {format_percent(share)} of the KV cache"
 
 
@@ -228,79 +229,47 @@ def _tier(_: Flag, around: FlagContext) -> str:
     )
 
 
-SENTENCES: dict[str, str | tuple[str, str] | Callable[[Flag, FlagContext], str]] = {
+SENTENCES: dict[str, Callable[[Flag, FlagContext], str]] = {
+    **dict.fromkeys(("quantization", "dtype", "hf_overrides"), _weights),
+    **dict.fromkeys(
+        ("gpu_memory_utilization", "num_gpu_blocks_override", "mem_fraction_static", "max_total_tokens",
+         "swa_full_tokens_ratio", "kv_cache_memory_bytes"),
+        _memory,
+    ),
+    **dict.fromkeys(
+        ("kv_offloading_size", "kv_transfer_config", "enable_hierarchical_cache", "hicache_ratio", "hicache_size"),
+        _tier,
+    ),
+    **dict.fromkeys(
+        ("compilation_config", "cudagraph_capture_sizes", "max_cudagraph_capture_size", "cuda_graph_max_bs",
+         "cuda_graph_bs", "cuda_graph_max_bs_prefill", "cuda_graph_backend_prefill", "disable_prefill_cuda_graph",
+         "disable_decode_cuda_graph"),
+        _graphs,
+    ),
+    **dict.fromkeys(("enforce_eager", "disable_cuda_graph"), _eager),
+    **dict.fromkeys(("max_num_seqs", "max_running_requests"), _sequences),
+    **dict.fromkeys(("max_model_len", "context_length"), _longest),
+    "kv_cache_dtype": _token,
+    "max_num_batched_tokens": _step,
+    "speculative_config": _drafts,
     "tensor_parallel_size": lambda _, around: _layout(around.fit.layout, around),
-    "pipeline_parallel_size": "{} stages of layers, one after the other",
     "data_parallel_size": lambda flag, around: (
         f"{flag.value} replicas, {flag.value * around.fit.memory.num_tokens:,} tokens of KV cache together"
     ),
     "enable_expert_parallel": lambda _, around: f"experts are spread over {around.fit.layout.expert_gpus} GPUs",
-    "quantization": _weights,
-    "dtype": _weights,
-    "hf_overrides": _weights,
-    "kv_cache_dtype": _token,
-    "max_num_batched_tokens": _step,
-    "max_num_seqs": _sequences,
-    "max_model_len": _longest,
-    "gpu_memory_utilization": _memory,
-    "num_gpu_blocks_override": _memory,
     "block_size": lambda _, around: f"{around.fit.memory.num_blocks:,} blocks",
-    "enable_prefix_caching": ("prompts that begin alike are computed once", "every prompt is computed whole"),
-    "enable_chunked_prefill": ("prompts are split over steps", "a prompt is computed in one step"),
-    "async_scheduling": ("a step is planned while the last one runs", "the GPU waits while a step is planned"),
-    "long_prefill_token_threshold": "a step computes at most {:,} tokens of one prompt",
-    "enforce_eager": _eager,
-    "speculative_config": _drafts,
-    "kv_offloading_size": _tier,
-    "kv_transfer_config": _tier,
-    "enable_hierarchical_cache": _tier,
-    "hicache_ratio": _tier,
-    "hicache_size": _tier,
-    "compilation_config": _graphs,
-    "cudagraph_capture_sizes": _graphs,
-    "max_cudagraph_capture_size": _graphs,
-    "enable_lora": "room for adapters, and two more kernels for each projection in steps with one",
-    "max_loras": "steps have at most {} different adapters, which the GPU has room for",
-    "max_lora_rank": "adapters take room for rank {}",
-    "scheduling_policy": lambda flag, _: (
-        "requests with the smallest priority number go first; equals in order of arrival"
-        if flag.value == "priority"
-        else "requests go in order of arrival"
-    ),
+    "page_size": lambda _, around: f"{around.fit.memory.num_blocks:,} pages",
     "chunked_prefill_size": lambda flag, around: (
         _step(flag, around) if flag.value > 0 else "a prompt is computed in one step, and decoding waits that long"
     ),
-    "max_prefill_tokens": "no prompt is added to a step that has {:,} tokens of them",
-    "max_running_requests": _sequences,
-    "context_length": _longest,
-    "mem_fraction_static": _memory,
-    "max_total_tokens": _memory,
-    "swa_full_tokens_ratio": _memory,
-    "page_size": lambda _, around: f"{around.fit.memory.num_blocks:,} pages",
-    "disable_radix_cache": ("every prompt is computed whole", "prompts that begin alike are computed once"),
-    "disable_overlap_schedule": ("the GPU waits while a step is planned", "a step is planned ahead"),
-    "enable_mixed_chunk": ("decoding continues in steps with prompts", "decoding waits while prompts are computed"),
-    "schedule_policy": lambda flag, _: (
-        "requests with the longest cached prefix go first" if flag.value == "lpm" else "requests go in order of arrival"
-    ),
     "schedule_conservativeness": lambda flag, _: (
         f"at first a request starts if {format_percent(min(0.7 * flag.value, 1.0))} of all declared answers have room"
-    ),
-    "deepep_mode": lambda flag, _: (
-        "every step is launched kernel by kernel" if flag.value == "normal" else "decoding has graphs"
     ),
     "scheduler_recv_interval": lambda flag, _: (
         f"new requests are looked for every {flag.value} steps of decoding, and meanwhile wait"
         if flag.value > 1
         else "new requests are looked for after every step"
     ),
-    "disable_cuda_graph": _eager,
-    "cuda_graph_max_bs": _graphs,
-    "cuda_graph_bs": _graphs,
-    "cuda_graph_max_bs_prefill": _graphs,
-    "cuda_graph_backend_prefill": _graphs,
-    "disable_prefill_cuda_graph": _graphs,
-    "disable_decode_cuda_graph": _graphs,
     "enable_dp_attention": lambda _, around: (
         f"{around.fit.layout.sharing} groups of GPUs with requests and a cache of their own share the experts"
         if around.fit.layout.sharing > 1
@@ -311,10 +280,13 @@ SENTENCES: dict[str, str | tuple[str, str] | Callable[[Flag, FlagContext], str]]
         if around.fit.layout.expert_gpus > 1
         else "every GPU has a share of each expert"
     ),
-    "attention_backend": "kernels are estimated as those of the engine's own choice; pages follow it",
-}
+}  # fmt: skip
 
 
+FORMATS = ("quantization", "dtype", "hf_overrides")
+"""Without these it would be another checkpoint."""
+USUAL_NETWORK = "infiniband-ndr"
+"""Between nodes, if none is named."""
 LOADS = {"light": 0.2, "heavy": 0.8}
 """Shares of the saturated rate, if no load is given."""
 USUAL_LENGTHS = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
@@ -364,6 +336,36 @@ class Explained(Answer):
         return command_line(self.reading, self.engine, self.advised.applied)
 
 
+def as_modelled(point: Point, reading: Reading) -> tuple[Point, Reading, Deployment | DoesNotFitError]:
+    """A command without the values that are not modelled, each said to be left out; and what it starts."""
+    while True:
+        try:
+            return point, reading, point.deploy()
+        except DoesNotFitError as problem:
+            return point, reading, problem
+        except InputError as problem:
+            flag = next((each for each in reading.flags if _is_about(problem, each, point)), None)
+            if flag is None:
+                raise
+            point = point.changed({flag.field: None})
+            left = replace(flag, status=NOT_MODELLED, note=f"{problem}; forecast without it", field="", value=None)
+            reading = replace(reading, flags=tuple(left if each is flag else each for each in reading.flags))
+
+
+def _is_about(problem: InputError, flag: Flag, point: Point) -> bool:
+    """Whether an error goes with a flag whose value is a name or an object, and one that the engine takes."""
+    if flag.status != READ or not isinstance(flag.value, str) or flag.field in FORMATS:
+        return False
+    choices = known_flags(point.engine).find(f"--{flag.name}", strict=True).argument.choices
+    if choices and flag.value not in choices:
+        return False
+    try:
+        point.changed({flag.field: None}).deploy()
+    except InfercastError as other:
+        return str(other) != str(problem)
+    return True
+
+
 def explain_command(
     text: str,
     gpu: GpuSource,
@@ -390,12 +392,20 @@ def explain_command(
     """
     chosen = started_engine(text) if engine is None else engine_named(engine)
     pasted = the_command(text, chosen.commands, service)
-    reading = read_flags(pasted.words, chosen)
+    is_certain = "@" in (engine or "") or chosen.name != engine_named(chosen.family).name
+    reading = read_flags(pasted.words, chosen, strict=is_certain)
     kernels = make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor
-    device = load_device(gpu, network)
-    point = Point.of(reading, device, chosen, {**given, "network": network, "predictor": kernels})
-    point = replace(point, model=loaded_model(reading))
     notes: list[str] = []
+    point = Point.of(reading, load_device(gpu, network), chosen, {**given, "network": network, "predictor": kernels})
+    point = replace(point, model=loaded_model(reading))
+    try:
+        point, reading, started = as_modelled(point, reading)
+    except InputError as problem:
+        if network is not None or "--network" not in str(problem):
+            raise
+        notes.append(f"no network joins the nodes: {USUAL_NETWORK} is assumed; --network says which it is")
+        point = replace(point, gpu=load_device(gpu, USUAL_NETWORK), given={**point.given, "network": USUAL_NETWORK})
+        point, reading, started = as_modelled(point, reading)
     chosen.settings(reading.settings, notes.append)
     inputs, outputs = USUAL_LENGTHS
     load = workload or like or synthetic_workload(rate=1.0, input_lengths=inputs, output_lengths=outputs)
@@ -404,14 +414,12 @@ def explain_command(
     fit = point.fit(max(1, round(context)))
     notes += _notes(pasted, fit, chosen)
     common = pasted, reading, chosen
-    try:
-        deployment = point.deploy()
-    except DoesNotFitError as problem:
+    if isinstance(started, DoesNotFitError):
         meanings = tuple(explain_flags(point, reading, fit, None))
         would_fit = tuple(changes_that_fit(point, fit)) if advice else ()
-        return Explained(*common, meanings, tuple(notes), fit, str(problem), None, (), None, would_fit)
+        return Explained(*common, meanings, tuple(notes), fit, str(started), None, (), None, would_fit)
     timers = Timers()
-    system = timers.system(deployment)
+    system = timers.system(started)
     capacity = most_requests_per_second(system, load)
     loads = light_and_heavy(load, capacity, slo) if workload is None else [Load("as asked", workload, slo)]
     served = []
@@ -421,7 +429,7 @@ def explain_command(
         forecast = replace(forecast, tariff=tariff or Tariff(), facility=facility or Facility())
         intervals = forecast_intervals(forecast)
         served.append(ServedLoad(each, forecast if slo is None else forecast.promised(slo, intervals), intervals))
-    meanings = tuple(explain_flags(point, reading, fit, deployment))
+    meanings = tuple(explain_flags(point, reading, fit, started))
     advised = advise(point, fit, loads, timers, tell) if advice else None
     return Explained(*common, meanings, tuple(notes), fit, "", capacity, tuple(served), advised, ())
 
@@ -442,8 +450,8 @@ def command_line(reading: Reading, engine: Engine, changes: dict[str, Any] | Non
         if flag.field and flag.field in (changes or {}):
             if flag.field in left:
                 words += _words(flag.field, left.pop(flag.field), negates=negates)
-        else:
-            words += [f"--{flag.name}", *([flag.text] if flag.text else [])]
+        elif flag.status != REFUSED:
+            words += [f"--{flag.name}", *flag.words]
     for field, value in left.items():
         words += _words(field, value, negates=negates)
     return shlex.join(words)
@@ -467,7 +475,8 @@ def loaded_model(reading: Reading) -> str:
 
 def _notes(pasted: Pasted, fit: Fit, engine: Engine) -> list[str]:
     found = [fit.model.assumed] if fit.model.assumed else []
-    own = [name for name in pasted.environment if name.startswith(engine.commands.environment)]
+    known = engine.commands.idle_variables
+    own = [name for name in pasted.environment if name.startswith(engine.commands.environment) and name not in known]
     if own:
         found.append(f"environment variables are not modelled: {', '.join(sorted(own))}")
     devices = pasted.environment.get("CUDA_VISIBLE_DEVICES", "")

@@ -1,25 +1,26 @@
-"""The flags of a command (read, ignored, not modelled or unknown), and the deployment that they describe."""
+"""The flags of a command (read, ignored, not modelled or refused), and the deployment that they describe."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from infercast.engines.arguments import Arguments, arguments_of
 from infercast.engines.base import Deployment, Engine
-from infercast.engines.settings import TRUTHS
+from infercast.engines.settings import READ, REFUSED, TRUTHS
 from infercast.engines.timer import KernelTimer
-from infercast.errors import InputError, near_names
+from infercast.errors import InputError
 from infercast.forecast.deploy import DeployOptions, deploy
 from infercast.forecast.memory import Fit, fit_memory
 from infercast.forecast.option_table import OPTIONS
 from infercast.forecast.system import System, system_of
 from infercast.hardware import Gpu
-from infercast.units import whole_number
+from infercast.units import AUTO, whole_number
 
-READ, IGNORED, NOT_MODELLED, UNKNOWN = "read", "ignored", "not modelled", "unknown"
 OURS_ALONE = {
     "network", "pcie_topology", "api_server", "expert_routing", "sampling", "engine", "prompts_first", "cudagraph_mode",
     "acceptance", "dummy_weights", "host", "predictor", "calibration",
@@ -36,15 +37,19 @@ NUMBER = re.compile(r"-?\d+(\.\d+)?")
 class Flag:
     name: str
     """Without the dashes, in its long form."""
-    text: str
-    """The value as it was written; empty for a switch."""
+    words: tuple[str, ...]
+    """Its values as they were written; none for a switch."""
     status: str
     note: str = ""
-    """Why it is not read, or the nearest known names."""
+    """Why it is not read."""
     field: str = ""
     """The option of ours that it sets ..."""
     value: Any = None
     """... and to what."""
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,95 +66,114 @@ class Reading:
         return {flag.field: flag.value for flag in self.flags if flag.field and flag.field not in OF_DEPLOY}
 
 
-def read_flags(words: Sequence[str], engine: Engine) -> Reading:
+def known_flags(engine: Engine) -> Arguments:
+    settings = tuple((name, engine.setting_types.get(field)) for name, field in engine.flags.settings.items())
+    return arguments_of(engine.name, engine.title, settings, flexible=engine.commands.flexible)
+
+
+def read_flags(words: Sequence[str], engine: Engine, *, strict: bool = False) -> Reading:
+    """What a forecast makes of the words behind the program.
+
+    A flag that no release knows is refused. One of another release alone is refused where the release is certain
+    (``strict``), and otherwise said to be.
+    """
+    known = known_flags(engine)
     flags: list[Flag] = []
     models: list[str] = []
+    plain: list[str] = []
+    keys: dict[str, dict[str, Any]] = {}
     rest = deque(words)
     while rest:
         word = rest.popleft()
-        if not word.startswith("-") or NUMBER.fullmatch(word):
-            if models:
-                flags.append(Flag(word, "", UNKNOWN, "a word that belongs to no flag"))
-            else:
-                models.append(word)
+        if not _is_flag(word):
+            plain.append(word)
             continue
-        written, equals, value = word.lstrip("-").partition("=")
-        if not word.startswith("--") and written[:1] in engine.commands.short and written[1:].isdigit():
-            written, equals, value = written[:1], "=", written[1:]  # -O3
-        name = engine.commands.short.get(written, written) if not word.startswith("--") else written
-        name = _whole(name.replace("_", "-"), engine)
-        if engine.flags.other_names.get(name, name) == "model":
-            models[:0] = [value if equals else _next(rest)]
+        written, equals, value = word.partition("=")
+        if known.parted(written)[1]:
+            put_key(keys, known, written, value if equals or not rest else rest.popleft())
+            continue
+        flag = read_flag(written, value if equals else None, rest, engine, known, strict=strict)
+        if flag.field == "model":
+            models.append(flag.text)
         else:
-            flags.append(_flag(name, value if equals else None, rest, engine))
+            flags.append(flag)
+    for name, values in keys.items():
+        flags.append(read_flag(name, json.dumps(values), rest, engine, known, strict=strict))
+    models += plain[:1]
     if not models or not models[0]:
         starts = " ".join(engine.commands.serve)
         raise InputError(f"the command names no model; add one: `{starts} MODEL ...` or --model MODEL")
+    if plain[1:]:
+        raise InputError(f"the word {plain[1]!r} belongs to no flag; put a value right behind its flag")
     return Reading(_plain(models[0], "the model"), tuple(flags))
 
 
-def _next(rest: deque[str]) -> str:
-    return rest.popleft() if rest else ""
+def _is_flag(word: str) -> bool:
+    return word.startswith("-") and word != "-" and not NUMBER.fullmatch(word) and " " not in word.partition("=")[0]
 
 
-def _flag(name: str, given: str | None, rest: deque[str], engine: Engine) -> Flag:
-    flags, types = engine.flags, _types(engine)
-    field, negated = _field(name, engine), False
-    if field.startswith("no_") and types.get(field[3:]) is bool:
-        field, negated = field[3:], True
-    if types.get(field) is bool:
-        return Flag(name, given or "", READ, field=field, value=_truth(name, given) is not negated)
-    if field in types:
-        text, words = given, []
-        while given is None and name in flags.lists and rest and rest[0].replace(",", "").isdigit():
-            words.append(rest.popleft())
-        if text is None:
-            text = ",".join(words) if name in flags.lists else _next(rest)
-        return Flag(name, text, READ, field=field, value=_typed(name, text, types[field]))
-    if name.removeprefix("no-") in flags.switches:
-        return Flag(name, given or "", IGNORED)
-    if name in flags.values or name in engine.commands.other_meaning:
-        return Flag(name, _next(rest) if given is None else given, IGNORED)
-    if given is None:  # the next word may be its value
-        given = _next(rest) if rest and not rest[0].startswith("-") else ""
-    return _left_out(name, given, engine, types)
+def put_key(keys: dict[str, dict[str, Any]], known: Arguments, written: str, text: str) -> None:
+    """Set one key of a flag's JSON value: ``--config.draft.method``, or ``--config.sizes+`` for items of a list."""
+    base, path = known.parted(written)
+    values = keys.setdefault(f"--{known.find(base, strict=True).argument.name}", {})
+    *above, last = path.removesuffix("+").split(".")
+    for key in above:
+        values = values.setdefault(key, {})
+    if path.endswith("+"):
+        values[last] = [*values.get(last, []), *map(_item, text.split(","))]
+    else:
+        values[last] = _item(text)
 
 
-def _known(engine: Engine) -> set[str]:
-    """Flags of the engine's server that are not options of ours under the same name."""
-    flags, commands = engine.flags, engine.commands
-    renamed = {name for name, ours in flags.other_names.items() if ours.replace("-", "_") in OF_DEPLOY}
-    unread = {*flags.not_modelled, *commands.unmodelled, *commands.other_meaning}
-    return {"model", *flags.settings, *renamed, *flags.switches, *flags.values, *unread}
+def _item(text: str) -> Any:
+    for read in (json.loads, whole_number):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
 
 
-def _whole(name: str, engine: Engine) -> str:
-    """The flag that an abbreviation stands for, where the engine takes any beginning that is no other's."""
-    if not engine.commands.abbreviates:
-        return name
-    known = _known(engine) | {each.replace("_", "-") for each in OF_DEPLOY}
-    begun = [name] if name in known else [each for each in known if each.startswith(name)]
-    return begun[0] if len(begun) == 1 else name
+def read_flag(
+    written: str, given: str | None, rest: deque[str], engine: Engine, known: Arguments, *, strict: bool
+) -> Flag:
+    found = known.find(written, strict=strict)
+    argument = found.argument
+    given = found.attached if given is None else given
+    if given is None and argument.takes in ("switch", "bool") and not strict and rest and rest[0].lower() in TRUTHS:
+        given = rest.popleft()  # some releases took it so
+    words = (given,) if given is not None else tuple(_values(argument.takes, rest))
+    if argument.takes == "value" and not any(words):
+        raise InputError(f"--{argument.name} has no value")
+    name = f"no-{argument.name}" if found.is_negated else argument.name
+    meaning = known.meaning(found, " ".join(words))
+    if meaning.status == REFUSED and strict:
+        raise InputError(meaning.note)
+    if meaning.status != READ:
+        return Flag(name, words, meaning.status, meaning.note)
+    types = _types(engine)
+    field = next(field for each in argument.names if (field := _field(each, engine)) in types or field == "model")
+    if field == "model":
+        return Flag(name, words, READ, field=field)
+    if types[field] is bool:
+        return Flag(name, words, READ, field=field, value=_truth(name, given) is not found.is_negated)
+    if field == engine.bounds[2] and words in (("auto",), (str(AUTO),)):
+        return Flag(name, words, READ, field=field, value=AUTO)
+    return Flag(name, words, READ, field=field, value=_typed(name, ",".join(words), types[field]))
+
+
+def _values(takes: str, rest: deque[str]) -> Iterator[str]:
+    """The words behind a flag that are its values."""
+    most = {"switch": 0, "bool": 0, "list": len(rest)}.get(takes, 1)
+    while most and rest and not _is_flag(rest[0]):
+        yield rest.popleft()
+        most -= 1
 
 
 def _field(name: str, engine: Engine) -> str:
     flags = engine.flags
     other = flags.other_names.get(name, name).replace("-", "_")
     return flags.settings.get(name, other if other in OF_DEPLOY else name.replace("-", "_"))
-
-
-def _left_out(name: str, text: str, engine: Engine, types: dict[str, type]) -> Flag:
-    """A flag that is not modelled, or unknown."""
-    flags = engine.flags
-    about = {**engine.commands.unmodelled, **flags.not_modelled}
-    if name in about:
-        return Flag(name, text, NOT_MODELLED, about[name])
-    whole, dot, _ = name.partition(".")
-    if dot and (whole in about or whole.replace("-", "_") in types):
-        return Flag(name, text, NOT_MODELLED, f"one key of --{whole}; give it as JSON to have it read")
-    known = _known(engine) | {each.replace("_", "-") for each in types}
-    near = [f"--{each}" for each in near_names(name, sorted(known), most=3)]
-    return Flag(name, text, UNKNOWN, f"did you mean {' or '.join(near)}?" if near else "no flag that is known")
 
 
 def _types(engine: Engine) -> dict[str, type]:

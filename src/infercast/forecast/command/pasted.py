@@ -22,7 +22,7 @@ from infercast.errors import FileFormatError, InputError
 BETWEEN = ";&|\n"
 """What ends a command."""
 CONTINUED = re.compile(r"[ \t]*[\\`^]\r?\n[ \t]*")
-REDIRECTED = re.compile(r"(?<=\s)(?:\d?>>?(?:\s*&\d|\s*[^\s'\"&;|]+)|&>\s*\S+|<\s*[^\s'\"&;|<]+)")
+REDIRECTED = re.compile(r"(?<=\s)(?:\d?>>?(?:\s*&\d|\s*[^\s'\"&;|]+)|&>>?\s*\S+|<\s*[^\s'\"&;|<]+)")
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 BEFORE = ("export", "env", "sudo", "nohup", "exec", "time", "set")
 CONTAINERS = ("docker", "podman", "nerdctl")
@@ -195,6 +195,8 @@ class Pasted:
     gpus: int | None = None
     """GPUs that a container is given."""
     replicas: int = 1
+    release: str = ""
+    """The engine's version, as far as the tag of an image has it."""
 
 
 def find_commands(text: str, commands: Commands) -> list[Pasted]:
@@ -212,8 +214,8 @@ def started_engine(text: str) -> Engine:
     """The engine that a text starts; where none is found, the default one, which says what can be pasted."""
     for family in FAMILIES:
         engine = engine_named(family)
-        if find_commands(text, engine.commands):
-            return engine
+        if found := find_commands(text, engine.commands):
+            return engine_named(f"{family}@{found[0].release}") if found[0].release else engine
     for title, words in ABSENT.items():
         if any(re.search(rf"(^|[\s/]){re.escape(word)}\b", text) for word in words):
             raise InputError(f"the command starts {title}, which is not modelled; {what_there_is()}")
@@ -271,9 +273,8 @@ def _in_line(line: Line, commands: Commands) -> Iterator[Pasted]:
     if (container := docker_run(words)) is not None:
         inner = _arguments([*container.entry, *container.words], container.image, commands)
         if inner is not None:
-            yield Pasted(
-                tuple(inner), f"docker run {container.image}", {**environment, **container.environment}, container.gpus
-            )
+            where, known = f"docker run {container.image}", {**environment, **container.environment}
+            yield Pasted(tuple(inner), where, known, container.gpus, release=_release(container.image))
         return
     inner = _arguments(words, "", commands)
     if inner is not None:
@@ -287,7 +288,7 @@ def _arguments(words: Sequence[str], image: str, commands: Commands) -> list[str
         for serve in starts:
             if [word.rsplit("/", 1)[-1], *words[at + 1 : at + len(serve)]] == serve:
                 return list(words[at + len(serve) :])
-        if word == "-m" and words[at + 1 : at + 2] == [commands.module]:
+        if word == "-m" and words[at + 1 : at + 2] in ([commands.module], [commands.elsewhere.get("dynamo_module")]):
             return list(words[at + 2 :])
         if word.rsplit("/", 1)[-1] in SHELLS and (script := _script(words[at + 1 :])) is not None:
             lines = [_arguments(line.words, image, commands) for line in shell_lines(script)]
@@ -296,6 +297,11 @@ def _arguments(words: Sequence[str], image: str, commands: Commands) -> list[str
     if any(each in image for each in commands.image_words) and (first.startswith("-") or "/" in first):
         return list(words)
     return None
+
+
+def _release(image: str) -> str:
+    found = re.search(r":v?(\d+\.\d+(?:\.\d+)*)", image)
+    return found[1] if found else ""
 
 
 def _script(words: Sequence[str]) -> str | None:
@@ -320,9 +326,11 @@ def _containers(tree: Tree, commands: Commands, name: str = "", replicas: int = 
         called = own if isinstance(own, str) else name
         words = [*_words(tree.get("entrypoint")), *_words(tree.get("command")), *_words(tree.get("args"))]
         environment = _environment(tree.get("environment", tree.get("env")))
-        inner = _arguments(words, str(tree.get("image", "")), commands)
+        image = str(tree.get("image", called))
+        inner = _arguments(words, image, commands)
         if inner is not None:
-            yield Pasted(tuple(inner), f"service {called}".rstrip(), environment, _gpus(tree), replicas)
+            where = f"service {called}".rstrip()
+            yield Pasted(tuple(inner), where, environment, _gpus(tree), replicas, _release(image))
     for key, each in tree.items():
         if key not in ("command", "args", "entrypoint", "environment", "env"):
             yield from _containers(each, commands, key if isinstance(each, dict) else name, replicas)

@@ -17,6 +17,7 @@ from infercast.forecast.plan.search import plan as search
 from infercast.forecast.progress import stage_progress
 from infercast.forecast.slo import Slo, parse_slo
 from infercast.serve import Workload
+from infercast.units import AUTO
 
 USUAL_GPUS = ("l40s", "a100-sxm", "h100-sxm", "h200-sxm", "b200-sxm")
 ANY = "any"
@@ -51,6 +52,7 @@ def question_of(
         for name, price in zip(gpus, prices, strict=True):
             if price is None:
                 raise InputError(tariff.unknown(name))
+    max_model_len = None if max_model_len == AUTO else max_model_len
     workload = draw(max_model_len or load_model(model).max_positions)
     if max_model_len is None:
         max_model_len = length_for(model, workload)

@@ -128,7 +128,12 @@ class _Rank:
 
     def __init__(self, timer: StepTimer, rank: int, meeting: Meeting) -> None:
         self._timer, self._rank, self._meeting = timer, rank, meeting
-        self._number, self._end = 0, 0.0
+        self._number, self._end, self._host = 0, 0.0, 0.0
+
+    def next_number(self) -> int:
+        """The pass that the engine would join now."""
+        is_idle = self._meeting.time > self._end + self._host
+        return max(self._number, self._meeting.under_way(self._meeting.time) if is_idle else 0) + 1
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
         """The cost of one step; repetitions cannot be predicted independently of the other engines."""
@@ -136,7 +141,7 @@ class _Rank:
         meeting, host = self._meeting, estimate.host
         ready = meeting.time + host.plan + host.prepare
         start = ready if meeting.overlap else max(ready, self._end)
-        self._number += 1
+        self._number, self._host = self._number + 1, host.total
         if meeting.time > self._end + host.total:  # it was idle, and is in a pass with its dummy batch
             self._number = max(self._number, meeting.under_way(start) + 1)
         own = max(0.0, estimate.gpu_seconds[0] - meeting.shared(shape.num_tokens))

@@ -318,6 +318,12 @@ class FirstCome:
     long_prefill_token_threshold: int = 0
     """Limit of one prompt's tokens per step; 0: none."""
     chunked_prefill: bool = True
+    max_num_scheduled_tokens: int = 0
+    """Token budget of a step where it is below ``max_num_batched_tokens``; 0: the same."""
+    adaptive_threshold: bool = False
+    """The threshold is at least an equal share of the step for every request in the engine."""
+    prefill_interval: int = 1
+    """Engines in lockstep that decode compute prompts only in every so many-th pass, unless requests wait even then."""
     prompts_first: bool = False
     """Prefill-only steps while a waiting prompt fits; decoding stalls meanwhile."""
     waits_for_tokens: bool = False
@@ -359,19 +365,26 @@ class FirstCome:
         """Tokens beyond its own that must fit before a request is admitted: none."""
         return 0
 
-    def chunk(self, missing: int, budget: int, *, alone: bool) -> int:
-        """Tokens of a running prompt to compute in a step; ``alone``: no other request is in the engine."""
+    @property
+    def step_tokens(self) -> int:
+        """Token budget of a step."""
+        return self.max_num_scheduled_tokens or self.max_num_batched_tokens
+
+    def chunk(self, missing: int, budget: int, requests: int) -> int:
+        """Tokens of a running prompt to compute in a step, with this many requests in the engine."""
         threshold = self.long_prefill_token_threshold
-        if threshold and not (self.threshold_exempts_single_request and alone):
+        if threshold and not (self.threshold_exempts_single_request and requests == 1):
+            if self.adaptive_threshold:
+                threshold = max(threshold, self.max_num_batched_tokens // requests)
             return min(missing, budget, threshold)
         return missing if missing < budget else budget
 
-    def first_chunk(self, missing: int, budget: int, *, alone: bool) -> int:
+    def first_chunk(self, missing: int, budget: int, requests: int) -> int:
         """The same for a prompt to be admitted; 0: it has to wait, without chunked prefill until all of it fits."""
         # The threshold comes first: a prompt it cuts small enough may start even without chunked prefill.
-        if not self.chunked_prefill and self.chunk(missing, missing, alone=alone) > budget:
+        if not self.chunked_prefill and self.chunk(missing, missing, requests) > budget:
             return 0
-        return self.chunk(missing, budget, alone=alone)
+        return self.chunk(missing, budget, requests)
 
     def align(self, prompt: Prompt, new_tokens: int, ends: Ends, *, starts: bool) -> int:
         """Shorten a chunk to end where a recurrent state can be reused; 0: none now.
@@ -381,8 +394,7 @@ class FirstCome:
         if self.max_num_batched_tokens == WHOLE_PROMPT:  # the state arrives with the prompt
             return new_tokens
         if self.allow_partial_block:
-            threshold = self.long_prefill_token_threshold or self.max_num_batched_tokens
-            most = min(threshold, self.max_num_batched_tokens)
+            most = min(self.long_prefill_token_threshold or self.step_tokens, self.step_tokens)
             return opened_blocks(prompt, new_tokens, ends, most, last_token_own_step=self.last_token_own_step)
         return whole_blocks(prompt if starts else prompt._replace(parts_at=0), new_tokens, ends)
 
@@ -396,7 +408,8 @@ class FirstCome:
 
     def for_decode_pool(self) -> FirstCome:
         """The same policy for a pool whose prompts arrive computed: no step is bounded by prompt tokens."""
-        return replace(self, max_num_batched_tokens=WHOLE_PROMPT, long_prefill_token_threshold=0)
+        bounded = replace(self, max_num_scheduled_tokens=0, prefill_interval=1, long_prefill_token_threshold=0)
+        return replace(bounded, max_num_batched_tokens=WHOLE_PROMPT)
 
     def victim(self, running: Iterable[Sequence]) -> Sequence:
         """The last started, or the last by priority."""

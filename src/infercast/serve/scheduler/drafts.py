@@ -127,7 +127,8 @@ class Drafts:
         self.width = 1 + speculation.num_drafts
         """Tokens of a sequence with all its drafts."""
         self._lookahead = speculation.lookahead
-        self._budget = speculation.budget(policy.max_num_batched_tokens, policy.max_num_seqs)
+        left = speculation.budget(policy.max_num_batched_tokens, policy.max_num_seqs)
+        self._budget = min(left, policy.step_tokens)
         self.counts = DraftCounts(by_accepted=[0] * self.width)
         self._speculation, self._draws, self._cache = speculation, draws or Draws(speculation), cache
         self._block_size, self._longest = cache.shape.block_size, max_model_len or NEVER
@@ -136,7 +137,7 @@ class Drafts:
         self._unsettled = max(0, speculation.read_ahead - 1)
         self._slots = speculation.slots_taken if speculation.slots_by_step else 0
         # A step that is never cut: its drafts are below any threshold.
-        self._uncut = policy.chunk(self.width, NEVER, alone=False) == self.width and not (
+        self._uncut = policy.chunk(self.width, NEVER, NEVER) == self.width and not (
             any(cache.shape.windows) or cache.shape.states or self._slots or policy.decode_stride > 1
         )
         self._stale: dict[Sequence, int] = {}

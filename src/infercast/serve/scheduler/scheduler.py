@@ -23,6 +23,8 @@ from infercast.serve.scheduler.cohort import Cohort
 from infercast.serve.workload.request import NEVER, Request
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from infercast.serve.scheduler.drafts import DraftPlan, Drafts, DraftSequence
     from infercast.serve.scheduler.offloading import HostOffload, Move
 
@@ -71,9 +73,15 @@ class Scheduler:
         self._has_states, self._is_aligned = bool(cache.shape.states), cache.shape.aligned
         self._is_plain = drafts is None and not self._is_aligned
         self._is_simple = self._is_plain and cache.is_plain and offload is None
-        parts = drafts is not None or offload is not None or max_adapters is not None
+        parts = drafts is not None or offload is not None or max_adapters is not None or policy.prefill_interval > 1
         self._has_parts = parts or self._has_states or policy.prompts_first
-        self._budget = policy.max_num_batched_tokens
+        self._budget = policy.step_tokens
+        self.pass_number: Callable[[], int] | None = None
+        """Of engines in lockstep: the number of the pass that is planned, counted from 1."""
+        self._in_prompt: set[Sequence] | None = set() if policy.prefill_interval > 1 else None
+        """Running sequences whose last step left some of their known tokens uncomputed."""
+        self._defers = self._is_bound = False
+        """True if the step leaves prompts to a later one; if requests were left over by the last step that did not."""
         # One step under way never sees the difference, two only in windows.
         self._settles = policy.settles and steps_under_way > (1 if self._is_windowed else 2)
         self._may_skip = self._settles or self.adapters is not None
@@ -112,6 +120,7 @@ class Scheduler:
                 self.cache.new_step()
             if self.drafts is not None or (self.adapters is not None and self._num_skipped):
                 self._is_blocked = False  # a slot is free as soon as the last token of a sequence is under way
+            self._defers = self._in_prompt is not None and self._has_to_defer(self._in_prompt)
             if self.policy.prompts_first:
                 self._plan_waiting(plan)
         if not plan.sequences:
@@ -124,6 +133,9 @@ class Scheduler:
         plan.held = self.cache.num_held
         is_empty = not (plan.decodes or plan.sequences)
         if self._has_parts:
+            self._is_bound = (
+                self._is_bound if self._defers or plan.num_preempted else len(self.waiting) > self._num_skipped
+            )
             if not is_empty and self.drafts is not None:
                 self.drafts.close(plan)
             if not is_empty and self.adapters is not None:
@@ -131,6 +143,13 @@ class Scheduler:
             if self.offload is not None:
                 self.offload.store(plan, self.cohort)
         return None if is_empty else plan
+
+    def _has_to_defer(self, in_prompt: set[Sequence]) -> bool:
+        """True between two passes with prompts, if a sequence decodes and the last of these left no request over."""
+        self._is_blocked = False
+        if self.pass_number is None or (self.pass_number() - 1) % self.policy.prefill_interval == 0:
+            return False
+        return not self._is_bound and len(in_prompt) < len(self.running)
 
     def _planned(self, plan: Plan) -> list[Sequence]:
         return [*(self.cohort.members if plan.decodes else ()), *plan.sequences]
@@ -277,13 +296,15 @@ class Scheduler:
             return 0
         if self._deep and self.drafts is None and self._is_last_under_way(sequence):
             return 0
+        if self._defers and self._in_prompt and sequence in self._in_prompt:
+            return 0
         new_tokens = missing
         if missing > 1:
-            new_tokens = self.policy.chunk(missing, plan.budget, alone=self._is_alone())
+            new_tokens = self.policy.chunk(missing, plan.budget, self._num_requests())
         return new_tokens if self._is_plain else self._ended_well(sequence, computed, new_tokens)
 
-    def _is_alone(self) -> bool:
-        return len(self.running) + len(self.waiting) == 1
+    def _num_requests(self) -> int:
+        return len(self.running) + len(self.waiting)
 
     def _is_last_under_way(self, sequence: Sequence) -> bool:
         """True if all its tokens but one are known, and that one is being sampled.
@@ -332,6 +353,8 @@ class Scheduler:
         if self.drafts is not None:
             is_planned = self.policy.by_priority and victim in plan.sequences
             self.drafts.preempt(victim, plan.new_tokens[plan.sequences.index(victim)] if is_planned else 0)
+        if self._in_prompt is not None:
+            self._in_prompt.discard(victim)
         victim.num_computed = 0
         victim.num_preemptions += 1
         self.num_preemptions += 1
@@ -451,10 +474,10 @@ class Scheduler:
         promised = -(-policy.reserved_tokens(sequence, known) // size)
         if promised > room:
             return 0
-        new_tokens = policy.first_chunk(known, plan.budget, alone=self._is_alone())
+        new_tokens = policy.first_chunk(known, plan.budget, self._num_requests())
         blocks = -(-new_tokens // size)
         spare = self._watermark if self.running else 0
-        if not new_tokens or spare + (blocks if blocks > promised else promised) > room:
+        if not new_tokens or (self._defers and known > 1) or spare + (blocks if blocks > promised else promised) > room:
             return 0
         cache.take(blocks)
         sequence.length = blocks
@@ -464,11 +487,13 @@ class Scheduler:
     def _first_tokens(self, plan: Plan, sequence: Sequence, known: int, computed: int) -> int:
         """Tokens of a request to be admitted; 0: it has to wait."""
         missing = known - computed
+        if self._defers and missing > 1:
+            return 0
         if missing == 1 and self.drafts is not None:
             missing += self.drafts.padding(cast("DraftPlan", plan), computed)
             if missing > 1 and (missing > plan.budget or computed + missing > self._longest):
                 return 0
-        new_tokens = self.policy.first_chunk(missing, plan.budget, alone=self._is_alone())
+        new_tokens = self.policy.first_chunk(missing, plan.budget, self._num_requests())
         return new_tokens if self._is_plain else self._ended_well(sequence, computed, new_tokens)
 
     def _admit(
@@ -548,11 +573,16 @@ class Scheduler:
         if self._settles:
             sequence.num_under_way += new_tokens
         if self.drafts is not None:
-            if self.drafts.schedule(cast("DraftPlan", plan), cast("DraftSequence", sequence), new_tokens):
+            samples = self.drafts.schedule(cast("DraftPlan", plan), cast("DraftSequence", sequence), new_tokens)
+        else:
+            samples = computed + new_tokens >= sequence.num_tokens
+        if self._in_prompt is not None:
+            (self._in_prompt.discard if samples else self._in_prompt.add)(sequence)
+        if self.drafts is not None:
+            if samples:
                 sequence.not_before = self._step + self.policy.decode_stride
             return
         reached = computed + new_tokens
-        samples = reached >= sequence.num_tokens
         sequence.num_computed = reached
         # A full block can be shared while it is being computed, but not before its last token is known.
         known = sequence.num_input + sequence.num_produced

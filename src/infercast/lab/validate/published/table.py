@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from infercast.engines.base import Engine, engine_named, measured_engine
+from infercast.engines.settings import NOT_MODELLED, REFUSED
 from infercast.errors import InfercastError
-from infercast.forecast.command.flags import NOT_MODELLED, UNKNOWN, Reading, read_flags
+from infercast.forecast.command.flags import Reading, read_flags
 from infercast.forecast.estimate import read_rows
 from infercast.hardware import load_gpu
 from infercast.lab.validate.published.load import OPEN, RowReader, read_arguments, read_load, read_workload
@@ -112,7 +113,7 @@ def _reading(row: RowReader, engine: Engine, model: str) -> Reading:
     except InfercastError as problem:
         raise row.wrong(f"server_cmd cannot be read: {problem}") from None
     for flag in reading.flags:
-        if flag.status in (NOT_MODELLED, UNKNOWN) and flag.name.startswith(tuple("abcdefghijklmnopqrstuvwxyz")):
+        if flag.status in (NOT_MODELLED, REFUSED):
             row.assume(f"--{flag.name} {flag.text}".strip() + " changes nothing")
     return reading
 

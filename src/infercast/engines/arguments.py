@@ -1,0 +1,199 @@
+"""Flags that an engine's server takes, release by release, and what a forecast makes of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from functools import cache
+from typing import Any, NamedTuple, TypeAlias
+
+from infercast.bundled import DATA, read_data
+from infercast.engines.settings import IGNORED, NOT_MODELLED, READ, REFUSED, VERSION, numbers
+from infercast.errors import InputError, near_names
+
+MOST = 5
+"""Forms that a message lists."""
+Settings: TypeAlias = "tuple[tuple[str, type | None], ...]"
+"""Flags that are settings, with their types."""
+
+
+class Argument(NamedTuple):
+    """A flag as a span of releases defines it; a row of ``arguments.json``."""
+
+    name: str
+    """Its first long form, without dashes."""
+    others: Sequence[str]
+    """Further forms, with dashes."""
+    takes: str
+    """``switch``, ``bool`` (with a ``--no-`` form), ``value``, ``list``, ``maybe`` (a value or none) or ``json``."""
+    type: str
+    default: str
+    """Empty where there is none, or it depends on the model."""
+    choices: Sequence[str]
+    since: str
+    until: str
+    """The first release after the span; empty where it has not ended."""
+
+    @property
+    def names(self) -> list[str]:
+        """All its forms without dashes."""
+        return [self.name, *(each.lstrip("-") for each in self.others)]
+
+    @property
+    def spellings(self) -> list[str]:
+        forms = [f"--{self.name}", *self.others]
+        return [*forms, *(f"--no-{each[2:]}" for each in forms if self.takes == "bool" and each.startswith("--"))]
+
+
+class Found(NamedTuple):
+    """A word on a command line that names a flag."""
+
+    argument: Argument
+    form: str
+    """The whole form that the word stands for."""
+    attached: str | None = None
+    """A value within the word."""
+    refused: str = ""
+    """Why the release refuses it."""
+
+    @property
+    def is_negated(self) -> bool:
+        return self.argument.takes == "bool" and self.form not in (f"--{self.argument.name}", *self.argument.others)
+
+
+class Meaning(NamedTuple):
+    """What a forecast makes of a flag."""
+
+    status: str
+    note: str
+    as_forecast: Sequence[str] = ()
+    """Values at which nothing differs from the forecast."""
+
+
+@cache
+def _classes(family: str) -> dict[str, Any]:
+    path = f"engines/{family}/classes.toml"
+    return read_data(path) if (DATA / path).is_file() else {}
+
+
+@cache
+def meanings_of(family: str) -> dict[str, Meaning]:
+    """Those of flags that are not read, by name."""
+    classes = _classes(family)
+    found = {name: Meaning(IGNORED, each["why"]) for each in classes.get("irrelevant", ()) for name in each["flags"]}
+    for each in classes.get("unmodelled", ()):
+        meaning = Meaning(NOT_MODELLED, f"{each['what']}; {each['effect']}", each.get("as_forecast", ()))
+        found |= dict.fromkeys(each["flags"], meaning)
+    return found
+
+
+@cache
+def _number(version: str) -> tuple[int, ...]:
+    found = VERSION.fullmatch(version)
+    return numbers(found[1]) if found else ()
+
+
+def _spelled(rows: Sequence[Argument], release: tuple[int, ...]) -> dict[str, Argument]:
+    """Flags of one of the releases that were looked at, by their forms."""
+    own = (row for row in rows if _number(row.since) <= release and (not row.until or release < _number(row.until)))
+    return {form: row for row in own for form in row.spellings}
+
+
+def _begun(spelled: Collection[str], name: str) -> list[str]:
+    """Forms that a word stands for: itself, or all that begin with it."""
+    if name in spelled or not name.startswith("--"):
+        return [name] if name in spelled else []
+    return [each for each in spelled if each.startswith(name)]
+
+
+class Arguments:
+    """The flags of one release; the settings of an engine without ``arguments.json``."""
+
+    def __init__(self, engine: str, title: str, settings: Settings, *, flexible: bool) -> None:
+        self._family, _, version = engine.partition("@")
+        path = DATA / "engines" / self._family / "arguments.json"
+        plain = [(name, (), "switch" if kind is bool else "value", "", "", (), "", "") for name, kind in settings]
+        table: dict[str, Any] = {"releases": ["0"], "rows": plain}
+        table |= json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        self._rows, self._releases = [Argument(*row) for row in table["rows"]], [*map(_number, table["releases"])]
+        self._names = dict(zip(self._releases, table["releases"], strict=True))
+        asked = _number(version)
+        same = [each for each in self._releases if each[: len(asked)] == asked]
+        later = [each for each in self._releases if each >= asked]
+        # Between two that were looked at it is the later one.
+        self._here = [*same[-1:], *later[:1], *self._releases[-1:]][0]
+        self.spelled = _spelled(self._rows, self._here)
+        self._release, self._flexible = f"{title} {version}", flexible
+
+    def parted(self, written: str) -> tuple[str, str]:
+        """A flag with dashes where the engine takes underscores for them, and the dotted key of its JSON value."""
+        if not self._flexible:
+            return written, ""
+        name, _, path = written.partition(".")
+        name = name.replace("_", "-") if name.startswith("--") else name
+        key = _classes(self._family).get("keys", {}).get(name[2:], "") if name in self.spelled else ""
+        return key.partition(".")[::2] if key else (name, path)
+
+    def find(self, written: str, *, strict: bool) -> Found:
+        """The flag of a form, or of a beginning that is no other's.
+
+        One that the release refuses is refused here, too; if not ``strict``, only where no other release takes it.
+        """
+        name, _ = self.parted(written)
+        if len(begun := _begun(self.spelled, name)) == 1:
+            return Found(self.spelled[begun[0]], begun[0])
+        if name[:2] in self.spelled:  # -O3
+            return Found(self.spelled[name[:2]], name[:2], name[2:])
+        other = self._elsewhere(name)
+        if other is not None and not strict:
+            return other
+        if begun:
+            raise InputError(
+                f"{self._release} refuses {written}, which could be {', '.join(begun[:MOST])}; write it in full"
+            )
+        if other is not None:
+            raise InputError(f"{other.refused}; leave it out")
+        near = " or ".join(near_names(name, sorted(self.spelled), most=3))
+        raise InputError(
+            f"{self._release} has no flag {written}; {f'did you mean {near}?' if near else 'leave it out'}"
+        )
+
+    def knows(self, written: str) -> bool:
+        """Whether this release or another takes it."""
+        name, _ = self.parted(written)
+        return bool(_begun(self.spelled, name)) or self._elsewhere(name) is not None
+
+    def _elsewhere(self, name: str) -> Found | None:
+        """A flag of the last other release that takes it, and what became of it."""
+        for release in reversed(self._releases):
+            spelled = _spelled(self._rows, release)
+            if len(begun := _begun(spelled, name)) == 1:
+                found, last = spelled[begun[0]], self._names[release]
+                since = min((row.since for row in self._rows if begun[0] in row.spellings), key=_number)
+                gone = f"it came with {since}" if _number(since) > self._here else f"{last} was the last with it"
+                gone = gone if begun[0] == name else f"{last} takes it for {begun[0]}"
+                return Found(found, begun[0], refused=f"{self._release} has no {name}; {gone}")
+        return None
+
+    def meaning(self, found: Found, value: str) -> Meaning:
+        """What a forecast makes of a flag, unless it is one that is read."""
+        known, argument, refused = meanings_of(self._family), found.argument, found.refused
+        meaning = next((known[each] for each in argument.names if each in known), Meaning(READ, ""))
+        others = (row for row in self._rows if row.name == argument.name)
+        if (
+            not refused
+            and argument.choices
+            and value not in argument.choices
+            and any(value in row.choices for row in others)
+        ):
+            refused = f"{self._release} has no --{argument.name} {value}; it takes {', '.join(argument.choices)}"
+        if refused:
+            return Meaning(REFUSED, f"{refused}; {meaning.note}" if meaning.status == NOT_MODELLED else refused)
+        given, usual = (str(not found.is_negated), "False") if argument.takes == "bool" else (value, "")
+        if meaning.status == NOT_MODELLED and given and given in (argument.default or usual, *meaning.as_forecast):
+            return Meaning(IGNORED, "what is forecast anyway")
+        return meaning
+
+
+arguments_of = cache(Arguments)
+"""Those of an engine such as ``vllm@0.25``, made once."""
