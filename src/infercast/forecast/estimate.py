@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import exp
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from infercast.predict.estimate import Estimate
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.family import Values
 from infercast.predict.identity import kernel_profile
+from infercast.predict.kernels import KernelModel
 from infercast.predict.learned import KnownKernel, Learned, default_artifact, known_kernels, make_predictor
 from infercast.predict.metered import Reading, meter_reading
 from infercast.predict.roofline import Predictor
@@ -198,7 +199,39 @@ def estimate(
         return _checked(chosen, kernel, device, condition)
     if list in map(type, sizes.values()):
         sizes = {name: np.array(size) if isinstance(size, list) else size for name, size in sizes.items()}
-    return _checked(chosen, build_op(kernel, sizes), device, condition)
+    shape = SHAPES.get(kernel)
+    if shape is None or not shape.layout or not PLAIN.issuperset(map(type, sizes.values())):
+        return _checked(chosen, build_op(kernel, sizes), device, condition)
+    key = (kernel, condition, id(device), id(chosen), *sizes, *map(sizes.get, shape.layout))
+    known = _layouts.get(key)
+    if known is not None:
+        numbers = [sizes[name] for name in known.varied]
+        if {*map(type, numbers)} == {int} and min(numbers) > 0 and max(numbers) <= LARGEST:
+            size = shape.size(sizes)
+            if size is not None:
+                return known.model.one(known.op, size, condition)
+    op = build_op(kernel, sizes)
+    if known is None and condition != LASTING and isinstance(chosen, Learned) and shape.size(sizes) is not None:
+        model = (chosen if condition == ENGINE else chosen.alone).model_of(op, device)
+        if model is not None and len(_layouts) < MOST_LAYOUTS:
+            _layouts[key] = _Layout(model, op, [*sizes.keys() - {*shape.layout}], (device, chosen))
+    return _checked(chosen, op, device, condition)
+
+
+PLAIN = frozenset((int, str, type(None)))
+MOST_LAYOUTS = 10_000
+
+
+class _Layout(NamedTuple):
+    """Kernels that differ in their sizes alone: what estimates them is looked for once."""
+
+    model: KernelModel
+    op: Op  # The first of them
+    varied: list[str]  # Names of the sizes in which they differ
+    held: object  # The GPU and the predictor, so that no others take their ids
+
+
+_layouts: dict[tuple[object, ...], _Layout] = {}
 
 
 def estimate_power(

@@ -77,8 +77,7 @@ class Forest:
     def predict_one(self, values: Sequence[float]) -> float:
         """The sum over all trees for one row."""
         asked, borders, leaves, first_leaves = self._for_one
-        index = np.packbits(np.array(values).take(asked) > borders)
-        added = leaves.take(index + first_leaves)
+        added = leaves.take(np.packbits(np.array(values, np.float32).take(asked) > borders) + first_leaves)
         # Few are added up faster, and always were, one after the other.
         return self.bias + (float(np.add.reduce(added)) if len(added) > LARGE else sum(added.tolist()))
 
@@ -151,7 +150,7 @@ class Forest:
         trees, leaves = self.leaves.shape
         missing = ((0, 0), (8 - features.shape[1], 0))
         asked = np.pad(features[:, ::-1], missing).ravel()
-        above = np.pad(_rounding_to(borders[:, ::-1]), missing, constant_values=np.inf).ravel()
+        above = np.pad(borders[:, ::-1], missing, constant_values=np.inf).ravel()
         return asked, above, self.leaves.ravel().astype(np.float64), np.arange(0, trees * leaves, leaves, dtype=np.intp)
 
     @cached_property

@@ -233,14 +233,17 @@ class KernelModel:
             return whole if which is None else whole.taken(which)
         return self._estimate(op, size)
 
-    def _estimate(self, op: Op, size: Any) -> Estimate:
+    def _estimate(self, op: Op, size: Any, condition: str = "") -> Estimate:
         physics = self._physics(op, self._gpu, size)
         seconds = self._at_least(op, size, self._learned(op, size, physics))
         low, high = self._interval(op, size, physics)
         low, high, bound = seconds * low, seconds * high, _bound(physics.terms)
         if isinstance(seconds, np.ndarray) and seconds.size == 1:
             return Estimate(float(seconds[0]), float(low[0]), float(high[0]), self._source, str(bound[0]))
-        return Estimate(seconds, low, high, self._source, bound)
+        return Estimate(seconds, low, high, self._source, bound, condition)
+
+    one = _estimate
+    """A single kernel like ``op``, of another ``size`` in plain numbers."""
 
     def seconds(self, op: Op, size: Any) -> Number:
         if are_many(size):
@@ -348,9 +351,12 @@ class GemmModel(KernelModel):
             if np.broadcast(*size).size != 1:
                 return self._estimate_many(op, *size)
             size = tuple(np.ravel(each)[0] for each in size)
+        return self.one(op, size)
+
+    def one(self, op: Op, size: tuple[Any, Any, Any], condition: str = "") -> Estimate:
         seconds, terms = self._one(op, *map(float, size))
         bound = SHARES[terms.index(max(terms))]
-        return Estimate(seconds, seconds * self._low, seconds * self._high, self._source, bound)
+        return Estimate(seconds, seconds * self._low, seconds * self._high, self._source, bound, condition)
 
     def _estimate_many(self, op: Op, m: Size, n: Size, k: Size) -> Estimate:
         times = np.empty(np.broadcast(m, n, k).size)

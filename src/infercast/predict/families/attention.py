@@ -19,6 +19,7 @@ from infercast.predict.families.attention_kernels import (
     KernelFamily,
     Lengths,
     Schedule,
+    Single,
     batch_of,
     family_of,
     keys_in_reach,
@@ -425,6 +426,11 @@ def _build(values: Values, queries: Any, keys: Any) -> Attention:
     )
 
 
+def _one_prompt(values: Values) -> Single | None:
+    queries = values["q_len"]  # one query decodes, which is another family
+    return Single(float(queries), float(queries + values.get("prefix", 0)), float(values["batch"])) if queries > 1 else None
+
+
 def _named(op: Attention, variant: str) -> Attention:
     return op if op.kernel or variant in ("", LATENT, ANY) else replace(op, kernel=variant)
 
@@ -480,6 +486,8 @@ PREFILL = Family(
             ("batch", "q_len", *_HEADS),
             {"prefix": 0, **_OPTIONS},
             lambda values: _build(values, values["q_len"], values["q_len"] + values["prefix"]),
+            layout=(*_HEADS, *_OPTIONS),
+            size=_one_prompt,
         )
     },
     step_sizes=("sequences", "queries", "keys"),
@@ -518,7 +526,13 @@ DECODE = replace(
     name="attention_decode",
     accepts=_only_decodes,
     shapes={
-        "decode": Shape(("batch", "kv_len", *_HEADS), _OPTIONS, lambda values: _build(values, 1, values["kv_len"] + 1))
+        "decode": Shape(
+            ("batch", "kv_len", *_HEADS),
+            _OPTIONS,
+            lambda values: _build(values, 1, values["kv_len"] + 1),
+            layout=(*_HEADS, *_OPTIONS),
+            size=lambda values: Single(1.0, values["kv_len"] + 1.0, float(values["batch"])),
+        )
     },
     core=DecodePhysics,
     swept_core=lambda op, gpu: DecodePhysics(op, gpu, family_of(gpu)),
