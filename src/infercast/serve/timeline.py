@@ -46,6 +46,12 @@ class WarmupCosts:
         self._tokens = {-(-max_num_batched_tokens // TOKENS_ALIKE)}
         self._rows = {-(-max_num_seqs // ROWS_ALIKE), *range(known_rows // ROWS_ALIKE + 1)}
 
+    def copy(self) -> WarmupCosts:
+        """As much loaded, from now on by another engine."""
+        same = WarmupCosts(self._largest_graph, 0, 0)
+        same._tokens, same._rows = {*self._tokens}, {*self._rows}
+        return same
+
     def knows(self, shape: StepShape) -> bool:
         """True if a decode step needs no new kernels."""
         eager = shape.num_tokens > self._largest_graph
@@ -145,6 +151,10 @@ class Span(NamedTuple):
     end: float
     seconds: float
     """Time the step adds to the run: its GPU time, and the time the GPU waited for the host."""
+    planned: float = 0.0
+    """In a pipeline, when the host began to schedule it."""
+    stages: tuple[tuple[float, float], ...] = ()
+    """In a pipeline, start and end on each stage."""
 
 
 Repetitions = tuple[list[float], list[float], list[float]]
@@ -230,15 +240,6 @@ class Timeline:
 # A pipeline of GPUs: stages overlap different batches, and run one batch in sequence.
 
 
-class StagedSpan(Span):
-    """One step on all stages."""
-
-    planned: float
-    """When the host began to schedule it."""
-    stages: tuple[tuple[float, float], ...]
-    """Start and end on each stage."""
-
-
 class StagedTimeline(Timeline):
     """Each stage takes its share of a step's time, in order, once the previous stage has sent it the batch.
 
@@ -279,9 +280,7 @@ class StagedTimeline(Timeline):
             self._known_at[sequence.index] = end, launched
         # The run advances by the first stage's time; the rest overlaps with other batches.
         free = end if self._in_turn else self._free_at[0]
-        span = StagedSpan(stages[0][0], end, max(0.0, free - idle_from))
-        span.planned, span.stages = planned, tuple(stages)
-        return span
+        return Span(stages[0][0], end, max(0.0, free - idle_from), planned, tuple(stages))
 
     def _tokens_known(self, plan: Plan | None) -> tuple[float, float]:
         """When the step's input tokens are known to the GPUs, and when the hosts were done with them."""
