@@ -37,7 +37,11 @@ LAYOUTS = [
     ("gemm", {}, [{"m": m, "n": 4096, "k": 512} for m in (1, 100, 5000)]),
     ("gemm", {"dtype": "fp8"}, [{"m": m, "n": 4096, "k": 512} for m in (1, 100, 5000)]),
     ("decode", {**HEADS, "window": 1024}, [{"batch": 3, "kv_len": keys} for keys in (1, 500, 9000)]),
-    ("prefill", HEADS, [{"batch": 2, "q_len": 77, **more} for more in ({}, {"prefix": 500}, {"prefix": 0}, {"q_len": 1})]),
+    (
+        "prefill",
+        HEADS,
+        [{"batch": 2, "q_len": 77, **more} for more in ({}, {"prefix": 500}, {"prefix": 0}, {"q_len": 1})],
+    ),
     ("moe", {"hidden": 2048, "inter": 768, "experts": 128, "topk": 8}, [{"tokens": each} for each in (1, 9, 4000)]),
 ]
 

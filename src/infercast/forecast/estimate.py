@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import exp
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -203,35 +203,24 @@ def estimate(
     if shape is None or not shape.layout or not PLAIN.issuperset(map(type, sizes.values())):
         return _checked(chosen, build_op(kernel, sizes), device, condition)
     key = (kernel, condition, id(device), id(chosen), *sizes, *map(sizes.get, shape.layout))
-    known = _layouts.get(key)
-    if known is not None:
-        numbers = [sizes[name] for name in known.varied]
-        if {*map(type, numbers)} == {int} and min(numbers) > 0 and max(numbers) <= LARGEST:
+    if key in _layouts:
+        model, op, varied, _ = _layouts[key]
+        numbers = [sizes[name] for name in varied]
+        if {*map(type, numbers)} == {int} and min(numbers) >= 1 and max(numbers) <= LARGEST:
             size = shape.size(sizes)
             if size is not None:
-                return known.model.one(known.op, size, condition)
+                return model.like(op, size, condition)
     op = build_op(kernel, sizes)
-    if known is None and condition != LASTING and isinstance(chosen, Learned) and shape.size(sizes) is not None:
-        model = (chosen if condition == ENGINE else chosen.alone).model_of(op, device)
-        if model is not None and len(_layouts) < MOST_LAYOUTS:
-            _layouts[key] = _Layout(model, op, [*sizes.keys() - {*shape.layout}], (device, chosen))
+    if isinstance(chosen, Learned) and condition in (ALONE, ENGINE) and shape.size(sizes) is not None:
+        found = (chosen if condition == ENGINE else chosen.alone).model_of(op, device)
+        if found is not None and len(_layouts) < MOST_LAYOUTS:
+            _layouts[key] = found, op, [*sizes.keys() - {*shape.layout}], (device, chosen)
     return _checked(chosen, op, device, condition)
 
 
-PLAIN = frozenset((int, str, type(None)))
-MOST_LAYOUTS = 10_000
-
-
-class _Layout(NamedTuple):
-    """Kernels that differ in their sizes alone: what estimates them is looked for once."""
-
-    model: KernelModel
-    op: Op  # The first of them
-    varied: list[str]  # Names of the sizes in which they differ
-    held: object  # The GPU and the predictor, so that no others take their ids
-
-
-_layouts: dict[tuple[object, ...], _Layout] = {}
+PLAIN, MOST_LAYOUTS = frozenset((int, str, type(None))), 10_000
+_layouts: dict[tuple[object, ...], tuple[KernelModel, Op, list[str], object]] = {}
+"""What estimates kernels of a layout, the first of them, and what they differ in; ids are held, so that they stay."""
 
 
 def estimate_power(

@@ -85,7 +85,7 @@ class Forest:
         answers, (tables, width, lists) = 0, self._for_one_of_few
         for feature, ends, bits in tables:
             answers |= bits[bisect_left(ends, values[feature])]
-        return self.bias + sum(map(getitem, lists, answers.to_bytes(width, "little")))
+        return self.bias + sum(map(getitem, lists, answers.to_bytes(width)))
 
     def leaf_numbers(self, features: Array) -> Array:
         """(rows, trees) which leaf each tree picks."""
@@ -162,10 +162,7 @@ class Forest:
     @cached_property
     def _for_one_of_few(self) -> tuple[list[tuple[int, list[float], list[int]]], int, list[list[float]]]:
         """The same of few trees, in plain numbers: `_tables` with each row of bits as one number; its bytes; leaves."""
-        tables = [
-            (feature, _rounding_to(borders).tolist(), [int.from_bytes(row.tobytes(), "little") for row in bits])
-            for feature, borders, bits in self._tables
-        ]
+        tables = [(of, _rounding_to(ends).tolist(), [*map(int.from_bytes, bits)]) for of, ends, bits in self._tables]
         return tables, self._tables[0][2].shape[1], self.leaves.tolist()
 
     @cached_property

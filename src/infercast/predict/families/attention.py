@@ -426,9 +426,8 @@ def _build(values: Values, queries: Any, keys: Any) -> Attention:
     )
 
 
-def _one_prompt(values: Values) -> Single | None:
-    queries = values["q_len"]  # one query decodes, which is another family
-    return Single(float(queries), float(queries + values.get("prefix", 0)), float(values["batch"])) if queries > 1 else None
+def _single(values: Values, queries: int, cached: int) -> Single:
+    return Single(float(queries), float(queries + cached), float(values["batch"]))
 
 
 def _named(op: Attention, variant: str) -> Attention:
@@ -486,8 +485,8 @@ PREFILL = Family(
             ("batch", "q_len", *_HEADS),
             {"prefix": 0, **_OPTIONS},
             lambda values: _build(values, values["q_len"], values["q_len"] + values["prefix"]),
-            layout=(*_HEADS, *_OPTIONS),
-            size=_one_prompt,
+            (*_HEADS, *_OPTIONS),
+            lambda values: _single(values, values["q_len"], values.get("prefix", 0)) if values["q_len"] > 1 else None,
         )
     },
     step_sizes=("sequences", "queries", "keys"),
@@ -530,8 +529,8 @@ DECODE = replace(
             ("batch", "kv_len", *_HEADS),
             _OPTIONS,
             lambda values: _build(values, 1, values["kv_len"] + 1),
-            layout=(*_HEADS, *_OPTIONS),
-            size=lambda values: Single(1.0, values["kv_len"] + 1.0, float(values["batch"])),
+            (*_HEADS, *_OPTIONS),
+            lambda values: _single(values, 1, values["kv_len"]),
         )
     },
     core=DecodePhysics,

@@ -318,10 +318,9 @@ class Schedule:
         per_sm, even = items / sms, x.larger(all_tiles, 1e-3) / sms
         # Items are taken longest first, so what is left uneven is as long as the shortest.
         uneven = x.ceil(per_sm) - per_sm
-        is_one_round, begun = items <= sms, longest + START
-        lone = x.where(is_one_round, longest, x.larger(longest, all_tiles / sms + uneven * shortest))
+        lone = x.where(items <= sms, longest, x.larger(longest, all_tiles / sms + uneven * shortest))
         started = (all_tiles + START * items) / sms + uneven * (shortest + START)
-        busiest = x.where(is_one_round, begun, x.larger(begun, started))
+        busiest = x.where(items <= sms, longest + START, x.larger(longest + START, started))
         products = busiest * rows * keys * self.width
         seconds = FLOOR + x.larger(2.0 * products * sms / self.product_rate, kv_bytes / self.dram_rate)
         filled = tokens * self.group / (total(row_tiles) * rows)
@@ -355,9 +354,7 @@ class Schedule:
             return last, y
         return y.larger(last - y.floor(y.larger(cached + begin - window + 1.0, 0.0) / unit), 1.0), y
 
-    def _parts_allowed(
-        self, batch: Lengths, longest_queries: Number, tokens: Number, rows: Number, keys: Number
-    ) -> Number:
+    def _parts_allowed(self, batch: Lengths, longest: Number, tokens: Number, rows: Number, keys: Number) -> Number:
         """The most parts that a sequence may be cut into: fixed in a graph, else as if the longest were alone."""
         x, sms = batch.x, self.sms
         if not self.is_cut:
@@ -367,8 +364,8 @@ class Schedule:
         def outside() -> Number:
             reach = batch.longest(batch.keys)
             if self.op.window:
-                reach = x.smaller(reach, self.op.window + longest_queries)
-            items, key_tiles = self.op.kv_heads * x.ceil(longest_queries * self.group / rows), x.ceil(reach / keys)
+                reach = x.smaller(reach, self.op.window + longest)
+            items, key_tiles = self.op.kv_heads * x.ceil(longest * self.group / rows), x.ceil(reach / keys)
             is_cut = (items < BUSY_SMS * sms) & (key_tiles > FEW_TILES) & (in_graph == 0)
             most = x.smaller(key_tiles, min(MOST_PARTS, sms))
             return x.by_case(lambda items, most: fewest_parts(items, most, sms), is_cut, items, most)

@@ -105,8 +105,7 @@ class Shape:
     build: Callable[[Values], Op]
     layout: tuple[str, ...] = ()  # Names of those that say which kernel it is
     size: Callable[[Values], Any] = lambda _: None
-    """What a step decides of one kernel, from the others: as `Family.size_of_one` has it; None where that is not to be
-    had from plain numbers."""
+    """What a step decides of one kernel, from the others: as `Family.size_of_one` has it; None: it is another one's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

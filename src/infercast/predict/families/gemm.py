@@ -758,8 +758,8 @@ GEMM = Family(
             ("m", "n", "k"),
             {"dtype": "bf16", "weight_dtype": None},
             lambda values: Gemm(values["m"], values["n"], values["k"], values["dtype"], values["weight_dtype"]),
-            layout=("dtype", "weight_dtype"),
-            size=itemgetter("m", "n", "k"),
+            ("dtype", "weight_dtype"),
+            itemgetter("m", "n", "k"),
         )
     },
     step_sizes=("m",),

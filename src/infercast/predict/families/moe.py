@@ -447,7 +447,6 @@ def _pipes(op: MoE, gpu: Gpu) -> Pipes:
 
 
 def _work(op: MoE, tokens: Any) -> tuple[Quantity, Quantity]:
-    """Of these tokens, whichever the operator has: it says which kernel."""
     per_expert, local = op.matrices * op.hidden * op.inter, op.num_local
     hit = local * (1.0 - (1.0 - op.topk / op.experts) ** tokens)
     flops = 2.0 * per_expert * (tokens * (op.topk * local / op.experts))
@@ -473,19 +472,11 @@ def _build(values: Values) -> MoE:
     )
 
 
-_LAYOUT = ("hidden", "inter", "experts", "topk")
+_SIZES, _FORMATS = ("hidden", "inter", "experts", "topk"), {"dtype": "bf16", "weight_dtype": None}
 EXPERTS = Family(
     name="moe",
     op=MoE,
-    shapes={
-        "moe": Shape(
-            ("tokens", *_LAYOUT),
-            {"dtype": "bf16", "weight_dtype": None},
-            _build,
-            layout=(*_LAYOUT, "dtype", "weight_dtype"),
-            size=lambda values: float(values["tokens"]),
-        )
-    },
+    shapes={"moe": Shape(("tokens", *_SIZES), _FORMATS, _build, (*_SIZES, *_FORMATS), lambda by: float(by["tokens"]))},
     step_sizes=("tokens",),
     sizes=lambda op: floats(op.tokens),
     size_of_one=lambda op: lone(op.tokens) if op.routing == "uniform" else None,
