@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -163,16 +162,16 @@ having processed the oldest result.
 """
 
 
-@dataclass(slots=True)
 class Timeline:
     """Host and GPU times, in seconds."""
 
-    clock: float = 0.0
-    """When the host thread is free."""
-    gpu_free: float = 0.0
-    """When the last launched step ends."""
-    slept: bool = False
-    """True if the host has been idle until now."""
+    __slots__ = ("clock", "gpu_free", "slept")
+
+    def __init__(self, clock: float = 0.0, gpu_free: float = 0.0) -> None:
+        """When the host thread is free, and when the last launched step ends."""
+        self.clock, self.gpu_free = clock, gpu_free
+        self.slept = False
+        """True if the host has been idle until now."""
 
     def sleep_until(self, time: float) -> None:
         """Idle: nothing is in flight and no request arrives before then."""
