@@ -167,11 +167,9 @@ class Timeline:
 
     __slots__ = ("clock", "gpu_free", "slept")
 
-    def __init__(self, clock: float = 0.0, gpu_free: float = 0.0) -> None:
-        """When the host thread is free, and when the last launched step ends."""
-        self.clock, self.gpu_free = clock, gpu_free
-        self.slept = False
-        """True if the host has been idle until now."""
+    def __init__(self, clock: float = 0.0, gpu_free: float = 0.0, *, slept: bool = False) -> None:
+        """When the host thread is free, when the last launched step ends, and whether the host has been idle so far."""
+        self.clock, self.gpu_free, self.slept = clock, gpu_free, slept
 
     def sleep_until(self, time: float) -> None:
         """Idle: nothing is in flight and no request arrives before then."""
