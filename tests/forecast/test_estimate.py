@@ -8,6 +8,7 @@ import pytest
 
 import infercast
 import infercast.predict.learned
+from infercast.forecast.estimate import build_op
 from infercast.ops import Gemm
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks/accuracy"))
@@ -29,6 +30,34 @@ def test_arrays_are_estimated_as_their_elements(predictor):
     for index in range(3):
         alone = infercast.estimate("gemm", "h100-sxm", predictor=predictor, m=int(m[index]), n=2048, k=int(k[index]))
         assert float(np.ravel(alone.seconds)[0]) == pytest.approx(together.seconds[index], rel=1e-9)
+
+
+HEADS = {"heads": 32, "kv_heads": 8, "head_dim": 128}
+LAYOUTS = [
+    ("gemm", {}, [{"m": m, "n": 4096, "k": 512} for m in (1, 100, 5000)]),
+    ("gemm", {"dtype": "fp8"}, [{"m": m, "n": 4096, "k": 512} for m in (1, 100, 5000)]),
+    ("decode", {**HEADS, "window": 1024}, [{"batch": 3, "kv_len": keys} for keys in (1, 500, 9000)]),
+    (
+        "prefill",
+        HEADS,
+        [{"batch": 2, "q_len": 77, **more} for more in ({}, {"prefix": 500}, {"prefix": 0}, {"q_len": 1})],
+    ),
+    ("moe", {"hidden": 2048, "inter": 768, "experts": 128, "topk": 8}, [{"tokens": each} for each in (1, 9, 4000)]),
+]
+
+
+@pytest.mark.parametrize(("kernel", "layout", "shapes"), LAYOUTS)
+@pytest.mark.parametrize("gpu", ["h200-sxm", "h100-sxm", "b200-sxm"])
+def test_kernels_of_a_known_layout_are_estimated_as_the_first_one(gpu, kernel, layout, shapes):
+    for condition in ("alone", "engine"):
+        infercast.estimate(kernel, gpu, condition=condition, **shapes[0], **layout)
+        for sizes in shapes:
+            by_name = infercast.estimate(kernel, gpu, condition=condition, **sizes, **layout)
+            assert by_name == infercast.estimate(build_op(kernel, {**sizes, **layout}), gpu, condition=condition)
+    for name in shapes[0].keys() - layout.keys():
+        for wrong, says in ((0, "at least 1, not 0"), (2**31, "at most 2147483647")):
+            with pytest.raises(infercast.InputError, match=f"{name} must be {says}"):
+                infercast.estimate(kernel, gpu, **{**shapes[0], **layout, name: wrong})
 
 
 def test_an_engine_adds_to_a_kernel_alone_and_the_power_limit_to_a_long_load():

@@ -23,6 +23,7 @@ from infercast.predict.estimate import Estimate
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.family import Values
 from infercast.predict.identity import kernel_profile
+from infercast.predict.kernels import KernelModel
 from infercast.predict.learned import KnownKernel, Learned, default_artifact, known_kernels, make_predictor
 from infercast.predict.metered import Reading, meter_reading
 from infercast.predict.roofline import Predictor
@@ -198,7 +199,28 @@ def estimate(
         return _checked(chosen, kernel, device, condition)
     if list in map(type, sizes.values()):
         sizes = {name: np.array(size) if isinstance(size, list) else size for name, size in sizes.items()}
-    return _checked(chosen, build_op(kernel, sizes), device, condition)
+    shape = SHAPES.get(kernel)
+    if shape is None or not shape.layout or not PLAIN.issuperset(map(type, sizes.values())):
+        return _checked(chosen, build_op(kernel, sizes), device, condition)
+    key = (kernel, condition, id(device), id(chosen), *sizes, *map(sizes.get, shape.layout))
+    if key in _layouts:
+        model, op, varied, _ = _layouts[key]
+        numbers = [sizes[name] for name in varied]
+        if {*map(type, numbers)} == {int} and min(numbers) >= 1 and max(numbers) <= LARGEST:
+            size = shape.size(sizes)
+            if size is not None:
+                return model.like(op, size, condition)
+    op = build_op(kernel, sizes)
+    if isinstance(chosen, Learned) and condition in (ALONE, ENGINE) and shape.size(sizes) is not None:
+        found = (chosen if condition == ENGINE else chosen.alone).model_of(op, device)
+        if found is not None and len(_layouts) < MOST_LAYOUTS:
+            _layouts[key] = found, op, [*sizes.keys() - {*shape.layout}], (device, chosen)
+    return _checked(chosen, op, device, condition)
+
+
+PLAIN, MOST_LAYOUTS = frozenset((int, str, type(None))), 10_000
+_layouts: dict[tuple[object, ...], tuple[KernelModel, Op, list[str], object]] = {}
+"""What estimates kernels of a layout, the first of them, and what they differ in; ids are held, so that they stay."""
 
 
 def estimate_power(

@@ -11,7 +11,6 @@ it waits for its host. The middle of an interval is that of `odds`: its ends are
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from math import exp, hypot
 from typing import NamedTuple
@@ -92,7 +91,7 @@ def slowed(
         token_path_seconds=host * replica.token_path_seconds,
         token_turn_seconds=host * replica.token_turn_seconds,
         wake_up_seconds=host * replica.wake_up_seconds,
-        first_uses=deepcopy(replica.first_uses),
+        first_uses=None if replica.first_uses is None else replica.first_uses.copy(),
     )
 
 

@@ -10,10 +10,12 @@ import os
 import struct
 import tomllib
 import zlib
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
+from operator import getitem
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +30,7 @@ Array = npt.NDArray[Any]
 
 CHUNK = 32_768
 MANY = 2000  # Rows from which on trees are compared one after the other
-LARGE = 100  # Trees above which the leaves even of one row are added up as an array
+LARGE = 100  # Trees above which even one row is compared as an array
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,14 @@ class Forest:
         return self._look_up(values, rows) if rows < MANY else self._ask(values, rows, dtype)
 
     def predict_one(self, values: Sequence[float]) -> float:
-        asked, borders, leaves, first_leaves = self._for_one
-        index = np.packbits(np.array(values).take(asked) > borders)
-        added = leaves.take(index + first_leaves)
-        # Few are added up faster, and always were, one after the other.
-        return self.bias + (float(np.add.reduce(added)) if len(added) > LARGE else sum(added.tolist()))
+        if len(self.leaves) > LARGE:
+            asked, borders, leaves, first_leaves = self._for_one
+            places = np.packbits(np.array(values, np.float32).take(asked) > borders) + first_leaves
+            return self.bias + float(np.add.reduce(leaves.take(places)))
+        answers, (tables, width, lists) = 0, self._for_one_of_few
+        for feature, ends, bits in tables:
+            answers |= bits[bisect_left(ends, values[feature])]
+        return self.bias + sum(map(getitem, lists, answers.to_bytes(width)))
 
     def leaf_numbers(self, features: Array) -> Array:
         """(rows, trees) which leaf each tree picks."""
@@ -145,8 +150,14 @@ class Forest:
         trees, leaves = self.leaves.shape
         missing = ((0, 0), (8 - features.shape[1], 0))
         asked = np.pad(features[:, ::-1], missing).ravel()
-        above = np.pad(_rounding_to(borders[:, ::-1]), missing, constant_values=np.inf).ravel()
+        above = np.pad(borders[:, ::-1], missing, constant_values=np.inf).ravel()
         return asked, above, self.leaves.ravel().astype(np.float64), np.arange(0, trees * leaves, leaves, dtype=np.intp)
+
+    @cached_property
+    def _for_one_of_few(self) -> tuple[list[tuple[int, list[float], list[int]]], int, list[list[float]]]:
+        """The same of few trees, in plain numbers: `_tables` with each row of bits as one number; its bytes; leaves."""
+        tables = [(of, _rounding_to(ends).tolist(), [*map(int.from_bytes, bits)]) for of, ends, bits in self._tables]
+        return tables, self._tables[0][2].shape[1], self.leaves.tolist()
 
     @cached_property
     def _tables(self) -> list[tuple[int, Array, Array]]:

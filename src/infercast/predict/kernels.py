@@ -219,18 +219,19 @@ class KernelModel:
         """One launch of each; ``size`` is what a step decides, of one kernel or of many."""
         if are_many(size):
             parts, which = parts_of(op, self._family.step_sizes)
-            whole = joined([self._estimate(part, self._family.sizes(part)) for part in parts])
+            whole = joined([self.like(part, self._family.sizes(part)) for part in parts])
             return whole if which is None else whole.taken(which)
-        return self._estimate(op, size)
+        return self.like(op, size)
 
-    def _estimate(self, op: Op, size: Any) -> Estimate:
+    def like(self, op: Op, size: Any, condition: str = "") -> Estimate:
+        """Kernels like ``op``, of these sizes."""
         physics = self._physics(op, self._gpu, size)
         seconds = self._at_least(op, size, self._learned(op, size, physics))
         low, high = self._interval(op, size, physics)
         low, high, bound = seconds * low, seconds * high, _bound(physics.terms)
         if isinstance(seconds, np.ndarray) and seconds.size == 1:
             return Estimate(float(seconds[0]), float(low[0]), float(high[0]), self._source, str(bound[0]))
-        return Estimate(seconds, low, high, self._source, bound)
+        return Estimate(seconds, low, high, self._source, bound, condition)
 
     def seconds(self, op: Op, size: Any) -> Number:
         if are_many(size):
@@ -335,9 +336,12 @@ class GemmModel(KernelModel):
             if np.broadcast(*size).size != 1:
                 return self._estimate_many(op, *size)
             size = tuple(np.ravel(each)[0] for each in size)
+        return self.like(op, size)
+
+    def like(self, op: Op, size: tuple[Any, Any, Any], condition: str = "") -> Estimate:
         seconds, terms = self._one(op, *map(float, size))
         bound = SHARES[terms.index(max(terms))]
-        return Estimate(seconds, seconds * self._low, seconds * self._high, self._source, bound)
+        return Estimate(seconds, seconds * self._low, seconds * self._high, self._source, bound, condition)
 
     def _estimate_many(self, op: Op, m: Size, n: Size, k: Size) -> Estimate:
         times = np.empty(np.broadcast(m, n, k).size)

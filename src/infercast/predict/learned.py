@@ -304,6 +304,12 @@ class Learned:
             self._lessers[key] = gpu, None if own else lesser  # it holds the GPU, so that no other one takes its id
         return self._lessers[key][1]
 
+    def model_of(self, op: Op, gpu: Gpu) -> KernelModel | None:
+        """What estimates kernels like a single one; None where others have a say: anchors, or a GPU that bounds it."""
+        if not is_modelled(gpu) or self._corrections or self._lesser(op, gpu) is not None:
+            return None
+        return self._kernels(op, gpu, families_of(op)[0].size_of_one(op))
+
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
         """The terms of one estimate: seconds of each pipe, and the learned factor on their soft maximum."""
         prompts, decodes = split_batch(op)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -45,6 +44,12 @@ class WarmupCosts:
         # An engine profiles its memory with the largest possible step.
         self._tokens = {-(-max_num_batched_tokens // TOKENS_ALIKE)}
         self._rows = {-(-max_num_seqs // ROWS_ALIKE), *range(known_rows // ROWS_ALIKE + 1)}
+
+    def copy(self) -> WarmupCosts:
+        """As much loaded, from now on by another engine."""
+        same = WarmupCosts(self._largest_graph, 0, 0)
+        same._tokens, same._rows = {*self._tokens}, {*self._rows}
+        return same
 
     def knows(self, shape: StepShape) -> bool:
         """True if a decode step needs no new kernels."""
@@ -145,6 +150,10 @@ class Span(NamedTuple):
     end: float
     seconds: float
     """Time the step adds to the run: its GPU time, and the time the GPU waited for the host."""
+    planned: float = 0.0
+    """In a pipeline, when the host began to schedule it."""
+    stages: tuple[tuple[float, float], ...] = ()
+    """In a pipeline, start and end on each stage."""
 
 
 Repetitions = tuple[list[float], list[float], list[float]]
@@ -153,16 +162,14 @@ having processed the oldest result.
 """
 
 
-@dataclass(slots=True)
 class Timeline:
     """Host and GPU times, in seconds."""
 
-    clock: float = 0.0
-    """When the host thread is free."""
-    gpu_free: float = 0.0
-    """When the last launched step ends."""
-    slept: bool = False
-    """True if the host has been idle until now."""
+    __slots__ = ("clock", "gpu_free", "slept")
+
+    def __init__(self, clock: float = 0.0, gpu_free: float = 0.0, *, slept: bool = False) -> None:
+        """When the host thread is free, when the last launched step ends, and whether the host has been idle so far."""
+        self.clock, self.gpu_free, self.slept = clock, gpu_free, slept
 
     def sleep_until(self, time: float) -> None:
         """Idle: nothing is in flight and no request arrives before then."""
@@ -230,15 +237,6 @@ class Timeline:
 # A pipeline of GPUs: stages overlap different batches, and run one batch in sequence.
 
 
-class StagedSpan(Span):
-    """One step on all stages."""
-
-    planned: float
-    """When the host began to schedule it."""
-    stages: tuple[tuple[float, float], ...]
-    """Start and end on each stage."""
-
-
 class StagedTimeline(Timeline):
     """Each stage takes its share of a step's time, in order, once the previous stage has sent it the batch.
 
@@ -279,9 +277,7 @@ class StagedTimeline(Timeline):
             self._known_at[sequence.index] = end, launched
         # The run advances by the first stage's time; the rest overlaps with other batches.
         free = end if self._in_turn else self._free_at[0]
-        span = StagedSpan(stages[0][0], end, max(0.0, free - idle_from))
-        span.planned, span.stages = planned, tuple(stages)
-        return span
+        return Span(stages[0][0], end, max(0.0, free - idle_from), planned, tuple(stages))
 
     def _tokens_known(self, plan: Plan | None) -> tuple[float, float]:
         """When the step's input tokens are known to the GPUs, and when the hosts were done with them."""

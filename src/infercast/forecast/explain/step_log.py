@@ -18,7 +18,7 @@ from infercast.serve.loop import Progress
 from infercast.serve.scheduler.base import Plan
 from infercast.serve.scheduler.drafts import DraftSequence
 from infercast.serve.step import DraftShape, HostCost, StepEstimate, StepShape
-from infercast.serve.timeline import Span, StagedSpan
+from infercast.serve.timeline import Span
 
 CHUNK = 65_536
 EXACT, ROUNDING = 1e-7, 1e-12
@@ -46,7 +46,7 @@ class StepLog:
         # Of each stretch: its steps, tokens, tokens of prompts, sampled tokens, and rows of the timer's tables.
         self._stretches: list[tuple[int, ...]] = []
         self._slowed: dict[int, float] = {}
-        self.spans: list[StagedSpan] = []
+        self.spans: list[Span] = []
         """Of each step of a pipeline, where steps overlap; empty without one."""
 
     def fit(self, num_requests: int) -> None:
@@ -60,7 +60,7 @@ class StepLog:
         if estimate.slowed:
             self._slowed[len(self._ends)] = estimate.slowed
         self.stretch(shape, estimate, [span.end], held)
-        if isinstance(span, StagedSpan):
+        if span.stages:
             self.spans.append(span)
         share = estimate.gpu_seconds[0] / (shape.num_sequences if self._takes_in else shape.num_tokens)
         for sequence, new_tokens in zip(plan.sequences, plan.new_tokens, strict=True):

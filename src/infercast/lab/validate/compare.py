@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from math import exp, inf, log
@@ -476,7 +475,7 @@ def validate(
         for run in measured.runs:
             if progress is not None:
                 progress(f"{measured.path.name}: {run.label}")
-            before = replace(replica, first_uses=deepcopy(replica.first_uses))
+            before = replace(replica, first_uses=None if replica.first_uses is None else replica.first_uses.copy())
             record = simulate(replica, run.workload)
             if run.kind == WARM_UP:
                 continue

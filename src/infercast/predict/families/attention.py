@@ -19,6 +19,7 @@ from infercast.predict.families.attention_kernels import (
     KernelFamily,
     Lengths,
     Schedule,
+    Single,
     batch_of,
     family_of,
     keys_in_reach,
@@ -425,6 +426,10 @@ def _build(values: Values, queries: Any, keys: Any) -> Attention:
     )
 
 
+def _single(values: Values, queries: int, cached: int) -> Single:
+    return Single(float(queries), float(queries + cached), float(values["batch"]))
+
+
 def _named(op: Attention, variant: str) -> Attention:
     return op if op.kernel or variant in ("", LATENT, ANY) else replace(op, kernel=variant)
 
@@ -480,6 +485,8 @@ PREFILL = Family(
             ("batch", "q_len", *_HEADS),
             {"prefix": 0, **_OPTIONS},
             lambda values: _build(values, values["q_len"], values["q_len"] + values["prefix"]),
+            (*_HEADS, *_OPTIONS),
+            lambda values: _single(values, values["q_len"], values.get("prefix", 0)) if values["q_len"] > 1 else None,
         )
     },
     step_sizes=("sequences", "queries", "keys"),
@@ -518,7 +525,13 @@ DECODE = replace(
     name="attention_decode",
     accepts=_only_decodes,
     shapes={
-        "decode": Shape(("batch", "kv_len", *_HEADS), _OPTIONS, lambda values: _build(values, 1, values["kv_len"] + 1))
+        "decode": Shape(
+            ("batch", "kv_len", *_HEADS),
+            _OPTIONS,
+            lambda values: _build(values, 1, values["kv_len"] + 1),
+            (*_HEADS, *_OPTIONS),
+            lambda values: _single(values, 1, values["kv_len"]),
+        )
     },
     core=DecodePhysics,
     swept_core=lambda op, gpu: DecodePhysics(op, gpu, family_of(gpu)),

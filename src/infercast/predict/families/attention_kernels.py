@@ -290,22 +290,22 @@ class Schedule:
 
     def features(self, batch: Lengths, kv_bytes: Number) -> list[Number]:
         """As in ``SCHEDULE_FEATURES``; ``kv_bytes`` are those of the keys and values in reach."""
-        x, sms, queries, each = batch.x, self.sms, batch.queries, batch.each
-        longest_queries = batch.longest(queries)
+        x, sms, queries, each, total = batch.x, self.sms, batch.queries, batch.each, batch.total
+        longest_queries, tokens = batch.longest(queries), total(queries)
         rows, keys = self._tile(longest_queries, x)
-        row_tiles = x.larger(x.ceil(queries * self.group / each(rows)), 1)
-        key_tiles = x.ceil(batch.keys / each(keys))
-        per_head = self.op.kv_heads
-        planned = x.larger(x.ceil(batch.total(row_tiles * key_tiles) * per_head * SLACK / sms), 1)
-        allowed = self._parts_allowed(batch, longest_queries, rows, keys)
+        rows_of, keys_of, per_head = each(rows), each(keys), self.op.kv_heads
+        row_tiles = x.larger(x.ceil(queries * self.group / rows_of), 1)
+        key_tiles = x.ceil(batch.keys / keys_of)
+        planned = x.larger(x.ceil(total(row_tiles * key_tiles) * per_head * SLACK / sms), 1)
+        allowed = self._parts_allowed(batch, longest_queries, tokens, rows, keys)
         parts = x.clip(x.ceil(key_tiles / each(planned)), 1.0, each(allowed))
-        tiles, y = self._tiles_of_rows(batch, each(rows), each(keys), row_tiles)
+        tiles, y = self._tiles_of_rows(batch, rows_of, keys_of, row_tiles)
         cut, pieces = tiles, 1.0
         if x.any(parts > 1.0):
             cut = y.ceil(tiles / x.along(parts))
             pieces = y.mean(y.ceil(tiles / cut))
-        items = x.larger(batch.total(row_tiles * pieces) * per_head, 1.0)
-        all_tiles = batch.total(row_tiles * y.mean(tiles)) * per_head
+        items = x.larger(total(row_tiles * pieces) * per_head, 1.0)
+        all_tiles = total(row_tiles * y.mean(tiles)) * per_head
         longest, shortest = x.larger(batch.longest(y.most(cut)), 1.0), batch.shortest(y.least(cut))
         per_sm, even = items / sms, x.larger(all_tiles, 1e-3) / sms
         # Items are taken longest first, so what is left uneven is as long as the shortest.
@@ -315,7 +315,7 @@ class Schedule:
         busiest = x.where(items <= sms, longest + START, x.larger(longest + START, started))
         products = busiest * rows * keys * self.width
         seconds = FLOOR + x.larger(2.0 * products * sms / self.product_rate, kv_bytes / self.dram_rate)
-        filled = batch.total(queries) * self.group / (batch.total(row_tiles) * rows)
+        filled = tokens * self.group / (total(row_tiles) * rows)
         log_items, log_even, log_lone, *logs = x.logs(
             *(per_sm, even, lone, busiest, products),
             *(busiest * keys * self.width * self.value_bytes, planned, 1e6 * seconds),
@@ -343,18 +343,18 @@ class Schedule:
             return last, y
         return y.larger(last - y.floor(y.larger(cached + begin - window + 1.0, 0.0) / unit), 1.0), y
 
-    def _parts_allowed(self, batch: Lengths, longest_queries: Number, rows: Number, keys: Number) -> Number:
+    def _parts_allowed(self, batch: Lengths, longest: Number, tokens: Number, rows: Number, keys: Number) -> Number:
         """The most parts that a sequence may be cut into: fixed in a graph, else as if the longest were alone."""
         x, sms = batch.x, self.sms
         if not self.is_cut:
             return x.like(rows, 1.0)
-        in_graph = batch.total(batch.queries) <= GRAPH_TOKENS
+        in_graph = tokens <= GRAPH_TOKENS
 
         def outside() -> Number:
             reach = batch.longest(batch.keys)
             if self.op.window:
-                reach = x.smaller(reach, self.op.window + longest_queries)
-            items, key_tiles = self.op.kv_heads * x.ceil(longest_queries * self.group / rows), x.ceil(reach / keys)
+                reach = x.smaller(reach, self.op.window + longest)
+            items, key_tiles = self.op.kv_heads * x.ceil(longest * self.group / rows), x.ceil(reach / keys)
             is_cut = (items < BUSY_SMS * sms) & (key_tiles > FEW_TILES) & (in_graph == 0)
             most = x.smaller(key_tiles, min(MOST_PARTS, sms))
             return x.by_case(lambda items, most: fewest_parts(items, most, sms), is_cut, items, most)

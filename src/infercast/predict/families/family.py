@@ -96,6 +96,9 @@ class Shape:
     sizes: tuple[str, ...]  # Whole numbers that must be given
     optional: dict[str, Any]  # Others, with what they are if not given
     build: Callable[[Values], Op]
+    layout: tuple[str, ...] = ()  # Names of those that say which kernel it is
+    size: Callable[[Values], Any] = lambda _: None
+    """What a step decides of one kernel, from the others: as `Family.size_of_one` has it; None: it is another one's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

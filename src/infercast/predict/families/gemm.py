@@ -7,7 +7,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import inf
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -758,6 +758,8 @@ GEMM = Family(
             ("m", "n", "k"),
             {"dtype": "bf16", "weight_dtype": None},
             lambda values: Gemm(values["m"], values["n"], values["k"], values["dtype"], values["weight_dtype"]),
+            ("dtype", "weight_dtype"),
+            itemgetter("m", "n", "k"),
         )
     },
     step_sizes=("m",),

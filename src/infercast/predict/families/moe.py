@@ -447,10 +447,10 @@ def _pipes(op: MoE, gpu: Gpu) -> Pipes:
 
 
 def _work(op: MoE, tokens: Any) -> tuple[Quantity, Quantity]:
-    flops, moved = op.flops, op.weight_bytes
-    if isinstance(flops, np.ndarray) and isinstance(moved, np.ndarray) and not isinstance(tokens, np.ndarray):
-        return flops.item(), moved.item()  # one kernel, written as an array of one
-    return flops, moved
+    per_expert, local = op.matrices * op.hidden * op.inter, op.num_local
+    hit = local * (1.0 - (1.0 - op.topk / op.experts) ** tokens)
+    flops = 2.0 * per_expert * (tokens * (op.topk * local / op.experts))
+    return flops, per_expert * bytes_of(op.weight_dtype or op.dtype) * hit
 
 
 def _ceiling_shape(op: MoE, gpu: Gpu) -> list[Any]:
@@ -472,12 +472,11 @@ def _build(values: Values) -> MoE:
     )
 
 
+_SIZES, _FORMATS = ("hidden", "inter", "experts", "topk"), {"dtype": "bf16", "weight_dtype": None}
 EXPERTS = Family(
     name="moe",
     op=MoE,
-    shapes={
-        "moe": Shape(("tokens", "hidden", "inter", "experts", "topk"), {"dtype": "bf16", "weight_dtype": None}, _build)
-    },
+    shapes={"moe": Shape(("tokens", *_SIZES), _FORMATS, _build, (*_SIZES, *_FORMATS), lambda by: float(by["tokens"]))},
     step_sizes=("tokens",),
     sizes=lambda op: floats(op.tokens),
     size_of_one=lambda op: lone(op.tokens) if op.routing == "uniform" else None,

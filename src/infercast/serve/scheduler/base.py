@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from bisect import bisect_right, insort
-from collections import deque
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
@@ -414,20 +413,6 @@ class FirstCome:
     def victim(self, running: Iterable[Sequence]) -> Sequence:
         """The last started, or the last by priority."""
         return max(running, key=RANK) if self.by_priority else next(iter(running))
-
-
-class RankedQueue(deque[Sequence]):
-    """Waiting requests in rank order."""
-
-    def append(self, sequence: Sequence) -> None:
-        if not self or self[-1].rank < sequence.rank:
-            super().append(sequence)
-        else:
-            insort(self, sequence, key=RANK)
-
-    def appendleft(self, sequence: Sequence) -> None:
-        """A preempted sequence returns to its place by rank."""
-        self.append(sequence)
 
 
 # Policy of an engine with separate prefill and decode steps: their limits, and tokens reserved on admission. As in

@@ -11,6 +11,7 @@ Features are components: the policy has limits, order and victims, `AdapterLimit
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from operator import attrgetter
 from typing import TYPE_CHECKING, cast
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, cast
 from infercast.serve.cache.blocks import Reach
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.scheduler.adapters import AdapterLimit
-from infercast.serve.scheduler.base import APART, FirstCome, Plan, Prompt, RankedQueue, Sequence
+from infercast.serve.scheduler.base import APART, RANK, FirstCome, Plan, Prompt, Sequence
 from infercast.serve.scheduler.cohort import Cohort
 from infercast.serve.workload.request import NEVER, Request
 
@@ -51,7 +52,8 @@ class Scheduler:
         self.adapters = None if max_adapters is None else AdapterLimit(max_adapters)
         self.running: dict[Sequence, None] = {}
         """In start order."""
-        self.waiting: deque[Sequence] = RankedQueue() if policy.by_priority else deque()
+        self.waiting: deque[Sequence] = deque()
+        """By rank, if there are priorities."""
         self._num_skipped = 0
         """Requests at the head of the queue that others may overtake."""
         self.left_batch: list[Sequence] = []
@@ -107,7 +109,10 @@ class Scheduler:
         if self.adapters is not None:
             sequence.adapter = request.adapter
             self._is_blocked = False  # it may overtake requests that wait for an adapter slot
-        self.waiting.append(sequence)
+        if self.policy.by_priority and self.waiting and self.waiting[-1].rank > sequence.rank:
+            insort(self.waiting, sequence, key=RANK)
+        else:
+            self.waiting.append(sequence)
 
     # One step.
 
@@ -361,7 +366,9 @@ class Scheduler:
         plan.num_preempted += 1
         self._is_blocked = False
         has_skipped = self._num_skipped and (self.adapters is not None or self.offload is not None)
-        if has_skipped and self.policy.skipped_queue_separate and not self.policy.by_priority:
+        if self.policy.by_priority:
+            insort(self.waiting, victim, key=RANK)
+        elif has_skipped and self.policy.skipped_queue_separate:
             self.waiting.insert(self._num_skipped, victim)
         else:
             self.waiting.appendleft(victim)
