@@ -181,6 +181,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         first_uses = WarmupCosts(largest_graph, settings.max_num_batched_tokens, settings.max_num_seqs, known_rows)
     policy = FirstCome(
         max_num_batched_tokens=settings.most_scheduled,
+        sized_for=settings.max_num_batched_tokens,
         max_num_seqs=settings.most_running,
         long_prefill_token_threshold=settings.long_prefill_token_threshold,
         chunked_prefill=settings.enable_chunked_prefill,

@@ -336,6 +336,8 @@ class FirstCome:
     """Skipped requests have a queue of their own, ahead of preempted ones."""
     last_token_own_step: bool = True
     """With block-aligned prefill steps: the last token of a prompt that ends with a block has its own step."""
+    sized_for: int = 0
+    """Tokens of a step that windows keep room for, where that is more than it may have; 0: the same."""
     watermark: float = 0.0
     """Share of all blocks kept free when a request is admitted while others run."""
     reserves_prompts: bool = True

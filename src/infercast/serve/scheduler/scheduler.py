@@ -65,7 +65,8 @@ class Scheduler:
         self._step = self._num_started = self._num_added = 0
         self._longest = max_model_len or NEVER
         self._watermark = policy.kept_free(cache.num_blocks)
-        self._most_under_way = policy.max_num_batched_tokens * (steps_under_way if policy.settles else 1)
+        in_step = max(policy.sized_for, policy.max_num_batched_tokens)
+        self._most_under_way = in_step * (steps_under_way if policy.settles else 1)
         self._block_size, self._num_groups = cache.shape.block_size, cache.num_groups
         self._is_windowed = any(cache.shape.windows)
         self._has_states, self._is_aligned = bool(cache.shape.states), cache.shape.aligned
