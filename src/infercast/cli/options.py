@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from infercast.forecast.calibration import Calibration
     from infercast.forecast.command.flags import Flag
 
-Keys: TypeAlias = dict[str, dict[str, Any]]
-"""Keys of JSON values of flags, one by one."""
 Command = TypeVar("Command", bound=Callable[..., None])
 
 
@@ -335,7 +332,6 @@ def translated(arguments: list[str]) -> tuple[list[str], list[str]]:
     kept: list[str] = []
     remarks: list[str] = []
     ignored: list[str] = []
-    keys: Keys = {}
     words = deque(arguments)
     while words:
         word = words.popleft()
@@ -346,7 +342,7 @@ def translated(arguments: list[str]) -> tuple[list[str], list[str]]:
         name = flag[2:].replace("_", "-") if "." not in flag else flag[2:]
         if engine.flags.other_names.get(name, name).removeprefix("no-").replace("-", "_") in OPTIONS or name in OTHERS:
             kept += _ours(name, text if equals else None, words, engine)
-        elif (found := _of_engine(f"--{name}", text if equals else None, words, engine, keys)) is None:
+        elif (found := _of_engine(f"--{name}", text if equals else None, words, engine)) is None:
             _refuse_foreign(name, engine, named)
             kept.append(f"--{name}{equals}{text}")
         elif found.status == READ:
@@ -355,9 +351,6 @@ def translated(arguments: list[str]) -> tuple[list[str], list[str]]:
             ignored.append(f"--{found.name}")
         elif found.status == NOT_MODELLED:
             remarks.append(f"--{found.name} is not modelled: {found.note}")
-        if not words and keys:
-            words.extend(f"{name}={json.dumps(values)}" for name, values in keys.items())
-            keys.clear()
     if ignored:
         remarks.insert(0, f"no forecast depends on {', '.join(ignored)}; left out")
     return kept, remarks
@@ -380,13 +373,15 @@ def _read(found: Flag) -> list[str]:
     return ["--setting", f"{found.field}={value}"]
 
 
-def _of_engine(written: str, value: str | None, words: deque[str], engine: Engine, keys: Keys) -> Flag | None:
+def _of_engine(written: str, value: str | None, words: deque[str], engine: Engine) -> Flag | None:
     """What becomes of a flag that is no option of ours; None where the engine does not know it either."""
     from infercast.forecast.command import flags  # noqa: PLC0415 - few commands have such flags
 
     known = flags.known_flags(engine)
     if known.parted(written)[1]:
-        flags.put_key(keys, known, written, (words.popleft() if words else "") if value is None else value)
+        merged = flags.with_keys([written if value is None else f"{written}={value}", *words], known)
+        words.clear()
+        words.extend(merged)
         return flags.Flag(written, (), "")
     return flags.read_flag(written, value, words, engine, known, strict=True) if known.knows(written) else None
 

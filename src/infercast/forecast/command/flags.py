@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -81,24 +81,18 @@ def read_flags(words: Sequence[str], engine: Engine, *, strict: bool = False) ->
     flags: list[Flag] = []
     models: list[str] = []
     plain: list[str] = []
-    keys: dict[str, dict[str, Any]] = {}
-    rest = deque(words)
+    rest = deque(with_keys(words, known))
     while rest:
         word = rest.popleft()
         if not _is_flag(word):
             plain.append(word)
             continue
         written, equals, value = word.partition("=")
-        if known.parted(written)[1]:
-            put_key(keys, known, written, value if equals or not rest else rest.popleft())
-            continue
         flag = read_flag(written, value if equals else None, rest, engine, known, strict=strict)
         if flag.field == "model":
             models.append(flag.text)
         else:
             flags.append(flag)
-    for name, values in keys.items():
-        flags.append(read_flag(name, json.dumps(values), rest, engine, known, strict=strict))
     models += plain[:1]
     if not models or not models[0]:
         starts = " ".join(engine.commands.serve)
@@ -112,17 +106,25 @@ def _is_flag(word: str) -> bool:
     return word.startswith("-") and word != "-" and not NUMBER.fullmatch(word) and " " not in word.partition("=")[0]
 
 
-def put_key(keys: dict[str, dict[str, Any]], known: Arguments, written: str, text: str) -> None:
-    """Set one key of a flag's JSON value: ``--config.draft.method``, or ``--config.sizes+`` for items of a list."""
-    base, path = known.parted(written)
-    values = keys.setdefault(f"--{known.find(base, strict=True).argument.name}", {})
-    *above, last = path.removesuffix("+").split(".")
-    for key in above:
-        values = values.setdefault(key, {})
-    if path.endswith("+"):
-        values[last] = [*values.get(last, []), *map(_item, text.split(","))]
-    else:
-        values[last] = _item(text)
+def with_keys(words: Iterable[str], known: Arguments) -> list[str]:
+    """Words with single keys of JSON values (``--config.draft.method x``, ``--config.sizes+ 1,2``) put together."""
+    keys: dict[str, dict[str, Any]] = {}
+    kept, rest = list[str](), deque(words)
+    while rest:
+        word = rest.popleft()
+        written, equals, text = word.partition("=")
+        base, path = known.parted(written) if _is_flag(word) else (word, "")
+        if not path:
+            kept.append(word)
+            continue
+        text = text if equals or not rest else rest.popleft()
+        values = keys.setdefault(f"--{known.find(base, strict=True).argument.name}", {})
+        *above, last = path.removesuffix("+").split(".")
+        for key in above:
+            values = values.setdefault(key, {})
+        more = path.endswith("+")
+        values[last] = [*values.get(last, []), *map(_item, text.split(","))] if more else _item(text)
+    return [*kept, *(f"{name}={json.dumps(values)}" for name, values in keys.items())]
 
 
 def _item(text: str) -> Any:
