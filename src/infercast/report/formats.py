@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from infercast.errors import InputError
 from infercast.report.files import csv_lines
-from infercast.report.terminal import Facts, FittingTable, Grid, Paragraph, Section, drawn
+from infercast.report.terminal import FOLDED, Facts, FittingTable, Grid, Paragraph, Section, drawn
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -74,8 +74,6 @@ def _is_interval(name: str, value: Any) -> bool:
     return is_pair and "interval" in name and all(isinstance(each, (int, float)) for each in value)
 
 
-FOLDED = ("What was simulated", "Deployment", "Where time goes", "Caveats", "Notes", "Rests on", "Kernels: what")
-"""Sections with these titles start collapsed."""
 LEFT, RIGHT = ' style="text-align:left"', ' style="text-align:right"'
 
 
@@ -171,6 +169,8 @@ class Renderers(NamedTuple):
     """Lines of the table that ``--csv`` writes."""
     page: str | None = None
     """What ``--plot`` draws."""
+    brief: str | None = None
+    """The answer on one screen, where it is more than the first of the tables."""
 
 
 RENDERERS = {
@@ -181,7 +181,9 @@ RENDERERS = {
     ),
     "Deployment": Renderers("deployment:deployment_dict", "deployment:render_deployment"),
     "Diagnosis": Renderers("kernels:diagnosis_dict", "kernels:render_diagnosis", "findings"),
-    "Explained": Renderers("command:explained_dict", "command:render_explained", "flags"),
+    "Explained": Renderers(
+        "command:explained_dict", "command:render_explained", "flags", brief="command:brief_explained"
+    ),
     "Fit": Renderers("deployment:fit_dict", "deployment:render_fit", None, "plots:memory_figure"),
     "Forecast": Renderers("forecast:forecast_dict", "forecast:render_forecast", None, "plots:forecast_figure"),
     "Gpu": Renderers("catalog:priced_gpu_dict", "catalog:render_gpu"),
@@ -193,7 +195,7 @@ RENDERERS = {
     "StepCost": Renderers("kernels:cost_dict", "kernels:render_cost", "kernels", "plots:step_figure"),
     "Sweep": Renderers(
         "sweep:sweep_dict", "sweep:render_sweep", "points", "plots:sweep_figure", "sweep:sweep_rows",
-        "page.figures:sweep_plot",
+        "page.figures:sweep_plot", "sweep:brief_sweep",
     ),
     "Verdict": Renderers("forecast:slo_dict", "forecast:render_verdict", "limits"),
     "Workload": Renderers("deployment:workload_dict", "deployment:render_workload"),

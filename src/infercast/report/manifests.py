@@ -14,7 +14,7 @@ from infercast.engines.settings import Commands
 from infercast.forecast.plan.candidate import Candidate
 from infercast.forecast.system import DECODE, PREFILL
 from infercast.hardware import Gpu, load_gpu
-from infercast.models.library import bundled_config, bundled_name
+from infercast.report.deployment import flag_words
 from infercast.units import GIB
 
 SERVER = "server"
@@ -126,19 +126,10 @@ def _started(candidate: Candidate, name: str, disaggregated: bool) -> StartedPoo
             if value in engine.commands.on_the_fly:
                 flags += [f"--{option}", engine.commands.on_the_fly[value]]
         else:
-            flags += [f"--{option}"] if value is True else [f"--{option}", str(value)]
+            flags += flag_words({option: value})
     if disaggregated:
         flags += [f"--{engine.commands.disaggregated['flag']}", engine.commands.disaggregated[name]]
     return StartedPool(name, candidate, engine, load_gpu(candidate.gpu), tuple(flags), disaggregated)
-
-
-def repository_of(model: str) -> str:
-    """The name that an engine loads a model by: that on Hugging Face, where it is known."""
-    if bundled_name(model) is None:
-        return model
-    source = str(bundled_config(model)["infercast"].get("source", ""))
-    found = re.search(r"huggingface\.co/([\w.-]+/[\w.-]+)", source)
-    return found[1] if found else model
 
 
 def plain_name(model: str) -> str:

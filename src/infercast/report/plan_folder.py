@@ -16,6 +16,7 @@ from infercast.errors import InputError
 from infercast.forecast.plan.candidate import Row
 from infercast.forecast.plan.evaluate import Check, checks_of
 from infercast.forecast.plan.question import Plan, deployed
+from infercast.report.deployment import repository_of
 from infercast.report.files import write_whole
 from infercast.report.manifests import (
     command_lines,
@@ -25,7 +26,6 @@ from infercast.report.manifests import (
     manifests,
     plain_name,
     pools_of,
-    repository_of,
     serve_script,
 )
 from infercast.report.plan import candidates_csv

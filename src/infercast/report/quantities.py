@@ -277,16 +277,16 @@ def rest_rows(intervals: Intervals) -> list[tuple[str, str]]:
     rows = []
     for title, rests in shown.items():
         parts = ((words, getattr(rests, name)) for name, words in PARTS.items())
-        made = ", ".join(f"{words} {_around(part)}" for words, part in parts if part >= LEAST)
-        rows.append((title, f"{_around(rests.whole)}: {made}"))
+        made = ", ".join(f"{words} {around(part)}" for words, part in parts if part >= LEAST)
+        rows.append((title, f"{around(rests.whole)}: {made}"))
     for name, words in EVIDENCE.items():
         if any(getattr(rests, name) < 0.95 * rests.whole for rests in shown.values()):
-            left = ", ".join(f"{title} {_around(getattr(rests, name))}" for title, rests in shown.items())
+            left = ", ".join(f"{title} {around(getattr(rests, name))}" for title, rests in shown.items())
             rows.append(("would be", f"{left} with {words}"))
     return rows
 
 
-def _around(part: float) -> str:
+def around(part: float) -> str:
     return f"+-{100 * part:.0f} %"
 
 

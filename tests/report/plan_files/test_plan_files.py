@@ -19,7 +19,8 @@ from infercast.forecast.command.pasted import find_commands, read_documents
 from infercast.forecast.plan.candidate import Candidate
 from infercast.forecast.plan.question import Plan
 from infercast.models.layout import ParallelLayout
-from infercast.report.manifests import plain_name, repository_of, yaml_text
+from infercast.report.deployment import repository_of
+from infercast.report.manifests import plain_name, yaml_text
 from infercast.report.plan_folder import check_folder, plan_files, write_plan
 
 ENGINE = "vllm@0.25"

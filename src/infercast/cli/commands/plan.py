@@ -21,7 +21,7 @@ from infercast.forecast.plan.question import AXES, Axis, Question, setting_axis
 from infercast.forecast.plan.request import ANY, question_of
 from infercast.forecast.plan.search import plan
 from infercast.forecast.slo import Slo
-from infercast.report.plan import layouts_list, plan_dict, render_layouts, render_plan
+from infercast.report.plan import brief_plan, layouts_list, plan_dict, render_layouts, render_plan
 from infercast.report.plan_folder import check_folder, write_plan
 
 LAYOUTS = (
@@ -122,7 +122,8 @@ def command(ctx: typer.Context, *, out: Path | None, force: bool, form: Form, **
         written = write_plan(found, out, again, force=force)
         if not form.is_data:
             note(f"{len(written)} files are in {out}, {out / 'README.md'} first")
-    print_result(form, plan_dict, render_plan, found, rows="simulated" if found.winner is not None else "nearest")
+    rows = "simulated" if found.winner is not None else "nearest"
+    print_result(form, plan_dict, render_plan, found, rows=rows, brief=brief_plan)
 
 
 AS_THEY_ARE = (
