@@ -99,7 +99,7 @@ def test_no_number_is_cut_at_80_or_60_columns(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     parts: list[Any] = []
-    monkeypatch.setattr(printed, "show", lambda *shown: parts.extend(shown))
+    monkeypatch.setattr(printed, "show", lambda *shown, width: parts.extend(shown))
     assert infercast(*words).code == 0
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     texts = {}

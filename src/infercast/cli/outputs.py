@@ -11,14 +11,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from infercast import __version__
-from infercast.errors import InputError
+from infercast.errors import InputError, need
 from infercast.report.files import check_writable, today, write_whole
 from infercast.report.terminal import SCREEN, on_screen, show
 from infercast.units import format_seconds
@@ -116,7 +115,7 @@ def outputs_of(given: Mapping[str, Any]) -> Outputs:
     if report is not None:
         check_writable(report, "--report", (".html", ".htm"))
         today()  # a date that is none is refused now, too
-        need_matplotlib("--report")
+        need("--report", "report")
     if requests is not None:
         check_writable(requests, "--requests-out", (".csv",))
     if trace is not None:
@@ -130,12 +129,6 @@ def outputs_of(given: Mapping[str, Any]) -> Outputs:
     elif detailed:
         raise InputError("--save-detailed needs --save-result FILE")
     return Outputs(report, trace, _window(window), requests, result, detailed)
-
-
-def need_matplotlib(option: str) -> None:
-    """Say what to install for an option that draws."""
-    if find_spec("matplotlib") is None:
-        raise InputError(f"{option} needs matplotlib: pip install 'infercast[report]'")
 
 
 def _window(text: str) -> tuple[float, float]:
@@ -343,7 +336,7 @@ def check_files(plot: Path | None, *tables: tuple[str, Path | None]) -> None:
     """Refuse files that could not be written, before a long run and not after it; ``tables``: options with theirs."""
     if plot is not None:
         check_writable(plot, "--plot", SUFFIXES)
-        need_matplotlib("--plot")
+        need("--plot", "report")
     for option, path in tables:
         if path is not None:
             check_writable(path, option, (".csv",))

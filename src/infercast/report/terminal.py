@@ -141,7 +141,9 @@ class Paragraph:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = min(options.max_width, self.width)
-        yield styled("\n".join(fill(line, width) for line in self.text.splitlines()), style=self.style)
+        yield styled(
+            "\n".join(fill(line, width, break_on_hyphens=False) for line in self.text.splitlines()), style=self.style
+        )
 
 
 class Section:
