@@ -1,7 +1,7 @@
 """Intervals follow from what is uncertain, and from nothing else."""
 
 from dataclasses import replace
-from math import exp, log
+from math import exp, hypot, log
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +13,7 @@ from infercast.engines.vllm.settings import EngineSettings
 from infercast.forecast import intervals as module
 from infercast.forecast import uncertainty as sources
 from infercast.forecast.deploy import deploy
-from infercast.forecast.intervals import Intervals, forecast_intervals, half_widths, slowed
+from infercast.forecast.intervals import Intervals, forecast_intervals, half_widths, longer, slowed
 from infercast.forecast.kernels import decode_shape, estimate_shape
 from infercast.forecast.simulate import simulate
 from infercast.forecast.slo import NAMES, Percentiles
@@ -23,6 +23,7 @@ from infercast.forecast.uncertainty import (
     SLOWER_ELSEWHERE,
     Uncertainty,
     chance_of,
+    results_of,
     spread_of,
     step_uncertainty,
     uncertainty_of,
@@ -139,18 +140,28 @@ def test_slowed_times_are_so_many_times_longer(forecast: Any) -> None:
 
 
 def test_a_long_run_is_judged_by_its_first_requests(forecast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_REQUESTS", 20)
+    for bound in ("LEAST_REQUESTS", "MOST_REQUESTS"):
+        monkeypatch.setattr(module, bound, 20)
+    replica, own = forecast.system.pools[0].replica, forecast.clients
     short = replace(forecast.workload, requests=forecast.workload.requests[:20])
     about = uncertainty_of(forecast.deployment, forecast.records[0])
-    expected = half_widths(
-        forecast.system.pools[0].replica,
-        about,
-        lambda engine: np.array([simulate_replica(engine, short).ttft.mean()]),
-        np.zeros(1),
-    ).together[0]
+    stayed = np.percentile(own.end_to_end[:20], 90)
+    counted = np.count_nonzero(own.sent_at[:20] <= own.sent_at[19] - stayed)
+    assert 10 < counted < 20
+    slower = [simulate_replica(longer(replica, about, **{end: True}), short).ttft for end in ("gpu", "host")]
+    expected = hypot(*(log(each[:counted].mean() / own.ttft[:counted].mean()) for each in slower))
     given = replace(forecast, workload=replace(forecast.workload, drawn=None))
     slow = 1 + SLOWER_ELSEWHERE / EIGHTY
     assert forecast_intervals(given).ttft.high.mean == pytest.approx(forecast.ttft.mean * exp(slow * expected))
+
+
+def test_slower_runs_are_held_against_the_run_itself(forecast: Any) -> None:
+    about, no_luck = [uncertainty_of(forecast.deployment, forecast.records[0])], np.zeros(4 * len(NAMES) + 1)
+    widths = [
+        module.system_half_widths(forecast.system, forecast.workload, about, results_of, no_luck, served)
+        for served in (None, forecast.clients)
+    ]
+    assert np.array_equal(widths[0].together, widths[1].together)
 
 
 def test_a_request_of_one_token_has_no_time_per_token() -> None:

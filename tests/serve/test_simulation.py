@@ -5,16 +5,19 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
 from infercast.errors import InputError
 from infercast.serve.cache.blocks import KvShape
+from infercast.serve.fleet.pool import Pool, same_engines, simulate_fleet
 from infercast.serve.loop import TELL_EVERY
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import FirstCome
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import constant_timer
 from infercast.serve.workload.request import Request, Segment, Workload
+from infercast.serve.workload.synthetic import continued, synthetic_workload
 
 
 def replica_of(steps_under_way: int = 2, *, policy: FirstCome | None = None, **changes: Any) -> Replica:
@@ -34,6 +37,30 @@ def times(record: Record) -> list[tuple[float, float, float]]:
 
 
 both = pytest.mark.parametrize("steps_under_way", [1, 2])
+
+
+@both
+@pytest.mark.parametrize("how", [{"rate": 0.4}, {"concurrency": 3}])
+@pytest.mark.parametrize("engines", [1, 2])
+def test_a_run_that_goes_on_is_the_run_of_all_requests(steps_under_way: int, how: dict[str, Any], engines: int) -> None:
+    lengths = {"input_lengths": "uniform:1:30", "output_lengths": "uniform:1:9"}
+    first = synthetic_workload(count=60, **how, **lengths)
+    middle = continued(first, 100, 1000)
+    assert middle is not None
+    whole = continued(middle, 250, 1000)
+    assert whole is not None
+    following = iter([middle, whole, None])
+    pool = Pool(same_engines(replica_of(steps_under_way), engines))
+    at_once, in_parts = (
+        simulate_fleet(pool, load, go_on=go_on) if engines > 1 else [simulate(pool.replicas[0], load, go_on=go_on)]
+        for load, go_on in ((whole, None), (first, lambda _: next(following)))
+    )
+    for one, other in zip(at_once, in_parts, strict=True):
+        for name in ("sent_at", "started_at", "first_token", "last_token", "num_output"):
+            assert np.array_equal(getattr(one, name), getattr(other, name), equal_nan=True)
+        assert (one.prefilling.steps, one.decoding.steps) == (other.prefilling.steps, other.decoding.steps)
+        assert one.decoding.seconds == other.decoding.seconds
+        assert abs(len(one.marks) - len(other.marks)) <= 2
 
 
 @both

@@ -10,7 +10,7 @@ import pytest
 from infercast.errors import InputError
 from infercast.serve.workload.distributions import parse_lengths
 from infercast.serve.workload.request import Request, Segment, Workload
-from infercast.serve.workload.synthetic import extended, scaled, synthetic_workload, workload_from_requests
+from infercast.serve.workload.synthetic import continued, extended, scaled, synthetic_workload, workload_from_requests
 
 
 def make(**changes: Any) -> Workload:
@@ -221,5 +221,14 @@ def test_without_a_count_requests_are_the_first_of_more() -> None:
     assert len(longer.requests) == 4000
     assert longer.open_ended
     assert longer == extended(first, 4000, 10_000)
+    onward = continued(first, 2000, 10_000)
+    assert onward is not None
+    assert onward.requests[:1500] == first.requests
+    assert onward.requests[-1].arrival == pytest.approx(2000 / 12.0)
+    assert onward.requests[1500].arrival > onward.requests[1499].arrival
+    assert onward.description == first.description.replace("1,500", "2,000")
+    assert onward.drawn is not None
+    assert onward.drawn.count == 2000
+    assert continued(first, 2000, 100) is None, "some of them would have to be cut"
     assert not synthetic_workload(rate=12.0, count=1500).open_ended
     assert not synthetic_workload(arrival="burst").open_ended

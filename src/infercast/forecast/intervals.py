@@ -31,6 +31,7 @@ from infercast.forecast.uncertainty import (
     Uncertainty,
     chance_in,
     gains_of,
+    in_system,
     luck_of,
     probed_host,
     slower_by,
@@ -96,10 +97,13 @@ def slowed(
 
 
 LEVEL = 0.8
-MOST_REQUESTS = 512
-"""A longer run's response is that of its first requests: it is a ratio, which does not need as many."""
+LEAST_REQUESTS, MOST_REQUESTS, EACH_PRESENT = 192, 512, 24
+"""A longer run's response is that of its first requests: it is a ratio, which does not need as many. It takes so many
+for each request that is in the system at one time, within these bounds: a fuller engine takes longer to respond."""
 MOST_STEP_BY_STEP = 64
 """The same where no stretch of steps can be jumped over, which takes ten times as long."""
+ENDED = 90
+"""Requests of which this percentile has ended before others stop coming are as in a run that goes on."""
 CALIBRATED = 1.2
 """How far a run is off after a benchmark of its deployment, in differences between two runs of it: what its results
 leave open, and such a difference: an assumption."""
@@ -171,13 +175,21 @@ def system_half_widths(
     uncertainties: Sequence[Uncertainty],
     results: Callable[[Served], Array],
     chance: Array,
+    served: Served | None = None,
 ) -> Widths:
     """How far results may be off, as logarithms; ``results`` sums up what clients saw.
 
-    All replicas of all pools are off alike, the link between pools independently.
+    All replicas of all pools are off alike, the link between pools independently. ``served`` is the run of the workload
+    as it is, if there is one: slower ones are held against its first requests.
     """
     most = MOST_REQUESTS if jumps_over(system) else MOST_STEP_BY_STEP
+    if served is not None and jumps_over(system):
+        most = int(max(LEAST_REQUESTS, min(EACH_PRESENT * in_system(served), most)))
     workload = replace(workload, requests=workload.requests[:most])
+    most = len(workload.requests)
+    counted = 0 if served is None else _num_before_end(served, most)
+    is_warm = all(pool.replica.first_uses is None for pool in system.pools)
+    before = served.first(counted) if served is not None and is_warm and counted > most / 2 else None
 
     def run(link: float = 1.0, **end: bool) -> Array:
         both = zip(system.pools, uncertainties, strict=True)
@@ -185,11 +197,20 @@ def system_half_widths(
         wire = system.wire
         if wire is not None:
             wire = replace(wire, sending=wire.sending / link, receiving=wire.receiving / link)
-        return np.log(results(system._replace(pools=pools, wire=wire).serve(workload).clients))
+        clients = system._replace(pools=pools, wire=wire).serve(workload).clients
+        return np.log(results(clients if before is None else clients.first(counted)))
 
-    base = run()
+    base = run() if before is None else np.log(results(before))
     by_link = 0.0 if system.wire is None else run(link=exp(EIGHTY * LINK_SPREAD)) - base
     return Widths(run(gpu=True) - base, run(host=True) - base, chance, by_link)
+
+
+def _num_before_end(served: Served, count: int) -> int:
+    """How many of the first ``count`` requests hardly see whether others come after these."""
+    if count == served.sent_at.size:
+        return count
+    stayed = float(np.percentile(served.end_to_end[:count], ENDED))
+    return int(np.count_nonzero(served.sent_at[:count] <= served.sent_at[count - 1] - stayed))
 
 
 def half_widths(
@@ -228,7 +249,7 @@ def forecast_intervals(forecast: SimulatedRun) -> Intervals:
     else:
         luck = luck_of(forecast.workload, served, replica, lambda other: system.serve(other).clients, lengths)
     chance = chance_in(served) if luck is None else luck
-    widths = system_half_widths(system, forecast.workload, uncertainties, smoothed_of, chance)
+    widths = system_half_widths(system, forecast.workload, uncertainties, smoothed_of, chance, served)
     gains = [gains_of(pool.deployment, busiest(pool.records)) for pool in forecast.pools]
     slower = slower_by([pool.deployment for pool in forecast.pools], forecast.workload)
     found = around(forecast, widths.together, Gains(*(max(each) for each in zip(*gains, strict=True))), slower)

@@ -25,6 +25,11 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.run import Outcome, link_run, outcome_of, part_of, pool_run
 from infercast.forecast.slo import Slo
 from infercast.forecast.steady import (
+    AGAIN,
+    ENOUGH,
+    LEAST_REQUESTS,
+    ONWARD,
+    State,
     SteadyState,
     find_state,
     find_steady,
@@ -32,6 +37,7 @@ from infercast.forecast.steady import (
     further_requests,
     judged,
     kept_full,
+    two_digits,
     typical,
 )
 from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, Run, System, system_of, two_pools
@@ -39,7 +45,8 @@ from infercast.forecast.uncertainty import longest_taken
 from infercast.serve import Record, Workload
 from infercast.serve.fleet.two_pools import receiving
 from infercast.serve.loop import Progress, StepObserver
-from infercast.serve.workload.synthetic import extended
+from infercast.serve.record import Served
+from infercast.serve.workload.synthetic import continued, extended
 
 
 def simulate(
@@ -107,30 +114,28 @@ def simulate_system(
     slo: Slo | None = None,
     medians: bool = True,
     rejects: bool = False,
+    check: Callable[[Served], None] = lambda _: None,
 ) -> Forecast:
     """Simulate a workload; of an open-ended one as much as a steady result takes (`forecast.steady`).
 
-    ``watch`` returns for each pool one step observer a replica. ``run`` is a run of the workload that was made before.
-    ``capacity`` is the request rate of the system at saturation, for callers that simulate many rates and compute it
-    once. The run goes on until ``slo`` and, with ``medians``, the median latencies are known well;
-    with ``rejects``, no longer than until it clearly misses the SLO.
+    ``watch`` returns for each pool one step observer a replica, to which more requests than it was told of may come.
+    ``run`` is a run of the workload that was made before. ``capacity`` is the request rate of the system at saturation,
+    for callers that simulate many rates and compute it once. The run goes on until ``slo`` and, with ``medians``, the
+    median latencies are known well; with ``rejects``, no longer than until it clearly misses the SLO. ``check`` is told
+    what clients saw whenever the run is judged, and may raise.
     """
     require_workload(workload)
     most = cache(capacity or partial(most_requests_per_second, system, workload))
+    ask = partial(further_requests, slo=slo, medians=medians, rejects=rejects)
     while True:
-        run = run or system.serve(workload, watch(workload), progress)
-        steady_state = find_steady(run.clients, workload)
-        last = system.pools[-1].engines.replicas
-        first = last[0] if system.wire is None else receiving(last[0])
-        state = find_state(first, workload, run.clients, steady_state, engines=len(last), capacity=most)
-        steady_state = judged(steady_state, state)
-        if not workload.open_ended or workload.drawn is None:
-            break
-        phases = (phase for records in run.records for record in records for phase in record.phases.values())
-        planned = sum(phase.stretches for phase in phases)
-        known = steady_state, state, planned
-        count, stopped = further_requests(run.clients, workload, *known, slo, medians=medians, rejects=rejects)
-        steady_state = steady_state._replace(stopped=stopped)
+        course = _Course(system, workload, most, ask, check)
+        if run is None:
+            run = system.serve(workload, watch(workload), progress, course.go_on if workload.open_ended else None)
+        workload = course.workload
+        records = [record for records in run.records for record in records]
+        steady_state, state, count = course.judge(run.clients, workload, records)
+        if count is not None and course.is_precise and steady_state.reached:
+            steady_state, count = steady_state._replace(stopped=ENOUGH), None
         if count is None:
             break
         workload, run = extended(workload, count, longest_taken(workload, system.pools[-1].replica)), None
@@ -148,6 +153,54 @@ def simulate_system(
         steady=steady_state,
         steady_only=part is not None,
     )
+
+
+class _Course:
+    """A run that may go on: its requests so far, and what is asked of it."""
+
+    def __init__(
+        self,
+        system: System,
+        workload: Workload,
+        capacity: Callable[[], float],
+        ask: Callable[..., tuple[int | None, str]],
+        check: Callable[[Served], None],
+    ) -> None:
+        self.workload, self.is_precise = workload, False
+        self._replica, self._engines = system.pools[-1].replica, len(system.pools[-1].engines.replicas)
+        self._first = self._replica if system.wire is None else receiving(self._replica)
+        self._capacity, self._ask, self._check = capacity, ask, check
+
+    def judge(
+        self, clients: Served, workload: Workload, records: Sequence[Record], within: tuple[float, float] = AGAIN
+    ) -> tuple[SteadyState, State, int | None]:
+        """Whether it is steady, how the system copes, and how many requests it should have; None: no more."""
+        self._check(clients)
+        steady = find_steady(clients, workload)
+        state = find_state(self._first, workload, clients, steady, engines=self._engines, capacity=self._capacity)
+        steady = judged(steady, state)
+        if not workload.open_ended or workload.drawn is None:
+            return steady, state, None
+        planned = sum(phase.stretches for record in records for phase in record.phases.values())
+        count, stopped = self._ask(clients, workload, steady, state, planned, within=within)
+        return steady._replace(stopped=stopped), state, count
+
+    def go_on(self, records: Sequence[Record]) -> Workload | None:
+        """More requests, unless those that have ended when the last one is sent are enough."""
+        clients, count = Served(records), len(self.workload.requests)
+        done = int(np.argmax(np.isnan(clients.last_token)))
+        if done < LEAST_REQUESTS:
+            return None
+        known = replace(self.workload, requests=self.workload.requests[:done])
+        steady, _, needed = self.judge(clients.first(done), known, records, ONWARD)
+        self.is_precise = steady.stopped == ENOUGH
+        if needed is None:
+            return None
+        # Those that have not ended would not have either at the end of the longer run.
+        longest = longest_taken(self.workload, self._replica)
+        longer = continued(self.workload, two_digits(needed + count - done), longest)
+        self.workload = longer or self.workload
+        return longer
 
 
 def _within(run: Run, part: SteadyState | None) -> tuple[tuple[Record, ...], ...]:

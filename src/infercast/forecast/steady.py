@@ -63,9 +63,9 @@ MOST_REQUESTS, MOST_FOR_PRECISION, MOST_STRETCHES = 50_000, 20_000, 400_000
 MOST_IN_LOOP, ROUNDS = 4_000, 50
 """Clients of a closed loop that send requests of one length come in waves that no length evens out: it is cut at this
 many requests, or requests per client."""
-NEARLY, LEAST_TIMES, MOST_TIMES = 1.2, 1.5, 6.0
-"""A run is left as it is below the first factor on its length; the next run is longer by a factor within the other two.
-"""
+NEARLY, AGAIN, ONWARD = 1.2, (1.5, 6.0), (1.2, 3.0)
+"""A run is left as it is below the first factor on its length; another run is longer by a factor within the next two.
+One that goes on loses nothing if it has to be judged once more: its factor is within the last two."""
 ASKED, ENOUGH, OVERLOAD, CUT, MISSED = "asked", "precise", "overloaded", "limit", "missed"
 """Why a run ends: its length was given, results are known well, no length would help, or it would take too long; of a
 candidate of a plan also that it clearly misses the SLO."""
@@ -142,10 +142,12 @@ def further_requests(
     slo: Slo | None = None,
     medians: bool = True,
     rejects: bool = False,
+    within: tuple[float, float] = AGAIN,
 ) -> tuple[int | None, str]:
-    """How many requests a longer run should have; or None, and why this one ends. ``stretches``: batches planned.
+    """How many requests a longer run should have; or None, and why this one ends.
 
-    With ``rejects``, a run goes no further that clearly misses the SLO.
+    ``stretches``: batches planned. ``within``: the least and the most times that it is longer. With ``rejects``, a run
+    goes no further that clearly misses the SLO.
     """
     if state.word == OVERLOADED:
         return None, OVERLOAD
@@ -167,7 +169,7 @@ def further_requests(
             return None, MISSED
     else:
         times = (steady.num_needed or 2 * count) / count
-    wanted = count * min(max(1.15 * times, LEAST_TIMES), MOST_TIMES)
+    wanted = count * min(max(1.15 * times, within[0]), within[1])
     precise = MOST_FOR_PRECISION if workload.concurrency is None else max(MOST_IN_LOOP, ROUNDS * workload.concurrency)
     requests = min(precise, MOST_FOR_PRECISION) if steady.reached else MOST_REQUESTS
     most = min(float(requests), count * MOST_STRETCHES / max(stretches, 1))

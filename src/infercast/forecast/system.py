@@ -18,6 +18,7 @@ from infercast.serve.fleet.pool import MOST_ENGINES, Pool, same_engines, simulat
 from infercast.serve.fleet.two_pools import Handover, Link, simulate_disaggregated
 from infercast.serve.loop import Progress, StepObserver
 from infercast.serve.record import Served
+from infercast.serve.simulation import GoOn
 from infercast.serve.step import StepTimer
 
 BOTH, PREFILL, DECODE = "both", "prefill", "decode"
@@ -83,20 +84,25 @@ class System(NamedTuple):
         return [model.sequence_bytes(request.num_input) for request in workload.requests]
 
     def serve(
-        self, workload: Workload, watch: Sequence[Sequence[StepObserver]] = (), progress: Progress | None = None
+        self,
+        workload: Workload,
+        watch: Sequence[Sequence[StepObserver]] = (),
+        progress: Progress | None = None,
+        go_on: GoOn | None = None,
     ) -> Run:
         """Serve a workload; ``watch``: for each pool one step observer a replica.
 
-        ``progress`` is called with the number of requests served, and the clock.
+        ``progress`` is called with the number of requests served, and the clock. ``go_on`` may add requests to a run on
+        one pool when the last one is sent.
         """
         first = self.pools[0].engines
         if self.wire is None:
             watchers = watch[0] if watch else ()
             if len(first.replicas) == 1:
                 watcher = watchers[0] if watchers else None
-                records = [simulate(self.pools[0].replica, workload, progress=progress, watch=watcher)]
+                records = [simulate(self.pools[0].replica, workload, progress=progress, watch=watcher, go_on=go_on)]
             else:
-                records = simulate_fleet(first, workload, watchers, progress)
+                records = simulate_fleet(first, workload, watchers, progress, go_on)
             return Run((tuple(records),), Served(records))
         second = self.pools[1]
         size = second.deployment.model.sequence_bytes

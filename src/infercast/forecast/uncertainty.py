@@ -568,10 +568,13 @@ def _draws(workload: Workload, replica: Replica, length: int) -> list[Workload]:
 
 def _memory(served: Record | Served) -> int:
     """How many requests a draw needs: some times as many as are in the system, or as go through much the same."""
-    stayed, span = served.end_to_end, float(np.ptp(served.sent_at))
-    in_system = float(stayed.sum()) / max(span, 1e-9)
-    alike = max(_num_alike(served.ttft), _num_alike(stayed))
-    return int(min(1e9, max(RESIDENCES * in_system, MEMORIES * alike)))
+    alike = max(_num_alike(served.ttft), _num_alike(served.end_to_end))
+    return int(min(1e9, max(RESIDENCES * in_system(served), MEMORIES * alike)))
+
+
+def in_system(served: Record | Served) -> float:
+    """Requests that are there at one time, on average."""
+    return float(served.end_to_end.sum()) / max(float(np.ptp(served.sent_at)), 1e-9)
 
 
 def _num_alike(values: Array) -> float:

@@ -307,6 +307,16 @@ class Record:
         self.marks.append((time, self.prefilling.so_far(), self.decoding.so_far()))
         self.next_mark = -(-len(self.marks) * self.sent_at.size // MARKS)
 
+    def grow(self, num_requests: int) -> None:
+        """There will be more requests than was said at first; of the marks, those stay that would have been made."""
+        before = self.sent_at.size
+        for name in ("sent_at", "started_at", "first_token", "last_token"):
+            setattr(self, name, np.concatenate([getattr(self, name), np.full(num_requests - before, np.nan)]))
+        for name in ("num_output", "num_cached"):
+            setattr(self, name, np.concatenate([getattr(self, name), np.zeros(num_requests - before, dtype=np.int64)]))
+        places = range(-(-MARKS * before // num_requests))
+        self.marks = [self.marks[at] for place in places if (at := place * num_requests // before) < len(self.marks)]
+
     def within(self, begin: float, end: float) -> Record:
         """The same requests, with step totals restricted to part of the run, to the resolution of the snapshots."""
         inside = [mark for mark in self.marks if begin <= mark[0] <= end]
@@ -417,6 +427,18 @@ class Served:
             served = self.engine == number
             picked[served] = values[served]
         return picked
+
+    def first(self, count: int) -> Served:
+        """What clients saw of the first requests; and between tokens, until the last of these was sent."""
+        if count == self.sent_at.size:
+            return self
+        part = copy(self)
+        for name in ("engine", "sent_at", "started_at", "first_token", "last_token", "num_output", "num_cached"):
+            setattr(part, name, getattr(self, name)[:count])
+        ended, gaps, counts = self.timed_gaps
+        inside = ended <= part.sent_at.max()
+        part.timed_gaps = ended[inside], gaps[inside], counts[inside]
+        return part
 
     def in_system_at(self, time: float) -> int:
         """Requests sent but not fully answered at that time."""

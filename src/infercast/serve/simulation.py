@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from operator import add
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import StagedTimeline, StepNoise, Timeline, WarmupCosts
 from infercast.serve.workload.clients import Clients, Source
-from infercast.serve.workload.request import Workload
+from infercast.serve.workload.request import Request, Workload
 
 if TYPE_CHECKING:
     from infercast.serve.cache.tiers import Offload
@@ -135,6 +136,10 @@ class Replica:
     """True if the load balancer sees queue and KV cache usage for every model (vLLM 0.27)."""
 
 
+GoOn = Callable[[Sequence[Record]], Workload | None]
+"""From what has been recorded when the last request is sent, the workload with more requests after it, or None."""
+
+
 def simulate(
     replica: Replica,
     workload: Workload,
@@ -143,21 +148,35 @@ def simulate(
     observe: PlanObserver | None = None,
     progress: Progress | None = None,
     watch: StepObserver | None = None,
+    go_on: GoOn | None = None,
 ) -> Record:
     """Serve a workload and record the latencies of every request.
 
     With ``jump``, runs of pure decode steps are computed at once; results are bit-identical. ``observe`` is called
     after each step is planned, which needs ``jump=False``; ``watch`` receives the steps as they are launched, in runs
-    where the clock jumps.
+    where the clock jumps. ``go_on`` may add requests when the last one is sent.
     """
     check_workload(replica, workload)
     clients = clients_of(replica, workload)
     record = new_record(replica, len(workload.requests))
+    if go_on is not None:
+        clients.further = partial(further_requests, replica, [record], go_on)
     with no_garbage():
         loop = loop_of(replica, clients, record, jump=jump, observe=observe, progress=progress, watch=watch)
         for _ in loop.turns():
             pass
     return record
+
+
+def further_requests(replica: Replica, records: Sequence[Record], go_on: GoOn) -> Sequence[Request]:
+    """What ``go_on`` adds, with room for it in the records; none at the end."""
+    before, workload = records[0].sent_at.size, go_on(records)
+    if workload is None:
+        return ()
+    check_workload(replica, workload)
+    for record in records:
+        record.grow(len(workload.requests))
+    return workload.requests[before:]
 
 
 def clients_of(replica: Replica, workload: Workload, servers: int = 1) -> Clients:

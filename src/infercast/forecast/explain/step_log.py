@@ -50,6 +50,13 @@ class StepLog:
         self.spans: list[StagedSpan] = []
         """Of each step of a pipeline, where steps overlap; empty without one."""
 
+    def fit(self, num_requests: int) -> None:
+        """Keep room for so many requests."""
+        kept = min(num_requests, self.own_seconds.size)
+        own_seconds, prompt_end = np.zeros(num_requests), np.full(num_requests, np.nan)
+        own_seconds[:kept], prompt_end[:kept] = self.own_seconds[:kept], self.prompt_end[:kept]
+        self.own_seconds, self.prompt_end = own_seconds, prompt_end
+
     def step(self, plan: Plan, shape: StepShape, estimate: StepEstimate, span: Span, held: Sequence[int]) -> None:
         if estimate.slowed:
             self._slowed[len(self._ends)] = estimate.slowed
@@ -59,6 +66,8 @@ class StepLog:
         share = estimate.gpu_seconds[0] / (shape.num_sequences if self._takes_in else shape.num_tokens)
         for sequence, new_tokens in zip(plan.sequences, plan.new_tokens, strict=True):
             index = sequence.index
+            if index >= self.prompt_end.size:  # the run goes on
+                self.fit(2 * index)
             promised = not sequence.in_prompt if isinstance(sequence, DraftSequence) else sequence.num_promised
             if promised > 1 or self.prompt_end[index] == self.prompt_end[index]:
                 continue
@@ -257,4 +266,6 @@ def watch_run(
     forecast = simulate_system(
         system, workload, watch=watch, progress=progress, steady=steady, capacity=capacity, slo=slo
     )
+    for log in (log for of_pool in logs for log in of_pool):
+        log.fit(len(forecast.workload.requests))
     return Watched(forecast, logs)

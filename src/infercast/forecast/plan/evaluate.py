@@ -21,10 +21,11 @@ from infercast.forecast.plan.question import Question, beyond_budget, deployed, 
 from infercast.forecast.plan.screening import HOPELESS, Option
 from infercast.forecast.result import Forecast, value_of
 from infercast.forecast.simulate import simulate_system
-from infercast.forecast.slo import served_headroom
+from infercast.forecast.slo import Slo, served_headroom
 from infercast.forecast.steady import MISSED
 from infercast.forecast.system import System, system_of, two_pools
 from infercast.serve import Workload
+from infercast.serve.record import Served
 from infercast.serve.workload.synthetic import dealt_out, synthetic_workload
 
 CLEARLY = 0.75
@@ -72,13 +73,11 @@ def _forecast(candidate: Candidate, question: Question, *, whole: bool, medians:
     if known is not None and known[0] == question:
         return known[1:]
     system, times, workload = _simulated_part(candidate, question)
-    run = system.serve(workload, progress=check_time)
-    room, tightest = served_headroom(run.clients, question.slo)
-    if room <= (CLEARLY if workload.open_ended else 1.0) and not whole:
-        # Whether it could keep up in the long run, which takes as long again, no longer matters.
-        raise _Missed(room, tightest)
+    # Whether it could keep up in the long run no longer matters where an SLO is missed.
+    least = -inf if whole else CLEARLY if workload.open_ended else 1.0
+    check = partial(_check_headroom, question.slo, least)
     made = simulate_system(
-        system, workload, progress=check_time, run=run, slo=question.slo, medians=medians, rejects=not whole
+        system, workload, progress=check_time, slo=question.slo, medians=medians, rejects=not whole, check=check
     )
     forecast = replace(made, facility=question.facility)
     room, tightest = min(
@@ -91,6 +90,12 @@ def _forecast(candidate: Candidate, question: Question, *, whole: bool, medians:
         while len(_forecasts) > MOST_FORECASTS:
             _forecasts.popitem(last=False)
     return forecast, times
+
+
+def _check_headroom(slo: Slo, least: float, clients: Served) -> None:
+    room, tightest = served_headroom(clients, slo)
+    if room <= least:
+        raise _Missed(room, tightest)
 
 
 def _simulated_part(candidate: Candidate, question: Question) -> tuple[System, int, Workload]:

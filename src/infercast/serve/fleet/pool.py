@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import zip_longest
 from math import inf
 
@@ -18,7 +19,16 @@ from infercast.serve.fleet.lockstep import Meeting, Shared, in_lockstep
 from infercast.serve.fleet.router import Engines, Loads, make_policy
 from infercast.serve.loop import TELL_EVERY, Loop, Progress, StepObserver
 from infercast.serve.record import Record
-from infercast.serve.simulation import Replica, check_workload, clients_of, loop_of, new_record, no_garbage
+from infercast.serve.simulation import (
+    GoOn,
+    Replica,
+    check_workload,
+    clients_of,
+    further_requests,
+    loop_of,
+    new_record,
+    no_garbage,
+)
 from infercast.serve.workload.clients import Arrivals, Delivery, Inbox
 from infercast.serve.workload.request import Request, Workload
 
@@ -174,16 +184,24 @@ class RunningPool:
 
 
 def simulate_fleet(
-    pool: Pool, workload: Workload, watch: Sequence[StepObserver] = (), progress: Progress | None = None
+    pool: Pool,
+    workload: Workload,
+    watch: Sequence[StepObserver] = (),
+    progress: Progress | None = None,
+    go_on: GoOn | None = None,
 ) -> list[Record]:
     """Serve a workload with one pool; each engine's record holds the requests it served.
 
     ``watch``: one step observer per engine; none by default. ``progress`` is called on answers.
+    ``go_on`` may add requests when the last one is sent.
     """
     check_workload(pool.replicas[0], workload)
     answered = 0
     clients = clients_of(pool.replicas[0], workload, pool.servers)
     running = RunningPool(pool, len(workload.requests), clients, watch)
+    records = [engine.record for engine in running.engines]
+    if go_on is not None:
+        clients.further = partial(further_requests, pool.replicas[0], records, go_on)
     with no_garbage():
         while next_pool([running]) is not None:
             engine = running.next_engine()
@@ -193,7 +211,7 @@ def simulate_fleet(
                 if progress is not None and answered % TELL_EVERY == 0:
                     progress(answered, time)
         running.close()
-    return [engine.record for engine in running.engines]
+    return records
 
 
 def next_pool(pools: Sequence[RunningPool], until: float = inf) -> RunningPool | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from infercast.serve.workload.request import Request, Workload
@@ -110,11 +111,13 @@ class Clients:
         turn_seconds: float = 0.0,
         servers: int = 1,
     ) -> None:
-        self._requests = workload.requests
+        self._requests: Sequence[Request] = workload.requests
         self._path_seconds, self._token_seconds, self._turn_seconds = path_seconds, token_seconds, turn_seconds
         self._starts, self._following = _turns_of(workload)
         self._arrivals = [self._requests[index].arrival for index in self._starts]
         self._num_begun = self._num_sent = 0
+        self.further: Callable[[], Sequence[Request]] | None = None
+        """Called for more requests when the last one is sent, until there are none; not for sessions."""
         # Two heaps: requests that follow an answer with their send times, and free clients of a closed loop.
         self._due: list[tuple[float, int]] = []
         self._free: list[tuple[float, int]] | None = None
@@ -153,7 +156,19 @@ class Clients:
             return
         self._look_ahead()
 
+    def _go_on(self) -> None:
+        """All requests are sent; perhaps others follow."""
+        assert self.further is not None
+        requests, count = self.further(), len(self._requests)
+        self._requests = (*self._requests, *requests)
+        self._starts += range(count, len(self._requests))
+        self._arrivals += [request.arrival for request in requests]
+        if not requests:
+            self.further = None
+
     def _look_ahead(self) -> None:
+        if self.further is not None and self._num_begun == len(self._starts):
+            self._go_on()
         begun, free, due, found = self._num_begun, self._free, self._due, None
         if begun < len(self._starts) and (free is None or free):
             sent = self._arrivals[begun]

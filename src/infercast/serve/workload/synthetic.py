@@ -36,6 +36,8 @@ FIRST_COUNT, FIRST_ROUNDS, FIRST_OF_CLIENTS, MOST_FIRST = 1500, 8, 400, 20_000
 """First attempt of a run that decides its own length: number of requests; for a closed loop, per client and in all, up
 to a limit.
 """
+APART = 15_485_863
+"""Distance between the seeds of the parts of a run that goes on, per request before each."""
 
 
 def synthetic_workload(
@@ -467,6 +469,28 @@ def extended(workload: Workload, count: int, longest: int) -> Workload:
     other = without_too_long(other, longest) if how == "skip" else truncated(other, longest)
     _, clipped, limit = workload.description.partition(CLIPPED)
     return replace(other, description=f"{other.description}{clipped}{limit}", open_ended=True, cut=workload.cut)
+
+
+def continued(workload: Workload, count: int, longest: int) -> Workload | None:
+    """The same requests and further ones after them, ``count`` in all, for a run that has served these and goes on.
+
+    The further ones are drawn by themselves, as the first ones were; None where that is not enough: sessions, classes
+    and adapters are drawn together, and requests that were left out or cut are counted over all.
+    """
+    drawn, before = workload.drawn, len(workload.requests)
+    if type(drawn) is not Draw or drawn.count != before or workload.num_truncated:
+        return None
+    if workload.classes or workload.adapters is not None:
+        return None
+    further = drawn_with(drawn, count=count - before, seed=drawn.seed + APART * before).requests
+    limit = longest if workload.cut is None else workload.cut[1]
+    if max(request.num_input + request.num_output for request in further) > limit:
+        return None
+    begin = 0.0 if workload.rate is None else before / workload.rate
+    later = (replace(request, arrival=begin + request.arrival) for request in further)
+    words = workload.description.replace(f"{before:,} requests", f"{count:,} requests", 1)
+    drawn = replace(drawn, count=count)
+    return replace(workload, requests=(*workload.requests, *later), description=words, drawn=drawn)
 
 
 def dealt_out(workload: Workload, times: int) -> Workload:
