@@ -91,7 +91,7 @@ def brief_sweep(sweep: Sweep) -> list[RenderableType]:
         last = next((run for run in reversed(runs) if run.state.is_steady), runs[-1])
         rows += [("bottleneck", bound_words(bottleneck(last))), *named_first("change", brief_changes(last))]
         rows += named_first("doubt", [*brief_doubts(last.source, "", None), HOST_DOUBT][:2])
-    return [*parts, Facts([*rows, ("more", MORE)])]
+    return [*parts, Section("Where it bends" if sweep.axis.is_load else "Best values", Facts([*rows, ("more", MORE)]))]
 
 
 HOST_DOUBT = "host times are another machine's; `infercast measure --host` or `calibrate` fits them to yours"
