@@ -522,7 +522,7 @@ class Plan(Answer):
 
     @property
     def by_odds(self) -> list[tuple[float, Row]]:
-        """The best of what was simulated, by how sure the SLO must be to hold; only odds that change it."""
+        """The best of what was simulated, by the least probability that the SLO holds; only those that change it."""
         goal, found = self.question.goal, list[tuple[float, Row]]()
         kept = [row for row in self.rows if row.figures is not None and replace(row.figures, asked_odds=0.0).holds]
         for odds in sorted({*ODDS, self.question.least_odds} - {0.0}):
