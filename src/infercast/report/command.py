@@ -11,8 +11,8 @@ from infercast.forecast.command.explain import Explained, ServedLoad
 from infercast.forecast.command.flags import IGNORED, NOT_MODELLED, UNKNOWN, Flag
 from infercast.report.caveats import brief_doubts
 from infercast.report.deployment import fit_dict, memory_words, render_fit
-from infercast.report.forecast import LENGTHS, LIMIT_FIELDS, brief_rows, cost_rows, forecast_dict, slo_title
-from infercast.report.quantities import format_interval
+from infercast.report.forecast import LIMIT_FIELDS, brief_rows, cost_rows, forecast_dict, slo_title
+from infercast.report.quantities import LENGTHS, format_interval
 from infercast.report.terminal import SCREEN, Facts, Grid, Paragraph, Section, at, cells, named_first, pick, styled
 from infercast.units import format_seconds
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil, isnan
 from typing import TYPE_CHECKING, Any
@@ -42,11 +41,13 @@ from infercast.report.quantities import (
     COSTS,
     ENERGIES,
     LATENCIES,
+    LENGTHS,
     LINK_PARTS,
     LOADS,
     OF_ENGINES,
     PROMISES,
     RESULTS,
+    bound_words,
     ends_ms,
     format_ends,
     format_interval,
@@ -413,10 +414,7 @@ SURE, USABLE = 0.8, 0.9
 """Odds with which nothing has to change, and the share of its capacity that a deployment is planned for."""
 BRIEF = ("ttft", "tpot", "end_to_end")
 IN_BRIEF = ("p50", "p95", "p99")
-LENGTHS = re.compile(r" \([^)]*\)")
-"""Ranges of lengths in the description of a workload."""
 MORE = "--full (all tables), --breakdown (where time goes), --report run.html, --json"
-BOUND_WORDS = {"bound by dram": "bound by memory bandwidth", "bound by tensor": "bound by tensor cores"}
 
 
 def brief_forecast(forecast: Forecast, intervals: Intervals) -> list[RenderableType]:
@@ -468,11 +466,6 @@ def brief_rows(forecast: Forecast, intervals: Intervals) -> list[tuple[str, str]
         *_of_pools(forecast, "run it", lambda pool: serve_command(pool.deployment, pool.role)),
         ("more", MORE),
     ]
-
-
-def bound_words(text: str) -> str:
-    """A bottleneck with the GPU's limits as people call them."""
-    return next((text.replace(short, long) for short, long in BOUND_WORDS.items() if text.endswith(short)), text)
 
 
 def _of_pools(forecast: Forecast, name: str, words: Callable[[PoolRun], str]) -> list[tuple[str, str]]:

@@ -16,11 +16,12 @@ from infercast.forecast.slo import NAMES
 from infercast.report.caveats import FORECASTS, brief_doubts
 from infercast.report.deployment import LAYOUT, flag_words, repository_of
 from infercast.report.files import csv_lines
-from infercast.report.forecast import LENGTHS, bound_words
 from infercast.report.quantities import (
     COSTS,
     ENERGIES,
+    LENGTHS,
     PROMISES,
+    bound_words,
     ends_ms,
     format_ends,
     format_interval,

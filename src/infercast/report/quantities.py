@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -231,6 +232,16 @@ def rest_rows(intervals: Intervals) -> list[tuple[str, str]]:
 
 def around(part: float) -> str:
     return f"+-{100 * part:.0f} %"
+
+
+LENGTHS = re.compile(r" \([^)]*\)")
+"""Ranges of lengths in the description of a workload."""
+BOUND_WORDS = {"bound by dram": "bound by memory bandwidth", "bound by tensor": "bound by tensor cores"}
+
+
+def bound_words(text: str) -> str:
+    """A bottleneck with the GPU's limits as people call them."""
+    return next((text.replace(short, long) for short, long in BOUND_WORDS.items() if text.endswith(short)), text)
 
 
 def render_alone(intervals: Intervals) -> list[RenderableType]:

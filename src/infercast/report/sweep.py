@@ -14,8 +14,8 @@ from infercast.forecast.sweep import CONCURRENCY, POWER, RATE, BreakEven, Edge, 
 from infercast.report.caveats import brief_doubts, caveat_section, caveats_of
 from infercast.report.deployment import draft_run_dict, drafting_dict, drafting_words
 from infercast.report.files import csv_lines
-from infercast.report.forecast import LENGTHS, bound_words, brief_changes
-from infercast.report.quantities import ENERGIES, Quantity, milliseconds
+from infercast.report.forecast import brief_changes
+from infercast.report.quantities import ENERGIES, LENGTHS, Quantity, bound_words, milliseconds
 from infercast.report.terminal import (
     SCREEN,
     Chart,

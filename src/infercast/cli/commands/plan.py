@@ -111,9 +111,11 @@ def command(ctx: typer.Context, *, out: Path | None, force: bool, form: Form, **
         raise InputError('a plan needs an SLO, such as --slo "ttft_p99<1s,tpot_p95<40ms"')
     if out is not None:
         check_folder(out, force=force)
-    question = _question(ctx, slo, given)
     with stages_bar(patience=0.0) as tell:
         say, count = with_counts(tell)
+        if say is not None:
+            say("reading the question")
+        question = _question(ctx, slo, given)
         work = {name: given[name] for name in ("workers", "ray", "resume")}
         with executor_for(**work, progress=count) as workers:
             found = plan(question, workers, say, given["time_limit"])
