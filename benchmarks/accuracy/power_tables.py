@@ -24,7 +24,7 @@ from infercast.hardware import load_gpu
 from infercast.lab.fit.sparse_tables import lengths_of, module_calls, parts
 from infercast.lab.fit.tables import MOE_FORMATS, UNGATED
 from infercast.models.layout import ParallelLayout, Shard, WeightFormat
-from infercast.models.mixers import LatentAttention
+from infercast.models.mixers.latent import LatentAttention
 from infercast.models.read import read_model
 from infercast.ops import (
     Attention,

@@ -8,14 +8,8 @@ from infercast.models.feed_forward import DenseFeedForward, ExpertFeedForward, N
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import bundled_config
 from infercast.models.lower import attention_calls, token_calls
-from infercast.models.mixers import (
-    GatedConvolution,
-    GatedDeltaNet,
-    GroupedAttention,
-    KimiDeltaAttention,
-    Mamba2,
-    NoMixer,
-)
+from infercast.models.mixers.mixer import GroupedAttention, NoMixer
+from infercast.models.mixers.recurrent import GatedConvolution, GatedDeltaNet, KimiDeltaAttention, Mamba2
 from infercast.models.read import read_model
 from infercast.models.spec import divides, parameter_count, rank_weight_bytes, weight_bytes
 

@@ -16,7 +16,7 @@ from infercast.models.families import FAMILIES, Family, Layer
 from infercast.models.families.fields import dense_feed_forward, grouped_attention
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, token_calls
-from infercast.models.mixers import Cache, Mixer
+from infercast.models.mixers.mixer import Cache, Mixer
 from infercast.models.mixers.recurrent import RecurrentMixer, State
 from infercast.models.read import read_model
 from infercast.models.spec import parameter_count, rank_weight_bytes

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from infercast.models.feed_forward import DenseFeedForward
-from infercast.models.mixers import GroupedAttention
+from infercast.models.mixers.mixer import GroupedAttention
 from infercast.models.read import read_model
 from infercast.models.spec import ModelConfig, Stack, WeightBytes, active_parameter_count, parameter_count, weight_bytes
 

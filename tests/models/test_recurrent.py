@@ -6,13 +6,13 @@ import pytest
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import bundled_config
 from infercast.models.lower import attention_calls, token_calls
-from infercast.models.mixers import (
+from infercast.models.mixers.mixer import SequenceBatch
+from infercast.models.mixers.recurrent import (
     GatedConvolution,
     GatedDeltaNet,
     KimiDeltaAttention,
     Mamba2,
     RecurrentMixer,
-    SequenceBatch,
 )
 from infercast.models.read import read_model
 

@@ -12,7 +12,7 @@ from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import bundled_config
 from infercast.models.lower import attention_calls, mixer_layers, token_calls
-from infercast.models.mixers import Cache
+from infercast.models.mixers.mixer import Cache
 from infercast.models.read import read_model
 from infercast.models.spec import parameter_count, prediction_parameter_count, rank_weight_bytes
 

@@ -1,9 +1,8 @@
 """From measured results to a calibration: results replayed with other factors, and the most likely factors of all.
 
-Logarithms of results are taken to be those of the simulation with the right factors, but for three things: what one run
-differs from another by (factors of its own, which are the same for all that it says), what a simulation gets wrong of
-each quantity, and luck. Before anything is seen, factors are what intervals say: 1, with their widths. The most likely
-point is found by linearising (Gauss and Newton), its uncertainty by the curvature there (Laplace).
+Logarithms of results are those of the simulation with the right factors, but for what runs differ by, what a simulation
+gets wrong, and luck. Before anything is seen, factors are 1, as wide as intervals. The most likely point is found by
+linearising (Gauss and Newton), its uncertainty by the curvature there (Laplace).
 """
 
 from __future__ import annotations
@@ -29,16 +28,15 @@ from infercast.serve.record import Served
 
 Array = npt.NDArray[Any]
 
-NAMES = ("host", "prefill", "decode", "path")
-"""What is looked for, in this order: three logarithms, and a number that stands for seconds (`Point.path`)."""
 PATH_SCALE = 0.002
 """Seconds that `Point.path` counts in. Around 0 it is proportional to seconds, further out to their logarithm: API
 servers and networks take a few milliseconds mostly, and now and then a hundred."""
 STEPS = np.array([0.1, 0.05, 0.05, 0.5])
-"""How far each is moved to see what results do."""
 
 
 class Point(NamedTuple):
+    """What is looked for: three logarithms, and a number that stands for seconds."""
+
     host: float = 0.0
     prefill: float = 0.0
     decode: float = 0.0
@@ -46,18 +44,14 @@ class Point(NamedTuple):
 
     @property
     def path_seconds(self) -> float:
-        """Seconds that requests take longer to the engine."""
         return PATH_SCALE * sinh(self.path)
 
     @property
     def seconds_a_unit(self) -> float:
-        """How many more seconds one unit more of ``path`` is."""
         return PATH_SCALE * cosh(self.path)
 
 
 class Replay:
-    """One result on the deployment that it was measured on."""
-
     def __init__(self, system: System, result: Result) -> None:
         """``system`` is the deployment, at the state that the run found it in."""
         self.result = result
@@ -67,7 +61,6 @@ class Replay:
         self.measured = np.log([result.seen[name] for name in self.names])
         run = self._run(Point())
         self.estimated = np.log(results_of(run.clients)[self.chosen])
-        """Without any factor."""
         self.chance = self._chance(run)[self.chosen] / EIGHTY
         """What luck does to each, as a standard deviation."""
 
@@ -86,7 +79,6 @@ class Replay:
         return np.stack(columns, axis=1)
 
     def unknown(self) -> Uncertainty:
-        """How far its deployment may be off before anything was seen."""
         return uncertainty_of(self._system.pools[0].deployment, busiest(self._run(Point()).records[0]))
 
     def _run(self, point: Point) -> Run:
@@ -129,10 +121,7 @@ CENTRES, TAILS = ("p50", "mean"), ("p95", "p90", "p99")
 
 
 def chosen_quantities(result: Result) -> list[int]:
-    """What a result is compared by: median, mean and a tail of TTFT, of which each has its own luck, the middle of the
-    time of a token, and the rate where clients wait for answers. Tails of times of tokens hang on which prompts came
-    between.
-    """
+    """What a result is compared by; tails of times of tokens are not, since they hang on which prompts came between."""
     steps = next((each for each in ("tpot", "itl", "e2e") if any(name.startswith(each) for name in result.seen)), "")
     groups = [("ttft", CENTRES[:1]), ("ttft", CENTRES[1:]), ("ttft", TAILS), (steps, CENTRES)]
     names = []
@@ -175,12 +164,9 @@ MOST_MOVE = np.array([0.4, 0.3, 0.3, 1.5])
 
 
 class Solution(NamedTuple):
-    """The most likely point and what is left unknown."""
-
     point: Point
     covariance: Array
     before: Array
-    """The same before anything was seen."""
 
     @property
     def spreads(self) -> Array:

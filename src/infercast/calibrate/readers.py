@@ -1,16 +1,10 @@
 """Readers of result files of load generators: vLLM, SGLang, GuideLLM, AIPerf, inference-perf, and ``/metrics``.
 
-Fields are those of these releases:
-
-- ``vllm/benchmarks/serve.py`` of 0.25.0: milliseconds in what ends in ``_ms``, seconds in the lists.
-- ``sglang/benchmark/serving.py`` of 0.5.16.
-- ``guidellm/benchmark/schemas`` of 0.8.1. Its inter-token latency is a mean over each request without the first token,
-  which is TPOT here; its time per output token counts the first one, too, and is not read.
-- ``aiperf/common/models/export_models.py`` of 0.13.0 and ``genai_perf/export_data`` of 0.0.16: an object for each
-  metric with its unit, and the settings under ``input_config``. Inter-token latency is TPOT here, as above.
-- ``inference_perf/reportgen/base.py``; times are in seconds. A summary over several stages has no one rate: the reports
-  of its stages are what can be replayed.
-- ``vllm/v1/metrics/loggers.py`` of 0.25.0. A snapshot does not say how requests came, so that must be given.
+Fields are those of ``vllm/benchmarks/serve.py`` and ``vllm/v1/metrics/loggers.py`` of 0.25.0,
+``sglang/benchmark/serving.py`` of 0.5.16, ``guidellm/benchmark/schemas`` of 0.8.1,
+``aiperf/common/models/export_models.py`` of 0.13.0, ``genai_perf/export_data`` of 0.0.16 and
+``inference_perf/reportgen/base.py``. Inter-token latency of GuideLLM, AIPerf and GenAI-Perf is a mean over each request
+without the first token, which is TPOT here. A summary over several stages has no one rate: its stages can be replayed.
 """
 
 from __future__ import annotations
@@ -21,6 +15,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +25,7 @@ import numpy.typing as npt
 from infercast.calibrate.result import (
     LONGEST_SECONDS,
     MOST_TOKENS,
+    RATE,
     Asked,
     Lengths,
     Load,
@@ -40,7 +36,6 @@ from infercast.calibrate.result import (
     read_text,
     statistics,
     summed_up,
-    with_rate,
 )
 from infercast.errors import FileFormatError, InputError
 from infercast.units import MILLI
@@ -55,11 +50,11 @@ def _result(
     """A result with requests that can be replayed; ``rate``: output tokens a second, where the file says."""
     workload, assumed, means_only = make_workload(load, asked)
     assumed = (*assumed, *known.pop("assumptions", ()))
-    return Result(file, kind, workload, with_rate(seen, rate), means_only, assumptions=assumed, **known)
+    seen = {**seen, RATE: rate} if rate and isfinite(rate) else seen
+    return Result(file, kind, workload, seen, means_only, assumptions=assumed, **known)
 
 
 def _number(values: Values | None, part: str, name: str) -> float | None:
-    """A number of an object within, where there is one."""
     found = None if values is None else values.maybe(part)
     return None if found is None else found.number(name)
 
@@ -67,7 +62,6 @@ def _number(values: Values | None, part: str, name: str) -> float | None:
 def _latencies(
     values: Values, latencies: Mapping[str, str], called: Mapping[str, str], scale: Callable[[Values], float]
 ) -> dict[str, float]:
-    """Statistics of each latency that has an object of its own."""
     found = [(ours, metric) for ours, theirs in latencies.items() if (metric := values.maybe(theirs)) is not None]
     return {name: value for ours, each in found for name, value in statistics(each, ours, called, scale(each)).items()}
 
@@ -86,7 +80,6 @@ AIPERF_LATENCIES = {"ttft": "time_to_first_token", "tpot": "inter_token_latency"
 AIPERF_NAMES = {"mean": "avg", "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 USUAL_COUNT = 200
-"""Requests, if the file does not say how many there were."""
 
 
 def read_aiperf(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
@@ -202,7 +195,6 @@ EVENLY = ("random", "random-ids")
 
 
 def _mean_length(values: Values, what: str, completed: int) -> Any:
-    """From what was drawn evenly, or from the mean."""
     mean = values.needed(f"total_{what}_tokens", least=1) / completed
     ratio, most = values.number("random_range_ratio", most=1.0), values.count(f"random_{what}_len", least=1)
     if values.word("dataset_name") in EVENLY and most is not None and ratio is not None and ratio < 1:
@@ -335,7 +327,6 @@ def _guidellm_benchmark(values: Values, asked: Asked) -> Result:
 
 
 def _strategy(values: Values) -> tuple[str, float | None, int | None]:
-    """How requests were sent: kind of arrival, rate, and how many at one time."""
     config = values.maybe("config") or values.maybe("args")
     strategy = None if config is None else config.maybe("strategy")
     strategy = strategy or values.maybe("strategy")
@@ -398,7 +389,6 @@ MOST_REPLAYED = 1000
 
 
 def read_metrics_text(path: Path, text: str, asked: Asked) -> Result:
-    """The sums over all engines and labels."""
     totals, edges = _sums(path, text)
     count = round(totals.get("vllm:request_prompt_tokens_count", 0.0))
     if count < 1:
@@ -601,7 +591,11 @@ def _read(path: Path, text: str, asked: Asked) -> list[Result]:
     found: list[Result] = []
     for place, document in enumerate(documents, 1):
         name = path.name if len(documents) == 1 else f"{path.name} line {place}"
-        found += _of_document(path, document, asked, name)
+        marked = document if isinstance(document, dict) else {}
+        read = next((read for marks, read in FORMATS if all(mark in marked for mark in marks)), None)
+        if read is None:
+            raise FileFormatError(path, f"is not a result that is known: {KNOWN}")
+        found += read(path, document, asked, name)
     if not found:
         raise FileFormatError(path, "holds no result")
     return found
@@ -615,11 +609,3 @@ FORMATS = (
     (("request_latency", "input_config"), read_aiperf),
 )
 """Fields that a document of a format has, and the reader of it; the first that fits is taken."""
-
-
-def _of_document(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
-    if isinstance(document, dict):
-        for marks, read in FORMATS:
-            if all(mark in document for mark in marks):
-                return read(path, document, asked, name)
-    raise FileFormatError(path, f"is not a result that is known: {KNOWN}")

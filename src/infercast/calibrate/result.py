@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log, sqrt
@@ -31,7 +30,6 @@ class Result:
 
     file: str
     kind: str
-    """Name of its format, for people."""
     workload: Workload
     seen: Mapping[str, float]
     """Seconds by name (``ttft_p50``, ``tpot_mean``, ...), and output tokens a second."""
@@ -71,8 +69,6 @@ class Asked:
 
 
 class Lengths(NamedTuple):
-    """What is known of lengths, where they are not listed."""
-
     mean: float
     spread: float = 0.0
     minimum: float | None = None
@@ -101,7 +97,6 @@ class Load:
     arrivals: Array | None = None
     """Seconds at which requests were sent, where they are listed."""
     served_rate: float | None = None
-    """Requests a second that were answered."""
     prefix_hit_rate: float | None = None
 
 
@@ -151,19 +146,12 @@ def _drawn(
             what = f"are all taken to be {text} tokens" if text.isdigit() else f"are drawn from {text}"
             option = "--input-len" if name == "prompt" else "--output-len"
             assumed.append(f"{name} lengths are not listed and {what}; {option} says otherwise")
+    common: dict[str, Any] = {"input_lengths": inputs, "output_lengths": outputs, "seed": asked.seed}
     if concurrency is not None:
-        return synthetic_workload(
-            concurrency=concurrency, count=count, input_lengths=inputs, output_lengths=outputs, seed=asked.seed
-        )
-    return synthetic_workload(
-        arrival="burst" if rate is None else load.arrival,
-        rate=rate,
-        count=count,
-        input_lengths=inputs,
-        output_lengths=outputs,
-        burstiness=load.burstiness if load.arrival == "gamma" else 1.0,
-        seed=asked.seed,
-    )
+        return synthetic_workload(concurrency=concurrency, count=count, **common)
+    arrival = "burst" if rate is None else load.arrival
+    burstiness = load.burstiness if load.arrival == "gamma" else 1.0
+    return synthetic_workload(arrival=arrival, rate=rate, count=count, burstiness=burstiness, **common)
 
 
 def _summary(values: Array) -> Lengths:
@@ -230,8 +218,6 @@ def parse_json(path: Path, text: str) -> Any:
 
 
 class Values:
-    """An object of a file, with values that are read by name."""
-
     def __init__(self, path: Path, holder: Any, place: str = "") -> None:
         if not isinstance(holder, dict):
             raise FileFormatError(path, f"{place or 'the result'} must be an object, not {type(holder).__name__}")
@@ -303,7 +289,3 @@ def statistics(
         if value:
             found[f"{latency}_{ours}"] = value * scale
     return found
-
-
-def with_rate(seen: dict[str, float], rate: float | None) -> dict[str, float]:
-    return seen if not rate or not math.isfinite(rate) else {**seen, RATE: rate}

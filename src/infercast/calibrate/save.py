@@ -1,8 +1,4 @@
-"""A forecast as ``vllm bench serve --save-result`` writes a run, so that plots and dashboards take it.
-
-Names, units and definitions are those of ``vllm/benchmarks/serve.py`` of 0.25.0, with every percentile that a forecast
-has. The date is always the same, since a forecast with the same inputs is the same file.
-"""
+"""A forecast as ``vllm bench serve --save-result`` of 0.25.0 writes a run, always with the same date."""
 
 from __future__ import annotations
 
@@ -25,19 +21,15 @@ Array = npt.NDArray[Any]
 
 DATE = "19700101-000000"
 BACKEND = "openai"
-"""The benchmark's default engine."""
-
-
-def result_name(forecast: Forecast) -> str:
-    """The file's name, as the benchmark chooses it in a folder."""
-    load = _load(forecast)
-    clients = "" if load["max_concurrency"] is None else f"-concurrency{load['max_concurrency']}"
-    model = forecast.deployment.model.name.rsplit("/", 1)[-1]
-    return f"{BACKEND}-{load['request_rate']}qps{clients}-{model}-{DATE}.json"
 
 
 def result_path(asked: Path, forecast: Forecast) -> Path:
-    return asked / result_name(forecast) if asked.is_dir() else asked
+    """The file itself; in a folder, one of the name that the benchmark chooses."""
+    if not asked.is_dir():
+        return asked
+    load, model = _load(forecast), forecast.deployment.model.name.rsplit("/", 1)[-1]
+    clients = "" if load["max_concurrency"] is None else f"-concurrency{load['max_concurrency']}"
+    return asked / f"{BACKEND}-{load['request_rate']}qps{clients}-{model}-{DATE}.json"
 
 
 def check_result(asked: Path) -> None:
@@ -164,11 +156,7 @@ def _details(forecast: Forecast) -> dict[str, Any]:
 
 
 def _gaps_of_requests(forecast: Forecast) -> list[list[float]]:
-    """Times between the tokens of each request.
-
-    A sequence gets a token in every step from its first to its last, mostly; where steps left it out (prompts before
-    it, a preemption), its tokens are spread evenly.
-    """
+    """Where steps left a sequence out (prompts before it, a preemption), its tokens are spread evenly."""
     served = forecast.clients
     ends = [np.unique(record.timed_gaps[0]) for record in forecast.pools[-1].records]
     found = []

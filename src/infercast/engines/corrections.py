@@ -1,7 +1,4 @@
-"""Corrections from a user's own measurements: factors with uncertainties, and a timer that applies them.
-
-Factors are relative to the estimates: 1.1 means that times are 1.1 times as long.
-"""
+"""Corrections of estimates by a user's own measurements: factors with uncertainties, and a timer that applies them."""
 
 from __future__ import annotations
 
@@ -40,12 +37,9 @@ class Corrections:
     path: Factor | None = None
     """Added seconds of a request's path to the engine: API server, network."""
     title: str = ""
-    """Its origin, as text."""
     notes: tuple[str, ...] = ()
-    """What does not match this deployment."""
 
     def corrected(self, host: Costs) -> Costs:
-        """The host with corrections applied."""
         if self.host is not None and self.host.value != 1.0:
             speed = 1.0 / self.host.value
             host = host.sped_up(speed, f"{host.title}, {speed:.2f} times as fast by calibration")
@@ -54,7 +48,6 @@ class Corrections:
         return host
 
     def __str__(self) -> str:
-        """The factors, as text."""
         named = (("host", self.host), ("steps with prompts", self.prompts), ("decode steps", self.decodes))
         parts = [f"{name} x {factor.value:.3f}" for name, factor in named if factor is not None]
         parts += [] if self.path is None else [f"{1e3 * self.path.value:+.1f} ms before the engine"]
@@ -62,13 +55,10 @@ class Corrections:
 
     @property
     def changes_steps(self) -> bool:
-        """True if GPU times differ from the estimates."""
         return any(each is not None and each.value != 1.0 for each in (self.prompts, self.decodes))
 
 
 class CorrectedTimer(KernelTimer):
-    """Another timer's steps, scaled by measured factors."""
-
     def __init__(self, timer: KernelTimer, corrections: Corrections) -> None:
         # Delegates everything; it has no tables of its own.
         self._own = timer

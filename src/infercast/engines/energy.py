@@ -1,8 +1,6 @@
-"""Energy of steps: joules of the kernels in a timer's tables, and of attention.
+"""Energy of steps per GPU of a tensor-parallel group: joules of the kernels in a timer's tables, and of attention.
 
-A run records how often each table row ran and how long attention took. That is enough to compute its dynamic energy
-afterwards, at no cost to the simulation. All numbers are per GPU of a tensor-parallel group; the stages of a pipeline
-are summed.
+It is computed after a run, from how often each table row ran and how long attention took.
 """
 
 from __future__ import annotations
@@ -30,15 +28,11 @@ class StepsEnergy:
     kernel_seconds: float
     """Time in kernels, including the short gaps between them."""
     dynamic: dict[str, float]
-    """Joules above static power, by kernel family."""
     static: float
-    """Joules of static power while kernels ran."""
     peak_watts: float
-    """Of the step with the highest draw."""
 
     @property
     def joules(self) -> float:
-        """While kernels ran."""
         return self.static + sum(self.dynamic.values())
 
 

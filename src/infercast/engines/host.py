@@ -1,8 +1,4 @@
-"""CPU time of an engine: seconds fitted on one machine, and scaled to others.
-
-CPU speeds are in ``data/hosts``, the engines' costs in ``data/engines/<engine>/host.toml``. A user's own file has the
-form of the latter.
-"""
+"""CPU time of an engine (``data/engines/<engine>/host.toml``, or a user's file like it), scaled to other CPUs."""
 
 from __future__ import annotations
 
@@ -32,7 +28,6 @@ class HostCosts:
     """Host seconds of the request and token paths, common to all engines. Each engine adds its step costs."""
 
     title: str
-    """The machine."""
     source: str
     request_path: float
     request_token: float
@@ -54,13 +49,11 @@ class HostCosts:
         )
 
     def sped_up(self, speed: float, title: str, source: str | None = None) -> Self:
-        """A host with a thread ``speed`` times as fast."""
         names = (field.name for field in fields(self) if field.name not in FACTS)
         seconds: dict[str, Any] = {name: getattr(self, name) / speed for name in names}
         return replace(self, title=title, source=source or self.source, **seconds)
 
     def on_cpu(self, name: str) -> Self:
-        """The same engine on a named CPU."""
         cpu = host_cpu(name)
         if name == MEASURED:
             return self
@@ -81,7 +74,6 @@ def _bundled_values(engine: str) -> dict[str, Any]:
 
 
 def read_host(path: Path, kind: type[Costs]) -> Costs:
-    """Read a host from a data file like the bundled one."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
@@ -106,7 +98,6 @@ def read_host(path: Path, kind: type[Costs]) -> Costs:
 
 
 def _amiss(kind: type[HostCosts], values: dict[str, Any]) -> str:
-    """The missing and the unknown names."""
     given = {name.removesuffix("_ms").removesuffix("_us") for name in values} - {"single_thread_speed", "cpu"}
     given |= {"title"} if "cpu" in values else set()
     needed = {field.name for field in fields(kind)}
@@ -131,8 +122,6 @@ def _costs_of(kind: type[Costs], values: dict[str, Any]) -> Costs:
 
 
 class Launch(Enum):
-    """How a step's kernels are launched."""
-
     FULL_GRAPH = "full graph"
     """The whole step is one CUDA graph: steps in which every sequence computes one token."""
     PIECEWISE_GRAPHS = "piecewise graphs"

@@ -1,9 +1,8 @@
 """GPU memory by use, the layout of the KV cache, and the link to KV blocks in host memory.
 
 Measured by this project on an H200 (PCIe 5.0 x16) with vLLM's own copies: 53.6 GB/s to the GPU and 54.7 GB/s to the
-host, 7 % less in both directions at once. Copies and other traffic of the GPU's memory do not slow each other by more
-than 1 %; GEMMs in a burst took 2 to 10 % longer during copies, which is left out. A copy of many pieces does not begin
-before all of them are submitted, which takes a host thread 1 us each.
+host, 7 % less in both directions at once. GEMMs in a burst took 2 to 10 % longer during copies, which is left out. A
+copy does not begin before all of its pieces are submitted, which takes a host thread 1 us each.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ UNBOUNDED = 1 << 40
 
 
 class KvLayout(NamedTuple):
-    """The cache's shape and its cost on one GPU."""
-
     shape: KvShape
     block_bytes: int
 
@@ -42,8 +39,6 @@ class KvLayout(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Memory of one GPU by use, in bytes."""
-
     total: float
     usable: float
     weights: float
@@ -53,13 +48,11 @@ class Memory(NamedTuple):
     kv: KvLayout
     num_blocks: int
     spare_blocks: int = 0
-    """Of these, reserved by the engine."""
     states: float = 0.0
     """Recurrent states, where they are not kept in KV blocks."""
 
     @property
     def request_blocks(self) -> int:
-        """Blocks available to requests."""
         return max(0, self.num_blocks - self.spare_blocks)
 
     @property

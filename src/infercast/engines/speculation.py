@@ -1,7 +1,6 @@
 """Speculative decoding: the method, the number of drafts, and the acceptance rate of each position.
 
-Everything is reduced to one rate per position, P(the first i drafts are all accepted). The acceptance length, tokens
-per step and sequence, is one more than their sum.
+Everything is reduced to P(the first i drafts are all accepted); the acceptance length is one more than their sum.
 """
 
 from __future__ import annotations
@@ -36,16 +35,12 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """Drafting method and acceptance."""
-
     method: str
     num_drafts: int
     """Drafts per sequence and step; the maximum if it depends on batch size."""
     acceptance: Acceptance
     draft: Draft | None = None
-    """The drafter; None for lookups."""
     tensor: int = 1
-    """Tensor parallel size of the drafter."""
     match: float = 1.0
     """Share of a sequence's steps in which a lookup finds anything."""
     by_batch: tuple[tuple[int, int], ...] = ()
@@ -61,18 +56,14 @@ class Drafting:
     read_ahead: int = 0
     """Prompt tokens it reads beyond those a step computes, which the step must leave for it."""
     slots_taken: int = 0
-    """Budget tokens taken per sequence."""
     note: str = ""
-    """What was assumed about the drafter."""
 
     @property
     def width(self) -> int:
-        """Tokens of a sequence that verifies drafts."""
         return 1 + self.num_drafts
 
     @property
     def passes(self) -> int:
-        """Passes of the drafter per step."""
         return self.num_drafts if self.draft is not None else 0
 
     @property
@@ -87,19 +78,15 @@ FORMS = (
     "a length above 1 (2.4), a rate below 1 (0.7), rates by position (0.75,0.55,0.4), length=2.4, rate=0.7, the name "
     "of a published curve, or a line of a log with 'Per-position acceptance rate'"
 )
-"""Accepted notations of an acceptance."""
 BY_POSITION = re.compile(r"[Pp]er-position acceptance rate:\s*([0-9.,\s]+)")
 MEAN_LENGTH = re.compile(r"(?:[Mm]ean acceptance length|accept len):\s*([0-9.]+)")
 """In a log line of vLLM or SGLang."""
 
 
 class Acceptance(NamedTuple):
-    """How many drafts of a step are accepted."""
-
     rates: tuple[float, ...]
     """P(the first i drafts are all accepted), i = 1, 2, ..., falling."""
     source: str = ""
-    """Their origin, as text."""
     is_assumed: bool = False
     """True if not specified, so that published ones stand in."""
 
@@ -120,11 +107,7 @@ class Curve(NamedTuple):
     url: str
 
     def rates(self, num_drafts: int) -> tuple[float, ...]:
-        """What each further draft adds; beyond the last published one, extrapolated by the ratio of the last two.
-
-        Lengths were measured independently, so a further draft may seem to add less than nothing: that counts as
-        nothing.
-        """
+        """What each further draft adds, at least 0; beyond the last published one by the ratio of the last two."""
         before = (1.0, *self.lengths)
         rates: list[float] = []
         for position, length in enumerate(self.lengths[:num_drafts]):

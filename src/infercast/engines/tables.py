@@ -1,10 +1,8 @@
 """Kernel times on a grid of sizes: tables by tokens and rows, and interpolated attention surfaces.
 
-A learned estimate takes half a millisecond of numpy however small the batch is; a run needs thousands. A batch is
-described by a few numbers in which its time is smooth: a decode batch by its number of sequences and their mean length,
-a batch of prompts by number, length and cached tokens. A few hundred estimates with log-linear interpolation then serve
-a whole run. An engine's limits set how far a grid goes, never where its points are: sizes that no request reaches
-change nothing.
+A batch is described by a few numbers in which its time is smooth: a decode batch by its number of sequences and their
+mean length, prompts by number, length and cached tokens. A few hundred estimates with log-linear interpolation serve a
+whole run. An engine's limits set how far a grid goes, never where its points are.
 """
 
 from __future__ import annotations
@@ -31,10 +29,7 @@ DENSE, SPACING = 128, 32
 
 
 def sequence_kernels(calls_of: Callable[[Table, Table], list[Call]]) -> tuple[dict[str, str], dict[str, int]]:
-    """The family of each attention kernel, and its launches per step.
-
-    One decoding sequence and one prompt cover nearly all; some kinds decode differently in mixed steps.
-    """
+    """The family of each attention kernel, and its launches per step, by one decoding sequence and one prompt."""
     families: dict[str, str] = {}
     launches: dict[str, int] = {}
     for batch in (np.array([1, 2]), np.array([1]), np.array([2])):
@@ -58,7 +53,6 @@ def together(prompts: float, decodes: float, launches: int, padded: float) -> fl
 
 
 def weighted(counts: Mapping[int, float], table: Table) -> Table:
-    """Weighted sum of some rows of a table."""
     return np.asarray(np.array([*counts.values()]) @ table[[*counts]]) if counts else np.zeros(table.shape[1])
 
 
@@ -83,7 +77,6 @@ multiplicities.
 
 SHORTEST = 16
 FINE, COARSE, ROUGH = 2.0, 1.0, 0.5
-"""Points per octave."""
 STEPS_AN_OCTAVE = 8
 ROWS_AT_ONCE = 8
 """Numbers of sequences timed together: a run that meets one meets its neighbours."""
@@ -96,9 +89,8 @@ PAGE = 512
 class DecodeSurface:
     """Seconds of each attention kernel for a decode batch.
 
-    A batch grows by one token per sequence and step, so the mean length grows by one. Estimates at integer mean lengths
-    are therefore cached as pages, consecutive steps are a slice of one, and values between two integer lengths are
-    interpolated linearly.
+    Estimates at integer mean lengths are cached as pages, of which consecutive steps are a slice; those between are
+    linear.
     """
 
     def __init__(self, time: Timing, max_sequences: int, max_keys: int) -> None:
@@ -127,7 +119,6 @@ class DecodeSurface:
         return [_between(column[start : end + 1], share) for column in page]
 
     def next_step(self, num_sequences: int, total_keys: int) -> list[float]:
-        """Of each kernel its seconds in this step alone."""
         length, rest = divmod(total_keys, num_sequences)
         number, start = divmod(length, PAGE)
         page = self._pages.get((num_sequences, number))
@@ -166,8 +157,6 @@ def _log_page(number: int) -> Array:
 
 
 class PromptSurface:
-    """Seconds of each attention kernel for a batch of prompts."""
-
     def __init__(self, time: Timing, max_tokens: int, max_keys: int) -> None:
         self._time = time
         self._counts = _grid(1, MOST_PROMPTS, ROUGH)

@@ -1,8 +1,7 @@
 """The time of one step: kernels from tables by step size, attention by batch, and drafts with speculative decoding.
 
-Sequences that verify drafts compute several tokens each. Their GEMMs are those of as many tokens, their attention reads
-each sequence's keys once for all of them, and the LM head computes a row for every draft. The drafter then runs one
-pass over all tokens of the step, and a pass over one token per sequence for each further draft.
+Sequences that verify drafts compute several tokens each, over keys that are read once; then the drafter runs a pass
+over all tokens of the step, and one over a token per sequence for each further draft.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from infercast.engines.tables import (
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import DRAFT_PREFIX, attention_calls, head_calls, lora_calls, token_calls, verify_calls
-from infercast.models.mixers import GroupedAttention
+from infercast.models.mixers.mixer import GroupedAttention
 from infercast.models.spec import ModelConfig
 from infercast.ops import Attention, Call
 from infercast.ops.op import Quantity, Size, rejection
@@ -100,7 +99,6 @@ class Padding(NamedTuple):
     window: float = inf
 
     def seconds(self, sequences: int, keys: int) -> float:
-        """For this many sequences with this many keys in total."""
         return self.per_key * min(keys, self.window * sequences) if self.per_key else 0.0
 
 
@@ -108,10 +106,7 @@ NOT_PADDED = Padding()
 
 
 def padded_in(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> dict[str, Padding]:
-    """By kernel name (`infercast.predict.estimate.padded`).
-
-    Attention with sinks runs another kernel on these chips (Triton's), which packs query heads in every launch.
-    """
+    """By kernel name (`predict.estimate.padded`); Triton's, which attention with sinks runs, packs query heads."""
     if any(isinstance(stack.mixer, GroupedAttention) and stack.mixer.sinks for stack in config.stacks):
         return {}
     found: dict[str, Padding] = {}
@@ -132,13 +127,11 @@ MOST_BATCHES = 32
 class KernelTimer:
     """A step timer made of timed kernels.
 
-    Kernels that depend only on the number of tokens are timed up front for every number a run can have, and those of
-    the LM head for every number of sampled rows: two tables with row lookups. Only attention, which depends on the
-    length of each sequence, is timed during the run.
+    Those that depend only on the number of tokens or of sampled rows are timed up front, in two tables with row
+    lookups. Only attention, which depends on the length of each sequence, is timed during the run.
     """
 
     rows_a_sequence = 1
-    """Maximum LM head rows per sequence."""
 
     def __init__(self, deployment: TimedDeployment) -> None:
         config, layout, gpu, predictor = deployment.model, deployment.layout, deployment.gpu, deployment.predictor
@@ -173,7 +166,6 @@ class KernelTimer:
             np.arange(max_tokens + 1), token_sizes, np.broadcast_to(products_of(by_tokens), token_sizes.shape)
         )
         self._throttled = [family in THROTTLED for _, family in self.kernels]
-        """Kernels slowed down by the power limit."""
         tabled = self._time_table(by_tokens, token_sizes, max_tokens)
         longer = throttle_decoding(gpu, products, tabled.sum(axis=1)) - 1.0
         decoding = tabled * (1.0 + np.outer(longer, self._throttled[: len(by_tokens)]))
@@ -220,7 +212,6 @@ class KernelTimer:
         return self._compute_prompts(beside, count, computed, count + num_first)
 
     def _decode(self, tokens: int, sampled: int, computed: int, steps: int = 1) -> StepEstimate:
-        """Steps of sequences that compute a token each."""
         assert self._surfaces is not None
         rows, host, dense = self._decoding(tokens, sampled)
         attention = self._surfaces[0](tokens, computed + tokens, steps)
@@ -228,9 +219,7 @@ class KernelTimer:
         return StepEstimate([dense + seconds for seconds in each], attention, host, rows)
 
     def _compute_prompts(self, prompts: Prompts, num_decodes: int, computed: int, sampled: int) -> StepEstimate:
-        """A step of prompts, (new, computed) tokens of each, mixed with decodes of ``computed`` context tokens in
-        total.
-        """
+        """A step of prompts, (new, computed) tokens of each, and of decodes with ``computed`` context tokens."""
         assert self._surfaces is not None
         time_decoding, time_prompts = self._surfaces
         attention, tokens = time_prompts(prompts), num_decodes
@@ -246,7 +235,6 @@ class KernelTimer:
     def _put_together(
         self, tokens: int, sequences: int, prompts: int, sampled: int, attention: list[float]
     ) -> StepEstimate:
-        """A step with prefill, given its attention times."""
         launch, padded = self._prompting(tokens)
         attending, target, share = sum(attention), 0.0, 0.0
         seconds = self._token_seconds[padded] + self._row_seconds[sampled] + attending
@@ -304,10 +292,7 @@ class KernelTimer:
         return np.asarray((each + each * np.outer(slowed, self._throttled[: each.shape[1]])).sum(axis=1))
 
     def limit_felt(self, rows: Table, slowed: Table, seconds: Table) -> Table:
-        """How far the power limit was in effect in steps of these rows of the first table, from 0 to 1.
-
-        Decode steps repeat until it is. For others it follows from their slowdown, or from their duration.
-        """
+        """How far the power limit was in effect in steps of these rows, from 0 to 1; decode steps repeat until then."""
         if limits_of(self._gpu).always:  # even reading memory exceeds the limit
             return np.ones(rows.shape)
         peak, most, free = self._limit
@@ -395,8 +380,6 @@ class KernelTimer:
 
 
 class Adapted:
-    """Another timer's steps, each with the kernels of LoRA adapters."""
-
     def __init__(self, timer: KernelTimer) -> None:
         self._timer = timer
 
@@ -411,11 +394,7 @@ class Adapted:
 
 
 class DraftingTimer(KernelTimer):
-    """A timer of steps that verify and draft, with a table of drafts in addition to those of steps.
-
-    Its rows hold the passes by number of drafts and sequences, except for what depends on the step's tokens or on
-    sequence lengths.
-    """
+    """A timer of steps that verify and draft, with a table of passes by number of drafts and sequences."""
 
     def __init__(self, deployment: TimedDeployment) -> None:
         drafting, layout, settings = deployment.drafting, deployment.layout, deployment.settings
@@ -555,12 +534,10 @@ class DraftingTimer(KernelTimer):
         return DecodeSurface(time, self._most_sequences, self._longest)
 
     def _time_single(self, queries: Table, keys: Table, sequences: Table | int = 1) -> Table:
-        """Attention of one later pass."""
         calls = [] if self._draft is None else self._draft.attention_calls(self._draft_layout, queries, keys, sequences)
         return self._time_calls(calls, keys.shape[0])
 
     def _table_of_drafts(self) -> tuple[tuple[tuple[str, str], ...], Table]:
-        """Names and seconds of draft kernels, by sequences and drafts per sequence."""
         most, draft = self._most_sequences, self._draft
         if draft is None:
             return (), np.zeros((most + 1, 0))

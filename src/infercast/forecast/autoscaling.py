@@ -1,9 +1,8 @@
 """A fleet under changing load: traffic of a day, load curve of one replica, start-up times, and scaling policies.
 
-The state of a replica is the number of requests in it, running or waiting. Simulations at several rates, and at
-saturation, give for each number the request rate and the latencies. Beyond the number that it can run at once, each
-further request waits for those before it. The load balancer gives all replicas an equal share. A day is stepped through
-with an implicit step (requests leave at the rate of its end), so that long steps do not overshoot.
+The state of a replica is the number of requests in it. Simulations give for each number the rate and the latencies;
+beyond what it can run at once, requests wait for those before them. A day is stepped through with an implicit step
+(requests leave at the rate of its end), so that long steps do not overshoot.
 """
 
 from __future__ import annotations
@@ -35,9 +34,7 @@ DAY = 86_400.0
 WINDOW = 60.0
 """Seconds of a window: a minute in or out of the SLO."""
 STEP = 10.0
-"""Seconds from one look at a fleet to the next."""
 MOST_WINDOWS = 20_160
-"""A fortnight of minutes."""
 PEAK_HOUR = 14.0
 
 
@@ -46,7 +43,6 @@ class Traffic:
     """Requests in order of arrival, and the windows they fall in."""
 
     arrivals: Array
-    """Seconds after the start of the day."""
     inputs: Array
     outputs: Array
     window: float
@@ -93,7 +89,6 @@ class Traffic:
         return self.workload(np.arange(first, last), self.arrivals[first:last] - begin)
 
     def workload(self, chosen: Array, arrivals: Array, rate: float | None = None) -> Workload:
-        """Some of the requests, arriving at other times."""
         rows = zip(arrivals.tolist(), self.inputs[chosen].tolist(), self.outputs[chosen].tolist(), strict=True)
         if self.requests is None:
             made = tuple(Request(*row) for row in rows)
@@ -188,7 +183,6 @@ LEAST, MOST = 1500, 12_000
 """Requests of a simulation: `RESIDENCES` residence times, within these limits."""
 RESIDENCES = 20.0
 ROUNDS = 8
-"""Requests of each client of a closed loop."""
 LONGER = 2
 """A run that did not settle is made longer by this factor ..."""
 RAMP_UP = 0.4
@@ -198,11 +192,8 @@ SEED = 7
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A replica with a steady number of requests in it."""
-
     in_system: float
     rate: float
-    """Requests a second that come and go."""
     forecast: Forecast
     values: tuple[Array, ...]
     """For each limit of the SLO, the latency it is about of each request, in ascending order."""
@@ -213,7 +204,6 @@ class Level:
 @dataclass(frozen=True, slots=True)
 class LoadCurve:
     levels: tuple[Level, ...]
-    """By the number of requests in it."""
     slo: Slo
     full_rate: float
     """Requests a second that it serves at most."""
@@ -225,7 +215,6 @@ class LoadCurve:
         return max(0.0, in_system - float(self.in_system[-1])) / self.full_rate
 
     def attained(self, in_system: float) -> float:
-        """Share of the requests that keep every limit."""
         wait = self.wait(in_system)
         low, high, part = self._beside(in_system)
         shares = [1.0 - np.searchsorted(level.slack, wait) / level.slack.size for level in (low, high)]
@@ -295,10 +284,7 @@ def _summary(values: Array, percentile: float | None) -> float:
 
 
 def learn_curve(system: System, traffic: Traffic, slo: Slo, replicas: int = 1) -> LoadCurve:
-    """Simulate a replica at several loads with requests of the day, alone or as one of ``replicas`` in a system.
-
-    Behind a load balancer each has steadier traffic than one alone. The curve is that of one of them either way.
-    """
+    """Simulate a replica at several loads, alone or as one of ``replicas``, which have steadier traffic."""
     random = np.random.default_rng(SEED)
     mix = _sample(traffic, MOST if replicas == 1 else 2 * MOST, random)
     whole = traffic.workload(mix, np.zeros(mix.size))
@@ -355,7 +341,6 @@ def _at_rate(traffic: Traffic, mix: Array, gaps: Array, rate: float, count: int)
 
 
 def _clients(traffic: Traffic, mix: Array, clients: int, count: int) -> Workload:
-    """A closed loop, which keeps a constant number of requests in a replica."""
     chosen = np.resize(mix, count)
     load = traffic.workload(chosen, np.zeros(count))
     return Workload(load.requests, concurrency=clients, description=load.description)
@@ -510,11 +495,9 @@ class Replica:
 @dataclass(frozen=True, slots=True)
 class FleetRun:
     ready: Array
-    """Replicas that serve."""
     paid: Array
     """Replicas that cost, those that are starting too."""
     in_system: Array
-    """Requests in each replica."""
     attained: Array
     use_of_limits: Array
     beyond: Array
@@ -576,7 +559,6 @@ class Autoscaler:
     target: float | None = None
     """What one replica should have; None: a share of what it has where the SLO just holds (`SAFETIES`)."""
     interval: float = 30.0
-    """From one decision to the next."""
     up_delay: float = 0.0
     """More replicas must have been needed for this long before they are started."""
     down_delay: float = 300.0
@@ -706,7 +688,6 @@ class PolicyDay:
     gpu_kwh: float | None = None
     """What the GPU boards draw in the day; None where their power is not known."""
     wall_kwh: float | None = None
-    """The same with servers and building."""
     usd_electricity: float | None = None
     """Dollars of that; None where no price of a kWh was given."""
 
@@ -721,16 +702,11 @@ class PolicyDay:
 
     @property
     def requests_in(self) -> float:
-        """Share of all requests that keep every limit."""
         return float(np.nansum(self.attained * self.counts) / self.counts.sum())
 
     @property
-    def replica_hours(self) -> float:
-        return float(self.paid.sum()) * self.window / HOUR
-
-    @property
     def gpu_hours(self) -> float:
-        return self.replica_hours * self.gpus_per_replica
+        return float(self.paid.sum()) * self.window / HOUR * self.gpus_per_replica
 
     @property
     def cost(self) -> float | None:

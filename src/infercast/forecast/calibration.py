@@ -1,8 +1,7 @@
 """A calibration: factors learned from measured results, its file ``calibration.toml``, and its use on a deployment.
 
-Host times depend on the machine: its factor, and the seconds of API server and network, hold for whatever runs there.
-Factors of GPU times hold for the same GPU, engine and format of weights. Where something else differs (model, layout,
-KV cache) they hold less surely, and on another GPU or in another format not at all.
+Factors of the host, API server and network hold for whatever runs on the machine, those of GPU times for the same GPU,
+engine and format of weights, less surely where something else differs.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ TOLD = 0.7
 
 class Learned(NamedTuple):
     value: float
-    """A factor on times, or seconds."""
     spread: float
     """Its standard deviation (of the logarithm of a factor) after the results were seen ..."""
     before: float
@@ -49,8 +47,6 @@ class Learned(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """The deployment that results were measured on."""
-
     engine: str
     model: str
     gpu: str
@@ -63,7 +59,6 @@ class Fingerprint:
 
     @staticmethod
     def of(deployment: Deployment) -> Fingerprint:
-        """Of a deployment without corrections."""
         model = deployment.model
         return Fingerprint(
             engine=deployment.engine.name,
@@ -94,7 +89,6 @@ class Source:
     load: str
     requests: int
     pairs: tuple[Pair, ...] = ()
-    """What it says itself, and forecasts of it."""
     left_out: tuple[Pair, ...] = ()
     """The same with factors from the other results only; empty where there are none."""
     assumptions: tuple[str, ...] = ()
@@ -117,7 +111,6 @@ class Calibration(Answer):
     version: str = ""
     """Of infercast."""
     title: str = ""
-    """For people: the file's name."""
 
     def _words(self) -> str:
         known = [name for name, learned in self.factors.items() if learned.is_told]
@@ -220,7 +213,6 @@ def keys_of(name: str) -> tuple[str, str, str]:
 
 
 FORM = 1
-"""Of the file; another number is another form."""
 MOST = 100.0
 """No factor is larger, or smaller than one over it, and no path longer in seconds."""
 
@@ -237,7 +229,7 @@ def write_calibration(calibration: Calibration) -> str:
         "[deployment]",
     ]
     known = calibration.deployment
-    lines += [f"{each.name} = {_value(getattr(known, each.name))}" for each in fields(known)]
+    lines += [f"{each.name} = {_text(getattr(known, each.name))}" for each in fields(known)]
     for name, learned in calibration.factors.items():
         scale = 1e3 if name == "path" else 1.0
         told = "" if learned.is_told else "  # not determined by the results"
@@ -254,7 +246,7 @@ def write_calibration(calibration: Calibration) -> str:
 
 
 def _source(source: Source) -> list[str]:
-    words = [f"{name} = {_value(getattr(source, name))}" for name in ("file", "sha256", "kind", "load", "requests")]
+    words = [f"{name} = {_text(getattr(source, name))}" for name in ("file", "sha256", "kind", "load", "requests")]
     lines = ["[[results]]", *words]
     if source.assumptions:
         lines.append(f"assumptions = [{', '.join(map(_text, source.assumptions))}]")
@@ -269,13 +261,9 @@ def _source(source: Source) -> list[str]:
     return lines
 
 
-def _value(value: str | bool | int) -> str:
-    return _text(value) if isinstance(value, str) else str(value).lower()
-
-
-def _text(text: str) -> str:
-    """A basic string of TOML, which writes what JSON writes."""
-    return json.dumps(text, ensure_ascii=True)
+def _text(value: str | bool | int) -> str:
+    """As TOML writes it, which is as JSON does."""
+    return json.dumps(value, ensure_ascii=True)
 
 
 def read_calibration(path: Path) -> Calibration:

@@ -20,7 +20,6 @@ HOST = "GPU waits for host"
 ON_THE_WAY = "host and the way to it"
 LINK = "link between the pools", "link"
 Parts = dict[tuple[str, str], float]
-"""Seconds by (kernel, family)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,6 @@ class Comparison:
     """Differences add up to the difference of the two totals."""
 
     differences: tuple[Difference, ...]
-    """Those that explain most first."""
 
     @property
     def before(self) -> float:
@@ -53,11 +51,7 @@ class Comparison:
 
 
 def compare_runs(before: Watched, after: Watched) -> dict[str, Comparison]:
-    """Mean TTFT and, where requests have several tokens, mean TPOT of two runs of one workload, kernel by kernel.
-
-    A latency holds all kernels that the GPU of its replica ran while a request waited; the rest is the host's. In a
-    pipeline, time is divided among the stages at work.
-    """
+    """Mean TTFT and TPOT of two runs, by kernels that ran while requests waited; the rest is the host's."""
     first, second = _latencies(before), _latencies(after)
     return {name: _compare(parts, second[name]) for name, parts in first.items() if name in second}
 
@@ -120,10 +114,7 @@ def _compare(before: Parts, after: Parts) -> Comparison:
 
 
 class StepKind(NamedTuple):
-    """All steps of one kind, over all replicas."""
-
     name: str
-    """Of `KINDS`."""
     steps: int
     gpu_seconds: float
     share: float
@@ -143,7 +134,6 @@ class StepKind(NamedTuple):
 
 
 def step_kinds(run: Watched) -> tuple[StepKind, ...]:
-    """One entry for each kind that occurs, in the order of `KINDS`."""
     whole = sum(float(engine.log.steps.gpu_seconds.sum()) for engine in run.engines)
     between = sum(_between_tokens(engine) for engine in run.engines)
     kinds = (_kind(number, run.engines, whole, between) for number in range(len(KINDS)))
@@ -193,7 +183,6 @@ class Side:
     kinds: tuple[StepKind, ...]
     phases: tuple[Phase, ...]
     prefix_hit_rate: float
-    """The share of prompt tokens that were found in the cache."""
 
     @property
     def kv_tokens(self) -> int:
@@ -209,8 +198,6 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class SameStep:
-    """One step that both engines are given."""
-
     title: str
     shape: StepShape
     costs: tuple[StepCost, StepCost]

@@ -33,8 +33,6 @@ HOURS_A_YEAR = 365.25 * 24
 
 @dataclass(frozen=True, slots=True)
 class PriceList:
-    """GPU prices of one provider, or a user's own."""
-
     provider: str
     date: str
     source: str
@@ -206,10 +204,7 @@ class Tariff:
 
 
 def around(prices: Iterable[GpuPrice | None], facility: Facility) -> Facility:
-    """The facility as given, with defaults from lists of owned hardware.
-
-    Electricity is counted once: not at all if prices include it.
-    """
+    """The facility with defaults from lists of owned hardware; no price of electricity where prices include it."""
     known = [price for price in prices if price is not None]
     for price in known:
         facility = facility.or_else(price.pue, price.electricity_price)

@@ -72,10 +72,7 @@ class Check(NamedTuple):
 
 
 def check_busiest(deployment: Deployment, traffic: Traffic, slo: Slo, count: int, attained: Array) -> Check | None:
-    """Simulate the busiest windows on ``count`` replicas; ``attained`` is what the stepped day says of each window.
-
-    None where one window is too much to simulate.
-    """
+    """Simulate the busiest windows on ``count`` replicas; None where even one is too much to simulate."""
     if deployment.shares_experts and count > 1:
         return None
     counts, peak = traffic.counts, int(np.argmax(traffic.counts))
@@ -137,11 +134,7 @@ def with_energy(day: PolicyDay, curve: LoadCurve, deployment: Deployment, facili
 
 
 def chance_out(slo: Slo, counts: Array, beyond: Array) -> Array:
-    """The probability that a limit does not hold in each window.
-
-    ``counts`` are the requests of each, ``beyond`` the share of requests beyond each limit (columns). Requests are
-    independent; limits are broken together, so the likelier one decides.
-    """
+    """The probability that one of the limits, which are broken together, does not hold in each window."""
     chances = []
     for limit, shares in zip(slo.limits, beyond.T, strict=True):
         if limit.percentile is None:
@@ -199,11 +192,9 @@ class SteppedDay:
         )
 
     def part(self, first: int, last: int, count: int, before: float) -> FleetRun:
-        """Some steps with a fixed fleet and ``before`` requests in the system."""
         return run_fleet(self.replicas, self.load[first:last], fixed(count), before)
 
     def share_in(self, done: FleetRun, first: int, goal: Goal) -> float:
-        """What a goal is about, of steps from ``first`` on."""
         counts = self._counts[first : first + done.ready.size]
         if goal.of == "requests":
             return float((done.attained * counts).sum() / max(1, counts.sum()))
@@ -230,7 +221,6 @@ MOST_REPLICAS = 1024
 TOGETHER = (2, 4)
 """Sizes of fleets that are simulated together: behind a load balancer each replica has steadier traffic."""
 FIXED, SCHEDULED, AUTOSCALED = "fixed", "scheduled", "autoscaled"
-POLICIES = (FIXED, SCHEDULED, AUTOSCALED)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -372,11 +362,7 @@ def _timetable(day: SteppedDay, goal: Goal, most: int) -> tuple[int, ...]:
 def _autoscaled(
     day: SteppedDay, rules: Autoscaler, goal: Goal, curve: LoadCurve, lag: float
 ) -> tuple[Autoscaler, PolicyDay]:
-    """The rules with their target, and the day by them.
-
-    The default target is the largest share in `SAFETIES` of the load with which the SLO just holds that reaches the
-    goal.
-    """
+    """The rules with their target (by default the largest of `SAFETIES` that reaches the goal), and the day by them."""
     most = curve.most_kept()
     at_limit = curve.rate_at(most) / curve.full_rate if rules.measure == "utilization" else most
     first = max(1, int(np.ceil(day.load[: int(HOUR / STEP)].mean() / curve.rate_at(most))))

@@ -1,9 +1,4 @@
-"""From names and options to deployments and workloads: models, GPUs, hosts, loads, traces and what-if changes.
-
-``dram_bandwidth=1.5x,sms=160`` changes numbers of the GPU, ``gpu=b200-sxm`` takes another one, ``host_speed=2x``
-another CPU, ``engine=sglang`` another engine or release, and ``quantization=fp8,max_num_seqs=64`` other options of a
-deployment.
-"""
+"""From names and options to deployments and workloads: models, GPUs, hosts, loads, traces and what-if changes."""
 
 from __future__ import annotations
 
@@ -54,8 +49,6 @@ GpuSource = str | Path | Gpu
 
 
 class ModelOptions(TypedDict, total=False):
-    """What `load_model` takes in addition to a model and an engine."""
-
     quantization: str | None
     dtype: str
     kv_cache_dtype: str
@@ -70,8 +63,6 @@ class ModelOptions(TypedDict, total=False):
 
 
 class DeployOptions(ModelOptions, total=False):
-    """What `deploy` takes in addition to a model and a GPU."""
-
     settings: Settings | None
     tensor_parallel_size: int
     pipeline_parallel_size: int
@@ -155,7 +146,6 @@ def _check_known(option: str, value: str, known: Iterable[str]) -> None:
 
 
 def load_device(source: GpuSource, network: str | None) -> Gpu:
-    """A GPU with the network between its nodes."""
     return with_network(source if isinstance(source, Gpu) else load_gpu(source), network)
 
 
@@ -262,7 +252,6 @@ def layout_arguments(engine: Engine, layout: ParallelLayout) -> tuple[dict[str, 
 
 
 def resolve_settings(settings: Settings | None, engine: str | None = None) -> tuple[Settings, Engine]:
-    """Settings and their engine; the engine's choice if None."""
     if settings is None:
         chosen = engine_named(engine)
         return chosen.settings(), chosen
@@ -290,8 +279,7 @@ ADDRESS = re.compile(r"localhost|\[?[0-9a-f]*:[0-9a-f:]*\]?|\d+(\.\d+){3}", re.I
 def host_from(source: str | Path, gpu: str, engine: str | None = None) -> HostCosts:
     """A host by name or ``.toml`` file, or the bundled one at the speed that a ``host.json`` shows.
 
-    The file has the times of an idle engine with a tiny model. How many times faster than the bundled host it answers
-    short prompts is taken as the speed of its thread, and all costs are divided by it.
+    That is how many times faster an idle engine with a tiny model answers short prompts; all costs are divided by it.
     """
     name, chosen = str(source), engine_named(engine)
     if ADDRESS.fullmatch(name):
@@ -314,7 +302,6 @@ def host_from(source: str | Path, gpu: str, engine: str | None = None) -> HostCo
 
 
 def _predicted_over_measured(path: Path, gpu: str, engine: Engine) -> Iterator[float]:
-    """For each short prompt of each tiny model."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         for model in document["models"]:
@@ -350,9 +337,7 @@ class Changes:
     options: dict[str, Any]
     settings: dict[str, Any]
     router: str | None = None
-    """Another load balancer before several replicas."""
     engine: str | None = None
-    """Another engine, or another release of it."""
 
     @property
     def is_engine_alone(self) -> bool:
@@ -361,7 +346,6 @@ class Changes:
 
 
 def parse_changes(text: str) -> Changes:
-    """Read ``name=value,name=value``."""
     words: dict[str, str] = {}
     properties: dict[str, str] = {}
     options: dict[str, Any] = {}
@@ -439,10 +423,7 @@ def same_machine(host: Any, engine: Engine, other: Engine) -> Any:
 
 
 def random_requests(given: Mapping[str, Any], longest: int, default_count: int | None = None) -> Workload:
-    """Requests by options of these names, with default lengths clipped to what the model allows.
-
-    Without ``num_requests`` there are ``default_count``, or the first ones of as many as a steady result takes.
-    """
+    """Requests by options of these names, with default lengths clipped to what the model allows."""
     arrival = given["arrival"]
     rates = given["rate"], given["concurrency"], given.get("session_rate")
     if not any(each is not None for each in rates) and arrival != "burst":
@@ -551,7 +532,6 @@ def resolve_run(
 
 
 def resolve_deployment(deployment: Deployable, gpu: GpuSource | None, options: Mapping[str, Any]) -> Deployment:
-    """A given deployment, or a model on a GPU."""
     if isinstance(deployment, Deployment):
         given = [*(["gpu"] if gpu is not None else []), *options]
         if given:
@@ -624,6 +604,5 @@ def _trace(path: str | PathLike[str], load: Mapping[str, Any]) -> Workload:
 
 
 def short(value: Any) -> str:
-    """A value and its type, in a few words."""
     text = repr(value)
     return f"the {type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"

@@ -1,9 +1,7 @@
 """Energy of a run: joules of its GPU boards, and with servers, building, carbon and the electricity bill.
 
-Computed after the run from its records. Kernels draw dynamic power on top of static power, which is drawn while kernels
-run; a waiting GPU draws idle power. CPUs, fans and power supplies are added by the kind of server (`hardware.servers`,
-fitted on servers at the wall) and cooling by a factor (PUE) that is 1 unless given. Carbon and money appear only if the
-grid's factor and the price of a kWh are given.
+Kernels draw dynamic power on top of static power; a waiting GPU draws idle power. CPUs, fans and power supplies are
+added by the kind of server (`hardware.server`), cooling by a factor (PUE) that is 1 unless given.
 """
 
 from __future__ import annotations
@@ -54,11 +52,9 @@ class PoolEnergy:
     gpus: int
     by_part: dict[str, float]
     phases: dict[str, list[tuple[PhaseTotals, StepsEnergy]]]
-    """Of each replica."""
     tensor: int
     peak_watts: float
     half_width: float
-    """Of the 80 % interval, as a logarithm."""
 
     @property
     def joules(self) -> float:
@@ -109,9 +105,7 @@ def pool_energy(
 
 
 def typical_batches(totals: PhaseTotals, prompt_tokens: int) -> list[Batch]:
-    """Typical batches of a phase: ``prompt_tokens`` of prompts, and decoding sequences of one token each (or as many as
-    they verify where there are no prompts).
-    """
+    """Of a phase: ``prompt_tokens`` of prompts, and decoding sequences of one token each, or as many as they verify."""
     context = totals.context / totals.sequences
     prompt_tokens = min(prompt_tokens, totals.tokens)
     decodes = max(totals.tokens - prompt_tokens, 0)
@@ -163,7 +157,6 @@ class Facility:
                 raise InputError(f"{name} must be a number from {least:g} to {most:g}, not {value:g}")
 
     def or_else(self, pue: float | None, electricity_price: float | None) -> Facility:
-        """The same with these defaults."""
         return replace(
             self,
             pue=self.pue if self.pue is not None else pue,
@@ -272,8 +265,6 @@ Drawing = tuple[Deployment, KernelTimer, Sequence[Record]]
 
 @dataclass(frozen=True, slots=True)
 class PhaseEnergy:
-    """All steps of one kind, on all GPUs, while kernels ran."""
-
     name: str
     """``prefill``: steps with prompt tokens; ``decode``: those without."""
     steps: int
@@ -292,8 +283,6 @@ class PhaseEnergy:
 
 @dataclass(frozen=True, slots=True)
 class PoolPower:
-    """What the GPUs of one pool draw, in watts per GPU."""
-
     gpus: int
     mean_watts: float
     """Over the whole run."""
@@ -353,7 +342,6 @@ class Energy(Shown):
 
 
 def energy_of(forecast: SimulatedRun) -> Energy | None:
-    """What a run drew; None where the power of a GPU is not known."""
     pools = [(pool.deployment, pool.pool.timer, pool.records) for pool in forecast.pools]
     window, rates = forecast.window, (forecast.requests_per_second, forecast.output_tokens_per_second)
     seconds = forecast.duration if window is None else window[1] - window[0]
@@ -368,9 +356,7 @@ def energy_of_pools(
     version: Version = (),
     rates: tuple[float, float] | None = None,
 ) -> Energy | None:
-    """The same from the records of pools; ``version``: the release that the engine stands for; ``rates``: requests and
-    output tokens per second of the part that counts.
-    """
+    """The same from the records of pools; ``rates``: requests and output tokens per second of the part that counts."""
     drawn = [pool_energy(*pool, workload, duration, version) for pool in pools]
     joules = sum(pool.joules for pool in drawn)
     if joules <= 0:

@@ -94,7 +94,6 @@ MOST_SEQUENCES = 2**20
 
 
 HIDDEN_SHARE = 1e-9
-"""What is left of a kernel that others hide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +210,7 @@ def estimate_shape(deployment: Deployment, shape: StepShape, *, explain: bool = 
 def _throttled(
     deployment: Deployment, products: list[Call], kernels: tuple[KernelCost, ...], *, is_decode: bool
 ) -> tuple[KernelCost, ...]:
-    """The same kernels where the power limit slows the step down, by its products with weights (the first kernels).
-
-    Decoding goes on for long enough to feel it in all but attention, which waits for memory.
-    """
+    """The same kernels where the power limit slows the step down, by its products with weights (the first kernels)."""
     operations = sum(
         call.count * float(call.op.flops) * weight_of(call.op.compute_dtype)
         for call in products
@@ -312,12 +308,9 @@ def _estimate_call(deployment: Deployment, call: Call, explain: bool) -> KernelC
 
 
 class FamilyShare(NamedTuple):
-    """A kernel family's part of a phase."""
-
     family: str
     seconds: float
     share: float
-    """Of the phase's GPU time."""
     bound: str
     """What holds the family's largest kernel back in an average step of the phase."""
     source: str
@@ -327,8 +320,6 @@ class FamilyShare(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """All steps of one kind."""
-
     name: str
     steps: int
     tokens: int
@@ -414,10 +405,7 @@ def average_step(deployment: Deployment, totals: PhaseTotals, *, takes_in: bool 
 
 
 def average_shape(totals: PhaseTotals, drafting: Drafting | None = None) -> StepShape:
-    """A step of the average size of a phase, which may round to more than an engine would plan.
-
-    With speculative decoding, sequences that compute no more tokens than there are drafts verify these.
-    """
+    """A step of the average size of a phase; with drafts, sequences of no more tokens than those verify them."""
     sequences = max(1, round(totals.sequences / totals.steps))
     new_tokens = max(1, round(totals.tokens / totals.sequences))
     context = round(totals.context / totals.sequences)

@@ -1,7 +1,6 @@
 """Every parallel layout of a model on a number of GPUs, compared: memory, latency and cost.
 
-Each layout is simulated with the same workload and settings, as `infercast simulate` does it. Intervals follow from the
-run's own steps: the error of kernels and host, each by its share of the time.
+Intervals follow from the run's own steps: the error of kernels and host, each by its share of the time.
 """
 
 from __future__ import annotations
@@ -283,19 +282,14 @@ def _widths(forecast: Forecast) -> tuple[float, float]:
 
 
 def comparison_notes(costs: Iterable[LayoutCost]) -> list[str]:
-    """What to know before comparing these GPUs: figures that were announced only, kernels that are known to be out of
-    order, or were put in order.
-    """
+    """Figures that were announced only, and kernels that are known to be out of order, or were put in order."""
     gpus = {cost.gpu.name: cost.gpu for cost in costs}
     announced = [note for gpu in gpus.values() for note in gpu.announced_notes]
     return [*announced, *(ordering().notes([*gpus.values()]) if len(gpus) > 1 else [])]
 
 
 def ranked(costs: Iterable[LayoutCost]) -> list[LayoutCost]:
-    """Best first: most output tokens a GPU. What keeps its promise comes first.
-
-    Bounds come after estimates, then what cannot keep up or does not fit.
-    """
+    """Best first: what keeps its promise, most tokens a GPU, then bounds, what cannot keep up or does not fit."""
 
     def place(cost: LayoutCost) -> tuple[bool, bool, bool, bool, float]:
         broken = cost.verdict is not None and not cost.verdict.holds

@@ -25,7 +25,6 @@ from infercast.serve.workload.request import Draw
 from infercast.shown import Shown
 
 SHOWN_TURNS = 10
-"""Later ones are summed up together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +181,7 @@ def part_of(steady: SteadyState, state: State, asked: bool, open_ended: bool) ->
 
 
 def outcome_of(served: Record | Served, steady: SteadyState | None = None, workload: Workload | None = None) -> Outcome:
-    """Sum a run up; with a steady part, over the requests sent in it and what was finished within it.
-
-    Rates of a steady part of random requests that are spread out are those of an endless run of their ``workload``.
-    """
+    """Sum a run up; with a steady part, over it. Rates of random requests are then those of an endless run."""
     start, last = float(served.sent_at.min()), float(served.last_token.max())
     begin, end = (start, last) if steady is None else (start + steady.begin, start + steady.end)
     kept = (served.sent_at >= begin) & (served.sent_at <= end)
@@ -216,11 +212,7 @@ def outcome_of(served: Record | Served, steady: SteadyState | None = None, workl
 
 
 def _long_run(workload: Workload, drawn: Draw, requests: float, outputs: float) -> tuple[float, float]:
-    """Requests and output tokens a second of an endless run in the steady state that a part of one shows.
-
-    As much is served as comes, where requests come at a rate; and answers are as long as what they are drawn from is on
-    average. What the part itself shows has the luck of its draw in it, several per cent of a thousand requests.
-    """
+    """Requests and output tokens a second of an endless run in a steady state, without the luck of a part's draw."""
     length = drawn.output_lengths.mean
     if workload.num_truncated or workload.num_skipped:
         length = float(np.mean([request.num_output for request in workload.requests]))

@@ -1,16 +1,8 @@
 """Sweeps along a rate, clients or a setting: the knee of the curve, the best power limit, and break-even of drafts.
 
-Each point is what `infercast simulate` says of it. Along rates and numbers of clients the deployment and its step timer
-are made once. The *knee* is the largest load at which the median time to first token is at most twice that of a light
-load, a tenth of the capacity; the SLO is kept up to the largest load at which its percentiles hold; both are found
-between neighbouring points by halving.
-
-Lower power limits cost less energy for each operation, as voltage falls with the clock, but static power and the
-server's power are drawn for longer. The best limit is found among the given values and then, by halving, next to the
-best of them.
-
-Verifying drafts costs next to nothing while a step waits for weights to be read. The more sequences decode together,
-the more of a step is arithmetic, which rejected drafts waste.
+Each point is what `infercast simulate` says of it. The *knee* is the largest load at which the median time to first
+token is at most twice that of a tenth of the capacity. It, the largest load that keeps the SLO and the best power limit
+are found next to the best points by halving.
 """
 
 from __future__ import annotations
@@ -127,11 +119,7 @@ def parse_numbers(text: str, option: str, *, whole: bool = False) -> tuple[float
 
 
 def at_load(workload: Workload, axis: str, value: float) -> Workload:
-    """The same requests at another rate, or sent by another number of clients.
-
-    Random requests are drawn for that rate, so that each point of a sweep equals a simulation of it alone. Requests of
-    a trace keep their order, and their gaps in proportion.
-    """
+    """The same requests at another rate, or sent by another number of clients; those of a trace keep their order."""
     if axis == CONCURRENCY:
         clients = round(value)
         drawn = redrawn_with(workload, rate=None, concurrency=clients, arrival="poisson", burstiness=1.0)
@@ -253,7 +241,6 @@ EDGE_HALVINGS = 4
 
 Tell = Callable[[str], None]
 Decide = Callable[[Forecast], Forecast]
-"""Adds prices and facility to a forecast."""
 
 
 def sweep(
@@ -311,7 +298,6 @@ def sweep_rates(
 
 
 def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None, decide: Decide, tell: Tell) -> Sweep:
-    """One system under more and more load."""
     # What a system serves when it is kept full depends on what is sent, not on how fast: once is enough.
     capacity = cache(lambda: most_requests_per_second(system, workload))
 
@@ -417,7 +403,6 @@ LEAST, VALUES = 0.4, 7
 HALVINGS = 2
 """How often the gaps next to the best value are halved."""
 LEAST_ODDS = 0.8
-"""Default odds that an SLO holds."""
 STEP = 5.0
 """Watts or MHz: finer differences than this are not looked at."""
 
@@ -566,7 +551,6 @@ def _beside(points: dict[float, Point], best: Point | None) -> list[float]:
 
 
 OFF = {"speculative_config": None, "acceptance": None}
-"""Settings of an engine that does not draft."""
 USUAL_CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
@@ -636,10 +620,7 @@ def break_even(
     clients: Sequence[int] | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> BreakEven:
-    """Simulate loads on a deployment that drafts and on the same one that does not.
-
-    ``asked`` is a call of `deploy` with settings as its third argument, ``workload`` makes that of a number of clients.
-    """
+    """Simulate loads on a deployment that drafts and on the same one that does not; ``asked`` is a call of `deploy`."""
     drafted = asked()
     if drafted.drafting is None:
         raise InputError("nothing drafts here; say how with --speculative-config")

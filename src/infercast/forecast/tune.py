@@ -1,6 +1,5 @@
 """Launch configurations of routed experts: predicted ranking, measured trials, and the file that an engine reads.
 
-All configurations that can run are estimated; the best few of them, no more than two of the same tile, are worth a try.
 A change is recommended untried only where the forecast gain is larger than what forecasts miss by (docs/tuning.md).
 """
 
@@ -36,22 +35,17 @@ MOST_OF_A_TILE = 2
 class Ranked:
     configuration: Configuration
     seconds: float
-    """All kernels of the layer."""
     speedup: float
-    """Over the default."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class TunedShape:
-    """A layer of experts at one number of tokens."""
-
     op: MoE
     tokens: int
     default: Ranked
     """What the engine runs by its rules of thumb."""
     best: tuple[Ranked, ...]
-    """Fastest first."""
     estimated: int
     excluded: dict[str, int]
     """Configurations that cannot run, by the first word of why."""
@@ -97,7 +91,6 @@ def tune_model(
     top: int = 5,
     engine: Engine | None = None,
 ) -> Tuning:
-    """Rank configurations for a model's experts at each number of tokens."""
     chosen = engine or engine_named()
     launches = launches_of(chosen)
     if gpu.vendor != "NVIDIA":
@@ -131,7 +124,6 @@ def launches_of(engine: Engine) -> ExpertLaunches:
 
 
 def tune_shape(op: MoE, gpu: Gpu, top: int, launches: ExpertLaunches) -> TunedShape:
-    """Rank configurations for one number of tokens."""
     tokens = int(op.tokens)
     usual = launches.rule_of_thumb(tokens, op.num_local, op.dtype)
     tiles, reasons = runnable(op, gpu)
@@ -247,8 +239,6 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One shape: what its ranking is worth."""
-
     shape: TunedShape
     tried: tuple[Tried, ...]
     noise: float
@@ -274,7 +264,6 @@ class Trial:
 
     @property
     def speedup(self) -> float:
-        """Of the best of the ranked over the default, as measured."""
         return (self.default.measured or np.nan) / (self.best_ranked.measured or np.nan)
 
     @property
@@ -341,10 +330,7 @@ TunedFile = dict[str, dict[str, int]]
 
 
 def untried_file(tuning: Tuning) -> TunedFile:
-    """The recommendation by forecast alone.
-
-    An engine takes the nearest number of tokens in the file, so all of its numbers are ranked.
-    """
+    """The recommendation by forecast alone, for every number of tokens that an engine looks up."""
     if tuning.needs_trial:
         raise InputError(f"--out needs --try here: {tuning.needs_trial}")
     asked = {shape.tokens: shape for shape in tuning.shapes}
@@ -356,10 +342,7 @@ def untried_file(tuning: Tuning) -> TunedFile:
 
 
 def tried_file(tuning: Tuning, trials: Sequence[Trial]) -> TunedFile:
-    """What was measured best, and the default at numbers of tokens that were not tried.
-
-    Where the engine brings a file of its own its contents are not known here, and only what was tried is written.
-    """
+    """What was measured best; elsewhere the default, unless the engine brings a file with other ones."""
     op, launches = tuning.op, tuning.launches
     others = () if tuning.has_file else launches.file_tokens(op.num_local, op.dtype)
     chosen = {tokens: launches.rule_of_thumb(tokens, op.num_local, op.dtype) for tokens in others}

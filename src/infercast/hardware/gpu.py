@@ -1,14 +1,4 @@
-"""A GPU as a kernel sees it, changed or power-limited GPUs, the order of GPUs, and the PCIe topology between them.
-
-*Everything* is what a kernel can be bound by: multiprocessors, clocks, memory and its kind, caches, special functions,
-and the tensor rate of every format that the other chip has. A chip that lacks a format which the other has is not above
-it, whatever else it has.
-
-Datasheets do not say, and collectives differ by a factor of eight. The rates are shares of a slot's own: four A100 and
-four H100 PCIe cards behind switches reach 0.75 of theirs, whatever their number (Vidur's profiles); two L40S of one
-server reach 0.64, four 0.17 and eight 0.05 (published tables); V100 cards with copies through the host's memory
-0.24 to 0.28 (APEX's profiles).
-"""
+"""A GPU as a kernel sees it, changed or power-limited GPUs, the order of GPUs, and the PCIe topology between them."""
 
 from __future__ import annotations
 
@@ -190,8 +180,7 @@ PROPERTIES = (
 def changed_gpu(gpu: Gpu, changes: Mapping[str, str]) -> Gpu:
     """The same chip with other numbers: ``1.5x`` of what it has, or a number in SI units (``7.2T``, ``160``).
 
-    What follows from a number moves along with it: all rates of the multiprocessors with their count and clock, the
-    sustained clock with the boost clock, the memory that a driver reports with the memory there is.
+    What follows moves along: rates with multiprocessors and clock, the driver's memory with the memory there is.
     """
     for name, text in changes.items():
         if name not in PROPERTIES:
@@ -223,7 +212,6 @@ def factor_of(name: str, text: str, now: float) -> float:
 
 
 def _with_unit(value: float) -> str:
-    """A number as it could have been written."""
     suffix = max((each for each in SUFFIXES if SUFFIXES[each] <= value), key=SUFFIXES.__getitem__, default="")
     return f"{value / SUFFIXES.get(suffix, 1.0):.3g}{suffix}"
 
@@ -253,16 +241,12 @@ FAST_MEMORY = "hbm"
 
 
 def rate_ratios(gpu: Gpu, other: Gpu) -> list[float]:
-    """How many times as much the first has of each rate."""
     ratios = [getattr(gpu, name) / getattr(other, name) for name in RATES]
     return ratios + [gpu.dense_flops(dtype) / other.dense_flops(dtype) for dtype in FORMATS]
 
 
 def has_at_least(gpu: Gpu, other: Gpu) -> bool:
-    """Whether the first has at least as much of everything, of a generation at least as new.
-
-    Boards with GDDR are never above chips with stacked memory: they reach less of their bandwidth.
-    """
+    """Whether the first has at least as much of everything, and is as new; GDDR reaches less than stacked memory."""
     if gpu.vendor != other.vendor or _capability(gpu) < _capability(other):
         return False
     if gpu.memory not in (other.memory, FAST_MEMORY):
@@ -273,11 +257,7 @@ def has_at_least(gpu: Gpu, other: Gpu) -> bool:
 
 
 def ratio_bounds(gpu: Gpu, other: Gpu) -> tuple[float, float]:
-    """Between what a kernel's time on the first can lie, in times on the second.
-
-    No kernel gains more than by the rate that grew most, or loses more than by the one that shrank most. A cache of
-    another size can do more than its size says, but a larger one never harms.
-    """
+    """Between what a kernel's time on the first can lie, in times on the second; a larger cache never harms."""
     ratios = rate_ratios(gpu, other)
     least = 1.0 / max(1.0, *ratios) if gpu.l2_bytes <= other.l2_bytes else 0.0
     most = 1.0 / min(1.0, *ratios) if gpu.l2_bytes >= other.l2_bytes else float("inf")
@@ -291,13 +271,13 @@ def _capability(gpu: Gpu) -> tuple[int, ...]:
 
 
 class Topology(NamedTuple):
-    """What a ring over GPUs of one server carries."""
-
     title: str
     share: float  # Of a slot's rate, among two GPUs
     sharing: float  # Power of half their number by which it falls
 
 
+# Four A100 and four H100 PCIe cards behind switches reach 0.75 of a slot's rate (Vidur's profiles); two, four and eight
+# L40S of one server 0.64, 0.17 and 0.05 (published tables); V100 through the host's memory 0.24 to 0.28 (APEX's).
 TOPOLOGIES = {
     "switch": Topology("all GPUs behind PCIe switches that pass data between them", 0.75, 0.0),
     "sockets": Topology("slots of two sockets, half of the traffic between them", 0.64, 1.86),
@@ -327,7 +307,6 @@ def is_left_open(gpu: Gpu, gpus: int) -> bool:
 
 
 def servers(gpu: Gpu) -> list[Gpu]:
-    """The same GPU in a server of each kind."""
     return [with_topology(gpu, name) for name in TOPOLOGIES]
 
 
@@ -338,11 +317,7 @@ MEGA = 1e6
 
 
 def limited_gpu(gpu: Gpu, power_limit_w: float | None = None, clock_mhz: float | None = None) -> Gpu:
-    """The same GPU under a power limit of its board, or with a locked clock.
-
-    Rates of the multiprocessors follow a locked clock, memory does not. The board's own limit and its highest clock
-    change nothing.
-    """
+    """The same GPU under a power limit of its board, or with a locked clock, which rates of multiprocessors follow."""
     real = gpu.unlimited or gpu
     if power_limit_w is not None:
         if not LEAST_POWER * gpu.tdp <= power_limit_w <= gpu.tdp:

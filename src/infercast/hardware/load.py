@@ -145,11 +145,9 @@ NOT_INHERITED = ("name", "title", "aliases", "sources", "announced")
 
 
 def inherit(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of ``base`` with those of ``own`` over them.
+    """The fields of ``base`` with those of ``own`` over them; what follows from a changed one moves along with it.
 
-    What follows from a field that ``own`` changes moves along with it unless ``own`` states it: the sustained clock
-    with the boost clock, tensor rates with SMs and clock, the driver's memory with the nominal one. With another
-    architecture nothing on the chip is kept.
+    With another architecture nothing on the chip is kept.
     """
     kept = {key: value for key, value in base.items() if key not in NOT_INHERITED}
     if own.get("architecture", base["architecture"]) != base["architecture"]:
@@ -176,6 +174,8 @@ def build_gpu(name: str, table: Mapping[str, Any], architectures: Mapping[str, A
     sms, boost_clock = table["sms"], table["boost_clock_mhz"] * MEGA
     fma_flops = 2.0 * chip["fp32_lanes_per_sm"] * sms * boost_clock
     dram_bytes = round(table["dram_gib"] * GIB)
+    taken, rates = chip["l2_bytes_per_sm_clock"] * sms, chip["tensor_flops_per_sm_clock"]
+    node = table.get("gpus_per_node", 1)
     gpu = Gpu(
         name=name,
         title=table.get("title", name),
@@ -188,22 +188,23 @@ def build_gpu(name: str, table: Mapping[str, Any], architectures: Mapping[str, A
         boost_clock=boost_clock,
         sustained_clock=table["sustained_clock_mhz"] * MEGA,
         tensor_flops={"fp32": fma_flops, **_tensor_flops(table, chip, sms * boost_clock)},
-        whole_tensor_flops=_whole_rate(chip) * sms * boost_clock,
+        whole_tensor_flops=float(rates.get("bf16") or rates.get("fp16", 0.0)) * sms * boost_clock,
         fma_flops=fma_flops,
         special_rate=float(chip["special_ops_per_sm_clock"] * sms * boost_clock),
         dram_bytes=dram_bytes,
         driver_bytes=round(table["driver_mib"] * MIB) if "driver_mib" in table else round(DRIVER_SHARE * dram_bytes),
         dram_bandwidth=table["dram_gb_per_s"] * GIGA,
         l2_bytes=round(table["l2_mib"] * MIB),
-        l2_bandwidth=_l2_bytes_per_clock(chip, sms) * boost_clock,
+        # What the cache's slices give together, or what the SMs can take.
+        l2_bandwidth=float(min(taken, chip.get("l2_bytes_per_clock", taken))) * boost_clock,
         shared_memory_per_sm=round(chip["shared_memory_kib_per_sm"] * KIB),
         registers_per_sm=chip["registers_per_sm"],
         nvlink_bandwidth=table.get("nvlink_gb_per_s", 0) * GIGA,
         pcie_bandwidth=table["pcie_gb_per_s"] * GIGA,
         pcie_topology=table.get("pcie_topology", ""),
-        gpus_per_node=table.get("gpus_per_node", 1),
+        gpus_per_node=node,
         tdp=float(table["tdp_w"]),
-        nvlink_gpus=_linked(table),
+        nvlink_gpus=int(table.get("nvlink_gpus", node)) if table.get("nvlink_gb_per_s", 0) else 0,
         max_clock=table.get("max_clock_mhz", 0) * MEGA,
         announced=table.get("announced", ""),
         aliases=tuple(table.get("aliases", ())),
@@ -211,13 +212,6 @@ def build_gpu(name: str, table: Mapping[str, Any], architectures: Mapping[str, A
     )
     _check_sense(gpu, table, shown)
     return gpu
-
-
-def _linked(table: Mapping[str, Any]) -> int:
-    """GPUs that direct links join: a node's, unless the file says that a bridge joins fewer."""
-    if not table.get("nvlink_gb_per_s", 0):
-        return 0
-    return int(table.get("nvlink_gpus", table.get("gpus_per_node", 1)))
 
 
 def _check_complete(table: Mapping[str, Any], architectures: Mapping[str, Any], shown: object) -> None:
@@ -233,15 +227,13 @@ def _check_complete(table: Mapping[str, Any], architectures: Mapping[str, Any], 
 
 def _check_sense(gpu: Gpu, table: Mapping[str, Any], shown: object) -> None:
     """Refuse what is a number but cannot be meant."""
-    if gpu.sustained_clock > gpu.boost_clock:
-        clocks = f"{table['sustained_clock_mhz']:g} is above boost_clock_mhz {table['boost_clock_mhz']:g}"
-        raise FileFormatError(shown, f"sustained_clock_mhz {clocks}")
-    if gpu.max_clock and gpu.max_clock < gpu.boost_clock:
-        clocks = f"{table['max_clock_mhz']:g} is below boost_clock_mhz {table['boost_clock_mhz']:g}"
-        raise FileFormatError(shown, f"max_clock_mhz {clocks}")
-    if gpu.driver_bytes > gpu.dram_bytes:
-        sizes = f"{table['driver_mib']:g} is more than dram_gib {table['dram_gib']:g} holds"
-        raise FileFormatError(shown, f"driver_mib {sizes}")
+    for name, is_off, problem in (
+        ("sustained_clock_mhz", gpu.sustained_clock > gpu.boost_clock, "is above boost_clock_mhz {boost_clock_mhz:g}"),
+        ("max_clock_mhz", 0 < gpu.max_clock < gpu.boost_clock, "is below boost_clock_mhz {boost_clock_mhz:g}"),
+        ("driver_mib", gpu.driver_bytes > gpu.dram_bytes, "is more than dram_gib {dram_gib:g} holds"),
+    ):
+        if is_off:
+            raise FileFormatError(shown, f"{name} {table[name]:g} {problem.format(**table)}")
     if not {"bf16", "fp16"} & gpu.tensor_flops.keys():
         raise FileFormatError(shown, "tensor_tflops must name bf16 or fp16: models are served in nothing wider")
 
@@ -251,18 +243,6 @@ def _tensor_flops(table: Mapping[str, Any], chip: Mapping[str, Any], sm_clocks: 
     stated = {dtype: rate * TERA for dtype, rate in table.get("tensor_tflops", {}).items()}
     per_clock = chip["tensor_flops_per_sm_clock"] if not stated else table.get("tensor_flops_per_sm_clock", {})
     return {dtype: rate * sm_clocks for dtype, rate in per_clock.items()} | stated
-
-
-def _whole_rate(chip: Mapping[str, Any]) -> float:
-    """16-bit FLOP an SM and clock."""
-    rates = chip["tensor_flops_per_sm_clock"]
-    return float(rates.get("bf16") or rates.get("fp16", 0.0))
-
-
-def _l2_bytes_per_clock(chip: Mapping[str, Any], sms: int) -> float:
-    """What the cache's slices give together, or what the SMs can take, whichever is less."""
-    taken = chip["l2_bytes_per_sm_clock"] * sms
-    return float(min(taken, chip.get("l2_bytes_per_clock", taken)))
 
 
 FOLDER = DATA / "gpus"
@@ -332,7 +312,6 @@ def _load_bundled(name: str) -> Gpu:
 
 
 def _load_file(path: Path) -> Gpu:
-    """A GPU from a user's file, which may start from a bundled one."""
     if os.path.isdir(path):
         # Windows reports a directory as a permission error, so it is looked at first.
         raise FileFormatError(path, "is a directory, not a TOML file that describes a GPU")
@@ -384,7 +363,6 @@ def is_modelled(gpu: Gpu) -> bool:
 
 
 def facts_of(gpu: Gpu) -> KernelFacts:
-    """What physics knows of the kernels that this GPU runs."""
     return by_kernels(_facts(), gpu)
 
 

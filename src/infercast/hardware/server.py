@@ -16,8 +16,6 @@ MEASURED = "measured"  # The machines that engines were measured on, and the def
 
 
 class HostCpu(NamedTuple):
-    """A CPU, and how fast one of its threads is."""
-
     name: str
     title: str
     single_thread_speed: float  # How many times as fast as that of the measured machines

@@ -18,7 +18,7 @@ from infercast.models.families import FAMILIES, Fields, architecture_of
 from infercast.models.feed_forward import UNPADDED, DenseFeedForward, Multiples
 from infercast.models.layout import ParallelLayout, unquantised, with_base
 from infercast.models.lower import DRAFT_PREFIX, attention_calls, head_calls, token_calls, verify_calls
-from infercast.models.mixers import GroupedAttention
+from infercast.models.mixers.mixer import GroupedAttention
 from infercast.models.read import config_of, read_model
 from infercast.models.spec import ModelConfig, Stack, layer_bytes
 from infercast.ops import Call, Gemm

@@ -88,11 +88,9 @@ class FeedForward(ABC):
 
 
 def hottest_load(tokens: Size, topk: int, layout: ParallelLayout) -> Size:
-    """Tokens that would load every GPU as the hottest one is loaded.
+    """Tokens that would load every GPU as the hottest one is loaded; all are loaded alike unless experts are spread.
 
-    Copies bring as many tokens each. Where every GPU holds a share of each expert, all are loaded alike. With spread
-    experts and uniform routing the rows of a GPU are close to a Poisson count; the largest of n such counts lies about
-    sqrt(2 ln n) deviations above their mean, and no GPU gets more than all rows.
+    With uniform routing the largest of n Poisson counts lies about sqrt(2 ln n) deviations above their mean.
     """
     together = tokens * layout.sharing if layout.sharing > 1 else tokens
     if layout.expert_gpus == 1:
@@ -104,11 +102,7 @@ def hottest_load(tokens: Size, topk: int, layout: ParallelLayout) -> Size:
 
 
 def exchange_calls(shard: Shard, topk: int, tokens: Size, width: int) -> list[Call]:
-    """Tokens of all copies, ``width`` values each, to the GPUs of their experts, and results back.
-
-    By default an engine gathers all tokens everywhere and scatters the sums. Otherwise each GPU sends its tokens to the
-    GPUs that hold one of their ``topk`` experts, fewer than ``topk`` where several lie on the same.
-    """
+    """Tokens of all copies, ``width`` values each, to the GPUs of their experts, and results back."""
     layout, weights = shard.layout, shard.weights
     # With spread experts all GPUs bring tokens together, a share of a copy's each; otherwise one GPU of every copy.
     gpus = layout.expert_gpus if layout.experts else layout.sharing
@@ -214,8 +208,6 @@ WEIGHED_ROWS = 128  # Rows that multiplying takes as long for as reading the wei
 
 @dataclass(frozen=True, slots=True)
 class ExpertFeedForward(FeedForward):
-    """Routed experts, with shared ones where the model has them."""
-
     experts: int
     topk: int
     inter: int
@@ -324,9 +316,7 @@ class ExpertFeedForward(FeedForward):
         return calls
 
     def _gate_calls(self, shard: Shard, tokens: Size) -> list[Call]:
-        """The scalar that shared experts are multiplied by: a product of one column, its sigmoid, and the multiplying,
-        each a kernel of its own.
-        """
+        """The scalar that shared experts are multiplied by: a product of one column, its sigmoid, the multiplying."""
         base = shard.weights.base
         return [
             Call("shared_gate", Gemm(tokens, 1, shard.hidden, base)),

@@ -13,11 +13,10 @@ from infercast.ops.op import DEFAULT_LIBRARY, Quantity, Size, bytes_of, quantise
 
 @dataclass(frozen=True, slots=True)
 class ParallelLayout:
-    """``tensor`` GPUs share every layer: heads, feed-forward columns and vocabulary are split over them.
+    """``tensor`` GPUs share every layer; ``pipeline`` such groups hold one stage each, and there are ``data`` copies.
 
-    ``pipeline`` such groups hold one stage of the layers each, and there are ``data`` copies of the whole. Copies of a
-    model with routed experts share these and have the rest to themselves: the width of every expert is split over the
-    GPUs of all copies, or with ``experts`` (expert parallelism) whole experts are spread over them.
+    Copies share routed experts: the width of each is split over the GPUs of all, or with ``experts`` whole ones are
+    spread.
     """
 
     tensor: int = 1
@@ -52,11 +51,9 @@ class ParallelLayout:
 
     @property
     def gpus_per_expert(self) -> int:
-        """GPUs that the width of each routed expert is split over."""
         return 1 if self.experts else self.tensor * self.sharing
 
     def share_expert_width(self, inter: int) -> int:
-        """Columns of each routed expert that a GPU holds."""
         return -(-inter // self.gpus_per_expert)
 
     def share(self, size: int) -> int:
@@ -76,10 +73,9 @@ class ParallelLayout:
 
 @dataclass(frozen=True, slots=True)
 class WeightFormat:
-    """How the weights are stored and multiplied, by part of the model.
+    """How the weights are stored and multiplied, by part of the model; names are dtypes of `infercast.ops.op`.
 
-    Names are dtypes of `infercast.ops.op`. ``activation_*`` is what the inputs of a product are turned into
-    before it: the weight's own format (fp8 with dynamic scales), or ``base`` where weights alone are quantised.
+    ``activation_*``: what inputs of a product are turned into, the weight's own format or ``base``.
     """
 
     base: str = "bf16"  # Embedding, norms, router and whatever is not named below
@@ -106,7 +102,6 @@ class WeightFormat:
     tables they take, where the engine has another kernel for them."""
 
     def of(self, part: str) -> tuple[str, str]:
-        """Weights and inputs of the products in a part of the model."""
         return getattr(self, part), getattr(self, f"activation_{part}")
 
     def stored_bytes(self, dtype: str) -> float:
@@ -136,10 +131,9 @@ class Shard(NamedTuple):
     def linear(
         self, name: str, tokens: Size, outputs: int, inputs: int, part: str, *, quantised: bool = False, count: int = 1
     ) -> list[Call]:
-        """A linear module as kernels: the product, and the quantising of its input where the format asks for it.
+        """A linear module as kernels: the product, and the quantising of its input where its ``part`` asks for it.
 
-        ``part`` of the model has the formats of weights and inputs; inputs arrive and outputs leave in the base format.
-        ``quantised`` inputs arrive in their own, where the engine fuses that with the norm or activation before.
+        ``quantised`` inputs arrive in their own format, where the engine fuses that with the norm or activation before.
         """
         base, apart = self.weights.base, self.weights.quantised_apart
         weight, activation = self.weights.of(part)

@@ -1,12 +1,8 @@
-"""From a model to the kernels of one step, fused as an engine launches them.
-
-A step's kernels come in three groups that depend on different things, so each can be estimated on its own:
+"""From a model to the kernels of one step, fused as an engine launches them, for one or an array of token counts.
 
 - `token_calls`: everything that depends on the number of tokens in the step alone (projections, feed-forward, norms);
 - `attention_calls`: what depends on the lengths of the sequences in the batch;
 - `head_calls`: the language-model head and sampling, which see only the rows that produce a token.
-
-Token counts may be arrays, so one call lowers every step size that a run can meet.
 """
 
 from __future__ import annotations
@@ -17,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from infercast.models.layout import ParallelLayout, Shard
-from infercast.models.mixers import Mixer, SequenceBatch
+from infercast.models.mixers.mixer import Mixer, SequenceBatch
 from infercast.models.spec import SORTED, AdapterSlots, ModelConfig, Stack
 from infercast.ops import Call, Collective, Elementwise, Gemm, HyperConnection
 from infercast.ops.op import Lengths, Size, bytes_of, embedding, norm, sampling, sorted_sampling
@@ -29,10 +25,8 @@ BUFFER_BYTES = 4  # Between the two products values are kept in fp32
 def adapter_calls(calls: list[Call], slots: AdapterSlots, tokens: Size, dtype: str) -> list[Call]:
     """The kernels that adapters add to those of a step, with all slots taken as far as there are tokens.
 
-    Each projection gets two products: all tokens with the adapters' first matrices (shrink, to the rank) and the result
-    with their second ones, added to the projection's output (expand). Tokens of several adapters are in one kernel,
-    which reads the matrices of all adapters in the batch. Ranks are small, so both kernels move data: the projection's
-    input once more, its output twice, and the adapters. That is physics from shapes, not measured.
+    Each projection gets two products, to the rank and back, of all tokens. Ranks are small, so both move data: the
+    input once more, the output twice, and the adapters. That is physics from shapes, not measured.
     """
     active: Any = np.minimum(tokens, slots.count)
     value, found = bytes_of(dtype), []
@@ -105,10 +99,7 @@ def lora_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> lis
 def attention_calls(
     config: ModelConfig, layout: ParallelLayout, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1
 ) -> list[Call]:
-    """Attention of a batch in which sequence i has ``queries[i]`` new tokens and ``keys[i]`` tokens in all.
-
-    In arrays of batches of equal sequences, ``sequences`` says how many.
-    """
+    """Attention over ``queries[i]`` new of ``keys[i]`` tokens; in arrays of batches, of so many equal ``sequences``."""
     shard, batch = config.shard(layout), SequenceBatch(queries, keys, sequences)
     return [
         call
@@ -130,7 +121,6 @@ def verify_calls(
 
 
 def in_layers(calls: list[Call], layers: int) -> list[Call]:
-    """What one layer launches, in each of several."""
     return [replace(call, count=layers * call.count) for call in calls]
 
 
@@ -172,10 +162,7 @@ def step_calls(
 
 
 def merge(calls: list[Call]) -> list[Call]:
-    """Join what stacks have in common: the same kernel on the same shape, launched more often.
-
-    Arrays are left out of the comparison: within one step every operator is over the same tokens or sequences.
-    """
+    """Join what stacks have in common: the same kernel on the same shape (arrays aside), launched more often."""
     merged: dict[tuple[object, ...], Call] = {}
     for call in calls:
         values = (getattr(call.op, field.name) for field in fields(call.op))  # type: ignore[arg-type]

@@ -23,7 +23,8 @@ from infercast.models.library import (
     stand_in,
     unknown_model,
 )
-from infercast.models.mixers import GatedDeltaNet, Mamba2, Mixer, SideBySide
+from infercast.models.mixers.mixer import Mixer, SideBySide
+from infercast.models.mixers.recurrent import GatedDeltaNet, Mamba2
 from infercast.models.quantization import leaves_heads_alone, override_format, read_format
 from infercast.models.spec import ModelConfig
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from infercast.errors import InputError
 from infercast.models.feed_forward import UNPADDED, ExpertFeedForward, FeedForward, Multiples
 from infercast.models.layout import ParallelLayout, Shard, WeightFormat
-from infercast.models.mixers import Mixer
+from infercast.models.mixers.mixer import Mixer
 from infercast.shown import Answer
 
 GREEDY, SORTED = "greedy", "sorted"

@@ -1,8 +1,4 @@
-"""Operators of dense models: products, experts, attention, collectives and memory-bound kernels; number formats.
-
-An operator says what a kernel is asked to do and knows nothing of any GPU. Sizes may be plain integers (one
-kernel) or numpy arrays (many kernels of one family at once); every quantity is then an array of the same shape.
-"""
+"""Operators of dense models with sizes as integers or arrays, memory-bound kernels among them, and number formats."""
 
 from __future__ import annotations
 
@@ -256,10 +252,7 @@ BY_HAND = "by_hand"  # The kind of a hand-written kernel that streams, where oth
 
 @dataclass(frozen=True, slots=True)
 class Elementwise:
-    """``rows`` independent rows, each reading and writing a fixed number of bytes.
-
-    ``shared_read`` is what all rows read together, such as a norm's weight.
-    """
+    """``rows`` rows, each reading and writing a fixed number of bytes; ``shared_read``: what all read together."""
 
     family: str
     rows: Size
@@ -295,10 +288,7 @@ def norm(
     fused: bool = False,
     streams: int = 0,
 ) -> Elementwise:
-    """RMS or layer norm over ``width`` values; with ``residual``, fused with the addition before it.
-
-    A ``fused`` one is part of the all-reduce before it: no launch of its own. ``streams`` more rows are added up.
-    """
+    """RMS or layer norm, with ``residual`` and ``streams`` more rows added before, or ``fused`` into an all-reduce."""
     value = bytes_of(dtype)
     read = width * value * ((2 if residual else 1) + streams)
     written = width * bytes_of(out_dtype) + (width * value if residual else 0)
@@ -308,10 +298,7 @@ def norm(
 
 
 def head_norm(rows: Size, heads: int, width: int, dtype: str = "bf16", *, by_hand: bool = False) -> Elementwise:
-    """The mean square of each head; the rotary kernel that follows applies it, so next to nothing is written.
-
-    ``by_hand``: a kernel of its own applies it.
-    """
+    """The mean square of each head, which the rotary kernel that follows applies; ``by_hand``: a kernel applies it."""
     read, written = heads * width * bytes_of(dtype), 4.0 * heads
     if by_hand:
         return Elementwise("norm", rows, read, read, 4.0 * heads * width, kind=BY_HAND)
@@ -329,7 +316,6 @@ def gated_activation(rows: Size, width: int, dtype: str = "bf16", out_dtype: str
 
 
 def plain_activation(rows: Size, width: int, dtype: str = "bf16", out_dtype: str | None = None) -> Elementwise:
-    """``act(up)``: an activation without a gate."""
     written = width * bytes_of(out_dtype or dtype)
     return Elementwise("activation", rows, width * bytes_of(dtype), written, 5.0 * width)
 
@@ -344,10 +330,7 @@ def rope(
     copied: int = 0,
     by_hand: bool = False,
 ) -> Elementwise:
-    """Rotary position embedding of ``heads`` query and key heads; ``normed`` ones are scaled on the way.
-
-    ``copied`` elements of a row are copied along with what is rotated, as in latent attention.
-    """
+    """Rotary position embedding; ``normed`` heads are scaled on the way, ``copied`` elements of a row copied along."""
     width = heads * rotary_dim
     value = bytes_of(dtype)
     kind = BY_HAND if by_hand else "normed_rope" if normed else "latent_rope" if copied else "rope"
@@ -358,13 +341,11 @@ def rope(
 def kv_write(
     rows: Size, width: int, dtype: str = "bf16", kv_dtype: str = "bf16", *, by_hand: bool = False
 ) -> Elementwise:
-    """Copy ``width`` new key and value elements of each token into their cache blocks."""
     kind = BY_HAND if by_hand else ""
     return Elementwise("kv_write", rows, width * bytes_of(dtype) + 8, width * bytes_of(kv_dtype), kind=kind)
 
 
 def embedding(rows: Size, width: int, dtype: str = "bf16") -> Elementwise:
-    """Look a row of the embedding table up for each token."""
     value = bytes_of(dtype)
     return Elementwise("embedding", rows, width * value + 8, width * value)
 
@@ -372,10 +353,7 @@ def embedding(rows: Size, width: int, dtype: str = "bf16") -> Elementwise:
 def quantise(
     rows: Size, width: int, dtype: str = "bf16", out_dtype: str = "fp8", *, compiled: bool = False, apart: bool = False
 ) -> Elementwise:
-    """Scale activations into a narrower format, one scale found for each row.
-
-    ``compiled`` kernels are an engine compiler's, others hand-written; those that are ``apart`` from norms SGLang's.
-    """
+    """Scale activations into a narrower format, a scale a row; ``apart`` from norms by SGLang's kernels."""
     read, written = width * bytes_of(dtype), width * bytes_of(out_dtype) + 4
     kind = "compiled_quantise" if compiled else "row_quantise" if apart and out_dtype == "fp8" else ""
     return Elementwise("quantise", rows, read, written, 4.0 * width, kind=kind, reduced=width)
@@ -399,8 +377,7 @@ def rejection(rows: Size, vocabulary: int) -> Elementwise:
 def sorted_sampling(rows: Size, vocabulary: int) -> Elementwise:
     """What comes on top of it where a token is picked by top-p from all logits in order.
 
-    Plain PyTorch sorts every row, sums it up, masks it and puts it back: about 440 bytes move for each logit, as
-    measured on an H200 with 1 to 1,024 rows of 32,000 to 262,208 logits.
+    PyTorch's sort moves about 440 bytes a logit, by 1 to 1,024 rows of 32,000 to 262,208 logits on an H200.
     """
     moved = 440.0 * vocabulary
     return Elementwise("sampling", rows, 0.6 * moved, 0.4 * moved, 8.0 * vocabulary, kind="sorted_sampling")

@@ -1,8 +1,4 @@
-"""Kernels of recurrent layers: the scan over prompts, the update of a state by one token, and short convolutions.
-
-A recurrent layer keeps a state of fixed size for each sequence instead of keys and values, so nothing here depends on
-how many tokens came before.
-"""
+"""Kernels of recurrent layers: the scan over prompts, the update of a state by one token, and short convolutions."""
 
 from __future__ import annotations
 
@@ -22,12 +18,8 @@ KINDS = (GATED_DELTA, KIMI_DELTA, MAMBA2)
 class Scan(ComputedInDtype):
     """The prompts of a recurrent layer, in chunks: parallel within a chunk, serial from one chunk to the next.
 
-    The batch is a histogram, as in ``Attention``: ``sequences[i]`` sequences have ``queries[i]`` new tokens each. The
-    last axis runs over the batch and is summed; further axes in front are an array of batches. Rows with
-    ``sequences == 0`` are padding.
-
-    ``heads`` are those with a state of ``key_dim`` x ``value_dim`` each, ``key_heads`` those of keys and queries. Of a
-    state space they are its heads, its groups, its state size and its head size.
+    The batch is a histogram, as in ``Attention``. ``heads`` have a state of ``key_dim`` x ``value_dim`` each,
+    ``key_heads`` are those of keys and queries; of a state space: heads, groups, state size, head size.
     """
 
     queries: Lengths
@@ -137,10 +129,7 @@ class StateUpdate:
 
 @dataclass(frozen=True, slots=True)
 class ShortConvolution:
-    """Each channel of a token is mixed with those of the ``taps - 1`` tokens before it.
-
-    ``update`` is the kernel for one new token of each sequence. Either reads and writes the last tokens of a sequence.
-    """
+    """Channels mixed with those of ``taps - 1`` tokens before; ``update``: the kernel for one new token a sequence."""
 
     tokens: Size
     sequences: Size
@@ -159,12 +148,10 @@ class ShortConvolution:
 
     @property
     def state_bytes(self) -> Quantity:
-        """The tokens kept of each sequence, once."""
         return bytes_of(self.dtype) * self.channels * (self.taps - 1) * self.sequences
 
     @property
     def bytes_read(self) -> Quantity:
-        """Tokens, states and the filter of each channel."""
         filters = bytes_of(self.dtype) * self.channels * (self.taps + 1)
         return bytes_of(self.dtype) * self.channels * self.tokens + self.state_bytes + filters
 

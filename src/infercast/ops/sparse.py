@@ -1,8 +1,4 @@
-"""Sparse and compressed attention: scores of an index, the choice of the best keys, attention over what was chosen.
-
-Batches are histograms as in :class:`~infercast.ops.op.Attention`: ``sequences[i]`` sequences each have
-``queries[i]`` new tokens and ``keys[i]`` tokens in all. The last axis is summed, further ones are an array of batches.
-"""
+"""Sparse and compressed attention over batches as in `Attention`: scores of an index, the choice of keys, attention."""
 
 from __future__ import annotations
 
@@ -15,10 +11,7 @@ from infercast.ops.op import ComputedInDtype, HeadAttention, Lengths, Quantity, 
 
 
 def entries_up_to(tokens: Lengths, compress: int, most: int = 0) -> Lengths:
-    """Entries that the first ``tokens`` queries of a sequence see together, one for every ``compress`` tokens.
-
-    A query at position ``p`` sees the ``p // compress`` entries that are complete, or ``most`` of them if not 0.
-    """
+    """Entries that the first ``tokens`` queries see: one at ``p`` sees ``p // compress``, or ``most`` if not 0."""
     free = np.minimum(tokens, most * compress - 1) if most else tokens
     whole = free // compress
     seen = compress * (whole * (whole - 1) // 2) + whole * (free - compress * whole + 1)
@@ -45,10 +38,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class IndexScores(ComputedInDtype, Batch):
-    """Scores of every new token with every index key in reach, summed over the index heads: one fp32 number each.
-
-    ``compress``: tokens that share one index key. ``entry_bytes``: what a key takes in its cache, scales included.
-    """
+    """Scores of every new token with every index key (one for ``compress`` tokens) in reach: one fp32 number each."""
 
     _: KW_ONLY
     heads: int
@@ -68,7 +58,6 @@ class IndexScores(ComputedInDtype, Batch):
 
     @property
     def flops(self) -> Quantity:
-        """One product for each score and index head."""
         return 2.0 * self.heads * self.head_dim * self.num_pairs
 
     @property
@@ -84,10 +73,7 @@ class IndexScores(ComputedInDtype, Batch):
 
 @dataclass(frozen=True)
 class TopK(Batch):
-    """For every new token the places of the ``topk`` best scores among the keys in reach.
-
-    ``tied``: all scores are equal but for tiny differences, as of an indexer that was never trained.
-    """
+    """The places of the ``topk`` best scores of every new token; ``tied``: all are nearly equal."""
 
     _: KW_ONLY
     topk: int
@@ -145,27 +131,19 @@ class SparseAttention(HeadAttention, Batch):
 
     @cached_property
     def num_keys_in_reach(self) -> Quantity:
-        """Keys of the batch that must be read: those of the last query of every sequence.
-
-        Queries of a prompt may choose the same ones, so no more is sure.
-        """
+        """Keys that must be read: those of the last query of every sequence; others may choose the same ones."""
         entries = self.keys // self.compress
         chosen = np.minimum(entries, self.selected) if self.selected else entries
         return sum_batch(chosen + np.minimum(self.keys, self.window), self.sequences)
 
     @property
     def kv_bytes(self) -> Quantity:
-        """Bytes of the keys and values that must be read, each once."""
         return self.bytes_per_key * self.num_keys_in_reach
 
 
 @dataclass(frozen=True, slots=True)
 class HyperConnection:
-    """One half of a manifold-constrained hyper-connection: several residual streams instead of one.
-
-    ``pre`` projects all streams of a token to its mixing weights, balances them (Sinkhorn) and adds the streams up into
-    the layer's input; ``post`` mixes the streams and adds the layer's output to each.
-    """
+    """Half a manifold-constrained hyper-connection: ``pre`` adds residual streams up, ``post`` mixes the output in."""
 
     rows: Size
     _: KW_ONLY

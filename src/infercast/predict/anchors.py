@@ -1,13 +1,10 @@
 """A minute of measuring on a new GPU: a few anchor points correct what was learned elsewhere.
 
-Two things are found together from the anchors of one kernel. First a multiplier of each physical term, which is what
-another launch floor, bandwidth or cost of a thread block is: their logarithms are as likely as not to be small, and the
-most probable ones are found by a few steps of Newton's method. Then a Gaussian process on what is left: an offset, a
-slope in what the pooled learner says, which may deserve more or less belief, and a rough function of the features. All
-variances are fixed: they were chosen on A100, L40S and H200, each estimated by the others (tuning them on a few dozen
-points does more harm than good, also by the likelihood of points left out). Anchors are chosen where the process,
-without seeing a latency, expects to learn most about all other kernels, and its own variance, scaled by how well
-anchors predict each other, gives the interval.
+Two things are found together from the anchors of one kernel: a multiplier of each physical term, by a few steps of
+Newton's method, and a Gaussian process on what is left (an offset, a slope in what the pooled learner says, a rough
+function of the features). All variances are fixed: they were chosen on A100, L40S and H200, each estimated by the
+others. Anchors are chosen where the process expects to learn most about all other kernels; its own variance, scaled by
+how well anchors predict each other, gives the interval.
 """
 
 from __future__ import annotations
@@ -41,8 +38,6 @@ few anchors agree with each other more than with other kernels."""
 
 
 class Place(NamedTuple):
-    """Where some kernels lie."""
-
     near: Array  # Scaled features, one row a kernel
     shares: Array  # Of each term in the time; they add up to 1 at most
     said: Array  # By the pooled learner
@@ -79,8 +74,6 @@ class Space:
 
 
 class Terms(NamedTuple):
-    """Multipliers of the physical terms, as logarithms."""
-
     logs: Array
 
     def factor(self, shares: Array) -> Array:
@@ -97,8 +90,6 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """What anchors teach about one kernel on one GPU."""
-
     space: Space
     anchors: Place
     terms: Terms
@@ -151,10 +142,7 @@ def _precision(smooth: Array, misses: Array) -> Array:
 
 
 def choose(family: str, features: Array, count: int, learner: Forest | None = None) -> Array:
-    """Numbers of ``count`` rows to measure: each next one takes away most of the variance of all kernels.
-
-    Information of a row about itself alone counts for little, so that outliers are not chosen for being far away.
-    """
+    """Numbers of ``count`` rows to measure: each next one takes away most of the variance of all kernels."""
     generator = np.random.default_rng(0)
     eligible = FAMILIES[family].worth_measuring(features)
     candidates, judges = generator.permutation(eligible)[:CANDIDATES], generator.permutation(eligible)[:JUDGES]

@@ -1,8 +1,4 @@
-"""Arithmetic of kernel formulas on one float or on arrays, and the terms that such a formula returns.
-
-`Plain` and `Arrays` have the few functions that floats and arrays spell differently, so that one formula serves both;
-`Floats`, `Doubles` and `Singles` are the same for matrix products, which come by the million.
-"""
+"""Arithmetic of kernel formulas on one float (`Plain`) or on `Arrays`, and the terms that such a formula returns."""
 
 from __future__ import annotations
 
@@ -61,8 +57,6 @@ def columns(*parts: Array | float) -> Array:
 
 
 class Arrays:
-    """Many kernels."""
-
     ceil: Any = np.ceil
     floor: Any = np.floor
     larger: Any = np.maximum
@@ -101,15 +95,11 @@ class Arrays:
 
     @staticmethod
     def pick(which: Array, options: Sequence[tuple[Number, ...]]) -> Number:
-        """For each kernel, one of several tuples of numbers."""
         return type(options[0])(*[np.choose(which.astype(np.intp), each) for each in zip(*options, strict=True)])
 
     @staticmethod
     def spread(count: Number, most: int, height: Number, group: float) -> tuple[Number, Number, Kit]:
-        """Start and end of at most ``most`` of ``count`` tiles, evenly chosen along a further axis.
-
-        A tile has ``height`` rows, of which a ``group`` belongs to one query. The kit is the one for the tiles.
-        """
+        """Start and end of ``most`` of ``count`` tiles of ``height`` rows, evenly chosen, and the kit for them."""
         samples = int(min(most, count.max(initial=1)))
         return *_spread(count[..., None], samples, height[..., None], group), Arrays
 
@@ -129,8 +119,6 @@ class Arrays:
 
 
 class Samples(Arrays):
-    """Samples of one kernel."""
-
     mean: Any = staticmethod(lambda values: sum(values.tolist()) / len(values))
     most: Any = staticmethod(lambda values: max(values.tolist()))
     least: Any = staticmethod(lambda values: min(values.tolist()))
@@ -224,7 +212,6 @@ class Plain:
 
     @staticmethod
     def spread(count: Number, most: int, height: Number, group: float) -> tuple[Number, Number, Kit]:
-        """As for arrays."""
         if count <= 1:
             return 0, math.ceil(height / group), Plain
         return *_spread_of_one(count, min(most, count), height, group), Samples
@@ -251,7 +238,6 @@ Kit = type[Plain] | type[Arrays]
 
 
 def kit_of(size: Number) -> Kit:
-    """The kit for one number or for an array of them."""
     return Arrays if isinstance(size, np.ndarray) else Plain
 
 
@@ -260,8 +246,6 @@ HARDLY_CACHED = 0.25  # A cache that is this share of the working set is no help
 
 
 class Floats:
-    """One product."""
-
     ceil = math.ceil
     larger = Plain.larger
 
@@ -349,7 +333,6 @@ class Singles(Doubles):
 
 
 def _polynomial(values: Array, coefficients: tuple[Array, ...]) -> Array:
-    """Highest power first."""
     first, *others = coefficients
     result = values * first
     for coefficient in others[:-1]:

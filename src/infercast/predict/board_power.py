@@ -1,18 +1,12 @@
 """Power and energy of a board, and the power limit that lowers its clock under heavy products.
 
-A board draws idle power, and kernels add the energy of their operations, of their bytes and of the multiprocessors that
-they keep busy. Energies add up over a step; a board above its limit lowers its clock, and work takes longer at a lower
-voltage. Boards that were not metered are scaled from one that was: idle and active power with the geometric mean of
-silicon x clock and TDP, the energy of an operation with TDP / (tensor rate x sustained clock), that of a byte with its
-power `BYTES_FOLLOW`, because part of it belongs to the memory.
+Kernels add the energy of their operations, bytes and busy multiprocessors to idle power. Boards that were not metered
+are scaled from one that was: idle and active power with the geometric mean of silicon x clock and TDP, the energy of an
+operation with TDP / (tensor rate x sustained clock), that of a byte with its power `BYTES_FOLLOW`.
 
 Kernels are estimated at the full clock. How far a step falls below it depends on the rate and the duration of its
-products. An H200 that has multiplied large matrices for a quarter of a second takes 1.17 times as long for the next one
-as after a pause (1.24 for attention); a prompt of 2,048 tokens of an 8B model, 23 ms, takes 1.06 times what its kernels
-take alone. Constants are from vLLM steps of prompts on an H200; the rule for decoding was chosen on steps with 1 to 128
-sequences of an 8B model. Under a lower limit the same rule holds with numbers that follow from what the board draws:
-reading memory at full speed draws a fixed part, products come on top in proportion to their rate, and under a limit
-below the part for reading every kernel is slower.
+products: constants are from vLLM steps of prompts on an H200, the rule for decoding from steps with 1 to 128 sequences
+of an 8B model. Below the power of reading memory every kernel is slower.
 """
 
 from __future__ import annotations
@@ -78,10 +72,7 @@ class BoardPower:
         return HELD * self.limit_watts
 
     def dynamic_joules(self, op: Op, seconds: Quantity, *, warm: Quantity = 0.0) -> Quantity:
-        """Energy of one launch above idle power; arrays of shapes give arrays.
-
-        ``warm``: share of its bytes that are still in L2, as in a table that repeats one kernel; in an engine none are.
-        """
+        """Energy of one launch above idle power; ``warm``: share of its bytes in L2; none in an engine."""
         work, more = work_of(op), self.families.get(op.family, {})
         share = self.formats.get(tensor_rate_of(op.compute_dtype), 1.0) * more.get("flop", 1.0)
         byte = (self.dram + (self.l2 - self.dram) * warm) * more.get("byte", 1.0)
@@ -116,10 +107,7 @@ def energy_data() -> dict[str, Any]:
 
 
 def board_power(gpu: Gpu, limit_watts: float | None = None, *, known: str | None = None) -> BoardPower:
-    """What is known of a GPU's power; ``limit_watts``: what its board may draw, if not its TDP.
-
-    ``known``: scaled from that GPU, even where its own numbers are known.
-    """
+    """What is known of a GPU's power, or scaled from a ``known`` one; ``limit_watts``: if not its TDP."""
     if known is None and gpu.name in (boards := energy_data()["boards"]):
         board = _metered(gpu.name, gpu, boards[gpu.name].get("source", "measured"))
     else:
@@ -134,15 +122,11 @@ def board_power(gpu: Gpu, limit_watts: float | None = None, *, known: str | None
 
 
 def _metered(name: str, gpu: Gpu, source: str) -> BoardPower:
-    """Numbers of a metered board, under the limits of a GPU."""
     data = energy_data()
     row = {**data["boards"].get(data["boards"][name].get("base"), {}), **data["boards"][name]}
     return BoardPower(
-        idle_watts=row["idle_watts"],
-        active_watts=row["active_watts"],
-        flop=row["flop"] * PICO,
-        dram=row["dram"] * PICO,
-        l2=row["l2"] * PICO,
+        **{name: row[name] for name in ("idle_watts", "active_watts")},
+        **{name: row[name] * PICO for name in ("flop", "dram", "l2")},
         spread=SPREAD.get(source, row["spread"]),
         source=source,
         limit_watts=gpu.tdp,
@@ -154,7 +138,6 @@ def _metered(name: str, gpu: Gpu, source: str) -> BoardPower:
 
 
 def _scaled(board: BoardPower, known: Gpu, gpu: Gpu) -> BoardPower:
-    """The board of one GPU as another would have it."""
     chip = (_silicon(gpu) * gpu.boost_clock) / (_silicon(known) * known.boost_clock)
     power = (chip * gpu.tdp / known.tdp) ** 0.5
     work = _joules_per_flop(gpu) / _joules_per_flop(known)
@@ -176,13 +159,10 @@ def _silicon(gpu: Gpu) -> float:
 
 
 def _joules_per_flop(gpu: Gpu) -> float:
-    """TDP for each operation of the tensor cores."""
     return float(gpu.tdp / (max(gpu.whole_tensor_flops, gpu.dense_flops("bf16")) * gpu.sustained_fraction**0.5))
 
 
 class Work(NamedTuple):
-    """Of one launch; arrays of shapes give arrays."""
-
     flops: Quantity
     bytes: Quantity
 
@@ -195,10 +175,7 @@ def work_of(op: Op) -> Work:
 
 
 def _tiled_flops(op: MoE) -> Quantity:
-    """Operations of whole tiles: an expert multiplies at least `TILE_ROWS`, and half a tile more than its rows.
-
-    Small batches cost little by it in 16 bits, where weights are most of the energy, and as much as the weights in 4.
-    """
+    """Operations of whole tiles: an expert multiplies at least `TILE_ROWS`, and half a tile more than its rows."""
     hit = np.maximum(op.experts_hit, 1e-9)
     rows = hit * np.maximum(TILE_ROWS, op.routed_rows / hit + TILE_ROWS / 2)
     tiled: Quantity = op.flops * rows / np.maximum(op.routed_rows, 1e-9)
@@ -236,7 +213,6 @@ SLOWER_READING, FEW_CLOCKS, SLOWER_CACHES = 0.1, 0.55, 0.45
 """Reading memory takes longer by the first power of the clock's share. Below the second share caches are too slow for
 the memory, and the third power comes on top. By the physics of kernels at lower clocks; no measurement checks it."""
 THROTTLED = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in family.throttled))
-"""Families of operators that lose by the power limit."""
 SUSTAINED = {
     "gemm": (FREE_SHARE, FULL_SHARE, 1.1),
     "gemm/narrow": (0.0, 0.5, 0.5),
@@ -252,8 +228,6 @@ HALVINGS = 30
 
 
 class Limits(NamedTuple):
-    """What a board's limit does to steps."""
-
     unthrottled_load: float  # Share of the tensor cores' peak up to which products stay within the limit
     max_slowdown: float  # The largest share by which products take longer ...
     always: float  # ... than all kernels do, by this share
@@ -320,10 +294,7 @@ def throttle_fraction(seconds: float) -> float:
 
 
 def throttle_decoding(gpu: Gpu, products: Any, seconds: Any) -> Any:
-    """The same of a step that only decodes, as one of many in a row; ``seconds`` leave attention and the head out.
-
-    Reading weights draws as much as multiplying, so there is no free share.
-    """
+    """The same of one of many decode steps: reading draws as much. ``seconds`` leave attention and the head out."""
     share = products / np.maximum(seconds, 1e-12) / gpu.dense_flops("bf16")
     return 1.0 + limits_of(gpu).max_slowdown * np.clip(share / FULL_SHARE, 0.0, 1.0)
 
@@ -346,5 +317,4 @@ def longest_limited(gpu: Gpu, products: Any) -> Any:
 
 
 def weight_of(dtype: str) -> float:
-    """What an operation of a format draws, as a share of a 16-bit one."""
     return 1.0 if dtype in ("bf16", "fp16", "fp32", "tf32") else NARROW

@@ -25,7 +25,6 @@ from infercast.predict.roofline import Adjusted, Predictor, launch_floor, limit_
 # pipe is the busiest, how full the chip is), and not which GPU it is. So a ceiling is what kernels of this shape reach
 # somewhere, as a share of what the hardware allows.
 
-
 _COMMON = ("log_launches", "log_tensor_per_dram")
 CEILINGS = inputs_of(
     "ceilings",
@@ -44,7 +43,6 @@ class Ceilings:
         return {name: value for name, value in self._artifact.header.items() if name != "models"}
 
     def knows(self, op: Op) -> bool:
-        """Whether kernels of this kind were measured anywhere."""
         family = family_of(op)
         found = family.ceiling.is_known(op) and self._artifact.find(family.name, POOLED, POOLED, variant_of(op))
         return bool(found)
@@ -68,7 +66,6 @@ def default_ceilings() -> Ceilings:
 
 
 def variant_of(op: Op) -> str:
-    """Kernels that are learned apart: by format."""
     return family_of(op).ceiling.variant(op)
 
 

@@ -21,7 +21,6 @@ from infercast.predict.families.moe import between, route
 # A configuration is a tile (rows x columns of the result, depth of one step), how many row blocks are taken together
 # before the next columns, warps of a thread block, and stages of the software pipeline.
 
-
 ROWS, COLUMNS, DEPTHS = (16, 32, 64, 128, 256), (32, 64, 128, 256), (32, 64, 128, 256)
 GROUPS, WARPS, STAGES = (1, 8, 16, 32, 64), (4, 8), (2, 3, 4, 5)
 SCALE_BLOCK = 128  # Rows and columns that share a scale in block-scaled formats; a step never goes past one
@@ -32,8 +31,6 @@ WARP_GROUP_ROWS = 64  # Rows of the wide multiply instruction, issued by four wa
 
 
 class Tiles(NamedTuple):
-    """Configurations, an array a field."""
-
     rows: Array
     columns: Array
     depth: Array
@@ -58,10 +55,7 @@ def all_tiles() -> Tiles:
 
 
 def wide_multiply(tiles: Tiles, dtype: str, gpu: Gpu) -> Array:
-    """Whether a tile is multiplied by the wide instruction of four warps, which reads shared memory itself.
-
-    It takes 64 rows. Triton swaps the operands of narrow fp8 tiles, so that columns take the place of rows.
-    """
+    """Whether a tile takes the wide instruction of four warps and 64 rows; narrow fp8 tiles are swapped."""
     if not facts_of(gpu).wide_multiply:
         return np.zeros(len(tiles.rows), dtype=bool)
     swapped = (tiles.columns >= WARP_GROUP_ROWS) & (bytes_of(dtype) < 2)
@@ -90,10 +84,7 @@ def blocks_per_sm(tiles: Tiles, dtype: str, gpu: Gpu) -> Array:
 
 
 def excluded(tiles: Tiles, dtype: str, depths: tuple[int, ...], gpu: Gpu) -> list[str]:
-    """Why each configuration cannot run, or would for a reason known beforehand run badly; empty where it may.
-
-    ``depths`` are the inner sizes of the products.
-    """
+    """Why each configuration cannot run, or would run badly; empty where it may. ``depths``: of the products."""
     most = gpu.shared_memory_per_sm - RESERVED_SHARED
     shared, registers = shared_bytes(tiles, dtype, gpu), thread_registers(tiles, dtype)
     reasons = [""] * len(tiles.rows)
@@ -117,8 +108,7 @@ def excluded(tiles: Tiles, dtype: str, depths: tuple[int, ...], gpu: Gpu) -> lis
 # What routed experts take under a launch configuration of Triton's kernel: two grouped products, tile by tile.
 #
 # A product is as slow as the slowest of four, softened: tensor cores of the busiest SM, the road from L2 to it, the
-# latency of its tiles one round after the other (each has to find its tokens, fill its pipeline, go through its steps
-# and write), and DRAM. Constants were fitted to kernels of an H200, most under vLLM's own configurations
+# latency of its tiles one round after the other, and DRAM. Constants were fitted to kernels of an H200
 # (docs/tuning.md).
 
 
@@ -150,8 +140,6 @@ FITTED = Constants()
 
 
 class Blocks(NamedTuple):
-    """Where the tokens went, for each configuration."""
-
     rows: float  # Token-expert pairs
     hit: float  # Experts with a token
     blocks: Array  # Row blocks of a product, all experts together
@@ -184,7 +172,6 @@ def row_blocks(op: MoE, tiles: Tiles) -> Blocks:
 
 
 def time_tiles(op: MoE, gpu: Gpu, tiles: Tiles, constants: Constants = FITTED) -> Times:
-    """Time one layer's experts, one token count, under every configuration."""
     spread = row_blocks(op, tiles)
     shapes = ((op.matrices - 1) * op.inter, op.hidden), (op.hidden, op.inter)
     both = zip(*(_product(op, gpu, tiles, spread, shape, constants) for shape in shapes), strict=True)

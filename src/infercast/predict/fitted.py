@@ -36,10 +36,8 @@ class Forest:
     """A sum of oblivious trees: all nodes of one level ask the same question.
 
     So a tree of depth d is d comparisons and a table of 2^d leaves, and a leaf's index is the answers read as bits. One
-    row is compared with all borders at once. For a few rows it is quicker to look up, for each feature, the bits that
-    its value decides in all trees: for each interval between two borders they are kept as one row of bytes. Many rows
-    are compared tree by tree, in chunks that stay in the processor's cache; the more alike the rows of a chunk are, the
-    fewer questions are left.
+    row is compared with all borders at once. For a few rows the bits that a value decides in all trees are looked up.
+    Many rows are compared tree by tree, in chunks that stay in the processor's cache.
     """
 
     borders: tuple[Array, ...]  # For each feature, its borders in rising order (float32)
@@ -75,7 +73,6 @@ class Forest:
         return self._look_up(values, rows) if rows < MANY else self._ask(values, rows, dtype)
 
     def predict_one(self, values: Sequence[float]) -> float:
-        """The sum over all trees for one row."""
         asked, borders, leaves, first_leaves = self._for_one
         index = np.packbits(np.array(values).take(asked) > borders)
         added = leaves.take(index + first_leaves)
@@ -120,10 +117,7 @@ class Forest:
     def _joined(
         self, firsts: list[int], patterns: list[int], dtype: type
     ) -> Iterator[tuple[list[tuple[int, int]], Array]]:
-        """(tree, level) of up to 8 questions, and what each set of answers adds.
-
-        ``firsts`` are the leaves of each tree where all that is asked is answered no, ``patterns`` which levels ask.
-        """
+        """(tree, level) of up to 8 questions, and what each set of answers adds to the leaves that answer no."""
         asked: list[tuple[int, int]] = []
         leaves: Array = np.zeros(1, dtype=dtype)
         for tree, (own, first, pattern) in enumerate(zip(self.leaves, firsts, patterns, strict=True)):
@@ -156,10 +150,7 @@ class Forest:
 
     @cached_property
     def _tables(self) -> list[tuple[int, Array, Array]]:
-        """For each feature that is used: its number, its borders, and the bits it sets between them.
-
-        Bits are a byte a tree and come in words of eight.
-        """
+        """For each feature that is used: its number, its borders, and the bits (a byte a tree) it sets between them."""
         trees, depth = self.features.shape
         features, values, _ = (each.ravel() for each in self._questions)
         # Questions by feature and border: each different one sets bits in a row, below an empty row a feature.
@@ -205,15 +196,12 @@ FEATURES = {name: names for family in FAMILIES.values() for name, names in famil
 
 @dataclass(frozen=True)
 class Inputs:
-    """What all models of an artefact are fed with."""
-
     kind: str
     features: dict[str, tuple[str, ...]]  # Sets of features by name ...
     set_of: Callable[[str, str, str, str], str]
     """... and the one that a model has, by its family, GPU, engine and variant."""
     sources: tuple[str, ...]  # Files of the package that compute them, or that say what they are computed from
     beside: Mapping[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
-    """Sets of features of the other archives, by their names."""
 
     def of(self, archive: str) -> Inputs:
         """What the models of an archive are fed with; an empty name is the main one's."""
@@ -309,9 +297,7 @@ STORED, DEFLATED = 0, 8
 
 
 class Archive:
-    """Arrays of a ``.npz`` file, found by name: Python's own reader takes longer to list the eight hundred of an
-    artefact than to read the few that a run needs.
-    """
+    """Arrays of a ``.npz`` file by name; Python's reader lists all for longer than a run reads the few it needs."""
 
     def __init__(self, content: bytes | bytearray) -> None:
         end = content.rfind(END)
@@ -322,15 +308,12 @@ class Archive:
 
     @property
     def listed(self) -> bytes:
-        """The zip's own list of its files: names, sizes and checksums."""
         return bytes(self._content[self._start : self._end])
 
     def __getitem__(self, name: str) -> Array:
-        """One array; nothing is ever unpickled."""
         return np.asarray(np.lib.format.read_array(io.BytesIO(self._read(f"{name}.npy")), allow_pickle=False))
 
     def _read(self, name: str) -> bytes:
-        """One file of the zip, unpacked and checked."""
         content = self._content
         method, checksum, packed, size, place = self._find(name.encode())
         if content[place : place + 4] != LOCAL:
@@ -364,7 +347,6 @@ class Archive:
 #
 # Loading compares it with the archive and with the code, and refuses what does not fit together: a forest that is fed
 # with other numbers than it learned from answers all the same, and is wrong.
-
 
 AGAIN = "fit it again with `infercast fit`"
 STAMP = "python benchmarks/regression/stamp.py"
@@ -464,7 +446,6 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
 
 
 def _difference(fitted: Any, computed: Mapping[str, Sequence[str]]) -> str:
-    """The first name that differs, for a message."""
     for name, features in fitted.items():
         now = computed.get(name, ())
         for place in range(max(len(features), len(now))):
@@ -515,10 +496,9 @@ class Entry(NamedTuple):
 
 
 class Artifact:
-    """The file that a fit leaves behind: a few dozen forests and where they come from. Numpy alone reads it.
+    """The file that a fit leaves behind: a zip of arrays (``.npz``) with a JSON header that lists its forests.
 
-    An artefact is a zip of arrays (``.npz``) with a JSON header that lists its models. It holds no code and nothing is
-    unpickled. Forests are read when they are first asked for.
+    It holds no code and nothing is unpickled. Forests are read when they are first asked for.
     """
 
     def __init__(
@@ -543,7 +523,6 @@ class Artifact:
         return tuple(entry for _, entry in self._entries.values())
 
     def entries_of(self, family: str) -> tuple[Entry, ...]:
-        """All models of the archive that holds a family."""
         beside = self._holding(family)
         return self.entries if beside is None else (*self.entries, *beside.entries)
 
@@ -601,10 +580,7 @@ class Artifact:
 
 
 def load_artifact(path: Path, inputs: Inputs = KERNELS, *, checked: bool = True) -> Artifact:
-    """Open an artefact and read its header; ``checked`` against its manifest and what this code computes.
-
-    A fit of families that have archives of their own writes nothing else: those are opened without a main one.
-    """
+    """Open an artefact, ``checked`` against its manifest and this code; families' archives need no main one."""
 
     def open_beside(archive: str) -> Artifact | None:
         beside = path_beside(path, archive)
@@ -645,10 +621,7 @@ def save_artifact(
     inputs: Inputs = KERNELS,
     origin: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write an artefact under a temporary name and move it into place, then its manifest with its ``origin``.
-
-    ``groups`` are the hashes of all groups of rows that were fitted on, which scores leave out.
-    """
+    """Write an artefact and its manifest, whole or not at all; ``groups``: hashes of the rows that were fitted on."""
     header = {"schema": SCHEMA, **provenance, "models": [entry._asdict() for entry, _ in models]}
     arrays: dict[str, Any] = {"header": np.frombuffer(json.dumps(header, sort_keys=True).encode(), dtype=np.uint8)}
     arrays["groups"] = np.sort(groups)

@@ -88,8 +88,6 @@ def _facts() -> dict[str, Any]:
 
 
 class KernelProfile(NamedTuple):
-    """An engine's choice of kernels."""
-
     title: str
     tables: dict[str, tuple[str, ...]]  # For each family, the engines with measured kernels to use, first choice first
     generations: dict[str, tuple[str, ...]]  # For each architecture, those with the same kernels at the same efficiency
@@ -120,5 +118,4 @@ class KernelProfile(NamedTuple):
 
 @lru_cache
 def kernel_profile(name: str = DEFAULT_ENGINE) -> KernelProfile:
-    """A bundled engine profile."""
     return KernelProfile(engine=name, **read_data(f"engines/{name}/kernels.toml"))

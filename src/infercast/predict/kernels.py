@@ -48,10 +48,7 @@ def are_many(size: Any) -> bool:
 
 
 def parts_of(op: Any, names: Sequence[str]) -> tuple[list[Op], Array | None]:
-    """Operators of some of the shapes each, and which of them all each shape is; None where all are kept.
-
-    ``names`` are the fields that differ between shapes. Where others differ too, there is one part.
-    """
+    """Operators of some shapes each, which differ in these fields, and which of them each shape is; None: in order."""
     others = [getattr(op, each.name) for each in fields(op) if each.name not in names]
     if any(isinstance(other, np.ndarray) for other in others):
         return [op], None
@@ -68,10 +65,7 @@ def joined(parts: Sequence[Estimate]) -> Estimate:
 
 
 def _distinct(sizes: Sequence[Array]) -> tuple[Sequence[Array], Array | None]:
-    """The different shapes of many, in rising order, and which of them each is.
-
-    Shapes that lie near each other have most answers of a forest in common, so the order spares more than it takes.
-    """
+    """The different shapes of many, in rising order (near shapes share most answers of a forest), and which each is."""
     if sizes[0].ndim > 2 or sizes[0].size != len(sizes[0]):
         return sizes, None
     spans = [int(size.max()) + 1 for size in sizes]
@@ -156,12 +150,10 @@ class ModelChoice(NamedTuple):
 
     @property
     def trust(self) -> float:
-        """How far the ratio of two siblings' physics is believed, as its exponent."""
         return trust_in(self.entry, same_die=self.is_same_die)
 
 
 def borrowed(gpu: Gpu, known: Gpu, entry: Entry, forest: Forest) -> ModelChoice:
-    """A sibling's model for this GPU."""
     bounds = ratio_bounds(gpu, known) if FAMILIES[entry.family].is_chip_bound else (0.0, inf)
     return ModelChoice("sibling", entry, forest, known, is_same_die(gpu, known), bounds)
 
@@ -173,9 +165,8 @@ WARM_BELIEF = 6.0
 class KernelModel:
     """Estimates kernels of one kind on one GPU: seconds = physics x exp(residual) x longer + added.
 
-    ``longer`` and ``added`` are what other kernels of an engine cost a kernel, so a kernel alone has neither. The
-    residual is the chosen model's. A sibling's model answers for the same shape on the sibling, and physics says how
-    the two chips differ.
+    ``longer`` and ``added`` are what other kernels of an engine cost. A sibling's model answers for the same shape on
+    the sibling, and physics says how the two chips differ.
     """
 
     def __init__(
@@ -190,10 +181,9 @@ class KernelModel:
         correction: Correction | None = None,
         first: str = "",
     ) -> None:
-        """``op`` is one of them, ``choice`` the model that knows them, if there is one, and ``correction`` what anchor
-        points taught of them. ``engine``: as in an engine, not as in a table; ``alone``: its operands as there,
-        but no other kernel around it. ``first``: the variant that was asked for, whose kernel physics is of where no
-        model of a kernel was found.
+        """``engine``: as in an engine, not as in a table; ``alone``: with its operands, but no other kernel around.
+
+        ``first``: the variant that was asked for, which physics is of where no model of a kernel was found.
         """
         self._family, self._gpu, self._correction = family, gpu, correction
         self._engine = engine and not (alone and family.waits_in_engine)
@@ -259,7 +249,6 @@ class KernelModel:
         return {name: float(np.ravel(value)[0]) for name, value in (physics.terms | {"learned factor": factor}).items()}
 
     def _learned(self, op: Op, size: Any, physics: Physics) -> Number:
-        """Before what the hardware allows."""
         if self._forest is None:
             factor = 1.0 if self._correction is None else np.exp(self._correction(physics.features))
             return physics.seconds * factor * self._longer + self._added
@@ -283,7 +272,6 @@ class KernelModel:
         return here * x.exp(residual) * self._longer + self._added
 
     def _interval(self, op: Op, size: Any, physics: Physics) -> tuple[Number, Number]:
-        """Ends of the 80 % interval as shares of the estimate."""
         low: Number = self._low
         high: Number = self._high
         if self._correction is not None:
@@ -305,10 +293,9 @@ class KernelModel:
 
 
 def _when_cold(residual: Number, warm: Number, x: Kit) -> Number:
-    """What was learned where a share of what is read was in the cache, for a kernel that reads all of it from memory.
+    """What was learned where a share of what is read was cached, for a kernel that reads all of it from memory.
 
-    There a residual is mostly of how well the cache is modelled: experts that fit into it are faster than physics has
-    it, those that just do not are slower, and in an engine both read at one rate. No kernel is faster than there.
+    Such a residual is mostly of how well the cache is modelled. No kernel is faster than there.
     """
     believed = residual * warm**WARM_BELIEF
     return x.larger(believed, residual + x.log(warm))
@@ -369,7 +356,6 @@ class GemmModel(KernelModel):
         return times
 
     def _one(self, op: Op, m: float, n: float, k: float) -> tuple[float, tuple[float, ...]]:
-        """Seconds of one product, and their terms before what was learned."""
         own, elsewhere = self._known is None, None
         (seconds, terms), values = self._products(m, n, k, self._machine, Floats, engine=self._engine, featured=own)
         if self._forest is not None:

@@ -135,8 +135,6 @@ def _listed(names: Sequence[str]) -> str:
 
 
 class ModelSelector:
-    """Models of an artefact for an engine's kernels."""
-
     def __init__(self, artifact: Artifact, profile: KernelProfile, *, tier: str | None, as_tabled: bool) -> None:
         """``tier`` keeps better ones from being used; ``as_tabled`` leaves out what no table has."""
         self._artifact, self._profile, self._tier, self._as_tabled = artifact, profile, tier, as_tabled
@@ -157,7 +155,6 @@ class ModelSelector:
     def _candidates(
         self, family: str, gpu: Gpu, variants: tuple[str, ...], engines: tuple[str, ...]
     ) -> Iterator[ModelChoice]:
-        """Models that could serve, best first."""
         others = tuple(dict.fromkeys(filter(None, (any_kernel(family, each) for each in variants if each))))
         known = {entry.variant for entry in self._artifact.entries_of(family) if entry.family == family}
         if known.isdisjoint((*variants, *others)):
@@ -187,10 +184,7 @@ class ModelSelector:
         return is_same_kernel(family, asked, variant) and (own or not is_written_by_engine(family, variant))
 
     def known(self, gpu: Gpu, family: str = "") -> Iterator[tuple[str, list[str]]]:
-        """(tier, GPUs to borrow from), best tier first and nearest GPU first.
-
-        Kernels that an engine's compiler writes are the same on every chip, so every measured one is a sibling.
-        """
+        """(tier, GPUs to borrow from), best and nearest first; kernels that a compiler writes are alike everywhere."""
         if self._tier is None:
             yield "measured", [gpu.name]
         if self._tier in (None, "sibling"):
@@ -230,9 +224,8 @@ class Learned:
     ) -> None:
         """``tier`` keeps better ones from being used: ``unseen`` takes a GPU as if it had never been measured.
 
-        Kernels are as inside an engine. ``as_tabled`` takes them under the conditions of the tables they were learned
-        from, ``alone`` with the cold operands of an engine but without what its other kernels cost them.
-        ``corrections`` are what anchor points taught, by (family, variant); they hold for the GPU they came from.
+        ``as_tabled`` takes kernels under the conditions of the tables they were learned from, ``alone`` with cold
+        operands but no other kernels around. ``corrections`` are what anchor points taught of the GPU they came from.
         """
         self._artifact = artifact
         self._tier, self._as_tabled, self._is_alone = tier, as_tabled, alone
@@ -332,7 +325,6 @@ class Learned:
         return [(op, family.sizes(op))] if decodes is None else [*self._sized(prompts), *self._sized(decodes)]
 
     def _kernels(self, op: Op, gpu: Gpu, size: Any, variants: tuple[str, ...] | None = None) -> KernelModel:
-        """What estimates kernels of this kind on this GPU."""
         family = family_of(op, size)
         key = (id(gpu), family.name, *family.kind(op), variants)
         kernels = self._kinds.get(key)
@@ -359,9 +351,7 @@ class Learned:
 
 # What estimates on a GPU rest on, family by family: own rows, a kernel known from other chips, a new one, or a bound.
 #
-# The error to be expected is the one that the model in question made on rows that were hidden from it: on hidden shapes
-# of the same GPU where that was measured, on whole GPUs or whole kernels left out where it was not.
-
+# The error to be expected is the one on rows, GPUs or kernels that were hidden from the model in question.
 
 TYPICAL_ERROR = 0.5
 """Of GPUs without measured kernels: about what the roofline at typical efficiencies misses other vendors' by."""
@@ -384,8 +374,6 @@ STATUSES = {
 
 
 class KnownKernel(NamedTuple):
-    """One kind of kernel on a GPU."""
-
     kind: str  # What it computes, in which format
     kernel: str  # Its name where it has one, else empty
     status: str  # A key of ``STATUSES``
@@ -458,7 +446,6 @@ def _of_chosen(known: KnownKernel, choice: ModelChoice | None, gpu: Gpu, artifac
 
 
 def _chips(choice: ModelChoice, artifact: Artifact) -> tuple[str, ...]:
-    """GPUs that a pooled model was learned from."""
     entry, is_new = choice.entry, choice.is_new_kernel
     prefix = entry.variant.rpartition("/")[0]
     entries = artifact.entries_of(entry.family)
@@ -508,7 +495,6 @@ class Changed(Adjusted):
     """As a sibling is estimated, with the unchanged chip as the sibling: its kernels and efficiency, other physics."""
 
     def __init__(self, predictor: Predictor, real: Gpu) -> None:
-        """``real`` is the chip that the predictor knows."""
         super().__init__(predictor)
         self._real = real
 
@@ -548,10 +534,7 @@ class Changed(Adjusted):
 
 
 def _bounds(gpu: Gpu, real: Gpu) -> tuple[float, float]:
-    """No kernel gains more than the resource that grew most, or loses more than by the one that shrank most.
-
-    The physics may choose other tiles and overshoot. A larger cache can do more than its size says.
-    """
+    """No kernel gains or loses more than the resources that grew and shrank most; a larger cache may do more."""
     if gpu.l2_bytes != real.l2_bytes:
         return 0.0, np.inf
     rates = [getattr(gpu, name) / getattr(real, name) for name in RATES if getattr(real, name) > 0]

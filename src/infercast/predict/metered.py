@@ -34,7 +34,6 @@ SIZES = (
     *("m", "n", "k", "tokens", "hidden", "inter", "experts", "topk", "local_experts", "heads", "kv_heads", "head_dim"),
     *("window", "images", "rows", "read_per_row", "chunk", "channels", "queries", "keys", "sequences"),
 )
-"""Sizes that distinguish operators."""
 FEATURES = (
     *("log_loop", "raw_share", *(f"{name}_share" for name in PARTS), *(f"log2_{name}" for name in SIZES)),
     *("rate_bits", "weight_bits", "kv_bits", "operators", "updates", "kernel"),
@@ -45,9 +44,8 @@ FEATURES = (
 class Loops:
     """Kernels of one family on one GPU, each repeated in a loop while a meter is read.
 
-    A published table repeats a launch at most `MOST_LAUNCHES` times, with the same operands. So what is small stays in
-    L2, and loops of short kernels are over before the meter, which gives the mean of the last second, has seen them
-    alone. A loop that lasts longer than `METER_SECONDS` is *settled*. Rows of whole modules have several operators.
+    A published table repeats a launch at most `MOST_LAUNCHES` times with the same operands: what is small stays in L2,
+    and a loop shorter than `METER_SECONDS` is over before the meter has *settled*.
     """
 
     parts: Array  # What each of a board's four numbers is multiplied by in the energy of a launch
@@ -69,7 +67,6 @@ class Loops:
         return np.minimum(board.held_watts, self.raw_watts(board))
 
     def features(self, board: BoardPower) -> Array:
-        """One row a loop, columns as in `FEATURES`."""
         numbers = np.array([getattr(board, name) for name in PARTS])
         shares = self.parts * numbers / (self.seconds * board.limit_watts)[:, None]
         columns = [np.log(self.lasts), self.raw_watts(board) / board.limit_watts, *shares.T, *self.shape.T]
@@ -77,10 +74,7 @@ class Loops:
 
 
 def loops_of(family: str, calls: Sequence[tuple[Op, int]], gpu: Gpu, seconds: Any, *, copies: int = 1) -> Loops:
-    """Loops of operators with their launches; sizes may be arrays. ``seconds``: of all of them once.
-
-    ``copies``: sets of operands that the loop goes round.
-    """
+    """Loops of operators with their launches, of ``seconds`` once, going round ``copies`` of the operands."""
     seconds = np.atleast_1d(np.asarray(seconds, dtype=float))
     board, rows = board_power(gpu), seconds.size
     moved = sum(_flat(work_of(op).bytes, rows) * count for op, count in calls) * copies
@@ -151,8 +145,6 @@ SIMPLE = frozenset(("gemm", "encoder_attention", "moe", "quantise"))
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a meter shows of one loop, in watts."""
-
     watts: float
     low: float  # Lower end of the 80 % interval, from readings of shapes that were held out
     high: float
@@ -165,11 +157,9 @@ class Reading:
 class Reader:
     """A learned factor from power by physics to what a meter reads, of one family on one GPU.
 
-    Readings are not a kernel's power alone. Short loops are over before the meter has settled, first launches compile,
-    and the operands of some tables are zeros or one number. So a factor is what *such a meter* shows. It is the
-    kernel's own only where the loop settles and operands are random numbers (`OWN`): where joules were counted on an
-    H200, products drew what physics says and not what the factor made of it (docs/energy.md). Steps and runs never use
-    it: energies add up there.
+    Readings are not a kernel's power alone: short loops are over before the meter has settled, first launches compile,
+    and some operands are zeros. It is the kernel's own only where the loop settles and operands are random (`OWN`):
+    where joules were counted, products drew what physics says (docs/energy.md). Steps and runs never use it.
     """
 
     forest: Forest
@@ -178,11 +168,9 @@ class Reader:
     settled: tuple[float, float]  # ... and the same of loops that settle
 
     def factors(self, loops: Loops, board: BoardPower) -> Any:
-        """What power by physics is to be multiplied with, for each loop."""
         return np.exp(self.forest.predict(loops.features(board)))
 
     def read(self, loops: Loops, board: BoardPower) -> Any:
-        """What the meter shows, for each loop."""
         return np.minimum(loops.power(board) * self.factors(loops, board), board.limit_watts)
 
     def ends(self, loops: Loops) -> Any:
@@ -202,10 +190,7 @@ def family_of_reading(op: Op) -> str | None:
 
 
 def meter_reading(op: Op, gpu: Gpu, seconds: float) -> Reading | None:
-    """What a meter shows while one kernel is repeated as in published tables.
-
-    None without published readings: on other GPUs, of other kernels, under a power limit or at a locked clock.
-    """
+    """What a meter shows while a kernel is repeated as in published tables; None without readings of its like."""
     family = family_of_reading(op)
     if getattr(op, "dtype", "") == "fp16":  # tables have 16 bits as bf16; kernels and operands are as large
         op = replace(op, dtype="bf16")  # type: ignore[type-var]

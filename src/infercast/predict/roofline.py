@@ -20,10 +20,8 @@ from infercast.predict.families.family import Array, Pipes
 
 # What each operator asks of each part of a GPU, in seconds at the datasheet's rates.
 #
-# The *pipes* of a roofline pay for whole rounds: ``blocks`` thread blocks on ``sms`` multiprocessors take
-# ``ceil(blocks / sms)`` of them. The hard *limit* is what no implementation on this GPU can be faster than: every
-# operation at the peak rate of its pipe, every byte that must move once at full bandwidth, nothing else. What a kernel
-# reaches is counted against this limit and the launch floor that any kernel pays.
+# The *pipes* of a roofline pay for whole rounds of thread blocks. The hard *limit* is what no implementation can beat:
+# every operation at the peak rate of its pipe, every byte that must move once at full bandwidth, nothing else.
 
 
 def pipes_of(op: Op, gpu: Gpu) -> Pipes:
@@ -101,8 +99,6 @@ class Adjusted:
 
 
 class Efficiency(NamedTuple):
-    """What kernels reach of the roofline."""
-
     launches: float = 1.0  # Empty launches that one takes besides its work
     share: float = 1.0  # Of the busiest pipe's rate
     low: float = 0.0
@@ -110,7 +106,6 @@ class Efficiency(NamedTuple):
     memory: float = 0.0  # Of the rate of memory or links, where it differs from that of arithmetic; the two then add up
 
     def work_seconds(self, pipes: Pipes) -> Quantity:
-        """What the work takes besides launches."""
         if not self.memory:
             busiest: Quantity = reduce(np.maximum, pipes.values())
             return busiest / self.share
@@ -121,8 +116,6 @@ class Efficiency(NamedTuple):
 
 
 class Roofline:
-    """Busiest pipe plus the launch floor."""
-
     is_cheap = True
     is_bound = True
     source = "roofline"
@@ -175,13 +168,11 @@ OLDER_KERNELS = frozenset({"gemm/fp8_block", "moe/fp8_block", "latent", "quantis
 
 
 class Typical(Roofline):
-    """The roofline at typical efficiencies, for GPUs without measured kernels.
+    """The roofline at typical efficiencies (typical.toml), for GPUs without measured kernels.
 
-    For each family typical.toml has how many empty launches a kernel takes, and which share of its busiest pipe it
-    reaches. Best known are architectures with numbers of their own, from published rows of kernels and
-    published runs (source ``published``); then a vendor's products; the other families' kernels of other vendors are
-    taken to be as good as those that were measured on NVIDIA's GPUs (source ``typical``), and the upper end of the
-    interval holds what products lose.
+    Best known are architectures with numbers of their own, from published rows and runs (source ``published``). Other
+    vendors' kernels are taken to be as good as those measured on NVIDIA's GPUs (source ``typical``), and the upper end
+    of the interval holds what products lose.
     """
 
     is_bound = False

@@ -232,7 +232,6 @@ def _json(document: Mapping[str, Any]) -> str:
 QUANTILES = np.linspace(0.0, 1.0, 201)
 MOST_POINTS = 120
 DIGITS = 5
-"""Of numbers that are only drawn."""
 
 
 def charts_of(run: Watched) -> dict[str, Any]:
@@ -384,7 +383,6 @@ MOST_COMPARED = 4
 KEPT_RUNS = 4
 """Runs that are kept, since their intervals, files or details may be asked for next."""
 OF_RUNS = ("model", "hardware", "layout", "engine", "traffic", "sessions")
-"""Groups of fields that a run depends on."""
 _runs: dict[str | None, Watched] = {}
 _intervals: dict[str | None, Intervals] = {}
 
@@ -392,8 +390,8 @@ _intervals: dict[str | None, Intervals] = {}
 def simulate(document: Mapping[str, Any], _: Tell) -> Answer:
     """What users would see: the forecast as ``infercast simulate --json`` prints it, and what charts need.
 
-    With ``"intervals": false`` it comes in half the time, without 80 % intervals and without the SLO's verdict. Where
-    a simulation cannot jump over steps, which takes ten times as long, it is then one of the first requests alone.
+    With ``"intervals": false`` it comes in half the time, without intervals and verdict, and of the first requests
+    alone where a simulation cannot jump over steps.
     """
     asked = read_asked(document)
     final = document.get("intervals", True)
@@ -440,7 +438,6 @@ def _whole(asked: Asked) -> tuple[Watched, Intervals]:
 
 
 def _alone(question: str, work: Callable[[Asked, Tell], dict[str, Any]]) -> Handler:
-    """A question with one result, which goes by its name."""
 
     def answered(document: Mapping[str, Any], tell: Tell) -> Answer:
         asked = read_asked(document)
@@ -487,10 +484,7 @@ def command_of(asked: Asked, run: Watched) -> str:
 
 
 def quick_run(asked: Asked) -> Watched:
-    """A run for an answer that must come soon: of few requests where a simulation goes step by step.
-
-    Such a system is not kept full first to see what it serves at most; an overload then shows in the final answer.
-    """
+    """A run for an answer that must come soon: of few requests where a simulation goes step by step."""
     if run_key(asked) in _runs or jumps_over(system_asked(asked)):
         return run_of(asked)
     number = min(asked.state["num_requests"] or QUICK_REQUESTS, QUICK_REQUESTS)
@@ -514,7 +508,6 @@ def run_of(asked: Asked) -> Watched:
 
 
 def intervals_of(asked: Asked, run: Watched) -> Intervals:
-    """The 80 % intervals of a run, kept as long as the run is."""
     key = run_key(asked)
     if key in _intervals:
         return _intervals[key]

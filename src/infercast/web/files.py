@@ -19,7 +19,6 @@ class File(NamedTuple):
     body: bytes
     media_type: str
     tag: str
-    """Changes with the content."""
 
 
 def read_files(folder: Path = FOLDER) -> dict[str, File]:

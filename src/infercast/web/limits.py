@@ -8,7 +8,7 @@ import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -38,8 +38,6 @@ HEADERS = {
 
 
 class Problem(Exception):  # noqa: N818 - most are what a client did
-    """A reply that says what is wrong with a request."""
-
     def __init__(self, status: int, kind: str, message: str, **headers: str) -> None:
         super().__init__(message)
         self.status, self.kind, self.message = status, kind, message
@@ -49,27 +47,21 @@ class Problem(Exception):  # noqa: N818 - most are what a client did
         return json.dumps({"error": {"type": self.kind, "message": self.message}}).encode()
 
 
-class Bucket(NamedTuple):
-    """Requests that a client has left, and the time of that count."""
-
-    left: float
-    at: float
-
-
 class Rates:
     """How often each client may ask; the longest silent are forgotten first."""
 
     def __init__(self, burst: float = BURST, per_second: float = PER_SECOND) -> None:
         self.burst, self.per_second = burst, per_second
-        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+        # Requests that a client has left, and the time of that count.
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, client: str, now: float | None = None) -> float:
         """Take one of what a client has left; the seconds that it has to wait, 0 for none."""
         now = time.monotonic() if now is None else now
-        before = self._buckets.pop(client, Bucket(self.burst, now))
-        left = min(self.burst, before.left + (now - before.at) * self.per_second)
+        left, at = self._buckets.pop(client, (self.burst, now))
+        left = min(self.burst, left + (now - at) * self.per_second)
         wait = 0.0 if left >= 1.0 else (1.0 - left) / self.per_second
-        self._buckets[client] = Bucket(left - (0.0 if wait else 1.0), now)
+        self._buckets[client] = left - (0.0 if wait else 1.0), now
         while len(self._buckets) > MOST_CLIENTS:
             self._buckets.popitem(last=False)
         return wait

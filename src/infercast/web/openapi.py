@@ -129,7 +129,6 @@ def api_page(document: dict[str, Any]) -> str:
 
 
 def _path(base: str, path: str, told: dict[str, Any]) -> str:
-    """One section for all methods that do the same."""
     by_summary: dict[str, list[str]] = {}
     for method in ("get", "post", "delete"):
         if method in told:
@@ -177,6 +176,5 @@ def _table(properties: dict[str, Any]) -> str:
 
 
 def _prose(text: str) -> str:
-    """Text with code between backticks."""
     pieces = escape(text).split("`")
     return "".join(f"<code>{piece}</code>" if place % 2 else piece for place, piece in enumerate(pieces))

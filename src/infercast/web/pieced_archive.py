@@ -38,7 +38,6 @@ class PiecedArchive(Archive):
         return super()._read(name)
 
     def _get(self, start: int, end: int) -> None:
-        """Fetch what is missing between two places."""
         assert self._note is not None
         size = self._note["piece"]
         for number in range(start // size, -(-min(end, self._note["size"]) // size)):

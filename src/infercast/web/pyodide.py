@@ -1,7 +1,6 @@
 """The side of the browser: Python that has just started there learns to count in 64 bits and answers the page.
 
-WebAssembly is a machine of 32 bits, and so is numpy's usual integer there: operations of a large product overflow it
-without a word. What makes arrays of Python's integers therefore makes 64-bit ones here, as on every other machine.
+WebAssembly is a machine of 32 bits, and so is numpy's usual integer there, which large products overflow.
 """
 
 from __future__ import annotations

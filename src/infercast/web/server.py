@@ -28,7 +28,6 @@ from infercast.web.workers import (
     KINDS,
     SECONDS,
     BusyError,
-    Job,
     Jobs,
     Reply,
     RequestCoalescer,
@@ -39,7 +38,6 @@ from infercast.web.workers import (
 API = "/api/v1"
 STYLE = Path(__file__).parent / "api.css"
 ASKED = ("simulate", "memory", "curve")
-"""Questions that are answered at once."""
 EXPORTS = {"html": "text/html; charset=utf-8", "csv": "text/csv; charset=utf-8", "json": "application/json"}
 NO_STORE = {"cache-control": "no-store"}
 WARM = {"state": {}, "intervals": True}
@@ -128,18 +126,13 @@ class Site:
         return Response(job.body(), 202, headers, "application/json")
 
     async def job(self, request: Request) -> Response:
-        """State and answer of a job, or its cancellation."""
-        job = self._job(request)
-        if request.method == "DELETE":
-            assert self.jobs is not None
-            self.jobs.cancel(job)
-        return Response(job.body(), 200, NO_STORE, "application/json")
-
-    def _job(self, request: Request) -> Job:
-        job = None if self.jobs is None else self.jobs.get(request.path_params["id"])
+        assert self.jobs is not None
+        job = self.jobs.get(request.path_params["id"])
         if job is None:
             raise Problem(404, "NotFoundError", "there is no such job; jobs are forgotten 15 minutes after they end")
-        return job
+        if request.method == "DELETE":
+            self.jobs.cancel(job)
+        return Response(job.body(), 200, NO_STORE, "application/json")
 
     async def _document(self, request: Request) -> dict[str, Any]:
         if request.method in ("GET", "HEAD"):
@@ -169,7 +162,6 @@ class Site:
 
 
 async def _left(request: Request) -> None:
-    """Ends when the client has gone."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

@@ -36,7 +36,6 @@ from infercast.units import whole_number
 TEXT, WHOLE, NUMBER, SWITCH, NAMES = "text", "whole", "number", "switch", "names"
 """Kinds of values: a string, an integer, a float, true or false, and several strings."""
 SIMULATE, MEMORY, CURVE, PLAN, CAPACITY, ENERGY = "simulate", "memory", "curve", "plan", "capacity", "energy"
-"""The questions that a state can be asked."""
 KINDS = {str: TEXT, int: WHOLE, whole_number: WHOLE, float: NUMBER, bool: SWITCH, list: NAMES}
 
 
@@ -45,10 +44,8 @@ class Field(NamedTuple):
     """In a URL, in JSON and, with few exceptions, in Python."""
     kind: str
     label: str
-    """For people: a few words."""
     group: str
     help: str
-    """One sentence."""
     questions: tuple[str, ...]
     """Those with an answer that depends on it."""
     option: str = ""
@@ -58,7 +55,6 @@ class Field(NamedTuple):
     high: float | None = None
     unit: str = ""
     catalogue: str = ""
-    """The list of the catalogue that values come from."""
     setting: bool = False
     """Whether it is a setting of the default engine; other engines have other names for some of them."""
 
@@ -146,7 +142,6 @@ def from_query(query: str) -> State:
 
 
 def to_query(state: Mapping[str, Any]) -> str:
-    """The query of the URL that `from_query` reads as the same state."""
     pairs = [(field.name, _as_text(field, state[field.name])) for field in FIELDS if _is_other(field, state)]
     return urlencode(pairs, safe=":,<=/@")
 
@@ -193,9 +188,7 @@ def _is_idle(field: Field, state: Mapping[str, Any]) -> bool:
         return not state[field.name]
     if field.name == "rate":
         return state["rate"] is None
-    if field.name == "curve_requests":
-        return False
-    return not _is_other(field, state)
+    return field.name != "curve_requests" and not _is_other(field, state)
 
 
 def _is_other(field: Field, state: Mapping[str, Any]) -> bool:
@@ -203,7 +196,6 @@ def _is_other(field: Field, state: Mapping[str, Any]) -> bool:
 
 
 def _checked(field: Field, value: Any) -> Any:
-    """A value of JSON as the field has it."""
     if value is None or value == "":
         if field.kind != NAMES and (field.default is None or field.name == "rate"):
             return None
@@ -231,7 +223,6 @@ def _is_text(value: Any) -> bool:
 
 
 def _from_text(field: Field, text: str) -> Any:
-    """What the text of a URL stands for."""
     if text == "":
         return [] if field.kind == NAMES else None
     if field.kind == SWITCH:
@@ -275,13 +266,11 @@ def _wrong(field: Field, value: Any) -> InputError:
 
 
 LARGEST_CONFIG = 256 * 1024
-"""Characters of a dropped config.json."""
 OF_SYSTEMS = ("model", "hardware", "layout", "engine")
 """Groups of fields that say what serves requests."""
 KEPT_SYSTEMS, KEPT_CAPACITIES = 8, 256
 """Deployments with their step times that are kept for the next question about them, and what they serve at most."""
 PUBLISHED = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-"""The id of a published model."""
 
 
 _capacities: dict[str, float] = {}
@@ -382,7 +371,6 @@ def check_draft(text: str) -> None:
 
 
 def deployment_of(asked: Asked) -> partial[Deployment]:
-    """What `deploy` is to be called with."""
     state = asked.state
     return partial(deploy, asked.model, known_gpu(state["gpu"]), settings_of(asked), **taken_by(deploy, state))
 
@@ -408,10 +396,7 @@ def _system(asked: Asked) -> System:
 
 def capacity_known(asked: Asked, system: System, workload: Workload) -> Callable[[], float]:
     """Capacity of a system for such requests, cached: it does not depend on their rate."""
-
-    def work_out() -> float:
-        return most_requests_per_second(system, workload)
-
+    work_out = partial(most_requests_per_second, system, workload)
     if asked.config is not None:
         return work_out
     fields = [field.name for field in FIELDS if field.group in (*OF_SYSTEMS, "traffic") and field.name != "rate"]
@@ -428,7 +413,6 @@ def capacity_known(asked: Asked, system: System, workload: Workload) -> Callable
 
 
 def longest_of(asked: Asked) -> int:
-    """Tokens of the longest sequence that the engine serves."""
     told = getattr(settings_of(asked), asked.engine.bounds[2], None)
     return told or load_model(asked.model).max_positions
 

@@ -17,57 +17,28 @@ from pathlib import Path
 from typing import NamedTuple
 
 import infercast
+from infercast.bundled import read_data
 from infercast.errors import InputError
 from infercast.web.answers import answer
 from infercast.web.files import FOLDER as STATIC
 
 REGISTRY = "https://registry.npmjs.org"
 MOST_BYTES = 64 * 2**20
-"""No package is anywhere near as large."""
 
 
 class Package(NamedTuple):
     path: str
     integrity: str
-    """Its sha512 as the registry states it."""
 
 
-PYODIDE = Package(
-    "pyodide/-/pyodide-0.27.7.tgz",
-    "sha512-RUSVJlhQdfWfgO9hVHCiXoG+nVZQRS5D9FzgpLJ/VcgGBLSAKoPL8kTiOikxbHQm1kRISeWUBdulEgO26qpSRA==",
-)
-"""CPython 3.12, built with Emscripten 3.1.58."""
-NUMPY = Package(
-    "@emscripten-forge/numpy/-/numpy-2.0.1-py312h4e66579-0.tgz",
-    "sha512-64iP3tolNhBnKJBHs2b5Mg9s17BL8Bp9Ev2+U0fSCO3/zQlWQRCrExw2MgmfwjhNz+mwbKPG2eBsBcpBWV2xbA==",
-)
-"""Built with the same Emscripten for the same Python; Pyodide's own numpy is not in any package registry."""
-FROM_PYODIDE = ("pyodide.mjs", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
-UNUSED_LIBRARY = (
-    "_pydatetime", "_pydecimal", "_pyio", "_sysconfigdata", "aifc", "antigravity", "argparse", "asyncio/proactor",
-    "asyncio/windows", "bdb", "cgi", "cgitb", "chunk", "cmd", "code.py", "compileall", "concurrent/futures/process",
-    "configparser", "dbm", "difflib", "distutils", "doctest", "email", "ensurepip", "ftplib", "getopt", "gettext",
-    "http", "idlelib", "imaplib", "importlib/metadata", "lib2to3", "logging/config", "logging/handlers", "mailbox",
-    "mailcap", "modulefinder", "multiprocessing", "netrc", "nntplib", "ntpath", "optparse", "pdb", "pickletools",
-    "plistlib", "poplib", "profile", "pstats", "pyclbr", "pydoc", "pydoc_data", "pyodide/console", "smtplib",
-    "socketserver", "sqlite3", "tabnanny", "tarfile", "telnetlib", "test", "tkinter", "trace.py", "tracemalloc",
-    "turtle", "unittest", "urllib/request", "uuid", "venv", "wave", "webbrowser", "wsgiref", "xml", "xmlrpc",
-    "zipapp", "zoneinfo",
-)  # fmt: skip
-"""Modules of the standard library that nothing here imports ..."""
-ENCODINGS = ("__init__", "aliases", "ascii", "cp437", "idna", "latin_1", "utf_8")
-"""... and the only encodings that something does."""
-UNUSED_NUMPY = (
-    "_simd.", "_umath_tests.", "_rational_tests.", "_operand_flag_tests.", "_struct_ufunc_tests.", "lapack_lite.",
-    "/tests/", "/include/", "/f2py/", "/fft/", "/ma/", "/polynomial/", "/testing/", "/_examples/", "/_pyinstaller/",
-    "/doc/", "/distutils/", "/typing/mypy", ".pyi", ".pyc", ".a", "conftest.py",
-)  # fmt: skip
+MADE_OF = read_data("web/static_site.toml")
+PYODIDE, NUMPY = (Package(**MADE_OF[name]) for name in ("pyodide", "numpy"))
+FILES = MADE_OF["files"]
 SITE = "lib/python3.12/site-packages/"
 Tell = Callable[[str], None]
 
 
 def fetch(package: Package, tell: Tell) -> dict[str, bytes]:
-    """The files of a package by name, downloaded and checked."""
     tell(f"downloading {package.path.rsplit('/', 1)[1]}")
     try:
         with urllib.request.urlopen(f"{REGISTRY}/{package.path}", timeout=120) as answer:
@@ -82,7 +53,7 @@ def fetch(package: Package, tell: Tell) -> dict[str, bytes]:
 
 def python_files(files: dict[str, bytes]) -> dict[str, bytes]:
     """Pyodide as the page loads it: its large parts compressed, the standard library without what is not used."""
-    kept = {name: files[name] for name in FROM_PYODIDE}
+    kept = {name: files[name] for name in FILES["pyodide"]}
     kept["python_stdlib.zip"] = slim_library(kept["python_stdlib.zip"])
     # The list of packages that Pyodide could load from its own site: none is.
     listed = json.loads(kept["pyodide-lock.json"])
@@ -97,13 +68,10 @@ def python_files(files: dict[str, bytes]) -> dict[str, bytes]:
 
 def slim_library(packed: bytes) -> bytes:
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
-        kept_encodings = tuple(f"encodings/{name}.py" for name in ENCODINGS)
-        names = [
-            name
-            for name in archive.namelist()
-            if not name.startswith(UNUSED_LIBRARY) and (not name.startswith("encodings/") or name in kept_encodings)
-        ]
-        return zipped({name: archive.read(name) for name in names})
+        used = [name for name in archive.namelist() if not name.startswith(FILES["unused_library"])]
+        encodings = [f"encodings/{name}.py" for name in FILES["encodings"]]
+        kept = [name for name in used if not name.startswith("encodings/") or name in encodings]
+        return zipped({name: archive.read(name) for name in kept})
 
 
 def numpy_files(files: dict[str, bytes]) -> dict[str, bytes]:
@@ -112,7 +80,7 @@ def numpy_files(files: dict[str, bytes]) -> dict[str, bytes]:
     return {
         name.removeprefix(SITE): content
         for name, content in unpacked(inner, "").items()
-        if name.startswith(f"{SITE}numpy/") and not any(part in name for part in UNUSED_NUMPY)
+        if name.startswith(f"{SITE}numpy/") and not any(part in name for part in FILES["unused_numpy"])
     }
 
 
@@ -152,7 +120,6 @@ before it reuses one; Python for WebAssembly has none, and numpy would stop. Wit
 
 
 def build_twin(folder: Path, tell: Tell) -> int:
-    """Write the folder; returns its bytes."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"--static {folder} exists already; name a new folder or an empty one")
     files = {**_page_files(), **_python(tell), **_package()}

@@ -1,6 +1,5 @@
 """A process that answers one question after the other: lines of JSON in, lines of JSON out.
 
-It is started by `infercast.web.workers`, which kills it when an answer takes too long or is no longer wanted.
 The first character of a line out says what it is: an answer, an error, or what a long question is at.
 """
 
@@ -26,7 +25,6 @@ MOST_BYTES = 6 * 2**30
 
 
 def reply_to(name: str, document: Mapping[str, Any], tell: Any) -> tuple[bytes, dict[str, Any]]:
-    """The answer to a question, or what is wrong with it."""
     from infercast.web.answers import answer  # noqa: PLC0415 - what is wrong with a worker's start is told, too
 
     try:
@@ -65,7 +63,6 @@ def line_of(kind: bytes, found: Any) -> bytes:
 
 
 def limit_memory() -> None:
-    """Bound what this process may take, where the system can."""
     try:
         import resource  # noqa: PLC0415 - not on every system
     except ImportError:

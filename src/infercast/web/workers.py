@@ -25,12 +25,9 @@ MOST_ANSWERS = 1000
 OUT_OF_MEMORY = b'{"error":{"type":"MemoryError"'
 """How the reply of a worker begins that has no memory left."""
 PATIENCE = 60.0
-"""Seconds that a question waits for its turn."""
 
 
 class Reply(NamedTuple):
-    """What came of a question, as JSON."""
-
     ok: bool
     body: bytes
 
@@ -50,7 +47,6 @@ class Worker:
 
     @classmethod
     async def start(cls, folder: str) -> Worker:
-        """A fresh one, in an empty folder."""
         # One thread each, and the same packages as here though the folder is another one.
         paths = [os.path.abspath(each) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
         told = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
@@ -114,7 +110,6 @@ class Workers:
         return sum(map(len, self._waiting.values()))
 
     async def start(self) -> None:
-        """Start all of them."""
         self._free = [await Worker.start(self.folder.name) for _ in self._free]
 
     async def ask(
@@ -141,7 +136,6 @@ class Workers:
             self._give(worker)
 
     async def _take(self, client: str) -> Worker | None:
-        """A free worker, when it is this client's turn."""
         if self._free:
             return self._free.pop()
         if self.num_waiting >= MOST_WAITING:
@@ -188,21 +182,17 @@ class Workers:
 
 
 FIXED = ("catalog", "openapi", "api_page")
-"""Answers that never change."""
 SECONDS = {**dict.fromkeys(FIXED, 60.0), "memory": 10.0, "simulate": 30.0, "curve": 60.0, "export": 60.0}
 """How long an answer may take; longer ones are for jobs."""
 KEPT_ANSWERS, KEPT_BYTES = 256, 32 * 2**20
 
 
 class InFlight:
-    """A question under way, and how many wait for its answer."""
-
     def __init__(self) -> None:
         self.waiting = 0
         self.has_begun = False
 
     def begin(self) -> None:
-        """A worker is at it: from here on it is answered, wanted or not."""
         self.has_begun = True
 
 
@@ -256,7 +246,6 @@ class RequestCoalescer:
                     del self._under_way[key]  # no one joins a cancelled question
 
     def _land(self, key: str, flight: InFlight, task: asyncio.Task[Reply]) -> None:
-        """An answer has come, waited for or not."""
         if self._under_way.get(key, (None,))[0] is flight:
             del self._under_way[key]
         if not task.cancelled() and task.exception() is None:
@@ -282,7 +271,6 @@ class RequestCoalescer:
 
 
 def has_config(document: Mapping[str, Any]) -> bool:
-    """Whether a question is about a model of the asker's own."""
     several = document.get("states")
     states = [document.get("state"), *(several if isinstance(several, list) else ())]
     return document.get("config") is not None or any(
@@ -306,9 +294,7 @@ class Job:
     document: Mapping[str, Any]
     state: str = QUEUED
     says: str = ""
-    """What it is at."""
     steps: int = 0
-    """Parts of the work that were begun."""
     started: float = field(default_factory=time.monotonic)
     ended: float | None = None
     looked_at: float = field(default_factory=time.monotonic)
@@ -330,8 +316,6 @@ class Job:
 
 
 class Jobs:
-    """All jobs; a fixed number run at a time."""
-
     def __init__(self, folder: str, number: int) -> None:
         self.folder = folder
         self._slots = asyncio.Semaphore(number)

@@ -36,7 +36,8 @@ from infercast.engines.sglang.settings import NEWEST, PREFILL_GRAPHS, ResolvedSg
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
-from infercast.models.mixers import CompressedAttention, LatentAttention
+from infercast.models.mixers.latent import LatentAttention
+from infercast.models.mixers.sparse import CompressedAttention
 from infercast.models.spec import ModelConfig
 from infercast.predict.board_power import SETTLE_SECONDS
 from infercast.serve import PrefillFirst, Replica

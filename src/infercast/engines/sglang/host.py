@@ -11,7 +11,7 @@ import numpy as np
 from infercast.engines.host import HostCosts, Launch
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, token_calls
-from infercast.models.mixers import GroupedAttention
+from infercast.models.mixers.mixer import GroupedAttention
 from infercast.models.spec import ModelConfig
 from infercast.serve.step import HostCost
 
@@ -54,8 +54,6 @@ class SglangHost(HostCosts):
 
 
 class LaunchWork(NamedTuple):
-    """Counts over all layers of a model."""
-
     kernels: int
     """Kernels of a step with a prompt, with a layer's experts counted as one."""
     piece_layers: int
@@ -65,7 +63,6 @@ class LaunchWork(NamedTuple):
     composed_layers: int
     """Layers with a token mixer of many small Python operations: latent attention, recurrent layers."""
     expert_layers: int
-    """Layers with routed experts."""
     grouped_choice_layers: int
     """Layers with grouped expert selection by plain scores, for which there is no kernel: many operations."""
     stages: int
@@ -91,8 +88,6 @@ def launch_work(model: ModelConfig, layout: ParallelLayout) -> LaunchWork:
 
 
 class SglangHostModel:
-    """A host running one model."""
-
     def __init__(self, host: SglangHost, model: ModelConfig, layout: ParallelLayout, *_: object) -> None:
         self._host, self._work = host, launch_work(model, layout)
         work, by_hand = self._work, host.composed_layer * self._work.composed_layers

@@ -40,13 +40,9 @@ from infercast.hardware import Gpu
 from infercast.hardware.load import is_modelled
 from infercast.models.feed_forward import UNPADDED, ExpertFeedForward, Multiples
 from infercast.models.layout import ParallelLayout
-from infercast.models.mixers import (
-    BlockSparseAttention,
-    GroupedAttention,
-    LatentAttention,
-    Mixer,
-    SparseLatentAttention,
-)
+from infercast.models.mixers.latent import LatentAttention
+from infercast.models.mixers.mixer import GroupedAttention, Mixer
+from infercast.models.mixers.sparse import BlockSparseAttention, SparseLatentAttention
 from infercast.models.spec import ModelConfig
 from infercast.ops import MoE
 from infercast.predict.expert_launch import Tiles, time_tiles
@@ -60,11 +56,8 @@ PAGES: Mapping[str, tuple[int, ...]] = {
 }  # fmt: skip
 """Attention backends by SGLang's names, with supported page sizes, the default first; none: any."""
 RENAMED = {"nsa": "dsa"}
-"""Older names of them."""
 BLOCK_PAGE = 128
-"""For block-sparse attention."""
 EAGER_BACKENDS = ("torch_native", "flex_attention")
-"""Backends that disable CUDA graphs."""
 TRTLLM_LATENT = (
     "DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration", "MistralLarge3ForCausalLM", "LongcatFlashForCausalLM",
 )  # fmt: skip
@@ -116,7 +109,6 @@ def page_size(model: ModelConfig, backend: str, asked: int | None) -> int:
 
 
 def check_backend(backend: str, gpu: Gpu) -> None:
-    """Reject kernels that a GPU does not have."""
     if backend in ("trtllm_mha", "trtllm_mla", "cutlass_mla") and gpu.architecture not in DATACENTER_BLACKWELL:
         raise InputError(f"attention_backend {backend} needs a Blackwell datacentre GPU, which {gpu.name} is not")
     if backend == "aiter" and gpu.vendor.lower() == "nvidia":
@@ -198,7 +190,6 @@ TRTLLM_FORMATS = {
 JOINING = {"DeepseekV3ForCausalLM": 256, "GlmMoeDsaForCausalLM": 256, "Glm4MoeForCausalLM": 0}
 """Architectures that fuse the shared expert with the routed ones, and the required number of these; 0: any."""
 APART = ("trtllm", "cutlass")
-"""Kernels without that fusion."""
 
 
 def experts_kernel(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> str:
@@ -224,7 +215,6 @@ def joined_experts(model: ModelConfig, spec: ExpertFeedForward, layout: Parallel
 FORMATS = {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}
 FOLDER = "configs/triton_3_6_0"
 MOST_TOKENS = 16384
-"""Maximum tokens of a step covered by files."""
 
 
 def rule_of_thumb(tokens: int, experts: int, dtype: str) -> Configuration:
@@ -266,7 +256,6 @@ EXPERT_LAUNCHES = ExpertLaunches(
 
 
 STORING = ("Qwen3MoeForCausalLM", "GptOssForCausalLM", "BailingMoeForCausalLM", "Gemma4ForCausalLM")
-"""Architectures whose rotary kernel writes the KV cache."""
 
 FLASH_ATTENTION_3 = (2.0e-6, 1.08)
 """On Hopper: seconds saved by decode attention over one-token pages, whose splits are combined by a smaller grid (1.4

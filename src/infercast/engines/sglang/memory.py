@@ -13,7 +13,7 @@ from infercast.engines.sglang.settings import WRITE_POLICIES, ResolvedSglang, Sg
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
-from infercast.models.mixers import Cache
+from infercast.models.mixers.mixer import Cache
 from infercast.models.spec import ModelConfig, stage_config, stage_range, stage_weight_bytes
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.tiers import Offload
@@ -29,8 +29,6 @@ SPLIT_WINDOWS = (
 
 
 class Cells(NamedTuple):
-    """Bytes on one GPU of one stage."""
-
     full: float
     """Per token in layers that keep all tokens."""
     windowed: float
@@ -44,7 +42,6 @@ class Cells(NamedTuple):
 
 
 def cells(model: ModelConfig, layout: ParallelLayout, settings: SglangSettings, stage: int = 0) -> Cells:
-    """Bytes per token and sequence in one pipeline stage."""
     shard = model.shard(layout)
     held = stage_range(model.layers, layout.pipeline, stage)
     unsplit = settings.disable_hybrid_swa_memory or model.architecture not in SPLIT_WINDOWS
@@ -79,13 +76,10 @@ class StatePool(NamedTuple):
     """How a model's states are kept; a model without any is not limited by them."""
 
     state_bytes: float
-    """Per sequence on one GPU."""
     strategy: str
     overlaps: bool
-    """True with overlap scheduling."""
 
     def per_request(self, settings: SglangSettings) -> int:
-        """States reserved per running request."""
         if settings.disable_radix_cache:
             return 1
         buffers = BUFFERS[self.strategy]
@@ -150,7 +144,6 @@ def offload_of(
 def weight_bytes(
     model: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: SglangSettings, stage: int = 0
 ) -> float:
-    """Weights per GPU in one pipeline stage."""
     multiples = expert_multiples(model, gpu)
     whole = stage_weight_bytes(model, layout, stage, multiples)
     if not settings.enable_dp_attention or layout.sharing == 1:
@@ -213,7 +206,6 @@ class Reserved(NamedTuple):
     """What the static memory share depends on."""
 
     tokens: int
-    """Of the largest prefill step."""
     gpus: int
     """Of the whole deployment: tensor times pipeline."""
     largest_graph: int
@@ -252,7 +244,6 @@ class Budget(NamedTuple):
     """What is left for KV pools on the GPU with the least room."""
 
     free_before: float
-    """Memory free before weights are loaded."""
     weights: float
     kv_bytes: float
     token_bytes: float

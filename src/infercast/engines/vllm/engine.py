@@ -29,7 +29,7 @@ from infercast.engines.vllm.versions import ENGINES, MEASURED, EngineVersion, be
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
-from infercast.models.mixers import LatentAttention
+from infercast.models.mixers.latent import LatentAttention
 from infercast.models.spec import ModelConfig
 from infercast.ops import Op
 from infercast.predict.board_power import SETTLE_SECONDS

@@ -22,7 +22,7 @@ from infercast.engines.vllm.settings import ResolvedSettings
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, token_calls
-from infercast.models.mixers import SequenceBatch
+from infercast.models.mixers.mixer import SequenceBatch
 from infercast.models.spec import ModelConfig
 from infercast.ops import Call, Scan
 from infercast.ops.op import FUSED_NORM
@@ -43,8 +43,6 @@ GAP_SECONDS = 0.15e-6
 
 
 class LaunchWork(NamedTuple):
-    """Counts over all layers of a model."""
-
     layers: int
     kernels: int
     """Kernels of an eager step with a prompt, with a layer's experts counted as one."""
@@ -57,7 +55,6 @@ class LaunchWork(NamedTuple):
     kv_groups: int = 1
     """Layer groups with a block table of their own."""
     stages: int = 1
-    """Processes that each launch some of the layers."""
     recurrent_layers: int = 0
     """Layers with a state and no scan: short convolutions."""
     delta_layers: int = 0
@@ -65,7 +62,6 @@ class LaunchWork(NamedTuple):
     fused_delta_layers: int = 0
     """Gated delta nets whose scan is one call to FlashInfer, with the rest the same."""
     mamba_layers: int = 0
-    """Mamba2, the same."""
     sparse_layers: int = 0
     """Layers with sparse attention: indexer and attention are launched separately, both eagerly."""
     packed_expert_layers: int = 0
@@ -270,9 +266,7 @@ class VllmHostModel:
 
     @property
     def waited_share(self) -> float:
-        """With Mamba2 writing states at the end of every block, each layer asks the GPU how many states of a prompt to
-        write, so that host and GPU partly take turns. No other recurrent layers wait for the GPU.
-        """
+        """Mamba2 that writes states at block ends asks the GPU in each layer: host and GPU partly take turns."""
         return RECURRENT_WAIT * self._work.mamba_layers / self._work.layers if self._mode == ALL else 0.0
 
     def cost(self, launch: Launch, num_sequences: int, num_tokens: int, num_prompts: int) -> HostCost:
@@ -322,8 +316,6 @@ DRAFT_HEAD_KERNELS = 6
 
 
 class VllmPasses:
-    """Draft passes of one deployment."""
-
     def __init__(self, deployment: Deployment) -> None:
         settings, host, drafting = deployment.settings, deployment.host, deployment.drafting
         assert isinstance(settings, ResolvedSettings)
@@ -370,7 +362,6 @@ class VllmPasses:
         return HostCost(launch=seconds)
 
     def _launching(self, launch: Launch) -> float:
-        """The layers of one pass, eager or piecewise."""
         host, work = self._host, self._work
         assert work is not None
         if launch is Launch.PIECEWISE_GRAPHS:

@@ -37,13 +37,9 @@ from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.feed_forward import UNPADDED, Multiples
 from infercast.models.layout import ParallelLayout
-from infercast.models.mixers import (
-    BlockSparseAttention,
-    CompressedAttention,
-    LatentAttention,
-    Mixer,
-    SparseLatentAttention,
-)
+from infercast.models.mixers.latent import LatentAttention
+from infercast.models.mixers.mixer import Mixer
+from infercast.models.mixers.sparse import BlockSparseAttention, CompressedAttention, SparseLatentAttention
 from infercast.models.spec import ModelConfig
 from infercast.ops import Collective, Gemm, MoE, Op
 from infercast.ops.op import PACKED_LATENT
@@ -58,7 +54,6 @@ DATACENTER_BLACKWELL = ("blackwell", "blackwell-ultra")
 
 
 def default_block_size(model: ModelConfig, gpu: Gpu) -> int:
-    """The engine's default."""
     latent = [stack.mixer for stack in model.stacks if isinstance(stack.mixer, LatentAttention)]
     if model.has_mixer(CompressedAttention):
         return COMPRESSED
@@ -75,7 +70,6 @@ def default_block_size(model: ModelConfig, gpu: Gpu) -> int:
 
 
 def check_block_size(block_size: int) -> None:
-    """Reject a size that no attention kernel supports."""
     if block_size % UNIT:
         raise InputError(
             f"block_size {block_size} fits no attention kernel, which take multiples of {UNIT}; use one of "
@@ -105,14 +99,10 @@ def rule_of_thumb(tokens: int, experts: int, dtype: str) -> Configuration:
 
 
 MOST_TOKENS = 16384
-"""Maximum tokens of a step covered by files."""
 
 
 def file_tokens(experts: int, dtype: str) -> tuple[int, ...]:
-    """Token counts a file needs: powers of two, and both sides of each edge of the rules of thumb.
-
-    vLLM uses the nearest entry in a file; with these it keeps to its rules of thumb wherever the file repeats them.
-    """
+    """Powers of two, and both sides of each edge of the rules of thumb: vLLM uses the nearest entry in a file."""
     rules = [rule_of_thumb(tokens, experts, dtype) for tokens in range(1, MOST_TOKENS + 1)]
     edges = {tokens for tokens in range(1, MOST_TOKENS) if rules[tokens - 1] != rules[tokens]}
     powers = {1 << power for power in range(MOST_TOKENS.bit_length())}

@@ -1,17 +1,12 @@
 """The KV cache of vLLM: blocks of layer groups, recurrent states, and offloading to host memory.
 
-The rules are vLLM 0.25's (``v1/core/kv_cache_utils.py``, ``get_kv_cache_groups``).
-
-The rules are vLLM 0.25's (``v1/core/kv_cache_utils.py``, ``_get_kv_cache_groups_uniform_groups`` and the packed layout
-after it). Caches that grow with all tokens form one group, whatever their width. Windows and compressor states form
-groups by their length and tokens per block; each of their blocks is padded to the next width of the first group.
-
-Facts of vLLM 0.25 (``model_executor/models/config.py``, ``MambaModelConfig``; ``config/model.py``). Without prefix
-caching a sequence has one state per layer (``none``). With it, states are kept at block boundaries: at the end of every
-block, by kernels that write them there (``all``), or at the end of steps that end with a block (``align``).
-
-Facts of vLLM 0.25: ``config/vllm.py`` (_post_init_kv_transfer_config), ``v1/kv_offload/base.py``, ``cpu/spec.py``,
-``cpu/gpu_worker.py`` and ``cpu/swap_blocks_triton.py``.
+Groups follow vLLM 0.25's ``v1/core/kv_cache_utils.py``: caches that grow with all tokens form one group, whatever their
+width; windows and compressor states form groups by their length and tokens per block, padded to the next width of the
+first group. Without prefix caching a sequence has one state per layer (``none``). With it, states are kept at the end
+of every block, by kernels that write them there (``all``), or of steps that end with a block (``align``):
+``model_executor/models/config.py``, ``config/model.py``. Offloading: ``config/vllm.py``
+(_post_init_kv_transfer_config), ``v1/kv_offload/base.py``, ``cpu/spec.py``, ``cpu/gpu_worker.py`` and
+``cpu/swap_blocks_triton.py``.
 """
 
 from __future__ import annotations
@@ -27,7 +22,7 @@ from infercast.engines.vllm.versions import EngineVersion
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
-from infercast.models.mixers import Cache
+from infercast.models.mixers.mixer import Cache
 from infercast.models.spec import ModelConfig, stage_range
 from infercast.serve.cache.blocks import STATE_WINDOW, KvShape, StateRules
 from infercast.serve.cache.tiers import Offload
@@ -51,13 +46,11 @@ class Kind(NamedTuple):
 
     @property
     def span(self) -> tuple[int, bool, bool]:
-        """Which tokens are kept, and whether any are."""
         return self.cache.window, self.cache.chunked, self.cache.bytes_per_token > 0
 
 
 NONE, ALIGN, ALL = "none", "align", "all"
 MODES = (NONE, ALIGN, ALL)
-"""vLLM's ``mamba_cache_mode``."""
 
 WRITE_EVERY_BLOCK = (
     "NemotronHForCausalLM", "NemotronHPuzzleForCausalLM", "FalconH1ForCausalLM", "GraniteMoeHybridForCausalLM",
@@ -75,7 +68,6 @@ class StateBlocks(NamedTuple):
     drafts: int = 0
     """States per sequence beyond the current one: after each draft that may be rejected."""
     rules: StateRules = StateRules()
-    """Those of the release."""
 
 
 ONE_STATE = StateBlocks()
@@ -140,7 +132,6 @@ BACKENDS = ("native", "lmcache")
 CONNECTOR = "OffloadingConnector"
 MOST_GIB = 1_000_000
 READ = ("cpu_bytes_to_use", "block_size", "offload_prompt_only", "store_threshold", "eviction_policy")
-"""Fields read from ``kv_connector_extra_config``."""
 SUBMIT = 0.4e-3
 """Seconds of the submitting thread per copy, for a list of all its pieces (an estimate) ..."""
 SUBMIT_PIECE = 1.0e-6
@@ -153,10 +144,7 @@ EMPTY_STEP = 1.2e-3
 
 
 class TierSettings(NamedTuple):
-    """User settings of the tier."""
-
     num_bytes: float
-    """Over all GPUs of the engine."""
     block_size: int | None = None
     prompts_only: bool = True
     store_threshold: int = 0
@@ -255,7 +243,6 @@ def offload_of(
 
 
 def tier_rules(version: EngineVersion) -> dict[str, bool]:
-    """A release's rules as fields of `Offload`."""
     return {
         "holders_first": version.holders_first,
         "spares_under_way": version.spares_under_way,
@@ -303,7 +290,6 @@ def packed_layout(members: Iterable[Member], held: Collection[int]) -> KvLayout:
 
 
 def _aligned(kind: Kind) -> int:
-    """Padded bytes of one block of a layer."""
     return -(-kind.page_bytes // ALIGNMENT) * ALIGNMENT
 
 
@@ -394,7 +380,6 @@ def hybrid_block_size(
 
 
 def _members(config: ModelConfig, layout: ParallelLayout, block_size: int, states: StateBlocks) -> list[Member]:
-    """The caches of all layers, first layer first."""
     shard = config.shard(layout)
     common = hybrid_block_size(config, layout, block_size, states)
 

@@ -23,7 +23,7 @@ from infercast.errors import DoesNotFitError, InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import adapter_bytes, lora_calls, step_calls, token_calls
-from infercast.models.mixers import CompressedAttention, SparseLatentAttention
+from infercast.models.mixers.sparse import CompressedAttention, SparseLatentAttention
 from infercast.models.spec import AdapterSlots, ModelConfig, stage_layers, stage_weight_bytes
 from infercast.ops.op import PACKED_LATENT, bytes_of
 from infercast.units import GIB, KIB, MIB
@@ -36,7 +36,6 @@ def cached_model(config: ModelConfig, settings: ResolvedSettings) -> ModelConfig
 
 
 def draft_weights(layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> float:
-    """Weights of the drafter, per GPU."""
     drafting = settings.drafting
     if drafting is None or drafting.draft is None:
         return 0.0
@@ -73,7 +72,6 @@ def draft_graphs(layout: ParallelLayout, settings: ResolvedSettings) -> tuple[in
 
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Values of ``--max-lora-rank``."""
 
 
 def adapter_slots(settings: EngineSettings, model: ModelConfig, layout: ParallelLayout) -> AdapterSlots | None:
@@ -96,7 +94,6 @@ def adapter_slots(settings: EngineSettings, model: ModelConfig, layout: Parallel
 
 
 def slots_bytes(config: ModelConfig, layout: ParallelLayout, stage: int) -> float:
-    """Memory of adapter slots for the layers of a stage."""
     if config.adapters is None:
         return 0.0
     share = stage_layers(config.layers, layout.pipeline)[stage] / config.layers
@@ -111,14 +108,11 @@ def most_adapters(settings: ResolvedSettings) -> int | None:
 GATHERED_SEQUENCES, WIDENED_SEQUENCES, WIDENED_PROMPTS = 40, 5, 4
 """Maximum-length sequences with buffer space to gather index keys, and to widen a packed cache, compressed or not."""
 SCORES_BYTES = 512 * MIB
-"""Buffer for the scores of a chunk of prompts."""
 EXPANDED_SEQUENCES, EXPANDED_TOKENS = 8, 64 * 1024
 """Latents with buffer space to expand them, though sparse attention expands none."""
 
 
 class SparseMemory(NamedTuple):
-    """Memory of sparse attention on one GPU, in bytes."""
-
     kept: float
     """The selected positions, and the workspace."""
     beside: float
@@ -126,7 +120,6 @@ class SparseMemory(NamedTuple):
 
 
 def sparse_memory(config: ModelConfig, layout: ParallelLayout, settings: ResolvedSettings) -> SparseMemory | None:
-    """Its memory under these settings; None without sparse attention."""
     mixers = [stack.mixer for stack in config.stacks]
     sparse = [mixer for mixer in mixers if isinstance(mixer, SparseLatentAttention | CompressedAttention)]
     indexers = [mixer.indexer for mixer in sparse if mixer.indexer]
@@ -171,10 +164,7 @@ COMPILED_BYTES = 1.8 * GIB
 
 
 def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> Memory:
-    """The memory of one GPU, as the engine divides it at its start. ``num_blocks`` may be 0.
-
-    All pipeline stages have as many blocks as the one with the least room; the plan is that one's.
-    """
+    """The memory of one GPU of the stage with the least room, as the engine divides it. ``num_blocks`` may be 0."""
     usable = gpu.driver_bytes * settings.gpu_memory_utilization
     activations = peak_activation_bytes(config, layout, settings)
     graphs = graph_bytes(config, layout, settings)

@@ -22,7 +22,7 @@ from infercast.units import GIB
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from infercast.models.mixers import Cache
+    from infercast.models.mixers.mixer import Cache
 
 
 MODES = ("full_and_piecewise", "full_decode_only", "piecewise", "none")

@@ -58,12 +58,9 @@ UNREAD = {
     "disable_padded_drafter_batch", "suffix_decoding_max_tree_depth", "suffix_decoding_max_cached_requests",
     "suffix_decoding_max_spec_factor", "suffix_decoding_min_token_prob", "parallel_drafting",
 }  # fmt: skip
-"""Fields with little or no effect here."""
 
 
 class Asked(NamedTuple):
-    """A parsed config."""
-
     method: str
     num_drafts: int
     model: str | None
@@ -173,7 +170,6 @@ V2_FAILS = ("MiMoForCausalLM",)
 MATCH_SHARE = 0.5
 """Default share of steps in which an n-gram lookup finds anything: between prose and code editing."""
 FOUND_RATE = 0.5
-"""Default acceptance rate of drafts found by a lookup."""
 
 
 def drafting_of(
@@ -233,14 +229,12 @@ def _check_pipeline(method: str, *, is_sync: bool) -> None:
 
 
 def _usual(target: str, method: str, num_drafts: int) -> Acceptance:
-    """The default acceptance."""
     if method in (NGRAM, NGRAM_GPU):
         return Acceptance(by_rate(FOUND_RATE, num_drafts), "half of what a lookup finds, a guess", is_assumed=True)
     return usual(target, method, num_drafts)
 
 
 def _num_heads(asked: Asked, target: ModelConfig) -> int:
-    """Prediction heads that draft in sequence."""
     return min(target.prediction.heads, asked.num_drafts) if asked.method == MTP and target.prediction else 1
 
 

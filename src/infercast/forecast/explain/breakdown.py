@@ -1,9 +1,4 @@
-"""Where the time of a run went: kernels, communication, the host, and idle time. The parts add up to the run.
-
-Replicas, and the stages of a pipeline, work in parallel: their seconds are added up, so that the parts of a run on two
-replicas of two stages add up to four times its duration. Steps are divided among their tokens: a prompt of 300 tokens
-in a step of 1,000 is charged three tenths of its GPU time.
-"""
+"""Where the time of a run went, in parts that add up to it; seconds of replicas and stages are added up."""
 
 from __future__ import annotations
 
@@ -46,7 +41,6 @@ class Range:
     first: int
     last: int
     requests: int
-    """That got any of these tokens."""
     tokens: int
     seconds: float
     """A token, on average."""
@@ -60,11 +54,7 @@ class Composition:
 
 
 def compose(record: Record, log: StepLog, timer: KernelTimer) -> Composition | None:
-    """Kernel families per token in each range; None without second tokens.
-
-    A request gets one token a step after its first, so its tokens are a stretch of steps; where it was preempted the
-    stretch is longer than its tokens, and is spread over them evenly.
-    """
+    """Kernel families per token in each range of tokens; None without second tokens."""
     several = np.flatnonzero(record.num_output > 1)
     if not several.size:
         return None
@@ -144,15 +134,11 @@ class RequestParts:
         return np.argsort(-self.total, kind="stable")[:count]
 
     def mean(self, chosen: Array | None = None) -> dict[str, float]:
-        """Each part on average, over all requests or some of them."""
         return {name: float((part if chosen is None else part[chosen]).mean()) for name, part in self.parts.items()}
 
 
 def first_token_parts(engine: EngineRun, workload: Workload) -> RequestParts:
-    """From sending a request to its first token: on its way, queued, computed, on its way back.
-
-    Of those requests that this replica has served.
-    """
+    """Of the requests that this replica served: on their way, queued, computed, on their way back."""
     record, log = engine.record, engine.log
     host, served = engine.pool.deployment.host, np.flatnonzero(~np.isnan(record.last_token))
     num_input = np.array([request.num_input for request in workload.requests])[served]
@@ -223,7 +209,6 @@ def _window(log: StepLog, start: Array, end: Array) -> dict[str, Array]:
 
 
 def joined(several: Sequence[RequestParts]) -> RequestParts:
-    """Requests of several engines as those of one, in order."""
     if len(several) == 1:
         return several[0]
     order = np.argsort(np.concatenate([each.requests for each in several]), kind="stable")
@@ -245,12 +230,9 @@ WAITS = ("GPU waits for host", "GPU waits for host or other stages")
 
 @dataclass(frozen=True, slots=True)
 class KernelPart:
-    """One kernel, or the time without kernels."""
-
     name: str
     family: str
     seconds: dict[str, float]
-    """In steps of each kind."""
 
     @property
     def total(self) -> float:
@@ -370,10 +352,7 @@ def _kernels(engines: Iterable[EngineRun]) -> tuple[KernelPart, ...]:
 
 
 def _waits(engine: EngineRun, start: float, end: float, idle: Array) -> dict[str, float]:
-    """Seconds before each step's kernels in which a GPU stood still though there were requests, on every stage.
-
-    What comes after the last step is its tokens' way to their clients, and belongs to it.
-    """
+    """Seconds before each step's kernels (of the last one, also after) in which a GPU with requests stood still."""
     steps = engine.log.steps
     waits = np.zeros(steps.ends.size)
     for begins, ends in np.moveaxis(steps.by_stage, 1, 0).transpose(0, 2, 1):

@@ -1,8 +1,4 @@
-"""Bottleneck kernels: how far each is from the best of its shape, and what closing the gap would save.
-
-Each gap is closed alone and the workload simulated again, so savings include shorter queues and a host that then sets
-the pace.
-"""
+"""Bottleneck kernels: how far each is from the best of its shape, and what closing that gap alone would save."""
 
 from __future__ import annotations
 
@@ -37,29 +33,23 @@ class Saving:
     """What users would see less of, as shares: positive is better."""
 
     ttft: float
-    """Of the mean time to first token."""
     tpot: float
     """Of the mean time per output token; 0 where no request has a second token."""
     end_to_end: float
-    """Of the mean time to the last token."""
     throughput: float
     """More output tokens a second; next to nothing where clients set the pace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """One kernel in an average step of one kind."""
-
     phase: str
     """``prefill`` (steps with prompt tokens) or ``decode``."""
     tokens: int
-    """In that step, on average."""
     seconds: float
     """One launch, as forecast."""
     ceiling: float
     """One launch where kernels of this shape are best."""
     limit: float
-    """One launch at the hard limit."""
     share: float
     """All its launches, of the GPU time of steps of this kind."""
 
@@ -81,7 +71,6 @@ class Finding:
     family: str
     source: str
     gaps: tuple[Gap, ...]
-    """Largest loss first."""
     saving: Saving
 
 

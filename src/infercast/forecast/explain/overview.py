@@ -32,7 +32,6 @@ class RooflinePoint:
     intensity: float
     """Operations a byte that must be moved."""
     flops_per_second: float
-    """What it reaches."""
     limit: float
     """What a kernel of this intensity and format could reach on this GPU."""
     dtype: str
@@ -40,8 +39,6 @@ class RooflinePoint:
 
 @dataclass(frozen=True, slots=True)
 class StepRoofline:
-    """A step of average size of one phase."""
-
     phase: str
     num_prompts: int
     prompt_tokens: int
@@ -54,9 +51,7 @@ class StepRoofline:
     share: float
     """Of the time of all steps that the points have together."""
     bandwidth: float
-    """Bytes a second of the GPU's memory."""
     peaks: dict[str, float]
-    """Operations a second of each format in use."""
 
 
 def step_rooflines(pool: PoolRun) -> tuple[StepRoofline, ...]:
@@ -70,10 +65,7 @@ def step_rooflines(pool: PoolRun) -> tuple[StepRoofline, ...]:
 
 
 def _typical_shape(record: Record, totals: PhaseTotals, drafting: Drafting | None) -> StepShape:
-    """A step of average size, in which prompts are prompts and sequences that decode compute one token each.
-
-    Attention is launched in different ways for the two, and latent attention spells keys out for prompts alone.
-    """
+    """A step of average size; attention is launched in different ways for prompts and decoding sequences."""
     if totals is record.decoding:
         return average_shape(totals, drafting)
     served = ~np.isnan(record.first_token)
@@ -142,7 +134,6 @@ def _shares(phase: Phase, cost: StepCost) -> list[float]:
 
 
 MOST_BINS = 240
-"""Moments at which load is shown."""
 NARROWEST = 1.2
 """A histogram reaches at least from its middle over this to its middle times this."""
 HISTOGRAM_BINS = 48
@@ -165,11 +156,9 @@ class LoadCurves:
     times: list[float]
     """The middle of each, in seconds after the first request was sent."""
     running: list[float]
-    """Requests that are being computed, on average."""
     waiting: list[float]
     """Requests that were sent and have not been started, on average."""
     output_tokens: list[float]
-    """Tokens produced a second."""
     kv_usage: list[float]
     """Share of the KV blocks that sequences hold, at most."""
 
@@ -196,7 +185,6 @@ class Overview:
     tpot: Histogram | None
     load: LoadCurves
     rooflines: tuple[tuple[StepRoofline, ...], ...]
-    """Of the busiest replica of each pool."""
     slowest: tuple[SlowRequest, ...]
 
 
@@ -246,10 +234,7 @@ def load_curves(run: Watched, most_bins: int = MOST_BINS) -> LoadCurves:
 
 
 def _engine_curves(engine: EngineRun, start: float, edges: Array, running: Array) -> tuple[Array, Array]:
-    """Tokens that an engine produced in each stretch, and the share of its blocks that it held at most.
-
-    What a prefill pool produces is no output: the decode pool computes the first token again.
-    """
+    """Tokens of each stretch (none of a prefill pool: they are computed again), and the most blocks held."""
     steps, bins = engine.log.steps, edges.size - 1
     place = np.clip(np.searchsorted(edges, steps.ends - start, side="left") - 1, 0, bins - 1)
     held = np.zeros(bins)

@@ -21,7 +21,6 @@ from infercast.serve.step import DraftShape, HostCost, StepEstimate, StepShape
 from infercast.serve.timeline import Span, StagedSpan
 
 CHUNK = 65_536
-"""Steps per table of kernels."""
 EXACT, ROUNDING = 1e-7, 1e-12
 """Seconds below which two moments of a run are the same, and below which two sums of one step's kernels are."""
 WAITING = ("waits for other replicas", "other replicas")
@@ -135,19 +134,14 @@ class EngineRun:
 
 @dataclass(frozen=True)
 class Steps:
-    """Every step of a run, in order."""
-
     ends: Array
-    """When the GPU is done."""
     gpu_seconds: Array
     """Time of its kernels; the GPU is taken to work up to the end and to wait before."""
     tokens: Array
     prompt_tokens: Array
     """Those of sequences that compute more than one."""
     sampled: Array
-    """Tokens produced at the end of each step."""
     held_blocks: Array
-    """KV blocks held by sequences."""
     host: Array
     """(steps, 5): what each costs the host, as in `HostCost`."""
     rows: tuple[Array, ...]
@@ -158,7 +152,6 @@ class Steps:
 
     @cached_property
     def kind(self) -> Array:
-        """For each step its place in `KINDS`."""
         return np.where(self.prompt_tokens == 0, 2, np.where(self.prompt_tokens == self.tokens, 0, 1))
 
     @cached_property
@@ -190,11 +183,7 @@ class Steps:
         return np.column_stack([table * scale[:, None], waits])
 
     def until(self, times: Array, seconds: Array) -> Array:
-        """How much of ``seconds`` (of each step) the GPU had done by each of the times.
-
-        In a pipeline a moment is divided among the stages at work: a step that is alone in it counts for all of its
-        time, and steps that fill it share theirs.
-        """
+        """How much of ``seconds`` (of each step) the GPU had done by each of the times; stages at one time share it."""
         if self.stages.size:
             return self._until_staged(times, seconds)
         begins = self.ends - self.gpu_seconds
@@ -231,7 +220,6 @@ class Watched:
 
     forecast: Forecast
     logs: tuple[tuple[StepLog, ...], ...]
-    """Of each replica of each pool."""
 
     @property
     def engines(self) -> tuple[EngineRun, ...]:

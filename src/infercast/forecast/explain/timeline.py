@@ -1,7 +1,4 @@
-"""A stretch of a run as a timeline: slices of the GPU, the host, the queue and requests, in lanes.
-
-Every engine of a run has lanes of its own. A pipeline has one for each stage, in which steps are shown as a whole.
-"""
+"""A stretch of a run as a timeline: slices of the GPU (of each stage), the host, the queue and requests, in lanes."""
 
 from __future__ import annotations
 
@@ -76,7 +73,6 @@ def request_counts(requests: list[RequestSlice]) -> list[tuple[float, int, int]]
 
 
 LAST = ("lm_head", "sampling")
-"""Families that end a step."""
 MOST_SLICES = 400_000
 """A window is cut where it would hold more of them: some 45 MB of a trace."""
 
@@ -102,7 +98,6 @@ class StepSlice:
     kernels: list[Slice]
     """One after the other; all launches of a kernel are one slice. Empty for stages of a pipeline."""
     kv_usage: float
-    """Share of the KV blocks that are held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +116,8 @@ class Lanes:
     begin: float
     end: float
     is_cut: bool
-    """Whether the requested window was too large."""
     engines: tuple[EngineLanes, ...]
     transfers: tuple[Slice, ...]
-    """What was on the link between two pools."""
 
 
 def lanes_of(run: Watched, begin: float, end: float) -> Lanes:
@@ -148,7 +141,6 @@ def lanes_of(run: Watched, begin: float, end: float) -> Lanes:
 
 
 def _names(engines: Sequence[EngineRun]) -> list[str]:
-    """Numbered within their pool, where there are several."""
     if len(engines) == 1:
         return ["engine"]
     roles = [engine.pool.role for engine in engines]
@@ -252,12 +244,7 @@ def _planned(engine: EngineRun, start: float, chosen: Array) -> list[Slice]:
 
 
 def _host(engine: EngineRun, start: float, chosen: Array) -> list[Slice]:
-    """Work of the host's thread: plan, prepare, launch and process results.
-
-    The log has the ends of steps. A step is planned after the result before the running one is processed; if that does
-    not explain its end, all results were processed before; if that does not either, the engine had slept, and the plan
-    is as late as possible.
-    """
+    """A step is planned after the result before the running one, or after all, or as late as possible."""
     steps, under_way = engine.log.steps, engine.replica.steps_under_way
     ends, gpu = (steps.ends - start).tolist(), steps.gpu_seconds.tolist()
     found: list[Slice] = []

@@ -1,8 +1,4 @@
-"""Anchor points of a user's own GPU, turned into corrections of what was learned on others.
-
-A folder holds tables as `infercast fit` reads them, or what `infercast measure` wrote. The latter are kernels by
-themselves, and compared with estimates of such.
-"""
+"""Anchor points of a user's own GPU, turned into corrections of what was learned on others."""
 
 from __future__ import annotations
 
@@ -39,7 +35,6 @@ class _Points(NamedTuple):
 
     features: Array
     misses: Array
-    """log(measured / predicted)."""
     learner: Forest | None
     is_swept: bool = False
 
@@ -47,10 +42,7 @@ class _Points(NamedTuple):
 def read_corrections(
     folder: Path, gpu: Gpu, artifact: Artifact, profile: KernelProfile
 ) -> dict[tuple[str, str], Correction]:
-    """For each (family, kernel) with enough points: what the learned estimate misses on this GPU.
-
-    Only rows of this GPU count.
-    """
+    """For each (family, kernel) with enough rows of this GPU: what the learned estimate misses there."""
     found: dict[tuple[str, str], list[_Points]] = defaultdict(list)
     for kind, points in _points(folder, gpu, artifact, profile):
         found[kind].append(points)
@@ -74,7 +66,8 @@ def _points(
         swept = [folder]
     if swept:
         for own in swept:
-            plain = _is_by_torch(own / "meta.toml")
+            meta = own / "meta.toml"
+            plain = meta.exists() and tomllib.loads(meta.read_text(encoding="utf-8")).get("kernels") == "torch"
             for rows in read_sweep(own, needs_meta=False):
                 if _is_of(rows, gpu) and not (plain and _is_another(rows.op, gpu, profile)):
                     yield _of_sweep(rows, gpu, Learned(artifact, profile).alone, profile)
@@ -83,11 +76,6 @@ def _points(
         if (folder / name).exists():
             own_rows = (rows for rows in read_table(folder / name, family) if _is_of(rows, gpu))
             yield from (_of_table(rows, gpu, artifact, profile) for rows in own_rows)
-
-
-def _is_by_torch(meta: Path) -> bool:
-    """Whether PyTorch's kernels were measured, not an engine's."""
-    return meta.exists() and tomllib.loads(meta.read_text(encoding="utf-8")).get("kernels") == "torch"
 
 
 def _is_of(rows: Rows, gpu: Gpu) -> bool:

@@ -54,7 +54,6 @@ def score(
     in_sample: bool,
     anchors: int = 32,
 ) -> dict[str, Any]:
-    """Errors by family, GPU and dtype, as fractions."""
     rows = list(_chosen_rows(folder, families, gpus))
     if not rows:
         raise InputError(f"{folder} has no rows of the chosen GPUs and families")
@@ -112,7 +111,6 @@ def _chosen_rows(folder: Path, families: Sequence[str], gpus: Sequence[str] | No
 
 
 def _refuse_fitted(artifact: Artifact, rows: Sequence[Rows]) -> None:
-    """Stop if any of these rows was used in the fit."""
     fitted = {family: artifact.fitted_groups(family) for family in {key_of(part)[0] for part in rows}}
     seen = {part.gpu for part in rows if np.isin(np.unique(group_hashes(part)), fitted[key_of(part)[0]]).any()}
     if seen:
@@ -193,7 +191,6 @@ def _score_few_shot(rows: Sequence[Rows], artifact: Artifact, profile: KernelPro
 
 
 def _estimated(predictor: Learned, part: Rows, variant: str) -> list[Array]:
-    """Seconds of some rows, and both ends of their intervals."""
     found = predictor.estimate(part.op, load_gpu(part.gpu), (variant,))
     own = (np.broadcast_to(each, part.seconds.shape) for each in (found.seconds, found.low, found.high))
     return [part.whole(each) for each in own]

@@ -91,13 +91,11 @@ LEAST = 0.05
 
 # What a table must be before anything is learned from it: each fault is named with its file, column and first row.
 
-
 NAMES = ("gpu", "engine", "dtype", "kv_dtype", "kernel", "routing", "op")
 MAY_BE_ZERO = ("window", "kv_len")
 LARGEST = 2**53
 """Sizes up to here are the same number as integers and as floats."""
 AT_MOST = {"kv_heads": "heads", "topk": "experts", "ep": "experts", "tp": "inter"}
-"""Sizes that another one bounds."""
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "all_to_all")
 ROUTINGS = re.compile(r"uniform|balanced|power_law_\d+(\.\d+)?")
 TOO_FAST, TOO_SLOW = 30.0, 300.0
@@ -179,7 +177,6 @@ def _check_known(path: Path, table: pandas.DataFrame, columns: tuple[str, ...], 
 
 
 def _refuse(path: Path, column: str, values: Any, wrong: Array, problem: str, *, show: bool = True) -> None:
-    """Name the first row that is wrong, if any is."""
     if wrong.any():
         row = int(np.argmax(wrong))
         found = f", not {values[row]!s}" if show else ""
@@ -187,7 +184,6 @@ def _refuse(path: Path, column: str, values: Any, wrong: Array, problem: str, *,
 
 
 def in_microseconds(path: Path, parts: Iterable[Rows]) -> Iterator[Rows]:
-    """The same rows, if their latencies can be microseconds."""
     roofline, first = Roofline(), dict[tuple[str, str], int]()
     ratios: dict[tuple[str, str], list[Array]] = defaultdict(list)
     for rows in parts:

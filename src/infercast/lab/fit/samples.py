@@ -26,16 +26,12 @@ from infercast.predict.kernels import base_seconds
 
 # Rows that say nothing of a kernel on other chips: its tuner was not run, or its launches were not replayed.
 #
-# FlashInfer's CUTLASS experts in fp8 take three to five times their physics on H100 and H200 in vLLM's tables, where
-# TensorRT-LLM's tables have the same kernels at 0.95 of it. The rule needs no names: a whole group of rows (one layout
-# of experts under one routing, one pair of sizes of a product) with a median of more than twice the physics is left
-# out of models for other GPUs. A GPU's own model keeps it: there it is what was measured.
+# FlashInfer's CUTLASS experts in fp8 take three to five times their physics on H100 and H200 in vLLM's tables, and 0.95
+# of it in TensorRT-LLM's. So a group of rows (one layout of experts, one pair of sizes) with a median above twice the
+# physics is left out of models for other GPUs; a GPU's own model keeps it.
 #
 # Where the host launched kernels one by one, a table has a floor that no kernel has: vLLM's products in fp8 by blocks
-# take 290 us on an L40S (Triton's), 80 on an H100 (DeepGEMM's), whatever their size. Rows of products that physics puts
-# below it are of the host, and no model is fitted to them. Their own time must not decide that: of those that stand out
-# the host was slow.
-
+# take 290 us on an L40S (Triton's), 80 on an H100 (DeepGEMM's). Rows that physics puts below it are left out.
 
 Array = npt.NDArray[Any]
 
@@ -50,7 +46,7 @@ def is_of_kernel(family: str, seconds: Array, residual: Array) -> Array:
     """For each row of a table, whether its kernel is longer than what the host takes to launch one.
 
     Of experts: whether it takes less than eight times the physics. Triton's in fp8 take 9 to 31 times as long on an
-    L40S where 16 does not divide their width (704 over 8 GPUs), and a forest gave a part of that to others.
+    L40S where 16 does not divide their width (704 over 8 GPUs).
     """
     if family not in CHECKED_FAMILIES or not seconds.size:
         return np.ones(seconds.size, dtype=bool)
@@ -80,8 +76,6 @@ ALL_ENGINES = ("scan", "convolution")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Rows of one key as a learner sees them."""
-
     features: Array
     residual: Array
     """log(measured / physics), or over the schedule's time where a model starts from that."""
@@ -114,12 +108,8 @@ def read_samples(folder: Path, families: Sequence[str], gpus: Sequence[str] | No
                 parts[key_of(rows)].append(sample_of(rows))
     if not parts:
         raise InputError(f"{folder} has no rows of the chosen GPUs and families")
-    return {key: _without_hosts(key, Sample.joined(group)) for key, group in parts.items()}
-
-
-def _without_hosts(key: Key, sample: Sample) -> Sample:
-    kept = is_of_kernel(key[0], sample.seconds, sample.residual)
-    return sample if kept.all() else sample.part(kept)
+    samples = {key: Sample.joined(group) for key, group in parts.items()}
+    return {key: each.part(is_of_kernel(key[0], each.seconds, each.residual)) for key, each in samples.items()}
 
 
 def sweep_samples(folder: Path, families: Sequence[str] | None = None) -> dict[Key, Sample]:
@@ -139,7 +129,6 @@ def family_of_rows(rows: Rows) -> str:
 
 
 def key_of(rows: Rows) -> Key:
-    """The model that these rows belong to."""
     family = family_of_rows(rows)
     dtype = rows.dtype.split("/")[0]
     variants = {"gemm": product_variant(dtype, rows.kernel), "moe": f"{dtype}/{expert_kernel_named(rows.kernel)}"}
@@ -153,7 +142,6 @@ def key_of(rows: Rows) -> Key:
 
 
 def is_left_out(rows: Rows) -> bool:
-    """Whether such kernels are not estimated."""
     return rows.engine in LEFT_OUT and rows.family not in ALL_ENGINES
 
 

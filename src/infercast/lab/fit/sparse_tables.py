@@ -17,13 +17,8 @@ from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.load import facts_of
 from infercast.lab.fit.rows import Rows, read_parquet, rows_of
 from infercast.models.layout import ParallelLayout, Shard, WeightFormat
-from infercast.models.mixers import (
-    BlockSparseAttention,
-    CompressedAttention,
-    Mixer,
-    SequenceBatch,
-    SparseLatentAttention,
-)
+from infercast.models.mixers.mixer import Mixer, SequenceBatch
+from infercast.models.mixers.sparse import BlockSparseAttention, CompressedAttention, SparseLatentAttention
 from infercast.models.read import read_model
 from infercast.ops import Call, EncoderAttention, Gemm, HyperConnection, IndexScores, SparseAttention, TopK
 from infercast.ops.op import PACKED_LATENT, bytes_of
@@ -38,7 +33,6 @@ from infercast.predict.roofline import Predictor
 
 # Columns are ``batch_size``, ``isl`` (new tokens of a sequence), ``step`` (tokens cached before) and ``latency_ms``. A
 # group is one pair of batch size and new tokens: all prefixes of it are hidden together.
-
 
 Array = npt.NDArray[Any]
 
@@ -77,7 +71,6 @@ def lengths_of(part: pandas.DataFrame) -> tuple[Array, Array, Array]:
 
 
 def batch_groups(part: pandas.DataFrame) -> Array:
-    """One group for each batch size and number of new tokens."""
     return np.array([f"{batch}|{new}" for batch, new in zip(part.batch_size, part.isl, strict=True)])
 
 
@@ -173,17 +166,11 @@ _READERS: dict[str, Callable[[pandas.DataFrame], Iterator[Rows]]] = {
 }
 
 
-# Published tables of whole attention modules: what they leave for attention itself, once all else is estimated.
-#
-# A row times a module with its projections. Its kernels are those that a step of a model with this module runs
-# (``models.mixers``). Attention over the chosen keys is learned from what the estimates of all others leave of a row,
-# so that a module comes out right as the sum of its kernels, in a table as in an engine's step; and what the sum still
-# misses is learned of the module as a whole. A group is one model at one number of heads a GPU: all its batches are
-# hidden together.
-
+# Published tables of whole attention modules. Attention over the chosen keys is learned from what the estimates of all
+# other kernels leave of a row, and what the sum still misses of the module as a whole. A group is one model at one
+# number of heads a GPU: all its batches are hidden together.
 
 KINDS = {"dsa": "dsa", "csa": "dsv4_csa", "hca": "dsv4_hca", "msa": "msa"}
-"""Of each kind of module, what its files are called."""
 PHASES = {"prompt": "context", "decode": "generation"}
 WHOLE, LEFT = "module", "attention"
 """What is learned of a module: what the sum of all its kernels misses, or attention from what the others leave."""
@@ -251,18 +238,15 @@ def _whole(part: pandas.DataFrame, name: str, calls: list[Call], seconds: dict[s
 
 
 def _left(part: pandas.DataFrame, name: str, calls: list[Call], seconds: dict[str, Array]) -> Rows:
-    """Attention, with the seconds of all other kernels."""
     first = part.iloc[0]
     attention = next(call for call in calls if isinstance(call.op, SparseAttention))
     other_seconds = np.sum([seconds[call.name] for call in calls if call is not attention], axis=0)
-    kernel = _variant(name, attention.op) + _kernel(part)
-    return _rows(part, name, FORMATS[first.gemm_type], attention.op, _group(part), kernel, other_seconds=other_seconds)
-
-
-def _variant(name: str, op: Any) -> str:
-    """Kernels of latents have tables of their own; what modules leave of them holds small kernels that engines fuse."""
     kind, phase, _ = name.split("_")
-    return f"{op.kind} {phase}" if kind != "dsa" else f"mla {op.kv_dtype} {phase} module"
+    # Kernels of latents have tables of their own; what modules leave of them holds small kernels that engines fuse.
+    op: Any = attention.op
+    variant = f"mla {op.kv_dtype} {phase} module" if kind == "dsa" else f"{op.kind} {phase}"
+    kernel = variant + _kernel(part)
+    return _rows(part, name, FORMATS[first.gemm_type], op, _group(part), kernel, other_seconds=other_seconds)
 
 
 def _kernel(part: pandas.DataFrame) -> str:
@@ -275,11 +259,10 @@ def _group(part: pandas.DataFrame) -> str:
 
 
 def module_calls(kind: str, row: Any, gpu: Gpu, lengths: tuple[Array, Array, Array]) -> list[Call]:
-    """Kernels of a module, for an array of batches."""
-    mixer, hidden, cache = _BUILD[kind](row, gpu)
-    format_ = FORMATS[row.gemm_type]
+    config, format_ = read_model(TABLES["models"][row.model]), FORMATS[row.gemm_type]
+    mixer, cache = _BUILD[kind](row, gpu, [stack.mixer for stack in config.stacks])
     weights = WeightFormat(attention=format_, activation_attention=format_, name=format_)
-    shard = Shard(hidden, "", weights, cache, ParallelLayout())
+    shard = Shard(config.hidden, "", weights, cache, ParallelLayout())
     queries, _, sequences = lengths
     return [
         *mixer.token_calls(shard, (queries * sequences).sum(axis=-1)),
@@ -287,10 +270,9 @@ def module_calls(kind: str, row: Any, gpu: Gpu, lengths: tuple[Array, Array, Arr
     ]
 
 
-def _module_latent(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
+def _module_latent(row: Any, gpu: Gpu, mixers: list[Mixer]) -> tuple[Mixer, str]:
     """DeepSeek sparse attention at the row's heads per GPU, with or without an indexer."""
-    config = read_model(TABLES["models"][row.model])
-    mixer = next(stack.mixer for stack in config.stacks if isinstance(stack.mixer, SparseLatentAttention))
+    mixer = next(each for each in mixers if isinstance(each, SparseLatentAttention))
     narrow = row.kv_cache_dtype == "fp8"
     is_padded = UNPADDED not in row.kernel_source
     mixer = replace(
@@ -299,30 +281,26 @@ def _module_latent(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
         head_multiple=FLASHMLA_HEADS[gpu.kernels] if is_padded else 1,
         joins_queries=True,
     )
-    return mixer, config.hidden, (PACKED_LATENT if is_padded else "fp8") if narrow else "bf16"
+    return mixer, (PACKED_LATENT if is_padded else "fp8") if narrow else "bf16"
 
 
-def _blocks(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
-    """Block-sparse attention at the row's heads per GPU."""
-    del gpu
-    config = read_model(TABLES["models"][row.model])
-    mixer = next(stack.mixer for stack in config.stacks if isinstance(stack.mixer, BlockSparseAttention))
+def _blocks(row: Any, _: Gpu, mixers: list[Mixer]) -> tuple[Mixer, str]:
+    mixer = next(each for each in mixers if isinstance(each, BlockSparseAttention))
     kv_heads = max(1, mixer.kv_heads * int(row.num_heads) // mixer.heads)
     mixer = replace(mixer, heads=int(row.num_heads), kv_heads=kv_heads, index_heads=kv_heads)
-    return mixer, config.hidden, "fp8" if row.kv_cache_dtype == "fp8" else "bf16"
+    return mixer, "fp8" if row.kv_cache_dtype == "fp8" else "bf16"
 
 
-def _compressed(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
+def _compressed(row: Any, gpu: Gpu, mixers: list[Mixer]) -> tuple[Mixer, str]:
     """Compressed attention at the row's heads per GPU; groups of heads are split as heads are."""
-    config = read_model(TABLES["models"][row.model])
-    mixers = [stack.mixer for stack in config.stacks if isinstance(stack.mixer, CompressedAttention)]
-    mixer = next(each for each in mixers if each.compressor and each.compressor.tokens == row.compress_ratio)
+    every = (each for each in mixers if isinstance(each, CompressedAttention))
+    mixer = next(each for each in every if each.compressor and each.compressor.tokens == row.compress_ratio)
     heads, padding = int(row.num_heads), FLASHMLA_HEADS[gpu.kernels]
     groups = max(1, mixer.o_groups * heads // mixer.heads)
-    return replace(mixer, heads=heads, o_groups=groups, head_multiple=padding), config.hidden, PACKED_LATENT
+    return replace(mixer, heads=heads, o_groups=groups, head_multiple=padding), PACKED_LATENT
 
 
-_BUILD: dict[str, Callable[[Any, Gpu], tuple[Mixer, int, str]]] = {
+_BUILD: dict[str, Callable[[Any, Gpu, list[Mixer]], tuple[Mixer, str]]] = {
     "dsa": _module_latent,
     "csa": _compressed,
     "hca": _compressed,

@@ -1,9 +1,4 @@
-"""Tables of ``infercast measure`` as operators: kernels as an engine launches them, by the GPU's own clock.
-
-Unlike published tables these have cold operands, no launch gap and no quantising inside, so they are compared with the
-physics of an engine. A *group* is what no fit may split: one (n, k) pair, one head layout, one expert layout, one width
-of a memory-bound kernel.
-"""
+"""Tables of ``infercast measure`` as operators: kernels as an engine launches them, compared with its physics."""
 
 from __future__ import annotations
 
@@ -35,10 +30,7 @@ from infercast.ops.op import gated_activation, norm, quantise, rope, spread_leng
 from infercast.predict.families.sparse import BLOCK_CHOICE, TOP_K, latent_attention
 from infercast.predict.identity import SWEEP
 
-# Kernels of sparse attention in tables of ``infercast measure``: one table, in which ``op`` names the kernel.
-#
-# A group is one layout of heads at one batch size.
-
+# Kernels of sparse attention: one table, in which ``op`` names the kernel; a group is one layout of heads at one batch.
 
 Array = npt.NDArray[Any]
 Lengths = tuple[Array, Array, Array]
@@ -48,7 +40,6 @@ BLOCK, WIDTH = 128, 128
 _rows = partial(rows_of, engine=SWEEP, time=("burst_us", 1e-6))
 """The power limit, which longer runs meet, is a matter of the whole step."""
 LATENT = {"mla": "bf16", "mla_packed": "fp8"}
-"""Kernels over latents, and the format of their cache."""
 
 
 def read_sparse_sweep(table: pandas.DataFrame) -> Iterator[Rows]:
@@ -138,7 +129,6 @@ def is_swept(folder: Path) -> bool:
 
 
 def sweep_folders(folder: Path) -> list[Path]:
-    """The folder itself, or the GPUs' folders in it."""
     found = [folder] if (folder / "meta.toml").exists() else sorted(path.parent for path in folder.glob("*/meta.toml"))
     if not found:
         raise InputError(f"{folder} has no table of `infercast measure`: no meta.toml in it or one level below")
@@ -164,23 +154,11 @@ def _gemm(table: pandas.DataFrame) -> Iterator[Rows]:
 def _attention(family: str) -> Callable[[pandas.DataFrame], Iterator[Rows]]:
     def read(table: pandas.DataFrame) -> Iterator[Rows]:
         for values, part in table.groupby(list(LAYOUT)):
-            layout = dict(zip(LAYOUT, values, strict=True))
+            heads, kv_heads, head_dim, value_dim, latent, window, kv_dtype = values
             queries, keys, sequences = _prompts(part) if "q_len" in part else _decodes(part)
-            op = Attention(
-                queries,
-                keys,
-                sequences=sequences,
-                heads=layout["heads"],
-                kv_heads=layout["kv_heads"],
-                head_dim=layout["head_dim"],
-                value_dim=layout["value_dim"],
-                window=int(layout["window"]),
-                latent_kv=bool(layout["latent"]),
-                dtype="bf16",
-                kv_dtype=layout["kv_dtype"],
-            )
-            dtype = f"bf16/{layout['kv_dtype']}"
-            yield _rows(part, family, dtype, op, "|".join(map(str, values[:5])))
+            sizes = (heads, kv_heads, head_dim, value_dim)
+            op = Attention(queries, keys, *sizes, sequences, int(window), bool(latent), kv_dtype=kv_dtype)
+            yield _rows(part, family, f"bf16/{kv_dtype}", op, "|".join(map(str, values[:5])))
 
     return read
 

@@ -29,10 +29,8 @@ from infercast.predict.identity import expert_kernel_named, kernel_named, kernel
 
 # What rows of routed experts that are spread over GPUs really measured, as far as the table itself shows.
 #
-# With half of the experts a GPU has about half of the pairs of tokens and experts to multiply. In some runs of SGLang's
-# collector (0.5.10, and Marlin's on B200) long batches take as long on a quarter of the experts as on all: there a GPU
-# multiplies all pairs of every token that has any of its experts.
-
+# In some runs of SGLang's collector (0.5.10, and Marlin's on B200) long batches take as long on a quarter of them as
+# on all: there a GPU multiplies all pairs of every token that has any of its experts.
 
 RUN = ["gpu", "engine", "engine_version", "kernel", "dtype"]
 EXPERT_SHAPE = ["hidden", "inter", "experts", "topk", "tp", "routing", "tokens"]
@@ -43,7 +41,6 @@ EVEN = ("balanced", "power_law_1.01")
 LONG = 0.62
 """Share of the time with all experts from which on a GPU cannot have had a quarter or an eighth of the pairs."""
 ENOUGH = 5
-"""Pairs of rows that are needed to show it."""
 
 
 def takes_whole_tokens(table: pandas.DataFrame) -> Array:
@@ -62,7 +59,6 @@ def takes_whole_tokens(table: pandas.DataFrame) -> Array:
 
 # Collectives were measured again and again, by several versions and formats: one row a shape is made of them.
 
-
 COLLECTIVE_SHAPE = ["op", "gpus", "bytes"]
 SUMS = ("all_reduce", "reduce_scatter")
 SAME_VERSION = 0.05
@@ -70,10 +66,7 @@ SAME_VERSION = 0.05
 
 
 def merge_repeats(table: pandas.DataFrame) -> pandas.DataFrame:
-    """One row a shape: the median of what the newest version, and older ones that agree with it, took.
-
-    Kernels launched eagerly are left out, since what is timed is the host; so are sums of int8, which none computes.
-    """
+    """One row a shape: the median of the newest version and those that agree; no eager launches, no sums of int8."""
     if "dtype" in table:
         table = table[~((table.dtype == "int8") & table.op.isin(SUMS))]
     table = table[~table.kernel.str.endswith("_eager")]
@@ -105,10 +98,8 @@ def _version_order(version: object) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", str(version))]
 
 
-# Published tables of recurrent layers: one file a kind of layer, each with its scans, updates and convolutions.
-#
-# A *group* is one layout of heads, or one width of a convolution: all its lengths and batches are hidden together.
-
+# Published tables of recurrent layers, one file a kind; a *group* is one layout of heads, or one width of a
+# convolution.
 
 RECURRENT_FILES = {kind: f"sparse-and-recurrent/{kind}.parquet" for kind in (GATED_DELTA, KIMI_DELTA, MAMBA2)}
 ALL_GPUS = ("h100-sxm", "h200-sxm", "b200-sxm", "l40s")
@@ -117,8 +108,6 @@ CONVOLUTIONS = 3
 
 
 class Source(NamedTuple):
-    """Rows that are read: their kernel, engine, version and GPUs."""
-
     rows: str
     engine: str
     version: str
@@ -137,10 +126,10 @@ NEEDED = ("gpu", "engine", "engine_version", "kernel_source", "phase", "latency_
 
 
 def read_recurrent(path: Path, kind: str) -> Iterator[Rows]:
-    yield from in_microseconds(path, _read(path, kind))
+    yield from in_microseconds(path, _recurrent(path, kind))
 
 
-def _read(path: Path, kind: str) -> Iterator[Rows]:
+def _recurrent(path: Path, kind: str) -> Iterator[Rows]:
     table = read_parquet(path, ()).rename(columns=NAMES)
     if "chunk" not in table:
         table["chunk"] = 64
@@ -258,22 +247,13 @@ def _attention(family: str) -> Callable[[pandas.DataFrame], Iterator[Rows]]:
         # A prompt of one token is run by the kernel that decodes, so that it is an operator of its own.
         table["decodes"] = table.q_len == 1 if prefill else True
         for part in _parts(table, *layout, "kernel", "decodes"):
-            heads, kv_heads, head_dim, window, dtype, kv_dtype = values = [part[name][0] for name in layout]
+            values = [part[name][0] for name in layout]
+            (heads, kv_heads, head_dim, window), (dtype, kv_dtype) = map(int, values[:4]), values[4:]
             queries = part["q_len"] if prefill else np.ones(len(part["batch"]), dtype=np.int64)
             keys = queries if prefill else part["kv_len"] + 1
-            op = Attention(
-                queries[:, None],
-                keys[:, None],
-                heads=int(heads),
-                kv_heads=int(kv_heads),
-                head_dim=int(head_dim),
-                value_dim=int(head_dim),
-                sequences=part["batch"][:, None],
-                window=int(window),
-                dtype=dtype,
-                kv_dtype=kv_dtype,
-                kernel=kernel_named("attention", part["kernel"][0]),
-            )
+            lengths, sizes = (queries[:, None], keys[:, None]), (heads, kv_heads, head_dim, head_dim)
+            named = {"dtype": dtype, "kv_dtype": kv_dtype, "kernel": kernel_named("attention", part["kernel"][0])}
+            op = Attention(*lengths, *sizes, part["batch"][:, None], window, **named)
             group = "|".join(map(str, values))
             version = str(part["engine_version"][0]) if "engine_version" in part else ""
             kernel = kernel_of(op, load_gpu(part["gpu"][0]), part["engine"][0], version)
@@ -289,28 +269,16 @@ def _moe(table: pandas.DataFrame) -> Iterator[Rows]:
         hidden, inter, experts, topk, tp, ep = (int(part[name][0]) for name in layout)
         dtype, routing = part["dtype"][0], part["routing"][0]
         compute, weight = MOE_FORMATS.get(dtype, (dtype, dtype))
-        op = MoE(
-            part["tokens"],
-            hidden=hidden,
-            inter=inter // tp,
-            experts=experts,
-            topk=topk,
-            local_experts=experts // ep,
-            dtype=compute,
-            weight_dtype=weight,
-            routing=f"{routing}{WHOLE}" if part["whole"][0] else routing,
-            gated=not _runs_without_gate(part),
-            kernel=expert_kernel_named(part["kernel"][0]),
-        )
+        sizes = (hidden, inter // tp, experts, topk, experts // ep)
+        routed = f"{routing}{WHOLE}" if part["whole"][0] else routing
+        kernel, gated = expert_kernel_named(part["kernel"][0]), not _runs_without_gate(part)
+        op = MoE(part["tokens"], *sizes, compute, weight, gated, routing=routed, kernel=kernel)
         group = f"{hidden}|{inter}|{experts}|{topk}"
         yield rows_of(part, "moe", f"{dtype}/{routing}", op, group, part["kernel"][0])
 
 
 def _runs_without_gate(part: Part) -> bool:
-    """Nemotron's experts have no gate. vLLM 0.24 measured them so; its 0.14 rows (A100) and SGLang's are gated.
-
-    TensorRT-LLM's say so in the kernel's name.
-    """
+    """Nemotron's experts: vLLM 0.24 measured them so; its 0.14 rows (A100) and SGLang's are gated."""
     if part["engine"][0] == "trtllm":
         return "nongated" in part["kernel"][0]
     layout = tuple(int(part[name][0]) for name in ("hidden", "inter", "experts", "topk"))

@@ -32,11 +32,9 @@ from infercast.predict.identity import ANY, BY_KERNEL, SWEEP, any_kernel
 
 # How far an unmeasured GPU may lie from what was learned on others.
 #
-# A model of several GPUs misses a new one in two ways: every kernel by the same factor, and each kernel by its own. The
-# second is seen in thousands of rows, the first only once a GPU, and the physics had all of these GPUs in view when its
-# constants were chosen. So the variance of the common miss is the average of what was found and of what is known
-# beforehand, and its few degrees of freedom widen the interval as Student's law does.
-
+# A model of several GPUs misses a new one by a factor of all kernels, seen once a GPU, and by each kernel's own. So the
+# variance of the common miss averages what was found with what is known beforehand, and its few degrees of freedom
+# widen the interval as Student's law does.
 
 Array = npt.NDArray[Any]
 
@@ -55,15 +53,11 @@ BEFOREHAND = {"attention_decode": 0.09, "attention_prefill": 0.11, "moe": 0.2, "
 other's kernel families, the experts' that of kernels with constants fitted for another."""
 OTHERWISE = 0.1
 WORTH = 2.0
-"""GPUs that this knowledge counts for."""
 NORMAL = 1.2816
 
 
 def pooled_interval(family: str, misses: Sequence[Array], *, new_kernel: bool = False) -> tuple[float, float]:
-    """Logarithms of the 80 % interval's ends, from log(measured / predicted) of each GPU by the others' model.
-
-    ``new_kernel``: they are of kernels by those of other kernels, and what the next generation gains is not known.
-    """
+    """Logarithms of the 80 % interval's ends, from log(measured / predicted) of each GPU by the others' model."""
     common = np.array([np.median(of_gpu) for of_gpu in misses])
     own = np.concatenate([of_gpu - middle for of_gpu, middle in zip(misses, common, strict=True)])
     freedom = WORTH + common.size
@@ -78,12 +72,9 @@ def pooled_interval(family: str, misses: Sequence[Array], *, new_kernel: bool = 
     return -share * float(np.hypot(min(low, 0.0), step)), share * float(np.hypot(max(high, 0.0), step))
 
 
-# More accuracy from the same trees: their leaves are fitted again, all other trees in place.
+# More accuracy from the same trees: each leaf takes a few more steps towards the median of what is still missed in it.
 #
-# Boosting sets a tree's leaves before the next tree exists. Going round all trees a few more times, each leaf takes a
-# step towards the median of what is still missed in it. Nothing is paid for it when a kernel is estimated: sixty trees
-# of depth eight miss 4.4 % of hidden products instead of 4.5 %, where four hundred of depth six miss 4.3 %.
-
+# Sixty trees of depth eight miss 4.4 % of hidden products instead of 4.5 %; four hundred of depth six miss 4.3 %.
 
 STEP = 0.2
 BALLAST = 3.0
@@ -91,7 +82,6 @@ BALLAST = 3.0
 
 
 def refine(forest: Forest, features: Array, target: Array, rounds: int) -> Forest:
-    """The same trees with better leaves."""
     index = forest.leaf_numbers(features)
     leaves = forest.leaves.astype(np.float64)
     missed = target - forest.bias - leaves[np.arange(len(leaves)), index].sum(axis=1)
@@ -111,9 +101,6 @@ def _medians(chosen: Array, values: Array, leaves: int) -> Array:
     last = max(values.size - 1, 0)
     middle = ordered[np.minimum(starts + (counts - 1) // 2, last)] + ordered[np.minimum(starts + counts // 2, last)]
     return np.asarray(0.5 * middle * counts / (counts + BALLAST))
-
-
-# Where data comes from, in a form that can be checked.
 
 
 PACKAGES = ("infercast", "numpy", "catboost", "pandas", "pyarrow")
@@ -138,7 +125,6 @@ def file_hash(path: Path) -> str:
 
 
 def origin_of(tables: dict[str, str]) -> dict[str, Any]:
-    """What a manifest says of a fit that is made now, on these tables."""
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "revision": revision(),
@@ -171,8 +157,6 @@ def _version(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How hard a forest is fitted."""
-
     trees: int = 300
     depth: int = 6
     learning_rate: float = 0.12
@@ -257,10 +241,8 @@ def _forest(document: dict[str, Any]) -> Forest:
     return Forest(borders, features, bins, leaves, float(np.ravel(bias)[0]))
 
 
-# How hard each family is fitted: for a GPU that was measured, and for one that never was.
-#
-# Chosen on the source GPUs only: by groups held out inside them for the measured tier, by leaving one GPU out for the
-# unseen tier. docs/predict.md has the numbers.
+# How hard each family is fitted, chosen on the source GPUs only: by groups held out inside them for the measured tier,
+# by leaving one GPU out for the unseen tier (docs/predict.md).
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +254,6 @@ class Recipe:
     drop: tuple[str, ...] = ()
 
     def columns(self, family: str) -> list[int]:
-        """Numbers of the columns that the learner must not see."""
         return [FEATURES[family].index(name) for name in self.drop]
 
 
@@ -312,17 +293,13 @@ def pooled_recipe(family: str, variant: str) -> Recipe:
 
 # Models for unmeasured GPUs: of the same kernel on other chips, or of all kernels of a family.
 #
-# A kernel on a new chip misses its physics much as it does on the chips that have it, so that its model is believed
-# almost in full. What other kernels miss says little of a new one: their model is half believed, a new kernel is taken
-# to be faster than the rates of the last ones, and the interval is as wide as leaving out whole kernels shows.
-
+# The former are believed almost in full. The latter say little of a new kernel: they are half believed, it is taken
+# to be faster than the last ones, and the interval is as wide as leaving out whole kernels shows.
 
 Pool = tuple[str, str, str]
 """(family, engine, variant)"""
 FEW_MISSES = 4000
-"""Rows of a GPU that show how a model misses it."""
 PARTS = 5
-"""Of the groups of one GPU, each hidden in turn."""
 
 
 class Source(NamedTuple):
@@ -332,10 +309,7 @@ class Source(NamedTuple):
 
 
 def pools_of(samples: Mapping[Key, Sample]) -> dict[Pool, list[Source]]:
-    """The same kernel on all GPUs that have it, and all kernels of a family and format together.
-
-    A kernel that one GPU alone has is worth as much to a new chip with the same kernel; other families take two GPUs.
-    """
+    """The same kernel on all GPUs that have it, and all kernels of a family and format together."""
     pools: dict[Pool, list[Source]] = defaultdict(list)
     for (family, gpu, engine, variant), whole in samples.items():
         if not (usual := is_usual(family, whole.residual, whole.group)).any():
@@ -355,7 +329,6 @@ def _is_enough(key: Pool, sources: Sequence[Source]) -> bool:
 
 
 def is_of_any(variant: str) -> bool:
-    """Whether a variant stands for all kernels."""
     return variant.rpartition("/")[2] == ANY
 
 
@@ -434,7 +407,6 @@ def thin(values: Array, most: int) -> Array:
 
 
 def thin_sample(sample: Sample, most: int) -> Sample:
-    """At most ``most`` rows of a sample, in their order."""
     chosen = thin(np.arange(sample.residual.size), most)
     return sample.part(np.sort(chosen))
 
@@ -450,7 +422,6 @@ def count_left_out(samples: Mapping[Key, Sample]) -> int:
 
 
 HELD_OUT_SHARE = 5
-"""One group in five is held out to learn the interval."""
 FEW_LAYOUTS = ("sparse_attention", "sparse_module")
 """Families with whole layouts as groups, of which tables have few."""
 KNOWN_SHARE = 0.3
@@ -465,7 +436,6 @@ AT_ONCE = 2
 
 
 def fit_sweeps(folder: Path) -> list[tuple[Entry, Forest]]:
-    """Models of tables of `infercast measure`, to be used at once."""
     samples = sweep_samples(folder).items()
     return [fit_measured(key, sample) for key, sample in samples if sample.residual.size >= FEWEST]
 
@@ -477,10 +447,7 @@ def fit_artifact(
     progress: Callable[[str], None] | None = None,
     origin: Mapping[str, Any] | None = None,
 ) -> list[Entry]:
-    """Fit every model and write the artefact and its manifest; returns what was fitted. ``origin``: see there.
-
-    Families that have an archive of their own are written next to it.
-    """
+    """Fit every model and write the artefacts, one an archive, with their manifests; returns what was fitted."""
     jobs: list[tuple[str, Callable[[], tuple[Entry, Forest]]]] = [
         (" ".join(part for part in key if part), partial(fit_measured, key, sample))
         for key, sample in sorted(samples.items(), key=lambda item: item[0])
@@ -513,7 +480,6 @@ def fit_artifact(
 
 
 def archives_of(out: Path, fitted: Sequence[Entry]) -> list[Path]:
-    """The files that hold these models of an artefact."""
     return [path_beside(out, archive) for archive in sorted({FAMILIES[entry.family].archive for entry in fitted})]
 
 

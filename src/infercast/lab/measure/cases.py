@@ -1,7 +1,4 @@
-"""The cases of a sweep: kernel families and the shapes to measure, in the order in which a sweep runs them.
-
-Grids of sizes are in ``data/lab/sweep.toml``.
-"""
+"""The cases of a sweep, in the order in which it runs them; grids of sizes are in ``data/lab/sweep.toml``."""
 
 from __future__ import annotations
 
@@ -54,7 +51,6 @@ class Launch(Protocol):
 
 # Anchors: the few shapes of each kernel that say most about all others, for a GPU without measurements.
 
-
 DEFAULT = 64
 """Of each kernel; a list has no more."""
 
@@ -83,7 +79,6 @@ def _flops(family: str, shape: Shape) -> float:
 
 
 # Which attention kernels to measure: head layouts, prompts with or without a cached prefix, decoding, both at once.
-
 
 ATTENTION_SHAPES, SPARSE_SHAPES = 66, 48
 """Of each kind of kernel, for each layout of heads."""
@@ -202,16 +197,12 @@ def _round(value: float, multiple: int) -> int:
     return max(1, round(value / multiple)) * multiple
 
 
-# Which experts and memory-bound kernels to measure.
-
-
 MOST_ROWS = 131_072
 MOST_SAMPLED = 256
 """No step samples more rows than a few hundred."""
 
 
 def expert_cases() -> Iterator[Case]:
-    """Fused experts, from sorting the tokens to adding up their results."""
     for number, (hidden, inter, experts, topk) in enumerate(MOE["layers"]):
         for dtype in ("bf16", "fp8") if number % 2 == 0 else ("bf16",):
             for place, tokens in enumerate(MOE["tokens"]):
@@ -261,10 +252,7 @@ def _elementwise() -> Iterator[tuple[str, int, int, int]]:
     yield from (("copy", 1, megabytes * 2**19, 1) for megabytes in (1, 4, 16, 64, 256, 1024))
 
 
-# Which kernels of recurrent layers to measure: few layouts of heads, since each is compiled and tuned by itself.
-#
-# Lengths and batches are many instead: short and long prompts, alone and together, of equal and of uneven lengths.
-
+# Which kernels of recurrent layers to measure: few layouts of heads, since each is compiled by itself, many lengths.
 
 COLUMNS = ("kind", "heads", "key_heads", "key_dim", "value_dim")
 LAYOUTS = [dict(zip((*COLUMNS, "chunk"), layout, strict=True)) for layout in RECURRENT_GRID["layouts"]]
@@ -320,7 +308,6 @@ def _convolutions(generator: Generator, channels: int) -> Iterator[Case]:
 
 
 # Which kernels of sparse attention to measure: prompts behind prefixes of all lengths, and sequences that decode.
-
 
 INDEX_HEADS = (64, 32)
 TOPK = (2048, 512)
@@ -401,10 +388,7 @@ def _sparse_prompts(generator: Generator) -> Shape:
             return {"batch": batch, "q_len": q_len, "prefix": prefix}
 
 
-# Small kernels that published tables hold only inside of others: KV writes, quantisers, attention, bare rates.
-#
-# One table, ``probe``: ``op`` names the operation, ``by`` the library of the kernel (Triton's need no engine).
-
+# Small kernels that published tables hold only inside of others: ``op`` names the operation, ``by`` the library.
 
 ENGINES = ("triton", "vllm")
 # PyTorch's FlashAttention is version 2 and takes bf16 only.

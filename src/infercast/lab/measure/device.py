@@ -47,7 +47,6 @@ def gpu_name() -> str:
 
 
 def describe() -> dict[str, Any]:
-    """Names and versions, for a table's meta file."""
     torch = require_gpu()
     properties = torch.cuda.get_device_properties(0)
     facts: dict[str, Any] = {
@@ -94,8 +93,6 @@ class State:
 
 
 class Monitor:
-    """Samples clocks, power and temperature in the background."""
-
     def __init__(self) -> None:
         self._samples: list[tuple[float, float, float, float, bool]] = []
         fields = "clocks.sm,power.draw.instant,temperature.gpu,clocks_event_reasons.active"
@@ -137,7 +134,6 @@ class Monitor:
 
 
 # Which kernels are measured: vLLM's where it is installed, or PyTorch's own throughout.
-
 
 ENGINES = ("vllm", "torch")
 _engine = ContextVar("engine", default="vllm")

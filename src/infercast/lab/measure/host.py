@@ -1,8 +1,7 @@
 """What the CPU costs: a real engine with small random models, so small that the GPU hardly matters.
 
-An idle engine answers single prompts (how long until the first token, by prompt length), then decodes batches of short
-sequences (how long a step takes, by batch), then takes bursts of requests at once. Models differ in their number of
-layers only, so what grows with layers can be separated from what does not.
+An idle engine answers single prompts, then decodes batches of short sequences, then takes bursts of requests. Models
+differ in their number of layers only, so what grows with layers can be separated from what does not.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from infercast.bundled import read_data
 from infercast.errors import InputError
 from infercast.lab.measure.device import log_to_stderr
 
@@ -28,24 +28,8 @@ BURSTS = (2, 8, 32, 128)
 REPEATS = 7
 DECODED, WARM_UP = 48, 8
 """Tokens of a decoding request, and how many of them are not counted."""
-VOCABULARY = 32_000
-# A small dense model: on a fast GPU its kernels take a few microseconds each, less than launching them does.
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 1024,
-    "intermediate_size": 2048,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "head_dim": 128,
-    "vocab_size": VOCABULARY,
-    "max_position_embeddings": 16_384,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 500_000.0,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-}
+ENGINE = read_data("lab/host.toml")
+CONFIG = {"architectures": ["LlamaForCausalLM"], **ENGINE["config"]}
 Say = Callable[[str], None]
 
 
@@ -66,7 +50,6 @@ def measure_host(say: Say = print) -> dict[str, Any]:
 
 
 def _cpu() -> str:
-    """The processor's name, if Linux has it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -82,19 +65,7 @@ async def _measure_model(layers: int, say: Say) -> dict[str, Any]:
         config = {**CONFIG, "num_hidden_layers": layers}
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
-        engine = AsyncLLM.from_engine_args(
-            AsyncEngineArgs(
-                model=folder,
-                load_format="dummy",
-                skip_tokenizer_init=True,
-                max_model_len=16_384,
-                max_num_batched_tokens=8192,
-                max_num_seqs=256,
-                gpu_memory_utilization=0.5,
-                dtype="bfloat16",
-                disable_log_stats=True,
-            )
-        )
+        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=folder, **ENGINE["arguments"]))
         say(f"engine with {layers} layers is up")
         try:
             return await _Client(engine).measure(layers)
@@ -103,8 +74,6 @@ async def _measure_model(layers: int, say: Say) -> dict[str, Any]:
 
 
 class _Client:
-    """Sends requests and keeps the times at which their tokens come back."""
-
     def __init__(self, engine: Any) -> None:
         self._engine, self._sent = engine, 0
 
@@ -137,7 +106,7 @@ class _Client:
         from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415
 
         self._sent += 1
-        tokens = [(7919 * (self._sent + place)) % (VOCABULARY - 2000) + 1000 for place in range(length)]
+        tokens = [(7919 * (self._sent + place)) % (CONFIG["vocab_size"] - 2000) + 1000 for place in range(length)]
         parameters = SamplingParams(
             max_tokens=outputs,
             min_tokens=outputs,

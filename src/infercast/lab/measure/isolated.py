@@ -18,8 +18,6 @@ from infercast.lab.measure.cases import Case, Launch, sweep_cases
 from infercast.lab.measure.device import Monitor, choose_engine, require_gpu
 from infercast.lab.measure.rows import Bench, Store, Tally, Timing, is_heavy, measure_batch, reason_of
 
-# What a child process is at, so that its parent knows which case broke it.
-
 
 @dataclass
 class Steps:
@@ -31,7 +29,6 @@ class Steps:
     """Keys of those that could not run, which were counted."""
     skipped: dict[str, int] = field(default_factory=dict)
     broken: str = ""
-    """Why the child gave up, if it could say."""
 
 
 class Journal:
@@ -75,11 +72,9 @@ class Journal:
         return steps
 
 
-# A kernel that reads where it may not, an assertion in an engine's library or a compiler that never returns would cost
-# all that comes after. The child notes each case before it starts with it. Where the child ends before its time, or
-# makes no step for a minute, its case is counted as skipped and a new child goes on with the rest; where nothing of
-# that kind of kernel had been measured yet, the whole kind is left out. Rows are kept after every few cases.
-
+# A kernel that reads where it may not, a failed assertion or a compiler that never returns must not cost all that comes
+# after. The child notes each case before it starts; where it ends early, that case is counted as skipped, or its
+# whole kind if nothing of it had been measured, and a new child goes on with the rest.
 
 FAMILIES = ("scan", "sparse")
 SILENT_SECONDS = 75.0
@@ -103,7 +98,9 @@ def measure_isolated(cases: Sequence[Case], store: Store, tally: Tally, engine: 
         with tempfile.TemporaryDirectory() as folder:
             journal = Journal(Path(folder) / "journal.jsonl")
             waiting = Path(folder) / "waiting.json"
-            waiting.write_text(json.dumps([case.key for case in _by_kind(left)]), encoding="utf-8")
+            kinds = dict.fromkeys(map(kind_of, left))
+            keys = [case.key for kind in kinds for case in left if kind_of(case) == kind]
+            waiting.write_text(json.dumps(keys), encoding="utf-8")
             ended = _run_child(journal, waiting, store, engine, deadline)
             steps = journal.read()
         tally.tried += len(steps.begun)
@@ -114,12 +111,6 @@ def measure_isolated(cases: Sequence[Case], store: Store, tally: Tally, engine: 
             break
         left = _without_what_broke(left, steps, store.done(), tally, ended)
     return len(store.done()) - before
-
-
-def _by_kind(cases: Sequence[Case]) -> Iterator[Case]:
-    """One kind after the other, each in the order of the plan."""
-    kinds = dict.fromkeys(map(kind_of, cases))
-    return (case for kind in kinds for case in cases if kind_of(case) == kind)
 
 
 def _run_child(journal: Journal, waiting: Path, store: Store, engine: str, deadline: float) -> str:
@@ -162,9 +153,7 @@ def _without_what_broke(left: list[Case], steps: Steps, done: set[str], tally: T
 
 # The process that measures kernels which may break it: a few cases at a time, each noted before it is tried.
 
-
 BATCH = 16
-"""Cases that are timed and kept together."""
 BROKEN = 3
 """Exit code where a kernel has broken the GPU's context."""
 
@@ -236,7 +225,6 @@ def measure_kinds(
 
 
 def _batches(cases: Sequence[Case]) -> Iterator[list[Case]]:
-    """Few cases each, light and heavy ones apart."""
     for heavy in (False, True):
         own = [case for case in cases if is_heavy(case) == heavy]
         yield from (own[start : start + BATCH] for start in range(0, len(own), BATCH))

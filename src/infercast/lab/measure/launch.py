@@ -24,12 +24,9 @@ Operands = tuple[Callable[[], Any], tuple[Any, ...]]
 
 @dataclass
 class SimpleLaunch:
-    """A launch made of a function and of the tensors that it reads."""
-
     engine: str
     launch: Callable[[], Any]
     inputs: tuple[Any, ...] = ()
-    """Tensors that the kernel before has just written."""
 
     def touch(self) -> None:
         """Read and write every input without changing it, whatever its format."""
@@ -41,11 +38,7 @@ class SimpleLaunch:
 
 
 class MovingLaunch(SimpleLaunch):
-    """A launch with operands that lie elsewhere in memory each time.
-
-    Where weights lie decides which memory channels they share: the same product takes up to 10 % more or less, and
-    each layer of a model has weights of its own.
-    """
+    """A launch with operands elsewhere in memory each time: memory channels make up to 10 % of a product."""
 
     def __init__(self, engine: str, place: Callable[[], Operands]) -> None:
         self._place = place
@@ -57,7 +50,6 @@ class MovingLaunch(SimpleLaunch):
 
 
 # GPU memory of a sweep: pools of random numbers that all operands are cut from, so nothing is allocated twice.
-
 
 ALIGNMENT = 1024
 POOL_SHARE = 0.45
@@ -81,11 +73,7 @@ class Workspace:
         self.device = device
 
     def _pool(self, kind: str) -> Any:
-        """Made when first asked for.
-
-        Products of random numbers cost power, products of zeros do not: never measure on zeros. One GiB of random
-        numbers is repeated over the pool; a GiB is more than any cache.
-        """
+        """A GiB of random numbers, repeated: products of zeros cost no power, and no cache holds a GiB."""
         if kind not in self._pools:
             formats = {"fp16": torch.float16, "fp32": torch.float32}
             block = torch.randn(2**28, dtype=formats.get(kind, torch.bfloat16), device=self.device)
@@ -122,18 +110,13 @@ def integers(values: Any, device: str) -> Any:
 
 
 def starts_of(lengths: Sequence[int], device: str) -> Any:
-    """Where each sequence begins, and where the last one ends."""
     return integers([0, *np.cumsum(lengths)], device)
 
 
-# Kernel times by the GPU's own clock: run launches under the profiler and cut its record at marker kernels.
-#
-# The record has the start, length, name and grid of every kernel, so caches can be emptied between two launches without
-# being timed, and each row knows which kernels ran. The gap between kernels is not in these times.
-
+# Kernel times by the GPU's own clock: run launches under the profiler and cut its record at marker kernels, so that
+# caches can be emptied between two launches without being timed.
 
 PAUSE_CYCLES = 4_000_000
-"""About two milliseconds."""
 BURSTS = 3
 QUEUED_SECONDS = 0.05
 """Work that is handed to the GPU at once when a kernel runs on and on."""
@@ -174,10 +157,9 @@ def time_launches(launches: Sequence[Launch], workspace: Workspace, repeats: int
 
 
 def time_sustained(launches: Sequence[Launch], repeats: int, heat: Callable[[], None]) -> list[Timing]:
-    """Each launch among the others without a pause, after ``heat`` has brought the chip to its power limit.
+    """Launches in turn without a pause, as in an engine's step, after ``heat`` has brought the chip to its power limit.
 
-    Rounds go through all launches in turn, so each is measured in the company that a step of an engine gives it. Last
-    rounds take each after a pause, cold and warm.
+    Last rounds take each after a pause, cold and warm.
     """
 
     def work() -> None:
@@ -201,10 +183,7 @@ def time_sustained(launches: Sequence[Launch], repeats: int, heat: Callable[[], 
 
 
 def repeat_for(launch: Launch, seconds: float, each: float) -> float:
-    """Launch again and again for ``seconds``; returns how many seconds one launch took.
-
-    ``each`` is about how long one takes. It should be longer than launching takes, or the GPU waits for the CPU.
-    """
+    """Launch for ``seconds`` and return the seconds of one; ``each``: about those, longer than launching takes."""
     launch()
     torch.cuda.synchronize()
     batch, launched = max(1, round(QUEUED_SECONDS / each)), 0

@@ -1,8 +1,4 @@
-"""Kernels that are compiled when first used, compiled by all cores before anything is timed.
-
-Triton and PyTorch's compiler keep what they make on disk. One process after the other would compile for longer than the
-whole sweep measures, so a few processes launch each such kernel once, and the sweep finds them ready.
-"""
+"""Kernels that are compiled when first used, launched once by a few processes before anything is timed."""
 
 from __future__ import annotations
 
@@ -32,14 +28,12 @@ RECURRENT = {
     "convolution": ("update", "channels"),
     "gating": ("op", "heads", "key_heads"),
 }
-"""What kernels of recurrent layers are compiled for."""
 PROBES = ("dtype", "width", "heads", "kv_heads")
 LARGEST_TOKENS = 2048
 """Kernels for more tokens are the same, and their operands larger."""
 
 
 def compiled_cases(cases: Sequence[Case]) -> list[Case]:
-    """One case of each kernel that has to be compiled."""
     first: dict[tuple[object, ...], Case] = {}
     for case in cases:
         shape = case.shape
@@ -92,7 +86,6 @@ def compile_ahead(cases: Sequence[Case], engine: str, seconds: float) -> None:
 
 
 def main(engine: str, path: str, workers: int, number: int) -> None:
-    """Launch every ``workers``-th case of a file once."""
     from infercast.lab.measure.kernels import GpuBench  # noqa: PLC0415 - needs PyTorch
 
     choose_engine(engine)

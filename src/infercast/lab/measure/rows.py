@@ -21,7 +21,6 @@ from infercast.lab.measure.device import Monitor
 
 # Where a sweep keeps its rows: whole batches as they come, one parquet file a family in the end.
 
-
 Row = dict[str, Any]
 PARTS = "parts"
 
@@ -93,7 +92,6 @@ def require_pandas() -> Any:
 
 # The profiler's record cut into sections: what ran between one marker kernel and the next.
 
-
 MARKER = "spin_kernel"
 GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 
@@ -119,7 +117,6 @@ class Timing:
     """Its own operands not in L2; at the power limit where that is what it runs into."""
     warm: Sections
     burst: Sections
-    """Cold and after a pause."""
 
     @property
     def is_whole(self) -> bool:
@@ -156,10 +153,7 @@ def split_light(sections: Sections, launches: int, repeats: int) -> list[Timing]
 
 
 def split_sustained(sections: Sections, launches: int, repeats: int, bursts: int) -> list[Timing]:
-    """Rounds of two sections a launch (the run, the touching of inputs), then ``bursts`` rounds of four after a pause.
-
-    The pause is made of the same kernel as a marker, so it opens a section of its own.
-    """
+    """Rounds of two sections a launch (the run, the touching of inputs), then ``bursts`` rounds of four."""
     rounds = 2 * launches * repeats
     _check(sections, rounds + 4 * launches * bursts)
     hot, rest = sections[:rounds], sections[rounds : rounds + 4 * launches * bursts]
@@ -178,7 +172,6 @@ def _check(sections: Sections, expected: int) -> None:
 
 
 # What a kernel's name says: which library it comes from, and the tile each of its thread blocks works on.
-
 
 LONGEST = 64
 NVJET = re.compile(r"_(\d+x\d+)_(\d+x\d+)_(\d+x\d+)_")
@@ -208,7 +201,6 @@ def short_name(name: str) -> str:
 
 REPEATS, MORE_REPEATS = 4, 12
 ROUNDS = 3
-"""Of heavy kernels at the power limit."""
 STEADY = 0.01
 """Standard error of the mean, over the median, above which a case is repeated more often."""
 DISTURBED = 1.5
@@ -251,7 +243,6 @@ class Tally:
 
 
 def reason_of(case: Case, problem: Exception) -> str:
-    """Why a case cannot run, in one line."""
     first_line = (str(problem).splitlines() or [""])[0][:120]
     kind = "" if isinstance(problem, NotImplementedError | ImportError) else type(problem).__name__ + " "
     return f"{case.family}: {kind}{first_line}"
@@ -302,7 +293,6 @@ def measure_batch(cases: Sequence[Case], bench: Bench, monitor: Monitor, tally: 
 
 
 def _details(case: Case, bench: Bench) -> dict[str, Any]:
-    """What else is known; nothing if another version of the engine does not say."""
     try:
         return bench.details(case)
     except Exception:
@@ -310,7 +300,6 @@ def _details(case: Case, bench: Bench) -> dict[str, Any]:
 
 
 def _time_light(launches: Sequence[Launch], bench: Bench) -> list[Timing]:
-    """A few runs of each, more of those that vary."""
     timings = bench.time(launches, REPEATS)
     unsteady = [number for number, timing in enumerate(timings) if _error(_totals(timing.cold)) > STEADY]
     if unsteady:

@@ -31,11 +31,7 @@ from infercast.lab.measure.rows import (
     require_pandas,
 )
 
-# What a launch costs when a kernel does nothing: one replay of a graph, many kernels of a graph, launches one by one.
-#
-# A table of kernels that replays a graph of one kernel has the replay in every row; an engine's step has one replay for
-# all of its kernels. Wall time by CUDA events, because gaps between kernels are what is asked for.
-
+# What a launch costs when a kernel does nothing, by CUDA events: gaps between kernels are what is asked for.
 
 LAUNCH_TABLE = "launch"
 MANY, REPLAYS, WARM = 1000, 50, 5
@@ -110,7 +106,6 @@ def _between(torch: Any, launch: Callable[[], None], count: int) -> float:
 
 # What a reader of a table must know: ``meta.toml`` next to it.
 
-
 NAME = "meta.toml"
 PROTOCOL = (
     "kernel times by the GPU's own clock (CUPTI), mean of 4 or more runs; latency_us: operands of the kernel cold, "
@@ -166,7 +161,6 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 def check_engine(folder: Path, engine: str) -> None:
-    """Refuse to mix two engines' kernels in one table."""
     earlier = read_meta(folder).get("kernels", engine)
     if earlier != engine:
         raise InputError(
@@ -186,13 +180,11 @@ def write_meta(folder: Path, facts: Mapping[str, Any]) -> None:
 
 # Watts of a few dozen kernels, each run on and on until the board's power has settled.
 
-
 POWER_TABLE = "power"
 SECONDS = 0.7
 SETTLE_SECONDS = 0.2
 """How long power and clock take to follow a kernel."""
 EACH = 6
-"""Kernels of a family."""
 LEAST_US = 100.0
 """A shorter kernel is over before the CPU has launched the next one, and the GPU would be measured waiting."""
 
@@ -243,13 +235,11 @@ class Sweep:
     gpu: str
     folder: Path
     engine: str
-    """Library of the preferred kernels."""
     rows: int = 0
     left: int = 0
     tally: Tally = field(default_factory=Tally)
     seconds: float = 0.0
     tables: dict[str, int] = field(default_factory=dict)
-    """Rows by table, of earlier times too."""
 
 
 def run_sweep(

@@ -16,7 +16,6 @@ from infercast.lab.measure.sweep import batches, open_bench
 
 FAMILY = "tuning"
 COMPILING = 0.55
-"""Share of the time that compiling ahead may take."""
 SMALL_HIDDEN, SMALL_INTER = 1024, 512
 """A kernel is the same for all sizes that are multiples of 16, so it is compiled on small ones."""
 
@@ -26,9 +25,7 @@ class Trial:
     gpu: str
     facts: dict[str, Any]
     rows: list[Row]
-    """Measured, each with its case's shape."""
     skipped: dict[str, int]
-    """Configurations that did not run, by why."""
     seconds: float = 0.0
     stages: dict[str, float] = field(default_factory=dict)
     """When compiling and measuring were done, in seconds from the start."""

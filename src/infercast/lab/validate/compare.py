@@ -24,18 +24,17 @@ from infercast.forecast.uncertainty import EIGHTY, chance_in, is_at_once, slower
 from infercast.hardware import gpu_from_driver_name
 from infercast.lab.validate.measured import WARM_UP, MeasuredFile, MeasuredRun
 from infercast.models.feed_forward import ExpertFeedForward
-from infercast.models.mixers import CompressedAttention, Mixer, SparseLatentAttention
+from infercast.models.mixers.mixer import Mixer
+from infercast.models.mixers.sparse import CompressedAttention, SparseLatentAttention
 from infercast.models.spec import ModelConfig
 from infercast.serve import Record, Replica, simulate
 
 # Engines that were measured with dummy weights: what an untrained router does to experts, and an untrained indexer.
 #
-# vLLM's dummy weights are about 1e-3 in size, so all scores of a router are equal but for tiny differences. Routers
-# that rank scores in single precision still separate experts, and tokens spread evenly. Those that choose from groups
-# rank softmax scores in bf16, where nearly all are equal: ties go to the same few experts for every token (12 of 64 in
-# DeepSeek-V2-Lite, twice its topk). With a correction bias, the dummy bias alone decides: the same topk experts for
-# all. SGLang ranks the scores of groups in single precision, too. Scores of an indexer are as equal, and what searches
-# for the best of them counts them one after the other.
+# vLLM's dummy weights are about 1e-3 in size, so scores of a router are nearly equal. Ranked in single precision (as
+# SGLang's groups are) they still spread tokens evenly. Ranked by groups in bf16, ties go to the same few experts for
+# every token (12 of 64 in DeepSeek-V2-Lite, twice its topk); with a correction bias, to the same topk. Equal scores of
+# an indexer are counted one after the other.
 
 
 def with_dummy_weights(model: ModelConfig, *, ties_groups: bool = True) -> ModelConfig:
@@ -58,10 +57,8 @@ def _tied(spec: ExpertFeedForward, *, ties_groups: bool) -> ExpertFeedForward:
 
 # Which part of a forecast is off: runs in which one of host, kernels and queue decides.
 #
-# A request alone on an idle engine shows the host: with a short prompt the GPU waits for launches. A static batch,
-# where no request waits for another's arrival, is a replay of known steps: how long all its prompts take, and how long
-# one step of decoding takes. What is left to go wrong under load is the queue.
-
+# A request alone on an idle engine shows the host, a static batch the kernels of its prompts and of decoding. What is
+# left to go wrong under load is the queue.
 
 LEAST_PROMPTS = 1024
 """With fewer prompt tokens in all, launching them takes longer than computing them on any GPU."""
@@ -96,19 +93,15 @@ class Comparison:
 
     @property
     def error(self) -> float:
-        """How far the prediction is above the measured value, as a fraction of it."""
         return (self.predicted - self.measured) / self.measured
 
     @property
     def ape(self) -> float:
-        """Absolute percentage error, as a fraction of the measured value."""
         return abs(self.predicted - self.measured) / self.measured
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Parts of a run that can be separated; seconds."""
-
     is_static: bool
     num_input: int
     idle_ttft: Comparison | None = None
@@ -154,7 +147,6 @@ class FileParts:
 
 
 # Request by request: how far each one is off, and whether they come out in the right order.
-
 
 FEWEST_RANKED = 5
 """An order of fewer requests says nothing."""
@@ -207,9 +199,6 @@ def _ranks(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.asarray((last - (counts - 1) / 2)[inverse])
 
 
-# A run summed up, simulated and measured by the same definitions.
-
-
 TTFT_FRACTIONS, TPOT_FRACTIONS = (0.5, 0.95, 0.99), (0.5, 0.95)
 IN_RESULTS = (
     *(1 + FRACTIONS.index(each) for each in TTFT_FRACTIONS),
@@ -226,10 +215,7 @@ def quantile(values: npt.NDArray[Any], fraction: float) -> float:
 
 
 def summary_of(record: Record) -> npt.NDArray[Any]:
-    """TTFT p50, p95 and p99, TPOT p50 and p95, and output tokens a second.
-
-    TPOT is not a number where no request has a second token.
-    """
+    """TTFT p50, p95 and p99, TPOT p50 and p95 (not a number without second tokens), and output tokens a second."""
     duration = float(record.last_token.max() - record.sent_at.min())
     return _summary(record.ttft, record.tpot, record.num_output.sum() / duration)
 
@@ -242,9 +228,6 @@ def _summary(ttft: npt.NDArray[Any], tpot: npt.NDArray[Any], rate: float) -> npt
     first = [quantile(ttft, fraction) for fraction in TTFT_FRACTIONS]
     later = [quantile(tpot, fraction) if tpot.size else np.nan for fraction in TPOT_FRACTIONS]
     return np.array([*first, *later, rate])
-
-
-# Joules of a measured run held against those of its forecast.
 
 
 LEAST_SECONDS = 1.0
@@ -270,10 +253,8 @@ def compare_joules(run: MeasuredRun, energy: Energy | None) -> Comparison | None
 
 # Errors by how much was asked of an engine, and what of them is the machine's.
 #
-# A busy engine waits for the thread that plans and launches its steps, and machines of one kind differ in how fast that
-# thread is. So the speed that the lightest load of a file shows is also tried on its other loads: what is left then is
-# not the machine's.
-
+# Machines of one kind differ in how fast the thread is that plans steps. So the speed that the lightest load of a file
+# shows is also tried on its other loads: what is left then is not the machine's.
 
 CLASSES = ((8.0, "up to 8/s"), (16.0, "9 to 16/s"), (30.0, "17 to 30/s"), (inf, "above 30/s"))
 """Arrivals a second up to which a run belongs to a class."""
@@ -305,8 +286,6 @@ class OnOwnHost:
 
 @dataclass(frozen=True, slots=True)
 class LoadErrors:
-    """A class of load."""
-
     name: str
     num_runs: int
     ttft_p50: Errors | None
@@ -319,7 +298,6 @@ class LoadErrors:
 
 
 def load_class(run: MeasuredRun) -> str | None:
-    """The class of a run with arrivals over time."""
     if run.kind == STATIC or is_at_once(run.workload):
         return None
     if run.kind == PREFIX:
@@ -336,10 +314,7 @@ def errors_of(pairs: Iterable[Comparison | None]) -> Errors | None:
 
 
 def on_own_host(runs: Sequence[tuple[Replica, MeasuredRun]]) -> list[OnOwnHost | None]:
-    """Runs of one file with arrivals over time, each with its engine as it was before it, at the speed of the lightest.
-
-    The lightest itself, and a file with a single load, show nothing.
-    """
+    """Loaded runs of one file, each with its engine as it was before, at the host's speed that the lightest shows."""
     if len(runs) < 2:
         return [None] * len(runs)
     lightest = min(range(len(runs)), key=lambda index: (runs[index][1].kind == PREFIX, runs[index][1].rate))
@@ -382,15 +357,12 @@ class RunComparison:
     slower: float = 0.0
     """How much slower than forecast the middle of what such a run shows is (`slower_by`)."""
     scatter: Scatter | None = None
-    """Request by request."""
     parts: Parts | None = None
-    """Parts of the run that can be separated."""
     cached_tokens: Comparison | None = None
     """Prompt tokens that were found in a cache, where the file has them ..."""
     loaded_tokens: Comparison | None = None
     """... and those of them that came from the host's memory, where there is such a tier."""
     joules_per_output_token: Comparison | None = None
-    """Of the GPU's board, where the file has them."""
     load: str | None = None
     """The class of load, where requests arrive over time ..."""
     own_host: OnOwnHost | None = None
@@ -417,7 +389,6 @@ class Validation:
         return self._mean_of("width", quantities, kind, file)
 
     def _mean_of(self, name: str, quantities: Iterable[str], kind: str | None, file: str | None) -> float | None:
-        """Over some runs only if a kind or file is given."""
         chosen = [run for run in self.runs if kind in (None, run.kind) and file in (None, run.file)]
         pairs = (getattr(run, quantity) for run in chosen for quantity in quantities)
         values = [value for pair in pairs if pair is not None and (value := getattr(pair, name)) is not None]
@@ -434,11 +405,9 @@ class Validation:
         return tuple(_load_errors(name, [run for run in self.runs if run.load == name]) for name in classes)
 
     def median_part(self, part: str) -> float | None:
-        """Median error of one part over the runs that show it."""
         return _median("ape", (getattr(run.parts, part) for run in self.runs if run.parts is not None))
 
     def file_parts(self) -> tuple[FileParts, ...]:
-        """Where the errors of each file come from."""
         return tuple(_file_parts(name, [run for run in self.runs if run.file == name]) for name, _ in self.kv_blocks)
 
     @property
@@ -490,8 +459,8 @@ def validate(
 ) -> Validation:
     """Re-run every measured run; ``model_config`` is a folder of ``<name>.json``, bundled models serve otherwise.
 
-    The runs of a file follow each other on one engine, which starts cold unless it was ``warmed_up`` before,
-    and had dummy weights unless they were ``real_weights``.
+    Runs of a file follow each other on one engine, cold unless ``warmed_up``, with dummy weights unless
+    ``real_weights``.
     """
     runs: list[RunComparison] = []
     kv_blocks: list[tuple[str, Comparison | None]] = []
@@ -523,7 +492,6 @@ def validate(
 
 
 def _joules(deployment: Deployment, replica: Replica, run: MeasuredRun, record: Record) -> Comparison | None:
-    """Joules of an output token, if the file has them."""
     if run.joules is None or not isinstance(replica.timer, KernelTimer):
         return None
     return compare_joules(run, energy_of_record(deployment, replica.timer, run, record))

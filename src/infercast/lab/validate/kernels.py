@@ -20,9 +20,6 @@ from infercast.lab.validate.compare import Comparison, deployment_of
 from infercast.lab.validate.measured import MeasuredFile, load_document
 from infercast.serve.step import DraftShape, StepShape
 
-# To which family a kernel of an engine's profile belongs, by its name.
-
-
 OTHER = "other"
 GEMM = "gemm"
 _COMPILED = [
@@ -38,9 +35,6 @@ def family_of_kernel(name: str, *, has_experts: bool) -> str:
     return next((family for family, pattern in _COMPILED if pattern.search(name)), OTHER)
 
 
-# Profiled steps of an engine: which kernels ran, how long, and what each step held.
-
-
 CONTEXT = re.compile(r"ctx~(\d+)")
 PROMPT = re.compile(r"\d+x(\d+)")
 CHOOSES = "ArgMaxOps"
@@ -53,19 +47,13 @@ FIRST_PIECE = 8
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Some steps in a row, and all kernels they ran."""
-
     tag: str
     steps: tuple[tuple[ProfiledStep, float], ...]
     family_us: dict[str, float]
     busy_us: float
 
     def batch_of(self, step: ProfiledStep) -> tuple[list[int], list[int]]:
-        """(new tokens, tokens in all) of each sequence of a step.
-
-        A file does not say how long sequences are, but its tag does: ``ctx~1100`` for decoding, ``8x2048`` for prompts.
-        Prompts come from a full queue: the first piece ends one, whole ones follow, the last piece begins one.
-        """
+        """(new tokens, tokens in all) of each sequence, by the lengths in the tag; the queue is full."""
         context, length = CONTEXT.search(self.tag), PROMPT.search(self.tag)
         prompt = int(length.group(1)) if length else max(1, step.prompt_tokens // max(step.prompts, 1))
         decoding = int(context.group(1)) if context else prompt + 1

@@ -1,12 +1,6 @@
 """Measured serving runs, read from a file: what was sent, what came back, and how the engine was set up.
 
-A file is one JSON object (gzip is recognised) with ``config`` (the engine's settings, ``num_gpu_blocks``, the GPU's
-driver name) and ``runs``, each with ``kind``, ``requests`` (arrival in seconds, n_in, n_out, ttft_ms, tpot_ms, e2e_ms
-and, where it is known, itl_p50_ms, the median time between two tokens) and, for runs with shared prefixes,
-``prefix_len`` and ``groups``; requests of conversations have ``session``, ``turn`` and ``n_new``. ``summary.joule`` and
-``summary.mean_w`` are what the board's energy counter said from just before the first request to the last token. Runs
-marked ``one_off_stall`` are left out. ``config.engine`` names the engine, vLLM where it is missing; what else the
-config must have is the engine's to say (`Engine.measured_setup`).
+docs/validation.md has the format; what a config must have is the engine's to say (`Engine.measured_setup`).
 """
 
 from __future__ import annotations
@@ -30,7 +24,6 @@ from infercast.errors import FileFormatError
 from infercast.serve.workload.request import Request, Segment, Workload
 
 # What measured files say of prefixes: conversations with prompts that continue answers, and tokens that were cached.
-
 
 SYSTEM = 0
 """The name of what all conversations of a run begin with."""
@@ -86,7 +79,6 @@ def _count(path: Path, row: dict[str, Any], name: str, place: str) -> int:
 
 GZIP_MAGIC = b"\x1f\x8b"
 FIRST_MEASURED = "vllm"
-"""The engine of files that name none."""
 EARLY_SECONDS = 1e-3
 """A client's timer may wake it this long before the start; that counts as the start."""
 TINY_MS = 1e-6
@@ -102,14 +94,12 @@ class MeasuredRun:
     workload: Workload
     ttft: npt.NDArray[Any]
     tpot: npt.NDArray[Any]
-    """Of the requests with more than one token."""
     output_tokens_per_second: float
     rate: float = 0.0
     """Arrivals a second: as the file states it, or as they came."""
     token_gap: float | None = None
     """Median over the requests of their median time between two tokens, where the file has it."""
     hits: Hits | None = None
-    """Tokens that were found in the cache, where the file has them."""
     joules: float | None = None
     """What the board's energy counter said, where the file has it, ..."""
     mean_watts: float | None = None
@@ -128,7 +118,6 @@ class MeasuredFile:
     model: str
     """Name of the model, without what follows a double underscore."""
     gpu: str
-    """The driver's name for it."""
     setup: MeasuredSetup
     runs: tuple[MeasuredRun, ...]
     num_stalled: int

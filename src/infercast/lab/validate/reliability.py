@@ -13,11 +13,7 @@ from infercast.forecast.uncertainty import odds_within
 from infercast.lab.validate.compare import FEWEST_RANKED, Comparison, RunComparison, rank_correlation
 from infercast.lab.validate.published.compare import PublishedComparison
 
-# Promises held against measured runs: how often what was said to be so likely came true.
-#
-# Of every quantity of a run many promises are made, "TTFT p95 stays below 1.2 times its forecast", each with its
-# odds. Those of about the same odds form a bucket; of promises that are 90 % sure nine out of ten have to hold.
-
+# Promises ("TTFT p95 stays below 1.2 times its forecast") held against measured runs, in buckets of like odds.
 
 Array = npt.NDArray[Any]
 
@@ -69,16 +65,12 @@ def together(promises: Iterable[Promises]) -> Promises:
 
 
 def both(first: Promises, second: Promises) -> Promises:
-    """The promise that two limits hold, any with any: as likely as the less likely one, for what slows a run slows all.
-
-    So `odds` takes the limits of an SLO.
-    """
+    """The promise that two limits hold: as likely as the less likely one, for what slows a run slows all."""
     odds = np.minimum(first.odds[:, None], second.odds[None, :])
     return Promises(odds.ravel(), (first.held[:, None] & second.held[None, :]).ravel())
 
 
 def reliability(promises: Promises) -> tuple[Bucket, ...]:
-    """What was said and what came true, by tenths of the odds."""
     numbers = np.minimum((promises.odds * BUCKETS).astype(int), BUCKETS - 1)
     buckets = []
     for number in range(BUCKETS):
@@ -98,16 +90,12 @@ LATENCIES = ("ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95")
 RATE = "output_tokens_per_second"
 PUBLISHED = ("ttft", "tpot", "end_to_end")
 RANKED = (RATE, "ttft_p50", "ttft_p99", "tpot_p50")
-"""By what configurations are ranked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
-    """What was said and what came true, of some promises."""
-
     about: str
     values: int
-    """Measured numbers that promises were made about."""
     buckets: tuple[Bucket, ...]
 
     @property
@@ -131,7 +119,9 @@ def reliability_of(runs: Sequence[RunComparison]) -> tuple[Reliability, ...]:
     static = [run for run in runs if run.parts is not None and run.parts.is_static]
     loaded = [run for run in runs if run.parts is not None and not run.parts.is_static]
     groups = (("all", runs), ("static", static), ("under load", loaded))
-    pairs = [_both_limits(run) for run in runs if run.tpot_p95 is not None]
+    # Most SLOs limit these two.
+    limits = [(run.ttft_p99, run.tpot_p95, run.slower) for run in runs if run.tpot_p95 is not None]
+    pairs = [both(promises_of(first, slower), promises_of(later, slower)) for first, later, slower in limits]
     found = [_of([each for run in members for each in _promises(run, LATENCIES)], name) for name, members in groups]
     return (*found, _of(pairs, "two limits"))
 
@@ -151,12 +141,6 @@ def _promises(run: RunComparison | PublishedComparison, latencies: Iterable[str]
         for name in (*latencies, RATE)
         if (pair := getattr(run, name)) is not None and pair.half_width is not None
     ]
-
-
-def _both_limits(run: RunComparison) -> Promises:
-    """TTFT p99 and TPOT p95, which most SLOs limit."""
-    assert run.tpot_p95 is not None
-    return both(promises_of(run.ttft_p99, run.slower), promises_of(run.tpot_p95, run.slower))
 
 
 def orders_of(runs: Sequence[RunComparison]) -> tuple[Order, ...]:

@@ -26,8 +26,6 @@ __all__ = ["FAMILIES", "VISION", "Family", "Fields", "Layer", "architecture_of",
 
 
 class Family(NamedTuple):
-    """How one architecture is read."""
-
     read: Callable[[Fields], list[Layer]]
     tied: bool = False  # Whether the head shares the embedding where the config does not say
     defaults: Mapping[str, Any] = {}  # What a config.json may leave out
@@ -48,7 +46,7 @@ _olmo = partial(_biased, windows=attention.listed_layers, qk_norm=True)
 _minimax = partial(experts_everywhere, shared="shared_intermediate_size", router_bias="use_routing_bias")
 _gpt_oss = partial(experts_everywhere, router_bias=True, expert_bias=True)
 _STEP = Family(
-    attention.read_step, head_layers=attention.step_head, own_table=True, defaults={"use_head_wise_attn_gate": True}
+    attention.read_step, head_layers=attention.windowed_head, own_table=True, defaults={"use_head_wise_attn_gate": True}
 )
 
 FAMILIES: dict[str, Family] = {
@@ -93,7 +91,7 @@ FAMILIES: dict[str, Family] = {
         defaults={"attention_bias": True},
     ),
     "Llama4ForCausalLM": Family(attention.read_llama4),
-    "MiMoV2FlashForCausalLM": Family(attention.read_mimo_v2_flash, head_layers=attention.mimo_v2_head, heads=3),
+    "MiMoV2FlashForCausalLM": Family(attention.read_mimo_v2_flash, head_layers=attention.windowed_head, heads=3),
     "DeepseekV2ForCausalLM": Family(attention.read_deepseek),
     "DeepseekV3ForCausalLM": Family(attention.read_deepseek),
     "Glm4MoeLiteForCausalLM": Family(attention.read_deepseek),

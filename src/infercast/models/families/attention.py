@@ -22,7 +22,8 @@ from infercast.models.families.fields import (
     useful_window,
 )
 from infercast.models.feed_forward import DenseFeedForward, FeedForward
-from infercast.models.mixers import GroupedAttention, LatentAttention
+from infercast.models.mixers.latent import LatentAttention
+from infercast.models.mixers.mixer import GroupedAttention
 
 
 def plain_networks(fields: Fields, bias: Answer = False) -> list[FeedForward]:
@@ -44,40 +45,30 @@ def read_grouped(
     return [Layer(kinds[window], network, norms) for window, network in zip(each, networks(fields), strict=True)]
 
 
-def every_layer(fields: Fields) -> list[int]:
-    """Mistral, Phi and Mixtral: a window, where there is one, in every layer."""
-    return _windows(fields, [fields.count("sliding_window") > 0] * fields.layers)
+def _windowed(rule: Callable[[Fields, int], bool]) -> Callable[[Fields], list[int]]:
+    """The window of each layer: ``sliding_window`` where layer_types, or else a rule, has a windowed layer."""
+
+    def windows(fields: Fields) -> list[int]:
+        otherwise = [rule(fields, index) for index in range(fields.layers)]
+        windowed = listed_windows(fields) or otherwise
+        window = fields.positive("sliding_window") if any(windowed) else 0
+        return [window if here else 0 for here in windowed]
+
+    return windows
 
 
-def every_other_layer(fields: Fields) -> list[int]:
-    """Gemma 2 and gpt-oss: the first layer is windowed, the next is not."""
-    return _windows(fields, [index % 2 == 0 for index in range(fields.layers)])
-
-
-def once_a_period(fields: Fields) -> list[int]:
-    """Gemma 3: five windowed layers, then one that sees everything."""
-    period = fields.positive("sliding_window_pattern", "_sliding_window_pattern", default=6)
-    return _windows(fields, [(index + 1) % period != 0 for index in range(fields.layers)])
+PERIOD = ("sliding_window_pattern", "_sliding_window_pattern")
+# Mistral, Phi and Mixtral, if they have a window; Gemma 2 and gpt-oss; Gemma 3; OLMo 3.
+every_layer = _windowed(lambda fields, _: fields.count("sliding_window") > 0)
+every_other_layer = _windowed(lambda _, index: index % 2 == 0)
+once_a_period = _windowed(lambda fields, index: (index + 1) % fields.positive(*PERIOD, default=6) != 0)
+listed_layers = _windowed(lambda *_: False)
+_last_layers = _windowed(lambda fields, index: index >= fields.count("max_window_layers", default=fields.layers))
 
 
 def upper_layers(fields: Fields) -> list[int]:
     """Qwen: with ``use_sliding_window``, layers from ``max_window_layers`` on are windowed."""
-    if not fields.flag("use_sliding_window"):
-        return [0] * fields.layers
-    first = fields.count("max_window_layers", default=fields.layers)
-    return _windows(fields, [index >= first for index in range(fields.layers)])
-
-
-def listed_layers(fields: Fields) -> list[int]:
-    """OLMo 3: only where ``layer_types`` says so."""
-    return _windows(fields, [False] * fields.layers)
-
-
-def _windows(fields: Fields, otherwise: list[bool]) -> list[int]:
-    """The window of each layer: ``sliding_window`` where layer_types, or ``otherwise``, has a windowed layer."""
-    windowed = listed_windows(fields) or otherwise
-    window = fields.positive("sliding_window") if any(windowed) else 0
-    return [window if here else 0 for here in windowed]
+    return _last_layers(fields) if fields.flag("use_sliding_window") else [0] * fields.layers
 
 
 def read_step(fields: Fields) -> list[Layer]:
@@ -105,14 +96,13 @@ def read_step(fields: Fields) -> list[Layer]:
     ]
 
 
-def step_head(fields: Fields, layers: Sequence[Layer]) -> list[Layer]:
+def windowed_head(fields: Fields, layers: Sequence[Layer]) -> list[Layer]:
     """What predicts further tokens: windowed attention and a dense network."""
-    windowed = (layer.mixer for layer in layers if isinstance(layer.mixer, GroupedAttention) and layer.mixer.window)
+    windowed = (layer.mixer for layer in layers if getattr(layer.mixer, "window", 0))
     return [Layer(next(windowed, layers[-1].mixer), dense_feed_forward(fields))]
 
 
 def _attention(fields: Fields, sizes: Fields) -> GroupedAttention:
-    """Attention with the heads that ``sizes`` give."""
     heads = sizes.positive("num_attention_heads")
     head_dim = sizes.positive("head_dim", default=fields.positive("hidden_size") // heads)
     key = "num_attention_groups" if sizes.raw("num_attention_groups") is not None else "num_key_value_heads"
@@ -221,12 +211,6 @@ def read_mimo_v2_flash(fields: Fields) -> list[Layer]:
         Layer(sliding if window else everywhere, sparse if experts else dense)
         for window, experts in zip(windowed, is_sparse, strict=True)
     ]
-
-
-def mimo_v2_head(fields: Fields, layers: Sequence[Layer]) -> list[Layer]:
-    """What predicts further tokens: windowed attention and a dense network."""
-    windowed = next(layer.mixer for layer in layers if getattr(layer.mixer, "window", 0))
-    return [Layer(windowed, dense_feed_forward(fields))]
 
 
 def _mimo_attention(fields: Fields, prefix: str, sinks: str, window: int) -> GroupedAttention:

@@ -1,7 +1,4 @@
-"""Fields of a config.json, and the halves of layers that families build from them.
-
-Errors name the file, the field and the value.
-"""
+"""Fields of a config.json, and the halves of layers that families build from them."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from infercast.errors import FileFormatError, UnsupportedModelError
 from infercast.models.feed_forward import DenseFeedForward, ExpertFeedForward, FeedForward
-from infercast.models.mixers import GroupedAttention, Mixer
+from infercast.models.mixers.mixer import GroupedAttention, Mixer
 from infercast.models.spec import PredictionPart, Stack
 
 # No published model comes near these; a file that goes beyond them is a mistake or an attack.
@@ -23,10 +20,7 @@ Answer = bool | str  # Yes or no, or the flag that says which
 
 
 class Fields(NamedTuple):
-    """The fields of one config: ``values`` as parsed, ``where`` they were read from.
-
-    ``outer`` are the fields around a nested ``text_config``; they answer what the inner ones leave out.
-    """
+    """The fields of one config; ``outer`` ones, around a ``text_config``, answer what the inner ones leave out."""
 
     values: Mapping[str, Any]
     where: str
@@ -41,7 +35,6 @@ class Fields(NamedTuple):
         return None
 
     def wrong(self, key: str, wanted: str) -> FileFormatError:
-        """The error of a field that is not ``wanted``."""
         shown = repr(self.raw(key))
         return FileFormatError(self.where, f"{key} must be {wanted}, not {shown if len(shown) < 60 else shown[:57]}")
 
@@ -64,7 +57,6 @@ class Fields(NamedTuple):
         return self.positive(key, *alternatives, default=default)
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """True or false, ``default`` when absent."""
         return bool(self._checked(key, default, "true or false", lambda value: isinstance(value, bool)))
 
     def answer(self, said: Answer) -> bool:
@@ -72,16 +64,13 @@ class Fields(NamedTuple):
         return self.flag(said) if isinstance(said, str) else said
 
     def fraction(self, key: str, default: float = 1.0) -> float:
-        """A number above zero and at most one."""
         wanted = "a number above zero and at most one"
         return float(self._checked(key, default, wanted, lambda value: _is_number(value) and 0 < value <= 1))
 
     def word(self, key: str, default: str = "") -> str:
-        """A string, ``default`` when absent."""
         return str(self._checked(key, default, "a string", lambda value: isinstance(value, str)))
 
     def words(self, key: str) -> list[str]:
-        """A list of strings, empty when absent."""
         return list(self._checked(key, [], "a list of strings", lambda value: _is_list(value, str)))
 
     def numbers(self, key: str) -> list[int] | None:
@@ -120,10 +109,7 @@ class Fields(NamedTuple):
         return layers
 
     def a_layer(self, key: str, items: list[Item]) -> list[Item]:
-        """The first items of a list, one for each layer; a list that is too short is refused.
-
-        A longer one belongs to a model that was cut to fewer layers, or also holds prediction layers.
-        """
+        """One item for each layer; what comes after belongs to layers that were cut off, or to prediction layers."""
         if len(items) < self.layers:
             raise FileFormatError(self.where, f"{key} has {len(items)} items for {self.layers} layers")
         return items[: self.layers]
@@ -145,8 +131,6 @@ def _is_list(value: object, kind: type) -> bool:
 
 
 class Layer(NamedTuple):
-    """One layer, in its place in the model."""
-
     mixer: Mixer
     feed_forward: FeedForward
     norms: int = 2
@@ -155,10 +139,7 @@ class Layer(NamedTuple):
 
 
 def gather(layers: Sequence[Layer]) -> tuple[tuple[Stack, ...], tuple[int, ...]]:
-    """Stacks of equal layers, in the order in which each kind first appears, and the stack of every layer.
-
-    The second is empty where stacks simply follow each other.
-    """
+    """Stacks of equal layers as they first appear, and the stack of every layer; empty: they follow each other."""
     counts = Counter(layers)
     stacks = tuple(Stack(count, *layer) for layer, count in counts.items())
     numbers = {layer: number for number, layer in enumerate(counts)}
@@ -192,7 +173,6 @@ def checked_kv_heads(fields: Fields, key: str, heads: int) -> int:
 
 
 def rotary_dim(fields: Fields, head_dim: int) -> int:
-    """Dimensions of a head that are rotated."""
     if fields.raw("rotary_dim") is not None:
         if fields.positive("rotary_dim") > head_dim:
             raise fields.wrong("rotary_dim", f"at most head_dim = {head_dim}")
@@ -321,7 +301,6 @@ COUNT_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 PREDICTION = "heads that predict further tokens take memory with speculative decoding only"
 
 HeadLayers = Callable[[Fields, Sequence[Layer]], Sequence[Layer]]
-"""The layers of one head, from the config and the layers of the model."""
 
 
 def last_layer(fields: Fields, layers: Sequence[Layer]) -> Sequence[Layer]:

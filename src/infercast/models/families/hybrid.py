@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from infercast.errors import FileFormatError, UnsupportedModelError
 from infercast.models.families.attention import latent_sizes, plain_networks
@@ -20,17 +21,9 @@ from infercast.models.families.fields import (
     routed_experts,
 )
 from infercast.models.feed_forward import DenseFeedForward, ExpertFeedForward, FeedForward, NoFeedForward
-from infercast.models.mixers import (
-    GatedConvolution,
-    GatedDeltaNet,
-    GroupedAttention,
-    KimiDeltaAttention,
-    KimiLatentAttention,
-    Mamba2,
-    Mixer,
-    NoMixer,
-    SideBySide,
-)
+from infercast.models.mixers.latent import KimiLatentAttention
+from infercast.models.mixers.mixer import GroupedAttention, Mixer, NoMixer, SideBySide
+from infercast.models.mixers.recurrent import GatedConvolution, GatedDeltaNet, KimiDeltaAttention, Mamba2
 
 STATE_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "auto": ""}
 RECURRENT, FULL = "linear_attention", "full_attention"
@@ -59,15 +52,11 @@ def read_qwen_hybrid(fields: Fields) -> list[Layer]:
     attention = grouped_attention(fields, qk_norm=True, qkv_bias=fields.answer("attention_bias"))
     if fields.flag("attn_output_gate", default=True):
         attention = replace(attention, gate_width=attention.value_dim)
-    networks = gated_experts(fields) if fields.count("num_experts") else plain_networks(fields)
+    shared = fields.count("shared_expert_intermediate_size")
+    experts = partial(qwen_experts, shared_inter=shared, shared_gate=shared > 0)
+    networks = (experts if fields.count("num_experts") else plain_networks)(fields)
     recurrent = recurrent_layers(fields, fields.positive("full_attention_interval", default=4))
     return [Layer(delta_net if here else attention, network) for here, network in zip(recurrent, networks, strict=True)]
-
-
-def gated_experts(fields: Fields) -> Sequence[FeedForward]:
-    """Experts with a gated shared one, where its width is given."""
-    shared = fields.count("shared_expert_intermediate_size")
-    return qwen_experts(fields, shared_inter=shared, shared_gate=shared > 0)
 
 
 def recurrent_layers(fields: Fields, interval: int) -> list[bool]:
@@ -104,7 +93,6 @@ def read_kimi_linear(fields: Fields) -> list[Layer]:
 
 
 def _kimi_experts(fields: Fields) -> ExpertFeedForward:
-    """Experts with shared ones; in Kimi-K3 behind a narrower vector."""
     shared = fields.positive("moe_intermediate_size") * fields.count("num_shared_experts")
     experts = routed_experts(
         fields,
@@ -248,7 +236,6 @@ def _kinds(fields: Fields, pattern: str, names: str) -> list[str]:
 
 
 def _half_layers(fields: Fields, kinds: Sequence[str]) -> list[Layer]:
-    """One norm and one half each."""
     makers: dict[str, Callable[[Fields], Mixer | FeedForward]]
     makers = {"mamba": mamba2, "attention": _attention, "mlp": _network, "moe": _experts}
     halves = {kind: makers[kind](fields) for kind in dict.fromkeys(kinds)}

@@ -17,7 +17,7 @@ from infercast.models.families.fields import (
     routed_experts,
 )
 from infercast.models.feed_forward import DenseFeedForward
-from infercast.models.mixers import (
+from infercast.models.mixers.sparse import (
     BlockSparseAttention,
     CompressedAttention,
     Compressor,
@@ -48,11 +48,7 @@ def indexed_head(fields: Fields, layers: Sequence[Layer]) -> Sequence[Layer]:
 
 
 def _has_indexer(fields: Fields) -> list[bool]:
-    """Whether each layer has an indexer of its own, as vLLM 0.25 reads it (``models/deepseek_v2.py``).
-
-    A pattern of letters (S: shared) counts first, then every how many layers there is one from an offset on. Files that
-    have neither may name the kind of each layer.
-    """
+    """Whether each layer has an indexer: by letters, interval or kinds (vLLM 0.25, ``models/deepseek_v2.py``)."""
     layers = range(fields.layers)
     pattern = fields.word("index_topk_pattern")
     if pattern:
@@ -74,11 +70,7 @@ INDEX_SCALE_BYTES = 4
 
 
 def read_compressed(fields: Fields) -> list[Layer]:
-    """``compress_ratios`` says what each layer compresses: 0 tokens (its window alone), 4 or 128.
-
-    The first layers choose experts by a table of the vocabulary instead of the router's bias; their router runs all the
-    same, for the weights of the chosen.
-    """
+    """Layers compress 0 tokens (the window alone), 4 or 128; the first choose experts by a table of the vocabulary."""
     ratios = fields.numbers("compress_ratios") or [0] * fields.layers
     kinds = {ratio: _attention(fields, ratio) for ratio in set(fields.a_layer("compress_ratios", ratios))}
     experts, streams = deepseek_experts(fields), fields.positive("hc_mult", default=1)
@@ -137,17 +129,15 @@ DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
+SHARED_SIZES = ("heads", "kv_heads", "head_dim", "value_dim", "rotary_dim", "qk_norm")
+
+
 def read_minimax_m3(fields: Fields) -> list[Layer]:
     """Which layers have experts and which choose blocks are two lists; by default the first three have neither."""
     plain = grouped_attention(fields, qk_norm=fields.flag("use_qk_norm", True))
     settings = fields.section("sparse_attention_config")
     sparse = BlockSparseAttention(
-        heads=plain.heads,
-        kv_heads=plain.kv_heads,
-        head_dim=plain.head_dim,
-        value_dim=plain.value_dim,
-        rotary_dim=plain.rotary_dim,
-        qk_norm=plain.qk_norm,
+        **{name: getattr(plain, name) for name in SHARED_SIZES},
         index_heads=settings.positive("sparse_num_index_heads", default=plain.kv_heads),
         index_dim=settings.positive("sparse_index_dim", default=plain.head_dim),
         blocks=settings.positive("sparse_topk_blocks", default=16),

@@ -1,8 +1,4 @@
-"""Image encoders of language models: how many parameters GPUs split and how many each holds.
-
-An engine loads them with the language model, so they take memory even if no image is sent. Shapes as in vLLM
-0.25's modules of the same models; sums are checked against published files in the tests.
-"""
+"""Parameters of image encoders, split and whole, as in vLLM 0.25's modules; they take memory without images, too."""
 
 from __future__ import annotations
 

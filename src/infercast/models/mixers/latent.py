@@ -1,7 +1,4 @@
-"""Multi-head latent attention (DeepSeek, Kimi): one compressed vector per token is cached for all heads.
-
-The part of keys that others rotate is there and is cached, but nothing rotates it.
-"""
+"""Multi-head latent attention (DeepSeek, Kimi): one compressed vector per token is cached for all heads."""
 
 from __future__ import annotations
 

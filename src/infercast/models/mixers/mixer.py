@@ -1,8 +1,7 @@
 """The interface of token mixers and of their caches, grouped attention, no mixer, and two mixers side by side.
 
-A token mixer is the half of a layer that lets tokens see each other: attention of some kind, or a recurrence. A kind
-is a frozen dataclass of the numbers that a config.json gives, with these methods. Nothing outside this folder asks
-which kind a mixer is, but for rules of an engine that hold for one kind alone.
+A token mixer is the half of a layer that lets tokens see each other: attention of some kind, or a recurrence. Nothing
+outside this folder asks which kind a mixer is, but for rules of an engine that hold for one kind alone.
 """
 
 from __future__ import annotations
@@ -36,10 +35,7 @@ class Cache(NamedTuple):
 
 
 class SequenceBatch(NamedTuple):
-    """Sequences with ``queries`` new tokens of ``keys`` in all, each; ``sequences`` says how often each row stands.
-
-    The last axis runs over the batch; axes in front of it are an array of batches.
-    """
+    """Sequences with ``queries`` new tokens of ``keys`` in all; axes before the last are an array of batches."""
 
     queries: Lengths
     keys: Lengths
@@ -51,14 +47,12 @@ class SequenceBatch(NamedTuple):
 
     @property
     def size(self) -> Size:
-        """Sequences."""
         each = self.sequences
         size: Size = self.queries.shape[-1] * each if isinstance(each, int) else np.add.reduce(each, axis=-1)
         return size
 
     @property
     def tokens(self) -> Size:
-        """New tokens."""
         return self._sum(self.queries)
 
     def num_entries(self, tokens: int = 1) -> Size:
@@ -146,10 +140,7 @@ class Mixer(ABC):
         return []
 
     def verify_calls(self, shard: Shard, width: int, batch: SequenceBatch) -> list[Call]:
-        """Those of sequences that verify drafts, ``width`` new tokens each; ``batch`` has one query a sequence.
-
-        Unless a kind overrides it, as many single tokens: each chooses what it looks at, or writes a state.
-        """
+        """Those of sequences that verify ``width`` tokens each; as many single tokens unless a kind overrides it."""
         return self.sequence_calls(shard, batch._replace(sequences=batch.sequences * width))
 
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
@@ -223,7 +214,6 @@ class SideBySide(Mixer):
         return [call for mixer in self._both for call in mixer.verify_calls(shard, width, batch)]
 
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
-        """Keys and values of the one, the state of the other."""
         return (*self.first.caches(shard), *self.second.caches(shard))
 
 
@@ -283,7 +273,6 @@ class GroupedAttention(Mixer):
         return hidden * (queries + self.kv_heads * self.head_dim + values)
 
     def vectors(self, hidden: int) -> int:
-        """Norms of the heads, biases and sinks."""
         return (
             (2 * self.head_dim if self.qk_norm else 0)
             + (self.heads * self.head_dim + self.kv_heads * self._pair_dim if self.qkv_bias else 0)

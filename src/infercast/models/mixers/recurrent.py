@@ -1,20 +1,10 @@
 """Recurrent token mixers: gated delta nets, Mamba2 and short convolutions, with a state for each sequence.
 
-Prompts run a convolution over a few tokens and a scan in chunks. A decoding sequence runs the kernels for one token,
-which read and write its state whatever its length. Facts of vLLM 0.25 (``v1/attention/backends/gdn_attn.py``,
-``layers/mamba``): the state of a sequence is copied out of the cache before the scan and back after it.
-
-A state of keys x values a head decays by a gate before each token: one gate a head (gated delta net), or one a channel
-of the key (Kimi delta attention). Facts of vLLM 0.25 (``layers/mamba/gdn``): decoding sequences with prompts run the
-prompts' convolution in both; then a gated delta net updates their states with the kernel for one token, while Kimi's
-scans them as prompts of one token.
-
-Facts of vLLM 0.25 (``layers/mamba/mamba_mixer2.py``): one product gives gate, values, keys, queries and the step of
-each head; prompts and decoding sequences of one step are convolved and scanned apart. Where the groups do not divide
-over the GPUs there must be one, which each GPU then holds.
-
-Facts of vLLM 0.25 (``layers/mamba/short_conv.py``): one product gives two gates and what is convolved; prompts and
-decoding sequences of one step are convolved apart.
+Facts of vLLM 0.25. A state is copied out of the cache before the scan and back after it
+(``v1/attention/backends/gdn_attn.py``). Decoding sequences with prompts run the prompts' convolution; then a gated
+delta net updates their states with the kernel for one token, while Kimi's scans them as prompts (``layers/mamba/gdn``).
+Mamba2's and short convolutions' prompts and decoding sequences are convolved and scanned apart; groups that do not
+divide over the GPUs must be one, which each GPU holds (``layers/mamba/mamba_mixer2.py``, ``short_conv.py``).
 """
 
 from __future__ import annotations
@@ -51,14 +41,11 @@ class State(NamedTuple):
 
     @property
     def shape(self) -> dict[str, Any]:
-        """As the operators of the scan and the update want it."""
         names = ("kind", "heads", "key_heads", "key_dim", "value_dim")
         return {name: getattr(self, name) for name in names} | {"state_dtype": self.dtype}
 
 
 class RecurrentMixer(Mixer):
-    """A token mixer with a state of fixed size."""
-
     __slots__ = ()
 
     part = "recurrent"
@@ -81,7 +68,7 @@ class RecurrentMixer(Mixer):
 
     @abstractmethod
     def state(self, shard: Shard) -> State:
-        """The state of a sequence on one GPU."""
+        """Of a sequence on one GPU."""
 
     def held_bytes(self, shard: Shard) -> float:
         """Unless a kind says otherwise, all matrices are split."""
@@ -410,7 +397,6 @@ class GatedConvolution(RecurrentMixer):
     description_text = "short convolution, {0.channels:,} channels of {0.taps} taps"
 
     def state(self, shard: Shard) -> State:
-        """The last tokens of each channel alone."""
         return State("", 0, 0, 0, 0, shard.layout.share(self.channels), self.taps, shard.weights.base)
 
     def matrices(self, hidden: int) -> int:

@@ -1,23 +1,13 @@
 """Sparse attention: token indexers (DeepSeek-V3.2), compressed keys (DeepSeek-V4), blocks (MiniMax-M3).
 
-Facts of vLLM 0.25 (``models/deepseek_v2.py``, class Indexer, and ``layers/sparse_attn_indexer.py``): every GPU runs the
-whole indexer, however the heads of attention are split. Its keys are cached in fp8 with a scale, apart from the latent.
-
-Facts of vLLM 0.25 (``models/deepseek_v4/compressor.py``): every GPU runs the whole compressor, in the base format. What
-tokens bring waits in fp32 in a cache of its own until an entry is complete. Entries of four tokens overlap by half.
-
-Facts of vLLM 0.25 (``layers/attention/mla_attention.py``, ``v1/attention/backends/mla/*_sparse.py``): prompts run as
-decoding does. The expansion is folded into the queries, which attend to chosen entries of the latent itself; short
-prompts are no exception. Layers without an indexer of their own take the choice of the layer before (GLM-5.2).
-
-A layer compresses four tokens to an entry and lets an indexer choose entries (CSA), compresses 128 and looks at all
-entries (HCA), or sees its window alone. Facts of vLLM 0.25 (``models/deepseek_v4``): queries, keys and values have one
-width; one vector a token serves all heads as key and value, in FlashMLA's fp8 format whatever cache is asked for. The
-output goes through a product for each group of heads before the last one. Prompts read a bf16 copy of the cache.
-
-Facts of vLLM 0.25 (``models/minimax_m3``): there is an index head for each key-value head, split and copied as these
-are, and one index key a token, which every GPU keeps in bf16. A block scores as its best token. The blocks at the start
-and the end that are always taken count among the chosen ones.
+Facts of vLLM 0.25. Every GPU runs the whole indexer (``layers/sparse_attn_indexer.py``), whose keys are cached in fp8
+with a scale, and the whole compressor (``models/deepseek_v4/compressor.py``), in the base format; what tokens bring
+waits in fp32 until an entry is complete. Prompts of latents run as decoding does, also short ones
+(``v1/attention/backends/mla/*_sparse.py``). DeepSeek-V4 compresses four tokens to an entry and lets an indexer choose
+(CSA), or 128 and looks at all (HCA), or sees its window alone; one vector a token serves all heads as key and value, in
+FlashMLA's fp8 format, and prompts read a bf16 copy (``models/deepseek_v4``). MiniMax-M3 has an index head for each
+key-value head and one index key a token, which every GPU keeps in bf16; a block scores as its best token, and those
+always taken count among the chosen (``models/minimax_m3``).
 """
 
 from __future__ import annotations
@@ -182,7 +172,6 @@ class Indexer:
 
     @property
     def _tokens(self) -> int:
-        """Tokens of an index key."""
         return self.compressor.tokens if self.compressor else 1
 
     @property
@@ -205,10 +194,11 @@ class Indexer:
 
     def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
         """Index queries, keys and weights, written as the scores need them."""
-        formats, width = "attention", self.heads * self.head_dim
+        # One kernel rotates and quantises index queries and scales the weights of heads: a thread block a head.
+        rotated = small_blocks(tokens * self.heads, 2.0 * self.head_dim + 2, self.head_dim + SCALE_BYTES)
         return [
-            *shard.linear("index_q_proj", tokens, width, self.query_rank, formats),
-            Call("index_q_rope", self._queries(tokens)),
+            *shard.linear("index_q_proj", tokens, self.heads * self.head_dim, self.query_rank, "attention"),
+            Call("index_q_rope", rotated),
             *self._key_calls(shard, tokens),
             Call("index_clear", copy(tokens, 0.0, 4.0 * self.topk)),
         ]
@@ -227,10 +217,6 @@ class Indexer:
             Call("index_k_rope", rope(tokens, 1, self.rope_dim, base)),
             Call("index_write", write),
         ]
-
-    def _queries(self, tokens: Size) -> Elementwise:
-        """One kernel rotates and quantises index queries and scales the weights of heads: a thread block a head."""
-        return small_blocks(tokens * self.heads, 2.0 * self.head_dim + 2, self.head_dim + SCALE_BYTES)
 
     def sequence_calls(self, shard: Shard, batch: SequenceBatch) -> list[Call]:
         """Scores and the choice; kernels of prompts take plain arrays, so keys are gathered from blocks first."""

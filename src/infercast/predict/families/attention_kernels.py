@@ -154,12 +154,7 @@ def entries_of(batch: Lengths, compress: int = 1, most: int = 0) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class KernelFamily:
-    """The attention kernels that engines ship for an architecture.
-
-    The structure is what is known of the kernels, checked against timings. The rates are fitted on the chips named
-    below and hold for the whole family: none belongs to a GPU. They trade off against one another, so that a share may
-    exceed one.
-    """
+    """The attention kernels that engines ship for an architecture; rates trade off, so that a share may exceed one."""
 
     name: str
     packs_window: bool  # Decode: whether query heads of one KV head share a block even when a window is set
@@ -239,9 +234,8 @@ FLASH_2, FLASH_3 = (
 FLASH_2_SMALL = replace(FLASH_2, name="flash-2-small", tile_rows=64)
 # TensorRT-LLM's kernels merge the parts inside the kernel, and work on two 128-row tiles at once in prefill. Rates are
 # those of FlashAttention 3: none is fitted on such a chip. But in decode they swap the operands for up to 16 query
-# heads a KV head, so that the keys fill the rows of the matrix unit and the query heads its columns, 8 or 16 of them
-# (TensorRT-LLM's public sources: "SwapsMmaAbForGeneration", "TileSizeQ8"), where FlashAttention 3 pads the heads to 64
-# rows: scores and outputs of a block cost no more than in the 16-row tiles of FlashAttention 2.
+# heads a KV head (its public sources: "SwapsMmaAbForGeneration", "TileSizeQ8"), where FlashAttention 3 pads the heads
+# to 64 rows: scores and outputs of a block cost no more than in the 16-row tiles of FlashAttention 2.
 TRTLLM = replace(
     FLASH_3,
     name="trtllm",
@@ -282,11 +276,9 @@ MOST_PARTS, NEAR_BEST = 128, 0.85
 class Schedule:
     """How FlashAttention 3 cuts a batch: which tiles, how many parts a sequence, how much work its busiest SM gets.
 
-    Tile sizes follow from the head dimension, the cache's format and the window; they were read off the names of the
-    kernels that vLLM 0.25 launches on an H200. Query heads of one KV head are packed into the rows of a tile. A
-    persistent block on each SM takes work items until none is left; keys of a sequence are cut into parts so that each
-    SM gets about as many key tiles as any other. Models of a sweep start from the time that this schedule takes; for
-    other kernels its numbers are one more description of a shape.
+    Tile sizes were read off the names of the kernels that vLLM 0.25 launches on an H200. Query heads of one KV head are
+    packed into the rows of a tile; keys are cut into parts so that each SM gets about as many key tiles as any other.
+    Models of a sweep start from the time of this schedule; for other kernels its numbers describe a shape.
     """
 
     def __init__(self, op: Attention, gpu: Gpu) -> None:
@@ -341,10 +333,7 @@ class Schedule:
         return x.where(fits, small[0], rows), x.where(fits, small[1], keys)
 
     def _tiles_of_rows(self, batch: Lengths, rows: Number, keys: Number, row_tiles: Number) -> tuple[Number, Kit]:
-        """Key tiles that tiles of rows, evenly chosen among those of each sequence, go through, along a further axis.
-
-        They are causal and in their window. The kit is the one for them.
-        """
+        """Key tiles in reach of evenly chosen tiles of rows, along a further axis, and the kit for that."""
         x, along, window = batch.x, batch.x.along, self.op.window
         begin, end, y = x.spread(row_tiles, SAMPLES, rows, self.group)
         unit, cached = along(keys), along(batch.keys - batch.queries)
@@ -400,9 +389,9 @@ def _menu(op: Attention) -> tuple[tuple[float, float], tuple[float, float] | Non
 
 # Attention kernels as published tables time them, by the names of data/kernels.toml.
 #
-# Tables replay one call in a graph, with the operands warm in L2, and time the kernel that writes keys and values with
-# prompts. The rates were fitted to the rows of vLLM and SGLang on A100, L40S, H100 and H200 with all of that in the
-# formula; none belongs to a GPU. Those of TensorRT-LLM's kernels are FlashAttention 3's but for its traits.
+# Tables replay one call in a graph, with warm operands, and time the KV write with prompts. Rates were fitted to rows
+# of vLLM and SGLang on A100, L40S, H100 and H200; those of TensorRT-LLM's kernels are FlashAttention 3's but for its
+# traits.
 
 
 # FlashInfer packs the query heads of a KV head, with a window too, and splits the keys of any block: rates from L40S.

@@ -26,8 +26,6 @@ REFERENCE_CLOCK = 1.83e9  # Latencies are of an H200, at this clock
 
 
 class Timed(NamedTuple):
-    """One algorithm: its time, and what it is made of."""
-
     seconds: Number
     latency: Number
     transfer: Number
@@ -123,12 +121,9 @@ def _exchange(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
     return shorter(x, Timed(latency + transfer, latency, transfer, 4.0), bulk)
 
 
-# All-reduces of the engines' own: one- and two-shot kernels, and kernels over symmetric memory.
-#
-# A one-shot kernel reads everything of everyone, a two-shot kernel reduces a share and gathers the others'. Above the
-# size that these are kept to, vLLM copies the message into memory that all GPUs map, reduces it there (two-shot, or by
-# the switch) and copies it out again.
-
+# All-reduces of the engines' own: one-shot kernels read everything of everyone, two-shot kernels reduce a share and
+# gather the others'. Above the size that these are kept to, vLLM copies the message into memory that all GPUs map,
+# reduces it there (two-shot, or by the switch) and copies it out again.
 
 MIB = 1 << 20
 ONE_SHOT_LIMITS = {2: 64 * MIB, 4: MIB // 2, 8: MIB // 4}
@@ -174,7 +169,6 @@ def _limits(op: Collective, gpu: Gpu, kernels: str) -> Mapping[Any, int]:
 
 
 def _limit(limits: Mapping[Any, int], gpus: int) -> int:
-    """Largest message of a kernel for this number of GPUs."""
     return next((size for most, size in limits.items() if gpus <= int(most)), 0)
 
 
@@ -244,13 +238,10 @@ def _between_nodes(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
 class CollectivePhysics:
     """Collectives: a latency that grows with the number of GPUs, and the bytes that each link carries.
 
-    An engine's own all-reduce is for messages within its limits. Longer ones and other kinds go
-    through a library: rings by a protocol of short latency that wastes bandwidth, then by one
-    of long latency that does not; reduction inside the switch (NVLS) on eight GPUs that one joins; exchanges with all
-    peers at once.
-
-    Between nodes a collective is two: one inside every node, and one among the nodes in which each GPU's own share of
-    the message crosses its own network adapter. Cards that no bridge joins talk over PCIe.
+    What is too long for an engine's own all-reduce goes through a library: rings by a protocol of short latency that
+    wastes bandwidth, then by one that does not; reduction inside the switch (NVLS) on eight GPUs; exchanges with all
+    peers at once. Between nodes a collective is two: inside every node, and among them, each GPU's share over its own
+    adapter.
     """
 
     def __init__(self, op: Collective, gpu: Gpu) -> None:

@@ -24,10 +24,7 @@ Pipes = dict[str, Quantity]  # Seconds by pipe
 
 
 def quantised_waves(blocks: Quantity, sms: int) -> Quantity:
-    """``u`` >= 1: how much longer whole rounds take than a perfectly even spread, once there is more than one.
-
-    A kernel that does not fill one round is cut finer (along k, or along the keys) until it does.
-    """
+    """``u`` >= 1: how much longer whole rounds take than an even spread; what does not fill one round is cut finer."""
     if np.ndim(blocks) == 0:
         return math.ceil(blocks / sms) * sms / float(blocks) if blocks > sms else 1.0
     rounds = np.ceil(blocks / sms)
@@ -84,10 +81,8 @@ Values = Mapping[str, Any]
 class Core(Protocol):
     """Physics of kernels of one kind on one GPU: what all of them share is worked out once.
 
-    Tables and engines differ in what is warm: a table repeats one kernel, so what fits in L2 stays there, while an
-    engine comes back to a layer's weights and keys only after all other layers. Tables time a quantised product with
-    the quantising of its input, which an engine launches as a kernel of its own. And the GPUs of an engine come to a
-    collective one after the other. Features are always those of a table, which is what learners know.
+    A table repeats one kernel, so what fits in L2 stays there; an engine comes back after all other layers, quantises
+    in a kernel of its own, and its GPUs come to a collective one after the other. Features are always those of a table.
     """
 
     gpu: Gpu
@@ -98,8 +93,6 @@ class Core(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What people describe a kernel by."""
-
     sizes: tuple[str, ...]  # Whole numbers that must be given
     optional: dict[str, Any]  # Others, with what they are if not given
     build: Callable[[Values], Op]
@@ -107,8 +100,6 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Ceiling:
-    """What the ceilings of a family are learned from."""
-
     features: tuple[str, ...] = ()  # On top of those of all families
     shape: Callable[[Any, Gpu], list[Any]] = lambda *_: []  # The values of those features
     variant: Callable[[Any], str] = lambda _: ""  # Kernels that are learned apart: by format

@@ -16,11 +16,9 @@ from infercast.predict.families.family import Ceiling, Family, Shape, floats, fm
 
 # Memory-bound kernels that an engine's compiler (PyTorch's) writes: norms, activations, rotations, quantising.
 #
-# A kernel that must see a row before it writes one (a *reduction*) takes it chunk by chunk, always whole chunks: a row
-# of 2,304 values takes as long as one of 4,096 where memory does not decide. Rows of up to one half chunk stay in the
-# registers of one warp. Kernels that write each value by itself do not know rows. The time is a start, with one wait
-# for each chunk, and the slowest of DRAM, L2 and the multiprocessors' own work.
-
+# A kernel that must see a row before it writes one (a *reduction*) takes it in whole chunks; rows of up to half a chunk
+# stay in the registers of one warp. The time is a start, with one wait for each chunk, and the slowest of DRAM, L2 and
+# the multiprocessors' own work.
 
 CHUNK = 2048  # Values of a row that a block takes at once
 COMPILED_L2_EFFICIENCY = 0.65
@@ -106,8 +104,6 @@ REFERENCE_CLOCK = 1.83e9
 
 
 class _Kernel(NamedTuple):
-    """What the usual kernel of a family can do."""
-
     floor: float  # Seconds of an empty launch at ``REFERENCE_CLOCK``
     dram: float  # Share of the DRAM bandwidth that it reaches on large tensors
     cache: float  # Share of L2 that holds its tensors
@@ -145,13 +141,11 @@ KERNELS = {
 
 
 class MemoryBoundPhysics:
-    """Memory-bound kernels: norms, activations, rotary embedding, KV writes, embedding, sampling, quantising.
+    """Memory-bound kernels: those that an engine's compiler writes (above), and others with one thread block a row.
 
-    Those that an engine's compiler writes are timed above. Of the others one thread block takes one row. The time is
-    that of the slowest of four pipes: DRAM for what L2 does not hold, L2 for everything, the multiprocessor's own load
-    and store rate, and starting and streaming one block after another; a launch floor comes on top. How much of the
-    traffic L2 holds depends on the writer: softly in a model, where a kernel reads what the last one wrote; with a
-    cliff in the quantising tables, which replay one buffer.
+    The time is a launch floor and the slowest of four pipes: DRAM for what L2 does not hold, L2, the multiprocessor's
+    own load and store rate, and starting and streaming blocks. L2 holds traffic softly in a model, where a kernel reads
+    what the last one wrote, and with a cliff in the quantising tables, which replay one buffer.
     """
 
     def __init__(self, op: Elementwise, gpu: Gpu) -> None:

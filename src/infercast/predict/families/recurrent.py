@@ -75,11 +75,9 @@ SCAN_FEATURES: tuple[str, ...] = (
 class ScanPhysics:
     """Scans over the prompts of recurrent layers: chunks side by side where they can be, one after another where not.
 
-    A library does it in one of two ways. Triton's kernels prepare all chunks in parallel (inverses of triangles,
-    products within a chunk) and pass the state from chunk to chunk in a kernel of its own, with everything between them
-    in memory. FlashInfer's takes a head of a sequence in one thread block from its first chunk to its last. Either way
-    a sequence takes at least its chunks one after another, and a batch what all chunks of all heads take on the chip's
-    multiprocessors in whole rounds.
+    Triton's kernels prepare all chunks in parallel and pass the state from chunk to chunk in a kernel of its own, with
+    everything between them in memory. FlashInfer's takes a head of a sequence in one thread block from its first chunk
+    to its last. Either way a batch takes what all chunks of all heads take in whole rounds.
     """
 
     def __init__(self, op: Scan, gpu: Gpu) -> None:
@@ -225,12 +223,7 @@ CONVOLUTION_KERNELS = {
 
 
 class ConvolutionPhysics:
-    """Short causal convolutions: every channel of a token with the same channel of the few tokens before it.
-
-    Triton's kernels move tokens through memory or L2 and spend cycles on every value; a block goes through a few tokens
-    one after another. The older CUDA kernel has a block for each channel of each sequence, which takes 512 tokens at a
-    time.
-    """
+    """Short causal convolutions: Triton's blocks take a few tokens, the older CUDA kernel's 512 of a channel."""
 
     def __init__(self, op: ShortConvolution, gpu: Gpu) -> None:
         kernel = op.kernel if (op.kernel, op.update) in CONVOLUTION_KERNELS else TRITON
@@ -299,10 +292,8 @@ UPDATE_KERNELS = {
 class StateUpdatePhysics:
     """One new token for each of many recurrent states: a kernel that reads and writes them, and hardly computes.
 
-    It takes what the slowest of three pipes does: memory for states that L2 does not hold, L2 for all, and the
-    multiprocessors, each with one state of one head after another; a launch comes on top. A table repeats one batch, so
-    that small ones stay in L2. An engine comes back to a layer's states after all other layers, and finds none there.
-    Nothing depends on how many tokens a sequence has had.
+    It takes a launch and the slowest of three pipes: memory for states that L2 does not hold, L2 for all, and the
+    multiprocessors. A table repeats one batch, so that small ones stay in L2; an engine finds none there.
     """
 
     def __init__(self, op: StateUpdate, gpu: Gpu) -> None:

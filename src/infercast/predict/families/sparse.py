@@ -73,11 +73,9 @@ FEW = 64  # Chosen ones that are few
 
 
 class TopKPhysics:
-    """The best scores of every new token: one thread block a row reads it as often as its histogram needs to narrow
-    down.
+    """The best scores of every new token, one thread block a row; rows no longer than what is chosen need no search.
 
-    Rows that have no more scores than are chosen need no search. A long row takes one SM long, so that a few sequences
-    which decode wait for the length of one row.
+    A long row takes one SM long, so that a few sequences which decode wait for the length of one row.
     """
 
     def __init__(self, op: TopK, gpu: Gpu) -> None:
@@ -165,10 +163,8 @@ ATTENTION_KERNELS = {
 class SparseAttentionPhysics:
     """Attention over chosen keys: latent heads against gathered entries (DSA, CSA, HCA), or heads against blocks (MSA).
 
-    A thread block takes one new token and up to 64 of its heads (or one key-value head with its group) and walks
-    through the places that were chosen for it, 64 keys at a time: what it gathers comes through L2, what it multiplies
-    fills a whole tile. Kernels that know how many of the places are taken stop there; others walk through all of them.
-    Kernels for decoding cut the walk over idle SMs and add the parts up.
+    A thread block takes one new token and up to 64 of its heads (or one key-value head with its group) through the
+    chosen places, 64 keys at a time. Kernels that know how many are taken stop there; those for decoding cut the walk.
     """
 
     def __init__(self, op: SparseAttention, gpu: Gpu) -> None:
@@ -274,10 +270,9 @@ SCORE_KERNELS = {
 class IndexScorePhysics:
     """Scores of a lightning indexer: every new token against every index key of its sequence.
 
-    Prompts run on tiles of ``heads x queries`` rows against 256 keys (DeepGEMM's persistent kernel, or Triton's for
-    scores in bf16). Thread blocks of a few queries each walk through all keys in their reach, so a chunk of few queries
-    behind a long prefix leaves most SMs idle. Sequences that decode read their keys from blocks; the walk is cut into
-    equal parts over all SMs, so that memory or the products of padded rows bound it.
+    Prompts run on tiles of ``heads x queries`` rows against 256 keys (DeepGEMM's persistent kernel, or Triton's in
+    bf16); a chunk of few queries behind a long prefix leaves most SMs idle. Walks of decoding sequences are cut into
+    equal parts.
     """
 
     def __init__(self, op: IndexScores, gpu: Gpu) -> None:
@@ -361,9 +356,8 @@ class SparseModule(Batch):
 class SparseModulePhysics:
     """Whole modules of sparse attention, projections included: what the sum of their kernels' estimates misses.
 
-    Published tables time modules. Kernels of one module partly run side by side, and small ones follow each other
-    faster than alone, so their sum is near but not right; how near is learned by what the sum is made of. Steps of an
-    engine are made of kernels and do not ask this family: it says how far the sum of kernels is to be believed.
+    Published tables time modules. Kernels of one partly run side by side, so how near their sum is to it is learned.
+    Steps of an engine are made of kernels and do not ask this family.
     """
 
     def __init__(self, op: SparseModule, gpu: Gpu) -> None:
@@ -634,11 +628,7 @@ HYPER_KERNELS = {"pre": HyperConstants(8.0e-6, 0.85, 600.0), "post": HyperConsta
 
 
 class HyperConnectionPhysics:
-    """Halves of a manifold-constrained hyper-connection: streams of a token are read once and written once.
-
-    ``pre`` is a thin product over all streams (cut along its depth where rows are few), the balancing of the mixing
-    weights, and the weighted sum: two kernels. ``post`` is one kernel that only moves bytes.
-    """
+    """Halves of a hyper-connection; ``pre`` is two kernels: a thin product over all streams, and their weighted sum."""
 
     def __init__(self, op: HyperConnection, gpu: Gpu) -> None:
         self.op, self.gpu, self.kernel = op, gpu, HYPER_KERNELS[op.half]
@@ -670,10 +660,6 @@ class HyperConnectionPhysics:
         return Physics(seconds, terms, features)
 
 
-def _hyper_ceiling(op: HyperConnection, gpu: Gpu) -> list[Any]:
-    return [np.log2(np.maximum(np.ravel(np.asarray(op.rows)), 1) / gpu.sms)]
-
-
 def _hyper_shape(half: str) -> Shape:
     return Shape(
         ("rows", "hidden"), {}, lambda values: HyperConnection(values["rows"], hidden=int(values["hidden"]), half=half)
@@ -696,5 +682,9 @@ HYPER_CONNECTION = Family(
     pipes=lambda op, gpu: {"dram": dram_seconds(op, gpu)},
     variants=lambda op, *_: (op.half,),
     spread={"hyper_connection": 8.0},
-    ceiling=Ceiling(features=("log_rounds",), shape=_hyper_ceiling, variant=attrgetter("half")),
+    ceiling=Ceiling(
+        features=("log_rounds",),
+        shape=lambda op, gpu: [np.log2(np.maximum(np.ravel(op.rows), 1) / gpu.sms)],
+        variant=attrgetter("half"),
+    ),
 )

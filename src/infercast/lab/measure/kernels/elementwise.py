@@ -113,8 +113,6 @@ def build_elementwise(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
 
 class _Fused:
-    """A compiled expression, and whether it has run yet."""
-
     def __init__(self, op: str) -> None:
         torch._dynamo.config.recompile_limit = 10_000
         # Only rows may change: the compiler must not give up on fixed widths after having seen two of them.
@@ -212,7 +210,6 @@ def _sample(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
 
 def _topk(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """The experts of each token, from the router's output."""
     rows, experts, topk = shape["rows"], shape["width"], shape["heads"]
     gating = workspace.take(rows, experts)
     weights = torch.empty(rows, topk, dtype=torch.float32, device=workspace.device)

@@ -16,8 +16,6 @@ from infercast.lab.measure.cases import Shape
 from infercast.lab.measure.device import vllm
 from infercast.lab.measure.launch import MovingLaunch, Operands, SimpleLaunch, Workspace
 
-# Matrix products as an engine launches them.
-
 
 def build_gemm(shape: Shape, workspace: Workspace) -> MovingLaunch:
     """``y = x w^T``, weights stored by output row as in every checkpoint."""
@@ -46,7 +44,6 @@ def _fp8_product(m: int, n: int, workspace: Workspace) -> tuple[str, Callable[[A
 
 
 def heater(workspace: Workspace, seconds: float) -> Any:
-    """A function that multiplies large matrices for about this long."""
     size = 8192
     x, weight = workspace.take(size, size), workspace.take(size, size)
     rounds = max(1, int(seconds * 650e12 / (2.0 * size**3)))
@@ -56,9 +53,6 @@ def heater(workspace: Workspace, seconds: float) -> Any:
             linear(x, weight)
 
     return heat
-
-
-# Mixture-of-experts layers as an engine launches them.
 
 
 MOE = "model_executor.layers.fused_moe"
@@ -81,10 +75,7 @@ def choose_experts(tokens: int, experts: int, topk: int, routing: str) -> Any:
 
 
 def build_experts(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """From routed tokens to the sum of their experts' results.
-
-    A ``configuration`` in the shape, in vLLM's words, takes the place of the one that vLLM would choose.
-    """
+    """From routed tokens to the sum of their experts' results, under a ``configuration`` or vLLM's own choice."""
     fused_moe = vllm(MOE)
     tokens, hidden, inter = shape["tokens"], shape["hidden"], shape["inter"]
     experts, topk, dtype = shape["experts"], shape["topk"], shape["dtype"]
@@ -126,7 +117,6 @@ def launch_configuration(shape: Shape) -> dict[str, Any]:
 
 
 def trial_details(shape: Shape) -> dict[str, Any]:
-    """The whole configuration of a trial: the one asked for, or vLLM's own choice."""
     if shape["configuration"]:
         return {"ran": shape["configuration"]}
     tuned, picked = _picked(shape)
@@ -134,7 +124,6 @@ def trial_details(shape: Shape) -> dict[str, Any]:
 
 
 def _picked(shape: Shape) -> tuple[bool, dict[str, Any]]:
-    """Whether there is a tuned file, and what vLLM launches."""
     fused_moe = vllm(f"{MOE}.fused_moe")
     dtype = {"bf16": None, "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}[shape["dtype"]]
     blocks = [BLOCK, BLOCK] if shape["dtype"] == "fp8_block" else None

@@ -21,7 +21,6 @@ from infercast.lab.measure.launch import SimpleLaunch, Workspace
 
 # Bare tensor core rates: a program of CUDA C++ (data/lab/tensor_rate.cu), compiled by nvcc when first asked for.
 
-
 KINDS = {"mma_sync/bf16": 0, "mma_sync/fp8": 1, "wgmma/bf16": 2, "wgmma/fp8": 3}
 REGISTERS = 128
 """Of a thread for the 64 x 256 sums of a group of four warps."""
@@ -40,7 +39,6 @@ def source() -> str:
 
 
 def build_tensor_rate(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """Loops of one instruction on every multiprocessor."""
     op, dtype = shape["op"], shape["dtype"]
     chip = torch.cuda.get_device_capability()
     if op == "wgmma" and chip != HOPPER:
@@ -85,7 +83,6 @@ GROUP = 128
 
 
 def build_probe(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """One kernel, by its operation and its library."""
     return _BUILDERS[shape["op"]](shape, workspace)
 
 
@@ -142,7 +139,6 @@ def _heads(shape: Shape, workspace: Workspace, queries: int) -> tuple[Any, Any, 
 
 
 def _torch_attention(by: str, query: Any, key: Any, value: Any, *, causal: bool) -> SimpleLaunch:
-    """PyTorch's copy of FlashAttention 2, or cuDNN's kernel."""
     backend = getattr(torch.nn.attention.SDPBackend, {"flash2": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION"}[by])
     attend, grouped = torch.nn.functional.scaled_dot_product_attention, query.shape[1] != key.shape[1]
 

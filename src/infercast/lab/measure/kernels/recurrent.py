@@ -20,9 +20,7 @@ from infercast.ops.op import spread_lengths
 # The engine tunes each kernel once with a single chunk, before it knows any prompt, so the same is done here. Queries,
 # keys, values and gates were just written by the kernel before; states are cold.
 
-
 CHUNK = 64
-"""Of the delta rules."""
 TUNING_MS = 5, 20
 """Warm-up and length of one trial of a configuration: a fifth of what Triton takes by default."""
 
@@ -70,21 +68,10 @@ def _shorten_trials(kind: str) -> None:
 
 
 FLA, MAMBA = "model_executor.layers.fla.ops", "model_executor.layers.mamba.ops"
+DELTA = ("chunk_delta_h", "chunk_o", "chunk_scaled_dot_kkt", "cumsum", "kda", "l2norm", "solve_tril", "wy_fast")
 MODULES = {
     "mamba2": [f"{MAMBA}.ssd_{name}" for name in ("bmm", "chunk_scan", "chunk_state", "state_passing")],
-    "delta": [
-        f"{FLA}.{name}"
-        for name in (
-            "chunk_delta_h",
-            "chunk_o",
-            "chunk_scaled_dot_kkt",
-            "cumsum",
-            "kda",
-            "l2norm",
-            "solve_tril",
-            "wy_fast",
-        )
-    ],
+    "delta": [f"{FLA}.{name}" for name in DELTA],
 }
 
 
@@ -127,16 +114,12 @@ HEADS = ("heads", "key_heads", "key_dim", "value_dim")
 def _gated_delta(shape: Shape, lengths: list[int], workspace: Any) -> SimpleLaunch:
     heads, _, key_dim, value_dim = sizes = [shape[name] for name in HEADS]
     gated = _Gated(workspace, sum(lengths), *sizes)
-    query, key, value, gate, beta = (part.unsqueeze(0) for part in gated.split())
+    inputs = tuple(part.unsqueeze(0) for part in gated.split())
     starts, index = starts_of(lengths, workspace.device), vllm(f"{FLA}.index")
     on_host = starts.cpu()
     launch = partial(
         vllm(FLA).chunk_gated_delta_rule,
-        q=query,
-        k=key,
-        v=value,
-        g=gate,
-        beta=beta,
+        **dict(zip(("q", "k", "v", "g", "beta"), inputs, strict=True)),
         initial_state=workspace.take(len(lengths), heads, value_dim, key_dim, dtype="fp32"),
         output_final_state=True,
         cu_seqlens=starts,
@@ -144,21 +127,17 @@ def _gated_delta(shape: Shape, lengths: list[int], workspace: Any) -> SimpleLaun
         chunk_offsets=index.prepare_chunk_offsets(on_host, CHUNK).to(workspace.device),
         use_qk_l2norm_in_kernel=False,
     )
-    return SimpleLaunch("vllm", launch, (query, key, value, gate, beta))
+    return SimpleLaunch("vllm", launch, inputs)
 
 
 def _kimi_delta(shape: Shape, lengths: list[int], workspace: Any) -> SimpleLaunch:
     heads, width = shape["heads"], shape["key_dim"]
     tokens, device = sum(lengths), workspace.device
-    query, key, value, gate = (workspace.take(1, tokens, heads, width) for _ in range(4))
-    beta = torch.rand(1, tokens, heads, device=device)
+    taken = (workspace.take(1, tokens, heads, width) for _ in range(4))
+    inputs = (*taken, torch.rand(1, tokens, heads, device=device))
     launch = partial(
         vllm(f"{FLA}.kda").chunk_kda_with_fused_gate,
-        q=query,
-        k=key,
-        v=value,
-        raw_g=gate,
-        beta=beta,
+        **dict(zip(("q", "k", "v", "raw_g", "beta"), inputs, strict=True)),
         A_log=torch.zeros(1, 1, heads, 1, device=device),
         g_bias=torch.zeros(heads * width, device=device),
         initial_state=workspace.take(len(lengths), heads, shape["value_dim"], width, dtype="fp32"),
@@ -166,7 +145,7 @@ def _kimi_delta(shape: Shape, lengths: list[int], workspace: Any) -> SimpleLaunc
         use_qk_l2norm_in_kernel=True,
         cu_seqlens=starts_of(lengths, device),
     )
-    return SimpleLaunch("vllm", launch, (query, key, value, gate, beta))
+    return SimpleLaunch("vllm", launch, inputs)
 
 
 def _state_space(shape: Shape, lengths: list[int], workspace: Any) -> SimpleLaunch:
@@ -210,11 +189,8 @@ _BUILDERS: dict[str, Callable[[Shape, list[int], Any], SimpleLaunch]] = {
 }
 
 
-# What a recurrent layer runs besides its scan, as vLLM 0.25 launches it: updates of states, and short convolutions.
-#
-# States lie in blocks that an engine hands out, of which number 0 means none; they are cold, and what the kernel before
-# has written is not.
-
+# What a recurrent layer runs besides its scan, as vLLM 0.25 launches it. States lie cold in blocks that an engine hands
+# out, of which number 0 means none.
 
 LINES = 513
 """Blocks of convolutions: the kernels are compiled for their number, which an engine fixes once."""
@@ -249,22 +225,18 @@ def _gated_delta_update(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
 def _kimi_delta_update(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     heads, width, rows, device = shape["heads"], shape["key_dim"], shape["rows"], workspace.device
-    query, key, value = (workspace.take(1, rows, heads, width) for _ in range(3))
-    gate = -torch.rand(1, rows, heads, width, device=device)
-    beta = torch.rand(1, rows, heads, device=device)
+    taken = (workspace.take(1, rows, heads, width) for _ in range(3))
+    gate, beta = -torch.rand(1, rows, heads, width, device=device), torch.rand(1, rows, heads, device=device)
+    inputs = (*taken, gate, beta)
     launch = partial(
         vllm(f"{FLA}.kda").fused_recurrent_kda,
-        q=query,
-        k=key,
-        v=value,
-        g=gate,
-        beta=beta,
+        **dict(zip(("q", "k", "v", "g", "beta"), inputs, strict=True)),
         initial_state=workspace.take(rows + 1, heads, shape["value_dim"], width, dtype=shape["state_dtype"]),
         use_qk_l2norm_in_kernel=True,
         cu_seqlens=starts_of([1] * rows, device),
         ssm_state_indices=_blocks(rows, workspace),
     )
-    return SimpleLaunch("vllm", launch, (query, key, value, gate, beta))
+    return SimpleLaunch("vllm", launch, inputs)
 
 
 def _state_space_update(shape: Shape, workspace: Workspace) -> SimpleLaunch:

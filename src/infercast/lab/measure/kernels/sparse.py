@@ -15,7 +15,6 @@ from infercast.lab.measure.launch import SimpleLaunch, Workspace, integers
 
 # Block-sparse attention (MiniMax-M3) as vLLM launches it on chips without kernels of their own for it: Triton's.
 
-
 BLOCK, WIDTH = 128, 128
 """Tokens of a block, which is a page too, and the width of a head."""
 LOCAL = 1
@@ -24,8 +23,6 @@ OPS = "models.minimax_m3.common.ops"
 
 
 class _Batch:
-    """Lengths and blocks of a batch, as these kernels take them."""
-
     def __init__(self, shape: Shape, workspace: Workspace) -> None:
         device, batch = workspace.device, shape["batch"]
         self.queries, self.keys = shape["q_len"], shape["prefix"] + shape["q_len"]
@@ -55,7 +52,6 @@ def _block_scores(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
 
 def _block_choice(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """The best blocks of each token, of prompts."""
     batch = _Batch(shape, workspace)
     columns = -(-batch.most // 16) * 16
     scores = workspace.take(shape["kv_heads"], batch.tokens, columns, dtype="fp32")[:, :, : batch.most]
@@ -65,7 +61,6 @@ def _block_choice(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
 
 def _block_decode_choice(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """Scores and the choice of sequences that decode."""
     batch, heads = _Batch(shape, workspace), shape["kv_heads"]
     query, cache = workspace.take(batch.tokens, heads, WIDTH), workspace.take(batch.blocks, BLOCK, WIDTH)
     choose = vllm(f"{OPS}.index_topk").minimax_m3_index_decode
@@ -99,7 +94,6 @@ BLOCK_SPARSE: dict[str, Callable[[Shape, Workspace], SimpleLaunch]] = {
 # Scores are DeepGEMM's, which compiles a kernel for each number of index heads when it is first used. Attention is
 # FlashAttention's over a bf16 cache and FlashMLA's over a packed fp8 one.
 
-
 PAGE = 64
 INDEX_DIM, INDEX_BYTES = 128, 132
 LATENT, VALUE, PACKED = 576, 512, 656
@@ -112,8 +106,6 @@ SCALE = 0.0417
 
 
 class _RowsLaunch(SimpleLaunch):
-    """A launch that reads the beginnings of rows."""
-
     def touch(self) -> None:
         """Write what is read of them, and nothing between."""
         for rows in self.inputs:
@@ -170,7 +162,6 @@ def _paged_scores(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
 
 def _choice(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """The best scores of each new token of prompts."""
     starts, ends = _ends(shape)
     rows, columns, topk = len(starts), int(ends[-1]), shape["topk"]
     logits = workspace.take(rows, columns, dtype="fp32")

@@ -8,11 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
-# Attention in plain Triton: one pass over the keys with a running maximum, whole heads in one piece.
-#
-# Prompts take a tile of queries a program. Sequences that decode take all query heads of a key-value head a program and
-# cut their keys into parts, which a second kernel adds up, as engines' Triton kernels do.
-
+# Attention in plain Triton: one pass over the keys with a running maximum. Sequences that decode cut their keys into
+# parts, which a second kernel adds up, as engines' Triton kernels do.
 
 LARGEST_GROUP = 16
 """Query heads of a key-value head are padded to this number: the least that a product takes."""
@@ -72,7 +69,6 @@ def _part(
     columns: tl.constexpr,
     parts: tl.constexpr,
 ) -> None:
-    """One part of the keys of one sequence and key-value head."""
     head, part = tl.program_id(0), tl.program_id(1)
     own, along = tl.arange(0, padded), tl.arange(0, width)
     mine = own[:, None] < group
@@ -123,8 +119,6 @@ def prompts(query: Any, key: Any, value: Any, out: Any) -> None:
 
 
 class Decoder:
-    """One query a sequence, with room for the parts."""
-
     def __init__(self, query: Any, key: Any, value: Any, out: Any) -> None:
         self._tensors = query, key, value
         self._out, (batch, heads, width) = out, query.shape
@@ -156,14 +150,8 @@ class Decoder:
         ADD_UP[(batch * heads,)](self._sums, self._tops, self._out, width, PARTS, num_warps=4)
 
 
-# Triton kernels that move rows: new keys and values into pages, and bf16 rows to fp8 with scales found on the way.
-#
-# Plain versions of what engines launch, so that a GPU without an engine can be measured: a program a token, or a
-# program a group of a token.
-
-
-PAGE = 16
-LARGEST_FP8 = 448.0
+# Plain versions of kernels that move rows, so that a GPU without an engine can be measured: a program a token or a
+# group.
 
 
 def _write(

@@ -31,7 +31,6 @@ from infercast.serve.record import Served
 
 # What a simulated run is summed up to, as its source did: means or medians, over all of it or while it was full.
 
-
 Array = npt.NDArray[Any]
 SETTLED = 0.5
 """An open loop without an end is looked at from this share of its time on."""
@@ -73,9 +72,7 @@ def _summed_up(served: Served, middle: Callable[..., Any], chosen: Array | None 
 
 
 def _all_of_them(served: Served, clients: int, count: int, *, median: bool) -> Array:
-    """What all requests of a closed loop show, of which the first are simulated: those that come after the first of
-    each client stand for the rest.
-    """
+    """What all requests of a closed loop show, where only the first are simulated: later ones stand for the rest."""
     simulated = served.sent_at.size
     order = np.argsort(served.sent_at, kind="stable")
     weights = np.ones(simulated)
@@ -125,7 +122,6 @@ def _median_gap(served: Served, window: tuple[float, float] | None) -> float:
 
 # The engine that a published command starts, and what must be assumed for it to start at all.
 
-
 TRAINED_ROUTING = "power_law_1.2"
 """Published runs have trained weights: routers prefer some experts."""
 V0_SEQUENCE_SECONDS = 80e-6
@@ -135,7 +131,6 @@ CONTEXT_MARGIN = 256
 WITHOUT_TEMPLATE = "gpt-oss"
 """Beginning of the names of models with a chat renderer of their own."""
 CONTEXTS = {"vllm": "max_model_len", "sglang": "context_length"}
-"""What engines call the longest context."""
 WIDTHS = (1, 2, 4, 8)
 MOST_WEIGHTS = 0.6
 """Where the layout is not stated, a server has enough GPUs for weights to take no more of their memory."""
@@ -211,7 +206,6 @@ def _smallest(run: PublishedRun, model: ModelConfig) -> PublishedRun:
 
 
 def _gpu(run: PublishedRun, engine: Engine) -> Gpu:
-    """The GPU, with the kernels that the stated release had for it."""
     gpu = load_device(run.gpu, None)
     is_older = run.version and run.version < engine.tuned_since.get(gpu.kernels, ())
     return with_older_kernels(gpu) if is_older else gpu
@@ -273,7 +267,6 @@ def _within(run: PublishedRun, deployment: Deployment) -> PublishedRun:
 
 # Fewer requests of a long closed loop: the first of each client, and enough of the rest to show how it goes on.
 
-
 TURNS, LEAST = 5, 64
 """Requests of each client that are simulated, and in all, of a loop that has more ..."""
 TURNS_STEP_BY_STEP, LEAST_STEP_BY_STEP = 2, 32
@@ -294,9 +287,6 @@ def shortened(run: PublishedRun, system: System) -> PublishedRun:
     return replace(run, workload=workload, stand_for=count, assumptions=(*run.assumptions, assumed))
 
 
-# The engine of a published run, as we would set it up.
-
-
 def deployment_of(run: PublishedRun, predictor: str = "learned", host: Path | None = None) -> Deployment:
     return set_up(run, predictor, host)[1]
 
@@ -308,7 +298,6 @@ def set_up(run: PublishedRun, predictor: str = "learned", host: Path | None = No
 
 
 def _worded(run: PublishedRun, flags: ServerFlags, predictor: str, host: HostCosts | None) -> Deployment:
-    """The engine of a run with settings in words."""
     model = _model(run, flags)
     longest = max(request.num_input + request.num_output for request in run.workload.requests)
     context = min(model.max_positions, run.max_model_len or longest + CONTEXT_MARGIN)
@@ -400,7 +389,6 @@ def compare_published(
 
 
 def summarise(compared: Iterable[PublishedComparison], quantity: str) -> Summary | None:
-    """Errors of one quantity; None if no run has it."""
     pairs = [pair for each in compared if (pair := getattr(each, quantity)) is not None]
     errors = errors_of(pairs)
     if errors is None:

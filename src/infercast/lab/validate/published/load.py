@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from infercast.bundled import read_data
 from infercast.errors import FileFormatError
 from infercast.serve.workload.request import Request, Segment, Workload
 from infercast.serve.workload.synthetic import synthetic_workload, workload_from_requests
@@ -23,25 +24,20 @@ SHARES = re.compile(r"uniform\s*\[\s*(\d+(?:\.\d+)?)?\s*l\s*,\s*(\d+(?:\.\d+)?)?
 EXACT = ("", "exact", "fixed", "inference-perf shared_prefix")
 """In the column ``len_dist``: every request has just the stated length."""
 LOADS = ("closed-loop", "all-at-once burst", "constant-rate", "poisson", "trace")
-"""How the column ``load`` may begin."""
 OPEN_LOOP_SECONDS = 120.0
 """Of a constant rate only so much is simulated: it is steady long before."""
 SHARED_PROMPTS = 16
 """Prompts of a load generator that goes round a small set of them."""
-CHATS = {"isl": (1.1, 4, 1000), "osl": (1.4, 2, 1000)}
-"""Lengths of chats with a published mean: log-normal, standard deviation of logarithms, shortest, longest."""
+LENGTHS = read_data("lab/published.toml")["lengths"]
 
 
 class RowReader:
-    """One line of a table, with errors that name it."""
-
     def __init__(self, path: Path, line: int, row: Mapping[str, str | None]) -> None:
         self.path, self.line, self._row = path, line, row
         self.assumptions: list[str] = []
         """What the row does not say and is taken to be so."""
 
     def assume(self, what: str) -> None:
-        """List what is taken to be so, once."""
         if what not in self.assumptions:
             self.assumptions.append(what)
 
@@ -161,8 +157,7 @@ def _burst_lengths(row: RowReader, name: str, count: int, shuffle: np.random.Gen
 def chat_lengths(
     name: str, mean: float, count: int, shuffle: np.random.Generator, context: int | None = None
 ) -> list[int]:
-    """Lengths of chats with the published mean, in random order."""
-    spread, shortest, longest = CHATS[name]
+    spread, shortest, longest = LENGTHS["chats"][name]
     longest = min(longest, (context or 2 * longest) // 2)
     return log_normal(mean, spread, count, shuffle, shortest, longest)
 
@@ -205,36 +200,15 @@ def _read_requests(row: RowReader, path: Path) -> Workload:
     return workload_from_requests(requests)
 
 
-# Lengths of prompts and answers of a published row, one by one.
-
-
 UNIFORM = re.compile(r"random in=(\d+) out=(\d+) \(sglang bench")
 """Lengths that SGLang's benchmark draws between 1 and the stated one."""
 BENCH_SEED = 1
 """Its seed: the lengths that it draws are known one by one."""
-USUAL = (100, 128, 200, 256, 500, 512, 1000, 1024, 2000, 2048, 4000, 4096, 8000, 8192, 16000, 16384)
-"""Longest prompts and answers that people ask it for."""
 SAME_MEAN, MOST_DRAWN = 0.0005, 5000
 STATED = re.compile(r"(\d+)/(\d+)$")
 """Stated lengths of prompts and answers, behind how they vary."""
 RANGED = re.compile(r"random (\d+)/(\d+) range ([\d.]+)")
 """The same in words, with the share of each that the shortest has."""
-NOT_SERVED = ("image", "vision", "video", "audio")
-"""Words of data sets with more than text in their prompts."""
-DATASETS = {
-    "lm-arena-chat": (450.0, 1.1), "gpqa": (260.0, 0.6), "sourcegraph-fim": (1200.0, 0.8), "openorca": (222.3, 0.9),
-}  # fmt: skip
-"""Mean prompts of data sets where a table has none, and how they vary: the standard deviation of logarithms. Chats of
-LM Arena have several turns, and their length is not stated: tokens a second of 14 runs of seven dense models come out
-with 360 to 600 tokens each."""
-CHAT_DATASETS = ("sharegpt", "lm-arena", "openorca", "cnn", "longbench", "gpqa", "sourcegraph", "mlperf", "hf")
-"""How descriptions of natural prompts begin: no two are of one length."""
-EQUAL = ("random", "synthetic", "fixed", "exact")
-"""Words of descriptions of prompts of one length."""
-ANSWERS = 0.8
-"""The same of natural answers."""
-LONG_CHATS = (0.55, 0.15)
-"""The same of prompts and answers of chats chosen to be long, as the one publisher that lists them has them."""
 MOST_MEANS = 4.0
 """No natural prompt or answer is longer than this many means: clients ask for no more, and longer ones are left out."""
 MOST_CHATTED = 400.0
@@ -249,7 +223,7 @@ Lengths = tuple[list[int], list[int]]
 
 def read_lengths(row: RowReader, count: int) -> Lengths:
     stated = row.text("len_dist")
-    if any(word in f"{stated} {row.text('bench_cmd')}".lower() for word in NOT_SERVED):
+    if any(word in f"{stated} {row.text('bench_cmd')}".lower() for word in LENGTHS["not_served"]):
         raise row.wrong(f"len_dist {stated!r} is not modelled: prompts are text")
     means = _means(row)
     drawn = _drawn_again(row, means, count)
@@ -269,25 +243,22 @@ def read_lengths(row: RowReader, count: int) -> Lengths:
         row.assume(f"lengths are uniform up to twice their means, {means[0]:,.0f} and {means[1]:,.0f}")
         return _between(count, shuffle, [(1.0, 2 * mean - 1) for mean in means])
     lower = lower or ("sharegpt" if "sharegpt" in row.text("concurrency_or_rate").lower() else "")
-    if lower.startswith(CHAT_DATASETS) or _is_chat(row, means):
+    if lower.startswith(LENGTHS["natural"]) or _is_chat(row, means):
         return _natural(row, lower, means, count, shuffle)
-    if not any(word in lower for word in EQUAL):
+    if not any(word in lower for word in LENGTHS["equal"]):
         row.assume(f"every prompt has {means[0]:,.0f} tokens and every answer {means[1]:,.0f}, their means")
     return [max(1, round(means[0]))] * count, _answers(row, means, count, shuffle)
 
 
 def _drawn_again(row: RowReader, means: tuple[float, float], count: int) -> Lengths | None:
-    """Lengths that SGLang's benchmark draws between 1 and the longest, one by one; None where it was another one.
-
-    Where the longest are not stated, usual ones are tried: right are those with which drawn lengths have the means.
-    """
+    """Lengths that SGLang's benchmark draws up to the longest, stated or usual; None where drawn means differ."""
     stated = UNIFORM.match(row.text("len_dist"))
     if stated is not None and not _contradicts([int(most) / 2 for most in stated.groups()], means):
         return _draw(int(stated[1]), int(stated[2]), count)
     text = f"{row.text('len_dist')} {row.text('server_cmd')} {row.text('bench_cmd')}"
     if "sglang" not in text or count > MOST_DRAWN:
         return None
-    for longest in product(USUAL, repeat=2):
+    for longest in product(LENGTHS["usual"], repeat=2):
         if _contradicts([each / 2 for each in longest], means):
             continue
         drawn = _draw(longest[0], longest[1], count)
@@ -325,7 +296,7 @@ def _means(row: RowReader) -> tuple[float, float]:
     inputs, outputs = row.number("mean_in"), row.number("mean_out")
     if inputs is None:
         lower = row.text("len_dist").lower()
-        known = next((value for name, value in DATASETS.items() if name in lower), None)
+        known = next((value for name, value in LENGTHS["datasets"].items() if name in lower), None)
         if known is not None:
             inputs = known[0]
             row.assume(f"prompts have {inputs:,.0f} tokens in the mean: those of {row.text('len_dist')} are not stated")
@@ -335,7 +306,6 @@ def _means(row: RowReader) -> tuple[float, float]:
 
 
 def _contradicts(stated: Sequence[float], means: Sequence[float]) -> bool:
-    """Whether means are not those of the stated lengths."""
     pairs = zip(stated, means, strict=True)
     return any(abs(math.log(mean / length)) > math.log(CONTRADICTED) for length, mean in pairs)
 
@@ -359,8 +329,8 @@ def _natural(
             chat_lengths(name, mean, count, shuffle) for name, mean in zip(("isl", "osl"), means, strict=True)
         )
         return inputs, outputs
-    spread = next((value[1] for name, value in DATASETS.items() if name in stated), ANSWERS)
-    spreads = LONG_CHATS if stated.startswith(("sharegpt", "random")) else (spread, ANSWERS)
+    spread = next((value[1] for name, value in LENGTHS["datasets"].items() if name in stated), LENGTHS["answers"])
+    spreads = LENGTHS["long_chats"] if stated.startswith(("sharegpt", "random")) else (spread, LENGTHS["answers"])
     inputs, outputs = (log_normal(mean, each, count, shuffle) for mean, each in zip(means, spreads, strict=True))
     return inputs, outputs
 
@@ -372,25 +342,19 @@ def _between(count: int, shuffle: np.random.Generator, ends: Sequence[tuple[floa
     return drawn[0], drawn[1]
 
 
-# The load of a published row: when its requests come, and how many.
-
-
 CLOSED, POISSON, CONSTANT, BURST, OFFLINE, CAPPED = (
     "closed loop", "poisson", "constant", "burst", "offline", "saturated, capped batch",
 )  # fmt: skip
 OPEN = (POISSON, CONSTANT)
 KINDS = (CLOSED, POISSON, CONSTANT, BURST, OFFLINE, CAPPED)
 RATE = re.compile(r"(?:rate|poisson|constant) (\d+(?:\.\d+)?|inf)")
-"""Requests a second that come whatever is answered."""
 CLIENTS = re.compile(r"concurrency (\d+)")
 CAP = re.compile(r"max_num_seqs (\d+)")
 OUT_OF_STEP = re.compile(r"\b(aiperf|genai-perf|guidellm)\b", re.IGNORECASE)
 """Load generators with clients that do not stay in step where all requests are of one length: published medians of TTFT
 are those of prompts that come alone, and only the 99th percentile is that of the first ones, which come together."""
 AT_ONCE_FROM = 1000.0
-"""This many requests per second are a burst."""
 TURNS = 10
-"""Requests of each client, where their number is not stated."""
 OPEN_SECONDS, MOST_OPEN = 200.0, 12000
 """Of an open loop without an end only so much is simulated, of which the first part is left out."""
 STEADY_TURNS, WIDE, WIDE_TURNS = 3, 256, 2
@@ -408,7 +372,6 @@ class Load:
     workload: Workload
     cap: int | None = None
     steady: bool = False
-    """Only the time of full batches counts."""
 
 
 def read_load(row: RowReader) -> Load:

@@ -13,7 +13,6 @@ from infercast.serve.workload.request import Workload
 
 # Server settings as publishers write them down: words between semicolons, each understood or left aside.
 
-
 ASYNC_SINCE = (0, 14)
 """From this version on steps are planned ahead unless the flags say otherwise."""
 FUSED_SINCE = (0, 14)
@@ -23,15 +22,11 @@ FIRST_V1 = (0, 8)
 
 
 V0_BATCHED_TOKENS = 2048
-"""Its default for most tokens in a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFlags:
-    """What the words say; None is the engine's default."""
-
     settings: dict[str, Any]
-    """Of the engine, by its names."""
     kv_cache_dtype: str
     fuse_allreduce_rms: bool | None
     expert_parallel: bool
@@ -90,7 +85,6 @@ def with_arguments(flags: ServerFlags, stated: Mapping[str, Any]) -> ServerFlags
 
 
 NAMES = read_data("lab/published.toml")
-"""Names of publishers' tables in our terms."""
 GPUS: dict[str, str] = NAMES["gpus"]
 FORMATS = {name: ours for ours, names in NAMES["formats"].items() for name in names}
 
@@ -117,7 +111,6 @@ class PublishedRun:
     end_to_end: float | None = None
     output_tokens_per_second: float | None = None
     engine: str = "vllm@0.25"
-    """The engine that stands for the stated version."""
     reading: Reading | None = None
     """The flags of the server's command, where the source has it; its words in ``flags`` otherwise."""
     median: bool = False

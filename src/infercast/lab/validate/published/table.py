@@ -1,10 +1,4 @@
-"""Published serving results, read from a table: one row a run, with the settings that its source states.
-
-Columns: ``run_id``, ``source``, ``engine_version``, ``gpu``, ``model``, ``dtype``, ``tp``, ``ep``, ``replicas``,
-``isl`` and ``osl`` (or ``mean_isl`` and ``mean_osl``), ``len_dist``, ``load``, ``concurrency``, ``rate``,
-``n_requests``, ``max_model_len``, ``server_flags`` (words, see `read_server_flags`), ``flags``, and what was measured:
-``ttft_mean_ms``, ``tpot_mean_ms``, ``e2e_mean_ms`` and ``out_tok_s``, any of which may be empty.
-"""
+"""Published serving results, read from a table: one row a run (docs/validation.md has the columns)."""
 
 from __future__ import annotations
 
@@ -36,9 +30,6 @@ from infercast.models.library import bundled_config, bundled_name, model_names
 from infercast.serve.workload.request import Request, Workload
 from infercast.units import MILLI
 
-# What a published row says of its server: flags of the command, layout, engine and version.
-
-
 Version = tuple[int, ...]
 
 COMMAND = "server_cmd"
@@ -46,14 +37,11 @@ COMMAND = "server_cmd"
 CLIENT_FLAGS = ("--dataset-name", "--num-prompts", "--max-concurrency", "--random-input-len")
 """Flags of load generators: a command with these starts no server."""
 LORA_MODULES = re.compile(r"""['"]lora_modules['"]: \[.*?\],?""", re.DOTALL)
-"""Adapters and where they lie."""
 BARE_JSON = re.compile(r"([= ])(\{\"[^{}']*\})(?= |$)")
 """A flag's JSON without the quotes that a shell needs."""
 CACHE = re.compile(r"\bKV cache (\d+) tokens\b")
-"""As vLLM writes it when it starts."""
 NOTED = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
 POOLS = re.compile(r"disagg|prefill workers|\bPD\b", re.IGNORECASE)
-"""Prompts and answers on servers of their own."""
 
 
 def read_server(row: RowReader, engine: Engine, reading: Reading) -> dict[str, Any]:
@@ -163,7 +151,6 @@ def _from_printed(row: RowReader, text: str) -> list[str]:
 
 
 def _size(row: RowReader, flag: Any, column: str) -> int | None:
-    """As the command says; as the row does where that is silent."""
     if flag:
         return int(flag)
     text = row.text(column)
@@ -214,7 +201,6 @@ def _server_version(row: RowReader, engine: Engine) -> Version:
 
 # What tables get wrong about what was measured: units, and what a time is called.
 
-
 SAME_TIME, OTHER_TIME = 0.001, 0.05
 """Relative differences of two times that are one, and that are surely not."""
 THOUSANDFOLD = (math.log(250.0), math.log(4000.0))
@@ -224,7 +210,7 @@ THOUSANDFOLD = (math.log(250.0), math.log(4000.0))
 def read_measured(row: RowReader, gpus: int) -> dict[str, Any]:
     """What was measured, in seconds, as fields of a run: medians if they are published, means otherwise."""
     rate = _whole_rate(row, row.measured("output_tok_s"), gpus)
-    if _came_together(row):
+    if row.text("itl_p50") and row.measured("itl_p50") is None:
         row.assume("half of the times between tokens are 0: tokens came in lumps, and only their rate is compared")
         return {"output_tokens_per_second": rate, "median": True}
     token, mean = "tpot", "tpot_mean_ms"
@@ -253,16 +239,8 @@ def _whole_rate(row: RowReader, rate: float | None, gpus: int) -> float | None:
     return rate * gpus
 
 
-def _came_together(row: RowReader) -> bool:
-    """Whether clients were sent tokens in lumps: the median time between two of them is 0."""
-    return row.text("itl_p50") != "" and row.measured("itl_p50") is None
-
-
 def _counts_first_token(row: RowReader) -> bool:
-    """Whether the published TPOT is the whole time over all tokens, as guidellm has it; its ITL is then our TPOT.
-
-    The table shows it: TTFT and ITL of all other tokens add up to it.
-    """
+    """Whether the published TPOT counts the first token, as guidellm's: TTFT and ITL of the others add up to it."""
     names = ("mean_out", "ttft_mean_ms", "itl_mean", "tpot_mean_ms")
     tokens, first, other, stated = (row.measured(name) or 0.0 for name in names)
     if not (tokens and first and other and stated):
@@ -272,11 +250,7 @@ def _counts_first_token(row: RowReader) -> bool:
 
 
 def _unit(row: RowReader, tpot: float | None) -> float:
-    """1 where seconds stand in a column of milliseconds: the stated requests cannot be answered in their time.
-
-    With the stated clients, tokens a second times the time of a token is the number of clients at most, and not less by
-    a thousand.
-    """
+    """1 where seconds stand in a column of milliseconds: the stated clients could not get as many tokens a second."""
     rate, clients = row.measured("output_tok_s"), re.search(r"concurrency (\d+)", row.text("concurrency_or_rate"))
     if rate is None or tpot is None or clients is None:
         return MILLI
@@ -286,9 +260,6 @@ def _unit(row: RowReader, tpot: float | None) -> float:
     return 1.0 if THOUSANDFOLD[0] < off < THOUSANDFOLD[1] and waiting < 100 * answered else MILLI
 
 
-# Which of our models, GPUs and weight formats a published row means.
-
-
 BLOCKS, IN_BLOCKS = "fp8_block", ("qwen/",)
 """Publishers with a scale for each block of weights in their fp8 checkpoints."""
 SUFFIX = re.compile(
@@ -296,6 +267,7 @@ SUFFIX = re.compile(
     r"|dynamic|pt)\b"
 )
 """Ends of names of checkpoints that leave the shape of a model as it is."""
+QUANTISED = ("fp8", "fp4", "awq", "gptq", "int4")
 SPELLINGS = (
     (re.compile(r"^(?:meta-)?llama[ _-]?(\d)[._](\d)[ _-](\d+)b"), r"llama-\1.\2-\3b"),
     (re.compile(r"^(?:meta-)?llama[ _-]?2[ _-](\d+)b"), r"llama-2-\1b"),
@@ -331,21 +303,13 @@ def _by_last_part() -> dict[str, str]:
         for alias in aliases:
             last = alias.lower().rpartition("/")[2].removeprefix("nvidia-")
             found.setdefault(last, name)
-            if name == last or not _is_quantised(last):
+            if name == last or not last.endswith(QUANTISED):
                 found.setdefault(SUFFIX.sub("", last), name)
     return found
 
 
-def _is_quantised(name: str) -> bool:
-    return name.endswith(("fp8", "fp4", "awq", "gptq", "int4"))
-
-
 def model_of(row: RowReader) -> tuple[str, str]:
-    """Our name of the row's model, and the format of its weights where its config does not say it.
-
-    The published name comes first, then what the table has, which is then assumed to be alike. A checkpoint that is
-    bundled in the stated format stands before one that is quantised while loading.
-    """
+    """Our name of the row's model, in the stated format if that is bundled, and the format otherwise."""
     published, listed, wanted = row.text("model"), row.text("infercast_model"), format_of(row)
     found = known_model(published)
     short = published.lower().rpartition("/")[2]
@@ -405,18 +369,9 @@ def format_of(row: RowReader) -> str:
     return BLOCKS if wanted == "fp8" and published.startswith(IN_BLOCKS) else wanted
 
 
-# Published results as collected from many sources: one row a run, with the commands of server and benchmark.
-#
-# Columns: ``engine``, ``version``, ``date``, ``gpu``, ``num_gpus``, ``model``, ``infercast_gpu`` and
-# ``infercast_model`` (our names, where they match), ``precision``, ``tp``, ``pp``, ``dp``, ``ep``, ``load_kind``,
-# ``concurrency_or_rate``, ``num_requests``, ``mean_in``, ``mean_out``, ``len_dist``, ``prefix_note``, ``server_cmd``,
-# ``bench_cmd``, ``notes``, ``quality`` and what was measured: ``ttft_p50`` and ``tpot_p50`` or ``ttft_mean_ms`` and
-# ``tpot_mean_ms``, ``itl_p50``, ``e2e_mean_ms``, ``output_tok_s``. What a row does not say is assumed and listed with
-# the run.
-
+# Published results as collected from many sources: what a row does not say is assumed and listed with the run.
 
 UNKNOWN_LOAD = Workload((Request(0.0, 1, 1),))
-"""In place of a load that is not known."""
 
 
 def read_collected(row: RowReader) -> PublishedRun:
@@ -473,10 +428,7 @@ CACHE_UNKNOWN = "prefix_cache_on"
 
 
 def read_published(path: Path) -> list[PublishedRun]:
-    """Every run of a table; files of single requests are looked for next to it.
-
-    A table with a column of commands is read as `infercast.lab.validate.published.table` says.
-    """
+    """Every run of a table, with or without a column of commands; files of single requests lie next to it."""
     rows = read_rows(path)
     read = read_collected if COMMAND in rows[0] else _read_row
     return [read(RowReader(path, line, row)) for line, row in enumerate(rows, start=2)]
