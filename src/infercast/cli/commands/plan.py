@@ -113,8 +113,6 @@ def command(ctx: typer.Context, *, out: Path | None, force: bool, form: Form, **
         check_folder(out, force=force)
     with stages_bar(patience=0.0) as tell:
         say, count = with_counts(tell)
-        if say is not None:
-            say("reading the question")
         question = _question(ctx, slo, given)
         work = {name: given[name] for name in ("workers", "ray", "resume")}
         with executor_for(**work, progress=count) as workers:
