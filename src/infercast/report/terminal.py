@@ -192,8 +192,8 @@ FOLDED = (
     "Kernels: what",
 )
 """Sections with titles like these are details: collapsed in notebooks, and the first to be left out of a screen."""
-FEWER = (20, 12, 8, 5, 3)
-"""Rows of each table, as many as there is room for."""
+FEWER = ((20, 100), (12, 100), (12, 3), (5, 3), (3, 1))
+"""Most rows of each table and fewest parts, in turn until there is room."""
 
 
 def on_screen(parts: Iterable[RenderableType]) -> list[RenderableType]:
@@ -206,13 +206,13 @@ def on_screen(parts: Iterable[RenderableType]) -> list[RenderableType]:
             left += filter(None, map(name_of, found))
             found = [part for part in found if not name_of(part)]
     whole = found
-    for most in FEWER:
+    for most, fewest in FEWER:
         if _height(found) >= LINES - 1:
             found = [_first_rows(part, most) for part in whole]
             left.append("rows of tables")
-    while _height(found) >= LINES - 1:
-        left.append("further tables")
-        found.pop()
+        while _height(found) >= LINES - 1 and len(found) > fewest:
+            left.append("further tables")
+            found.pop()
     return [*found, styled(f"left out: {', '.join(dict.fromkeys(left))}; --full prints all", style="dim")]
 
 
