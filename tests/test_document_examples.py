@@ -13,10 +13,11 @@ import infercast
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
 NUMBER = re.compile(r"\d[\d,.]*\d? (?:ms|s|us|requests/s|GiB|output tokens/s|per hour)(?![a-z])")
+FIRST = "llama-3.1-8b (bf16) on 1 x NVIDIA H200 SXM5 141 GB, vllm@0.32"
 QUOTED = {
-    ("README.md", "Latency, without ramp-up and drain"): "simulate llama-3.1-8b --gpu h200-sxm --rate 12",
-    ("docs/quick-start.md", "Latency, without ramp-up and drain"): "simulate llama-3.1-8b --gpu h200-sxm --rate 12",
-    ("docs/reading-a-result.md", "What was simulated"): "simulate llama-3.1-8b --gpu h200-sxm --rate 12",
+    ("README.md", FIRST): "simulate llama-3.1-8b --gpu h200-sxm --rate 12",
+    ("docs/quick-start.md", FIRST): "simulate llama-3.1-8b --gpu h200-sxm --rate 12",
+    ("docs/reading-a-result.md", "What was simulated"): "simulate llama-3.1-8b --gpu h200-sxm --rate 12 --full",
     ("docs/quick-start.md", "Where it bends"): (
         'sweep llama-3.1-8b --gpu h200-sxm --rates 5:45:8 --slo "ttft_p99<500ms,tpot_p95<30ms"'
     ),

@@ -63,7 +63,7 @@ LIBRARIES = {
     "starlette": {"web"},
     "uvicorn": {"web"},
     "h11": {"web"},
-    "yaml": {"forecast"},
+    "yaml": {"forecast", "report"},
 }
 
 

@@ -17,5 +17,5 @@ def read_data(name: str) -> dict[str, Any]:
 
 def _frozen(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _frozen(each) for name, each in value.items()}
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+        return {name: _frozen(each) if isinstance(each, (dict, list)) else each for name, each in value.items()}
+    return tuple(_frozen(each) if isinstance(each, (dict, list)) else each for each in value)

@@ -14,6 +14,7 @@ A Python exception outside this tree is a bug.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 
@@ -70,6 +71,33 @@ class SaturatedError(InputError):
 
 class DoesNotFitError(InfercastError):
     """The model, its activations or its KV cache do not fit in the GPU's memory."""
+
+
+EXTRAS = {
+    "web": ("starlette", "uvicorn"),
+    "report": ("matplotlib",),
+    "fit": ("catboost", "pandas", "pyarrow"),
+    "measure": ("torch", "pandas", "pyarrow"),
+    "ray": ("ray",),
+}
+"""Packages that some questions need, as pyproject.toml has them."""
+
+
+def missing(what: str, extra: str) -> InputError:
+    """What to say where packages are missing: the command that brings them into the Python that runs."""
+    import shlex  # noqa: PLC0415 - few need it
+
+    names = EXTRAS[extra]
+    command = shlex.join([sys.executable, "-m", "pip", "install", *names])
+    return InputError(f"{what} needs {' and '.join(names)}: {command}")
+
+
+def need(what: str, extra: str) -> None:
+    """Refuse what cannot be done without packages that are not there, before it is begun."""
+    from importlib.util import find_spec  # noqa: PLC0415 - few need it
+
+    if any(find_spec(package) is None for package in EXTRAS[extra]):
+        raise missing(what, extra)
 
 
 def near_names(name: str, known: Iterable[str], *, most: int, likeness: float = 0.6) -> list[str]:

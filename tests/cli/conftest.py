@@ -64,7 +64,7 @@ def infercast(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     return call
 
 
-FORMS = {("--json",): "json", ("--format", "csv"): "csv", ("--format", "md"): "md", (): "table"}
+FORMS = {("--json",): "json", ("--format", "csv"): "csv", ("--format", "md"): "md", ("--full",): "full", (): "table"}
 """Last words of a command line, and the form of the answer that they ask for."""
 
 

@@ -97,4 +97,4 @@ def test_what_cannot_be_done_is_one_sentence(
 def test_a_small_model_is_bound_by_its_host(infercast: Any) -> None:
     words = ("simulate", "qwen2.5-0.5b", "--gpu", "h200-sxm", "--rate", 4, *LOAD)
     assert infercast(*words, "--json").json["host_bound"] is True
-    assert "bound by the host" in infercast(*words).out
+    assert "bound by the host" in infercast(*words, "--full").out

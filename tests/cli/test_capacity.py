@@ -55,7 +55,7 @@ def test_a_trace_with_files(infercast: Any, trace: Any, tmp_path: Any) -> None:
     pytest.importorskip("matplotlib")
     files = {"--plot": tmp_path / "day.html", "--csv": tmp_path / "rows.csv", "--export-autoscaler": tmp_path / "a.csv"}
     words = [word for pair in files.items() for word in pair]
-    text = infercast(*DEPLOYED, "--trace", trace, *SLO, *words).out
+    text = infercast(*DEPLOYED, "--trace", trace, *SLO, *words, "--full").out
     for sentence in ("The smallest fixed fleet for 99 % of minutes", "simulated one by one", "traffic  o requests/s"):
         assert sentence in text
     page = files["--plot"].read_text()

@@ -8,7 +8,7 @@ from infercast.models.library import model_names
 
 
 def test_gpus_lists_all(infercast: Any) -> None:
-    result = infercast("gpus")
+    result = infercast("gpus", "--full")
     assert result.code == 0
     lines = result.out.splitlines()
     assert [line.split()[0] for line in lines[2:-2]] == list(gpu_names())
@@ -39,7 +39,7 @@ def test_a_gpu_of_ones_own(infercast: Any, tmp_path: Any) -> None:
 
 
 def test_models_lists_all(infercast: Any) -> None:
-    result = infercast("models")
+    result = infercast("models", "--full")
     assert result.code == 0
     assert [line.split()[0] for line in result.out.splitlines()[2:-2]] == list(model_names())
 

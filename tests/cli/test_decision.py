@@ -33,16 +33,16 @@ def test_every_system_is_held_against_a_promise(answered: Any, words: tuple[obje
 
 
 def test_the_same_for_people(answered: Any) -> None:
-    text = answered(*ONE, "--slo", SLO).out
+    text = answered(*ONE, "--slo", SLO, "--full").out
     assert "SLO: fails by tpot_p95<1us" in text
     assert "0.0 % of requests keep every limit" in text
     assert "< 1 % that all limits hold" in text
-    assert "SLO: holds" in answered(*ONE, "--slo", "ttft_p99<1s").out
-    assert "SLO" not in answered(*ONE).out
+    assert "SLO: holds" in answered(*ONE, "--slo", "ttft_p99<1s", "--full").out
+    assert "SLO" not in answered(*ONE, "--full").out
 
 
 def test_a_comparison_tells_points_and_dollars(answered: Any) -> None:
-    text = answered(*ONE, "--slo", SLO, "--what-if", "gpu=a10").out
+    text = answered(*ONE, "--slo", SLO, "--what-if", "gpu=a10", "--full").out
     for name in ("SLO attainment", "goodput", "SLO odds", "$ per hour", "$/M output tokens", "price by"):
         assert name in text
     assert "+0.0 points" in text
@@ -52,7 +52,7 @@ def test_a_comparison_tells_points_and_dollars(answered: Any) -> None:
 
 
 def test_prices_are_said_with_provider_and_date(answered: Any) -> None:
-    text = answered(*ONE).out
+    text = answered(*ONE, "--full").out
     assert "2026-08-22 (median of" in text
     assert "per million output tokens, all cost charged to output" in text
     found = answered(*ONE, "--provider", "aws", "--spot", "--json").json
@@ -63,7 +63,7 @@ def test_prices_are_said_with_provider_and_date(answered: Any) -> None:
 
 def test_an_unknown_price_is_no_number_and_says_how_to_give_one(answered: Any) -> None:
     other = ("simulate", "qwen2.5-0.5b", "--gpu", "h20", *LOAD)
-    text = answered(*other).out
+    text = answered(*other, "--full").out
     assert "no price of h20 is known; give --price-per-gpu-hour X, or --prices FILE with your own" in text
     assert "$" not in text
     assert answered(*other, "--json").json["usd_per_hour"] is None

@@ -10,7 +10,7 @@ RUN = ("--rate", 10, "-n", 30, "--input-len", 300, "--output-len", 20)
 
 
 def test_a_diagnosis_in_words(answered: Any) -> None:
-    result = answered("diagnose", *SMALL, *RUN)
+    result = answered("diagnose", *SMALL, *RUN, "--full")
     assert result.code == 0, result.err
     assert "of what the best kernels of this shape reach" in " ".join(result.out.split())
     assert "A host that takes no time would save" in " ".join(result.out.split())
@@ -45,14 +45,14 @@ def test_a_breakdown_adds_up(answered: Any) -> None:
 
 
 def test_a_breakdown_for_people(answered: Any) -> None:
-    out = answered("simulate", *SMALL, *RUN, "--breakdown").out
+    out = answered("simulate", *SMALL, *RUN, "--breakdown", "--full").out
     for words in ("Where every second", "own prompt", "The slowest first tokens", "What a token is made of"):
         assert words in out
 
 
 @pytest.mark.parametrize("words", [("simulate", *SMALL, *RUN), ("kernels", *SMALL, "--decode", 8)])
 def test_what_if_side_by_side(answered: Any, words: tuple[object, ...]) -> None:
-    out = answered(*words, "--what-if", "gpu=h200-sxm").out
+    out = answered(*words, "--what-if", "gpu=h200-sxm", "--full").out
     assert "With gpu=h200-sxm" in out
     assert "explains" in out
     found = answered(*words, "--what-if", "gpu=h200-sxm", "--json").json
@@ -66,11 +66,11 @@ def test_replicas_and_stages_are_explained_and_compared(answered: Any, layout: t
     kernels = sum(sum(kernel["seconds"].values()) for kernel in parts["kernels"])
     together = kernels + sum(parts["host_seconds"].values()) + parts["idle_seconds"]
     assert together == pytest.approx(parts["side_by_side"] * parts["duration_s"])
-    assert "on 2 replicas and stages" in answered(*words).out or len(layout) > 2
+    assert "on 2 replicas and stages" in answered(*words, "--full").out or len(layout) > 2
     both = answered(*words, "--what-if", "data_parallel_size=3", "--json").json
     assert both["after"]["deployment"]["data_parallel_size"] == 3
     assert both["after"]["breakdown"]["side_by_side"] == 3 * (2 if "-pp" in layout else 1)
-    text = answered(*words, "--what-if", "data_parallel_size=3").out
+    text = answered(*words, "--what-if", "data_parallel_size=3", "--full").out
     assert text.count("Where every second") == 2
     assert "output tokens/s per GPU" in text
 

@@ -26,7 +26,7 @@ def test_every_system_has_its_energy(answered: Any, words: tuple[object, ...]) -
 
 
 def test_the_factors_are_said_and_may_be_given(answered: Any) -> None:
-    text = answered(*ONE).out
+    text = answered(*ONE, "--full").out
     assert "per output token" in text
     assert "PUE 1" in text
     assert "CO2" not in text
@@ -36,13 +36,13 @@ def test_the_factors_are_said_and_may_be_given(answered: Any) -> None:
     assert wall["watts"] == pytest.approx(1.4 * (200 / 8 + 1.05 * found["watts_per_gpu"]))
     assert wall["grams_co2_per_hour"] == pytest.approx(wall["watts"] / 1000 * 300)
     assert found["usd_electricity_per_hour"] == pytest.approx(wall["watts"] / 1000 * 0.2)
-    text = answered(*ONE, *given, "--grid-carbon", 300, "--electricity-price", 0.2).out
+    text = answered(*ONE, *given, "--grid-carbon", 300, "--electricity-price", 0.2, "--full").out
     for words in ("CO2 per million output tokens", "electricity", "PUE 1.4", "200 W of 8 GPUs and 1.05 x"):
         assert words in text
 
 
 def test_a_comparison_has_energy_on_both_sides(answered: Any) -> None:
-    text = answered(*ONE, "--what-if", "gpu=a10").out
+    text = answered(*ONE, "--what-if", "gpu=a10", "--full").out
     for name in ("watts per GPU", "J/output token", "Wh/M output tokens at the wall"):
         assert name in text
 

@@ -12,7 +12,7 @@ SMALL = ("--gpu", "h200-sxm", "--rate", 20, "-n", 40, "--input-len", 200, "--out
 
 
 def test_tables(answered: Any) -> None:
-    result = answered("explain-command", COMMAND, *SMALL, "--no-advice")
+    result = answered("explain-command", COMMAND, *SMALL, "--no-advice", "--full")
     assert result.code == 0, result.err
     for words in (
         "Flags that are read",

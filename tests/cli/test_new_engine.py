@@ -151,13 +151,16 @@ def test_a_deployment_is_that_of_the_engine() -> None:
 
 
 def test_flags_by_their_own_names(infercast: Any) -> None:
-    run = infercast(*SERVED, "--engine", "toy@1", "--running-requests", 3)
+    run = infercast(*SERVED, "--engine", "toy@1", "--running-requests", 3, "--full")
     assert run.code == 0, run.err
     run = infercast(*SERVED, "--engine", "toy@1", "--running-requests=3", "--json")
     assert run.json["deployment"]["max_num_seqs"] == run.json["running"]["peak"] == 3
-    other = infercast(*SERVED, "--engine", "toy@1", "--what-if", "running_requests=2")
+    other = infercast(*SERVED, "--engine", "toy@1", "--what-if", "running_requests=2", "--full")
     assert other.code == 0, other.err
-    assert "toy@1: 2 requests at once" in infercast(*SERVED, "--engine=toy@1", "--setting", "running_requests=2").out
+    assert (
+        "toy@1: 2 requests at once"
+        in infercast(*SERVED, "--engine=toy@1", "--setting", "running_requests=2", "--full").out
+    )
 
 
 @pytest.mark.parametrize(

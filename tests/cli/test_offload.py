@@ -33,7 +33,7 @@ def test_hits_by_tier_and_copies_are_told(answered: Any, tiered: Any) -> None:
 
 
 def test_a_report_and_a_breakdown_have_them_too(answered: Any) -> None:
-    out = answered(*VISITS, *SMALL, "--kv-offloading-size", 4, "--breakdown").out
+    out = answered(*VISITS, *SMALL, "--kv-offloading-size", 4, "--breakdown", "--full").out
     assert "4 GiB of KV cache in host memory" in out
     assert "of prompt tokens found on the GPU" in out
     assert "KV from host memory" in out

@@ -1,12 +1,12 @@
 """``infercast simulate --report`` and ``--trace-out``: files beside the same answer."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from infercast.cli import outputs
 from infercast.forecast.explain import timeline as lanes
 
 RUN = ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", 20, "-n", 40, "--input-len", 200, "--output-len", 20)
@@ -115,7 +115,7 @@ def test_what_makes_no_sense_is_refused(
 
 
 def test_a_missing_library_is_named(infercast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outputs, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = infercast(*RUN, "--report", tmp_path / "run.html")
     assert result.code == 2
-    assert result.err == "infercast: --report needs matplotlib: pip install 'infercast[report]'\n"
+    assert result.err == f"infercast: --report needs matplotlib: {sys.executable} -m pip install matplotlib\n"

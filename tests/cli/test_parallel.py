@@ -17,7 +17,7 @@ def test_a_fleet(answered: Any) -> None:
     assert result["deployment"]["data_parallel_size"] == 2
     assert [set(engine) for engine in result["engines"]] == [ENGINE, ENGINE]
     assert [engine["requests"] for engine in result["engines"]] == [6, 6]
-    text = answered(*words).out
+    text = answered(*words, "--full").out
     assert "TP1+DP2: 2 replicas" in text
     assert "Engines" in text
 
@@ -77,7 +77,7 @@ def test_layouts_of_several_vendors(answered: Any) -> None:
     assert kinds["mi300x"] == ("estimate", "published")
     assert kinds["r9700"] == ("estimate", "typical")
     assert kinds["h200-sxm"][0] == "estimate"
-    text = " ".join(answered(*words).out.split())
+    text = " ".join(answered(*words, "--full").out.split())
     assert "rough: no kernel of this vendor was measured" in text
     assert "published: not measured here; estimates rest on published rows of kernels" in text
     assert "Collectives may be slower on b200-sxm than on h200-sxm" in text
@@ -143,7 +143,7 @@ def test_two_pools(answered: Any) -> None:
             assert low == pytest.approx(result[name]["mean"])  # the roofline is a bound
         else:
             assert low < result[name]["mean"]  # a decode of so small a model waits for the host, which may be faster
-    assert "waiting for the link" in answered(*words).out
+    assert "waiting for the link" in answered(*words, "--full").out
 
 
 def test_two_pools_with_every_kind_of_parallelism(infercast: Any, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_two_pools_with_every_kind_of_parallelism(infercast: Any, tmp_path: Path
     assert result["gpus"] == 10
     assert [engine["requests"] for engine in result["engines"] if engine["pool"] == "prefill"] == [6, 6]
     assert [engine["pool"] for engine in result["engines"]].count("decode") == 2
-    assert "2 of these" in infercast(*words, *sizes).out
+    assert "2 of these" in infercast(*words, *sizes, "--full").out
     faster = infercast(*words, "--what-if", "dram_bandwidth=2x", "--breakdown", "--json").json
     for name in ("ttft", "tpot"):
         before, after = (faster[when][f"{name}_ms"]["mean"] for when in ("before", "after"))
@@ -161,7 +161,7 @@ def test_two_pools_with_every_kind_of_parallelism(infercast: Any, tmp_path: Path
         assert 1e-3 * sum(each["before_us"] for each in faster["explained"][name]) == pytest.approx(before)
         assert 1e-3 * sum(each["after_us"] for each in faster["explained"][name]) == pytest.approx(after)
     assert faster["after"]["breakdown"]["side_by_side"] == 2
-    text = infercast(*words, "--what-if", "dram_bandwidth=2x").out
+    text = infercast(*words, "--what-if", "dram_bandwidth=2x", "--full").out
     assert "waiting for the link" in text
     assert "With dram_bandwidth=2x: decode pool" in text
 
@@ -180,7 +180,7 @@ def test_two_pools_replay_a_trace(infercast: Any, tmp_path: Path) -> None:
 def test_many_replicas_are_summed_up(answered: Any) -> None:
     words = ("simulate", "qwen2.5-0.5b", "--gpu", "l4", "-dp", 30, *LOAD)
     assert len(answered(*words, "--json").json["engines"]) == 30
-    assert "15 others" in answered(*words).out
+    assert "15 others" in answered(*words, "--full").out
 
 
 BAD = {

@@ -14,7 +14,7 @@ RUN = ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "-n", 60, "--output-len", 
 def test_turns_and_classes_are_told(answered: Any) -> None:
     classes = ("--class", "chat:3:priority=0:ttft=50ms", "--class", "batch:1:priority=9")
     words = (*RUN, "--rate", 6, "--turns", "uniform:2:4", "--think", 1, "--scheduling-policy", "priority", *classes)
-    text = answered(*words).out
+    text = answered(*words, "--full").out
     assert "Turns" in text
     assert "TTFT p95" in text
     assert "attained" in text
@@ -56,6 +56,6 @@ def test_what_makes_no_sense_is_refused(answered: Any, words: tuple[object, ...]
 
 
 def test_adapters_are_served(answered: Any) -> None:
-    text = answered(*RUN, "--rate", 6, "--enable-lora", "--max-loras", 2, "--adapters", 4).out
+    text = answered(*RUN, "--rate", 6, "--enable-lora", "--max-loras", 2, "--adapters", 4, "--full").out
     assert "4 LoRA adapters" in text
     assert "lora_expand" in text

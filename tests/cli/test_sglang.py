@@ -80,7 +80,7 @@ def test_answers_that_clients_declare(answered: Any) -> None:
 )
 def test_a_command_is_recognised(answered: Any, text: str) -> None:
     words = ("--gpu", "h100-sxm", "--predictor", "roofline", "--no-advice", "--rate", 2, "-n", 20)
-    run = answered("explain-command", text, *words)
+    run = answered("explain-command", text, *words, "--full")
     assert run.code == 0, run.err
     assert "sglang@0.5.16" in run.out
     assert "2 GPUs share every layer" in run.out
@@ -89,7 +89,7 @@ def test_a_command_is_recognised(answered: Any, text: str) -> None:
 def test_a_command_is_explained(answered: Any) -> None:
     flags = "--chunked-prefill 1024 --max-running-requests 8 --enable-torch-compile --host 0.0.0.0 --enable-ep-moe"
     words = ("--gpu", "h100-sxm", "--predictor", "roofline", "--rate", 2, "-n", 20)
-    run = answered("explain-command", f"{COMMAND} {flags}", *words)
+    run = answered("explain-command", f"{COMMAND} {flags}", *words, "--full")
     assert "a step full of prompts takes" in run.out
     assert "not modelled  --enable-torch-compile" in run.out
     assert re.search(r"refused +--enable-ep-moe: SGLang 0.5.16 has no --enable-ep-moe", run.out)

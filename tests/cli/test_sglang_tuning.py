@@ -21,5 +21,5 @@ def test_names_of_files() -> None:
 
 
 def test_tune(infercast: Any) -> None:
-    run = infercast("tune", "qwen3-30b-a3b", "--gpu", "h200-sxm", "--engine", "sglang", "--tokens", 64)
+    run = infercast("tune", "qwen3-30b-a3b", "--gpu", "h200-sxm", "--engine", "sglang", "--tokens", 64, "--full")
     assert "SGLang has a file tuned for this layer" in run.out

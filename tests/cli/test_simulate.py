@@ -52,7 +52,7 @@ def test_phases_explain_the_gpu_time(forecast: Any) -> None:
 
 
 def test_tables_show_the_same_numbers(answered: Any, forecast: Any) -> None:
-    text = answered(*STEADY).out
+    text = answered(*STEADY, "--full").out
     result = forecast(*STEADY)
     assert f"{result['deployment']['num_gpu_blocks']:,} blocks of 16 tokens" in text
     assert f"{result['output_tokens_per_s']:,.0f} output tokens/s" in text
@@ -71,7 +71,7 @@ def test_one_token_answers_have_no_tpot(answered: Any, forecast: Any) -> None:
     result = forecast(*words)
     assert result["tpot_ms"] is None
     assert result["inter_token_ms"] is None
-    row = next(line for line in answered(*words).out.splitlines() if "TPOT" in line)
+    row = next(line for line in answered(*words, "--full").out.splitlines() if "TPOT" in line)
     assert row.split()[-4:] == ["-"] * 4
 
 
@@ -244,7 +244,7 @@ def test_ramp_up_and_drain_are_left_out_on_request(answered: Any, forecast: Any)
     assert part["steady_only"]
     assert part["steady_state"] == whole["steady_state"]
     assert part["requests_per_s"] > whole["requests_per_s"]
-    assert "Latency, without ramp-up and drain" in answered(*words, "--steady").out
+    assert "Latency, without ramp-up and drain" in answered(*words, "--steady", "--full").out
     refused = answered(*STEADY, "--steady")
     assert refused.code == 2
     assert "about 200 requests would do" in refused.err
@@ -252,8 +252,8 @@ def test_ramp_up_and_drain_are_left_out_on_request(answered: Any, forecast: Any)
 
 def test_a_gpu_that_waits_for_its_host_is_pointed_out(answered: Any) -> None:
     words = ("--rate", 2, "-n", 20, "--input-len", 100, "--output-len", 10)
-    assert "bound by the host: the GPU waits for its CPU" in answered(*SMALL, *words).out
-    assert "bound by the host" not in answered("simulate", "llama-3.1-8b", "--gpu", "l40s", *words).out
+    assert "bound by the host: the GPU waits for its CPU" in answered(*SMALL, *words, "--full").out
+    assert "bound by the host" not in answered("simulate", "llama-3.1-8b", "--gpu", "l40s", *words, "--full").out
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "nobody"])
@@ -284,7 +284,7 @@ def test_requests_come_over_http_unless_told_otherwise(answered: Any, forecast: 
     assert (served["deployment"]["api_server"], offline["deployment"]["api_server"]) == (True, False)
     assert served["ttft_ms"]["p50"] > offline["ttft_ms"]["p50"] + 6
     assert forecast(*STEADY, "--no-api-server") == offline
-    text = answered(*STEADY).out
+    text = answered(*STEADY, "--full").out
     assert "over HTTP to the API server" in text
     assert "(default; not fitted to your machine)" in text
 
@@ -294,5 +294,5 @@ def test_caveats_are_said_everywhere(answered: Any, forecast: Any, more: tuple[o
     sentences = forecast(*STEADY, *more)["caveats"]
     assert sentences[0].startswith("This is a forecast")
     assert any("Host times are those of another machine" in each for each in sentences)
-    text = " ".join(answered(*STEADY, *more).out.split())
+    text = " ".join(answered(*STEADY, *more, "--full").out.split())
     assert all(each in text for each in sentences)

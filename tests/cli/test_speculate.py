@@ -11,7 +11,7 @@ def test_simulate_takes_the_engines_own_json(answered: Any) -> None:
     told = answered(*words, "--acceptance", "0.8,0.6", "--json").json
     assert told["deployment"]["speculation"]["acceptance_rates"] == [0.8, 0.6]
     assert told["speculation"]["num_draft_tokens"] > 0
-    text = answered(*words).out
+    text = answered(*words, "--full").out
     assert "assumed; say what you see with --acceptance" in " ".join(text.split())
     assert "is not at hand" in text
     assert "acceptance length" in text

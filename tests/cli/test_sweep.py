@@ -40,7 +40,7 @@ def test_settings(answered: Any) -> None:
 
 
 def test_the_table_has_charts_below_it(answered: Any) -> None:
-    text = answered(*WORDS, "--rates", "2,20,60", *SLO).out
+    text = answered(*WORDS, "--rates", "2,20,60", *SLO, "--full").out
     for words in ("TTFT  o p50  + p95  x p99", "requests within the SLO", "knee", "saturation", "SLO holds", "price"):
         assert words in text
     assert all(len(line) <= 160 for line in text.splitlines())

@@ -11,7 +11,7 @@ import pytest
 
 from infercast import __version__
 from infercast.cli import outputs as printed
-from infercast.report.terminal import show
+from infercast.report.terminal import LINES, SCREEN, show
 
 ANSI = re.compile(r"\x1b\[([0-9;]*)m")
 COMMANDS = [
@@ -62,6 +62,8 @@ def test_pipes_get_plain_text(infercast: Any, words: tuple[str, ...]) -> None:
     assert "…" not in text
     assert all(line == line.rstrip() for line in text.splitlines())
     assert text.strip("\n") == text[:-1], "no empty lines around the output"
+    assert len(text.splitlines()) <= LINES
+    assert max(map(len, text.splitlines())) <= SCREEN
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -99,16 +101,17 @@ def test_no_number_is_cut_at_80_or_60_columns(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     parts: list[Any] = []
-    monkeypatch.setattr(printed, "show", lambda *shown: parts.extend(shown))
+    monkeypatch.setattr(printed, "show", lambda *shown, width: parts.extend(shown))
     assert infercast(*words).code == 0
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     texts = {}
-    for columns in (160, 80, 60):
+    for columns in (160, 100, 80, 60):
         monkeypatch.setenv("COLUMNS", str(columns))
         show(*parts)
         texts[columns] = ANSI.sub("", capsys.readouterr().out)
         assert max(map(len, texts[columns].splitlines())) <= columns
         assert "…" not in texts[columns]
+        assert columns != SCREEN or len(texts[columns].splitlines()) <= LINES, "more than a screen"
         assert set(NUMBER.findall(texts[columns])) <= set(NUMBER.findall(texts[160])), "a number is broken"
 
 

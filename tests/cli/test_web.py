@@ -1,6 +1,7 @@
 """``infercast web``: what it refuses before it listens."""
 
 import socket
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
@@ -11,8 +12,9 @@ Run = Callable[..., Any]
 
 
 def test_what_must_be_installed_is_named(infercast: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infercast.cli.commands.web.find_spec", lambda name: None)
-    assert infercast("web").sentence == "infercast web needs starlette: pip install 'infercast[web]'"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    sentence = f"infercast web needs starlette and uvicorn: {sys.executable} -m pip install starlette uvicorn"
+    assert infercast("web").sentence == sentence
 
 
 @pytest.mark.skipif(find_spec("uvicorn") is None, reason="needs infercast[web]")

@@ -35,7 +35,7 @@ def choices(policy: str, requests: list[Request], num_engines: int = 3, **engine
     return chosen
 
 
-@pytest.mark.parametrize("policy", sorted({*POLICIES} - {"vllm"}))
+@pytest.mark.parametrize("policy", sorted({*POLICIES} - {"vllm", "random"}))
 def test_equal_requests_go_round(policy: str) -> None:
     assert choices(policy, [PLAIN] * 7) == [0, 1, 2, 0, 1, 2, 0]
 
@@ -128,9 +128,16 @@ def test_a_queue_on_a_full_cache_is_avoided(usage: float, expected: int) -> None
 
 def test_an_unknown_router_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
-        UnknownNameError, match="unknown router 'random'; known: dynamo, least_loaded, llm_d, prefix_aware"
+        UnknownNameError, match="unknown router 'dice'; known: dynamo, least_loaded, llm_d, prefix_aware"
     ):
-        make_policy("random", Engines(2))
+        make_policy("dice", Engines(2))
+
+
+def test_chance_sends_as_many_requests_to_each_engine_and_the_same_every_time() -> None:
+    chosen = choices("random", [PLAIN] * 3000)
+    assert all(900 < chosen.count(engine) < 1100 for engine in range(3))
+    assert chosen == choices("random", [PLAIN] * 3000)
+    assert chosen[:30] != [0, 1, 2] * 10
 
 
 def turns(session: int, count: int) -> list[Request]:

@@ -6,7 +6,6 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -17,7 +16,7 @@ from infercast.cli.app import offer
 from infercast.cli.outputs import note
 from infercast.engines.base import DEFAULT_ENGINE, FAMILIES, Engine, engine_named
 from infercast.engines.settings import IGNORED, NOT_MODELLED, READ, Settings, read_setting
-from infercast.errors import InputError, UnknownNameError
+from infercast.errors import InputError, UnknownNameError, need
 from infercast.forecast.deploy import deploy, load_model, random_requests, taken_by
 from infercast.forecast.option_table import OPTIONS, Option
 from infercast.hardware import load_gpu
@@ -126,7 +125,7 @@ def choose_predictor(
         raise InputError(f"{given} improve learned estimates; leave out --predictor roofline")
     if anchors is not None and not anchors.is_dir():
         raise InputError(f"--anchors {anchors} is not a folder")
-    need_packages("measured kernels")
+    need("a model of measured kernels", "fit")
     profile = kernel_profile(engine_named(engine).family)
     artifact = default_artifact() if name == "learned" else load_artifact(Path(name))
     if measurements is not None:
@@ -139,13 +138,6 @@ def choose_predictor(
 
     corrections = read_corrections(anchors, load_gpu(gpu), artifact, profile)
     return Learned(artifact, profile, corrections=corrections)
-
-
-def need_packages(what: str) -> None:
-    """Say what to install where the packages of infercast[fit] are missing."""
-    for package in ("pandas", "pyarrow", "catboost"):
-        if find_spec(package) is None:
-            raise InputError(f"{what} need {package}: pip install 'infercast[fit]'")
 
 
 def settings_of(ctx: typer.Context, **fixed: Any) -> Settings:

@@ -11,16 +11,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from infercast import __version__
-from infercast.errors import InputError
+from infercast.errors import InputError, need
 from infercast.report.files import check_writable, today, write_whole
-from infercast.report.terminal import show
+from infercast.report.terminal import SCREEN, on_screen, show
 from infercast.units import format_seconds
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ def outputs_of(given: Mapping[str, Any]) -> Outputs:
     if report is not None:
         check_writable(report, "--report", (".html", ".htm"))
         today()  # a date that is none is refused now, too
-        need_matplotlib("--report")
+        need("--report", "report")
     if requests is not None:
         check_writable(requests, "--requests-out", (".csv",))
     if trace is not None:
@@ -132,12 +131,6 @@ def outputs_of(given: Mapping[str, Any]) -> Outputs:
     return Outputs(report, trace, _window(window), requests, result, detailed)
 
 
-def need_matplotlib(option: str) -> None:
-    """Say what to install for an option that draws."""
-    if find_spec("matplotlib") is None:
-        raise InputError(f"{option} needs matplotlib: pip install 'infercast[report]'")
-
-
 def _window(text: str) -> tuple[float, float]:
     try:
         begin, end = map(float, text.split(":"))
@@ -150,6 +143,7 @@ def _window(text: str) -> tuple[float, float]:
 
 class Form(StrEnum):
     TABLE = "table"
+    FULL = "full"
     JSON = "json"
     CSV = "csv"
     MD = "md"
@@ -159,6 +153,9 @@ class Form(StrEnum):
         return self in (Form.JSON, Form.CSV)
 
 
+Full = Annotated[
+    bool, typer.Option("--full", "-v", metavar="", help="Print all tables, not one screen; short for --format full.")
+]
 Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON; short for --format json.")]
 Format = Annotated[
     Form | None,
@@ -166,17 +163,17 @@ Format = Annotated[
         "--format",
         metavar="NAME",
         show_default=False,
-        help="Print the answer as table (the default), json, csv or md (Markdown).",
+        help="Print the answer as table (one screen, the default), full, json, csv or md (Markdown).",
     ),
 ]
-FORMAT, AS_JSON = "format", "as_json"
+FORMAT, AS_JSON, IN_FULL = "format", "as_json", "in_full"
 
 
 def with_formats(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command with one parameter ``form`` for --format and --json."""
+    """A command with one parameter ``form`` for --format, --json and --full."""
 
     def called(**given: Any) -> Any:
-        form = form_of(given.pop(FORMAT), given.pop(AS_JSON))
+        form = form_of(given.pop(FORMAT), as_json=given.pop(AS_JSON), full=given.pop(IN_FULL))
         return command(**given, form=form)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
@@ -190,16 +187,20 @@ def with_formats(command: Callable[..., Any]) -> Callable[..., Any]:
             *own,
             inspect.Parameter(FORMAT, keyword, default=None, annotation=Format),
             inspect.Parameter(AS_JSON, keyword, default=False, annotation=Json),
+            inspect.Parameter(IN_FULL, keyword, default=False, annotation=Full),
         ]
     )
     called.__doc__, called.__name__ = command.__doc__, command.__name__
     return called
 
 
-def form_of(format_: Form | None, as_json: bool) -> Form:
-    if as_json and format_ not in (None, Form.JSON):
-        raise InputError(f"--json and --format {format_} ask for two forms; give one of them")
-    return Form.JSON if as_json else format_ or Form.TABLE
+def form_of(format_: Form | None, *, as_json: bool, full: bool) -> Form:
+    asked = {"--json": Form.JSON} if as_json else {}
+    asked |= {"--full": Form.FULL} if full else {}
+    asked |= {} if format_ is None else {f"--format {format_}": format_}
+    if len(set(asked.values())) > 1:
+        raise InputError(f"{' and '.join(asked)} ask for two forms; give one of them")
+    return next(iter(asked.values()), Form.TABLE)
 
 
 def note(sentence: str) -> None:
@@ -217,10 +218,12 @@ def print_result(
     tables: Callable[..., Any],
     *result: Any,
     rows: str | tuple[str, ...] | None = None,
+    brief: Callable[..., Any] | None = None,
 ) -> None:
     """A result in the form that was asked for: these functions make the JSON document and the tables of it.
 
-    ``rows`` says under which keys of the document the rows of CSV are (`rows_of`).
+    ``brief`` makes one screen of it, which is otherwise as much of the tables as fits one. ``rows`` says under which
+    keys of the document the rows of CSV are (`rows_of`).
     """
     if form is Form.JSON:
         print_json(document(*result))
@@ -232,8 +235,10 @@ def print_result(
         from infercast.report.terminal import markdown  # noqa: PLC0415 - few ask for it
 
         typer.echo(markdown(tables(*result)), nl=False)
-    else:
+    elif form is Form.FULL:
         show(*tables(*result))
+    else:
+        show(*on_screen((brief or tables)(*result)), width=SCREEN)
 
 
 def print_answer(form: Form, answer: Any, *, plot: Path | None = None, csv: Path | None = None) -> None:
@@ -245,7 +250,8 @@ def print_answer(form: Form, answer: Any, *, plot: Path | None = None, csv: Path
         write_whole(csv, function_of(str(how.csv))(answer))
     if plot is not None:
         write_plot(plot, function_of(str(how.page))(answer, __version__))
-    print_result(form, function_of(how.document), function_of(how.tables), answer, rows=how.rows)
+    brief = None if how.brief is None else function_of(how.brief)
+    print_result(form, function_of(how.document), function_of(how.tables), answer, rows=how.rows, brief=brief)
 
 
 PATIENCE = 2.0
@@ -330,7 +336,7 @@ def check_files(plot: Path | None, *tables: tuple[str, Path | None]) -> None:
     """Refuse files that could not be written, before a long run and not after it; ``tables``: options with theirs."""
     if plot is not None:
         check_writable(plot, "--plot", SUFFIXES)
-        need_matplotlib("--plot")
+        need("--plot", "report")
     for option, path in tables:
         if path is not None:
             check_writable(path, option, (".csv",))

@@ -161,6 +161,23 @@ class Engine(ABC):
         found: dict[str, Any] = {f"{name}_parallel_size": size for name, size in sizes.items() if size > 1}
         return {**found, "enable_expert_parallel": True} if layout.experts else found
 
+    def options(
+        self, layout: ParallelLayout, quantization: str | None, kv_cache_dtype: str, settings: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Flags of the command that starts it, without dashes; True stands for a flag without a value."""
+        found = {name.replace("_", "-"): value for name, value in self.sizes_for(layout).items()}
+        if quantization is not None:
+            found["quantization"] = quantization
+        if kv_cache_dtype != "auto":
+            found["kv-cache-dtype"] = self.commands.kv_cache_dtypes.get(kv_cache_dtype, kv_cache_dtype)
+        for name, value in settings.items():
+            flag = name.replace("_", "-")
+            if value is not False:
+                found[flag] = value
+            elif self.commands.negates:
+                found[f"no-{flag}"] = True
+        return found
+
     def check_gpu(self, gpu: Gpu) -> None:
         """Reject a GPU that is too old; GPUs of other vendors have no compute capability and pass."""
         oldest, such_as = self.oldest_gpu

@@ -439,7 +439,7 @@ PLAN = (
     facility("power_limit", list, ("none",), "W,W", "Watts that boards may be held at; none: no limit."),
     decision("objective", str, "cost", "NAME", "What to look for: cost, gpus, energy, latency, throughput.",
         catalogue="objectives", page=Page("Objective", "plan", "plan", "What to look for.")),
-    decision("least_odds", float, 0.0, "P", "How sure the SLO must be to hold, such as 0.9; 0: by the forecast.",
+    decision("least_odds", float, 0.8, "P", "How sure the SLO must be to hold; 0: by the forecast itself.",
         flag="--odds",
         page=Page("Least odds", "plan", "plan", "How sure the SLO must be to hold; 0: by the forecast itself.",
                   (0.0, 0.999), name="odds")),

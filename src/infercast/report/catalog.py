@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from infercast.hardware import Gpu
 from infercast.hardware.server import HostCpu
-from infercast.report.terminal import Column, Facts, FittingTable, Grid, Section, styled
+from infercast.report.terminal import SCREEN, Column, Facts, FittingTable, Grid, Paragraph, Section, styled
 from infercast.units import GIB, GIGA, TERA, format_bytes, format_rate
 
 if TYPE_CHECKING:
@@ -37,6 +37,12 @@ COLUMNS = (
     Column("link GB/s", lambda gpu: f"{gpu.nvlink_bandwidth / GIGA:,.0f}" if gpu.nvlink_bandwidth else "-", 1),
     Column("W", lambda gpu: f"{gpu.tdp:,.0f}", 3),
 )
+
+
+def brief_names(known: Iterable[Any]) -> list[RenderableType]:
+    """The names alone, of a list that is longer than a screen."""
+    more = "with a NAME: one of them in full; --full: a table of all"
+    return [Paragraph(", ".join(each.name for each in known), SCREEN), styled(more, style="dim")]
 
 
 def render_gpus(gpus: Iterable[Gpu]) -> list[RenderableType]:

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from infercast.engines.base import Deployment
+from infercast.engines.speculation import Drafting
 from infercast.forecast.deploy import estimate_notes
+from infercast.forecast.intervals import Intervals
 from infercast.forecast.kernels import Phase, host_bound_share
 from infercast.forecast.result import Forecast
 from infercast.forecast.steady import OVERLOADED, State, SteadyState
 from infercast.forecast.uncertainty import borrowed_share, is_older
+from infercast.report.quantities import LEAST, around
 from infercast.report.terminal import Section, pick, styled
 from infercast.units import format_percent
 
@@ -91,6 +94,8 @@ WEAK = {
 }
 
 
+ROUGH = ("published", "typical", "roofline")
+"""Sources that no kernel of the GPU was measured for."""
 FORECASTS = "These are forecasts: simulations with estimated kernel latencies, not measurements."
 HELD = (
     "Intervals cover errors of kernel latencies and host times, differences between releases, and the luck of a finite "
@@ -147,6 +152,9 @@ def caveat_section(sentences: Iterable[str]) -> RenderableType:
     return Section("Caveats", styled("\n".join(sentences)))
 
 
+DRAFTS = '{"method": "mtp", "num_speculative_tokens": 1}'
+
+
 def _of_drafts(deployment: Deployment) -> list[str]:
     """Caveats of speculative decoding, or a hint that the model has heads for it."""
     drafting, model = deployment.drafting, deployment.model
@@ -155,11 +163,30 @@ def _of_drafts(deployment: Deployment) -> list[str]:
         return [f"{text} It is assumed: give --acceptance." if drafting.acceptance.is_assumed else text]
     if model.prediction is None or not deployment.engine.can_draft:
         return []
-    config = '{"method": "mtp", "num_speculative_tokens": 1}'
     return [
         f"{model.name} has heads that predict further tokens (MTP), which this forecast does without: engines decode "
-        f"faster with them. Ask for it with --speculative-config '{config}'."
+        f"faster with them. Ask for it with --speculative-config '{DRAFTS}'."
     ]
+
+
+def brief_doubts(source: str, engine: str, intervals: Intervals | None, drafting: Drafting | None = None) -> list[str]:
+    """The two caveats that matter: what no interval covers, and the largest parts of the medians' intervals."""
+    found = [f"kernels: {WEAK[source]}"] if source in ROUGH else []
+    if drafting is not None and drafting.acceptance.is_assumed:
+        found.append("how many drafts are accepted is assumed, and decides the result: give --acceptance")
+    why = {
+        "host": "your host: {}; `infercast measure --host` narrows it",
+        "release": f"the release: {{}}; {engine} was not measured, others were",
+        "kernels": f"kernels: {{}}; {WEAK.get(source, 'learned from measured kernels of this GPU')}",
+        "luck": "luck: {}; a longer run (--num-requests) narrows it",
+    }
+    rests = {} if intervals is None else intervals.rests
+    parts = {name: {of.upper(): getattr(each, name) for of, each in rests.items()} for name in why}
+    most = {name: max(each.values(), default=0.0) for name, each in parts.items()}
+    for name in sorted(why, key=lambda name: -most[name]):
+        said = ", ".join(f"{title} {around(part)}" for title, part in parts[name].items() if part >= LEAST)
+        found += [why[name].format(said)] if said else []
+    return found[:2]
 
 
 def _of_deployment(deployment: Deployment, phases: Sequence[Phase]) -> list[str]:

@@ -10,9 +10,11 @@ from infercast.engines.settings import IGNORED, NOT_MODELLED, REFUSED
 from infercast.forecast.command.advice import Advice, Advised, MetricDelta
 from infercast.forecast.command.explain import Explained, ServedLoad
 from infercast.forecast.command.flags import Flag
-from infercast.report.deployment import fit_dict, render_fit
-from infercast.report.forecast import LIMIT_FIELDS, cost_rows, forecast_dict, slo_title
-from infercast.report.terminal import Facts, Grid, Section, at, cells, pick, styled
+from infercast.report.caveats import brief_doubts
+from infercast.report.deployment import fit_dict, memory_words, render_fit
+from infercast.report.forecast import LIMIT_FIELDS, brief_rows, cost_rows, forecast_dict, slo_title
+from infercast.report.quantities import LENGTHS, format_interval
+from infercast.report.terminal import SCREEN, Facts, Grid, Paragraph, Section, at, cells, named_first, pick, styled
 from infercast.units import format_seconds
 
 if TYPE_CHECKING:
@@ -28,7 +30,8 @@ def render_explained(explained: Explained) -> list[RenderableType]:
         rows = [(f"--{each.flag.name}", each.flag.text, each.default, each.text) for each in explained.meanings]
         columns = ("flag", "value", "default", "what it means here")
         parts.append(Section("Flags that are read", Grid(columns, rows, text_columns=1, notes_at=(3,))))
-    parts += _other_flags(explained.reading.flags)
+    if others := _other_flags(explained.reading.flags):
+        parts.append(Section("Other flags", Facts(others)))
     parts += render_fit(explained.fit)
     if explained.problem:
         parts.append(Section("It does not start", styled(explained.problem, style="bold red")))
@@ -39,6 +42,45 @@ def render_explained(explained: Explained) -> list[RenderableType]:
     if explained.advised is not None:
         parts += _render_advice(explained, explained.advised)
     return parts
+
+
+BEST = 6
+"""Changes on one screen."""
+MORE = "--full (every flag, memory, all that was tried), --no-advice (at once), --json"
+
+
+def brief_explained(explained: Explained) -> list[RenderableType]:
+    """One screen: what the command does, a forecast, changes by their gain, and the command with them."""
+    parts: list[RenderableType]
+    rows = [(name, LENGTHS.sub("", text)) for name, text in _about(explained) if name not in ("read from", "note")]
+    if explained.meanings:
+        rows.append(("flags read", ", ".join(f"--{each.flag.name} {each.flag.text}" for each in explained.meanings)))
+    rows += _other_flags(explained.reading.flags, brief=True)
+    rows += named_first("note", explained.notes[:2])
+    advised = explained.advised
+    if explained.problem:
+        fixes = [(each.label, _caution(each.answers, each.gpus)) for each in explained.would_fit[:BEST]]
+        parts = [Facts([*rows, ("memory", "it does not fit")]), Paragraph(explained.problem, SCREEN, style="bold red")]
+        return [*parts, *([Section("It would start with one of these", Facts(fixes))] if fixes else [])]
+    last = explained.served[-1]
+    deployment = last.forecast.deployment
+    rows.append(("memory", memory_words(deployment)))
+    loads = [_row(each) for each in explained.served]
+    parts = [Facts(rows), Section("Forecast", Grid(_BRIEF_COLUMNS, [each[:-1] for each in loads]))]
+    told = [("state", last.forecast.state.sentence)]
+    told += [row for row in brief_rows(last.forecast, last.intervals) if row[0] in IN_BRIEF]
+    several = len(explained.served) > 1
+    if advised is not None:
+        best = sorted([*advised.ranked, *advised.other_gpus], key=lambda each: -each.gain)[:BEST]
+        table = Grid(_ADVICE_COLUMNS, [_advice_row(each, several) for each in best], text_columns=2, notes_at=(1, 3))
+        parts.append(Section("Changes, by gain", table) if best else styled("Nothing that was tried is better."))
+        told.append(("run it", explained.recommended or f"{explained.command}  (good as it is)"))
+    doubts = brief_doubts(last.forecast.source, explained.engine.name, last.intervals, deployment.drafting)
+    return [*parts, Facts([*told, *named_first("doubt", doubts), ("more", MORE)])]
+
+
+IN_BRIEF = ("SLO", "cost", "bottleneck", "breaks first")
+"""Rows of a forecast that an explained command has, too."""
 
 
 def _decisions(explained: Explained) -> list[RenderableType]:
@@ -65,7 +107,8 @@ def _about(explained: Explained) -> list[tuple[str, str]]:
     return rows + [("note", note) for note in explained.notes]
 
 
-def _other_flags(flags: Iterable[Flag]) -> list[RenderableType]:
+def _other_flags(flags: Iterable[Flag], *, brief: bool = False) -> list[tuple[str, str]]:
+    """Flags that no forecast depends on, with the reason of each; in ``brief``, all that are ignored in one row."""
     by_status: dict[str, list[Flag]] = {}
     for flag in flags:
         by_status.setdefault(flag.status, []).append(flag)
@@ -73,15 +116,19 @@ def _other_flags(flags: Iterable[Flag]) -> list[RenderableType]:
     for status in (REFUSED, NOT_MODELLED, IGNORED):
         by_note: dict[str, list[str]] = {}
         for flag in by_status.get(status, ()):
-            by_note.setdefault(flag.note, []).append(f"--{flag.name}")
+            note = "no forecast depends on it" if brief and status == IGNORED else flag.note
+            by_note.setdefault(note, []).append(f"--{flag.name}")
         rows += [(status, f"{', '.join(names)}: {note}") for note, names in by_note.items()]
-    return [Section("Other flags", Facts(rows))] if rows else []
+    return rows
 
 
 _FORECAST_COLUMNS = (
     "load", "requests/s", "TTFT p50", "p99", "80 % interval", "TPOT p50", "p99", "80 % interval", "output tokens/s",
     "state",
 )  # fmt: skip
+
+
+_BRIEF_COLUMNS = ("load", "rate/s", "TTFT p50", "p99", "80 % of it", "TPOT p50", "p99", "80 % of it", "tokens/s")
 
 
 def _row(served: ServedLoad) -> tuple[str, ...]:
@@ -91,7 +138,7 @@ def _row(served: ServedLoad) -> tuple[str, ...]:
         if values is None or band is None:
             cells += ["-", "-", "-"]
         else:
-            ends = f"{format_seconds(band.low.p99)} to {format_seconds(band.high.p99)}"
+            ends = format_interval(band.low.p99, band.high.p99)
             cells += [format_seconds(values.p50), format_seconds(values.p99), ends]
     return (*cells, f"{forecast.output_tokens_per_second:,.0f}", forecast.state.word)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from infercast.engines.base import Deployment, engine_of
 from infercast.engines.memory import KvLayout
 from infercast.engines.speculation import Drafting
 from infercast.forecast.run import DraftRun
+from infercast.forecast.system import BOTH
 from infercast.models.layout import ParallelLayout
+from infercast.models.library import bundled_config, bundled_name
 from infercast.models.spec import parameter_count
 from infercast.report.terminal import Facts, Grid, Section, pick
 from infercast.serve.cache.blocks import KvShape
@@ -171,6 +176,36 @@ def draft_run_dict(found: DraftRun | None) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
+def flag_words(options: Mapping[str, Any]) -> list[str]:
+    """Words of a command line, from flags without dashes; True stands for a flag without a value."""
+    return [word for name, value in options.items() for word in (f"--{name}", *([] if value is True else [str(value)]))]
+
+
+def repository_of(model: str) -> str:
+    """The name that an engine loads a model by: that on Hugging Face, where it is known."""
+    if bundled_name(model) is None:
+        return model
+    source = str(bundled_config(model)["infercast"].get("source", ""))
+    found = re.search(r"huggingface\.co/([\w.-]+/[\w.-]+)", source)
+    return found[1] if found else model
+
+
+def serve_command(deployment: Deployment, role: str = BOTH) -> str:
+    """The command that starts the engine as it was simulated; ``role`` names one of two pools."""
+    engine, model, layout, settings = deployment.engine, deployment.model, deployment.layout, deployment.settings
+    usual = engine.resolve(engine.settings(), model, layout, deployment.gpu)
+    changed = {
+        name: getattr(settings, name) for name in engine.shown if getattr(settings, name) != getattr(usual, name)
+    }
+    name = None if bundled_name(model.name) is None else engine.commands.on_the_fly.get(model.weights.name)
+    is_own = name is not None and "quantization_config" in bundled_config(model.name)
+    cache = model.cache_dtype if model.cache_dtype == "fp8" else "auto"
+    options = engine.options(layout, None if is_own else name, cache, changed)
+    joined = engine.commands.disaggregated
+    options |= {joined["flag"]: joined[role]} if role in joined else {}
+    return shlex.join([*engine.commands.serve, repository_of(model.name), *flag_words(options)])
+
+
 def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
     model, gpu, memory = deployment.model, deployment.gpu, deployment.memory
     shape = memory.kv.shape
@@ -195,6 +230,12 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
         rows.insert(3, ("layout", _layout(deployment)))
     rows += [("note", note) for note in model.notes]
     return rows
+
+
+def memory_words(deployment: Deployment) -> str:
+    memory, each = deployment.memory, " per GPU" if deployment.layout.gpus > 1 else ""
+    held = f"{format_bytes(memory.kv_bytes)} of KV cache ({memory.num_tokens:,} tokens)"
+    return f"it fits: {format_bytes(memory.weights)} of weights and {held}{each}"
 
 
 def _is_plain(layout: ParallelLayout) -> bool:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from math import isnan
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import ceil, isnan
 from typing import TYPE_CHECKING, Any
 
+from infercast.engines.base import Deployment
 from infercast.forecast.energy import Energy, FacilityEnergy
 from infercast.forecast.intervals import Intervals
-from infercast.forecast.kernels import Phase
-from infercast.forecast.result import Forecast, Verdict, prices_of
+from infercast.forecast.kernels import Phase, host_bound_share
+from infercast.forecast.result import FULL, HELD_BY_HOST, Forecast, Verdict, bottleneck, largest_family, prices_of
 from infercast.forecast.run import EngineLoad, LinkRun, PoolRun, SessionsRun, TierRun, TierTransfer, drafts_of
 from infercast.forecast.slo import NAMES, Percentiles
+from infercast.forecast.steady import OVERLOADED
 from infercast.forecast.system import BOTH, DECODE
 from infercast.hardware.server import Server
 from infercast.report.caveats import (
+    DRAFTS,
     TAKING_IN,
     TITLES,
+    brief_doubts,
     caveat_section,
     caveats,
     host_fields,
@@ -24,26 +28,61 @@ from infercast.report.caveats import (
     state_fields,
     state_rows,
 )
-from infercast.report.deployment import deployment_dict, deployment_facts, draft_run_dict, workload_dict
+from infercast.report.deployment import (
+    deployment_dict,
+    deployment_facts,
+    draft_run_dict,
+    memory_words,
+    serve_command,
+    workload_dict,
+)
 from infercast.report.files import csv_lines
 from infercast.report.quantities import (
     COSTS,
     ENERGIES,
     LATENCIES,
+    LENGTHS,
     LINK_PARTS,
     LOADS,
     OF_ENGINES,
     PROMISES,
     RESULTS,
+    bound_words,
     ends_ms,
     format_ends,
+    format_interval,
+    format_rates,
     interval_fields,
     latencies_of,
     milliseconds,
     render_intervals,
 )
-from infercast.report.terminal import Facts, Field, Grid, Section, at, cells, per, pick, record, styled
-from infercast.units import GIGA, MILLI, format_joules, format_odds, format_percent, format_seconds, format_watts
+from infercast.report.terminal import (
+    SCREEN,
+    Facts,
+    Field,
+    Grid,
+    Paragraph,
+    Section,
+    at,
+    cells,
+    named_first,
+    per,
+    pick,
+    record,
+    styled,
+)
+from infercast.units import (
+    GIGA,
+    MILLI,
+    format_dollars,
+    format_gpus,
+    format_joules,
+    format_odds,
+    format_percent,
+    format_seconds,
+    format_watts,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -93,8 +132,7 @@ def cost_rows(forecast: Forecast) -> list[tuple[str, str]]:
     prices = [
         forecast.tariff.unknown(gpu) if price is None else price.description for _, gpu, price in prices_of(forecast)
     ]
-    words = list(dict.fromkeys(prices))
-    return [*rows, *(("price" if number == 0 else "", text) for number, text in enumerate(words))]
+    return [*rows, *named_first("price", dict.fromkeys(prices))]
 
 
 def price_words(forecast: Forecast) -> str:
@@ -144,7 +182,7 @@ def energy_rows(forecast: Forecast) -> list[tuple[str, str]]:
         *_pool_rows(forecast, energy),
         ("80 % interval", f"{energy_interval(energy)} per output token of GPU energy"),
         ("goes into", part_words(energy)),
-        *(("" if number else "server", text) for number, text in enumerate(server_words(wall))),
+        *named_first("server", server_words(wall)),
         ("rests on", BASIS.get(energy.source, energy.source)),
     ]
 
@@ -370,6 +408,132 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
             parts.append(Section(title, Grid(PHASE_COLUMNS, phase_cells(phase), notes_at=(3, 4, 5))))
     said = tuple(text for _, text in load_rows(forecast))  # what the load section says already is left out
     return [*parts, caveat_section(each for each in caveats(forecast) if not each.endswith(said))]
+
+
+SURE, USABLE = 0.8, 0.9
+"""Odds with which nothing has to change, and the share of its capacity that a deployment is planned for."""
+BRIEF = ("ttft", "tpot", "end_to_end")
+IN_BRIEF = ("p50", "p95", "p99")
+MORE = "--full (all tables), --breakdown (where time goes), --report run.html, --json"
+
+
+def brief_forecast(forecast: Forecast, intervals: Intervals) -> list[RenderableType]:
+    """One screen, in the order in which people ask: does it hold, how fast, how sure, how much, what to change."""
+    state = forecast.state
+    told = state.sentence if state.is_steady and not forecast.was_cut else forecast.headline
+    rows = [(each.short, values, getattr(intervals, each.name)) for each, values, _ in latencies_of(forecast)
+            if each.name in BRIEF and values is not None]  # fmt: skip
+    table = Grid(
+        ("", *IN_BRIEF, "80 % interval of p50", "of p99"),
+        [(name, *(format_seconds(getattr(values, each)) for each in IN_BRIEF),
+          *(format_interval(getattr(band.low, each), getattr(band.high, each)) for each in ("p50", "p99")))
+         for name, values, band in rows],
+    )  # fmt: skip
+    return [
+        Paragraph("\n".join([*map(_deployed, forecast.pools), LENGTHS.sub("", forecast.workload.description)]), SCREEN),
+        Paragraph(told, SCREEN, style="bold" if state.is_steady else "bold red"),
+        table,
+        Facts(brief_rows(forecast, intervals)),
+    ]
+
+
+def _deployed(pool: PoolRun) -> str:
+    deployment, layout = pool.deployment, pool.deployment.layout
+    split = "" if layout.gpus == 1 else f" ({layout})"
+    role = "" if pool.role == BOTH else f"{pool.role}: "
+    name = f"{deployment.model.name} ({deployment.model.weights.name})"
+    return f"{role}{name} on {pool.pool.gpus} x {deployment.gpu.title}{split}, {deployment.engine.name}"
+
+
+def brief_rows(forecast: Forecast, intervals: Intervals) -> list[tuple[str, str]]:
+    """What a newcomer asks after the latencies, a line each."""
+    running, waiting = forecast.running, forecast.waiting
+    tokens = f"{forecast.output_tokens_per_second:,.0f} output tokens/s"
+    queue = f", {waiting.mean:,.1f} waiting" if waiting.mean >= 0.05 else ""
+    tokens += f" ({format_rates(intervals.output_tokens_per_second)})"
+    served = f"{tokens}, {forecast.requests_per_second:,.3g} requests/s"
+    deployment, changes = forecast.deployment, brief_changes(forecast)
+    doubts = brief_doubts(forecast.source, deployment.engine.name, intervals, deployment.drafting)
+    return [
+        *_of_pools(forecast, "memory", lambda pool: memory_words(pool.deployment)),
+        ("load", f"{served}; {running.mean:,.1f} running{queue}"),
+        ("SLO", _promise_words(forecast.verdict)),
+        ("cost", _cost_words(forecast)),
+        ("bottleneck", bound_words(bottleneck(forecast))),
+        *named_first("change", changes),
+        ("breaks first", _first_to_break(forecast)),
+        *named_first("doubt", doubts),
+        *_of_pools(forecast, "run it", lambda pool: serve_command(pool.deployment, pool.role)),
+        ("more", MORE),
+    ]
+
+
+def _of_pools(forecast: Forecast, name: str, words: Callable[[PoolRun], str]) -> list[tuple[str, str]]:
+    return named_first(name, dict.fromkeys(map(words, forecast.pools)))
+
+
+def _promise_words(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return 'none given; --slo "ttft_p99<1s,tpot_p95<40ms" says whether it is kept, and the odds'
+    limits = (f"{each.limit.name} {format_seconds(each.value)} of {format_seconds(each.limit.seconds)}"
+              for each in verdict.limits if each.value is not None)  # fmt: skip
+    odds = "" if verdict.odds is None else f", odds {format_odds(verdict.odds)}"
+    return f"{slo_title(verdict).removeprefix('SLO: ')}{odds}; {', '.join(limits)}"
+
+
+def _cost_words(forecast: Forecast) -> str:
+    gpus, cost, energy = format_gpus(forecast.gpus), forecast.cost, forecast.energy
+    if cost is None:
+        return "; ".join(dict.fromkeys([gpus, *(text for _, text in cost_rows(forecast))]))
+    money = f"{format_dollars(cost.per_hour)} per hour for {gpus}, {format_dollars(cost.per_million_output_tokens)}"
+    drawn = "" if energy is None else f"; {format_joules(energy.joules_per_output_token)} per output token"
+    return f"{money} per million output tokens{drawn}"
+
+
+def brief_changes(forecast: Forecast) -> list[str]:
+    """What to try first, from what the run has shown; nothing is simulated for it."""
+    deployment, verdict, state = forecast.deployment, forecast.verdict, forecast.state
+    phase, family = largest_family(forecast)
+    model, rest = deployment.model, []
+    if model.prediction is not None and deployment.engine.can_draft and deployment.drafting is None:
+        rest.append(f"--speculative-config '{DRAFTS}' drafts by itself (MTP)")
+    half = f"{phase.name} steps up to {format_percent(0.5 * family.seconds / phase.whole)} shorter"
+    if state.word == OVERLOADED and state.capacity and state.offered:
+        times = ceil(state.offered / (USABLE * state.capacity))
+        found = f"{times} x as many GPUs, such as --data-parallel-size {times * deployment.layout.data}"
+        found += f"; or at most {state.capacity:,.3g} requests/s"
+    elif forecast.kv_usage.peak >= FULL and forecast.waiting.peak > 0:
+        found = "--kv-cache-dtype fp8 holds twice as many tokens; so do more GPUs, or shorter contexts"
+    elif host_bound_share(forecast.phases) > HELD_BY_HOST:
+        found = "a faster CPU (--host NAME, see `infercast hosts`): GPUs wait for it"
+    elif family.family == "attention" and family.bound == "dram" and model.cache_dtype != "fp8":
+        found = f"--kv-cache-dtype fp8 (check its answers): {half}"
+    elif family.bound in ("dram", "tensor") and _can_be_fp8(deployment):
+        found = f"--quantization fp8 (check its answers): {half}"
+    elif family.bound in ("dram", "tensor"):
+        found = f"--tensor-parallel-size {2 * deployment.layout.tensor}: {half}, for twice the GPUs"
+    else:
+        found = "nothing stands out; `infercast diagnose` ranks kernels by what better ones would gain"
+    kept = verdict is not None and verdict.holds and (verdict.odds or 0.0) >= SURE
+    return [f"not needed; {found}" if kept else found, *rest]
+
+
+def _can_be_fp8(deployment: Deployment) -> bool:
+    weights = deployment.model.weights
+    return weights.name == weights.base and "fp8" in deployment.gpu.tensor_flops
+
+
+def _first_to_break(forecast: Forecast) -> str:
+    """Which of prompts, cache and seats is nearest to its end, by the shares of them in use."""
+    seats = sum(pool.deployment.settings.max_num_seqs * len(pool.records) for pool in forecast.pools)
+    prompts = max((phase.seconds for phase in forecast.phases if phase.name == "prefill"), default=0.0)
+    shares = [
+        (prompts / forecast.duration, "prompts ({} of GPU time)"),
+        (forecast.kv_usage.peak, "KV cache ({} full)"),
+        (forecast.running.peak / seats, "max_num_seqs ({} in use)"),
+    ]
+    words = (text.format(format_percent(share)) for share, text in sorted(shares, reverse=True))
+    return "{}, then {}, {}".format(*words)
 
 
 def _render_parts(forecast: Forecast) -> list[RenderableType]:

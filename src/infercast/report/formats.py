@@ -11,9 +11,10 @@ from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from infercast.bundled import read_data
 from infercast.errors import InputError
 from infercast.report.files import csv_lines
-from infercast.report.terminal import Facts, FittingTable, Grid, Paragraph, Section, drawn
+from infercast.report.terminal import FOLDED, Facts, FittingTable, Grid, Paragraph, Section, drawn
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -74,8 +75,6 @@ def _is_interval(name: str, value: Any) -> bool:
     return is_pair and "interval" in name and all(isinstance(each, (int, float)) for each in value)
 
 
-FOLDED = ("What was simulated", "Deployment", "Where time goes", "Caveats", "Notes", "Rests on", "Kernels: what")
-"""Sections with these titles start collapsed."""
 LEFT, RIGHT = ' style="text-align:left"', ' style="text-align:right"'
 
 
@@ -171,33 +170,11 @@ class Renderers(NamedTuple):
     """Lines of the table that ``--csv`` writes."""
     page: str | None = None
     """What ``--plot`` draws."""
+    brief: str | None = None
+    """The answer on one screen, where it is more than the first of the tables."""
 
 
-RENDERERS = {
-    "Breakdown": Renderers("kernels:breakdown_dict", "kernels:render_parts", "kernels"),
-    "Calibration": Renderers("calibration:calibration_dict", "calibration:render_calibration", "factors"),
-    "DayPlan": Renderers(
-        "day:day_dict", "day:render_day", "policies", "plots:day_figure", "day:day_rows", "page.figures:day_plot"
-    ),
-    "Deployment": Renderers("deployment:deployment_dict", "deployment:render_deployment"),
-    "Diagnosis": Renderers("kernels:diagnosis_dict", "kernels:render_diagnosis", "findings"),
-    "Explained": Renderers("command:explained_dict", "command:render_explained", "flags"),
-    "Fit": Renderers("deployment:fit_dict", "deployment:render_fit", None, "plots:memory_figure"),
-    "Forecast": Renderers("forecast:forecast_dict", "forecast:render_forecast", None, "plots:forecast_figure"),
-    "Gpu": Renderers("catalog:priced_gpu_dict", "catalog:render_gpu"),
-    "Intervals": Renderers("quantities:interval_fields", "quantities:render_alone"),
-    "Layouts": Renderers("plan:layouts_dict", "plan:render_layouts", "layouts"),
-    "ModelConfig": Renderers("models:model_dict", "models:render_model"),
-    "Plan": Renderers("plan:plan_dict", "plan:render_plan", "simulated"),
-    "Savings": Renderers("sweep:savings_dict", "sweep:render_savings", "points", csv="sweep:savings_rows"),
-    "StepCost": Renderers("kernels:cost_dict", "kernels:render_cost", "kernels", "plots:step_figure"),
-    "Sweep": Renderers(
-        "sweep:sweep_dict", "sweep:render_sweep", "points", "plots:sweep_figure", "sweep:sweep_rows",
-        "page.figures:sweep_plot",
-    ),
-    "Verdict": Renderers("forecast:slo_dict", "forecast:render_verdict", "limits"),
-    "Workload": Renderers("deployment:workload_dict", "deployment:render_workload"),
-}  # fmt: skip
+RENDERERS = {name: Renderers(**each) for name, each in read_data("renderers.toml").items()}
 
 
 def document_of(answer: Any) -> Any:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+from infercast.bundled import DATA, read_data
 from infercast.engines.base import Engine, engine_named
 from infercast.engines.settings import Commands
 from infercast.forecast.plan.candidate import Candidate
 from infercast.forecast.system import DECODE, PREFILL
 from infercast.hardware import Gpu, load_gpu
-from infercast.models.library import bundled_config, bundled_name
+from infercast.report.deployment import flag_words
 from infercast.units import GIB
 
 SERVER = "server"
@@ -107,6 +108,18 @@ class StartedPool:
         return max(1, self.gpus_per_machine // self.candidate.layout.replica_gpus)
 
     @property
+    def resource(self) -> str:
+        """The name that Kubernetes gives these GPUs by ..."""
+        return f"{'amd' if self.gpu.vendor == 'AMD' else 'nvidia'}.com/gpu"
+
+    @property
+    def product(self) -> tuple[str, str] | None:
+        """... and the label that nodes with them have, by the driver's name; None where that is not known."""
+        name = next((alias for alias in self.gpu.aliases if DRIVER_NAME.fullmatch(alias)), None)
+        label = f"{self.resource}.product{'-name' if self.gpu.vendor == 'AMD' else ''}"
+        return None if name is None else (label, name.replace(" ", "_" if self.gpu.vendor == "AMD" else "-"))
+
+    @property
     def needed_format(self) -> str | None:
         """The format that the checkpoint itself must have, because the engine does not make it."""
         wanted = self.candidate.quantization
@@ -126,19 +139,10 @@ def _started(candidate: Candidate, name: str, disaggregated: bool) -> StartedPoo
             if value in engine.commands.on_the_fly:
                 flags += [f"--{option}", engine.commands.on_the_fly[value]]
         else:
-            flags += [f"--{option}"] if value is True else [f"--{option}", str(value)]
+            flags += flag_words({option: value})
     if disaggregated:
         flags += [f"--{engine.commands.disaggregated['flag']}", engine.commands.disaggregated[name]]
     return StartedPool(name, candidate, engine, load_gpu(candidate.gpu), tuple(flags), disaggregated)
-
-
-def repository_of(model: str) -> str:
-    """The name that an engine loads a model by: that on Hugging Face, where it is known."""
-    if bundled_name(model) is None:
-        return model
-    source = str(bundled_config(model)["infercast"].get("source", ""))
-    found = re.search(r"huggingface\.co/([\w.-]+/[\w.-]+)", source)
-    return found[1] if found else model
 
 
 def plain_name(model: str) -> str:
@@ -147,71 +151,65 @@ def plain_name(model: str) -> str:
     return words[:40].rstrip("-") or "model"
 
 
-PLAIN = re.compile(r"(?:--?)?[A-Za-z_/.][A-Za-z0-9_./@-]*(?: [A-Za-z0-9_./@-]+)*")
-"""Strings that need no quotes ..."""
-WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n", ".inf", ".nan"}
-"""... unless they mean something else."""
+BLANK = re.compile(r"<(\w+)>")
+"""What is filled into a template."""
+
+
+@cache
+def _templates() -> Any:
+    import yaml  # noqa: PLC0415 - most plans write no files
+
+    return yaml.safe_load((DATA / "manifests.yaml").read_text(encoding="utf-8"))
+
+
+def filled(template: str, **values: Any) -> Any:
+    """A template of data/manifests.yaml with these values; what is not given is left out."""
+    return _filled(_templates()[template], values)
+
+
+def _filled(part: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(part, str):
+        blank = BLANK.fullmatch(part)
+        return values.get(blank[1]) if blank else BLANK.sub(lambda found: str(values[found[1]]), part)
+    if isinstance(part, dict):
+        found = {key: _filled(each, values) for key, each in part.items()}
+        return {key: each for key, each in found.items() if each is not None}
+    if isinstance(part, list):
+        entries = [(each, _filled(each, values)) for each in part]
+        return [
+            item for each, made in entries for item in (made if each != made and isinstance(made, list) else [made])
+        ]
+    return part
 
 
 def yaml_text(*documents: Any, comment: str = "") -> str:
+    import yaml  # noqa: PLC0415 - most plans write no files
+
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc]
+        """Without references to what occurs twice, and with scripts as they are typed."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def text(dumper: Any, value: str) -> Any:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+    Dumper.add_representer(str, text)
     head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
-    return head + "---\n".join("".join(f"{line}\n" for line in _lines(each, "")) for each in documents)
+    options = {"sort_keys": False, "allow_unicode": True, "width": 10_000}
+    return head + "---\n".join(yaml.dump(each, Dumper=Dumper, **options) for each in documents)
 
 
-def _lines(value: Any, indent: str) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _entry(f"{indent}{_scalar(str(key))}:", each, indent)
-    elif isinstance(value, Sequence) and not isinstance(value, str):
-        for each in value:
-            if isinstance(each, Mapping) and each:
-                first, *rest = _lines(each, f"{indent}  ")
-                yield f"{indent}- {first.lstrip()}"
-                yield from rest
-            else:
-                yield from _entry(f"{indent}-", each, indent)
-    else:
-        yield f"{indent}{_scalar(value)}"
-
-
-def _entry(head: str, value: Any, indent: str) -> Iterator[str]:
-    if isinstance(value, str) and "\n" in value:
-        yield f"{head} |{'' if value.endswith(chr(10)) else '-'}"
-        yield from (f"{indent}  {line}".rstrip() for line in value.rstrip("\n").split("\n"))
-    elif isinstance(value, (Mapping, list, tuple)) and value:
-        yield head
-        yield from _lines(value, f"{indent}  ")
-    else:
-        yield f"{head} {_scalar(value)}"
-
-
-def _scalar(value: Any) -> str:
-    if value is None or isinstance(value, (bool, int, float)):
-        return json.dumps(value)
-    if isinstance(value, str):
-        if PLAIN.fullmatch(value) is not None and value.lower() not in WORDS:
-            return value
-        if '"' in value and "'" not in value and "\\" not in value and value.isprintable():
-            return f"'{value}'"
-        return json.dumps(value, ensure_ascii=False)
-    return "{}" if isinstance(value, Mapping) else "[]"
-
-
-HEAD = """#!/usr/bin/env bash
-# {title} Usage: {usage} MODEL may name another checkpoint of the same model.
-set -euo pipefail
-MODEL="${{MODEL:-{model}}}"
-"""
+SCRIPTS = "scripts.toml"
 MODEL = '"$MODEL"'
-SEVERAL = """RANK="${2:-0}"  # of this machine among those of the replica
-LEADER="${3:-127.0.0.1}"  # address of the machine of rank 0
-"""
 
 
 def serve_script(pools: Sequence[StartedPool], model: str, title: str) -> str:
     several = any(pool.nodes > 1 for pool in pools)
     usage = "bash serve.sh REPLICA [RANK LEADER_ADDRESS]" if several else "bash serve.sh REPLICA"
-    text = HEAD.format(title=title, usage=usage, model=model) + (SEVERAL if several else "")
+    scripts = read_data(SCRIPTS)
+    text = str(scripts["serve"]).format(title=title, usage=usage, model=model)
+    text += scripts["serve_nodes"] if several else ""
     for pool in pools:
         if pool.needed_format is not None:
             text += f"# The forecast is of {pool.needed_format} weights: MODEL must be a checkpoint in that format.\n"
@@ -253,65 +251,44 @@ def command_lines(pools: Sequence[StartedPool], model: str) -> list[str]:
 
 
 SECRET = "hf-token"
-MOUNTS = [{"name": "shm", "mountPath": "/dev/shm"}]
-VOLUMES = [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "32Gi"}}]
-"""Memory that GPUs of one container share."""
 START_SECONDS, EVERY = 3600, 10
 """Large weights take long to load: so long, asked every so often."""
+CORES, HOST_GIB = 4, 16
+"""Cores of a GPU's share, and memory of the host beyond that of the weights, which pass through it."""
+DRIVER_NAME = re.compile(r"(NVIDIA|Tesla|AMD) .*")
 
 
-def manifests(pools: Sequence[StartedPool], model: str, name: str, title: str) -> str:
-    documents: list[dict[str, Any]] = []
+def manifests(pools: Sequence[StartedPool], model: str, name: str, title: str, weights: float) -> str:
+    """``kubernetes.yaml``; ``weights``: bytes of the checkpoint."""
+    documents = []
     for pool in pools:
-        whole = f"{name}-{pool.name}"
-        documents.append(_leader_worker_set(pool, model, whole) if pool.nodes > 1 else _deployment(pool, model, whole))
-        documents.append(_service(pool, whole))
+        common: dict[str, Any] = {"name": f"{name}-{pool.name}", "cache": f"{name}-cache", "labels": {}}
+        common["labels"] = {"app": common["name"]}
+        leader, several = {**common["labels"], "role": "leader"}, pool.nodes > 1
+        command = (
+            shell_command(pool, model, first=True) if several else {"args": pool.container_words(model, pool.port)}
+        )
+        values = {**common, "replicas": pool.candidate.replicas, "pod": _pod(pool, weights, {**common, **command})}
+        if several:
+            other = _pod(pool, weights, {**common, **shell_command(pool, model, first=False)}, answers=False)
+            values |= {"nodes": pool.nodes, "leader_labels": leader, "worker": other}
+        documents.append(filled("leader_worker_set" if several else "deployment", **values))
+        ports = {"public_port": pool.commands.port, "port": pool.port}
+        documents.append(filled("service", **common, **ports, selector=leader if several else common["labels"]))
     comment = f"{title}\nkubectl create secret generic {SECRET} --from-literal=HF_TOKEN=...\nkubectl apply -f FILE"
-    return yaml_text(*documents, comment=comment)
+    return yaml_text(*documents, _claim(pools, name, weights), comment=comment)
 
 
-def _labels(name: str, *, leader: bool = False) -> dict[str, str]:
-    return {"app": name, **({"role": "leader"} if leader else {})}
+def _claim(pools: Sequence[StartedPool], name: str, weights: float) -> dict[str, Any]:
+    """Where pods keep the checkpoint, so that only the first downloads it."""
+    one = sum(pool.candidate.replicas * pool.nodes for pool in pools) == 1
+    access = "ReadWriteOnce" if one else "ReadWriteMany"
+    found: dict[str, Any] = filled("claim", cache=f"{name}-cache", access=access, size=_room(weights))
+    return found
 
 
-def _deployment(pool: StartedPool, model: str, name: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name, "labels": _labels(name)},
-        "spec": {
-            "replicas": pool.candidate.replicas,
-            "selector": {"matchLabels": _labels(name)},
-            "template": {
-                "metadata": {"labels": _labels(name)},
-                "spec": pod_spec(pool, {"args": pool.container_words(model, pool.port)}),
-            },
-        },
-    }
-
-
-def _leader_worker_set(pool: StartedPool, model: str, name: str) -> dict[str, Any]:
-    """Groups of as many pods as a replica has machines; the first of each answers requests."""
-    return {
-        "apiVersion": "leaderworkerset.x-k8s.io/v1",
-        "kind": "LeaderWorkerSet",
-        "metadata": {"name": name},
-        "spec": {
-            "replicas": pool.candidate.replicas,
-            "leaderWorkerTemplate": {
-                "size": pool.nodes,
-                "restartPolicy": "RecreateGroupOnPodRestart",
-                "leaderTemplate": {
-                    "metadata": {"labels": _labels(name, leader=True)},
-                    "spec": pod_spec(pool, shell_command(pool, model, first=True)),
-                },
-                "workerTemplate": {
-                    "metadata": {"labels": _labels(name)},
-                    "spec": pod_spec(pool, shell_command(pool, model, first=False), answers=False),
-                },
-            },
-        },
-    }
+def _room(weights: float) -> str:
+    return f"{max(1, round(1.5 * weights / GIB))}Gi"
 
 
 def shell_command(pool: StartedPool, model: str, *, first: bool) -> dict[str, Any]:
@@ -322,46 +299,29 @@ def shell_command(pool: StartedPool, model: str, *, first: bool) -> dict[str, An
     return {"command": ["/bin/sh", "-c"], "args": [f"exec {command}"]}
 
 
-def pod_spec(pool: StartedPool, command: dict[str, Any], *, answers: bool = True) -> dict[str, Any]:
+def _pod(pool: StartedPool, weights: float, values: Mapping[str, Any], *, answers: bool = True) -> dict[str, Any]:
     """One pod; ``answers``: whether it takes requests."""
-    token = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": SECRET, "key": "HF_TOKEN", "optional": True}}}
-    container = {
-        "name": pool.name,
-        "image": pool.image,
-        **command,
-        "env": [token, *_side_channel(pool)],
-        "resources": _resources(pool),
-        "volumeMounts": MOUNTS,
-    }
+    told = {**values, "pool": pool.name, "image": pool.image, "secret": SECRET, "resource": pool.resource}
+    told |= {"side_channel": _side_channel(pool), "node_selector": pool.product and dict([pool.product])}
     if answers:
         probe = {"httpGet": {"path": pool.commands.health, "port": pool.port}, "periodSeconds": EVERY}
-        container["ports"] = [{"containerPort": pool.port, "name": "http"}]
-        container["startupProbe"] = {**probe, "failureThreshold": START_SECONDS // EVERY}
-        container["readinessProbe"] = probe
-    return {"containers": [container], "volumes": VOLUMES}
+        told["ports"] = [{"containerPort": pool.port, "name": "http"}]
+        told["startup"] = {**probe, "failureThreshold": START_SECONDS // EVERY}
+        told |= {"readiness": probe, "liveness": {**probe, "timeoutSeconds": EVERY, "failureThreshold": 6}}
+    share = {"cpu": str(CORES * pool.gpus_per_machine), "memory": f"{HOST_GIB + round(weights / pool.nodes / GIB)}Gi"}
+    found: dict[str, Any] = filled("pod", **told, resources=_resources(pool, **share))
+    return found
 
 
-def _resources(pool: StartedPool) -> dict[str, Any]:
-    gpus = {"nvidia.com/gpu": str(pool.gpus_per_machine)}
-    return {"limits": gpus, "requests": gpus}
+def _resources(pool: StartedPool, **others: str) -> dict[str, Any]:
+    gpus = {pool.resource: str(pool.gpus_per_machine)}
+    return {"limits": gpus, "requests": {**gpus, **others}}
 
 
 def _side_channel(pool: StartedPool) -> list[dict[str, Any]]:
     variables = pool.side_channel(SIDE_CHANNEL, {"fieldRef": {"fieldPath": "status.podIP"}})
     keys = ("value", "valueFrom")
     return [{"name": name, key: value} for key, (name, value) in zip(keys, variables.items(), strict=False)]
-
-
-def _service(pool: StartedPool, name: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": name},
-        "spec": {
-            "selector": _labels(name, leader=pool.nodes > 1),
-            "ports": [{"name": "http", "port": pool.commands.port, "targetPort": pool.port}],
-        },
-    }
 
 
 def compose_file(pools: Sequence[StartedPool], model: str, title: str) -> str | None:
@@ -371,25 +331,15 @@ def compose_file(pools: Sequence[StartedPool], model: str, title: str) -> str | 
     services = {place.name: _compose_service(pool, place, model) for pool in pools for place in pool.places}
     machines = sorted({place.machine for pool in pools for place in pool.places})
     how = "\n".join(f"docker compose --profile {machine} up" for machine in machines)
-    return yaml_text(
-        {"services": services, "volumes": {"huggingface": {}}}, comment=f"{title}\nOn each machine its own:\n{how}"
-    )
+    tree = {"services": services, "volumes": {"huggingface": {}}}
+    return yaml_text(tree, comment=f"{title}\nOn each machine its own:\n{how}")
 
 
-def _compose_service(pool: StartedPool, place: Place, model: str) -> dict[str, Any]:
+def _compose_service(pool: StartedPool, place: Place, model: str) -> Any:
     environment = {"HF_TOKEN": "${HF_TOKEN:-}", **pool.side_channel(place.side_port, "${HOST_ADDRESS:-127.0.0.1}")}
-    devices = {"driver": "nvidia", "device_ids": [str(each) for each in place.devices], "capabilities": ["gpu"]}
-    return {
-        "profiles": [place.machine],
-        "image": pool.image,
-        "command": pool.container_words(model, place.port),
-        "environment": environment,
-        "network_mode": "host",
-        "ipc": "host",
-        "volumes": ["huggingface:/root/.cache/huggingface"],
-        "deploy": {"resources": {"reservations": {"devices": [devices]}}},
-        "restart": "unless-stopped",
-    }
+    args, devices = pool.container_words(model, place.port), [str(each) for each in place.devices]
+    told = {"machine": place.machine, "image": pool.image, "port": place.port, "health": pool.commands.health}
+    return filled("compose_service", **told, args=args, environment=environment, devices=devices)
 
 
 CHART_SETS = ("--tensor-parallel-size", "--data-parallel-size")
@@ -403,56 +353,34 @@ def llm_d_values(pools: Sequence[StartedPool], model: str, weights: float, title
     if any("llm_d_image" not in pool.commands.elsewhere for pool in pools):
         return None
     two = len(pools) > 1
-    values: dict[str, Any] = {
-        "multinode": any(pool.nodes > 1 for pool in pools),
-        "modelArtifacts": {
-            "name": model,
-            "uri": f"hf://{model}",
-            "size": f"{max(1, round(1.5 * weights / GIB))}Gi",
-            "authSecretName": SECRET,
-            "labels": {"llm-d.ai/inferenceServing": "true", "llm-d.ai/model": plain_name(model)},
-        },
-        "routing": {"servicePort": pools[0].commands.port, "proxy": {"enabled": two, "targetPort": SIDECAR_PORT}},
-        "decode": _pool(pools[-1], model),
-        "prefill": _pool(pools[0], model) if two else {"create": False},
-    }
+    values = filled(
+        "llm_d", multinode=any(pool.nodes > 1 for pool in pools), model=model, plain=plain_name(model), secret=SECRET,
+        size=_room(weights), public_port=pools[0].commands.port, disaggregated=two, decode=_pool(pools[-1], model),
+        prefill=_pool(pools[0], model) if two else {"create": False},
+    )  # fmt: skip
     return yaml_text(values, comment=f"{title}\nhelm install NAME llm-d-modelservice/llm-d-modelservice -f FILE")
 
 
-def _pool(pool: StartedPool, model: str) -> dict[str, Any]:
-    layout = pool.candidate.layout
-    parallelism = {"tensor": layout.tensor, "data": layout.data}
-    if pool.nodes > 1:
-        parallelism |= {"workers": pool.nodes}
-    ports = [{"containerPort": SIDE_CHANNEL, "name": "side-channel"}] if pool.disaggregated else []
-    container = {
-        "name": pool.name,
-        "image": f"{pool.commands.elsewhere['llm_d_image']}:latest",
-        **_llm_d_command(pool, model),
-        "env": _side_channel(pool),
-        "ports": ports,
-        "resources": _resources(pool),
-        "mountModelVolume": True,
-        "volumeMounts": MOUNTS,
-    }
-    return {
-        "create": True,
-        "replicas": pool.candidate.replicas,
-        "parallelism": parallelism,
-        "containers": [container],
-        "volumes": VOLUMES,
-    }
+def _pool(pool: StartedPool, model: str) -> Any:
+    layout, product = pool.candidate.layout, pool.product
+    told = {"pool": pool.name, "replicas": pool.candidate.replicas, "tensor": layout.tensor, "data": layout.data}
+    return filled(
+        "llm_d_pool", **told, **_llm_d_command(pool, model), workers=pool.nodes if pool.nodes > 1 else None,
+        accelerator=product and {"labelKey": product[0], "labelValues": [product[1]]}, resources=_resources(pool),
+        image=f"{pool.commands.elsewhere['llm_d_image']}:latest", side_channel_list=_side_channel(pool),
+        ports=[{"containerPort": SIDE_CHANNEL, "name": "side-channel"}] if pool.disaggregated else [],
+    )  # fmt: skip
 
 
 def _llm_d_command(pool: StartedPool, model: str) -> dict[str, Any]:
     """What the chart starts by itself, or over several nodes a command of our own."""
     if pool.nodes == 1:
-        return {"modelCommand": pool.commands.elsewhere["llm_d_command"], "args": _without_sizes(pool.flags)}
+        return {"model_command": pool.commands.elsewhere["llm_d_command"], "args": _without_sizes(pool.flags)}
     first, other = (shell_command(pool, model, first=each)["args"][0] for each in (True, False))
     port = pool.commands.port if pool.name == PREFILL or not pool.disaggregated else SIDECAR_PORT
     first, other = (text.replace(f"--port {pool.port}", f"--port {port}") for text in (first, other))
     script = f'if [ "${{LWS_WORKER_INDEX:-0}}" = 0 ]; then\n  {first}\nfi\n{other}\n'
-    return {"modelCommand": "custom", "command": ["/bin/sh", "-c"], "args": [script]}
+    return {"model_command": "custom", "command": ["/bin/sh", "-c"], "args": [script]}
 
 
 def _without_sizes(flags: Sequence[str]) -> list[str]:
@@ -462,25 +390,18 @@ def _without_sizes(flags: Sequence[str]) -> list[str]:
 ROLES = {"server": (), "prefill": ("--is-prefill-worker",), "decode": ("--is-decode-worker",)}
 
 
-def dynamo_graph(pools: Sequence[StartedPool], model: str, name: str, title: str) -> str | None:
-    """``dynamo.yaml``; None for an engine that Dynamo does not start."""
+def dynamo_graph(pools: Sequence[StartedPool], model: str, name: str, title: str, weights: float) -> str | None:
+    """``dynamo.yaml``; None for an engine that Dynamo does not start. ``weights``: bytes of the checkpoint."""
     if any("dynamo_module" not in pool.commands.elsewhere for pool in pools):
         return None
     image = f"{pools[0].commands.elsewhere['dynamo_image']}:${{VERSION}}"
-    services = {
-        "Frontend": {"componentType": "frontend", "replicas": 1, "extraPodSpec": {"mainContainer": {"image": image}}},
-        **{f"{pool.name.title()}Worker": _worker(pool, model) for pool in pools},
-    }
-    graph = {
-        "apiVersion": "nvidia.com/v1alpha1",
-        "kind": "DynamoGraphDeployment",
-        "metadata": {"name": name},
-        "spec": {"services": services},
-    }
-    return yaml_text(graph, comment=f"{title}\nVERSION=... envsubst '$VERSION' < FILE | kubectl apply -f -")
+    workers = {f"{pool.name.title()}Worker": _worker(pool, model, f"{name}-cache") for pool in pools}
+    graph = filled("dynamo", name=name, services={"Frontend": filled("dynamo_frontend", image=image), **workers})
+    comment = f"{title}\nVERSION=... envsubst '$VERSION' < FILE | kubectl apply -f -"
+    return yaml_text(graph, _claim(pools, name, weights), comment=comment)
 
 
-def _worker(pool: StartedPool, model: str) -> dict[str, Any]:
+def _worker(pool: StartedPool, model: str, cache: str) -> Any:
     known = pool.commands.elsewhere
     transfer = f"--{pool.commands.disaggregated.get('flag', '')}"
     words = list(pool.flags[len(pool.commands.always) :])  # Dynamo is what clients reach
@@ -490,21 +411,9 @@ def _worker(pool: StartedPool, model: str) -> dict[str, Any]:
     elif transfer in words:  # Dynamo joins its pools itself
         at = words.index(transfer)
         del words[at : at + 2]
-    worker: dict[str, Any] = {
-        "envFromSecret": SECRET,
-        "componentType": "worker",
-        "replicas": pool.candidate.replicas,
-        "resources": {"limits": {"gpu": str(pool.gpus_per_machine)}},
-        "extraPodSpec": {
-            "mainContainer": {
-                "image": f"{known['dynamo_image']}:${{VERSION}}",
-                "command": ["python3", "-m", known["dynamo_module"]],
-                "args": ["--model", model, *words, *roles],
-            }
-        },
-    }
-    if pool.disaggregated:
-        worker["subComponentType"] = "prefill" if pool.name == PREFILL else "decode"
-    if pool.nodes > 1:
-        worker["multinode"] = {"nodeCount": pool.nodes}
-    return worker
+    return filled(
+        "dynamo_worker", secret=SECRET, replicas=pool.candidate.replicas, gpus=str(pool.gpus_per_machine), cache=cache,
+        role=pool.name if pool.disaggregated else None, image=f"{known['dynamo_image']}:${{VERSION}}",
+        multinode={"nodeCount": pool.nodes} if pool.nodes > 1 else None, args=["--model", model, *words, *roles],
+        node_selector=pool.product and dict([pool.product]), command=["python3", "-m", known["dynamo_module"]],
+    )  # fmt: skip

@@ -13,13 +13,15 @@ from infercast.forecast.layouts import LayoutCost, Layouts, comparison_notes, ra
 from infercast.forecast.plan.candidate import Candidate, Figures, PowerDraw, Row, Stage
 from infercast.forecast.plan.question import Plan
 from infercast.forecast.slo import NAMES
-from infercast.report.caveats import FORECASTS
-from infercast.report.deployment import LAYOUT
+from infercast.report.caveats import FORECASTS, brief_doubts
+from infercast.report.deployment import LAYOUT, flag_words, repository_of
 from infercast.report.files import csv_lines
 from infercast.report.quantities import (
     COSTS,
     ENERGIES,
+    LENGTHS,
     PROMISES,
+    bound_words,
     ends_ms,
     format_ends,
     format_interval,
@@ -38,6 +40,7 @@ from infercast.report.terminal import (
     at,
     cells,
     columns,
+    named_first,
     pick,
     record,
     styled,
@@ -46,6 +49,7 @@ from infercast.units import (
     MILLI,
     format_bytes,
     format_dollars,
+    format_gpus,
     format_joules,
     format_odds,
     format_percent,
@@ -63,22 +67,68 @@ SHOWN = 8
 """Candidates that did not win, in the table."""
 
 
-def render_plan(plan: Plan) -> list[RenderableType]:
+RIVALS, CHANGES = 3, 4
+"""Of these, and of what would change the answer, on one screen."""
+
+
+def brief_plan(plan: Plan) -> list[RenderableType]:
+    """One screen: the winner with its command, three rivals, other odds, why it wins and what would change it."""
+    parts, winner = _begin(plan, brief=True), plan.winner
+    if winner is not None and winner.figures is not None:
+        others = (plan.runner_up, *plan.front, *(row for row in plan.rows if row.stage is Stage.SIMULATED))
+        rivals = {row.candidate: row for row in others if row is not None and row.candidate != winner.candidate}
+        if rivals:
+            parts.append(Section("rivals", Grid(*cells(RIVAL_FIELDS, [*rivals.values()][:RIVALS]), notes_at=(0,))))
+        parts += _render_odds(plan)
+        sentences = _short("\n".join([plan.why, *plan.changes[:CHANGES]]))
+        parts.append(Section("why, and what would change it", Paragraph(sentences, WIDEST - 2)))
+        doubts = brief_doubts(winner.figures.source, winner.candidate.engine, winner.figures.intervals)
+        parts.append(Facts([*named_first("doubt", doubts), ("more", MORE)]))
+    return parts
+
+
+def _short(text: object) -> str:
+    """Names of candidates without the formats that a checkpoint has anyway."""
+    return str(text).replace("(as published, ", "(").replace(" (as published)", "")
+
+
+def _begin(plan: Plan, *, brief: bool) -> list[RenderableType]:
+    """The question, and the winner or why there is none."""
     question = plan.question
-    title = f"{question.model}: {question.workload.description}; {question.slo}"
-    parts: list[RenderableType] = [styled(title)]
+    sure = f", with odds of {format_odds(question.least_odds)} or more" if question.least_odds else ""
+    asked, promised = f"{question.model}: {question.workload.description}", f"{question.slo}{sure}"
+    short = f"{LENGTHS.sub('', asked).partition(';')[0]}\n{promised}, on up to {format_gpus(question.max_gpus)}"
+    parts: list[RenderableType] = [Paragraph(short, WIDEST) if brief else styled(f"{asked}; {promised}")]
     if plan.cut:
         parts.append(Paragraph(plan.cut, WIDEST))
     if plan.winner is None:
         parts.append(Section("no answer", Paragraph(plan.why, WIDEST)))
-        parts += [Section("nearest", Paragraph(each.sentence, WIDEST)) for each in plan.nearest]
-    else:
-        parts.append(Section(f"winner: {question.goal.says}", Facts(_winner(plan.winner))))
+        return [*parts, *(Section("nearest", Paragraph(each.sentence, WIDEST)) for each in plan.nearest)]
+    rows = _winner(plan.winner)
+    if brief:
+        from infercast.report.manifests import command_lines, pools_of  # noqa: PLC0415 - other forms need none of it
+
+        pools = pools_of(plan.winner.candidate)
+        rows = [row for row in rows if not row[0].endswith(LEFT_OUT)]
+        rows += named_first("run it", command_lines(pools, repository_of(question.model)))
+    return [*parts, Section(f"winner: {question.goal.says}", Facts(rows))]
+
+
+def _render_odds(plan: Plan) -> list[RenderableType]:
+    rows = [(f"{format_odds(odds)} or more", *(field.cell(row) for field in ODDS_FIELDS)) for odds, row in plan.by_odds]
+    titles = [field.title or "" for field in ODDS_FIELDS]
+    return [Section("the winner by odds", Grid(("asked for", *titles), rows, text_columns=2))] if rows else []
+
+
+def render_plan(plan: Plan) -> list[RenderableType]:
+    question, parts = plan.question, _begin(plan, brief=False)
+    if plan.winner is not None:
         spent = "energy" if question.goal.rough else "cost"
         if len(plan.front) > 1:
             parts.append(
                 Section(f"nothing beats these in {spent}, TTFT and TPOT together", Grid(*cells(FRONT, plan.front)))
             )
+        parts += _render_odds(plan)
         sentences = [plan.why, *plan.changes]
         parts.append(Section("why, and what would change it", Paragraph("\n".join(sentences), WIDEST)))
     others = [row for row in plan.rows if row.stage is Stage.SIMULATED and row not in plan.front][:SHOWN]
@@ -89,12 +139,19 @@ def render_plan(plan: Plan) -> list[RenderableType]:
     return parts
 
 
+MORE = "--full (all that was simulated, notes), --out DIR (commands and manifests to run), --json"
+LEFT_OUT = ("GPUs", "energy", "power", "options")
+"""Rows that a screen goes without."""
+
+
 def _winner(row: Row) -> list[tuple[str, str]]:
     figures = row.figures
     assert figures is not None
     rows = [("deployment", str(row.candidate)), ("GPUs", f"{row.gpus}")]
     if row.cost is not None:
-        rows.append(("cost", f"{format_dollars(row.cost)} per hour"))
+        each = row.cost / 3600.0 / figures.output_tokens_per_second * 1e6
+        per_token = f"{format_dollars(each)} per million output tokens"
+        rows.append(("cost", f"{format_dollars(row.cost)} per hour for {format_gpus(row.gpus)}, {per_token}"))
     rows += _drawn_rows(figures)
     rows += [("TTFT", _latency(figures, "ttft")), ("TPOT", _latency(figures, "tpot"))]
     within = f"{figures.goodput:,.2f} requests/s within the SLO"
@@ -104,7 +161,7 @@ def _winner(row: Row) -> list[tuple[str, str]]:
     if figures.odds is not None:
         rows.append(("odds", f"the SLO holds with a probability of {format_percent(figures.odds)}"))
     rows.append(("headroom", f"{figures.headroom:.2f} times, least in {figures.tightest}"))
-    rows.append(("bottleneck", figures.bottleneck))
+    rows.append(("bottleneck", bound_words(figures.bottleneck)))
     for pool, name in zip(row.candidate.pools, ("prefill", "decode"), strict=False):
         label = "options" if row.candidate.prefill is None else f"{name} options"
         rows.append((label, _options(pool) or "none"))
@@ -125,10 +182,7 @@ def _drawn_rows(figures: Figures) -> list[tuple[str, str]]:
 
 
 def _options(candidate: Candidate) -> str:
-    return " ".join(
-        f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}"
-        for name, value in candidate.options().items()
-    )
+    return shlex.join(flag_words(candidate.options()))
 
 
 def _latency(figures: Figures, name: str) -> str:
@@ -148,7 +202,7 @@ def _p99(name: str) -> tuple[Field, Field]:
 
 
 IN_ALL_TABLES = (
-    Field("", at("candidate"), "deployment"),
+    Field("", at("candidate"), "deployment", _short),
     Field("", at("gpus"), "GPUs"),
     Field("", at("cost"), "$/h", "{:,.2f}".format),
 )
@@ -160,6 +214,11 @@ FRONT = (
     Field("", at("figures.headroom"), "headroom", "{:.2f}".format),
     Field("", at("figures.odds"), "odds", format_percent),
 )
+_ODDS = Field("", at("figures.odds"), "odds", format_percent)
+RIVAL_FIELDS = (
+    *IN_ALL_TABLES, _p99("ttft")[0], _p99("tpot")[0], _ODDS,
+)  # fmt: skip
+ODDS_FIELDS = (*IN_ALL_TABLES, _ODDS)
 OTHERS = (
     *IN_ALL_TABLES,
     Field("", at("headroom"), "headroom", "{:.2f}".format),
@@ -190,6 +249,7 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
         "runner_up": None if plan.runner_up is None else row_dict(plan.runner_up),
         "why": plan.why,
         "changes": list(plan.changes),
+        "by_odds": [{"odds": odds, "deployment": str(row.candidate), **row_dict(row)} for odds, row in plan.by_odds],
         "nearest": [{"sentence": each.sentence, **row_dict(each.row)} for each in plan.nearest],
         "simulated": [row_dict(row) for row in plan.rows if row.stage is Stage.SIMULATED],
         "candidates": plan.num_candidates,

@@ -11,13 +11,16 @@ from math import ceil, floor, log10
 from pathlib import Path
 from typing import NamedTuple
 
+from infercast.bundled import read_data
 from infercast.engines.settings import Commands
 from infercast.errors import InputError
 from infercast.forecast.plan.candidate import Row
 from infercast.forecast.plan.evaluate import Check, checks_of
 from infercast.forecast.plan.question import Plan, deployed
+from infercast.report.deployment import repository_of
 from infercast.report.files import write_whole
 from infercast.report.manifests import (
+    SCRIPTS,
     command_lines,
     compose_file,
     dynamo_graph,
@@ -25,59 +28,25 @@ from infercast.report.manifests import (
     manifests,
     plain_name,
     pools_of,
-    repository_of,
     serve_script,
 )
 from infercast.report.plan import candidates_csv
 from infercast.units import MILLI, format_percent, format_seconds
 
-HEAD = """#!/usr/bin/env bash
-# {title} Measures a running deployment at several rates, and prints the forecast beside what it measured. Usage: bash
-# bench.sh [BASE_URL]   (default http://localhost:{port}) Prompts and answers are as long as those of the plan's
-# question are on average, and so is the forecast. BASE_URL is that of the load balancer before the replicas, or of
-# the one server.
-set -euo pipefail
-MODEL="${{MODEL:-{model}}}"
-BASE_URL="${{1:-http://localhost:{port}}}"
-RESULTS="${{RESULTS:-bench-results}}"
-mkdir -p "$RESULTS"
-"""
-RUN = """
-echo "== {rate:g} requests/s, {requests} requests of {num_input} + {num_output} tokens"
-{bench} --base-url "$BASE_URL" --model "$MODEL" --dataset-name random --random-input-len {num_input} \\
-  --random-output-len {num_output} --request-rate {rate:g} --num-prompts {requests} --seed 0 \\
-  {flags}
-"""
-COMPARE = """
-python3 - "$RESULTS" <<'END'
-import json, pathlib, sys
-
-FORECASTS = json.loads('''{forecasts}''')
-print(f"{{'':>24}}{{'forecast':>12}}{{'80 % interval':>22}}{{'measured':>12}}{{'error':>9}}")
-for rate, rows in FORECASTS.items():
-    written = (pathlib.Path(sys.argv[1]) / f"rate-{{rate}}.json").read_text()
-    measured = json.loads(written.splitlines()[-1])
-    print(f"{{rate}} requests/s")
-    for name, forecast, low, high, key in rows:
-        found = measured.get(key)
-        beside = f"{{found:>12.1f}}{{100 * (forecast / found - 1):>+8.0f}}%" if found else f"{{'-':>12}}"
-        within = "" if not found or low <= found <= high else "  outside"
-        print(f"{{name:>24}}{{forecast:>12.1f}}{{f'{{low:.1f}} to {{high:.1f}}':>22}}{{beside}}{{within}}")
-END
-"""
 KEYS = {"p50": "median", "p99": "p99", "mean": "mean"}
 """As the benchmark names them."""
 
 
 def bench_script(checks: Sequence[Check], commands: Commands, model: str, title: str) -> str:
     bench = shlex.join(commands.bench)
-    text = HEAD.format(title=title, port=commands.port, model=model)
+    scripts = read_data(SCRIPTS)
+    text = str(scripts["bench"]).format(title=title, port=commands.port, model=model)
     for check in checks:
         values = {name: getattr(check, name) for name in ("rate", "requests", "num_input", "num_output")}
         name = f"rate-{check.rate:g}.json"
-        text += RUN.format(bench=bench, flags=commands.bench_flags.format(name=name), **values)
+        text += scripts["bench_run"].format(bench=bench, flags=commands.bench_flags.format(name=name), **values)
     forecasts = {f"{check.rate:g}": _rows(check, commands.bench_end_to_end) for check in checks}
-    return text + COMPARE.format(forecasts=json.dumps(forecasts))
+    return text + str(scripts["bench_compare"]).format(forecasts=json.dumps(forecasts))
 
 
 def _rows(check: Check, end_to_end: str) -> list[tuple[str, float, float, float, str]]:
@@ -296,9 +265,9 @@ def _starting(plan: Plan, winner: Row) -> tuple[list[str], Mapping[str, str | No
     return command_lines(pools, model), {
         "serve.sh": serve_script(pools, model, title),
         "compose.yaml": compose_file(pools, model, title),
-        "kubernetes.yaml": manifests(pools, model, name, title),
+        "kubernetes.yaml": manifests(pools, model, name, title, weights),
         "llm-d-values.yaml": llm_d_values(pools, model, weights, title),
-        "dynamo.yaml": dynamo_graph(pools, model, name, title),
+        "dynamo.yaml": dynamo_graph(pools, model, name, title, weights),
         "bench.sh": bench_script(checks_of(question, candidate), pools[-1].commands, model, title),
     }
 

@@ -9,7 +9,7 @@ from io import BytesIO
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from infercast.errors import InputError
+from infercast.errors import missing
 from infercast.report.deployment import fit_dict
 from infercast.report.page.figures import day_plot, sweep_plot
 from infercast.units import GIB, MICRO, MILLI, format_seconds
@@ -17,7 +17,7 @@ from infercast.units import GIB, MICRO, MILLI, format_seconds
 try:
     from matplotlib.figure import Figure
 except ImportError:
-    raise InputError("plot needs matplotlib: pip install 'infercast[report]'") from None
+    raise missing("plot", "report") from None
 
 if TYPE_CHECKING:
     from infercast.forecast.day import DayPlan

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from infercast.bundled import read_data
 from infercast.forecast.intervals import LEVEL, Band, Intervals
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import Level
@@ -106,77 +107,20 @@ RESULTS = (
     ),
 )  # fmt: skip
 """Of a whole forecast."""
-_of_verdict = partial(_of_part, needs="verdict")
-PROMISES = (
-    _of_verdict(
-        "slo_attainment", "SLO attainment", "verdict.attainment", format_percent, " of requests keep every limit",
-        "attainment", in_points=True,
-    ),
-    _of_verdict(
-        "goodput_requests_per_s", "goodput, requests/s", "verdict.goodput", "{:,.2f}".format,
-        " requests/s that keep every limit", "goodput",
-    ),
-    _of_verdict(
-        "slo_odds", "SLO odds", "verdict.odds", format_odds, " that all limits hold", "odds", in_points=True
-    ),
-    _of_part(
-        "slo_headroom", "SLO headroom", "verdict.headroom", "{:,.2f}".format, " x, the least limit / forecast",
-        "headroom", needs="verdict.headroom",
-    ),
-)  # fmt: skip
-"""Of a whole forecast for which an SLO was given."""
-COSTS = tuple(
-    _of_part(f"usd_{name}", label, f"cost.{name}", format_dollars, f" {words}", row, needs="cost")
-    for name, label, words, row in (
-        ("per_hour", "$ per hour", "per hour", "cost"),
-        ("per_request", "$ per request", "per request", ""),
-        ("per_million_output_tokens", "$/M output tokens", "per million output tokens, all cost charged to output", ""),
-        ("per_million_input_tokens", "$/M input tokens", "per million input tokens, all cost charged to input", ""),
-        ("per_million_tokens", "$/M tokens", "per million tokens, input and output alike", ""),
-    )
-)
-"""Of a whole forecast with a known GPU price."""
-_watts = partial(_of_part, write=format_watts, needs="energy")
-_joules = partial(_of_part, write=format_joules, needs="energy")
-_watt_hours = partial(_of_part, write="{:,.0f}".format, unit=" Wh per million output tokens", needs="energy")
-ENERGIES = (
-    _watts("watts_per_gpu", "watts per GPU", "energy.mean_watts", unit=" per GPU on average", row="GPU power"),
-    _watts(
-        "peak_watts_per_gpu", "peak watts per GPU", "energy.peak_watts", unit=" per GPU in the step that draws most"
-    ),
-    _joules(
-        "joules_per_output_token", "J/output token", "energy.joules_per_output_token", unit=" per output token",
-        row="GPU energy",
-    ),
-    _joules("joules_per_token", "J/token", "energy.joules_per_token", unit=" per token, input and output alike"),
-    _joules("joules_per_request", "J/request", "energy.joules_per_request", unit=" per request"),
-    _watt_hours(
-        "watt_hours_per_million_output_tokens", "Wh/M output tokens", "energy.watt_hours_per_million_output_tokens"
-    ),
-    _watts("wall_watts", "watts at the wall", "wall.watts", unit=" on average", row="at the wall"),
-    _joules(
-        "wall_joules_per_output_token", "J/output token at the wall", "wall.joules_per_output_token",
-        unit=" per output token",
-    ),
-    _watt_hours(
-        "wall_watt_hours_per_million_output_tokens", "Wh/M output tokens at the wall",
-        "wall.watt_hours_per_million_output_tokens",
-    ),
-    _of_part(
-        "usd_electricity_per_hour", "$ electricity per hour", "wall.usd_per_hour", format_dollars, " per hour",
-        "electricity", needs="wall.usd_per_hour",
-    ),
-    _of_part(
-        "usd_electricity_per_million_output_tokens", "$ electricity/M output tokens",
-        "wall.usd_per_million_output_tokens", format_dollars, " per million output tokens",
-        needs="wall.usd_per_million_output_tokens",
-    ),
-    _of_part(
-        "grams_co2_per_million_output_tokens", "g CO2/M output tokens", "wall.grams_co2_per_million_output_tokens",
-        format_grams, " CO2 per million output tokens", "carbon", needs="wall.grams_co2_per_million_output_tokens",
-    ),
-)  # fmt: skip
-"""Of a whole forecast with known GPU power; `wall` is with servers and building."""
+WRITTEN = {
+    "percent": format_percent, "rate": "{:,.2f}".format, "odds": format_odds, "dollars": format_dollars,
+    "watts": format_watts, "joules": format_joules, "whole": "{:,.0f}".format, "grams": format_grams,
+}  # fmt: skip
+
+
+def _declared(group: str) -> tuple[Quantity, ...]:
+    """The quantities of a group of data/quantities.toml."""
+    group_needs, *rows = read_data("quantities.toml")[group]
+    return tuple(_of_part(**{**group_needs, **each, "write": WRITTEN[each["write"]]}) for each in rows)
+
+
+PROMISES, COSTS, ENERGIES = map(_declared, ("promises", "costs", "energies"))
+"""Of a whole forecast with an SLO, with a known GPU price, and with known GPU power (with servers and building)."""
 LOADS = (
     Quantity("running", "running", lambda run: run.running, _count, " sequences"),
     Quantity("waiting", "waiting", lambda run: run.waiting, _count, " requests"),
@@ -277,17 +221,27 @@ def rest_rows(intervals: Intervals) -> list[tuple[str, str]]:
     rows = []
     for title, rests in shown.items():
         parts = ((words, getattr(rests, name)) for name, words in PARTS.items())
-        made = ", ".join(f"{words} {_around(part)}" for words, part in parts if part >= LEAST)
-        rows.append((title, f"{_around(rests.whole)}: {made}"))
+        made = ", ".join(f"{words} {around(part)}" for words, part in parts if part >= LEAST)
+        rows.append((title, f"{around(rests.whole)}: {made}"))
     for name, words in EVIDENCE.items():
         if any(getattr(rests, name) < 0.95 * rests.whole for rests in shown.values()):
-            left = ", ".join(f"{title} {_around(getattr(rests, name))}" for title, rests in shown.items())
+            left = ", ".join(f"{title} {around(getattr(rests, name))}" for title, rests in shown.items())
             rows.append(("would be", f"{left} with {words}"))
     return rows
 
 
-def _around(part: float) -> str:
+def around(part: float) -> str:
     return f"+-{100 * part:.0f} %"
+
+
+LENGTHS = re.compile(r" \([^)]*\)")
+"""Ranges of lengths in the description of a workload."""
+BOUND_WORDS = {"bound by dram": "bound by memory bandwidth", "bound by tensor": "bound by tensor cores"}
+
+
+def bound_words(text: str) -> str:
+    """A bottleneck with the GPU's limits as people call them."""
+    return next((text.replace(short, long) for short, long in BOUND_WORDS.items() if text.endswith(short)), text)
 
 
 def render_alone(intervals: Intervals) -> list[RenderableType]:

@@ -8,13 +8,16 @@ from math import log2, nan
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+from infercast.forecast.result import bottleneck
 from infercast.forecast.run import drafts_of
 from infercast.forecast.sweep import CONCURRENCY, POWER, RATE, BreakEven, Edge, Point, Savings, Sweep, drawn, joules_of
-from infercast.report.caveats import caveat_section, caveats_of
+from infercast.report.caveats import brief_doubts, caveat_section, caveats_of
 from infercast.report.deployment import draft_run_dict, drafting_dict, drafting_words
 from infercast.report.files import csv_lines
-from infercast.report.quantities import ENERGIES, Quantity, milliseconds
+from infercast.report.forecast import brief_changes
+from infercast.report.quantities import ENERGIES, LENGTHS, Quantity, bound_words, milliseconds
 from infercast.report.terminal import (
+    SCREEN,
     Chart,
     Column,
     Facts,
@@ -27,6 +30,7 @@ from infercast.report.terminal import (
     any_has,
     at,
     columns,
+    named_first,
     per,
     record,
     styled,
@@ -65,6 +69,32 @@ def render_sweep(sweep: Sweep) -> list[RenderableType]:
     if found := caveats_of(point.forecast for point in sweep.simulated if point.forecast is not None):
         parts.append(caveat_section(found))
     return parts
+
+
+MOST_POINTS, DRAWN = 20, 9
+"""Points on one screen, and up to how many there is room for charts."""
+MORE = "--full (all charts, caveats), --plot FILE, --csv FILE, --json; `simulate` has a row's intervals"
+
+
+def brief_sweep(sweep: Sweep) -> list[RenderableType]:
+    """One screen: the rows, latencies as charts where there is room, where it bends, and what to doubt."""
+    points = sweep.simulated
+    step = -(-len(points) // MOST_POINTS) if points else 1
+    title = f"{sweep.title}: {LENGTHS.sub('', sweep.workload)}" + ("" if sweep.slo is None else f"\nSLO {sweep.slo}")
+    parts: list[RenderableType] = [Paragraph(title, SCREEN), FittingTable(columns_of(sweep), points[::step])]
+    refused = [f"{point.label}: {point.problem}" for point in sweep.points if point.problem]
+    parts += [Paragraph(sentence, SCREEN, style="dim") for sentence in refused + overload_notes(sweep)]
+    if 1 < len(points) <= DRAWN:
+        parts.append(TextCharts(charts_of(sweep)[:2]))
+    rows = [row for row in summary_rows(sweep) if row[0] not in ("SLO", "price")]
+    if runs := [point.forecast for point in points if point.forecast is not None]:
+        last = next((run for run in reversed(runs) if run.state.is_steady), runs[-1])
+        rows += [("bottleneck", bound_words(bottleneck(last))), *named_first("change", brief_changes(last))]
+        rows += named_first("doubt", [*brief_doubts(last.source, "", None), HOST_DOUBT][:2])
+    return [*parts, Section("Where it bends" if sweep.axis.is_load else "Best values", Facts([*rows, ("more", MORE)]))]
+
+
+HOST_DOUBT = "host times are another machine's; `infercast measure --host` or `calibrate` fits them to yours"
 
 
 def overload_notes(sweep: Sweep) -> list[str]:

@@ -1,8 +1,9 @@
-"""Printed results: sections, facts, tables that fit the terminal, text charts, and all of them as Markdown."""
+"""Printed results: sections, facts, tables, text charts, what of them fits a screen, and all of them as Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from functools import singledispatch
 from itertools import pairwise
 from math import ceil, isfinite, log10
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 
 PIPE_WIDTH = 160
+SCREEN, LINES = 100, 40
+"""Columns and lines of a screen, within which every answer fits unless --full is asked for."""
 LEAST_WIDTH = 40
 """On a narrower terminal lines run over its edge."""
 NOTE_WIDTH = 24
@@ -38,6 +41,11 @@ class Facts:
         for name, value in self.rows:
             table.add_row(name, styled(value))
         return table
+
+
+def named_first(name: str, texts: Iterable[str]) -> list[tuple[str, str]]:
+    """Rows of `Facts`, the first of which has a name."""
+    return [("" if number else name, text) for number, text in enumerate(texts)]
 
 
 class Grid:
@@ -133,7 +141,9 @@ class Paragraph:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = min(options.max_width, self.width)
-        yield styled("\n".join(fill(line, width) for line in self.text.splitlines()), style=self.style)
+        yield styled(
+            "\n".join(fill(line, width, break_on_hyphens=False) for line in self.text.splitlines()), style=self.style
+        )
 
 
 class Section:
@@ -153,8 +163,8 @@ def styled(text: str, style: str = "") -> Text:
     return Text(text, style=style)
 
 
-def show(*parts: RenderableType) -> None:
-    """Print to standard output: in colour and at its width on a terminal, as plain wide text into a pipe or a file."""
+def show(*parts: RenderableType, width: int = PIPE_WIDTH) -> None:
+    """Print to standard output: in colour and at its width on a terminal, as plain text into a pipe or a file."""
     from rich.console import Console  # noqa: PLC0415 - as said above
 
     console = Console(highlight=False, emoji=False)
@@ -164,11 +174,71 @@ def show(*parts: RenderableType) -> None:
         for part in spaced:
             console.print(part)
         return
-    console.width = PIPE_WIDTH
+    console.width = width
     with console.capture() as captured:
         console.print(*spaced, sep="\n")
     for line in captured.get().splitlines():
         print(line.rstrip())
+
+
+FOLDED = (
+    "What was simulated",
+    "As asked for",
+    "Deployment",
+    "Where time goes",
+    "Caveats",
+    "Notes",
+    "Rests on",
+    "Kernels: what",
+)
+"""Sections with titles like these are details: collapsed in notebooks, and the first to be left out of a screen."""
+FEWER = ((20, 100), (12, 100), (12, 3), (5, 3), (3, 1))
+"""Most rows of each table and fewest parts, in turn until there is room."""
+
+
+def on_screen(parts: Iterable[RenderableType]) -> list[RenderableType]:
+    """The parts of an answer that fit a screen: without details, charts and rows where it is too long for them."""
+    found, left = list(parts), list[str]()
+    if _height(found) <= LINES:
+        return found
+    for name_of in (_detail, _chart):
+        if _height(found) >= LINES - 1:
+            left += filter(None, map(name_of, found))
+            found = [part for part in found if not name_of(part)]
+    whole = found
+    for most, fewest in FEWER:
+        if _height(found) >= LINES - 1:
+            found = [_first_rows(part, most) for part in whole]
+            left.append("rows of tables")
+        while _height(found) >= LINES - 1 and len(found) > fewest:
+            left.append("further tables")
+            found.pop()
+    return [*found, styled(f"left out: {', '.join(dict.fromkeys(left))}; --full prints all", style="dim")]
+
+
+def _height(parts: Sequence[RenderableType]) -> int:
+    return sum(drawn(part, SCREEN).count("\n") + 2 for part in parts) - 1
+
+
+def _detail(part: RenderableType) -> str:
+    """The name of a section of details; empty for any other part."""
+    title = part.title if isinstance(part, Section) else ""
+    return f"{title[:1].lower()}{title[1:]}".partition(":")[0] if title.startswith(FOLDED) else ""
+
+
+def _chart(part: RenderableType) -> str:
+    return "charts" if isinstance(getattr(part, "body", part), TextCharts) else ""
+
+
+def _first_rows(part: Any, most: int) -> Any:
+    part = copy(part)
+    if isinstance(part, Section):
+        part.body = _first_rows(part.body, most)
+    elif isinstance(part, (Grid, FittingTable, Facts)):
+        part.rows = part.rows[:most]
+    elif hasattr(part, "renderables"):  # a Group of rich
+        part = type(part)(*(_first_rows(each, most) for each in part.renderables))
+    return part
 
 
 HEIGHT = 9
@@ -437,7 +507,7 @@ class FittingTable:
     """Rows with as many columns as there is room for."""
 
     def __init__(self, columns: Sequence[Column], rows: Sequence[Any]) -> None:
-        self._columns, self._rows = [each for each in columns if each.matters(rows)], rows
+        self._columns, self.rows = [each for each in columns if each.matters(rows)], rows
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         shown = self._fitting(console, options)
@@ -469,7 +539,7 @@ class FittingTable:
         return [column for column in self._columns if not column.rank]
 
     def _table(self, columns: Sequence[Column]) -> Grid:
-        rows = [[column.cell(row) for column in columns] for row in self._rows]
+        rows = [[column.cell(row) for column in columns] for row in self.rows]
         words = [place for place, column in enumerate(columns) if column.words]
         return Grid([column.title for column in columns], rows, notes_at=words)
 
@@ -526,10 +596,10 @@ def _line(text: str) -> str:
     return " ".join(text.split()) if "\n" in text else text.rstrip()
 
 
-def drawn(part: RenderableType) -> str:
-    from rich.console import Console  # noqa: PLC0415 - charts alone need it
+def drawn(part: RenderableType, width: int = WIDTH) -> str:
+    from rich.console import Console  # noqa: PLC0415 - as said above
 
-    console = Console(width=WIDTH, highlight=False, emoji=False, color_system=None)
+    console = Console(width=width, highlight=False, emoji=False, color_system=None)
     with console.capture() as captured:
         console.print(part)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from importlib.util import find_spec
 from math import inf
 from typing import Any
 
@@ -21,7 +20,7 @@ import numpy.typing as npt
 from infercast import __version__
 from infercast.bundled import read_data
 from infercast.engines.base import Engine, engines
-from infercast.errors import InputError, UnknownNameError
+from infercast.errors import InputError, UnknownNameError, need
 from infercast.forecast.autoscaling import Goal, made_up_day
 from infercast.forecast.cost import bundled_lists, price_of
 from infercast.forecast.day import plan_day
@@ -188,8 +187,8 @@ def check_kind(kind: Any) -> str:
     """One of the kinds, or an error; a report needs a package that may not be there."""
     if kind not in KINDS:
         raise UnknownNameError("kind of export", str(kind)[:40], KINDS)
-    if kind == "html" and find_spec("matplotlib") is None:
-        raise InputError("a report needs matplotlib: pip install 'infercast[report]'")
+    if kind == "html":
+        need("a report", "report")
     return str(kind)
 
 

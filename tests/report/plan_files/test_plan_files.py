@@ -11,6 +11,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+import yaml
 
 from infercast.engines.base import engine_named
 from infercast.errors import InputError
@@ -19,7 +20,8 @@ from infercast.forecast.command.pasted import find_commands, read_documents
 from infercast.forecast.plan.candidate import Candidate
 from infercast.forecast.plan.question import Plan
 from infercast.models.layout import ParallelLayout
-from infercast.report.manifests import plain_name, repository_of, yaml_text
+from infercast.report.deployment import repository_of
+from infercast.report.manifests import dynamo_graph, manifests, plain_name, pools_of, yaml_text
 from infercast.report.plan_folder import check_folder, plan_files, write_plan
 
 ENGINE = "vllm@0.25"
@@ -60,7 +62,8 @@ def test_one_pool_of_several_replicas(plan_of: Plans) -> None:
     assert list(services) == ["server-0", "server-1", "server-2"]
     devices = [each["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"] for each in services.values()]
     assert devices == [["0", "1"], ["2", "3"], ["4", "5"]]
-    deployment, service = read["kubernetes.yaml"]
+    deployment, service, claim = read["kubernetes.yaml"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     assert deployment["spec"]["replicas"] == "3"
     container = deployment["spec"]["template"]["spec"]["containers"][0]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "2"
@@ -92,7 +95,7 @@ def test_two_pools_hand_over_keys_and_values(plan_of: Plans) -> None:
     files = texts(plan_of(winner))
     read = all_yaml(files)
     names = [each["metadata"]["name"] for each in read["kubernetes.yaml"]]
-    assert names == ["qwen3-0-6b-prefill", "qwen3-0-6b-prefill", "qwen3-0-6b-decode", "qwen3-0-6b-decode"]
+    assert names == [*["qwen3-0-6b-prefill"] * 2, *["qwen3-0-6b-decode"] * 2, "qwen3-0-6b-cache"]
     args = read["kubernetes.yaml"][0]["spec"]["template"]["spec"]["containers"][0]["args"]
     assert json.loads(args[args.index("--kv-transfer-config") + 1])["kv_connector"] == "NixlConnector"
     values = read["llm-d-values.yaml"][0]
@@ -122,6 +125,45 @@ def test_a_layout_over_several_nodes(plan_of: Plans) -> None:
     assert ("--headless" in leader, "--headless" in worker) == (False, True)
     assert read["dynamo.yaml"][0]["spec"]["services"]["ServerWorker"]["multinode"] == {"nodeCount": "2"}
     assert read["llm-d-values.yaml"][0]["multinode"] == "true"
+
+
+def test_pods_go_to_their_gpus_keep_weights_and_are_asked_for_their_health(plan_of: Plans) -> None:
+    read = all_yaml(texts(plan_of(SMALL)))
+    pod = read["kubernetes.yaml"][0]["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H200"}
+    assert pod["tolerations"][0]["key"] == "nvidia.com/gpu"
+    assert pod["volumes"][1]["persistentVolumeClaim"] == {"claimName": "qwen3-0-6b-cache"}
+    container = pod["containers"][0]
+    assert container["volumeMounts"][1]["mountPath"] == "/root/.cache/huggingface"
+    assert {container[f"{name}Probe"]["httpGet"]["port"] for name in ("startup", "readiness", "liveness")} == {"8000"}
+    assert container["resources"]["requests"]["cpu"] == "8"
+    worker = read["dynamo.yaml"][0]["spec"]["services"]["ServerWorker"]["extraPodSpec"]
+    assert worker["nodeSelector"] == pod["nodeSelector"]
+    accelerator = {"labelKey": "nvidia.com/gpu.product", "labelValues": ["NVIDIA-H200"]}
+    assert read["llm-d-values.yaml"][0]["decode"]["acceleratorTypes"] == accelerator
+    assert "healthcheck" in read["compose.yaml"][0]["services"]["server-0"]
+
+
+WIDE = Candidate(ENGINE, "h200-sxm", ParallelLayout(tensor=8, pipeline=2), kv_cache_dtype="fp8", prefill=SMALL)
+
+
+@pytest.mark.parametrize("candidate", [SMALL, WIDE, Candidate(ENGINE, "mi300x")], ids=str)
+def test_what_kubernetes_reads_keeps_its_schema(candidate: Candidate) -> None:
+    """By the schemas that the API server publishes; pods of a LeaderWorkerSet and of Dynamo are pods, too."""
+    checker = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate of infercast[test]")
+    pools, checked = pools_of(candidate), []
+    for document in yaml.safe_load_all(manifests(pools, "some/model", "model", "A plan.", 2e10)):
+        templates = document["spec"].get("leaderWorkerTemplate", {})
+        pods = [each for name, each in templates.items() if name.endswith("Template")]
+        checked += [{"apiVersion": "v1", "kind": "Pod", **each} for each in pods] if pods else [document]
+    graph, claim = yaml.safe_load_all(dynamo_graph(pools, "some/model", "model", "A plan.", 2e10) or "")
+    for worker in graph["spec"]["services"].values():
+        container = {"name": "main", **worker["extraPodSpec"].pop("mainContainer")}
+        checked.append(
+            {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [container], **worker["extraPodSpec"]}}
+        )
+    for document in [*checked, claim]:
+        checker.validate(document, "1.34", strict=True)
 
 
 def test_stages_over_several_nodes(plan_of: Plans) -> None:

@@ -13,6 +13,7 @@ from infercast.cli.outputs import Form, print_result
 from infercast.hardware import gpu_names, load_gpu
 from infercast.hardware.server import HostCpu, host_cpus
 from infercast.report import catalog
+from infercast.report.terminal import LINES
 
 
 def gpus(
@@ -76,4 +77,6 @@ def hosts(form: Form = Form.TABLE) -> None:
 
 
 def _print_all(form: Form, document: Callable[[Any], Any], tables: Callable[[Any], Any], known: Iterable[Any]) -> None:
-    print_result(form, lambda every: [document(each) for each in every], tables, list(known))
+    every = list(known)
+    brief = catalog.brief_names if len(every) >= LINES else None
+    print_result(form, lambda every: [document(each) for each in every], tables, every, brief=brief)

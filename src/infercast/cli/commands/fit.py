@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infercast.cli.options import known_names, need_packages, with_options
+from infercast.cli.options import known_names, with_options
 from infercast.cli.outputs import Form, print_result, stages_bar
-from infercast.errors import InputError, UnknownNameError
+from infercast.errors import InputError, UnknownNameError, need
 from infercast.forecast.option_table import Option
 from infercast.hardware import load_gpu
 from infercast.report.terminal import Grid, Section, styled
@@ -74,7 +74,7 @@ def fit(*, data: Path, out: Path, measurements: Path | None, form: Form, **given
 
       infercast fit ./tables --out kernels.npz --gpus a100-sxm,l40s,h200-sxm
     """
-    need_packages("fitting and scoring")
+    need("fitting and scoring", "fit")
     from infercast.lab.fit.samples import read_samples, sweep_samples  # noqa: PLC0415 - only this command needs it
     from infercast.lab.fit.tables import FILES  # noqa: PLC0415 - only this command needs it
     from infercast.lab.fit.train import (  # noqa: PLC0415 - only this command needs it
@@ -126,7 +126,7 @@ def evaluate(*, data: Path, artifact: Path | None, tier: str | None, anchors: in
 
       infercast evaluate ./tables --artifact kernels.npz --gpus b200-sxm --tier unseen
     """
-    need_packages("fitting and scoring")
+    need("fitting and scoring", "fit")
     from infercast.lab.fit.evaluate import score  # noqa: PLC0415 - only this command needs it
     from infercast.predict.fitted import load_artifact  # noqa: PLC0415 - only this command needs it
     from infercast.predict.identity import kernel_profile  # noqa: PLC0415 - only this command needs it

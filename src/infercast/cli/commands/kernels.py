@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from infercast.bundled import read_data
 from infercast.cli.options import choose_predictor, deployment_of, with_options, workload_of
 from infercast.cli.outputs import Form, print_answer, print_result
 from infercast.engines.base import engine_named
@@ -144,41 +145,7 @@ WORDS = {
 SIZES = {name for shape in SHAPES.values() for name in (*shape.sizes, *shape.optional)}
 
 
-KERNEL_SIZES = {
-    "m": "Products: rows, the tokens.",
-    "n": "Columns, the outputs.",
-    "k": "What is summed over, the inputs.",
-    "batch": "Attention: sequences.",
-    "q_len": "Prompt tokens of each.",
-    "prefix": "Tokens cached before each prompt; none by default.",
-    "kv_len": "Tokens before, of each decoding sequence.",
-    "heads": "Query heads, also of rope.",
-    "kv_heads": "Key-value heads.",
-    "head_dim": "Values per head.",
-    "window": "Sliding window; 0, the default: none.",
-    "key_heads": "Recurrent layers: heads of keys, or groups.",
-    "key_dim": "Values per key, or of a state space's state.",
-    "value_dim": "Values per head.",
-    "chunk": "Tokens that a scan takes at a time.",
-    "channels": "Convolutions: channels.",
-    "taps": "Tokens that one is made of; 4 by default.",
-    "tokens": "Experts: tokens of the step.",
-    "hidden": "The model's width.",
-    "inter": "An expert's width.",
-    "experts": "Number of experts.",
-    "topk": "Experts per token; keys or blocks chosen for one.",
-    "compress": "Sparse attention: tokens of one entry; 1 by default.",
-    "rows": "Memory-bound kernels: rows, the tokens.",
-    "width": "Values per row.",
-    "bytes": "Collectives: bytes on each GPU.",
-    "gpus": "GPUs that take part.",
-}
-KERNEL_FORMATS = {
-    "dtype": "Of activations: bf16 by default.",
-    "weight_dtype": "Of weights: that of activations by default.",
-    "kv_dtype": "Of keys and values: bf16 by default.",
-    "state_dtype": "Of recurrent states: fp32 by default.",
-}
+KERNEL_SIZES, KERNEL_FORMATS = read_data("kernel_options.toml").values()
 KERNEL = (
     Option("family", str, ..., "FAMILY", f"One of {', '.join(SHAPES)}.", argument=True),
     OPTIONS["gpu"],

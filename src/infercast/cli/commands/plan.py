@@ -21,7 +21,7 @@ from infercast.forecast.plan.question import AXES, Axis, Question, setting_axis
 from infercast.forecast.plan.request import ANY, question_of
 from infercast.forecast.plan.search import plan
 from infercast.forecast.slo import Slo
-from infercast.report.plan import layouts_list, plan_dict, render_layouts, render_plan
+from infercast.report.plan import brief_plan, layouts_list, plan_dict, render_layouts, render_plan
 from infercast.report.plan_folder import check_folder, write_plan
 
 LAYOUTS = (
@@ -111,9 +111,9 @@ def command(ctx: typer.Context, *, out: Path | None, force: bool, form: Form, **
         raise InputError('a plan needs an SLO, such as --slo "ttft_p99<1s,tpot_p95<40ms"')
     if out is not None:
         check_folder(out, force=force)
-    question = _question(ctx, slo, given)
     with stages_bar(patience=0.0) as tell:
         say, count = with_counts(tell)
+        question = _question(ctx, slo, given)
         work = {name: given[name] for name in ("workers", "ray", "resume")}
         with executor_for(**work, progress=count) as workers:
             found = plan(question, workers, say, given["time_limit"])
@@ -122,7 +122,8 @@ def command(ctx: typer.Context, *, out: Path | None, force: bool, form: Form, **
         written = write_plan(found, out, again, force=force)
         if not form.is_data:
             note(f"{len(written)} files are in {out}, {out / 'README.md'} first")
-    print_result(form, plan_dict, render_plan, found, rows="simulated" if found.winner is not None else "nearest")
+    rows = "simulated" if found.winner is not None else "nearest"
+    print_result(form, plan_dict, render_plan, found, rows=rows, brief=brief_plan)
 
 
 AS_THEY_ARE = (

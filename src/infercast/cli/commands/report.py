@@ -7,8 +7,8 @@ from typing import Any
 
 from infercast import __version__
 from infercast.cli.options import with_options
-from infercast.cli.outputs import Form, command_line, need_matplotlib, print_result
-from infercast.errors import InputError
+from infercast.cli.outputs import Form, command_line, print_result
+from infercast.errors import InputError, need
 from infercast.forecast.option_table import Option, file
 from infercast.report.files import check_writable, today, write_whole
 from infercast.report.saved_runs import read_runs, render_several, several_dict
@@ -35,7 +35,7 @@ def command(*, runs: list[Path], out: Path | None, form: Form, **_: Any) -> None
     if out is not None:
         check_writable(out, "--out", (".html", ".htm"))
         today()  # a date that is none is refused now, too
-        need_matplotlib("--out")
+        need("--out", "report")
     found = read_runs(runs)
     if len(found) < 2:
         raise InputError(f"{runs[0]} holds one run; give two files or more to compare")

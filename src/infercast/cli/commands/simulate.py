@@ -21,7 +21,7 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Slo
 from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, System, system_of, two_pools
-from infercast.report.forecast import forecast_dict, render_forecast
+from infercast.report.forecast import brief_forecast, forecast_dict, render_forecast
 from infercast.serve.fleet.pool import MOST_ENGINES
 
 Build = Callable[[Sequence[Deployment], str | None], System]
@@ -84,7 +84,7 @@ def answer(question: Question, asked: Sequence[partial[Deployment]], build: Buil
     intervals = forecast_intervals(forecast)
     forecast = question.decide(forecast, intervals)
     question.files.write_requests(forecast)
-    print_result(question.form, forecast_dict, render_forecast, forecast, intervals)
+    print_result(question.form, forecast_dict, render_forecast, forecast, intervals, brief=brief_forecast)
 
 
 def _compare(question: Question, asked: Sequence[partial[Deployment]], build: Build) -> None:
@@ -130,11 +130,11 @@ def _explain(question: Question, system: System) -> None:
         found = forecast_dict(run.forecast, intervals)
         return found if parts is None else {**found, "breakdown": breakdown_dict(parts)}
 
-    def tables() -> list[Any]:
+    def tables(render: Callable[..., list[Any]] = render_forecast) -> list[Any]:
         more = [] if parts is None else render_breakdown(question.workload, parts)
-        return [*render_forecast(run.forecast, intervals), *more]
+        return [*render(run.forecast, intervals), *more]
 
-    print_result(question.form, document, tables)
+    print_result(question.form, document, tables, brief=partial(tables, brief_forecast))
 
 
 @with_options(PLACE, LAYOUT, WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT)

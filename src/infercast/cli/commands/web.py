@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from infercast.cli.outputs import Form, note, print_json
-from infercast.errors import InputError
+from infercast.errors import InputError, need
 
-NEEDED = ("starlette", "uvicorn")
 MOST_WORKERS = 64
 
 
@@ -51,9 +49,7 @@ def command(
     if static is not None:
         write_static(static, form)
         return
-    for package in NEEDED:
-        if find_spec(package) is None:
-            raise InputError(f"infercast web needs {package}: pip install 'infercast[web]'")
+    need("infercast web", "web")
     for option, names in (("--host", [host]), ("--allow-host", allow_host)):
         if not all(name.strip() for name in names):  # an empty address would be every network
             raise InputError(f"{option} must be an address or a name, not an empty text")

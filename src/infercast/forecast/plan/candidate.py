@@ -8,15 +8,10 @@ from typing import Any
 
 from infercast.engines.base import DEFAULT_ENGINE, engine_named
 from infercast.forecast.intervals import Intervals, forecast_intervals
-from infercast.forecast.kernels import Phase, host_bound_share
-from infercast.forecast.result import Forecast, counted, odds, value_of
+from infercast.forecast.result import Forecast, bottleneck, counted, odds, value_of
 from infercast.forecast.slo import Percentiles, Slo, attainment
 from infercast.models.layout import ParallelLayout
 from infercast.shown import Shown
-from infercast.units import format_percent
-
-FULL = 0.95
-"""Share of the KV cache from which on it is what limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,25 +111,6 @@ def figures_of(forecast: Forecast, slo: Slo, times: int = 1, *, intervals: bool 
     )
 
 
-def bottleneck(forecast: Forecast) -> str:
-    if forecast.saturation is not None:
-        return f"requests arrive faster than they can be served: {forecast.saturation.capacity:.3g} requests/s"
-    if forecast.kv_usage.peak >= FULL and forecast.waiting.peak > 0:
-        return f"the KV cache: {format_percent(forecast.kv_usage.peak)} in use at its peak"
-    share = host_bound_share(forecast.phases)
-    if share > 0.5:
-        return f"the host: GPUs wait for it in {format_percent(share)} of step time"
-    longest = max(forecast.phases, key=lambda phase: phase.whole)
-    return _largest(longest)
-
-
-def _largest(phase: Phase) -> str:
-    family = max(phase.families, key=lambda each: each.seconds)
-    steps = "prefill steps" if phase.name == "prefill" else "decode steps"
-    held = f", bound by {family.bound}" if family.bound else ""
-    return f"{family.family} in {steps}: {format_percent(family.share)} of their GPU time{held}"
-
-
 def power_draw_of(forecast: Forecast, times: int = 1) -> PowerDraw | None:
     """Power of ``times`` equal forecasts; None where the power of a GPU is not known."""
     energy, wall = forecast.energy, forecast.wall
@@ -217,22 +193,8 @@ class Candidate:
 
         The engine's own choices are left out. Of two pools, ask each of `pools`.
         """
-        engine = engine_named(self.engine)
-        commands, found = engine.commands, dict[str, Any]()
-        found |= {name.replace("_", "-"): value for name, value in engine.sizes_for(self.layout).items()}
-        if self.quantization is not None:
-            found["quantization"] = self.quantization
-        if self.kv_cache_dtype != "auto":
-            found["kv-cache-dtype"] = commands.kv_cache_dtypes.get(self.kv_cache_dtype, self.kv_cache_dtype)
-        for name, value in self.settings:
-            if name == ACCEPTANCE:
-                continue  # the engine finds out
-            flag = name.replace("_", "-")
-            if value is not False:
-                found[flag] = value
-            elif commands.negates:
-                found[f"no-{flag}"] = True
-        return found
+        settings = {name: value for name, value in self.settings if name != ACCEPTANCE}  # the engine finds out
+        return engine_named(self.engine).options(self.layout, self.quantization, self.kv_cache_dtype, settings)
 
     @property
     def formats(self) -> str:

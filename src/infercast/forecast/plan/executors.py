@@ -33,7 +33,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from infercast.bundled import DATA
-from infercast.errors import InfercastError, InputError
+from infercast.errors import InfercastError, InputError, missing
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -307,10 +307,7 @@ class RayCluster:
         try:
             import ray  # noqa: PLC0415 - most do without
         except ImportError:
-            raise InputError(
-                f"a Ray cluster ({address}) needs the package ray: pip install 'infercast[ray]'; --workers N takes "
-                "processes of this machine"
-            ) from None
+            raise missing(f"a Ray cluster ({address}; --workers N takes processes of this machine)", "ray") from None
         self._ray, self._progress = ray, progress
         _check_reachable(address)
         quiet = {"log_to_driver": False, "include_dashboard": False} if address == LOCAL else {"log_to_driver": False}

@@ -487,6 +487,12 @@ class Nearest(NamedTuple):
     """What would have to be asked instead."""
 
 
+USUAL_ODDS = 0.8
+"""How sure a plan is that the SLO holds, where nothing else is asked for."""
+ODDS = (0.5, USUAL_ODDS, 0.9, 0.95, 0.99)
+"""Others that it is compared with."""
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan(Answer):
     """The answer; rows are sorted, best first, and `winner` is the first of them if there is one."""
@@ -513,6 +519,20 @@ class Plan(Answer):
     def _words(self) -> str:
         what = f"{self.question.model}, {self.question.slo}"
         return f"{what}: {self.why if self.winner is None else self.winner.candidate}"
+
+    @property
+    def by_odds(self) -> list[tuple[float, Row]]:
+        """The best of what was simulated, by the least probability that the SLO holds; only those that change it."""
+        goal, found = self.question.goal, list[tuple[float, Row]]()
+        kept = [row for row in self.rows if row.figures is not None and replace(row.figures, asked_odds=0.0).holds]
+        for odds in sorted({*ODDS, self.question.least_odds} - {0.0}):
+            sure = [row for row in kept if row.figures is not None and (row.figures.odds or 0.0) >= odds]
+            best = min(
+                sure, key=lambda row: (goal.value(row), -(row.headroom or 0.0), str(row.candidate)), default=None
+            )
+            if best is not None and (not found or found[-1][1] is not best):
+                found.append((odds, best))
+        return found
 
     @property
     def num_unseen(self) -> int:

@@ -12,7 +12,7 @@ from infercast.forecast.cost import Tariff, around
 from infercast.forecast.deploy import LoadOptions, Servable, load_model, resolve_workload
 from infercast.forecast.energy import Facility
 from infercast.forecast.plan.candidate import Settings
-from infercast.forecast.plan.question import Plan, Question, length_for
+from infercast.forecast.plan.question import USUAL_ODDS, Plan, Question, length_for
 from infercast.forecast.plan.search import plan as search
 from infercast.forecast.progress import stage_progress
 from infercast.forecast.slo import Slo, parse_slo
@@ -110,7 +110,7 @@ def plan(
     max_gpus: int = 8,
     budget: float | None = None,
     objective: str = "cost",
-    odds: float = 0.0,
+    odds: float = USUAL_ODDS,
     quantizations: Sequence[str] = ("none",),
     engines: Sequence[str] = (DEFAULT_ENGINE,),
     max_model_len: int | None = None,

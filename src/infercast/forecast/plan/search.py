@@ -22,8 +22,6 @@ from infercast.units import format_gpus, format_joules, format_seconds, format_w
 
 NEARLY = 0.9
 """Rates above this share of the capacity are limited by it, not by an SLO."""
-SURE_ODDS = 0.9
-"""Odds below which it is said what better ones cost."""
 
 
 def named(row: Row) -> str:
@@ -71,7 +69,6 @@ def changes_of(question: Question, best: Row, held: Sequence[Row], most: float |
         limit = next(limit for limit in question.slo.limits if limit.name == figures.tightest)
         found.append(f"It would keep {figures.tightest} as low as {format_seconds(limit.seconds / figures.headroom)}.")
     if question.objective == "cost" and best.cost:
-        found += _surer(best, held)
         mine = {pool.gpu for pool in best.candidate.pools}
         others = dict[str, Row]()
         for row in sorted(held, key=lambda each: (each.cost or 0.0, -(each.headroom or 0.0), str(each.candidate))):
@@ -86,22 +83,6 @@ def changes_of(question: Question, best: Row, held: Sequence[Row], most: float |
                 else f"{named(row)} costs the same."
             )
     return tuple(found)
-
-
-def _surer(best: Row, held: Sequence[Row]) -> list[str]:
-    """What more money buys, where the winner is not sure to keep the SLO."""
-    odds = best.figures.odds if best.figures is not None else None
-    if odds is None or odds >= SURE_ODDS or not best.cost:
-        return []
-    sure = [row for row in held if row.cost and row.figures is not None and (row.figures.odds or 0.0) >= SURE_ODDS]
-    if not sure:
-        return []
-    row = min(sure, key=lambda each: (each.cost or 0.0, str(each.candidate)))
-    assert row.figures is not None
-    assert row.cost is not None
-    price = f"{format_share(row.cost / best.cost - 1.0)} more" if row.cost > best.cost else "the same price"
-    better = f"{named(row)} has {100 * (row.figures.odds or 0.0):.0f} %"
-    return [f"Its odds are {100 * odds:.0f} %; {better} for {price}."]
 
 
 def why_none(question: Question, rows: Sequence[Row]) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.bundled import read_data
-from infercast.errors import InputError
+from infercast.errors import missing
 from infercast.lab.fit.samples import Key, Sample, is_usual, sweep_samples
 from infercast.lab.fit.sweeps import read_families, sweep_folders
 from infercast.lab.fit.tables import FILES
@@ -203,7 +203,7 @@ def _fit(features: Array, target: Array, settings: Settings, weight: Array | Non
     try:
         from catboost import CatBoostRegressor  # noqa: PLC0415 - an extra, and slow to import
     except ImportError:
-        raise InputError("fitting needs CatBoost: pip install 'infercast[fit]'") from None
+        raise missing("fitting", "fit") from None
     model = CatBoostRegressor(
         iterations=settings.trees,
         depth=settings.depth,

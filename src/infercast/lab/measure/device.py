@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from infercast.errors import InputError, UnknownNameError
+from infercast.errors import InputError, UnknownNameError, missing
 from infercast.hardware.load import gpu_from_driver_name
 
 PERIOD_MS = 50
@@ -31,7 +31,7 @@ def require_gpu() -> Any:
     try:
         import torch  # noqa: PLC0415 - an extra, and slow to import
     except ImportError:
-        raise InputError("measuring needs PyTorch: pip install 'infercast[measure]'") from None
+        raise missing("measuring", "measure") from None
     if not torch.cuda.is_available():
         raise InputError("measuring needs a CUDA GPU, and PyTorch sees none on this machine")
     return torch

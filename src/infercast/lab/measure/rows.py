@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from infercast.errors import FileFormatError, InputError
+from infercast.errors import FileFormatError, InputError, missing
 from infercast.lab.measure.cases import Case, Launch
 from infercast.lab.measure.device import Monitor
 
@@ -86,7 +86,7 @@ def require_pandas() -> Any:
         import pandas  # noqa: PLC0415 - an extra, and slow to import
         import pyarrow  # noqa: F401, PLC0415
     except ImportError:
-        raise InputError("writing tables needs pandas and pyarrow: pip install 'infercast[measure]'") from None
+        raise missing("writing tables", "measure") from None
     return pandas
 
 

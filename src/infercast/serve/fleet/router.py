@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import floor
+from random import Random
 from typing import Any, Protocol
 
 import numpy.typing as npt
@@ -406,6 +407,12 @@ def llm_d(engines: Engines) -> Choose:
     return choose
 
 
+def at_random(engines: Engines) -> Choose:
+    """Any engine, whatever the others have: a Kubernetes Service, or a router's policy ``random``."""
+    draw = Random(engines.count)
+    return lambda delivery, loads: draw.randrange(engines.count)
+
+
 def session_affinity(engines: Engines) -> Choose:
     """A session stays on its first engine, the one with the fewest requests then."""
     of_sessions: dict[int, int] = {}
@@ -434,6 +441,7 @@ def next_smallest(values: Sequence[float], start: int) -> int:
 POLICIES: dict[str, Callable[[Engines], Choose]] = {
     "vllm": vllm,
     "round_robin": round_robin,
+    "random": at_random,
     "least_loaded": least_loaded,
     "prefix_aware": prefix_aware,
     "dynamo": dynamo,
