@@ -32,7 +32,7 @@ from infercast.engines.sglang.memory import (
     state_pool,
     tokens_that_fit,
 )
-from infercast.engines.sglang.settings import NEWEST, PREFILL_GRAPHS, ResolvedSglang, SglangSettings, check
+from infercast.engines.sglang.settings import MEASURED, PREFILL_GRAPHS, ResolvedSglang, SglangSettings, check
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
@@ -334,7 +334,7 @@ def measured_setup(config: Fields) -> MeasuredSetup:
             "disable_overlap_schedule": not config.holder.get("async_scheduling", True),
             "enable_mixed_chunk": bool(config.holder.get("mixed_chunk")),
             **stated,
-            "engine": NEWEST,
+            "engine": MEASURED,
         }
     )
     tokens = config.at_least("max_total_num_tokens", 1)
@@ -506,4 +506,4 @@ class Sglang(Engine):
         return SglangGraphs(settings.decode_sizes, settings.prefill_sizes)
 
 
-RELEASES = {NEWEST: Sglang(name=NEWEST, flags=FLAGS)}
+RELEASES = {MEASURED: Sglang(name=MEASURED, flags=FLAGS)}

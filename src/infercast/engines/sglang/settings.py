@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from infercast.engines.settings import check_counts, check_sizes
+from infercast.bundled import read_data
+from infercast.engines.settings import check_counts, check_sizes, numbers
 from infercast.errors import InputError, UnknownNameError
+from infercast.serve.scheduler.base import PrefillRules
 from infercast.shown import Chosen
 
-NEWEST = "sglang@0.5.16"
-"""The modelled release, whose costs were measured."""
+_DATA = read_data("engines/sglang/releases.toml")
+MEASURED = f"sglang@{_DATA['measured']}"
+"""The release whose costs were measured, which is the default."""
+VERSIONS: tuple[str, ...] = tuple(_DATA["releases"])
+
+
+def rules_of(version: str) -> PrefillRules:
+    """The scheduling rules of a release."""
+    return PrefillRules(**{rule: True for rule, since in _DATA["rules"].items() if numbers(since) <= numbers(version)})
+
+
 ORDERS = ("fcfs", "lpm")
 """Queue order: by arrival, or longest cached prefix first."""
 OTHER_ORDERS = ("random", "dfs-weight", "lof", "priority", "routing-key")
@@ -89,7 +100,7 @@ class SglangSettings(Chosen):
     hicache_size: int = 0
     """... or of this many GB per GPU."""
     hicache_write_policy: str = WRITE_POLICIES[0]
-    engine: str = NEWEST
+    engine: str = MEASURED
     """The engine and its version, which determines rules and defaults."""
 
 

@@ -29,7 +29,7 @@ class DeclaredSequence(Sequence):
     def __init__(self, index: int, request: Request, cache: RadixCache, longest_answer: int) -> None:
         super().__init__(index, request)
         own = object()  # not the sequence itself, which would make a reference cycle
-        self.lease = cache.lease(content_of(request, own), own)
+        self.lease = cache.lease(content_of(request, own), own, request.num_input)
         self.num_declared = max(min(request.num_declared, longest_answer), request.num_output)
         self.ignores_end = request.most_output == request.num_output
         """True if it produces all it declares."""
@@ -47,9 +47,12 @@ class DeclaredSequence(Sequence):
 class DecodeBatch(Group[DeclaredSequence]):
     """The sequences an engine decodes, including those it does not yet know to have finished."""
 
-    def __init__(self, cache: RadixCache, max_reserved_output: int) -> None:
+    def __init__(self, cache: RadixCache, policy: PrefillFirst) -> None:
         super().__init__(cache)
-        self._cache, self._longest_promise = cache, max_reserved_output
+        self._cache, self._longest_promise = cache, policy.max_reserved_output
+        self._knows_ends = policy.rules.reserves_fixed and policy.ignores_end
+        self._num_fixed = 0
+        """Members whose whole remaining output is reserved."""
         self.done = 0
         """Steps with processed results."""
         self.num_ended = 0
@@ -69,6 +72,7 @@ class DecodeBatch(Group[DeclaredSequence]):
         sequence.since = self.done
         self._declared += sequence.num_declared
         self._produced += sequence.num_produced - self.done
+        self._num_fixed += self.is_fixed(sequence)
         if sequence.num_declared - sequence.num_produced > self._longest_promise:
             self._long[sequence] = None
         self.num_ended += sequence.last_step <= self.steps
@@ -86,6 +90,7 @@ class DecodeBatch(Group[DeclaredSequence]):
         self.num_ended -= member.last_step <= self.steps
         self._declared -= member.num_declared
         self._produced -= member.num_produced - member.since
+        self._num_fixed -= self.is_fixed(member)
         steps = self.steps - member.joined
         member.num_computed += steps
         member.num_promised += steps
@@ -116,6 +121,26 @@ class DecodeBatch(Group[DeclaredSequence]):
             else:
                 del self._long[member]
         return asked
+
+    def is_fixed(self, sequence: DeclaredSequence) -> bool:
+        """True if all that a sequence declares is reserved once it runs, not a share."""
+        return self._knows_ends and sequence.ignores_end
+
+    def reserved(self, ratio: float) -> float | None:
+        """Tokens reserved for members, at this share of what they declared; None if it differs between them."""
+        if 0 < self._num_fixed < len(self.members):
+            return None
+        return self.still_asked() * (1.0 if self._num_fixed else ratio)
+
+    def ending(self) -> list[DeclaredSequence]:
+        """Members whose last token is in flight, as their declared length tells."""
+        if not self.num_ended:
+            return []
+        return [
+            member
+            for member in self.members
+            if member.last_step <= self.steps and member.num_declared == member.num_output
+        ]
 
     def blocks_due(self) -> int:
         """Pages that members begin in the next step."""
@@ -311,10 +336,19 @@ class Admission:
                 cache.drop(lease)
             sequence.num_computed = 0
             return answer
-        if self._lacks(0) or cache.num_free * self._page <= self._taken:
+        if not self.has_room:
             return Answer.NO_ROOM
-        is_full = self._of_step <= 0 or (self._of_chunk is not None and self._of_chunk <= 0)
-        return Answer.STOP if is_full else Answer.NEXT
+        return Answer.STOP if self.is_spent else Answer.NEXT
+
+    @property
+    def is_spent(self) -> bool:
+        """True if the step's tokens are used up."""
+        return self._of_step <= 0 or (self._of_chunk is not None and self._of_chunk <= 0)
+
+    @property
+    def has_room(self) -> bool:
+        """True if there is room for any further token."""
+        return not self._lacks(0) and self._cache.num_free * self._page > self._taken
 
     def _of_others(self, sequence: DeclaredSequence, missing: int) -> Answer:
         """Admission by the output reserved for all running requests."""

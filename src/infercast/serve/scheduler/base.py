@@ -426,6 +426,31 @@ class RankedQueue(deque[Sequence]):
 Order = Literal["arrival", "longest_match"]
 
 
+class PrefillRules(NamedTuple):
+    """What changed from release to release; the defaults are the oldest rules (SGLang 0.5.16)."""
+
+    evicts_missing: bool = False
+    """Eviction frees what is missing, not as much as was asked for."""
+    parts_answers: bool = False
+    """Answers have nodes of their own in the radix tree, so that they are evicted before their prompts."""
+    skips_ending: bool = False
+    """A sequence whose in-flight token is its last allowed one is not in the next decode step. If decoding lacks room
+    while there is such a sequence, it waits for its end; in a mixed step it waits for the next step.
+    """
+    reserves_fixed: bool = False
+    """The whole remaining output of running requests that ignore EOS is reserved, not a share."""
+    refreshes_waiting: bool = False
+    """Every 32nd time that prompts are tried, cached prefixes of waiting requests count as accessed."""
+    retries_alone: bool = False
+    """A prompt that does not fit beside none is tried again in the next step."""
+    clears_ended: bool = False
+    """Finished sequences leave the batch before prompts are tried, and an empty batch is never full."""
+    counts_rows: bool = False
+    """A chunked prompt does not count twice towards the running requests."""
+    stops_when_spent: bool = False
+    """No prompt is tried once a step's tokens are spent."""
+
+
 @dataclass(frozen=True, slots=True)
 class PrefillFirst:
     """Prefill first, with at most one chunked prompt; the sequence with the fewest output tokens is retracted first."""
@@ -454,6 +479,7 @@ class PrefillFirst:
     """Prompts that did not fit are retried in every step, not only after a request has ended (sliding window pool)."""
     ignores_end: bool = False
     """The engine knows that requests produce all they declare (``ignore_eos``)."""
+    rules: PrefillRules = PrefillRules()
 
     @property
     def max_num_batched_tokens(self) -> int:

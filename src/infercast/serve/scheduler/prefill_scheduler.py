@@ -16,11 +16,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice
+from math import fsum
 from typing import cast
 
 from infercast.errors import InputError
 from infercast.serve.cache.radix_cache import RadixCache
 from infercast.serve.scheduler.admission import (
+    MOST_SORTED,
     PLACE,
     Admission,
     Answer,
@@ -34,12 +37,14 @@ from infercast.serve.scheduler.admission import (
 from infercast.serve.scheduler.base import Plan, PrefillFirst
 from infercast.serve.workload.request import Request
 
+REFRESHED_EVERY = 32
+
 
 class Batch:
     """Sequences that are scheduled together."""
 
     def __init__(self, cache: RadixCache, policy: PrefillFirst) -> None:
-        self.cohort = DecodeBatch(cache, policy.max_reserved_output)
+        self.cohort = DecodeBatch(cache, policy)
         self.ended: list[DeclaredSequence] = []
         """Finished sequences, which stay in the batch until decoding continues."""
         self.joining: Plan | None = None
@@ -83,6 +88,7 @@ class PrefillScheduler:
         """True if results arrive only while the next step is in flight."""
         self._longest = cache.num_blocks * cache.page if max_model_len is None else max_model_len
         self._under_way: deque[tuple[Plan, Batch]] = deque()
+        self._num_tries = 0
 
     @property
     def cohort(self) -> DecodeBatch:
@@ -115,9 +121,12 @@ class PrefillScheduler:
             self.cache.settle()
         if self.cut is not None:
             self.cache.keep(self.cut.lease, self.cut.num_computed, is_part=True)
-        batch = self.batch
+        batch, rules = self.batch, self.policy.rules
         if batch.joining is not None:
             self._merge(batch.joining)
+        if rules.clears_ended and (batch.ended or not batch.cohort.members):
+            batch.ended.clear()
+            batch.is_full = False
         if self.policy.tries_always:
             batch.is_full = False
         may_start = self.cut is not None or (self.waiting and not batch.is_full)
@@ -152,7 +161,7 @@ class PrefillScheduler:
         if self.waiting and (self.policy.tries_always or not self.batch.is_full):
             return 1
         # A sequence with its last token is in one more step, which is otherwise the same.
-        return self.cohort.steps_left() + self._is_late
+        return self.cohort.steps_left() + (self._is_late and not self.policy.rules.skips_ending)
 
     def _plan_prompts(self, plan: Plan) -> bool:
         """Plan a prefill step, if one can be formed, with the decode batch in mixed chunks."""
@@ -169,17 +178,34 @@ class PrefillScheduler:
         self._put(plan, admission)
         plan.is_apart = True
         if self.policy.mixed_chunk:
+            skips = self.policy.rules.skips_ending
+            if skips and (self._skip_ending() or batch.ended):
+                batch.is_full = False
             batch.ended.clear()
-            if cohort.members:
+            if cohort.members and (not skips or self._has_room()):
                 plan.is_apart = False
                 self._decode(plan)
         return True
+
+    def _skip_ending(self) -> bool:
+        """Take sequences out of the decode batch whose last token is in flight, if there are any."""
+        ending = self.batch.cohort.ending() if self.policy.rules.skips_ending and self._is_late else ()
+        for sequence in ending:
+            self.batch.cohort.leave(sequence)
+        return bool(ending)
+
+    def _has_room(self) -> bool:
+        """True if there are pages for a decode step, after evictions."""
+        needed = self.batch.cohort.blocks_due()
+        self.cache.make_room(needed * self.cache.page)
+        return self.cache.num_blank >= needed
 
     def _places(self, num_running: int) -> int:
         """Free slots for prompts in a step: finished sequences still occupy one, and a chunked prompt has its own."""
         most = self.policy.max_running_requests
         if not self._is_ring:
-            return most - max(num_running, len(self.batch.cohort.members) + (self.cut is not None))
+            cut = self.cut is not None and not self.policy.rules.counts_rows
+            return most - max(num_running, len(self.batch.cohort.members) + cut)
         # Each batch has its share of max_running_requests.
         started = [each for batch in self._batches for each in batch.started()]
         held = sum(each.joined >= 0 or each.num_produced < each.num_output for each in started)
@@ -189,17 +215,21 @@ class PrefillScheduler:
         """Select the prompts of a prefill step."""
         if self.policy.order == "longest_match":
             self.waiting = by_longest_match(self.waiting, self.cache)
-        batch = self.batch
-        longest, asked = self.policy.max_reserved_output, batch.cohort.still_asked()
-        for each in batch.ended:
-            asked += min(each.num_declared - each.num_produced, longest)
+        batch, rules = self.batch, self.policy.rules
+        if rules.refreshes_waiting:
+            self._refresh()
+        longest, reserved = self.policy.max_reserved_output, batch.cohort.reserved(self.ratio)
+        asked = sum(min(each.num_declared - each.num_produced, longest) for each in batch.ended)
+        promised = fsum(self._shares()) if reserved is None else reserved + asked * self.ratio
         timed = self.policy.ignores_end and not self.cache.caching
         timetable = Timetable(self._states, self.ratio) if timed else None
-        admission = Admission(self.policy, self.cache, num_running, asked * self.ratio, self._shares, timetable)
+        admission = Admission(self.policy, self.cache, num_running, promised, self._shares, timetable)
         if self.cut is not None:
             admission.go_on(self.cut)
         while self.waiting:
             count = len(admission.sequences)
+            if rules.stops_when_spent and admission.is_spent and admission.has_room:
+                break
             if count >= places:
                 batch.is_full = True
             if batch.is_full:
@@ -208,10 +238,20 @@ class PrefillScheduler:
             if len(admission.sequences) > count:
                 self.waiting.popleft()
             if answer is Answer.NO_ROOM:
-                batch.is_full = True
+                batch.is_full = not rules.retries_alone or bool(admission.sequences or num_running)
             if answer is not Answer.NEXT:
                 break
         return admission
+
+    def _refresh(self) -> None:
+        """Now and then, cached prefixes of the first waiting requests count as accessed, the next one's last."""
+        is_aware = self.policy.order == "longest_match" and len(self.waiting) <= MOST_SORTED
+        if is_aware or not (self.waiting and self.cache.caching):
+            return
+        if self._num_tries % REFRESHED_EVERY == 0:
+            for sequence in [*islice(self.waiting, MOST_SORTED)][::-1]:
+                self.cache.match(sequence.lease, sequence.num_known)
+        self._num_tries += 1
 
     def _put(self, plan: Plan, admission: Admission) -> None:
         """Add prompts to the plan, allocate their pages and count their tokens as computed."""
@@ -253,15 +293,18 @@ class PrefillScheduler:
 
     def _plan_decoding(self, plan: Plan) -> None:
         """Plan a decode step, retracting sequences if pages run out."""
-        batch, cohort, cache = self.batch, self.batch.cohort, self.cache
+        batch, cohort = self.batch, self.batch.cohort
         if batch.ended:
             batch.ended.clear()
             batch.is_full = False
+        has_ending = self._skip_ending()
+        if has_ending:
+            batch.is_full = False
         if not cohort.members:
             return
-        needed = cohort.blocks_due()
-        cache.make_room(needed * cache.page)
-        if cache.num_blank < needed:
+        if not self._has_room():
+            if has_ending:
+                return
             self._retract(plan)
         else:
             self._decay()
@@ -356,7 +399,11 @@ class PrefillScheduler:
     def _shares(self) -> list[float]:
         """Output reserved for each sequence in the batch."""
         longest, ratio = self.policy.max_reserved_output, self.ratio
-        return [min(each.num_declared - produced, longest) * ratio for each, produced in self._in_batch()]
+        is_fixed = self.batch.cohort.is_fixed
+        return [
+            min(each.num_declared - produced, longest) * (1.0 if is_fixed(each) else ratio)
+            for each, produced in self._in_batch()
+        ]
 
     def _states(self) -> list[State]:
         """Remaining and held tokens of each sequence in the batch."""
