@@ -119,5 +119,5 @@ class OursPipeline(Ours):
 
 def ours(case: Case, version: str) -> Ours:
     """The engine of a case in a release."""
-    rules = rules_of(version)
+    rules = rules_of(f"sglang@{version}")
     return OursPipeline(case, rules) if case.pipeline > 1 else Ours(case, rules)

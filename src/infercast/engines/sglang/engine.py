@@ -32,7 +32,15 @@ from infercast.engines.sglang.memory import (
     state_pool,
     tokens_that_fit,
 )
-from infercast.engines.sglang.settings import MEASURED, PREFILL_GRAPHS, ResolvedSglang, SglangSettings, check
+from infercast.engines.sglang.settings import (
+    ENGINES,
+    MEASURED,
+    PREFILL_GRAPHS,
+    ResolvedSglang,
+    SglangSettings,
+    check,
+    rules_of,
+)
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
@@ -385,6 +393,7 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
         # Requests that declare what they produce come from benchmarks, which ignore EOS; it matters only without a
         # radix cache.
         ignores_end=True,
+        rules=rules_of(settings.engine),
     )
     return Replica(
         timer=timer,
@@ -465,6 +474,7 @@ class Sglang(Engine):
 
     title = "SGLang"
     close_since = (0, 5, 16)
+    default_release = MEASURED
     load_balancer = "round_robin"
     shares_copies = False
     names = Names(**read_data("engines/sglang/names.toml"))
@@ -506,4 +516,9 @@ class Sglang(Engine):
         return SglangGraphs(settings.decode_sizes, settings.prefill_sizes)
 
 
-RELEASES = {MEASURED: Sglang(name=MEASURED, flags=FLAGS)}
+def _release(name: str) -> Sglang:
+    note = "" if name == MEASURED else f"scheduling by its source, the hierarchical cache and costs as in {MEASURED.partition('@')[2]}"
+    return Sglang(name=name, note=note, is_measured=name == MEASURED, flags=FLAGS)
+
+
+RELEASES = {name: _release(name) for name in ENGINES}

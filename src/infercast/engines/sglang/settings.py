@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from infercast.bundled import read_data
-from infercast.engines.settings import check_counts, check_sizes, numbers
+from infercast.engines.settings import check_counts, check_sizes, nearest_version, numbers
 from infercast.errors import InputError, UnknownNameError
 from infercast.serve.scheduler.base import PrefillRules
 from infercast.shown import Chosen
@@ -13,12 +13,13 @@ from infercast.shown import Chosen
 _DATA = read_data("engines/sglang/releases.toml")
 MEASURED = f"sglang@{_DATA['measured']}"
 """The release whose costs were measured, which is the default."""
-VERSIONS: tuple[str, ...] = tuple(_DATA["releases"])
+ENGINES = tuple(f"sglang@{version}" for version in _DATA["releases"])
 
 
-def rules_of(version: str) -> PrefillRules:
-    """The scheduling rules of a release."""
-    return PrefillRules(**{rule: True for rule, since in _DATA["rules"].items() if numbers(since) <= numbers(version)})
+def rules_of(engine: str) -> PrefillRules:
+    """The scheduling rules of a release; those of the nearest one if it is not known."""
+    version = numbers((nearest_version(engine, ENGINES) or MEASURED).partition("@")[2])
+    return PrefillRules(**{rule: True for rule, since in _DATA["rules"].items() if numbers(since) <= version})
 
 
 ORDERS = ("fcfs", "lpm")

@@ -381,6 +381,7 @@ class Admission:
         """Admission by the known end times of others."""
         assert self._timetable is not None
         in_pages, now = self._in_pages(missing), self._cache.num_free * self._page - self._taken
+        in_pages += self._page if self._policy.rules.spares_page else 0
         if in_pages > min(now, self._room()) or not self._timetable.has_room(sequence, self.sequences, now - in_pages):
             return Answer.NO_ROOM
         if self._of_chunk is not None and missing > self._of_chunk:

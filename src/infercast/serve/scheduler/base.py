@@ -433,6 +433,8 @@ class PrefillRules(NamedTuple):
     """Eviction frees what is missing, not as much as was asked for."""
     parts_answers: bool = False
     """Answers have nodes of their own in the radix tree, so that they are evicted before their prompts."""
+    spares_page: bool = False
+    """Admission by the end times of others leaves a page free for the prompt."""
     skips_ending: bool = False
     """A sequence whose in-flight token is its last allowed one is not in the next decode step. If decoding lacks room
     while there is such a sequence, it waits for its end; in a mixed step it waits for the next step.
