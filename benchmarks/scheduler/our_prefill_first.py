@@ -9,7 +9,7 @@ from infercast.engines.sglang.settings import rules_of
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.radix_cache import HostPages, RadixCache
 from infercast.serve.scheduler.admission import DeclaredSequence, DecodeBatch
-from infercast.serve.scheduler.base import Plan, PrefillFirst, PrefillRules
+from infercast.serve.scheduler.base import Plan, PrefillFirst, PrefillRules, Priorities
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.workload.request import Request, Segment
 
@@ -33,6 +33,7 @@ class Ours:
             ratio_decay=(first - first * LEAST_SHARE) / DECAY_STEPS,
             ignores_end=case.ignore_eos,
             rules=rules,
+            priorities=None if case.priorities is None else Priorities(**case.priorities),
         )
         self.case, self.policy = case, policy
         host = HostPages(case.host_tokens // case.page_size, case.copied_at) if case.host_tokens else None
@@ -55,7 +56,7 @@ class Ours:
         request = self.case.requests[index]
         prefix = tuple(Segment(content, count) for content, count in request["prefix"])
         lengths = (0.0, request["input"], request["output"])
-        self.scheduler.add(index, Request(*lengths, prefix, request["answer"], declared=request["declared"]))
+        self.scheduler.add(index, Request(*lengths, prefix, request["answer"], declared=request["declared"], priority=request.get("priority", 0)))
 
     def turn(self) -> list[Any]:
         """One turn of the loop."""

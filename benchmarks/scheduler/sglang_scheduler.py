@@ -11,7 +11,7 @@ from typing import Any
 import sglang
 import torch
 from sglang.srt.disaggregation.utils import DisaggregationMode
-from sglang.srt.managers import schedule_batch
+from sglang.srt.managers import schedule_batch, schedule_policy
 from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.scheduler_components.batch_result_processor import SchedulerBatchResultProcessor
@@ -40,6 +40,28 @@ class Nobody:
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: None
+
+
+class Queued(Nobody):
+    """When a request was queued, by a clock that ticks."""
+
+    ticks = itertools.count()
+
+    def __init__(self) -> None:
+        self.set_wait_queue_entry_time()
+
+    def set_wait_queue_entry_time(self) -> None:
+        self.wait_queue_entry_time = next(self.ticks)
+
+
+class Ordered(dict[Any, None]):
+    """A set in the order of its elements, so that a run can be repeated."""
+
+    def __init__(self, elements: Any = ()) -> None:
+        super().__init__(dict.fromkeys(elements))
+
+    def add(self, element: Any) -> None:
+        self[element] = None
 
 
 class Only(Namespace):
@@ -83,7 +105,8 @@ class Real:
         )
         self.scheduler.init_req_max_new_tokens(made)
         self.scheduler.waiting_queue.append(made)
-        made.time_stats = Nobody()
+        made.priority = request.get("priority")
+        made.time_stats = Queued()
 
     def turn(self) -> list[Any]:
         """One turn of the loop: who computes what, who gives way, and the tokens that are free or can be freed."""
@@ -240,6 +263,10 @@ def _arguments(case: Case) -> ServerArgs:
         "attention_backend": "torch_native",
         "device": "cpu",
     }
+    if case.priorities is not None:
+        given["schedule_low_priority_values_first"] = case.priorities["sign"] > 0
+        given["priority_scheduling_preemption_threshold"] = case.priorities["threshold"]
+        given["disable_priority_preemption"] = not case.priorities["preempts"]
     return with_defaults(**given)
 
 
@@ -266,8 +293,9 @@ def _scheduler(case: Case, arguments: ServerArgs) -> Scheduler:
         "chunked_req": None, "_pending_chunked_abort_req": None, "enable_dynamic_chunking": False,
         "enable_overlap": case.overlap, "spec_algorithm": SpeculativeAlgorithm.NONE, "dllm_config": None,
         "enable_hierarchical_cache": case.host_tokens > 0, "enable_hicache_storage": False,
-        "enable_priority_scheduling": False, "schedule_low_priority_values_first": False,
-        "priority_scheduling_preemption_threshold": 10,
+        "enable_priority_scheduling": case.priorities is not None,
+        "schedule_low_priority_values_first": arguments.schedule_low_priority_values_first,
+        "priority_scheduling_preemption_threshold": arguments.priority_scheduling_preemption_threshold,
         "enable_lora": False, "lora_drainer": None, "enable_hisparse": False, "is_hybrid_swa": False,
         "enable_fpm": False,
         "disaggregation_mode": DisaggregationMode.NULL, "require_mlp_sync": False, "truncation_align_size": None,
@@ -356,6 +384,7 @@ def _decode(ends: Any, last: Any, pages: Any, out: Any, _: int, page_size: int) 
             taken += 1
 
 
+schedule_policy.set = Ordered  # preempted requests are queued in its order
 paged.alloc_extend_kernel, paged.alloc_decode_kernel = _Kernel(_extend), _Kernel(_decode)
 RadixCache.pretty_print = lambda *_: None  # what SGLang shows when it gives up
 for _module in (schedule_batch, allocation):

@@ -24,7 +24,7 @@ PLACE = attrgetter("place")
 class DeclaredSequence(Sequence):
     """A request inside an engine that reserves KV space by declared output length."""
 
-    __slots__ = ("ignores_end", "lease", "num_declared", "prompt_end", "since")
+    __slots__ = ("ignores_end", "lease", "num_declared", "num_tried", "prompt_end", "since")
 
     def __init__(self, index: int, request: Request, cache: RadixCache, longest_answer: int) -> None:
         super().__init__(index, request)
@@ -35,6 +35,8 @@ class DeclaredSequence(Sequence):
         """True if it produces all it declares."""
         self.prompt_end = 0
         """Tokens known at its last start: the prompt, and earlier output."""
+        self.num_tried = 0
+        """Tokens it had to compute when it was last tried; 0: it was not tried yet."""
         self.since = 0
         """In a batch: the results processed when it joined."""
 
@@ -313,10 +315,10 @@ class Admission:
     def go_on(self, sequence: DeclaredSequence) -> None:
         """Add the next chunk of the chunked prompt, which cannot wait."""
         assert self._of_chunk is not None
-        room = self._room()
+        room = self.room()
         if abs(room - round(room)) < CLOSE:
             self._make_exact()
-            room = self._room()
+            room = self.room()
         most = min(self._of_chunk, int(room))
         most = most if most > 0 else self._of_chunk
         missing = sequence.num_known - sequence.num_computed
@@ -328,6 +330,7 @@ class Admission:
             return Answer.STOP
         lease, cache, known = sequence.lease, self._cache, sequence.num_input + sequence.num_produced
         found = sequence.num_computed = cache.match(lease, known - 1)
+        sequence.num_tried = known - found
         by_ends = self._timetable is not None and sequence.ignores_end
         gate = self._of_timetable if by_ends else self._of_others
         answer = gate(sequence, known - found)
@@ -382,7 +385,7 @@ class Admission:
         assert self._timetable is not None
         in_pages, now = self._in_pages(missing), self._cache.num_free * self._page - self._taken
         in_pages += self._page if self._policy.rules.spares_page else 0
-        if in_pages > min(now, self._room()) or not self._timetable.has_room(sequence, self.sequences, now - in_pages):
+        if in_pages > min(now, self.room()) or not self._timetable.has_room(sequence, self.sequences, now - in_pages):
             return Answer.NO_ROOM
         if self._of_chunk is not None and missing > self._of_chunk:
             if self._of_chunk <= 0:
@@ -409,17 +412,21 @@ class Admission:
         if self._of_chunk is not None:
             self._of_chunk -= in_pages
 
-    def _room(self) -> float:
+    def give_back(self, num_tokens: float) -> None:
+        """A running request gives way: nothing is reserved for it any more."""
+        self._offset -= num_tokens
+
+    def room(self) -> float:
         """Tokens neither held nor reserved."""
         cache = self._cache
         return (cache.num_blank + cache.num_evictable) * self._page - self._offset
 
     def _lacks(self, needed: int) -> bool:
         """True if there is no room for these tokens and one more."""
-        lacking = needed - self._room()
+        lacking = needed - self.room()
         if -CLOSE < lacking < CLOSE and not self._is_exact:
             self._make_exact()
-            lacking = needed - self._room()
+            lacking = needed - self.room()
         return lacking >= 0
 
     def _make_exact(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import attrgetter
-from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from infercast.serve.cache.blocks import BlockAllocation, Ends, KvShape, Path
 from infercast.serve.step import GroupShape, StepShape
@@ -403,8 +403,8 @@ class FirstCome:
         return max(running, key=RANK) if self.by_priority else next(iter(running))
 
 
-class RankedQueue(deque[Sequence]):
-    """Waiting requests in rank order."""
+class RankedQueue(deque[Any]):
+    """Waiting sequences in rank order."""
 
     def append(self, sequence: Sequence) -> None:
         if not self or self[-1].rank < sequence.rank:
@@ -453,6 +453,16 @@ class PrefillRules(NamedTuple):
     """No prompt is tried once a step's tokens are spent."""
 
 
+class Priorities(NamedTuple):
+    """Requests with priorities: the next one goes first by the number times ``sign``, ties by when it was queued."""
+
+    sign: int = -1
+    """-1: the largest number goes first."""
+    preempts: bool = True
+    """Running requests give way to one whose priority is better by more than the threshold when all are in use."""
+    threshold: int = 10
+
+
 @dataclass(frozen=True, slots=True)
 class PrefillFirst:
     """Prefill first, with at most one chunked prompt; the sequence with the fewest output tokens is retracted first."""
@@ -482,6 +492,13 @@ class PrefillFirst:
     ignores_end: bool = False
     """The engine knows that requests produce all they declare (``ignore_eos``)."""
     rules: PrefillRules = PrefillRules()
+    priorities: Priorities | None = None
+    """None: priorities do not count."""
+
+    @property
+    def preempts(self) -> bool:
+        """True if a request's priority may make running ones give way."""
+        return self.priorities is not None and self.priorities.preempts
 
     @property
     def max_num_batched_tokens(self) -> int:

@@ -34,7 +34,7 @@ from infercast.serve.scheduler.admission import (
     by_longest_match,
     state_of,
 )
-from infercast.serve.scheduler.base import Plan, PrefillFirst
+from infercast.serve.scheduler.base import Plan, PrefillFirst, RankedQueue
 from infercast.serve.workload.request import Request
 
 REFRESHED_EVERY = 32
@@ -72,7 +72,8 @@ class PrefillScheduler:
         num_batches: int = 1,
     ) -> None:
         self.policy, self.cache = policy, cache
-        self.waiting: deque[DeclaredSequence] = deque()
+        self.waiting: deque[DeclaredSequence] = deque() if policy.priorities is None else RankedQueue()
+        self._num_queued = 0
         self.cut: DeclaredSequence | None = None
         """The chunked prompt."""
         self.ratio = policy.first_ratio
@@ -108,7 +109,15 @@ class PrefillScheduler:
         room = self.cache.num_blocks * page - -(-num_input // page) * page - page - 1
         # Whatever was declared, the model or the cache limits the output.
         longest = min(room, self._longest - 2 - num_input)
-        self.waiting.append(DeclaredSequence(index, request, self.cache, longest))
+        self._queue(DeclaredSequence(index, request, self.cache, longest), request.priority)
+
+    def _queue(self, sequence: DeclaredSequence, priority: int = 0) -> None:
+        """Append a sequence to the queue; one that comes back keeps its priority."""
+        if self.policy.priorities is not None:
+            self._num_queued += 1
+            first = sequence.rank[0] if sequence.num_preemptions else priority * self.policy.priorities.sign
+            sequence.rank = first, self._num_queued
+        self.waiting.append(sequence)
 
     # One step.
 
@@ -127,7 +136,7 @@ class PrefillScheduler:
         if rules.clears_ended and (batch.ended or not batch.cohort.members):
             batch.ended.clear()
             batch.is_full = False
-        if self.policy.tries_always:
+        if self.policy.tries_always or self.policy.preempts:
             batch.is_full = False
         may_start = self.cut is not None or (self.waiting and not batch.is_full)
         if not (may_start and self._plan_prompts(plan)):
@@ -158,7 +167,7 @@ class PrefillScheduler:
         """How many times the step just planned can be repeated before a known change."""
         if self._is_ring or plan.sequences or plan.wasted:
             return 1
-        if self.waiting and (self.policy.tries_always or not self.batch.is_full):
+        if self.waiting and (self.policy.tries_always or self.policy.preempts or not self.batch.is_full):
             return 1
         # A sequence with its last token is in one more step, which is otherwise the same.
         return self.cohort.steps_left() + (self._is_late and not self.policy.rules.skips_ending)
@@ -168,10 +177,10 @@ class PrefillScheduler:
         batch, cohort = self.batch, self.batch.cohort
         num_running = len(cohort.members) + len(batch.ended)
         places = self._places(num_running)
-        if places <= 0 and self.cut is None:
+        if places <= 0 and self.cut is None and not self.policy.preempts:
             batch.is_full = True
             return False
-        admission = self._admit(num_running, places)
+        admission = self._admit(plan, num_running, places)
         if not admission.sequences:
             return False
         self.cut = admission.cut
@@ -211,8 +220,9 @@ class PrefillScheduler:
         held = sum(each.joined >= 0 or each.num_produced < each.num_output for each in started)
         return min(max(1, most // len(self._batches)) - num_running, most - held - (self.cut is not None))
 
-    def _admit(self, num_running: int, places: int) -> Admission:
+    def _admit(self, plan: Plan, num_running: int, places: int) -> Admission:
         """Select the prompts of a prefill step."""
+        preempted: list[DeclaredSequence] = []
         if self.policy.order == "longest_match":
             self.waiting = by_longest_match(self.waiting, self.cache)
         batch, rules = self.batch, self.policy.rules
@@ -233,7 +243,12 @@ class PrefillScheduler:
             if count >= places:
                 batch.is_full = True
             if batch.is_full:
-                break
+                found = self._preempt(admission, self.waiting[0]) if self.policy.preempts else []
+                if not found:
+                    break
+                preempted += found
+                places += len(found)
+                num_running -= len(found)
             answer = admission.ask(self.waiting[0])
             if len(admission.sequences) > count:
                 self.waiting.popleft()
@@ -241,7 +256,36 @@ class PrefillScheduler:
                 batch.is_full = not rules.retries_alone or bool(admission.sequences or num_running)
             if answer is not Answer.NEXT:
                 break
+        for sequence in preempted:
+            self._queue(sequence)
+        plan.num_preempted += len(preempted)
+        self.num_preemptions += len(preempted)
         return admission
+
+    def _preempt(self, admission: Admission, sequence: DeclaredSequence) -> list[DeclaredSequence]:
+        """Make running sequences give way to a waiting one of better priority, the last by priority first, if that
+        leaves it enough room; returns them.
+        """
+        assert self.policy.priorities is not None
+        batch, longest = self.batch, self.policy.max_reserved_output
+        shares = dict(zip(sorted([*batch.cohort.members, *batch.ended], key=PLACE), self._shares(), strict=True))
+        missing, victims = sequence.num_tried + min(sequence.num_declared, longest) - admission.room(), []
+        for each in sorted(batch.cohort.members, key=lambda each: (-each.rank[0], -each.rank[1])):
+            if each.rank[0] - sequence.rank[0] <= self.policy.priorities.threshold:
+                break
+            victims.append(each)
+            missing -= shares[each]
+            if missing <= 0:
+                break
+        if missing > 0:
+            return []
+        staying = len(shares)
+        for each in sorted(victims, key=PLACE):
+            admission.give_back(shares[each])
+            staying -= 1
+            self._give_way(each)
+            self.cache.make_room(self.policy.retraction_headroom * staying)
+        return victims
 
     def _refresh(self) -> None:
         """Now and then, cached prefixes of the first waiting requests count as accessed, the next one's last."""
@@ -329,7 +373,9 @@ class PrefillScheduler:
         staying = cohort.in_order()
         staying.sort(key=lambda each: (cohort.produced(each), -each.num_input), reverse=True)
         while len(staying) > 1:
-            self._give_way(staying.pop())
+            victim = staying.pop()
+            self._give_way(victim)
+            self._queue(victim)
             plan.num_preempted += 1
             cache.make_room(headroom * len(staying))
             cache.make_room(cohort.blocks_due() * cache.page)
@@ -342,7 +388,7 @@ class PrefillScheduler:
         self.ratio = min(1.0, room / (cohort.num_declared() + 1))
 
     def _give_way(self, victim: DeclaredSequence) -> None:
-        """Retract a sequence: free its pages, discard its in-flight tokens, and append it to the queue."""
+        """Retract a sequence: free its pages and discard its in-flight tokens."""
         cohort = self.cohort
         if not self._is_ring:  # in a ring, nothing of the batch being planned is in flight
             if self._under_way:
@@ -352,9 +398,9 @@ class PrefillScheduler:
         cohort.leave(victim)
         self.cache.drop(victim.lease)
         victim.num_promised = victim.num_produced
+        victim.num_tried = victim.prompt_end
         victim.num_computed = victim.prompt_end = 0
         victim.num_preemptions += 1
-        self.waiting.append(victim)
 
     def _merge(self, plan: Plan) -> None:
         """The last step's prompts decode from now on, except a chunked one with tokens left."""
