@@ -9,7 +9,7 @@ from infercast.engines.sglang.settings import rules_of
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.radix_cache import HostPages, RadixCache
 from infercast.serve.scheduler.admission import DeclaredSequence, DecodeBatch
-from infercast.serve.scheduler.base import Plan, PrefillFirst, PrefillRules, Priorities
+from infercast.serve.scheduler.base import OLDEST_RULES, Plan, PrefillFirst, PrefillRules, Priorities
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.workload.request import Request, Segment
 
@@ -20,7 +20,7 @@ FIRST_RATIO, LEAST_SHARE, DECAY_STEPS = 0.7, 0.14, 600
 class Ours:
     """infercast's scheduler with the loop around it."""
 
-    def __init__(self, case: Case, rules: PrefillRules = PrefillRules()) -> None:
+    def __init__(self, case: Case, rules: PrefillRules = OLDEST_RULES) -> None:
         first = min(FIRST_RATIO * case.conservativeness, 1.0)
         policy = PrefillFirst(
             case.max_running_requests,
@@ -38,14 +38,7 @@ class Ours:
         self.case, self.policy = case, policy
         host = HostPages(case.host_tokens // case.page_size, case.copied_at) if case.host_tokens else None
         pages, shape = case.num_tokens // case.page_size, KvShape(case.page_size)
-        self.cache = RadixCache(
-            pages,
-            shape,
-            caching=case.caching or host is not None,
-            host=host,
-            evicts_missing=rules.evicts_missing,
-            parts_answers=rules.parts_answers,
-        )
+        self.cache = RadixCache(pages, shape, caching=case.caching or host is not None, host=host)
         steps, batches = 2 if case.overlap else 1, max(1, case.pipeline)
         self.scheduler = PrefillScheduler(policy, self.cache, steps, case.max_model_len, num_batches=batches)
         self.under_way: deque[Plan] = deque()
@@ -56,7 +49,12 @@ class Ours:
         request = self.case.requests[index]
         prefix = tuple(Segment(content, count) for content, count in request["prefix"])
         lengths = (0.0, request["input"], request["output"])
-        self.scheduler.add(index, Request(*lengths, prefix, request["answer"], declared=request["declared"], priority=request.get("priority", 0)))
+        self.scheduler.add(
+            index,
+            Request(
+                *lengths, prefix, request["answer"], declared=request["declared"], priority=request.get("priority", 0)
+            ),
+        )
 
     def turn(self) -> list[Any]:
         """One turn of the loop."""
@@ -92,7 +90,7 @@ class Ours:
 class OursPipeline(Ours):
     """The same where micro-batches take turns."""
 
-    def __init__(self, case: Case, rules: PrefillRules = PrefillRules()) -> None:
+    def __init__(self, case: Case, rules: PrefillRules = OLDEST_RULES) -> None:
         super().__init__(case, rules)
         self.planned: list[Plan | None] = [None] * case.pipeline
         self.slot = 0
@@ -118,7 +116,7 @@ class OursPipeline(Ours):
         return bool(self.scheduler.running or self.scheduler.waiting or any(self.planned))
 
 
-def ours(case: Case, version: str) -> Ours:
+def ours(case: Case, version: str = "0.5.16") -> Ours:
     """The engine of a case in a release."""
     rules = rules_of(f"sglang@{version}")
     return OursPipeline(case, rules) if case.pipeline > 1 else Ours(case, rules)

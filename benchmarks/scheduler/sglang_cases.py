@@ -75,7 +75,11 @@ def draw(mode: str, seed: int) -> Case:
     talks = mode in ("conversation", "tier-talk") or (mode == "any" and rng.random() < 0.3)
     case.requests = _conversations(rng, case, crowd=crowd) if talks else _requests(rng, case, crowd=crowd)
     if mode == "priority":
-        case.priorities = {"sign": rng.choice([-1, 1]), "preempts": rng.random() < 0.8, "threshold": rng.choice([0, 3, 10])}
+        case.priorities = {
+            "sign": rng.choice([-1, 1]),
+            "preempts": rng.random() < 0.8,
+            "threshold": rng.choice([0, 3, 10]),
+        }
         case.max_running_requests = rng.choice([2, 3, 4, 8])
         for each in case.requests:
             each["priority"] = rng.choice([0, 1, 5, 20])

@@ -28,7 +28,9 @@ from sglang.srt.server_args import ServerArgs
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from sglang_cases import Case
 
-RELEASE = tuple(map(int, sglang.__version__.split(".")))
+from infercast.engines.settings import numbers
+
+RELEASE = numbers(sglang.__version__)
 OWN, ANSWERED = 10_000_000_000, 20_000_000_000
 """Where token numbers begin that belong to one request alone."""
 END = 5
@@ -302,16 +304,20 @@ def _scheduler(case: Case, arguments: ServerArgs) -> Scheduler:
         "min_free_slots_delayer": None, "forward_ct": 0, "waiting_queue": [], "last_batch": None,
         "running_batch": ScheduleBatch(reqs=[], batch_is_full=False), "abort_on_priority_when_disabled": False,
         "grammar_manager": Namespace(has_waiting_grammars=lambda: False),
-        "dp_attn_adapter": Namespace(maybe_prepare_mlp_sync_batch=lambda batch, need_sync=True: batch, maybe_convert_decode_to_extend=lambda batch: batch),
+        "dp_attn_adapter": Namespace(
+            maybe_prepare_mlp_sync_batch=lambda batch, need_sync=True: batch,
+            maybe_convert_decode_to_extend=lambda batch: batch,
+        ),
         "ngram_embedding_manager": Namespace(prepare_for_forward=lambda batch, chunked_req: batch),
         "tp_worker": Namespace(model_runner=Namespace(prefill_aware_swa=False, attn_backend=None)),
         "metrics_reporter": Namespace(enable_metrics=False, num_retracted_reqs=0), "load_inquirer": nobody,
         "ipc_channels": Namespace(send_to_tokenizer=Namespace(send_output=_aborted)),
         "max_queued_requests": None, "metrics_collector": nobody, "sliding_window_size": None, "kv_shard_widening": 1,
         "_prefill_decode_interval_remaining": 0, "prefill_decode_interval": 0, "prefill_decode_interval_min_bs": 0,
-        "dynamic_chunk_sizer": None, "beam_coordinator": Namespace(pending_member_rows=lambda *_: 0), "processed_tokens_counter": 0, "enable_lmcache": False,
+        "dynamic_chunk_sizer": None, "beam_coordinator": Namespace(pending_member_rows=lambda *_: 0),
+        "processed_tokens_counter": 0, "enable_lmcache": False,
         "hisparse_coordinator": None, "enable_unified_cache_external_linker": False, "decode_offload_manager": None,
-        "enable_unified_memory": False, "scheduler_stage_metrics": None,
+        "enable_unified_memory": False, "scheduler_stage_metrics": None, "send_abort_output": _aborted,
     }  # fmt: skip
     for name, value in values.items():
         setattr(made, name, value)

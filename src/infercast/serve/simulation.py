@@ -54,14 +54,7 @@ def scheduler_of(
         from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler  # noqa: PLC0415
 
         host = None if offload is None else HostPages(offload.num_blocks, max(1, offload.store_threshold))
-        cache = RadixCache(
-            num_blocks,
-            shape,
-            caching=caching or host is not None,
-            host=host,
-            evicts_missing=policy.rules.evicts_missing,
-            parts_answers=policy.rules.parts_answers,
-        )
+        cache = RadixCache(num_blocks, shape, caching=caching or host is not None, host=host)
         num_batches = 1 if decode_together else steps_under_way
         return PrefillScheduler(policy, cache, steps_under_way, max_model_len, num_batches=num_batches)
     drops_last = speculation is not None and speculation.drops_block

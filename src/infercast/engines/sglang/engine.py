@@ -48,6 +48,7 @@ from infercast.models.mixers import CompressedAttention, LatentAttention
 from infercast.models.spec import ModelConfig
 from infercast.predict.board_power import SETTLE_SECONDS
 from infercast.serve import PrefillFirst, Replica
+from infercast.serve.scheduler.base import Priorities
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import LAUNCH_SPREAD
 
@@ -379,6 +380,8 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
     host, stages = deployment.host, deployment.layout.pipeline
     conservativeness = settings.schedule_conservativeness * (GROUPED if settings.groups > 1 else 1.0)
     first = min(FIRST_RATIO * conservativeness, 1.0)
+    sign, preempts = 1 if settings.schedule_low_priority_values_first else -1, not settings.disable_priority_preemption
+    priorities = Priorities(sign, preempts, settings.priority_scheduling_preemption_threshold)
     policy = PrefillFirst(
         max_running_requests=settings.max_running_requests,
         chunked_prefill_size=settings.chunk,
@@ -394,6 +397,7 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
         # radix cache.
         ignores_end=True,
         rules=rules_of(settings.engine),
+        priorities=priorities if settings.enable_priority_scheduling else None,
     )
     return Replica(
         timer=timer,
@@ -517,8 +521,8 @@ class Sglang(Engine):
 
 
 def _release(name: str) -> Sglang:
-    note = "" if name == MEASURED else f"scheduling by its source, the hierarchical cache and costs as in {MEASURED.partition('@')[2]}"
-    return Sglang(name=name, note=note, is_measured=name == MEASURED, flags=FLAGS)
+    note = f"scheduling by its source, the hierarchical cache and costs as in {MEASURED.partition('@')[2]}"
+    return Sglang(name=name, note="" if name == MEASURED else note, is_measured=name == MEASURED, flags=FLAGS)
 
 
 RELEASES = {name: _release(name) for name in ENGINES}

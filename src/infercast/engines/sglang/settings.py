@@ -56,6 +56,14 @@ class SglangSettings(Chosen):
     context_length: int | None = None
     """Maximum tokens of a sequence, prompt and answer together."""
     schedule_policy: str = ORDERS[0]
+    enable_priority_scheduling: bool = False
+    """The queue is ordered by priorities, the largest number first ..."""
+    schedule_low_priority_values_first: bool = False
+    """... or the smallest ..."""
+    disable_priority_preemption: bool = False
+    """... and running requests do not give way ..."""
+    priority_scheduling_preemption_threshold: int = 10
+    """... or only to those with a priority better by more than this."""
     schedule_conservativeness: float = 1.0
     """A factor on the tokens reserved for future output."""
     scheduler_recv_interval: int = 1
@@ -168,6 +176,10 @@ def check(settings: SglangSettings, max_positions: int) -> None:
     for name, known in NAMES.items():
         if getattr(settings, name) not in known:
             raise UnknownNameError(name, getattr(settings, name), known)
+    if settings.enable_priority_scheduling and (
+        settings.schedule_policy != "fcfs" or settings.enable_hierarchical_cache
+    ):
+        raise InputError("enable_priority_scheduling is modelled with schedule_policy fcfs and no hierarchical cache")
     _check_shares(settings)
     _check_tier(settings)
     _check_graphs(settings)

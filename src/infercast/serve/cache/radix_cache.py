@@ -319,22 +319,12 @@ class Lease:
 
 
 class RadixCache:
-    """``num_blocks`` pages on the GPU; without ``caching`` there are no prefix hits. Eviction frees only what is
-    missing, or as much as was asked for. If ``parts_answers``, answers have nodes of their own.
-    """
+    """``num_blocks`` pages on the GPU; without ``caching`` there are no prefix hits."""
 
-    def __init__(
-        self,
-        num_blocks: int,
-        shape: KvShape,
-        *,
-        caching: bool = True,
-        host: HostPages | None = None,
-        evicts_missing: bool = False,
-        parts_answers: bool = False,
-    ) -> None:
+    def __init__(self, num_blocks: int, shape: KvShape, *, caching: bool = True, host: HostPages | None = None) -> None:
         self.num_blocks, self.shape, self.caching, self.host = num_blocks, shape, caching, host
-        self._evicts_missing, self._parts_answers = evicts_missing, parts_answers
+        self.evicts_missing = self.parts_answers = False
+        """Rules of some releases (`PrefillRules`)."""
         self.page = shape.block_size
         self.num_groups = 1
         self.num_blank = num_blocks
@@ -360,7 +350,7 @@ class RadixCache:
     def lease(self, content: Content, own: object = None, num_input: int = 0) -> Lease:
         """An empty lease for a content. The piece named ``own`` is not shared."""
         name, start, end = content[-1]
-        prompt_pages = num_input // self.page if self._parts_answers else 0
+        prompt_pages = num_input // self.page if self.parts_answers else 0
         return Lease(content, self.tree.root, (start if name is own else end) // self.page, prompt_pages)
 
     def match(self, lease: Lease, num_tokens: int) -> int:
@@ -416,7 +406,7 @@ class RadixCache:
         """If there are too few blank pages for these tokens, evict nodes for the missing ones, or all of them."""
         blank = self.num_blank * self.page
         if blank < num_tokens:
-            self._forget(num_tokens - blank if self._evicts_missing else num_tokens)
+            self._forget(num_tokens - blank if self.evicts_missing else num_tokens)
 
     def take(self, count: int) -> None:
         """Allocate blank pages."""

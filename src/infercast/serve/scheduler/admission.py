@@ -339,19 +339,14 @@ class Admission:
                 cache.drop(lease)
             sequence.num_computed = 0
             return answer
-        if not self.has_room:
+        return self.state()
+
+    def state(self) -> Answer:
+        """Whether any further prompt can be tried."""
+        if self._lacks(0) or self._cache.num_free * self._page <= self._taken:
             return Answer.NO_ROOM
-        return Answer.STOP if self.is_spent else Answer.NEXT
-
-    @property
-    def is_spent(self) -> bool:
-        """True if the step's tokens are used up."""
-        return self._of_step <= 0 or (self._of_chunk is not None and self._of_chunk <= 0)
-
-    @property
-    def has_room(self) -> bool:
-        """True if there is room for any further token."""
-        return not self._lacks(0) and self._cache.num_free * self._page > self._taken
+        is_full = self._of_step <= 0 or (self._of_chunk is not None and self._of_chunk <= 0)
+        return Answer.STOP if is_full else Answer.NEXT
 
     def _of_others(self, sequence: DeclaredSequence, missing: int) -> Answer:
         """Admission by the output reserved for all running requests."""

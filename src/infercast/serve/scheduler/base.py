@@ -453,6 +453,9 @@ class PrefillRules(NamedTuple):
     """No prompt is tried once a step's tokens are spent."""
 
 
+OLDEST_RULES = PrefillRules()
+
+
 class Priorities(NamedTuple):
     """Requests with priorities: the next one goes first by the number times ``sign``, ties by when it was queued."""
 
@@ -491,14 +494,9 @@ class PrefillFirst:
     """Prompts that did not fit are retried in every step, not only after a request has ended (sliding window pool)."""
     ignores_end: bool = False
     """The engine knows that requests produce all they declare (``ignore_eos``)."""
-    rules: PrefillRules = PrefillRules()
+    rules: PrefillRules = OLDEST_RULES
     priorities: Priorities | None = None
     """None: priorities do not count."""
-
-    @property
-    def preempts(self) -> bool:
-        """True if a request's priority may make running ones give way."""
-        return self.priorities is not None and self.priorities.preempts
 
     @property
     def max_num_batched_tokens(self) -> int:

@@ -72,8 +72,10 @@ class PrefillScheduler:
         num_batches: int = 1,
     ) -> None:
         self.policy, self.cache = policy, cache
+        cache.evicts_missing, cache.parts_answers = policy.rules.evicts_missing, policy.rules.parts_answers
         self.waiting: deque[DeclaredSequence] = deque() if policy.priorities is None else RankedQueue()
         self._num_queued = 0
+        self._preempts = policy.priorities is not None and policy.priorities.preempts
         self.cut: DeclaredSequence | None = None
         """The chunked prompt."""
         self.ratio = policy.first_ratio
@@ -136,7 +138,7 @@ class PrefillScheduler:
         if rules.clears_ended and (batch.ended or not batch.cohort.members):
             batch.ended.clear()
             batch.is_full = False
-        if self.policy.tries_always or self.policy.preempts:
+        if self.policy.tries_always or self._preempts:
             batch.is_full = False
         may_start = self.cut is not None or (self.waiting and not batch.is_full)
         if not (may_start and self._plan_prompts(plan)):
@@ -167,7 +169,7 @@ class PrefillScheduler:
         """How many times the step just planned can be repeated before a known change."""
         if self._is_ring or plan.sequences or plan.wasted:
             return 1
-        if self.waiting and (self.policy.tries_always or self.policy.preempts or not self.batch.is_full):
+        if self.waiting and (self.policy.tries_always or self._preempts or not self.batch.is_full):
             return 1
         # A sequence with its last token is in one more step, which is otherwise the same.
         return self.cohort.steps_left() + (self._is_late and not self.policy.rules.skips_ending)
@@ -177,7 +179,7 @@ class PrefillScheduler:
         batch, cohort = self.batch, self.batch.cohort
         num_running = len(cohort.members) + len(batch.ended)
         places = self._places(num_running)
-        if places <= 0 and self.cut is None and not self.policy.preempts:
+        if places <= 0 and self.cut is None and not self._preempts:
             batch.is_full = True
             return False
         admission = self._admit(plan, num_running, places)
@@ -198,7 +200,7 @@ class PrefillScheduler:
 
     def _skip_ending(self) -> bool:
         """Take sequences out of the decode batch whose last token is in flight, if there are any."""
-        ending = self.batch.cohort.ending() if self.policy.rules.skips_ending and self._is_late else ()
+        ending = self.batch.cohort.ending() if self._is_late else ()
         for sequence in ending:
             self.batch.cohort.leave(sequence)
         return bool(ending)
@@ -229,7 +231,9 @@ class PrefillScheduler:
         if rules.refreshes_waiting:
             self._refresh()
         longest, reserved = self.policy.max_reserved_output, batch.cohort.reserved(self.ratio)
-        asked = sum(min(each.num_declared - each.num_produced, longest) for each in batch.ended)
+        asked = 0
+        for each in batch.ended:
+            asked += min(each.num_declared - each.num_produced, longest)
         promised = fsum(self._shares()) if reserved is None else reserved + asked * self.ratio
         timed = self.policy.ignores_end and not self.cache.caching
         timetable = Timetable(self._states, self.ratio) if timed else None
@@ -238,12 +242,12 @@ class PrefillScheduler:
             admission.go_on(self.cut)
         while self.waiting:
             count = len(admission.sequences)
-            if rules.stops_when_spent and admission.is_spent and admission.has_room:
+            if rules.stops_when_spent and admission.state() is Answer.STOP:
                 break
             if count >= places:
                 batch.is_full = True
             if batch.is_full:
-                found = self._preempt(admission, self.waiting[0]) if self.policy.preempts else []
+                found = self._preempt(admission, self.waiting[0]) if self._preempts else []
                 if not found:
                     break
                 preempted += found
@@ -341,7 +345,7 @@ class PrefillScheduler:
         if batch.ended:
             batch.ended.clear()
             batch.is_full = False
-        has_ending = self._skip_ending()
+        has_ending = self.policy.rules.skips_ending and self._skip_ending()
         if has_ending:
             batch.is_full = False
         if not cohort.members:
