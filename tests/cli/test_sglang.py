@@ -37,6 +37,19 @@ def test_a_name_with_and_without_version(answered: Any) -> None:
     assert answered(*MEMORY, *SGLANG, "--json").json == answered(*MEMORY, "--engine=sglang@0.5.16", "--json").json
 
 
+def test_a_later_release_has_its_own_rules(answered: Any) -> None:
+    run = answered(*SERVED, "--engine", "sglang@0.5.23")
+    assert "scheduling by its source, the hierarchical cache and costs as in 0.5.16" in run.out
+    assert "sglang@0.5.23" in run.out
+
+
+def test_priorities_by_its_own_names(answered: Any) -> None:
+    classes = ("--class", "a:0.5:priority=20", "--class", "b:0.5:priority=0", "--max-running-requests", 2)
+    plain = answered(*SERVED, *SGLANG, *classes, "--json").json["classes"]
+    ranked = answered(*SERVED, *SGLANG, *classes, "--enable-priority-scheduling", "--json").json["classes"]
+    assert ranked[0]["ttft_ms"]["mean"] < plain[0]["ttft_ms"]["mean"] < ranked[1]["ttft_ms"]["mean"]
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -47,6 +60,12 @@ def test_a_name_with_and_without_version(answered: Any) -> None:
         (
             (*SGLANG, "--speculative-algorithm", "EAGLE"),
             "--speculative-algorithm is not modelled: speculative",
+        ),
+        ((*SGLANG, "--strip-thinking-cache"), "following turns compute more: TTFT is higher"),
+        ((*SGLANG, "--hicache-io-backend", "direct"), "direct copies are slower than the default"),
+        (
+            (*SGLANG, "--enable-priority-scheduling", "--schedule-policy", "lpm"),
+            "is modelled with schedule_policy fcfs",
         ),
         ((*SGLANG, "--page-size", "many"), "page_size=many: must be a whole number"),
         ((*SGLANG, "--kv-cache-dtype", "fp9"), "unknown kv_cache_dtype 'fp9'"),

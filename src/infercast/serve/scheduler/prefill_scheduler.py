@@ -225,21 +225,8 @@ class PrefillScheduler:
     def _admit(self, plan: Plan, num_running: int, places: int) -> Admission:
         """Select the prompts of a prefill step."""
         preempted: list[DeclaredSequence] = []
-        if self.policy.order == "longest_match":
-            self.waiting = by_longest_match(self.waiting, self.cache)
         batch, rules = self.batch, self.policy.rules
-        if rules.refreshes_waiting:
-            self._refresh()
-        longest, reserved = self.policy.max_reserved_output, batch.cohort.reserved(self.ratio)
-        asked = 0
-        for each in batch.ended:
-            asked += min(each.num_declared - each.num_produced, longest)
-        promised = fsum(self._shares()) if reserved is None else reserved + asked * self.ratio
-        timed = self.policy.ignores_end and not self.cache.caching
-        timetable = Timetable(self._states, self.ratio) if timed else None
-        admission = Admission(self.policy, self.cache, num_running, promised, self._shares, timetable)
-        if self.cut is not None:
-            admission.go_on(self.cut)
+        admission = self._new_admission(num_running)
         while self.waiting:
             count = len(admission.sequences)
             if rules.stops_when_spent and admission.state() is Answer.STOP:
@@ -264,6 +251,25 @@ class PrefillScheduler:
             self._queue(sequence)
         plan.num_preempted += len(preempted)
         self.num_preemptions += len(preempted)
+        return admission
+
+    def _new_admission(self, num_running: int) -> Admission:
+        """The budget of a prefill step, less the next chunk of the chunked prompt; the queue is in order."""
+        if self.policy.order == "longest_match":
+            self.waiting = by_longest_match(self.waiting, self.cache)
+        batch = self.batch
+        if self.policy.rules.refreshes_waiting:
+            self._refresh()
+        longest, reserved = self.policy.max_reserved_output, batch.cohort.reserved(self.ratio)
+        asked = 0
+        for each in batch.ended:
+            asked += min(each.num_declared - each.num_produced, longest)
+        promised = fsum(self._shares()) if reserved is None else reserved + asked * self.ratio
+        timed = self.policy.ignores_end and not self.cache.caching
+        timetable = Timetable(self._states, self.ratio) if timed else None
+        admission = Admission(self.policy, self.cache, num_running, promised, self._shares, timetable)
+        if self.cut is not None:
+            admission.go_on(self.cut)
         return admission
 
     def _preempt(self, admission: Admission, sequence: DeclaredSequence) -> list[DeclaredSequence]:
@@ -380,13 +386,13 @@ class PrefillScheduler:
             victim = staying.pop()
             self._give_way(victim)
             self._queue(victim)
+            self.num_preemptions += 1
             plan.num_preempted += 1
             cache.make_room(headroom * len(staying))
             cache.make_room(cohort.blocks_due() * cache.page)
             if cache.num_blank >= cohort.blocks_due():
                 break
         self._renumber(staying)
-        self.num_preemptions += plan.num_preempted
         self.batch.is_full = False
         room = cohort.num_produced() + headroom * len(staying)
         self.ratio = min(1.0, room / (cohort.num_declared() + 1))
