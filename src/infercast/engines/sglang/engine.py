@@ -146,6 +146,8 @@ LATENT_GRAPH = 2048
 
 def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ResolvedSglang:
     check(asked, model.max_positions)
+    if asked.enable_priority_scheduling and layout.pipeline > 1:
+        raise InputError("enable_priority_scheduling is not modelled with pipeline parallelism; leave one out")
     if model.has_mixer(CompressedAttention):
         raise InputError(
             f"SGLang's caches of {model.name}, whose keys are compressed, are not modelled; use another engine"
