@@ -5,10 +5,11 @@ from typing import Any, cast
 
 from sglang_cases import Case
 
+from infercast.engines.sglang.settings import rules_of
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.radix_cache import HostPages, RadixCache
 from infercast.serve.scheduler.admission import DeclaredSequence, DecodeBatch
-from infercast.serve.scheduler.base import Plan, PrefillFirst
+from infercast.serve.scheduler.base import OLDEST_RULES, Plan, PrefillFirst, PrefillRules, Priorities
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.workload.request import Request, Segment
 
@@ -19,7 +20,7 @@ FIRST_RATIO, LEAST_SHARE, DECAY_STEPS = 0.7, 0.14, 600
 class Ours:
     """infercast's scheduler with the loop around it."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, rules: PrefillRules = OLDEST_RULES) -> None:
         first = min(FIRST_RATIO * case.conservativeness, 1.0)
         policy = PrefillFirst(
             case.max_running_requests,
@@ -31,6 +32,8 @@ class Ours:
             least_ratio=first * LEAST_SHARE,
             ratio_decay=(first - first * LEAST_SHARE) / DECAY_STEPS,
             ignores_end=case.ignore_eos,
+            rules=rules,
+            priorities=None if case.priorities is None else Priorities(**case.priorities),
         )
         self.case, self.policy = case, policy
         host = HostPages(case.host_tokens // case.page_size, case.copied_at) if case.host_tokens else None
@@ -46,7 +49,12 @@ class Ours:
         request = self.case.requests[index]
         prefix = tuple(Segment(content, count) for content, count in request["prefix"])
         lengths = (0.0, request["input"], request["output"])
-        self.scheduler.add(index, Request(*lengths, prefix, request["answer"], declared=request["declared"]))
+        self.scheduler.add(
+            index,
+            Request(
+                *lengths, prefix, request["answer"], declared=request["declared"], priority=request.get("priority", 0)
+            ),
+        )
 
     def turn(self) -> list[Any]:
         """One turn of the loop."""
@@ -82,8 +90,8 @@ class Ours:
 class OursPipeline(Ours):
     """The same where micro-batches take turns."""
 
-    def __init__(self, case: Case) -> None:
-        super().__init__(case)
+    def __init__(self, case: Case, rules: PrefillRules = OLDEST_RULES) -> None:
+        super().__init__(case, rules)
         self.planned: list[Plan | None] = [None] * case.pipeline
         self.slot = 0
 
@@ -108,6 +116,7 @@ class OursPipeline(Ours):
         return bool(self.scheduler.running or self.scheduler.waiting or any(self.planned))
 
 
-def ours(case: Case) -> Ours:
-    """The engine of a case."""
-    return OursPipeline(case) if case.pipeline > 1 else Ours(case)
+def ours(case: Case, version: str = "0.5.16") -> Ours:
+    """The engine of a case in a release."""
+    rules = rules_of(f"sglang@{version}")
+    return OursPipeline(case, rules) if case.pipeline > 1 else Ours(case, rules)

@@ -21,9 +21,10 @@ MODES = {
     "pipeline": "micro-batches of a pipeline that take turns",
     "tier": "a tier of the KV cache in the host's memory",
     "tier-talk": "the same, with prompts that continue earlier answers",
+    "priority": "requests with priorities, which may make others give way",
     "any": "all of these at random",
 }
-APART = ("tier", "tier-talk")
+APART = ("tier", "tier-talk", "priority")
 """Modes that are not mixed with others."""
 MOST_WAITING = 128
 """Requests up to which the queue is sorted by the longest match."""
@@ -50,6 +51,8 @@ class Case:
     host_tokens: int = 0
     """Tokens of the host's tier; 0: there is none."""
     copied_at: int = 1
+    priorities: dict[str, Any] | None = None
+    """sign, preempts and threshold; each request then has a priority."""
     requests: list[dict[str, Any]] = field(default_factory=list)
     """turn, input, declared, output, prefix [(content, tokens)], and answer: the content of the output, if named."""
 
@@ -71,13 +74,22 @@ def draw(mode: str, seed: int) -> Case:
     case.max_running_requests = 64 if crowd else case.max_running_requests
     talks = mode in ("conversation", "tier-talk") or (mode == "any" and rng.random() < 0.3)
     case.requests = _conversations(rng, case, crowd=crowd) if talks else _requests(rng, case, crowd=crowd)
+    if mode == "priority":
+        case.priorities = {
+            "sign": rng.choice([-1, 1]),
+            "preempts": rng.random() < 0.8,
+            "threshold": rng.choice([0, 3, 10]),
+        }
+        case.max_running_requests = rng.choice([2, 3, 4, 8])
+        for each in case.requests:
+            each["priority"] = rng.choice([0, 1, 5, 20])
     page = case.page_size
     longest = [min(each["declared"], case.max_model_len - each["input"]) for each in case.requests]
     prompts = [-(-each["input"] // page) * page for each in case.requests]
     most = max(map(add, prompts, longest)) + 2 * page + 2
     spare = rng.randint(0, 3 * most) if crowd else rng.choice([1, rng.randint(0, most), 6 * most, 100_000])
     case.num_tokens = -(-(most + spare) // page) * page
-    if mode in APART:
+    if mode.startswith("tier"):
         case.host_tokens, case.copied_at = page * rng.choice([60, 600, 20_000]), rng.choice([1, 1, 2])
         case.num_tokens = -(-(most + rng.randint(0, most)) // page) * page
     return case

@@ -1,8 +1,9 @@
 """Write down what SGLang's own scheduler decides, so that ours can be held against it where there is no SGLang.
 
-    python benchmarks/scheduler/sglang_record.py OUT.json.gz [--sglang DIR]     (or nothing: the wheel is fetched)
+    python benchmarks/scheduler/sglang_record.py OUT.json.gz [--version 0.5.23] [--count 4] [--sglang DIR]
 
-A few small workloads of each mode, half of them with retraction. tests/serve/test_sglang_decisions.py replays the file.
+A few small workloads of each mode, half of them with retraction; without --sglang the wheel is fetched.
+tests/serve/test_sglang_decisions.py replays the files.
 """
 
 import argparse
@@ -18,15 +19,15 @@ import sglang_tree as tree
 from sglang_cases import MODES, Case, draw
 from sglang_turns import Script, turns
 
-COUNT, LONGEST, FIRST_SEED, MOST_SEEDS = 10, 400, 1_000_000, 60
+LONGEST, FIRST_SEED, MOST_SEEDS = 400, 1_000_000, 60
 
 
-def record() -> list[dict[str, Any]]:
-    """Small cases of all modes with the script of their turns."""
+def record(modes: list[str], count: int) -> list[dict[str, Any]]:
+    """Small cases of these modes with the script of their turns."""
     from sglang_scheduler import OutOfTokensError, real  # noqa: PLC0415 - imports SGLang, which `sglang_tree.use` has to have prepared
 
     found = []
-    for mode in MODES:
+    for mode in modes:
         kept = {True: 0, False: 0}
         for seed in range(FIRST_SEED, FIRST_SEED + MOST_SEEDS):
             case = draw(mode, seed)
@@ -34,10 +35,10 @@ def record() -> list[dict[str, Any]]:
                 steps, retracts = script_of(case, real(case))
             except OutOfTokensError:
                 continue
-            if len(steps) <= LONGEST and kept[retracts] < COUNT // 2:
+            if len(steps) <= LONGEST and kept[retracts] < count // 2:
                 kept[retracts] += 1
                 found.append({"case": case.as_dict(), "steps": steps})
-            if sum(kept.values()) == COUNT:
+            if sum(kept.values()) == count:
                 break
         print(f"{mode}: {kept[True]} with retraction, {kept[False]} without", flush=True)
     return found
@@ -57,9 +58,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--sglang", type=Path, help="a folder with the package sglang")
+    parser.add_argument("--version", default=tree.VERSION)
+    parser.add_argument("--count", type=int, default=10, help="workloads of each mode")
     arguments = parser.parse_args()
-    tree.use(tree.find(arguments.sglang))
-    found = record()
+    tree.use(tree.find(arguments.sglang, arguments.version), arguments.version)
+    # Later releases have another tree of two tiers, which is not compared.
+    found = record([mode for mode in MODES if arguments.version == tree.VERSION or "tier" not in mode], arguments.count)
     arguments.out.write_bytes(gzip.compress(json.dumps(found, separators=(",", ":")).encode(), 9, mtime=0))
     print(f"{len(found)} workloads, {arguments.out.stat().st_size:,} bytes")
 

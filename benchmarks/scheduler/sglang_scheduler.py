@@ -8,9 +8,10 @@ from contextlib import nullcontext
 from types import SimpleNamespace as Namespace
 from typing import Any
 
+import sglang
 import torch
 from sglang.srt.disaggregation.utils import DisaggregationMode
-from sglang.srt.managers import schedule_batch
+from sglang.srt.managers import schedule_batch, schedule_policy
 from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.scheduler_components.batch_result_processor import SchedulerBatchResultProcessor
@@ -19,7 +20,6 @@ from sglang.srt.mem_cache.allocator import paged
 from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
-from sglang.srt.mem_cache.chunk_cache import ChunkCache
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.mem_cache.radix_cache import RadixCache
 from sglang.srt.runtime_context import get_context
@@ -28,6 +28,9 @@ from sglang.srt.server_args import ServerArgs
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from sglang_cases import Case
 
+from infercast.engines.settings import numbers
+
+RELEASE = numbers(sglang.__version__)
 OWN, ANSWERED = 10_000_000_000, 20_000_000_000
 """Where token numbers begin that belong to one request alone."""
 END = 5
@@ -39,6 +42,35 @@ class Nobody:
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: None
+
+
+class Queued(Nobody):
+    """When a request was queued, by a clock that ticks."""
+
+    ticks = itertools.count()
+
+    def __init__(self) -> None:
+        self.set_wait_queue_entry_time()
+
+    def set_wait_queue_entry_time(self) -> None:
+        self.wait_queue_entry_time = next(self.ticks)
+
+
+class Ordered(dict[Any, None]):
+    """A set in the order of its elements, so that a run can be repeated."""
+
+    def __init__(self, elements: Any = ()) -> None:
+        super().__init__(dict.fromkeys(elements))
+
+    def add(self, element: Any) -> None:
+        self[element] = None
+
+
+class Only(Namespace):
+    """Has what it is given, and None for the rest."""
+
+    def __getattr__(self, name: str) -> None:
+        return None
 
 
 class OutOfTokensError(Exception):
@@ -58,7 +90,9 @@ class Real:
         arguments = _arguments(case)
         get_context().set_server_args(arguments)
         self.scheduler = _scheduler(case, arguments)
-        self.results: deque[ScheduleBatch] = deque()
+        self.results: deque[tuple[ScheduleBatch]] = deque()
+        self.scheduler.result_queue = self.results
+        self.scheduler.enable_skip_finishing_decode = case.overlap
 
     def add(self, index: int) -> None:
         """A client sends a request."""
@@ -73,7 +107,8 @@ class Real:
         )
         self.scheduler.init_req_max_new_tokens(made)
         self.scheduler.waiting_queue.append(made)
-        made.time_stats = Nobody()
+        made.priority = request.get("priority")
+        made.time_stats = Queued()
 
     def turn(self) -> list[Any]:
         """One turn of the loop: who computes what, who gives way, and the tokens that are free or can be freed."""
@@ -83,10 +118,10 @@ class Real:
         batch, scheduler.running_batch = self._plan()
         decision = [_rows(batch), self._retracted(before), *self._room()]
         if batch is not None:
-            self.results.append(batch.copy())
+            self.results.append((batch.copy(),))
         waits = 1 if batch is not None and self.case.overlap else 0
         while len(self.results) > waits:
-            self._process(self.results.popleft())
+            self._process(*self.results.popleft())
         # With overlap a turn that has taken in a result is not idle yet.
         idle = batch is None and (scheduler.last_batch is None or not self.case.overlap)
         scheduler.last_batch = batch
@@ -116,10 +151,9 @@ class Real:
     def _process(self, batch: ScheduleBatch) -> None:
         """The results of a step arrive."""
         tokens = [self._token(int(each.rid), len(each.output_ids)) for each in batch.reqs]
-        result = Namespace(
-            copy_done=None, routed_experts_output=None, indexer_topk_output=None, logits_output=None,
-            next_token_ids=torch.tensor(tokens), extend_input_len_per_req=None, extend_logprob_start_len_per_req=None,
-            can_run_cuda_graph=False, num_correct_drafts=0, num_block_accept_tokens=0, num_cap_tokens=0,
+        result = Only(
+            next_token_ids=torch.tensor(tokens), can_run_cuda_graph=False, num_correct_drafts=0,
+            num_block_accept_tokens=0, num_cap_tokens=0, get_num_generated_tokens=lambda count: count,
         )  # fmt: skip
         processor = self.scheduler.batch_result_processor
         if batch.forward_mode.is_decode():
@@ -200,7 +234,10 @@ def _steady_clock() -> None:
 
 def with_defaults(**given: Any) -> ServerArgs:
     """Server arguments as a command line gives them, before SGLang works out the rest."""
+    if hasattr(ServerArgs, "resolve_once"):
+        return ServerArgs(model_path="", **given)
     arguments = object.__new__(ServerArgs)
+    object.__setattr__(arguments, "model_path", "")
     for each in dataclasses.fields(ServerArgs):
         if each.default is not dataclasses.MISSING:
             object.__setattr__(arguments, each.name, each.default)
@@ -228,6 +265,10 @@ def _arguments(case: Case) -> ServerArgs:
         "attention_backend": "torch_native",
         "device": "cpu",
     }
+    if case.priorities is not None:
+        given["schedule_low_priority_values_first"] = case.priorities["sign"] > 0
+        given["priority_scheduling_preemption_threshold"] = case.priorities["threshold"]
+        given["disable_priority_preemption"] = not case.priorities["preempts"]
     return with_defaults(**given)
 
 
@@ -240,15 +281,10 @@ def _scheduler(case: Case, arguments: ServerArgs) -> Scheduler:
         tokens = PagedTokenToKVPoolAllocator(case.num_tokens, case.page_size, kv_type, "cpu", None, need_sort=False)
     slots = ReqToTokenPool(case.max_running_requests, case.max_model_len + 64, "cpu", enable_memory_saver=False)
     whole = case.chunked_prefill_size is None
-    parameters = CacheInitParams(not case.caching, slots, tokens, case.page_size)
-    cache: Any = ChunkCache(parameters) if not case.caching and not whole else RadixCache(parameters)
-    if case.host_tokens:
-        from sglang_tier import TwoTiers  # noqa: PLC0415 - imports what others need not have
-
-        cache = TwoTiers(parameters, case.host_tokens, case.copied_at)
+    cache = _cache(case, CacheInitParams(not case.caching, slots, tokens, case.page_size))
     made = object.__new__(Scheduler)
     nobody = Nobody()
-    model = Namespace(vocab_size=1 << 60, is_encoder_decoder=False, is_multimodal=False, think_end_id=None)
+    model = Only(vocab_size=1 << 60, is_encoder_decoder=False, is_multimodal=False)
     values = {
         "server_args": arguments, "req_to_token_pool": slots, "token_to_kv_pool_allocator": tokens, "tree_cache": cache,
         "model_config": model, "page_size": case.page_size, "max_prefill_tokens": case.max_prefill_tokens,
@@ -259,20 +295,29 @@ def _scheduler(case: Case, arguments: ServerArgs) -> Scheduler:
         "chunked_req": None, "_pending_chunked_abort_req": None, "enable_dynamic_chunking": False,
         "enable_overlap": case.overlap, "spec_algorithm": SpeculativeAlgorithm.NONE, "dllm_config": None,
         "enable_hierarchical_cache": case.host_tokens > 0, "enable_hicache_storage": False,
-        "enable_priority_scheduling": False, "schedule_low_priority_values_first": False,
-        "priority_scheduling_preemption_threshold": 10,
+        "enable_priority_scheduling": case.priorities is not None,
+        "schedule_low_priority_values_first": arguments.schedule_low_priority_values_first,
+        "priority_scheduling_preemption_threshold": arguments.priority_scheduling_preemption_threshold,
         "enable_lora": False, "lora_drainer": None, "enable_hisparse": False, "is_hybrid_swa": False,
         "enable_fpm": False,
         "disaggregation_mode": DisaggregationMode.NULL, "require_mlp_sync": False, "truncation_align_size": None,
         "min_free_slots_delayer": None, "forward_ct": 0, "waiting_queue": [], "last_batch": None,
         "running_batch": ScheduleBatch(reqs=[], batch_is_full=False), "abort_on_priority_when_disabled": False,
         "grammar_manager": Namespace(has_waiting_grammars=lambda: False),
-        "dp_attn_adapter": Namespace(maybe_prepare_mlp_sync_batch=lambda batch, need_sync=True: batch),
+        "dp_attn_adapter": Namespace(
+            maybe_prepare_mlp_sync_batch=lambda batch, need_sync=True: batch,
+            maybe_convert_decode_to_extend=lambda batch: batch,
+        ),
         "ngram_embedding_manager": Namespace(prepare_for_forward=lambda batch, chunked_req: batch),
-        "tp_worker": Namespace(model_runner=Namespace(prefill_aware_swa=False)),
+        "tp_worker": Namespace(model_runner=Namespace(prefill_aware_swa=False, attn_backend=None)),
         "metrics_reporter": Namespace(enable_metrics=False, num_retracted_reqs=0), "load_inquirer": nobody,
         "ipc_channels": Namespace(send_to_tokenizer=Namespace(send_output=_aborted)),
-        "max_queued_requests": None, "metrics_collector": nobody,
+        "max_queued_requests": None, "metrics_collector": nobody, "sliding_window_size": None, "kv_shard_widening": 1,
+        "_prefill_decode_interval_remaining": 0, "prefill_decode_interval": 0, "prefill_decode_interval_min_bs": 0,
+        "dynamic_chunk_sizer": None, "beam_coordinator": Namespace(pending_member_rows=lambda *_: 0),
+        "processed_tokens_counter": 0, "enable_lmcache": False,
+        "hisparse_coordinator": None, "enable_unified_cache_external_linker": False, "decode_offload_manager": None,
+        "enable_unified_memory": False, "scheduler_stage_metrics": None, "send_abort_output": _aborted,
     }  # fmt: skip
     for name, value in values.items():
         setattr(made, name, value)
@@ -281,20 +326,42 @@ def _scheduler(case: Case, arguments: ServerArgs) -> Scheduler:
     return made
 
 
+def _cache(case: Case, parameters: CacheInitParams) -> Any:
+    """As the release chooses it (``mem_cache/registry.py``); its modules are not in every release."""
+    if case.host_tokens:
+        from sglang_tier import TwoTiers  # noqa: PLC0415 - imports what others need not have
+
+        return TwoTiers(parameters, case.host_tokens, case.copied_at)
+    if not case.caching and case.chunked_prefill_size is not None and RELEASE < (0, 5, 22):
+        from sglang.srt.mem_cache.chunk_cache import ChunkCache  # noqa: PLC0415
+
+        return ChunkCache(parameters)
+    if RELEASE < (0, 5, 19):
+        return RadixCache(parameters)
+    from sglang.srt.mem_cache.unified_cache.components import ComponentType  # noqa: PLC0415
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache  # noqa: PLC0415
+
+    parameters.tree_components = (ComponentType.FULL,)
+    return UnifiedRadixCache(parameters)
+
+
 def _processor(case: Case, scheduler: Scheduler) -> SchedulerBatchResultProcessor:
     nobody = Nobody()
     reporter = Namespace(
         num_generated_tokens=0, forward_ct_decode=0, report_decode_stats=lambda *_, **__: None,
         report_prefill_stats=lambda *_, **__: None,
     )  # fmt: skip
-    return SchedulerBatchResultProcessor(
-        is_generation=True, disaggregation_mode=DisaggregationMode.NULL, enable_overlap=case.overlap,
-        enable_overlap_mlx=False, server_args=scheduler.server_args, model_config=scheduler.model_config,
-        token_to_kv_pool_allocator=scheduler.token_to_kv_pool_allocator, tree_cache=scheduler.tree_cache,
-        hisparse_coordinator=None, req_to_token_pool=scheduler.req_to_token_pool, decode_offload_manager=None,
-        metrics_collector=nobody, metrics_reporter=reporter, draft_worker=None, model_worker=Namespace(),
-        logprob_result_processor=nobody, output_streamer=nobody, abort_request=nobody,
-    )  # fmt: skip
+    given = {
+        "is_generation": True, "disaggregation_mode": DisaggregationMode.NULL, "enable_overlap": case.overlap,
+        "enable_overlap_mlx": False, "server_args": scheduler.server_args, "model_config": scheduler.model_config,
+        "token_to_kv_pool_allocator": scheduler.token_to_kv_pool_allocator, "tree_cache": scheduler.tree_cache,
+        "hisparse_coordinator": None, "req_to_token_pool": scheduler.req_to_token_pool, "decode_offload_manager": None,
+        "metrics_collector": nobody, "metrics_reporter": reporter, "draft_worker": None, "model_worker": Namespace(),
+        "logprob_result_processor": nobody, "output_streamer": nobody, "abort_request": nobody,
+        "beam_coordinator": nobody,
+    }  # fmt: skip
+    known = SchedulerBatchResultProcessor.__annotations__
+    return SchedulerBatchResultProcessor(**{name: value for name, value in given.items() if name in known})
 
 
 class _Kernel:
@@ -323,6 +390,7 @@ def _decode(ends: Any, last: Any, pages: Any, out: Any, _: int, page_size: int) 
             taken += 1
 
 
+schedule_policy.set = Ordered  # preempted requests are queued in its order
 paged.alloc_extend_kernel, paged.alloc_decode_kernel = _Kernel(_extend), _Kernel(_decode)
 RadixCache.pretty_print = lambda *_: None  # what SGLang shows when it gives up
 for _module in (schedule_batch, allocation):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 VERSION = "0.5.16"
+"""The release that is compared by default."""
 PLATFORM = ("--python-version", "3.12", "--platform", "manylinux_2_34_x86_64", "--only-binary=:all:")
 ALWAYS = {"transformers", "torchvision", "triton", "xgrammar", "openai", "compressed_tensors", "huggingface_hub"}
 """Packages that are stand-ins even where they are installed: they are slow to import, or refuse without a GPU."""
@@ -26,37 +27,41 @@ NEVER = {"torchada", "mlx", "vllm", "aiter", "petit_kernel", "kt_kernel", "deep_
 """Packages whose absence means something to SGLang."""
 
 
-def find(given: Path | None) -> Path:
+def find(given: Path | None, version: str = VERSION) -> Path:
     """A folder with the package ``sglang``: the one given, or the wheel's, fetched once and kept."""
     if given is not None:
         return given
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "infercast" / f"sglang-{VERSION}"
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "infercast" / f"sglang-{version}"
     if not cache.exists():
-        fetch(cache)
+        fetch(cache, version)
     return cache
 
 
-def fetch(folder: Path) -> None:
+def fetch(folder: Path, version: str) -> None:
     """Download the wheel from the package registry and keep its Python files."""
     with tempfile.TemporaryDirectory() as below:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *PLATFORM, "-d", below]
-        subprocess.run([*command, f"sglang=={VERSION}"], check=True)
+        subprocess.run([*command, f"sglang=={version}"], check=True)
         (wheel,) = Path(below).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             files = [name for name in archive.namelist() if name.endswith(".py")]
             archive.extractall(folder, files)
 
 
-def use(folder: Path) -> None:
+def use(folder: Path, version: str = VERSION) -> None:
     """Let ``import sglang`` find this one, without its public interface, which patches other packages; it is silent."""
     import torch._dynamo  # noqa: PLC0415 - all of it, before its own imports meet stand-ins
 
     logging.disable(logging.ERROR)
     warnings.filterwarnings("ignore", module="sglang")
     torch.set_num_threads(1)
+    os.environ["SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"] = "python"  # the same tree as its Rust one
+    for sources in ("jit_kernel", "kernels/jit"):  # it only looks whether they exist
+        for below in ("include", "csrc"):
+            (folder / "sglang" / sources / below).mkdir(parents=True, exist_ok=True)
     package = types.ModuleType("sglang")
     package.__path__ = [str(folder / "sglang")]
-    package.__version__ = VERSION
+    package.__version__ = version
     sys.modules["sglang"] = package
     sys.meta_path.insert(0, StandIns(ALWAYS, None))
     sys.meta_path.append(StandIns(None, folder / "sglang"))

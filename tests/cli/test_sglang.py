@@ -37,6 +37,19 @@ def test_a_name_with_and_without_version(answered: Any) -> None:
     assert answered(*MEMORY, *SGLANG, "--json").json == answered(*MEMORY, "--engine=sglang@0.5.16", "--json").json
 
 
+def test_a_later_release_has_its_own_rules(answered: Any) -> None:
+    run = answered(*SERVED, "--engine", "sglang@0.5.23")
+    assert "scheduling by its source, the hierarchical cache and costs as in 0.5.16" in run.out
+    assert "sglang@0.5.23" in run.out
+
+
+def test_priorities_by_its_own_names(answered: Any) -> None:
+    classes = ("--class", "a:0.5:priority=20", "--class", "b:0.5:priority=0", "--max-running-requests", 2)
+    plain = answered(*SERVED, *SGLANG, *classes, "--json").json["classes"]
+    ranked = answered(*SERVED, *SGLANG, *classes, "--enable-priority-scheduling", "--json").json["classes"]
+    assert ranked[0]["ttft_ms"]["mean"] < plain[0]["ttft_ms"]["mean"] < ranked[1]["ttft_ms"]["mean"]
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -49,6 +62,10 @@ def test_a_name_with_and_without_version(answered: Any) -> None:
             "SGLang 0.5.16 has no --enable-ep-moe; 0.5.3 was the last with it; leave it out",
         ),
         ((*SGLANG, "--page-size", "many"), "--page-size must be a whole number such as 8192, 8k or 8K, not 'many'"),
+        (
+            (*SGLANG, "--enable-priority-scheduling", "--schedule-policy", "lpm"),
+            "is modelled with schedule_policy fcfs",
+        ),
         ((*SGLANG, "--kv-cache-dtype", "fp9"), "unknown kv_cache_dtype 'fp9'"),
         ((*SGLANG, "--moe-runner-backend", "cuda"), "unknown moe_backend 'cuda'"),
         (("--engine", "tensorrt-llm"), "TensorRT-LLM is not modelled; use --engine vllm or sglang"),

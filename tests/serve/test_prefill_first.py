@@ -10,7 +10,7 @@ import pytest
 from infercast.errors import InputError
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.radix_cache import RadixCache
-from infercast.serve.scheduler.base import Plan, PrefillFirst
+from infercast.serve.scheduler.base import Plan, PrefillFirst, PrefillRules, Priorities
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import constant_timer
@@ -98,6 +98,30 @@ def test_without_chunks_a_prompt_is_whole_and_any_length_goes_alone() -> None:
     engine = Engine(ask(300, 2), ask(40, 2), ask(60, 2), ask(50, 2), **limits)
     # Two that fill the limit exactly are not in one step.
     assert engine.steps(3) == [({0: 300}, []), ({1: 40}, []), ({2: 60}, [])]
+
+
+def test_who_ends_by_length_is_in_no_further_step_since_0_5_22() -> None:
+    engine = Engine(ask(4, 2), ask(4, 4), rules=PrefillRules(skips_ending=True))
+    assert engine.steps(5) == [({0: 4, 1: 4}, []), ({}, [0, 1]), ({}, [1]), ({}, [1]), None]
+    assert engine.done == [0, 1]
+    # An end that the length does not tell is found out a step too late, as before.
+    assert Engine(ask(4, 2, declared=3), ask(4, 4), rules=PrefillRules(skips_ending=True)).steps(3)[-1] == ({}, [0, 1])
+
+
+@pytest.mark.parametrize(("threshold", "gives_way"), [(10, True), (20, False)])
+def test_a_running_request_gives_way_to_one_of_a_better_priority(threshold: int, gives_way: bool) -> None:
+    policy = {"max_running_requests": 1, "priorities": Priorities(threshold=threshold)}
+    engine = Engine(Request(0.0, 4, 9, priority=0), **policy)
+    engine.steps(3)
+    engine.scheduler.add(1, Request(0.0, 5, 2, priority=20))
+    assert engine.step() == (({1: 5}, []) if gives_way else ({}, [0]))
+    assert engine.scheduler.num_preemptions == gives_way
+
+
+def test_the_queue_is_in_the_order_of_priorities() -> None:
+    requests = [Request(0.0, 60, 2, priority=priority) for priority in (1, 3, 2)]
+    assert Engine(*requests, priorities=Priorities()).step() == ({1: 60, 2: 40}, [])
+    assert Engine(*requests, priorities=Priorities(sign=1)).step() == ({0: 60, 2: 40}, [])
 
 
 def test_who_has_ended_is_in_one_step_more_where_results_are_late() -> None:

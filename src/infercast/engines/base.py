@@ -81,6 +81,8 @@ class Engine(ABC):
     """As its makers write it."""
     close_since: ClassVar[Version] = ()
     """First release close to the measured one: published runs since then are about as far off."""
+    default_release: ClassVar[str] = ""
+    """The release that its name without a version stands for, if not the newest."""
     load_balancer: ClassVar[str]
     """Its default balancer for several replicas, by the names of `infercast.serve.fleet.router`."""
     servers_by_rank: ClassVar[bool] = False
@@ -369,10 +371,11 @@ def engines() -> dict[str, Engine]:
 
 
 def newest(name: str) -> str:
-    """The newest release of an engine named without a version; any other name unchanged."""
+    """The newest release of an engine named without a version, or its default one; any other name unchanged."""
     if name not in FAMILIES:
         return name
-    return max(releases_of(name), key=lambda each: numbers(each.partition("@")[2]))
+    latest = max(releases_of(name).values(), key=lambda each: each.version)
+    return latest.default_release or latest.name
 
 
 @cache

@@ -32,7 +32,15 @@ from infercast.engines.sglang.memory import (
     state_pool,
     tokens_that_fit,
 )
-from infercast.engines.sglang.settings import NEWEST, PREFILL_GRAPHS, ResolvedSglang, SglangSettings, check
+from infercast.engines.sglang.settings import (
+    ENGINES,
+    MEASURED,
+    PREFILL_GRAPHS,
+    ResolvedSglang,
+    SglangSettings,
+    check,
+    rules_of,
+)
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
@@ -41,6 +49,7 @@ from infercast.models.mixers.sparse import CompressedAttention
 from infercast.models.spec import ModelConfig
 from infercast.predict.board_power import SETTLE_SECONDS
 from infercast.serve import PrefillFirst, Replica
+from infercast.serve.scheduler.base import Priorities
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import LAUNCH_SPREAD
 
@@ -138,6 +147,8 @@ LATENT_GRAPH = 2048
 
 def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ResolvedSglang:
     check(asked, model.max_positions)
+    if asked.enable_priority_scheduling and layout.pipeline > 1:
+        raise InputError("enable_priority_scheduling is not modelled with pipeline parallelism; leave one out")
     if model.has_mixer(CompressedAttention):
         raise InputError(
             f"SGLang's caches of {model.name}, whose keys are compressed, are not modelled; use another engine"
@@ -335,7 +346,7 @@ def measured_setup(config: Fields) -> MeasuredSetup:
             "disable_overlap_schedule": not config.holder.get("async_scheduling", True),
             "enable_mixed_chunk": bool(config.holder.get("mixed_chunk")),
             **stated,
-            "engine": NEWEST,
+            "engine": MEASURED,
         }
     )
     tokens = config.at_least("max_total_num_tokens", 1)
@@ -372,6 +383,8 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
     host, stages = deployment.host, deployment.layout.pipeline
     conservativeness = settings.schedule_conservativeness * (GROUPED if settings.groups > 1 else 1.0)
     first = min(FIRST_RATIO * conservativeness, 1.0)
+    sign, preempts = 1 if settings.schedule_low_priority_values_first else -1, not settings.disable_priority_preemption
+    priorities = Priorities(sign, preempts, settings.priority_scheduling_preemption_threshold)
     policy = PrefillFirst(
         max_running_requests=settings.max_running_requests,
         chunked_prefill_size=settings.chunk,
@@ -386,6 +399,8 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
         # Requests that declare what they produce come from benchmarks, which ignore EOS; it matters only without a
         # radix cache.
         ignores_end=True,
+        rules=rules_of(settings.engine),
+        priorities=priorities if settings.enable_priority_scheduling else None,
     )
     return Replica(
         timer=timer,
@@ -466,6 +481,7 @@ class Sglang(Engine):
 
     title = "SGLang"
     close_since = (0, 5, 16)
+    default_release = MEASURED
     load_balancer = "round_robin"
     shares_copies = False
     names = Names(**read_data("engines/sglang/names.toml"))
@@ -507,4 +523,9 @@ class Sglang(Engine):
         return SglangGraphs(settings.decode_sizes, settings.prefill_sizes)
 
 
-RELEASES = {NEWEST: Sglang(name=NEWEST, flags=FLAGS)}
+def _release(name: str) -> Sglang:
+    note = f"scheduling by its source, the hierarchical cache and costs as in {MEASURED.partition('@')[2]}"
+    return Sglang(name=name, note="" if name == MEASURED else note, is_measured=name == MEASURED, flags=FLAGS)
+
+
+RELEASES = {name: _release(name) for name in ENGINES}

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from infercast.engines.settings import check_counts, check_sizes
+from infercast.bundled import read_data
+from infercast.engines.settings import check_counts, check_sizes, nearest_version, numbers
 from infercast.errors import InputError, UnknownNameError
+from infercast.serve.scheduler.base import PrefillRules
 from infercast.shown import Chosen
 
-NEWEST = "sglang@0.5.16"
-"""The modelled release, whose costs were measured."""
+_DATA = read_data("engines/sglang/releases.toml")
+MEASURED = f"sglang@{_DATA['measured']}"
+"""The release whose costs were measured, which is the default."""
+ENGINES = tuple(f"sglang@{version}" for version in _DATA["releases"])
+
+
+def rules_of(engine: str) -> PrefillRules:
+    """The scheduling rules of a release; those of the nearest one if it is not known."""
+    version = numbers((nearest_version(engine, ENGINES) or MEASURED).partition("@")[2])
+    return PrefillRules(**{rule: True for rule, since in _DATA["rules"].items() if numbers(since) <= version})
+
+
 ORDERS = ("fcfs", "lpm")
 """Queue order: by arrival, or longest cached prefix first."""
 OTHER_ORDERS = ("random", "dfs-weight", "lof", "priority", "routing-key")
@@ -44,6 +56,14 @@ class SglangSettings(Chosen):
     context_length: int | None = None
     """Maximum tokens of a sequence, prompt and answer together."""
     schedule_policy: str = ORDERS[0]
+    enable_priority_scheduling: bool = False
+    """The queue is ordered by priorities, the largest number first ..."""
+    schedule_low_priority_values_first: bool = False
+    """... or the smallest ..."""
+    disable_priority_preemption: bool = False
+    """... and running requests do not give way ..."""
+    priority_scheduling_preemption_threshold: int = 10
+    """... or only to those with a priority better by more than this."""
     schedule_conservativeness: float = 1.0
     """A factor on the tokens reserved for future output."""
     scheduler_recv_interval: int = 1
@@ -89,7 +109,7 @@ class SglangSettings(Chosen):
     hicache_size: int = 0
     """... or of this many GB per GPU."""
     hicache_write_policy: str = WRITE_POLICIES[0]
-    engine: str = NEWEST
+    engine: str = MEASURED
     """The engine and its version, which determines rules and defaults."""
 
 
@@ -156,6 +176,10 @@ def check(settings: SglangSettings, max_positions: int) -> None:
     for name, known in NAMES.items():
         if getattr(settings, name) not in known:
             raise UnknownNameError(name, getattr(settings, name), known)
+    if settings.enable_priority_scheduling and (
+        settings.schedule_policy != "fcfs" or settings.enable_hierarchical_cache
+    ):
+        raise InputError("enable_priority_scheduling is modelled with schedule_policy fcfs and no hierarchical cache")
     _check_shares(settings)
     _check_tier(settings)
     _check_graphs(settings)

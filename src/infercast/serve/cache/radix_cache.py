@@ -303,9 +303,9 @@ class HostPages:
 class Lease:
     """A sequence's pages: its own, after those of a locked tree node."""
 
-    __slots__ = ("alone_from", "content", "node", "num_pages", "piece")
+    __slots__ = ("alone_from", "content", "node", "num_pages", "piece", "prompt_pages")
 
-    def __init__(self, content: Content, root: Node, alone_from: int) -> None:
+    def __init__(self, content: Content, root: Node, alone_from: int, prompt_pages: int) -> None:
         self.content = content
         self.node = root
         self.piece = 0
@@ -314,6 +314,8 @@ class Lease:
         """All pages it uses, including those of the tree."""
         self.alone_from = alone_from
         """The page from which on the tree cannot match: its own content, unless it was inserted earlier."""
+        self.prompt_pages = prompt_pages
+        """Where its answer begins, if nodes are split there."""
 
 
 class RadixCache:
@@ -321,6 +323,8 @@ class RadixCache:
 
     def __init__(self, num_blocks: int, shape: KvShape, *, caching: bool = True, host: HostPages | None = None) -> None:
         self.num_blocks, self.shape, self.caching, self.host = num_blocks, shape, caching, host
+        self.evicts_missing = self.parts_answers = False
+        """Rules of some releases (`PrefillRules`)."""
         self.page = shape.block_size
         self.num_groups = 1
         self.num_blank = num_blocks
@@ -343,10 +347,11 @@ class RadixCache:
         """Pages held by sequences."""
         return self.num_blocks - self.num_blank - self.num_evictable
 
-    def lease(self, content: Content, own: object = None) -> Lease:
+    def lease(self, content: Content, own: object = None, num_input: int = 0) -> Lease:
         """An empty lease for a content. The piece named ``own`` is not shared."""
         name, start, end = content[-1]
-        return Lease(content, self.tree.root, (start if name is own else end) // self.page)
+        prompt_pages = num_input // self.page if self.parts_answers else 0
+        return Lease(content, self.tree.root, (start if name is own else end) // self.page, prompt_pages)
 
     def match(self, lease: Lease, num_tokens: int) -> int:
         """Tokens of the longest cached prefix, up to ``num_tokens``; not locked yet."""
@@ -398,9 +403,10 @@ class RadixCache:
         lease.num_pages = lease.node.end
 
     def make_room(self, num_tokens: int) -> None:
-        """If there are too few blank pages for these tokens, evict nodes for all of them."""
-        if self.num_blank * self.page < num_tokens:
-            self._forget(num_tokens)
+        """If there are too few blank pages for these tokens, evict nodes for the missing ones, or all of them."""
+        blank = self.num_blank * self.page
+        if blank < num_tokens:
+            self._forget(num_tokens - blank if self.evicts_missing else num_tokens)
 
     def take(self, count: int) -> None:
         """Allocate blank pages."""
@@ -466,6 +472,8 @@ class RadixCache:
             lease.piece = self.tree.piece_after(lease.node)
         else:
             lease.node, lease.piece = met
+        if 0 < lease.prompt_pages < last:
+            self.tree.walk(lease.content, lease.prompt_pages)
 
     def _compute_again(self, node: Node, first: int) -> None:
         """A sequence has recomputed pages, from ``first`` on, that only host memory had: they are on the GPU too."""

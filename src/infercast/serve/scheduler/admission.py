@@ -24,17 +24,19 @@ PLACE = attrgetter("place")
 class DeclaredSequence(Sequence):
     """A request inside an engine that reserves KV space by declared output length."""
 
-    __slots__ = ("ignores_end", "lease", "num_declared", "prompt_end", "since")
+    __slots__ = ("ignores_end", "lease", "num_declared", "num_tried", "prompt_end", "since")
 
     def __init__(self, index: int, request: Request, cache: RadixCache, longest_answer: int) -> None:
         super().__init__(index, request)
         own = object()  # not the sequence itself, which would make a reference cycle
-        self.lease = cache.lease(content_of(request, own), own)
+        self.lease = cache.lease(content_of(request, own), own, request.num_input)
         self.num_declared = max(min(request.num_declared, longest_answer), request.num_output)
         self.ignores_end = request.most_output == request.num_output
         """True if it produces all it declares."""
         self.prompt_end = 0
         """Tokens known at its last start: the prompt, and earlier output."""
+        self.num_tried = 0
+        """Tokens it had to compute when it was last tried; 0: it was not tried yet."""
         self.since = 0
         """In a batch: the results processed when it joined."""
 
@@ -47,9 +49,12 @@ class DeclaredSequence(Sequence):
 class DecodeBatch(Group[DeclaredSequence]):
     """The sequences an engine decodes, including those it does not yet know to have finished."""
 
-    def __init__(self, cache: RadixCache, max_reserved_output: int) -> None:
+    def __init__(self, cache: RadixCache, policy: PrefillFirst) -> None:
         super().__init__(cache)
-        self._cache, self._longest_promise = cache, max_reserved_output
+        self._cache, self._longest_promise = cache, policy.max_reserved_output
+        self._knows_ends = policy.rules.reserves_fixed and policy.ignores_end
+        self._num_fixed = 0
+        """Members whose whole remaining output is reserved."""
         self.done = 0
         """Steps with processed results."""
         self.num_ended = 0
@@ -69,6 +74,7 @@ class DecodeBatch(Group[DeclaredSequence]):
         sequence.since = self.done
         self._declared += sequence.num_declared
         self._produced += sequence.num_produced - self.done
+        self._num_fixed += self.is_fixed(sequence)
         if sequence.num_declared - sequence.num_produced > self._longest_promise:
             self._long[sequence] = None
         self.num_ended += sequence.last_step <= self.steps
@@ -86,6 +92,7 @@ class DecodeBatch(Group[DeclaredSequence]):
         self.num_ended -= member.last_step <= self.steps
         self._declared -= member.num_declared
         self._produced -= member.num_produced - member.since
+        self._num_fixed -= self.is_fixed(member)
         steps = self.steps - member.joined
         member.num_computed += steps
         member.num_promised += steps
@@ -116,6 +123,26 @@ class DecodeBatch(Group[DeclaredSequence]):
             else:
                 del self._long[member]
         return asked
+
+    def is_fixed(self, sequence: DeclaredSequence) -> bool:
+        """True if all that a sequence declares is reserved once it runs, not a share."""
+        return self._knows_ends and sequence.ignores_end
+
+    def reserved(self, ratio: float) -> float | None:
+        """Tokens reserved for members, at this share of what they declared; None if it differs between them."""
+        if 0 < self._num_fixed < len(self.members):
+            return None
+        return self.still_asked() * (1.0 if self._num_fixed else ratio)
+
+    def ending(self) -> list[DeclaredSequence]:
+        """Members whose last token is in flight, as their declared length tells."""
+        if not self.num_ended:
+            return []
+        return [
+            member
+            for member in self.members
+            if member.last_step <= self.steps and member.num_declared == member.num_output
+        ]
 
     def blocks_due(self) -> int:
         """Pages that members begin in the next step."""
@@ -288,10 +315,10 @@ class Admission:
     def go_on(self, sequence: DeclaredSequence) -> None:
         """Add the next chunk of the chunked prompt, which cannot wait."""
         assert self._of_chunk is not None
-        room = self._room()
+        room = self.room()
         if abs(room - round(room)) < CLOSE:
             self._make_exact()
-            room = self._room()
+            room = self.room()
         most = min(self._of_chunk, int(room))
         most = most if most > 0 else self._of_chunk
         missing = sequence.num_known - sequence.num_computed
@@ -303,6 +330,7 @@ class Admission:
             return Answer.STOP
         lease, cache, known = sequence.lease, self._cache, sequence.num_input + sequence.num_produced
         found = sequence.num_computed = cache.match(lease, known - 1)
+        sequence.num_tried = known - found
         by_ends = self._timetable is not None and sequence.ignores_end
         gate = self._of_timetable if by_ends else self._of_others
         answer = gate(sequence, known - found)
@@ -311,7 +339,11 @@ class Admission:
                 cache.drop(lease)
             sequence.num_computed = 0
             return answer
-        if self._lacks(0) or cache.num_free * self._page <= self._taken:
+        return self.state()
+
+    def state(self) -> Answer:
+        """Whether any further prompt can be tried."""
+        if self._lacks(0) or self._cache.num_free * self._page <= self._taken:
             return Answer.NO_ROOM
         is_full = self._of_step <= 0 or (self._of_chunk is not None and self._of_chunk <= 0)
         return Answer.STOP if is_full else Answer.NEXT
@@ -347,7 +379,8 @@ class Admission:
         """Admission by the known end times of others."""
         assert self._timetable is not None
         in_pages, now = self._in_pages(missing), self._cache.num_free * self._page - self._taken
-        if in_pages > min(now, self._room()) or not self._timetable.has_room(sequence, self.sequences, now - in_pages):
+        in_pages += self._page if self._policy.rules.spares_page else 0
+        if in_pages > min(now, self.room()) or not self._timetable.has_room(sequence, self.sequences, now - in_pages):
             return Answer.NO_ROOM
         if self._of_chunk is not None and missing > self._of_chunk:
             if self._of_chunk <= 0:
@@ -374,17 +407,21 @@ class Admission:
         if self._of_chunk is not None:
             self._of_chunk -= in_pages
 
-    def _room(self) -> float:
+    def give_back(self, num_tokens: float) -> None:
+        """A running request gives way: nothing is reserved for it any more."""
+        self._offset -= num_tokens
+
+    def room(self) -> float:
         """Tokens neither held nor reserved."""
         cache = self._cache
         return (cache.num_blank + cache.num_evictable) * self._page - self._offset
 
     def _lacks(self, needed: int) -> bool:
         """True if there is no room for these tokens and one more."""
-        lacking = needed - self._room()
+        lacking = needed - self.room()
         if -CLOSE < lacking < CLOSE and not self._is_exact:
             self._make_exact()
-            lacking = needed - self._room()
+            lacking = needed - self.room()
         return lacking >= 0
 
     def _make_exact(self) -> None:

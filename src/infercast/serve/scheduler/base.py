@@ -424,6 +424,46 @@ class FirstCome:
 Order = Literal["arrival", "longest_match"]
 
 
+class PrefillRules(NamedTuple):
+    """What changed from release to release; the defaults are the oldest rules (SGLang 0.5.16)."""
+
+    evicts_missing: bool = False
+    """Eviction frees what is missing, not as much as was asked for."""
+    parts_answers: bool = False
+    """Answers have nodes of their own in the radix tree, so that they are evicted before their prompts."""
+    spares_page: bool = False
+    """Admission by the end times of others leaves a page free for the prompt."""
+    skips_ending: bool = False
+    """A sequence whose in-flight token is its last allowed one is not in the next decode step. If decoding lacks room
+    while there is such a sequence, it waits for its end; in a mixed step it waits for the next step.
+    """
+    reserves_fixed: bool = False
+    """The whole remaining output of running requests that ignore EOS is reserved, not a share."""
+    refreshes_waiting: bool = False
+    """Every 32nd time that prompts are tried, cached prefixes of waiting requests count as accessed."""
+    retries_alone: bool = False
+    """A prompt that does not fit beside none is tried again in the next step."""
+    clears_ended: bool = False
+    """Finished sequences leave the batch before prompts are tried, and an empty batch is never full."""
+    counts_rows: bool = False
+    """A chunked prompt does not count twice towards the running requests."""
+    stops_when_spent: bool = False
+    """No prompt is tried once a step's tokens are spent."""
+
+
+OLDEST_RULES = PrefillRules()
+
+
+class Priorities(NamedTuple):
+    """Requests with priorities: the next one goes first by the number times ``sign``, ties by when it was queued."""
+
+    sign: int = -1
+    """-1: the largest number goes first."""
+    preempts: bool = True
+    """Running requests give way to one whose priority is better by more than the threshold when all are in use."""
+    threshold: int = 10
+
+
 @dataclass(frozen=True, slots=True)
 class PrefillFirst:
     """Prefill first, with at most one chunked prompt; the sequence with the fewest output tokens is retracted first."""
@@ -452,6 +492,9 @@ class PrefillFirst:
     """Prompts that did not fit are retried in every step, not only after a request has ended (sliding window pool)."""
     ignores_end: bool = False
     """The engine knows that requests produce all they declare (``ignore_eos``)."""
+    rules: PrefillRules = OLDEST_RULES
+    priorities: Priorities | None = None
+    """None: priorities do not count."""
 
     @property
     def max_num_batched_tokens(self) -> int:

@@ -14,13 +14,17 @@ ahead of the kernels. They need room on the GPU like new tokens, but do not coun
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice
+from math import fsum
 from typing import cast
 
 from infercast.errors import InputError
 from infercast.serve.cache.radix_cache import RadixCache
 from infercast.serve.scheduler.admission import (
+    MOST_SORTED,
     PLACE,
     Admission,
     Answer,
@@ -31,15 +35,31 @@ from infercast.serve.scheduler.admission import (
     by_longest_match,
     state_of,
 )
-from infercast.serve.scheduler.base import Plan, PrefillFirst
+from infercast.serve.scheduler.base import RANK, Plan, PrefillFirst
 from infercast.serve.workload.request import Request
+
+REFRESHED_EVERY = 32
+
+
+class RankedQueue(deque[DeclaredSequence]):
+    """Waiting sequences in rank order."""
+
+    def append(self, sequence: DeclaredSequence) -> None:
+        if not self or self[-1].rank < sequence.rank:
+            super().append(sequence)
+        else:
+            insort(self, sequence, key=RANK)
+
+    def appendleft(self, sequence: DeclaredSequence) -> None:
+        """A preempted sequence returns to its place by rank."""
+        self.append(sequence)
 
 
 class Batch:
     """Sequences that are scheduled together."""
 
     def __init__(self, cache: RadixCache, policy: PrefillFirst) -> None:
-        self.cohort = DecodeBatch(cache, policy.max_reserved_output)
+        self.cohort = DecodeBatch(cache, policy)
         self.ended: list[DeclaredSequence] = []
         """Finished sequences, which stay in the batch until decoding continues."""
         self.joining: Plan | None = None
@@ -67,7 +87,10 @@ class PrefillScheduler:
         num_batches: int = 1,
     ) -> None:
         self.policy, self.cache = policy, cache
-        self.waiting: deque[DeclaredSequence] = deque()
+        cache.evicts_missing, cache.parts_answers = policy.rules.evicts_missing, policy.rules.parts_answers
+        self.waiting: deque[DeclaredSequence] = deque() if policy.priorities is None else RankedQueue()
+        self._num_queued = 0
+        self._preempts = policy.priorities is not None and policy.priorities.preempts
         self.cut: DeclaredSequence | None = None
         """The chunked prompt."""
         self.ratio = policy.first_ratio
@@ -83,6 +106,7 @@ class PrefillScheduler:
         """True if results arrive only while the next step is in flight."""
         self._longest = cache.num_blocks * cache.page if max_model_len is None else max_model_len
         self._under_way: deque[tuple[Plan, Batch]] = deque()
+        self._num_tries = 0
 
     @property
     def cohort(self) -> DecodeBatch:
@@ -102,7 +126,15 @@ class PrefillScheduler:
         room = self.cache.num_blocks * page - -(-num_input // page) * page - page - 1
         # Whatever was declared, the model or the cache limits the output.
         longest = min(room, self._longest - 2 - num_input)
-        self.waiting.append(DeclaredSequence(index, request, self.cache, longest))
+        self._queue(DeclaredSequence(index, request, self.cache, longest), request.priority)
+
+    def _queue(self, sequence: DeclaredSequence, priority: int = 0) -> None:
+        """Append a sequence to the queue; one that comes back keeps its priority."""
+        if self.policy.priorities is not None:
+            self._num_queued += 1
+            first = sequence.rank[0] if sequence.num_preemptions else priority * self.policy.priorities.sign
+            sequence.rank = first, self._num_queued
+        self.waiting.append(sequence)
 
     # One step.
 
@@ -115,10 +147,13 @@ class PrefillScheduler:
             self.cache.settle()
         if self.cut is not None:
             self.cache.keep(self.cut.lease, self.cut.num_computed, is_part=True)
-        batch = self.batch
+        batch, rules = self.batch, self.policy.rules
         if batch.joining is not None:
             self._merge(batch.joining)
-        if self.policy.tries_always:
+        if rules.clears_ended and (batch.ended or not batch.cohort.members):
+            batch.ended.clear()
+            batch.is_full = False
+        if self.policy.tries_always or self._preempts:
             batch.is_full = False
         may_start = self.cut is not None or (self.waiting and not batch.is_full)
         if not (may_start and self._plan_prompts(plan)):
@@ -149,69 +184,143 @@ class PrefillScheduler:
         """How many times the step just planned can be repeated before a known change."""
         if self._is_ring or plan.sequences or plan.wasted:
             return 1
-        if self.waiting and (self.policy.tries_always or not self.batch.is_full):
+        if self.waiting and (self.policy.tries_always or self._preempts or not self.batch.is_full):
             return 1
         # A sequence with its last token is in one more step, which is otherwise the same.
-        return self.cohort.steps_left() + self._is_late
+        return self.cohort.steps_left() + (self._is_late and not self.policy.rules.skips_ending)
 
     def _plan_prompts(self, plan: Plan) -> bool:
         """Plan a prefill step, if one can be formed, with the decode batch in mixed chunks."""
         batch, cohort = self.batch, self.batch.cohort
         num_running = len(cohort.members) + len(batch.ended)
         places = self._places(num_running)
-        if places <= 0 and self.cut is None:
+        if places <= 0 and self.cut is None and not self._preempts:
             batch.is_full = True
             return False
-        admission = self._admit(num_running, places)
+        admission = self._admit(plan, num_running, places)
         if not admission.sequences:
             return False
         self.cut = admission.cut
         self._put(plan, admission)
         plan.is_apart = True
         if self.policy.mixed_chunk:
+            skips = self.policy.rules.skips_ending
+            if skips and (self._skip_ending() or batch.ended):
+                batch.is_full = False
             batch.ended.clear()
-            if cohort.members:
+            if cohort.members and (not skips or self._has_room()):
                 plan.is_apart = False
                 self._decode(plan)
         return True
+
+    def _skip_ending(self) -> bool:
+        """Take sequences out of the decode batch whose last token is in flight, if there are any."""
+        ending = self.batch.cohort.ending() if self._is_late else ()
+        for sequence in ending:
+            self.batch.cohort.leave(sequence)
+        return bool(ending)
+
+    def _has_room(self) -> bool:
+        """True if there are pages for a decode step, after evictions."""
+        needed = self.batch.cohort.blocks_due()
+        self.cache.make_room(needed * self.cache.page)
+        return self.cache.num_blank >= needed
 
     def _places(self, num_running: int) -> int:
         """Free slots for prompts in a step: finished sequences still occupy one, and a chunked prompt has its own."""
         most = self.policy.max_running_requests
         if not self._is_ring:
-            return most - max(num_running, len(self.batch.cohort.members) + (self.cut is not None))
+            cut = self.cut is not None and not self.policy.rules.counts_rows
+            return most - max(num_running, len(self.batch.cohort.members) + cut)
         # Each batch has its share of max_running_requests.
         started = [each for batch in self._batches for each in batch.started()]
         held = sum(each.joined >= 0 or each.num_produced < each.num_output for each in started)
         return min(max(1, most // len(self._batches)) - num_running, most - held - (self.cut is not None))
 
-    def _admit(self, num_running: int, places: int) -> Admission:
+    def _admit(self, plan: Plan, num_running: int, places: int) -> Admission:
         """Select the prompts of a prefill step."""
-        if self.policy.order == "longest_match":
-            self.waiting = by_longest_match(self.waiting, self.cache)
-        batch = self.batch
-        longest, asked = self.policy.max_reserved_output, batch.cohort.still_asked()
-        for each in batch.ended:
-            asked += min(each.num_declared - each.num_produced, longest)
-        timed = self.policy.ignores_end and not self.cache.caching
-        timetable = Timetable(self._states, self.ratio) if timed else None
-        admission = Admission(self.policy, self.cache, num_running, asked * self.ratio, self._shares, timetable)
-        if self.cut is not None:
-            admission.go_on(self.cut)
+        preempted: list[DeclaredSequence] = []
+        batch, rules = self.batch, self.policy.rules
+        admission = self._new_admission(num_running)
         while self.waiting:
             count = len(admission.sequences)
+            if rules.stops_when_spent and admission.state() is Answer.STOP:
+                break
             if count >= places:
                 batch.is_full = True
             if batch.is_full:
-                break
+                found = self._preempt(admission, self.waiting[0]) if self._preempts else []
+                if not found:
+                    break
+                preempted += found
+                places += len(found)
+                num_running -= len(found)
             answer = admission.ask(self.waiting[0])
             if len(admission.sequences) > count:
                 self.waiting.popleft()
             if answer is Answer.NO_ROOM:
-                batch.is_full = True
+                batch.is_full = not rules.retries_alone or bool(admission.sequences or num_running)
             if answer is not Answer.NEXT:
                 break
+        for sequence in preempted:
+            self._queue(sequence)
+        plan.num_preempted += len(preempted)
+        self.num_preemptions += len(preempted)
         return admission
+
+    def _new_admission(self, num_running: int) -> Admission:
+        """The budget of a prefill step, less the next chunk of the chunked prompt; the queue is in order."""
+        if self.policy.order == "longest_match":
+            self.waiting = by_longest_match(self.waiting, self.cache)
+        batch = self.batch
+        if self.policy.rules.refreshes_waiting:
+            self._refresh()
+        longest, reserved = self.policy.max_reserved_output, batch.cohort.reserved(self.ratio)
+        asked = 0
+        for each in batch.ended:
+            asked += min(each.num_declared - each.num_produced, longest)
+        promised = fsum(self._shares()) if reserved is None else reserved + asked * self.ratio
+        timed = self.policy.ignores_end and not self.cache.caching
+        timetable = Timetable(self._states, self.ratio) if timed else None
+        admission = Admission(self.policy, self.cache, num_running, promised, self._shares, timetable)
+        if self.cut is not None:
+            admission.go_on(self.cut)
+        return admission
+
+    def _preempt(self, admission: Admission, sequence: DeclaredSequence) -> list[DeclaredSequence]:
+        """Make running sequences give way to a waiting one of better priority, the last by priority first, if that
+        leaves it enough room; returns them.
+        """
+        assert self.policy.priorities is not None
+        batch, longest = self.batch, self.policy.max_reserved_output
+        shares = dict(zip(sorted([*batch.cohort.members, *batch.ended], key=PLACE), self._shares(), strict=True))
+        missing, victims = sequence.num_tried + min(sequence.num_declared, longest) - admission.room(), []
+        for each in sorted(batch.cohort.members, key=lambda each: (-each.rank[0], -each.rank[1])):
+            if each.rank[0] - sequence.rank[0] <= self.policy.priorities.threshold:
+                break
+            victims.append(each)
+            missing -= shares[each]
+            if missing <= 0:
+                break
+        if missing > 0:
+            return []
+        staying = len(shares)
+        for each in sorted(victims, key=PLACE):
+            admission.give_back(shares[each])
+            staying -= 1
+            self._give_way(each)
+            self.cache.make_room(self.policy.retraction_headroom * staying)
+        return victims
+
+    def _refresh(self) -> None:
+        """Now and then, cached prefixes of the first waiting requests count as accessed, the next one's last."""
+        is_aware = self.policy.order == "longest_match" and len(self.waiting) <= MOST_SORTED
+        if is_aware or not (self.waiting and self.cache.caching):
+            return
+        if self._num_tries % REFRESHED_EVERY == 0:
+            for sequence in [*islice(self.waiting, MOST_SORTED)][::-1]:
+                self.cache.match(sequence.lease, sequence.num_known)
+        self._num_tries += 1
 
     def _put(self, plan: Plan, admission: Admission) -> None:
         """Add prompts to the plan, allocate their pages and count their tokens as computed."""
@@ -253,15 +362,18 @@ class PrefillScheduler:
 
     def _plan_decoding(self, plan: Plan) -> None:
         """Plan a decode step, retracting sequences if pages run out."""
-        batch, cohort, cache = self.batch, self.batch.cohort, self.cache
+        batch, cohort = self.batch, self.batch.cohort
         if batch.ended:
             batch.ended.clear()
             batch.is_full = False
+        has_ending = self.policy.rules.skips_ending and self._skip_ending()
+        if has_ending:
+            batch.is_full = False
         if not cohort.members:
             return
-        needed = cohort.blocks_due()
-        cache.make_room(needed * cache.page)
-        if cache.num_blank < needed:
+        if not self._has_room():
+            if has_ending:
+                return
             self._retract(plan)
         else:
             self._decay()
@@ -286,20 +398,22 @@ class PrefillScheduler:
         staying = cohort.in_order()
         staying.sort(key=lambda each: (cohort.produced(each), -each.num_input), reverse=True)
         while len(staying) > 1:
-            self._give_way(staying.pop())
+            victim = staying.pop()
+            self._give_way(victim)
+            self._queue(victim)
+            self.num_preemptions += 1
             plan.num_preempted += 1
             cache.make_room(headroom * len(staying))
             cache.make_room(cohort.blocks_due() * cache.page)
             if cache.num_blank >= cohort.blocks_due():
                 break
         self._renumber(staying)
-        self.num_preemptions += plan.num_preempted
         self.batch.is_full = False
         room = cohort.num_produced() + headroom * len(staying)
         self.ratio = min(1.0, room / (cohort.num_declared() + 1))
 
     def _give_way(self, victim: DeclaredSequence) -> None:
-        """Retract a sequence: free its pages, discard its in-flight tokens, and append it to the queue."""
+        """Retract a sequence: free its pages and discard its in-flight tokens."""
         cohort = self.cohort
         if not self._is_ring:  # in a ring, nothing of the batch being planned is in flight
             if self._under_way:
@@ -309,9 +423,9 @@ class PrefillScheduler:
         cohort.leave(victim)
         self.cache.drop(victim.lease)
         victim.num_promised = victim.num_produced
+        victim.num_tried = victim.prompt_end
         victim.num_computed = victim.prompt_end = 0
         victim.num_preemptions += 1
-        self.waiting.append(victim)
 
     def _merge(self, plan: Plan) -> None:
         """The last step's prompts decode from now on, except a chunked one with tokens left."""
@@ -356,7 +470,11 @@ class PrefillScheduler:
     def _shares(self) -> list[float]:
         """Output reserved for each sequence in the batch."""
         longest, ratio = self.policy.max_reserved_output, self.ratio
-        return [min(each.num_declared - produced, longest) * ratio for each, produced in self._in_batch()]
+        is_fixed = self.batch.cohort.is_fixed
+        return [
+            min(each.num_declared - produced, longest) * (1.0 if is_fixed(each) else ratio)
+            for each, produced in self._in_batch()
+        ]
 
     def _states(self) -> list[State]:
         """Remaining and held tokens of each sequence in the batch."""
