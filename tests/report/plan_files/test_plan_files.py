@@ -14,8 +14,9 @@ import pytest
 import yaml
 
 from infercast.engines.base import engine_named
+from infercast.engines.settings import REFUSED
 from infercast.errors import InputError
-from infercast.forecast.command.flags import UNKNOWN, read_flags
+from infercast.forecast.command.flags import read_flags
 from infercast.forecast.command.pasted import find_commands, read_documents
 from infercast.forecast.plan.candidate import Candidate
 from infercast.forecast.plan.question import Plan
@@ -86,7 +87,7 @@ def test_every_command_is_one_that_explain_command_reads(plan_of: Plans) -> None
             assert reading.model == "Qwen/Qwen3-0.6B"
             assert reading.options == {"tensor_parallel_size": 2, "quantization": "fp8", "kv_cache_dtype": "fp8"}
             assert reading.settings == {"enable_chunked_prefill": False, "max_num_seqs": 128}
-            assert not [flag for flag in reading.flags if flag.status == UNKNOWN]
+            assert not [flag for flag in reading.flags if flag.status == REFUSED]
 
 
 def test_two_pools_hand_over_keys_and_values(plan_of: Plans) -> None:
