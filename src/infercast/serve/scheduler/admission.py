@@ -74,7 +74,7 @@ class DecodeBatch(Group[DeclaredSequence]):
         sequence.since = self.done
         self._declared += sequence.num_declared
         self._produced += sequence.num_produced - self.done
-        self._num_fixed += self.is_fixed(sequence)
+        self._num_fixed += self._knows_ends and sequence.ignores_end
         if sequence.num_declared - sequence.num_produced > self._longest_promise:
             self._long[sequence] = None
         self.num_ended += sequence.last_step <= self.steps
@@ -92,7 +92,7 @@ class DecodeBatch(Group[DeclaredSequence]):
         self.num_ended -= member.last_step <= self.steps
         self._declared -= member.num_declared
         self._produced -= member.num_produced - member.since
-        self._num_fixed -= self.is_fixed(member)
+        self._num_fixed -= self._knows_ends and member.ignores_end
         steps = self.steps - member.joined
         member.num_computed += steps
         member.num_promised += steps
