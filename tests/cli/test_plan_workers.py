@@ -41,7 +41,7 @@ def test_a_file_of_answers_gives_the_same_bytes(call: Any, tmp_path: Path) -> No
 def test_what_cannot_be_is_said_in_a_sentence(call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     for words, sentence in (
-        (("--ray", "auto"), "infercast[ray]"),
+        (("--ray", "auto"), "pip install ray"),
         (("--workers", 0), "workers must be at least 1, not 0"),
         (("--workers", 2, "--ray", "auto"), "--ray auto has workers of its own"),
         (("--resume", tmp_path / "nowhere" / "a.jsonl"), "which does not exist"),

@@ -298,7 +298,7 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
 
 def test_without_ray_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match=r"infercast\[ray\]"):
+    with pytest.raises(InputError, match=r"pip install ray"):
         RayCluster("auto")
 
 

@@ -186,7 +186,7 @@ def test_the_command(table: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -
     }
     low, high = result["runs"][0]["ttft_ms"]["interval"]
     assert low < result["runs"][0]["ttft_ms"]["predicted"] < high
-    code, out, _ = call(path, "--predictor", "roofline")
+    code, out, _ = call(path, "--predictor", "roofline", "--full")
     assert code == 0
     assert "Absolute error by layout" in out
     code, _, err = call(path, "--gpu", "l4")

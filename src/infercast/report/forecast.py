@@ -454,7 +454,9 @@ def brief_rows(forecast: Forecast, intervals: Intervals) -> list[tuple[str, str]
     served = f"{tokens}, {forecast.requests_per_second:,.3g} requests/s"
     deployment, changes = forecast.deployment, brief_changes(forecast)
     doubts = brief_doubts(forecast.source, deployment.engine.name, intervals, deployment.drafting)
+    assumed = dict.fromkeys(pool.deployment.model.assumed for pool in forecast.pools)
     return [
+        *named_first("model", filter(None, assumed)),
         *_of_pools(forecast, "memory", lambda pool: memory_words(pool.deployment)),
         ("load", f"{served}; {running.mean:,.1f} running{queue}"),
         ("SLO", _promise_words(forecast.verdict)),

@@ -83,7 +83,7 @@ def brief_plan(plan: Plan) -> list[RenderableType]:
         sentences = _short("\n".join([plan.why, *plan.changes[:CHANGES]]))
         parts.append(Section("why, and what would change it", Paragraph(sentences, WIDEST - 2)))
         doubts = brief_doubts(winner.figures.source, winner.candidate.engine, winner.figures.intervals)
-        parts.append(Facts([*named_first("doubt", doubts), ("more", MORE)]))
+        parts.append(Facts([*named_first("note", plan.notes[:1]), *named_first("doubt", doubts), ("more", MORE)]))
     return parts
 
 
