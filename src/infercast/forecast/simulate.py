@@ -28,6 +28,8 @@ from infercast.forecast.steady import (
     AGAIN,
     ENOUGH,
     LEAST_REQUESTS,
+    MOST_FOR_PRECISION,
+    MOST_REQUESTS,
     ONWARD,
     State,
     SteadyState,
@@ -197,8 +199,11 @@ class _Course:
         if needed is None:
             return None
         # Those that have not ended would not have either at the end of the longer run.
-        longest = longest_taken(self.workload, self._replica)
-        longer = continued(self.workload, two_digits(needed + count - done), longest)
+        most = MOST_FOR_PRECISION if steady.reached else MOST_REQUESTS
+        wanted = min(two_digits(needed + count - done), most)
+        if wanted <= count:
+            return None
+        longer = continued(self.workload, wanted, longest_taken(self.workload, self._replica))
         self.workload = longer or self.workload
         return longer
 
