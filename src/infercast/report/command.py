@@ -44,8 +44,8 @@ def render_explained(explained: Explained) -> list[RenderableType]:
     return parts
 
 
-BEST = 6
-"""Changes on one screen."""
+BEST, FEW_EFFECTS = 4, 2
+"""Changes on one screen, and what each of them does."""
 MORE = "--full (every flag, memory, all that was tried), --no-advice (at once), --json"
 
 
@@ -72,8 +72,10 @@ def brief_explained(explained: Explained) -> list[RenderableType]:
     several = len(explained.served) > 1
     if advised is not None:
         best = sorted([*advised.ranked, *advised.other_gpus], key=lambda each: -each.gain)[:BEST]
-        table = Grid(_ADVICE_COLUMNS, [_advice_row(each, several) for each in best], text_columns=2, notes_at=(1, 3))
-        parts.append(Section("Changes, by gain", table) if best else styled("Nothing that was tried is better."))
+        changes = Facts([_brief_advice(each, several) for each in best if each.gain > 0.0])
+        parts.append(
+            Section("Changes, by gain", changes) if changes.rows else styled("Nothing that was tried is better.")
+        )
         told.append(("run it", explained.recommended or f"{explained.command}  (good as it is)"))
     doubts = brief_doubts(last.forecast.source, explained.engine.name, last.intervals, deployment.drafting)
     return [*parts, Facts([*told, *named_first("doubt", doubts), ("more", MORE)])]
@@ -182,6 +184,12 @@ def _advice_row(advice: Advice, several: bool) -> tuple[str, ...]:
         f"{100 * (exp(advice.gain) - 1):+.1f} %",
         caution,
     )
+
+
+def _brief_advice(advice: Advice, several: bool) -> tuple[str, str]:
+    label, _, gain, caution = _advice_row(advice, several)
+    words = f"{gain} on average: {_effects(advice.real, several, FEW_EFFECTS)}"
+    return label, f"{words} ({caution})" if caution else words
 
 
 def _effects(effects: Sequence[MetricDelta], several: bool, most: int) -> str:
