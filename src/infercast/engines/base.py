@@ -91,7 +91,7 @@ class Engine(ABC):
     """True if data-parallel ranks share experts, and all-to-all exchange needs such ranks."""
     names: ClassVar[Names]
     commands_file: ClassVar[str] = ""
-    """Where its commands are, read by the first who asks for one."""
+    """Where its commands are, read on first use."""
     settings_type: ClassVar[type[Any]]
     bounds: ClassVar[tuple[str, str, str]]
     """Settings that limit the tokens and sequences of a step, and the tokens of a sequence."""

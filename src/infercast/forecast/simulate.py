@@ -120,7 +120,7 @@ def simulate_system(
 ) -> Forecast:
     """Simulate a workload; of an open-ended one as much as a steady result takes (`forecast.steady`).
 
-    ``watch`` returns for each pool one step observer a replica, to which more requests than it was told of may come.
+    ``watch`` returns for each pool one step observer a replica, which may see more requests than the workload has.
     ``run`` is a run of the workload that was made before. ``capacity`` is the request rate of the system at saturation,
     for callers that simulate many rates and compute it once. The run goes on until ``slo`` and, with ``medians``, the
     median latencies are known well; with ``rejects``, no longer than until it clearly misses the SLO. ``check`` is told

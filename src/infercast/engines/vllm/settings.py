@@ -227,7 +227,7 @@ class EngineSettings(Chosen):
     max_num_scheduled_tokens: int | None = None
     """Tokens scheduled in one step, if fewer than ``max_num_batched_tokens``, which sizes graphs and buffers."""
     prefill_schedule_interval: int = 1
-    """Data-parallel engines that share experts compute prompts only in every so many-th step while they decode."""
+    """Data-parallel engines that share experts compute prompts only in every n-th step while they decode."""
     async_scheduling: bool = True
     enforce_eager: bool = False
     num_gpu_blocks_override: int | None = None
@@ -269,7 +269,7 @@ class EngineSettings(Chosen):
     cpu_offload_gb: float = 0.0
     """GiB of each GPU's weights that stay in host memory, where kernels read them."""
     offload_group_size: int = 0
-    """Of every so many layers, weights of the last stay in host memory and are copied ahead of use; 0: none ..."""
+    """Of every n layers, weights of the last stay in host memory and are copied ahead of use; 0: none ..."""
     offload_num_in_group: int = 1
     """... of that many layers ..."""
     offload_prefetch_step: int = 1

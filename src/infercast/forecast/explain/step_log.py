@@ -50,7 +50,7 @@ class StepLog:
         """Of each step of a pipeline, where steps overlap; empty without one."""
 
     def fit(self, num_requests: int) -> None:
-        """Keep room for so many requests."""
+        """Keep room for ``num_requests``."""
         kept = min(num_requests, self.own_seconds.size)
         own_seconds, prompt_end = np.zeros(num_requests), np.full(num_requests, np.nan)
         own_seconds[:kept], prompt_end[:kept] = self.own_seconds[:kept], self.prompt_end[:kept]

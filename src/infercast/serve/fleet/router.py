@@ -184,7 +184,7 @@ def counts_balancer(engines: Engines) -> Callable[[Delivery, Sequence[Times]], i
 
 
 def _by_cache(server: Server, count: int) -> list[float]:
-    """Requests on engines, at least so many as the server sent itself; those that wait count more where it is full."""
+    """Requests on engines, at least as many as the server sent itself; those that wait count more where it is full."""
     scores: list[float] = []
     for waiting, running, usage, own in zip(
         server.waiting, server.running, server.usage, server.in_flight, strict=True

@@ -135,7 +135,7 @@ class DecodeBatch(Group[DeclaredSequence]):
         return self.still_asked() * (1.0 if self._num_fixed else ratio)
 
     def ending(self) -> list[DeclaredSequence]:
-        """Members whose last token is in flight, as their declared length tells."""
+        """Members whose last token is in flight, by their declared length."""
         if not self.num_ended:
             return []
         return [

@@ -322,7 +322,7 @@ class FirstCome:
     adaptive_threshold: bool = False
     """The threshold is at least an equal share of the step for every request in the engine."""
     prefill_interval: int = 1
-    """Engines in lockstep that decode compute prompts only in every so many-th pass, unless requests wait even then."""
+    """Engines in lockstep that decode compute prompts only in every n-th pass, unless requests wait even then."""
     prompts_first: bool = False
     """Prefill-only steps while a waiting prompt fits; decoding stalls meanwhile."""
     waits_for_tokens: bool = False
