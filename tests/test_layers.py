@@ -217,7 +217,6 @@ NAMES_AN_ENGINE = {
     "__init__.py": "the public name of the default engine's settings",
     "engines/base.py": "the registry itself",
     "lab/fit/tables.py": "published tables say whose kernels they hold",
-    "forecast/option_table.py": "the benchmark whose results --save-result writes",
     "lab/fit/sparse_tables.py": "and of which release of it",
     "ops/op.py": "whose kernels an all-reduce runs",
     "predict/families/moe.py": "published tables name kernels so",

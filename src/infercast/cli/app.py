@@ -65,6 +65,8 @@ class Command(NamedTuple):
     home: str
     """``module:function`` in `infercast.cli.commands`."""
     help: str
+    details: str = ""
+    """What ``--help`` says after that: sentences and examples."""
     engine_flags: bool = False
     """Whether it takes the flags of an engine in its own spelling."""
 
@@ -150,9 +152,10 @@ def make_app(asked: str | None, *, completing: bool = False) -> typer.Typer:
 
 
 def load_command(name: str) -> Callable[..., Any]:
-    home, _, function = COMMANDS[name].home.partition(":")
+    about = COMMANDS[name]
+    home, _, function = about.home.partition(":")
     command: Callable[..., Any] = getattr(importlib.import_module(f"infercast.cli.commands.{home}"), function)
-    return with_formats(command)
+    return with_formats(command, command.__doc__ or f"{about.help}\n\n{about.details}")
 
 
 def _only_listed() -> None:

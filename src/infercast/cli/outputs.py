@@ -169,7 +169,7 @@ Format = Annotated[
 FORMAT, AS_JSON, IN_FULL = "format", "as_json", "in_full"
 
 
-def with_formats(command: Callable[..., Any]) -> Callable[..., Any]:
+def with_formats(command: Callable[..., Any], about: str) -> Callable[..., Any]:
     """A command with one parameter ``form`` for --format, --json and --full."""
 
     def called(**given: Any) -> Any:
@@ -190,7 +190,7 @@ def with_formats(command: Callable[..., Any]) -> Callable[..., Any]:
             inspect.Parameter(IN_FULL, keyword, default=False, annotation=Full),
         ]
     )
-    called.__doc__, called.__name__ = command.__doc__, command.__name__
+    called.__doc__, called.__name__ = about, command.__name__
     return called
 
 

@@ -87,19 +87,6 @@ def autoscaler_of(given: dict[str, Any]) -> Autoscaler:
     DEPLOYMENT,
 )
 def command(ctx: typer.Context, *, plot: Path | None, csv: Path | None, form: Form, **given: Any) -> None:
-    """Plan a day of traffic: replicas over time by three policies, what they cost, and minutes out of SLO.
-
-    A replica is one deployment of the model with these options. The policies: the smallest fixed fleet that reaches the
-    goal, a timetable by hour, and an autoscaler whose replicas take a while to start.
-
-    For example:
-
-      infercast capacity llama-3.1-8b --gpu h200-sxm --trace day.csv --slo "ttft_p99<1s,tpot_p95<40ms"
-
-      infercast capacity llama-3.3-70b --gpu h100-sxm -q fp8 -tp 4 --rate 30 --slo "ttft_p99<2s,tpot_p95<50ms"
-
-      infercast capacity qwen3-32b --gpu h100-sxm --trace day.csv --slo "tpot_p95<50ms" --export-autoscaler replica.csv
-    """
     slo = slo_of(given)
     if slo is None:
         raise InputError('capacity needs an SLO, such as --slo "ttft_p99<1s,tpot_p95<40ms"')

@@ -23,14 +23,6 @@ def gpus(
     ] = None,
     form: Form = Form.TABLE,
 ) -> None:
-    """List the GPUs that are known, or show one with the source of its numbers.
-
-    For example:
-
-      infercast gpus h200-sxm
-
-      infercast gpus ./my-chip.toml --json
-    """
     if name is None:
         _print_all(form, asdict, catalog.render_gpus, map(load_gpu, gpu_names()))
     else:
@@ -48,14 +40,6 @@ def models(
     ] = None,
     form: Form = Form.TABLE,
 ) -> None:
-    """List the models that are bundled, or show how one config.json is understood.
-
-    For example:
-
-      infercast models qwen3-30b-a3b
-
-      infercast models ./config.json --json
-    """
     from infercast.forecast.deploy import load_model  # noqa: PLC0415 - GPUs and hosts are shown without numpy
     from infercast.models.library import model_names  # noqa: PLC0415
     from infercast.report.models import model_dict, render_model, render_models  # noqa: PLC0415
@@ -67,12 +51,6 @@ def models(
 
 
 def hosts(form: Form = Form.TABLE) -> None:
-    """List the CPUs that --host knows by name, and how fast one thread of each is.
-
-    For example:
-
-      infercast hosts --json
-    """
     _print_all(form, HostCpu._asdict, catalog.render_hosts, host_cpus().values())
 
 

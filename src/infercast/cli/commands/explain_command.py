@@ -17,36 +17,15 @@ from infercast.forecast.command.flags import read_flags
 from infercast.forecast.command.pasted import started_engine, text_of, the_command
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
 from infercast.forecast.deploy import deploy, taken_by
-from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, WORKLOAD, Option
+from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, WORKLOAD, own_options
 
 SERVES = ("rate", "concurrency", "trace", "session_rate")
 USUAL_TRIALS = 24
 """For the bar: about as many settings are tried."""
 
 
-SERVICE = Option("service", str, None, "NAME", "Which of several commands in a file.")
-PASTED = Option(
-    *("words", list, ..., "COMMAND", "A command line in quotes, a file, or - for standard input."), argument=True
-)
-ADVICE = Option("advice", bool, True, "", "Try settings around the command, or do not.", off=True)
-
-
-@with_options([PASTED], "gpu", [SERVICE, ADVICE], WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT, command="explain-command")
+@with_options(own_options("explain_command"), WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT, command="explain-command")
 def command(ctx: typer.Context, *, words: list[str], gpu: str, form: Form, **given: Any) -> None:
-    """Explain a command that starts an engine: every flag, what fits, a forecast, and advice by simulated gain.
-
-    Also read are docker run, compose files and Kubernetes manifests; nothing is ever executed.
-
-    For example:
-
-      infercast explain-command "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-num-seqs 64" --gpu h100-sxm --rate 8
-
-      infercast explain-command "python -m sglang.launch_server --model-path Qwen/Qwen3-32B --tp 2" --gpu h100-sxm
-
-      infercast explain-command deployment.yaml --gpu h200-sxm --service server
-
-      kubectl get deployment server -o yaml | infercast explain-command - --gpu l40s --json
-    """
     text = text_of(words[0], sys.stdin.read() if words == ["-"] else None) if len(words) == 1 else shlex.join(words)
     if not text.strip():
         raise InputError("there is no command to explain; give one in quotes, a file, or - for standard input")

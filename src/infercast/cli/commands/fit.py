@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from infercast.cli.options import known_names, with_options
 from infercast.cli.outputs import Form, print_result, stages_bar
 from infercast.errors import InputError, UnknownNameError, need
-from infercast.forecast.option_table import Option
+from infercast.forecast.option_table import own_options
 from infercast.hardware import load_gpu
 from infercast.report.terminal import Grid, Section, styled
 from infercast.units import format_percent
@@ -50,30 +50,9 @@ FAMILIES = (
 )
 TIERS = ("measured", "few-shot", "sibling", "unseen")
 
-DATA = Option("data", Path, ..., "DATA", "Folder of parquet files, one per kernel family.", argument=True)
-CHOSEN = (
-    Option("gpus", str, None, "A,B", "Only these GPUs."),
-    Option("families", str, None, "A,B", f"Of {', '.join(FAMILIES)}."),
-)
-OUT = Option("out", Path, ..., "FILE", "Artefact to write (.npz).")
-MEASUREMENTS = Option("measurements", Path, None, "DIR", "Also tables of `infercast measure`.")
-SCORED = (
-    Option("tier", str, None, None, "unseen or sibling: use no better; few-shot; measured: hide shapes, not GPUs."),
-    Option("anchors", int, 32, None, "Few-shot: measured points per kind of kernel."),
-    Option("in_sample", bool, False, None, "Score rows that were fitted on, too."),
-)
 
-
-@with_options([DATA, OUT], CHOSEN, [MEASUREMENTS])
+@with_options(own_options("fit", families=", ".join(FAMILIES)))
 def fit(*, data: Path, out: Path, measurements: Path | None, form: Form, **given: Any) -> None:
-    """Fit kernel efficiencies to measured latencies and write an artefact that every command can use.
-
-    A manifest (.toml) beside it says what it was fitted on. Keep the two together.
-
-    For example:
-
-      infercast fit ./tables --out kernels.npz --gpus a100-sxm,l40s,h200-sxm
-    """
     need("fitting and scoring", "fit")
     from infercast.lab.fit.samples import read_samples, sweep_samples  # noqa: PLC0415 - only this command needs it
     from infercast.lab.fit.tables import FILES  # noqa: PLC0415 - only this command needs it
@@ -116,16 +95,8 @@ def fit(*, data: Path, out: Path, measurements: Path | None, form: Form, **given
     print_result(form, lambda: document, lambda: [styled("\n".join(lines))])
 
 
-@with_options(
-    [DATA, Option("artifact", Path, None, "FILE", "Default: the one that comes with infercast.")], CHOSEN, SCORED
-)
+@with_options(own_options("evaluate", families=", ".join(FAMILIES)))
 def evaluate(*, data: Path, artifact: Path | None, tier: str | None, anchors: int, form: Form, **given: Any) -> None:
-    """Score predictions on measured kernels: mean, median and 90th percentile error, and how often intervals hold.
-
-    For example:
-
-      infercast evaluate ./tables --artifact kernels.npz --gpus b200-sxm --tier unseen
-    """
     need("fitting and scoring", "fit")
     from infercast.lab.fit.evaluate import score  # noqa: PLC0415 - only this command needs it
     from infercast.predict.fitted import load_artifact  # noqa: PLC0415 - only this command needs it

@@ -27,7 +27,7 @@ from infercast.forecast.estimate import (
 )
 from infercast.forecast.explain.diagnose import diagnose
 from infercast.forecast.kernels import decode_shape, estimate_step, prefill_shape, verify_shape
-from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, OPTIONS, PLACE, WORKLOAD, Option, engine
+from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, OPTIONS, PLACE, WORKLOAD, Option, own_options
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Predictor
@@ -40,29 +40,10 @@ SPARE_TOKENS = 64
 """Room for drafts behind a sequence."""
 
 
-STEP = (
-    Option("prefill", int, None, None, "Tokens of one prompt, in one step."),
-    Option("decode", int, None, None, "Sequences that each compute one new token."),
-    Option("context", int, None, None, "Tokens before the new ones, of each sequence."),
-    *(OPTIONS["tensor_parallel_size"], OPTIONS["data_parallel_size"]),
-    engine("max_num_batched_tokens", int, None, "N", "Most tokens in one step; default: 8192, or this step's."),
-    Option("explain", bool, False, None, "Show the terms that each estimate is made of."),
-    OPTIONS["what_if"],
-)
-
-
-@with_options(PLACE, STEP, ENGINE_ARGS, DEPLOYMENT, command="kernels")
+@with_options(PLACE, own_options("kernels"), ENGINE_ARGS, DEPLOYMENT, command="kernels")
 def command(
     ctx: typer.Context, *, prefill: int | None, decode: int | None, explain: bool, form: Form, **given: Any
 ) -> None:
-    """Estimate one step kernel by kernel: launches, time, share, what bounds each, and how close it comes.
-
-    For example:
-
-      infercast kernels llama-3.1-8b --gpu h200-sxm --prefill 8192
-
-      infercast kernels qwen3-30b-a3b --gpu b200-sxm --decode 32 --context 1400
-    """
     if (prefill is None) == (decode is None):
         raise InputError("say which step: either --prefill TOKENS, or --decode SEQUENCES with --context TOKENS")
     model, context, most_tokens = given["model"], given["context"], given["max_num_batched_tokens"]
@@ -115,16 +96,6 @@ CHANGES = OPTIONS["what_if"]._replace(help="Diagnose it with changes: sms=160,gp
 
 @with_options(PLACE, "tensor_parallel_size pipeline_parallel_size", [CHANGES], WORKLOAD, ENGINE_ARGS, DEPLOYMENT)
 def diagnose_command(ctx: typer.Context, *, what_if: str | None, form: Form, **given: Any) -> None:
-    """Rank kernels by what users would gain if each were as good as the best of its shape.
-
-    Without --rate, --concurrency or --trace, 32 clients send 300 requests in a closed loop.
-
-    For example:
-
-      infercast diagnose qwen3-30b-a3b --gpu h100-sxm
-
-      infercast diagnose llama-3.1-8b --gpu l40s --rate 2 --input-len 2048 --output-len 256
-    """
     said = any(given[name] is not None for name in ("trace", "rate", "concurrency"))
     if not said and given["arrival"] == "poisson":
         ctx.params["concurrency"] = DEFAULT_CONCURRENCY
@@ -157,18 +128,6 @@ KERNEL = (
 
 @with_options(KERNEL, "network predictor anchors measurements")
 def estimate_command(*, family: str, gpu: str, table: Path | None, form: Form, **given: Any) -> None:
-    """Estimate the latency and the power of one kernel, or of a CSV of shapes: 80 % interval, source and bound.
-
-    Latency is of one launch alone; then of the same kernel inside an engine, and without a pause at the power limit.
-
-    For example:
-
-      infercast estimate gemm --m 4096 --n 14336 --k 4096 --dtype bf16 --gpu h200-sxm
-
-      infercast estimate decode --batch 32 --kv-len 1400 --heads 32 --kv-heads 8 --head-dim 128 --gpu h200-sxm
-
-      infercast estimate decode --csv shapes.csv --gpu b200-sxm
-    """
     values = {name: value for name, value in given.items() if name in SIZES and value is not None}
     chosen = choose_predictor(given["predictor"], given["anchors"], gpu, given["measurements"])
     device = with_network(load_gpu(gpu), given["network"])

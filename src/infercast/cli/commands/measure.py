@@ -16,7 +16,7 @@ import typer
 from infercast.cli.options import known_names, with_options
 from infercast.cli.outputs import Form, print_result
 from infercast.errors import InputError, UnknownNameError
-from infercast.forecast.option_table import Option
+from infercast.forecast.option_table import own_options
 from infercast.lab.measure.cases import DEFAULT as ANCHORS
 from infercast.lab.measure.cases import NAMES
 from infercast.lab.measure.device import ENGINES, gpu_name, require_gpu
@@ -29,36 +29,10 @@ INTERRUPTED = 130
 MINUTES, MINUTES_OF_ANCHORS = 10.0, 1.0
 
 
-MEASURE = (
-    Option("out", Path, ..., "DIR", "Where to write; tables go to DIR/<gpu>/."),
-    Option("minutes", float, None, "N", "Time limit, default 10, anchors 1; the most useful shapes come first."),
-    Option("families", str, None, "A,B", f"Only these of {', '.join(NAMES)}."),
-    Option("engine", str, None, "NAME", "vllm or torch: whose kernels; default: vLLM's if installed."),
-    Option("host", bool, False, "", "Time an idle vLLM's CPU side instead: DIR/<gpu>/host.json."),
-    Option("anchors", int, None, "N", "N shapes (64 at most) of each kernel: for --anchors of other commands."),
-)
-
-
-@with_options(MEASURE)
+@with_options(own_options("measure", families=", ".join(NAMES)))
 def command(
     *, out: Path, minutes: float | None, engine: str | None, anchors: int | None, form: Form, **given: Any
 ) -> None:
-    """Time the kernels of this machine's GPU at shapes tied to no model, and write a table per kernel family.
-
-    Any beginning of the sweep is spread over all families, so a few minutes are enough to start with.
-
-    The same command again takes up where the last one ended. Keep the GPU to yourself meanwhile.
-
-    For example:
-
-      infercast measure --out ./mine --minutes 3
-
-      infercast measure --out ./mine --families gemm,moe
-
-      infercast measure --out ./mine --anchors 64
-
-      infercast measure --out ./mine --host
-    """
     if minutes is None:
         minutes = MINUTES if anchors is None else MINUTES_OF_ANCHORS
     if not 0 < minutes < math.inf:

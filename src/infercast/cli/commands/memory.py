@@ -16,14 +16,6 @@ from infercast.forecast.option_table import ENGINE_ARGS, MEMORY, PLACE
 
 @with_options(PLACE, MEMORY, "tensor_parallel_size pipeline_parallel_size data_parallel_size", ENGINE_ARGS)
 def command(ctx: typer.Context, *, form: Form, **given: Any) -> None:
-    """Show what fits: weights, KV bytes per token, KV blocks, the longest context, the most sequences.
-
-    For example:
-
-      infercast memory llama-3.3-70b --gpu h100-sxm --tensor-parallel-size 4
-
-      infercast memory deepseek-v3 --gpu h200-sxm -tp 8 --context 8192 --json
-    """
     if given["context"] < 1:
         raise InputError(f"--context must be at least 1, not {given['context']}")
     fit = fit_memory(given["model"], given["gpu"], settings_of(ctx), **taken_by(fit_memory, given))

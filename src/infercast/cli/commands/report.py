@@ -9,29 +9,13 @@ from infercast import __version__
 from infercast.cli.options import with_options
 from infercast.cli.outputs import Form, command_line, print_result
 from infercast.errors import InputError, need
-from infercast.forecast.option_table import Option, file
+from infercast.forecast.option_table import own_options
 from infercast.report.files import check_writable, today, write_whole
 from infercast.report.saved_runs import read_runs, render_several, several_dict
 
-RUNS = Option(
-    *("runs", list[Path], ..., "RUN.json ...", "Runs saved with --json; the others are compared with the first."),
-    argument=True,
-)
-OUT = file("out", Path, None, "FILE", "Also write the comparison as one HTML page.")
 
-
-@with_options([RUNS, OUT])
+@with_options(own_options("report"))
 def command(*, runs: list[Path], out: Path | None, form: Form, **_: Any) -> None:
-    """Compare runs that were saved with --json: every number side by side, what differs, and one page of all.
-
-    For example:
-
-      infercast simulate llama-3.1-8b --gpu h200-sxm --rate 12 --json > h200.json
-
-      infercast simulate llama-3.1-8b --gpu h100-sxm --rate 12 --json > h100.json
-
-      infercast report h200.json h100.json --out compared.html
-    """
     if out is not None:
         check_writable(out, "--out", (".html", ".htm"))
         today()  # a date that is none is refused now, too

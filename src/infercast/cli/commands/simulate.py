@@ -139,22 +139,6 @@ def _explain(question: Question, system: System) -> None:
 
 @with_options(PLACE, LAYOUT, WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT)
 def command(ctx: typer.Context, **given: Any) -> None:
-    """Simulate a served workload: TTFT, TPOT, throughput, load, and where GPU time goes.
-
-    For example:
-
-      infercast simulate llama-3.1-8b --gpu h200-sxm --rate 12
-
-      infercast simulate ./config.json --gpu l40s --concurrency 32 --input-len 2048 --output-len 256
-
-      infercast simulate llama-3.3-70b --gpu h100-sxm --quantization fp8 -tp 4 -dp 2 --router prefix_aware --rate 8
-
-      infercast simulate qwen3-32b --gpu h100-sxm --quantization fp8 --trace azure.csv --rate-scale 0.5
-
-      infercast simulate llama-3.1-8b --gpu l40s --rate 4 --slo "ttft_p99<1s,tpot_p95<40ms" --provider aws
-
-      infercast simulate llama-3.1-8b --gpu h200-sxm --rate 12 --engine vllm,sglang --report engines.html
-    """
     compare_engines(ctx, given)
     question = Question.of(given, workload_of(ctx))
     asked = deployment_of(ctx)
@@ -197,18 +181,6 @@ POOLS = (
 
 @with_options("model", POOLS, "router", WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT)
 def disaggregate_command(ctx: typer.Context, **given: Any) -> None:
-    """Simulate disaggregated serving: TTFT by its parts, TPOT, throughput, and what each pool and the link did.
-
-    For example:
-
-      infercast disaggregate llama-3.1-8b --prefill-gpu h100-sxm --decode-gpu h200-sxm --rate 12
-
-      infercast disaggregate llama-3.3-70b --quantization fp8 --prefill-gpu h200-sxm --prefill-tp 2 --prefill-engines 2
-      --decode-gpu h200-sxm --decode-tp 4 --link nvlink --concurrency 64
-
-      infercast disaggregate qwen3-235b-a22b-fp8 --prefill-gpu h200-sxm --prefill-tp 4 --decode-gpu h200-sxm
-      --decode-dp 8 --enable-expert-parallel --rate 10
-    """
     for role in ROLES:
         for size in SIZES:
             value = given[f"{role}_{size}"]

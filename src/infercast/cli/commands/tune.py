@@ -15,7 +15,7 @@ from infercast.cli.outputs import Form, print_result
 from infercast.engines.base import engine_named
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
-from infercast.forecast.option_table import OPTIONS, PLACE, Option
+from infercast.forecast.option_table import PLACE, own_options
 from infercast.forecast.tune import (
     RELIABLE,
     TOKENS,
@@ -186,32 +186,8 @@ MOST_TOKENS = 1 << 20
 """Steps of a million tokens are above what any engine plans."""
 
 
-TUNE = (
-    Option("tokens", str, ",".join(map(str, TOKENS)), "N,N", "Tokens of a step, with commas between them."),
-    Option("top", int, 5, "N", "Configurations to show, or to try."),
-    *(OPTIONS[name] for name in ("quantization", "tensor_parallel_size", "enable_expert_parallel", "engine")),
-    Option("out", Path, None, "DIR", "Write the file that the engine reads."),
-    Option("on_gpu", bool, False, "", "Measure the default and the best on this machine's GPU.", flag="--try"),
-    Option("minutes", float, 4.0, "N", "Time limit of --try, in minutes."),
-)
-
-
-@with_options(PLACE, TUNE)
+@with_options(PLACE, own_options("tune", tokens=",".join(map(str, TOKENS))))
 def command(*, top: int, out: Path | None, on_gpu: bool, minutes: float, form: Form, **given: Any) -> None:
-    """Rank launch configurations of Triton's kernel for routed experts, and say which are worth a change.
-
-    A change is recommended untried where it should gain 1.2 x or more.
-
-    With --try the best few are measured on this machine's GPU.
-
-    For example:
-
-      infercast tune deepseek-v2 --gpu h200-sxm --tensor-parallel-size 8
-
-      infercast tune deepseek-v2 --gpu h200-sxm --tensor-parallel-size 8 --try --out ./configs
-
-      VLLM_TUNED_CONFIG_FOLDER=./configs vllm serve deepseek-ai/DeepSeek-V2 --tensor-parallel-size 8
-    """
     if top < 1:
         raise InputError(f"--top must be 1 or more, not {top}")
     if not 0 < minutes < math.inf:

@@ -11,12 +11,11 @@ from rich.text import Text
 
 from infercast.cli.options import with_options
 from infercast.cli.outputs import Form, print_result, runs_bar
-from infercast.engines.base import FAMILIES
 from infercast.errors import InputError
-from infercast.forecast.option_table import OPTIONS, Option
+from infercast.forecast.option_table import own_options
 from infercast.lab.validate.compare import Comparison, validate
 from infercast.lab.validate.kernels import ProfileComparison, compare_profiles, summarise
-from infercast.lab.validate.measured import FIRST_MEASURED, read_measured, shipped_runs
+from infercast.lab.validate.measured import read_measured, shipped_runs
 from infercast.lab.validate.published.compare import compare_published
 from infercast.lab.validate.published.table import read_published
 from infercast.lab.validate.reliability import reliability_of, reliability_of_published
@@ -89,52 +88,10 @@ def validate_published(files: list[Path], *, predictor: str, host: Path | None, 
     print_result(form, published_dict, render_published, compared, rows="runs")
 
 
-FILES = Option(
-    *("files", list[Path], None, "[FILE]..."),
-    "Measured runs, (gzipped) JSON, or a .csv; default: ours of an H200.",
-    argument=True,
-)
-VALIDATE = (
-    FILES,
-    Option("engine", str, FIRST_MEASURED, "NAME", f"Whose runs, without a file: {' or '.join(FAMILIES)}."),
-    Option("model_config", Path, None, "DIR", "Folder of <model name>.json; bundled models otherwise."),
-    Option("gpu", str, None, None, "In place of the GPU that the file names."),
-    OPTIONS["predictor"],
-    Option("host", Path, None, "FILE", "Host costs (.toml) in place of the bundled ones."),
-    Option("warmed_up", bool, False, "", "The engine had served before; it starts cold otherwise."),
-    Option("real_weights", bool, False, "", "The engine's weights were trained; dummy ones otherwise."),
-    Option("kernels", bool, False, "", "Also compare profiled steps, by kernel family."),
-    Option("plot", Path, None, "FILE", "Also draw how often promises held, by their odds (.svg)."),
-)
-
-
-@with_options(VALIDATE)
+@with_options(own_options("validate"))
 def command(
     *, files: list[Path] | None, engine: str, host: Path | None, plot: Path | None, form: Form, **given: Any
 ) -> None:
-    """Re-run measured runs with their own arrivals, lengths and prefixes, and print the errors.
-
-    Without a file, the runs of vLLM 0.25 on one H200 that come with infercast: 18 engines, 172 runs, some seconds.
-    Those of SGLang 0.5.16 (--engine sglang): 9 engines, 124 runs. A file says itself whose runs it has.
-
-    The last tables tell how often promises held that were so sure, and whether configurations come out in order.
-
-    Files say how the engine was set up and how many KV blocks it had.
-
-    A .csv table holds published runs, one per row, with means only.
-
-    Both formats are described in docs/validation.md.
-
-    For example:
-
-      infercast validate
-
-      infercast validate --engine sglang
-
-      infercast validate runs.json.gz --kernels
-
-      infercast validate published.csv --json
-    """
     model_config = given["model_config"]
     if model_config is not None and not model_config.is_dir():
         raise InputError(f"--model-config {model_config} is not a folder")

@@ -36,16 +36,6 @@ def command(
     ] = None,
     form: Form = Form.TABLE,
 ) -> None:
-    """Serve a page to play with forecasts, and an HTTP API; only to this machine by default.
-
-    For example:
-
-      infercast web
-
-      infercast web --host 0.0.0.0 --port 8080 --workers 4
-
-      infercast web --static site
-    """
     if static is not None:
         write_static(static, form)
         return
