@@ -23,7 +23,7 @@ from infercast.lab.validate.reliability import (
     reliability_of,
     reliability_of_published,
 )
-from infercast.report.terminal import Field, Grid, Section, at, cells, pick, record, styled
+from infercast.report.terminal import Grid, Section, at, cells, declared, pick, record, styled
 from infercast.units import MILLI, format_percent
 
 ORDER_TITLES = {
@@ -43,12 +43,7 @@ def render_reliability(groups: Sequence[Reliability]) -> RenderableType:
     return Section("Promises: how often they held, by the odds that were said", Grid(columns, [*rows, worst]))
 
 
-ORDER_FIELDS = (
-    Field("", lambda order: ORDER_TITLES[order.quantity], "ranked by"),
-    Field("of_one_load", at("of_one_load"), "engines with one load", "{:.3f}".format),
-    Field("loads", at("loads"), "loads"),
-    Field("of_all", at("of_all"), "all runs", "{:.3f}".format),
-)
+ORDER_FIELDS = declared("orders", title=ORDER_TITLES.__getitem__)
 
 
 def reliability_dict(group: Reliability) -> dict[str, Any]:
@@ -173,16 +168,7 @@ def _coverage_cells(validation: Validation, **chosen: str) -> list[str]:
     return ["-" if share is None else f"{_percent(share)}, +-{_percent(width)}" for share, width in both]
 
 
-SCATTER_FIELDS = (
-    Field("", at("file"), "file"),
-    Field("", at("label"), "run"),
-    Field("", at("scatter.ttft_median"), "TTFT median", format_percent),
-    Field("", at("scatter.ttft_p90"), "TTFT p90", format_percent),
-    Field("", at("scatter.tpot_median"), "TPOT median", format_percent),
-    Field("", at("scatter.tpot_p90"), "TPOT p90", format_percent),
-    Field("", at("scatter.start_order"), "start order", "{:.3f}".format),
-    Field("", at("scatter.ttft_order"), "TTFT order", "{:.3f}".format),
-)
+SCATTER_FIELDS = declared("scatter")
 
 
 def _scatter_grid(validation: Validation) -> RenderableType:
@@ -192,13 +178,7 @@ def _scatter_grid(validation: Validation) -> RenderableType:
     return Grid(*cells(SCATTER_FIELDS, shown), text_columns=2, notes_at=(0,))
 
 
-FILE_FIELDS = (
-    Field("file", at("file"), "file"),
-    Field("idle_ttft_error", at("idle_ttft"), "idle TTFT (host)", _signed_percent),
-    Field("decode_step_error", at("decode_step"), "decode step", _signed_percent),
-    Field("prompts_error", at("prompts"), "prompts", _signed_percent),
-    Field("loaded_ttft_p50_error", at("loaded_ttft"), "TTFT under load (queue)", _signed_percent),
-)
+FILE_FIELDS = declared("files", signed=_signed_percent)
 
 
 def _parts_grid(validation: Validation) -> RenderableType:

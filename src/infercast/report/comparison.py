@@ -27,7 +27,7 @@ from infercast.report.deployment import deployment_facts
 from infercast.report.forecast import forecast_dict, pool_facts, price_words, system_facts
 from infercast.report.kernels import breakdown_dict, render_breakdown, step_dict
 from infercast.report.quantities import COSTS, ENERGIES, LATENCIES, LOADS, PROMISES, RESULTS, Quantity, latencies_of
-from infercast.report.terminal import Facts, Field, Grid, Section, at, cells, pick, styled
+from infercast.report.terminal import Facts, Grid, Section, cells, declared, pick, styled
 from infercast.units import MICRO, format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -36,15 +36,7 @@ if TYPE_CHECKING:
 
 Names = tuple[str, str]
 TITLES = {"prefill": "prompts alone", "mixed": "prompts and decoding", "decode": "decoding alone"}
-STEP_FIELDS = (
-    Field("", lambda kind: TITLES[kind.name], ""),
-    Field("", at("steps"), "steps", "{:,}".format),
-    Field("", at("share"), "GPU time", format_percent),
-    Field("", at("tokens"), "tokens", "{:,.0f}".format),
-    Field("", at("decoding"), "decoding", "{:,.1f}".format),
-    Field("", at("padding"), "padding", format_percent),
-    Field("", at("of_gaps"), "between tokens", format_percent),
-)
+STEP_FIELDS = declared("steps", title=TITLES.__getitem__)
 """Tokens and decoding sequences of a step on average; shares: of GPU time, and of the time between two tokens."""
 
 

@@ -14,19 +14,18 @@ from infercast.report.sweep import dollars
 from infercast.report.terminal import (
     Chart,
     Facts,
-    Field,
     FittingTable,
     Section,
     Series,
     TextCharts,
     at,
     columns,
-    per,
+    declared,
     pick,
     record,
     styled,
 )
-from infercast.units import MILLI, format_dollars, format_percent, format_seconds
+from infercast.units import MILLI, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -62,12 +61,7 @@ AUTOSCALER = {
     "measure": "measure", "target": "target", "interval_s": "interval", "up_delay_s": "up_delay",
     "down_delay_s": "down_delay", "min_replicas": "least", "max_replicas": "most",
 }  # fmt: skip
-LEVEL_FIELDS = (
-    Field("requests_in_it", at("in_system")),
-    Field("requests_per_s", at("rate")),
-    Field("ttft_p99_ms", at("forecast.ttft.p99"), data=per(MILLI)),
-    Field("tpot_p99_ms", at("forecast.tpot.p99"), data=per(MILLI)),
-)
+LEVEL_FIELDS = declared("levels")
 
 
 def _policy_dict(plan: DayPlan, day: PolicyDay) -> dict[str, Any]:
@@ -79,19 +73,12 @@ def _policy_dict(plan: DayPlan, day: PolicyDay) -> dict[str, Any]:
     }
 
 
-POLICY_FIELDS = (
-    Field("", at("policy"), "policy"),
-    Field("replicas_min", lambda day: float(day.ready.min()), "least", "{:.0f}".format, 2),
-    Field("replicas_mean", lambda day: float(day.paid.mean()), "mean", "{:.2f}".format),
-    Field("replicas_max", lambda day: float(day.paid.max()), "most", "{:.0f}".format),
-    Field("gpu_hours", at("gpu_hours"), "GPU hours", "{:,.1f}".format),
-    Field("usd_per_day", at("cost"), "cost", format_dollars),
-    Field("gpu_kwh_per_day", at("gpu_kwh")),
-    Field("wall_kwh_per_day", at("wall_kwh"), "kWh", "{:,.1f}".format, 1),
-    Field("usd_electricity_per_day", at("usd_electricity")),
-    Field("minutes_out_of_slo", at("minutes_out"), "minutes out", "{:,.0f}".format),
-    Field("requests_in_slo", at("requests_in"), "requests in SLO", format_percent),
-    Field("", lambda day: day.use_of_limits.max(), "worst minute", "{:,.2f} x limit".format, 3),
+POLICY_FIELDS = declared(
+    "policies",
+    least=lambda day: float(day.ready.min()),
+    mean=lambda day: float(day.paid.mean()),
+    most=lambda day: float(day.paid.max()),
+    worst=lambda day: day.use_of_limits.max(),
 )
 
 

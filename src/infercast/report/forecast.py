@@ -48,8 +48,6 @@ from infercast.report.quantities import (
     PROMISES,
     RESULTS,
     bound_words,
-    ends_ms,
-    format_ends,
     format_interval,
     format_rates,
     interval_fields,
@@ -60,14 +58,13 @@ from infercast.report.quantities import (
 from infercast.report.terminal import (
     SCREEN,
     Facts,
-    Field,
     Grid,
     Paragraph,
     Section,
     at,
     cells,
+    declared,
     named_first,
-    per,
     pick,
     record,
     styled,
@@ -88,16 +85,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-LIMIT_FIELDS = (
-    Field("", at("limit"), "limit"),
-    Field("quantity", at("limit.quantity")),
-    Field("percentile", at("limit.percentile")),
-    Field("limit_ms", at("limit.seconds"), data=per(MILLI)),
-    Field("forecast_ms", at("value"), "forecast", format_seconds, data=per(MILLI)),
-    Field("interval_ms", at("interval"), "80 % interval", format_ends, data=ends_ms),
-    Field("headroom", at("headroom"), "headroom", "{:.2f} x".format),
-    Field("odds", at("odds"), "odds", format_odds),
-)  # fmt: skip
+LIMIT_FIELDS = declared("limits")
 PRICE_FIELDS = {"usd_per_gpu_hour": "per_hour", **{name: name for name in ("provider", "kind", "date", "source")}}
 
 
@@ -260,35 +248,7 @@ def _limit_words(limits: Iterable[tuple[str, float]]) -> str:
     return ", ".join(f"{name} < {format_seconds(seconds)}" for name, seconds in limits) or "-"
 
 
-TURN_FIELDS = (
-    Field("", at("name"), "turn"),
-    Field("turn", at("first")),
-    Field("and_later", lambda turn: turn.last is None),
-    Field("requests", at("requests"), "requests", "{:,}".format),
-    Field("input_tokens", at("input_tokens"), "prompt tokens", "{:,.0f}".format),
-    Field("prefix_hit_rate", at("hit_share"), "found in cache", format_percent),
-    Field("ttft_ms", at("ttft"), data=milliseconds),
-    Field("end_to_end_ms", at("end_to_end"), data=milliseconds),
-    Field("", at("ttft.p50"), "TTFT p50", format_seconds),
-    Field("", at("ttft.p95"), "TTFT p95", format_seconds),
-    Field("", at("end_to_end.p50"), "end to end p50", format_seconds),
-)
-CLASS_FIELDS = (
-    Field("class", at("name"), "class"),
-    Field("priority", at("priority"), "priority"),
-    Field("requests", at("requests"), "requests", "{:,}".format),
-    Field("limits_s", at("limits"), data=dict),
-    Field("slo_attainment", at("attainment")),
-    Field("ttft_ms", at("ttft"), data=milliseconds),
-    Field("tpot_ms", at("tpot"), data=milliseconds),
-    Field("end_to_end_ms", at("end_to_end"), data=milliseconds),
-    Field("", at("ttft.p50"), "TTFT p50", format_seconds),
-    Field("", at("ttft.p95"), "TTFT p95", format_seconds),
-    Field("", at("tpot.p50"), "TPOT p50", format_seconds),
-    Field("", at("end_to_end.p95"), "end to end p95", format_seconds),
-    Field("", at("limits"), "SLO", _limit_words),
-    Field("", at("attainment"), "attained", format_percent),
-)
+TURN_FIELDS, CLASS_FIELDS = declared("turns"), declared("classes", limits=_limit_words)
 
 
 def session_rows(sessions: SessionsRun) -> list[tuple[str, str]]:

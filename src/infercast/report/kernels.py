@@ -19,7 +19,7 @@ from infercast.report.caveats import caveat_section, caveats
 from infercast.report.deployment import deployment_dict, deployment_facts, workload_dict
 from infercast.report.forecast import latency_cells
 from infercast.report.quantities import LATENCIES, milliseconds
-from infercast.report.terminal import Facts, Field, Grid, Section, at, cells, per, pick, record
+from infercast.report.terminal import Facts, Field, Grid, Section, at, cells, declared, per, pick, record
 from infercast.serve import Workload
 from infercast.units import MICRO, MILLI, format_joules, format_percent, format_rate, format_seconds, format_watts
 
@@ -363,16 +363,7 @@ def _hard_limit(seconds: float) -> str:
     return format_seconds(seconds) if seconds >= 0.1 * MICRO else "< 0.1 us"
 
 
-GAP_FIELDS = (
-    Field("phase", at("phase"), "steps of", PLACES.__getitem__),
-    Field("tokens", at("tokens"), "tokens", "{:,}".format),
-    Field("us", at("seconds"), "forecast", format_seconds, data=per(MICRO)),
-    Field("ceiling_us", at("ceiling"), "best", format_seconds, data=per(MICRO)),
-    Field("limit_us", at("limit"), "hard limit", _hard_limit, data=per(MICRO)),
-    Field("attained", at("attained"), "reaches", format_percent),
-    Field("share_of_gpu_time", at("share"), "GPU time", format_percent),
-    Field("lost_share_of_gpu_time", at("loss"), "lost", format_percent),
-)
+GAP_FIELDS = declared("gaps", place=PLACES.__getitem__, hard_limit=_hard_limit)
 
 
 def _gap_table(diagnosis: Diagnosis) -> RenderableType:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.cost import Tariff
-from infercast.forecast.intervals import LEVEL
+from infercast.forecast.intervals import LEVEL, Band
 from infercast.forecast.layouts import LayoutCost, Layouts, comparison_notes, ranked
 from infercast.forecast.plan.candidate import Candidate, Figures, PowerDraw, Row, Stage
 from infercast.forecast.plan.question import Plan
@@ -22,10 +22,7 @@ from infercast.report.quantities import (
     LENGTHS,
     PROMISES,
     bound_words,
-    ends_ms,
-    format_ends,
     format_interval,
-    format_rates,
     interval_fields,
     milliseconds,
 )
@@ -36,10 +33,10 @@ from infercast.report.terminal import (
     Grid,
     Paragraph,
     Section,
-    any_has,
     at,
     cells,
     columns,
+    declared,
     named_first,
     pick,
     record,
@@ -47,7 +44,6 @@ from infercast.report.terminal import (
 )
 from infercast.units import (
     MILLI,
-    format_bytes,
     format_dollars,
     format_gpus,
     format_joules,
@@ -193,36 +189,12 @@ def _latency(figures: Figures, name: str) -> str:
     return f"p50 {format_seconds(values.p50)}, p95 {format_seconds(values.p95)}, p99 {format_seconds(values.p99)}{ends}"
 
 
-def _p99(name: str) -> tuple[Field, Field]:
-    def ends(row: Row) -> str | None:
-        band = at(f"figures.intervals.{name}")(row)
-        return None if band is None else format_interval(band.low.p99, band.high.p99)
-
-    return Field("", at(f"figures.{name}.p99"), f"{name.upper()} p99", format_seconds), Field("", ends, "80 %")
+def _p99_ends(band: Band) -> str:
+    return format_interval(band.low.p99, band.high.p99)
 
 
-IN_ALL_TABLES = (
-    Field("", at("candidate"), "deployment", _short),
-    Field("", at("gpus"), "GPUs"),
-    Field("", at("cost"), "$/h", "{:,.2f}".format),
-)
-FRONT = (
-    *IN_ALL_TABLES,
-    Field("", at("figures.drawn.wall_joules_per_output_token"), "J/output", format_joules),
-    *_p99("ttft"),
-    *_p99("tpot"),
-    Field("", at("figures.headroom"), "headroom", "{:.2f}".format),
-    Field("", at("figures.odds"), "odds", format_percent),
-)
-_ODDS = Field("", at("figures.odds"), "odds", format_percent)
-RIVAL_FIELDS = (
-    *IN_ALL_TABLES, _p99("ttft")[0], _p99("tpot")[0], _ODDS,
-)  # fmt: skip
-ODDS_FIELDS = (*IN_ALL_TABLES, _ODDS)
-OTHERS = (
-    *IN_ALL_TABLES,
-    Field("", at("headroom"), "headroom", "{:.2f}".format),
-    Field("", at("verdict"), ""),
+FRONT, RIVAL_FIELDS, ODDS_FIELDS, OTHERS = (
+    declared(f"plan_{table}", short=_short, p99_ends=_p99_ends) for table in ("front", "rivals", "odds", "others")
 )
 
 
@@ -300,54 +272,29 @@ def _figures_dict(figures: Figures) -> dict[str, Any]:
     }  # fmt: skip
 
 
-CANDIDATE_COLUMNS: dict[str, Callable[[Row], object]] = {
-    "stage": at("stage.value"),
-    "engine": at("candidate.engine"),
-    "gpu": at("candidate.gpu"),
-    "gpus": at("gpus"),
-    "layout": at("candidate.layout"),
-    "replicas": at("candidate.replicas"),
-    "weights": lambda row: row.candidate.quantization or "as published",
-    "kv_cache_dtype": at("candidate.kv_cache_dtype"),
-    "settings": lambda row: " ".join(f"{name}={value}" for name, value in row.candidate.settings),
-    "power_limit_w": at("candidate.power_limit"),
-    "prefill_pool": at("candidate.prefill"),
-    "dollars_per_hour": at("cost"),
-    "headroom": at("headroom"),
-    "slo_holds": at("figures.holds"),
-    "rate_within_slo": at("rate"),
-}
-DRAWN = (
-    "gpu_watts", "wall_watts", "peak_watts", "joules_per_output_token", "wall_joules_per_output_token",
-    "grams_co2_per_million_output_tokens",
-)  # fmt: skip
-FIGURE_COLUMNS = {
-    "slo_odds": at("figures.odds"),
-    "attainment": at("figures.attainment"),
-    "goodput": at("figures.goodput"),
-    "tightest": at("figures.tightest"),
-    "output_tokens_per_s": at("figures.output_tokens_per_second"),
-    "requests_per_s": at("figures.requests_per_second"),
-    "requests_per_s_at_most": at("figures.capacity"),
-    **{name: at(f"figures.{name}") for name in ("state", "busy", "kv_peak", "bottleneck", "source")},
-    **{name: at(f"figures.drawn.{name}") for name in DRAWN},
-}
+CANDIDATE_COLUMNS = declared(
+    "candidates",
+    weights=lambda row: row.candidate.quantization or "as published",
+    settings=lambda row: " ".join(f"{name}={value}" for name, value in row.candidate.settings),
+)
+FIGURE_COLUMNS = declared("figures")
 LATENCIES = ("ttft", "tpot", "end_to_end")
 
 
 def candidates_csv(plan: Plan) -> Iterator[str]:
     latencies = [f"{name}_{which}_ms" for name in LATENCIES for which in NAMES]
-    names = ["rank", "on_front", *CANDIDATE_COLUMNS, *latencies, *FIGURE_COLUMNS, "reason"]
+    candidate, figures = ([each.key for each in fields] for fields in (CANDIDATE_COLUMNS, FIGURE_COLUMNS))
+    names = ["rank", "on_front", *candidate, *latencies, *figures, "reason"]
     yield from csv_lines(names, (_csv_row(plan, rank, row) for rank, row in enumerate(plan.rows, start=1)))
 
 
 def _csv_row(plan: Plan, rank: int, row: Row) -> list[object]:
     found: list[object] = [rank, any(row.candidate == each.candidate for each in plan.front)]
-    found += [of(row) for of in CANDIDATE_COLUMNS.values()]
+    found += [each.of(row) for each in CANDIDATE_COLUMNS]
     for name in LATENCIES:
         values = at(f"figures.{name}.values")(row)
         found += [None] * len(NAMES) if values is None else [each / MILLI for each in values]
-    found += [of(row) for of in FIGURE_COLUMNS.values()]
+    found += [each.of(row) for each in FIGURE_COLUMNS]
     return [f"{cell:.6g}" if isinstance(cell, float) else cell for cell in (*found, row.reason)]
 
 
@@ -356,54 +303,18 @@ BASIS = {
     "physics": "physics", "published": "published", "typical": "rough", "roofline": "bound",
 }  # fmt: skip
 """What the weakest estimate of a row rests on, in a word or two."""
-IS_JUDGED, IS_PRICED, IS_METERED = any_has("verdict"), any_has("cost"), any_has("energy")
-DECISIONS = tuple(Field(each.key, each.data) for each in (*PROMISES, *COSTS, *ENERGIES))
 LAYOUT_FIELDS = (
-    Field("gpu", at("gpu.name")),
-    Field("", at("layout"), "layout"),
-    Field("gpus", at("layout.gpus"), "GPUs"),
-    *(Field(key, at(path)) for key, path in {"tensor_parallel_size": "layout.tensor", **LAYOUT}.items()),
-    Field("fits", lambda cost: not cost.problem),
-    Field("problem", lambda cost: cost.problem or None),
-    Field("kind", lambda cost: None if cost.problem else cost.kind),
-    Field("source", lambda cost: cost.source or None),
-    Field("saturated", lambda cost: cost.saturation is not None),
-    Field("saturation_requests_per_s", at("saturation.capacity")),
-    Field("weight_bytes", lambda cost: cost.weights or None, "weights/GPU", format_bytes, 3),
-    Field("kv_tokens", lambda cost: cost.kv_tokens or None, "KV tokens", "{:,}".format, 2),
-    Field("running", lambda cost: cost.running or None, "running", "{:,.1f}".format, 4),
-    Field("interval_level", lambda cost: LEVEL),
-    *(
-        field
-        for name, rank in (("ttft", 6), ("tpot", 5))
-        for field in (
-            Field(f"{name}_ms", at(name), name.upper(), lambda values: format_seconds(values.mean), data=milliseconds),
-            Field(f"{name}_ms_mean_interval", at(f"{name}_interval"), "80 %", format_ends, rank, data=ends_ms),
-        )
+    *declared(
+        "layouts",
+        kind=lambda cost: None if cost.problem else cost.kind,
+        level=lambda cost: LEVEL,
+        mean=lambda values: format_seconds(values.mean),
+        rates=lambda cost: None if cost.problem else cost.output_tokens_per_second_interval,
+        ends=lambda ends: None if ends is None else list(ends),
     ),
-    Field("output_tokens_per_s", lambda cost: cost.output_tokens_per_second or None, "tokens/s", "{:,.0f}".format),
-    Field(
-        "output_tokens_per_s_interval",
-        lambda cost: None if cost.problem else cost.output_tokens_per_second_interval, "80 %", format_rates, 1,
-        data=lambda ends: None if ends is None else list(ends),
-    ),
-    Field(
-        "output_tokens_per_s_per_gpu", lambda cost: cost.output_tokens_per_second_a_gpu or None, "per GPU",
-        "{:,.0f}".format,
-    ),
-    Field("output_tokens_per_s_a_gpu", lambda cost: cost.output_tokens_per_second_a_gpu or None),  # dropped by 1.0
-    Field("slo_holds", at("verdict.holds")),
-    *DECISIONS,
-    Field("", at("verdict.attainment"), "SLO kept", format_percent, matters=IS_JUDGED),
-    Field("", at("verdict.odds"), "odds", format_odds, matters=IS_JUDGED),
-    Field("", at("cost.per_hour"), "$/h", format_dollars, 3, IS_PRICED),
-    Field("", at("cost.per_million_output_tokens"), "$/M output", format_dollars, 2, IS_PRICED),
-    Field("", at("energy.mean_watts"), "W/GPU", format_watts, 4, IS_METERED),
-    Field("", at("energy.joules_per_output_token"), "J/output", format_joules, 2, IS_METERED),
-    Field("usd_per_gpu_hour", at("price.per_hour")),
-    Field("price_by", at("price.whose")),
-    Field("", lambda cost: BASIS[cost.source], "basis", rank=1),
-)  # fmt: skip
+    *(Field(each.key, each.data) for each in (*PROMISES, *COSTS, *ENERGIES)),
+    *declared("layouts_decided", basis=BASIS.__getitem__),
+)
 ROUGH = {
     "published": "published: not measured here; estimates rest on published rows of kernels and published runs",
     "typical": "rough: no kernel of this vendor was measured; estimates are the roofline at typical efficiencies",

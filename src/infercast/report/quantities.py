@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from infercast.bundled import read_data
@@ -11,16 +12,10 @@ from infercast.forecast.intervals import LEVEL, Band, Intervals
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import Level
 from infercast.forecast.slo import NAMES, Percentiles
-from infercast.report.terminal import Facts, Grid, Section, at
+from infercast.report.terminal import Facts, Grid, Section, at, function_named
 from infercast.units import (
     MILLI,
-    format_dollars,
-    format_grams,
-    format_joules,
-    format_odds,
-    format_percent,
     format_seconds,
-    format_watts,
 )
 
 if TYPE_CHECKING:
@@ -71,83 +66,37 @@ class Quantity(NamedTuple):
         return (f"{self.label} at most", value.peak) if isinstance(value, Level) else (self.label, value)
 
 
-def _count(value: float) -> str:
+def tenths(value: float) -> str:
     """Sequences or requests: whole numbers without decimals."""
     return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
 
 
-def _of_part(
-    key: str,
-    label: str,
-    path: str,
-    write: Callable[[float], str],
-    unit: str,
-    row: str = "",
-    *,
-    needs: str,
-    **more: Any,
-) -> Quantity:
-    """A number of a part that a forecast may have; ``needs`` is the path of what it has then."""
-    needed = at(needs)
-    return Quantity(key, label, at(path), write, unit, row, lambda run: needed(run) is not None, **more)
-
-
-RESULTS = (
-    Quantity(
-        "output_tokens_per_s", "output tokens/s", at("output_tokens_per_second"), "{:,.0f}".format,
-        " output tokens/s", "throughput", interval="output_tokens_per_second",
-    ),
-    Quantity(
-        "output_tokens_per_s_per_gpu", "output tokens/s per GPU", at("output_tokens_per_second_a_gpu"),
-        "{:,.0f}".format, " output tokens/s per GPU", "", lambda run: run.gpus > 1,
-    ),
-    Quantity(
-        "requests_per_s", "requests/s", at("requests_per_second"), "{:,.2f}".format, " requests/s", "",
-        interval="requests_per_second",
-    ),
-)  # fmt: skip
-"""Of a whole forecast."""
-WRITTEN = {
-    "percent": format_percent, "rate": "{:,.2f}".format, "odds": format_odds, "dollars": format_dollars,
-    "watts": format_watts, "joules": format_joules, "whole": "{:,.0f}".format, "grams": format_grams,
-}  # fmt: skip
-
-
-def _declared(group: str) -> tuple[Quantity, ...]:
+def _group(rows: Sequence[Mapping[str, Any]]) -> tuple[Quantity, ...]:
     """The quantities of a group of data/quantities.toml."""
-    group_needs, *rows = read_data("quantities.toml")[group]
-    return tuple(_of_part(**{**group_needs, **each, "write": WRITTEN[each["write"]]}) for each in rows)
+    common, own = ({}, rows) if "key" in rows[0] else (rows[0], rows[1:])
+    found = []
+    for row in own:
+        values = {**common, **row}
+        values |= {"of": at(values.pop("path")), "write": function_named(values["write"], {"tenths": tenths})}
+        if needs := values.pop("needs", ""):
+            values["matters"] = partial(_is_there, at(needs))
+        if above := values.pop("above", ()):
+            values["matters"] = partial(_is_above, at(above[0]), above[1])
+        found.append(Quantity(**values))
+    return tuple(found)
 
 
-PROMISES, COSTS, ENERGIES = map(_declared, ("promises", "costs", "energies"))
-"""Of a whole forecast with an SLO, with a known GPU price, and with known GPU power (with servers and building)."""
-LOADS = (
-    Quantity("running", "running", lambda run: run.running, _count, " sequences"),
-    Quantity("waiting", "waiting", lambda run: run.waiting, _count, " requests"),
-    Quantity("kv_usage", "KV cache use", lambda run: run.kv_usage, format_percent),
-    Quantity(
-        "prefix_hit_rate", "prefix cache", lambda run: run.prefix_hit_rate, format_percent, " of prompt tokens found",
-        matters=lambda run: run.prefix_hit_rate > 0,
-    ),
-    Quantity(
-        "tier_hit_rate", "found in host memory", lambda run: run.tier_hit_rate, format_percent,
-        matters=lambda run: False,
-    ),
-    Quantity(
-        "preemptions", "preemptions", lambda run: run.num_preemptions, "{:,}".format, ": the KV cache ran full",
-        matters=lambda run: run.num_preemptions > 0,
-    ),
-)  # fmt: skip
-"""Of a whole forecast, and of each of its pools."""
-OF_ENGINES = (
-    Quantity("requests", "requests", lambda load: load.requests, "{:,}".format),
-    Quantity("busy", "busy", lambda load: load.busy, format_percent),
-    Quantity("running", "running", lambda load: load.running, "{:,.1f}".format),
-    Quantity("kv_peak", "KV cache peak", lambda load: load.kv_peak, format_percent),
-    Quantity("prefix_hit_rate", "found in cache", lambda load: load.prefix_hit_rate, format_percent),
-    Quantity("preemptions", "preemptions", lambda load: load.num_preemptions, "{:,}".format),
-)
-"""Of each replica."""
+def _is_there(read: Callable[[Any], Any], run: Any) -> bool:
+    return read(run) is not None
+
+
+def _is_above(read: Callable[[Any], Any], least: float, run: Any) -> bool:
+    return (read(run) or 0.0) > least
+
+
+RESULTS, PROMISES, COSTS, ENERGIES, LOADS, OF_ENGINES = map(_group, read_data("quantities.toml").values())
+"""Of a whole forecast, with an SLO, with a known GPU price, and with known GPU power (with servers and building); of a
+forecast and of each of its pools; and of each replica."""
 
 
 class Latency(NamedTuple):

@@ -30,6 +30,7 @@ from infercast.report.terminal import (
     any_has,
     at,
     columns,
+    declared,
     named_first,
     per,
     record,
@@ -427,27 +428,9 @@ def _caveats(found: BreakEven) -> list[str]:
 
 
 SPECULATION_COLUMNS = columns(
-    [
-        Field("", at("clients"), "clients", "{:,}".format),
-        Field("", at("plain.output_tokens_per_second"), "tokens/s without", "{:,.0f}".format),
-        Field("", at("drafted.output_tokens_per_second"), "with", "{:,.0f}".format),
-        Field("", at("speed_up"), "times", "{:.2f}".format),
-        Field("", at("plain.tpot.p50"), "TPOT p50 without", format_seconds),
-        Field("", at("drafted.tpot.p50"), "with", format_seconds),
-        Field("", at("plain.ttft.p50"), "TTFT p50 without", format_seconds, 2),
-        Field("", at("drafted.ttft.p50"), "with", format_seconds, 2),
-        Field(
-            "", lambda point: at("counts.acceptance_length")(drafts_of(point.drafted)), "accepted length",
-            "{:.2f}".format, 3,
-        ),
-    ]
-)  # fmt: skip
-RUN_FIELDS = (
-    Field("output_tokens_per_s", at("output_tokens_per_second")),
-    Field("requests_per_s", at("requests_per_second")),
-    Field("tpot_p50_ms", at("tpot.p50"), data=per(MILLI)),
-    Field("ttft_p50_ms", at("ttft.p50"), data=per(MILLI)),
+    declared("speculation", accepted=lambda point: at("counts.acceptance_length")(drafts_of(point.drafted)))
 )
+RUN_FIELDS = declared("speculation_runs")
 """Of each of the two runs of a load."""
 
 
