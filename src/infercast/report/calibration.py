@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from infercast.forecast.calibration import TITLES, Calibration, Errors, Learned, errors_of, keys_of, median_errors
-from infercast.report.terminal import Facts, Grid, Section, pick, styled
+from infercast.report.terminal import Facts, Grid, RenderableType, Section, pick, styled
 from infercast.units import MILLI, format_percent
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 
 def calibration_dict(calibration: Calibration) -> dict[str, Any]:

@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from infercast.hardware import Gpu
 from infercast.hardware.server import HostCpu
-from infercast.report.terminal import SCREEN, Column, Facts, FittingTable, Grid, Paragraph, Section, styled
+from infercast.report.terminal import (
+    SCREEN,
+    Column,
+    Facts,
+    FittingTable,
+    Grid,
+    Paragraph,
+    RenderableType,
+    Section,
+    styled,
+)
 from infercast.units import GIB, GIGA, TERA, format_bytes, format_rate
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from infercast.forecast.estimate import KnownKernel
 
 

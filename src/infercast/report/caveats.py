@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from infercast.engines.base import Deployment
 from infercast.engines.speculation import Drafting
@@ -14,12 +14,8 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.steady import OVERLOADED, State, SteadyState
 from infercast.forecast.uncertainty import borrowed_share, is_older
 from infercast.report.quantities import LEAST, around
-from infercast.report.terminal import Section, pick, styled
+from infercast.report.terminal import RenderableType, Section, pick, styled
 from infercast.units import format_percent
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
 
 HOST_BOUND = 0.3
 """A GPU that waits for its host for more of its step time than this is bound by it."""

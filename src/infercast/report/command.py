@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import exp
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from infercast.engines.settings import IGNORED, NOT_MODELLED, REFUSED
 from infercast.forecast.command.advice import Advice, Advised, MetricDelta
@@ -14,11 +14,20 @@ from infercast.report.caveats import brief_doubts
 from infercast.report.deployment import fit_dict, memory_words, render_fit
 from infercast.report.forecast import LIMIT_FIELDS, brief_rows, cost_rows, forecast_dict, slo_title
 from infercast.report.quantities import LENGTHS, format_interval
-from infercast.report.terminal import SCREEN, Facts, Grid, Paragraph, Section, at, cells, named_first, pick, styled
+from infercast.report.terminal import (
+    SCREEN,
+    Facts,
+    Grid,
+    Paragraph,
+    RenderableType,
+    Section,
+    at,
+    cells,
+    named_first,
+    pick,
+    styled,
+)
 from infercast.units import format_seconds
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 SHOWN_EFFECTS = 4
 """Of a change, the largest; JSON has all."""

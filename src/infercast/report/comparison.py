@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from infercast.engines.base import Deployment
 from infercast.forecast.compare import (
@@ -27,12 +27,8 @@ from infercast.report.deployment import deployment_facts
 from infercast.report.forecast import forecast_dict, pool_facts, price_words, system_facts
 from infercast.report.kernels import breakdown_dict, render_breakdown, step_dict
 from infercast.report.quantities import COSTS, ENERGIES, LATENCIES, LOADS, PROMISES, RESULTS, Quantity, latencies_of
-from infercast.report.terminal import Facts, Grid, Section, cells, declared, pick, styled
+from infercast.report.terminal import Facts, Grid, RenderableType, Section, cells, declared, pick, styled
 from infercast.units import MICRO, format_percent, format_seconds
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
 
 Names = tuple[str, str]
 TITLES = {"prefill": "prompts alone", "mixed": "prompts and decoding", "decode": "decoding alone"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import isnan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from infercast.forecast.autoscaling import PolicyDay
 from infercast.forecast.day import DayPlan, autoscaler_row, clock
@@ -15,6 +15,7 @@ from infercast.report.terminal import (
     Chart,
     Facts,
     FittingTable,
+    RenderableType,
     Section,
     Series,
     TextCharts,
@@ -26,9 +27,6 @@ from infercast.report.terminal import (
     styled,
 )
 from infercast.units import MILLI, format_percent, format_seconds
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 
 def day_caveats(plan: DayPlan) -> list[str]:

@@ -16,14 +16,12 @@ from infercast.forecast.system import BOTH
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import bundled_config, bundled_name
 from infercast.models.spec import parameter_count
-from infercast.report.terminal import Facts, Grid, Section, pick
+from infercast.report.terminal import Facts, Grid, RenderableType, Section, pick
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.workload.request import Workload
 from infercast.units import format_bytes, format_count, format_percent
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from infercast.forecast.memory import Fit
     from infercast.forecast.run import DraftRun
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil, isnan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from infercast.engines.base import Deployment
 from infercast.forecast.energy import Energy, FacilityEnergy
@@ -60,6 +60,7 @@ from infercast.report.terminal import (
     Facts,
     Grid,
     Paragraph,
+    RenderableType,
     Section,
     at,
     cells,
@@ -80,10 +81,6 @@ from infercast.units import (
     format_seconds,
     format_watts,
 )
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
 
 LIMIT_FIELDS = declared("limits")
 PRICE_FIELDS = {"usd_per_gpu_hour": "per_hour", **{name: name for name in ("provider", "kind", "date", "source")}}

@@ -9,16 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import singledispatch
 from html import escape
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
 from infercast.errors import InputError
 from infercast.report.files import csv_lines
-from infercast.report.terminal import FOLDED, Facts, FittingTable, Grid, Paragraph, Section, drawn
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
+from infercast.report.terminal import FOLDED, Facts, FittingTable, Grid, Paragraph, RenderableType, Section, drawn
 
 ENDS = ("low", "high")
 """Of an interval, which JSON has as a pair."""

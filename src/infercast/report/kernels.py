@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from infercast.engines.base import Deployment
 from infercast.forecast.deploy import estimate_notes
@@ -19,13 +19,21 @@ from infercast.report.caveats import caveat_section, caveats
 from infercast.report.deployment import deployment_dict, deployment_facts, workload_dict
 from infercast.report.forecast import latency_cells
 from infercast.report.quantities import LATENCIES, milliseconds
-from infercast.report.terminal import Facts, Field, Grid, Section, at, cells, declared, per, pick, record
+from infercast.report.terminal import (
+    Facts,
+    Field,
+    Grid,
+    RenderableType,
+    Section,
+    at,
+    cells,
+    declared,
+    per,
+    pick,
+    record,
+)
 from infercast.serve import Workload
 from infercast.units import MICRO, MILLI, format_joules, format_percent, format_rate, format_seconds, format_watts
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
 
 PICO = 1e-12
 

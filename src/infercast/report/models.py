@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from infercast.models.spec import (
     ModelConfig,
@@ -13,12 +13,8 @@ from infercast.models.spec import (
     prediction_parameter_count,
     weight_bytes,
 )
-from infercast.report.terminal import Column, Facts, FittingTable, Section, styled
+from infercast.report.terminal import Column, Facts, FittingTable, RenderableType, Section, styled
 from infercast.units import format_bytes, format_count
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
 
 COLUMNS = (
     Column("name", lambda model: model.name),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from infercast.forecast.cost import Tariff
 from infercast.forecast.intervals import LEVEL, Band
@@ -13,25 +13,17 @@ from infercast.forecast.layouts import LayoutCost, Layouts, comparison_notes, ra
 from infercast.forecast.plan.candidate import Candidate, Figures, PowerDraw, Row, Stage
 from infercast.forecast.plan.question import Plan
 from infercast.forecast.slo import NAMES
+from infercast.report import quantities
 from infercast.report.caveats import FORECASTS, brief_doubts
 from infercast.report.deployment import LAYOUT, flag_words, repository_of
 from infercast.report.files import csv_lines
-from infercast.report.quantities import (
-    COSTS,
-    ENERGIES,
-    LENGTHS,
-    PROMISES,
-    bound_words,
-    format_interval,
-    interval_fields,
-    milliseconds,
-)
 from infercast.report.terminal import (
     Facts,
     Field,
     FittingTable,
     Grid,
     Paragraph,
+    RenderableType,
     Section,
     at,
     cells,
@@ -52,10 +44,6 @@ from infercast.units import (
     format_seconds,
     format_watts,
 )
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
 
 WIDEST = 100
 """Characters in a line of a sentence."""
@@ -93,7 +81,9 @@ def _begin(plan: Plan, *, brief: bool) -> list[RenderableType]:
     question = plan.question
     sure = f", with odds of {format_odds(question.least_odds)} or more" if question.least_odds else ""
     asked, promised = f"{question.model}: {question.workload.description}", f"{question.slo}{sure}"
-    short = f"{LENGTHS.sub('', asked).partition(';')[0]}\n{promised}, on up to {format_gpus(question.max_gpus)}"
+    short = (
+        f"{quantities.LENGTHS.sub('', asked).partition(';')[0]}\n{promised}, on up to {format_gpus(question.max_gpus)}"
+    )
     parts: list[RenderableType] = [Paragraph(short, WIDEST) if brief else styled(f"{asked}; {promised}")]
     if plan.cut:
         parts.append(Paragraph(plan.cut, WIDEST))
@@ -157,7 +147,7 @@ def _winner(row: Row) -> list[tuple[str, str]]:
     if figures.odds is not None:
         rows.append(("odds", f"the SLO holds with a probability of {format_percent(figures.odds)}"))
     rows.append(("headroom", f"{figures.headroom:.2f} times, least in {figures.tightest}"))
-    rows.append(("bottleneck", bound_words(figures.bottleneck)))
+    rows.append(("bottleneck", quantities.bound_words(figures.bottleneck)))
     for pool, name in zip(row.candidate.pools, ("prefill", "decode"), strict=False):
         label = "options" if row.candidate.prefill is None else f"{name} options"
         rows.append((label, _options(pool) or "none"))
@@ -185,12 +175,12 @@ def _latency(figures: Figures, name: str) -> str:
     values, band = getattr(figures, name), None if figures.intervals is None else getattr(figures.intervals, name)
     if values is None:
         return "-"
-    ends = "" if band is None else f" (80 %: {format_interval(band.low.p99, band.high.p99)})"
+    ends = "" if band is None else f" (80 %: {quantities.format_interval(band.low.p99, band.high.p99)})"
     return f"p50 {format_seconds(values.p50)}, p95 {format_seconds(values.p95)}, p99 {format_seconds(values.p99)}{ends}"
 
 
 def _p99_ends(band: Band) -> str:
-    return format_interval(band.low.p99, band.high.p99)
+    return quantities.format_interval(band.low.p99, band.high.p99)
 
 
 FRONT, RIVAL_FIELDS, ODDS_FIELDS, OTHERS = (
@@ -260,7 +250,7 @@ def _drawn_dict(drawn: PowerDraw) -> dict[str, Any]:
 
 def _figures_dict(figures: Figures) -> dict[str, Any]:
     return {
-        **{f"{name}_ms": milliseconds(getattr(figures, name)) for name in LATENCIES},
+        **{f"{name}_ms": quantities.milliseconds(getattr(figures, name)) for name in LATENCIES},
         **pick(
             figures, "attainment goodput tightest odds state busy kv_peak bottleneck source",
             output_tokens_per_s="output_tokens_per_second", requests_per_s="requests_per_second",
@@ -268,7 +258,7 @@ def _figures_dict(figures: Figures) -> dict[str, Any]:
         ),
         "beyond_budget": figures.beyond or None,
         "energy": None if figures.drawn is None else _drawn_dict(figures.drawn),
-        **interval_fields(figures.intervals),
+        **quantities.interval_fields(figures.intervals),
     }  # fmt: skip
 
 
@@ -312,7 +302,7 @@ LAYOUT_FIELDS = (
         rates=lambda cost: None if cost.problem else cost.output_tokens_per_second_interval,
         ends=lambda ends: None if ends is None else list(ends),
     ),
-    *(Field(each.key, each.data) for each in (*PROMISES, *COSTS, *ENERGIES)),
+    *(Field(each.key, each.data) for each in (*quantities.PROMISES, *quantities.COSTS, *quantities.ENERGIES)),
     *declared("layouts_decided", basis=BASIS.__getitem__),
 )
 ROUGH = {

@@ -5,21 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from infercast import units
 from infercast.bundled import read_data
 from infercast.forecast.intervals import LEVEL, Band, Intervals
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import Level
 from infercast.forecast.slo import NAMES, Percentiles
-from infercast.report.terminal import Facts, Grid, Section, at, function_named
-from infercast.units import (
-    MILLI,
-    format_seconds,
-)
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from infercast.report.terminal import Facts, Grid, RenderableType, Section, at, function_named
 
 
 class Quantity(NamedTuple):
@@ -140,7 +134,7 @@ def latencies_of(
 def milliseconds(values: Percentiles | None) -> dict[str, float] | None:
     if values is None:
         return None
-    return {name: getattr(values, name) / MILLI for name in NAMES}
+    return {name: getattr(values, name) / units.MILLI for name in NAMES}
 
 
 TITLE = "80 % intervals, from how far kernels, host and release may be off, and from chance"
@@ -212,7 +206,7 @@ def interval_fields(intervals: Intervals | None) -> dict[str, Any]:
 
 def format_interval(low: float, high: float) -> str:
     """Two times with one unit if they share it: ``27.9 to 36.2 ms``."""
-    first, last = format_seconds(low), format_seconds(high)
+    first, last = units.format_seconds(low), units.format_seconds(high)
     unit = last.split()[-1]
     return f"{first.removesuffix(f' {unit}')} to {last}"
 
@@ -223,7 +217,7 @@ def format_ends(ends: tuple[float, float]) -> str:
 
 def ends_ms(ends: tuple[float, float] | None) -> list[float] | None:
     """[low, high] in milliseconds."""
-    return None if ends is None else [end / MILLI for end in ends]
+    return None if ends is None else [end / units.MILLI for end in ends]
 
 
 def format_rates(ends: tuple[float, float]) -> str:
@@ -242,4 +236,4 @@ def _milliseconds(band: Band | None) -> dict[str, list[float]] | None:
     """[low, high] of the mean and each percentile."""
     if band is None:
         return None
-    return {name: [getattr(band.low, name) / MILLI, getattr(band.high, name) / MILLI] for name in NAMES}
+    return {name: [getattr(band.low, name) / units.MILLI, getattr(band.high, name) / units.MILLI] for name in NAMES}

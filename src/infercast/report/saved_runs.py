@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from infercast.errors import FileFormatError, InputError
 from infercast.forecast.slo import NAMES
 from infercast.report.quantities import COSTS, ENERGIES, LATENCIES, LOADS, PROMISES, RESULTS, Quantity
-from infercast.report.terminal import Grid, Paragraph, Section
+from infercast.report.terminal import Grid, Paragraph, RenderableType, Section
 from infercast.units import MILLI, format_seconds
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
 
 MOST_BYTES, MOST_RUNS, MOST_LETTERS = 32_000_000, 8, 2000
 """Of one file, of all files together, and of a text in one."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from math import log2, nan
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from infercast.forecast.result import bottleneck
 from infercast.forecast.run import drafts_of
@@ -24,6 +24,7 @@ from infercast.report.terminal import (
     Field,
     FittingTable,
     Paragraph,
+    RenderableType,
     Section,
     Series,
     TextCharts,
@@ -45,10 +46,6 @@ from infercast.units import (
     format_seconds,
     format_watts,
 )
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
 
 UNITS = {RATE: "requests/s", CONCURRENCY: "clients"}
 SHORT = {RATE: "rate", CONCURRENCY: "clients"}

@@ -18,10 +18,13 @@ from infercast.bundled import DATA
 from infercast.units import MICRO, MILLI
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.console import RenderableType as RenderableType  # noqa: PLC0414 - for all modules that make tables
     from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
+else:
+    RenderableType = Any  # JSON needs nothing of rich
 
 
 PIPE_WIDTH = 160

@@ -54,39 +54,16 @@ from infercast.report.terminal import pick
 from infercast.serve.fleet.router import POLICIES
 from infercast.serve.workload.distributions import ARRIVAL_KINDS
 from infercast.units import MILLI
+from infercast.web import state as page
 from infercast.web.openapi import api_page
 from infercast.web.openapi import document as openapi_document
-from infercast.web.state import (
-    CAPACITY,
-    CURVE,
-    ENERGY,
-    FIELDS,
-    MEMORY,
-    PLAN,
-    SIMULATE,
-    Asked,
-    Field,
-    capacity_known,
-    check_draft,
-    deployment_of,
-    known_gpu,
-    longest_of,
-    own_name_of,
-    read_asked,
-    read_state,
-    settings_of,
-    system_asked,
-    to_command,
-    to_query,
-    workload_of,
-)
 from infercast.web.strict import finite
 
 
-def memory_of(asked: Asked) -> dict[str, Any]:
+def memory_of(asked: page.Asked) -> dict[str, Any]:
     """How the memory of one GPU is divided, also where the answer is that the model does not fit."""
     state = asked.state
-    fit = fit_memory(asked.model, known_gpu(state["gpu"]), settings_of(asked), **taken_by(fit_memory, state))
+    fit = fit_memory(asked.model, page.known_gpu(state["gpu"]), page.settings_of(asked), **taken_by(fit_memory, state))
     found = fit_dict(fit)
     parts = [{"key": name, "title": name.replace("_", " "), "bytes": size} for name, size in found["bytes"].items()]
     needed = sum(part["bytes"] for part in parts if part["key"] not in ("KV_cache", "left_free"))
@@ -107,20 +84,20 @@ PLANNED = ("max_gpus", "budget", "max_model_len", "disaggregate", "objective", "
 """Fields that a plan's question has by the same name."""
 
 
-def plan_of(asked: Asked, tell: Tell) -> dict[str, Any]:
+def plan_of(asked: page.Asked, tell: Tell) -> dict[str, Any]:
     """The deployment that keeps the SLO at the least cost, as ``infercast plan --json`` prints it."""
     state, slo = asked.state, _needed(asked)
     if asked.config is not None:
         raise InputError("a plan needs a bundled model by name; `infercast plan` on a terminal takes a config.json")
-    model, gpus = str(asked.model), tuple(known_gpu(name) for name in state["gpus"])
+    model, gpus = str(asked.model), tuple(page.known_gpu(name) for name in state["gpus"])
     if not gpus:
         raise InputError("gpus is empty; a plan needs at least one kind of GPU to choose from")
     drafts = {name: state[name] for name in ("acceptance", "speculative_config")}
     if drafts["speculative_config"] is not None:
-        check_draft(drafts["speculative_config"])
+        page.check_draft(drafts["speculative_config"])
     question = question_of(
         model,
-        partial(workload_of, asked),
+        partial(page.workload_of, asked),
         slo,
         gpus=gpus,
         engines=(asked.engine.name,),
@@ -135,9 +112,9 @@ def plan_of(asked: Asked, tell: Tell) -> dict[str, Any]:
     return plan_dict(plan(question, tell=tell, time_limit=state["time_limit"]))
 
 
-def capacity_of(asked: Asked, tell: Tell) -> dict[str, Any]:
+def capacity_of(asked: page.Asked, tell: Tell) -> dict[str, Any]:
     """Replicas over a day by three policies, as ``infercast capacity --json`` prints it."""
-    state, slo, longest = asked.state, _needed(asked), longest_of(asked)
+    state, slo, longest = asked.state, _needed(asked), page.longest_of(asked)
     if state["rate"] is None:
         raise InputError("capacity needs the mean rate of the day; give rate, and leave out concurrency and sessions")
     inputs, outputs, _ = lengths_within(state["input_len"], state["output_len"], longest)
@@ -148,20 +125,20 @@ def capacity_of(asked: Asked, tell: Tell) -> dict[str, Any]:
         )
     traffic = made_up_day(state["rate"], state["day_profile"], inputs, outputs, seed=state["seed"])
     goal = Goal() if state["goal_minutes"] is None else Goal(state["goal_minutes"])
-    deployment = deployment_of(asked)()
+    deployment = page.deployment_of(asked)()
     return day_dict(
         plan_day(deployment, traffic, slo, goal=goal, price=asked.tariff, facility=asked.facility, tell=tell)
     )
 
 
-def energy_of(asked: Asked, tell: Tell) -> dict[str, Any]:
+def energy_of(asked: page.Asked, tell: Tell) -> dict[str, Any]:
     """Joules and latencies by power limits, and the best of them, as ``infercast energy --json`` prints it."""
-    state, wanted = asked.state, deployment_of(asked)
+    state, wanted = asked.state, page.deployment_of(asked)
     model, gpu, settings = wanted.args
     found = save_energy(
         model,
         gpu,
-        workload_of(asked),
+        page.workload_of(asked),
         power_limits=None if state["power_limits"] is None else parse_numbers(state["power_limits"], "power_limits"),
         slo=asked.slo,
         price=asked.tariff,
@@ -174,7 +151,7 @@ def energy_of(asked: Asked, tell: Tell) -> dict[str, Any]:
     return savings_dict(found)
 
 
-def _needed(asked: Asked) -> Slo:
+def _needed(asked: page.Asked) -> Slo:
     if asked.slo is None:
         raise InputError("slo is empty, and this question needs one, such as ttft_p99<1s,tpot_p95<40ms")
     return asked.slo
@@ -281,7 +258,7 @@ SHARES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1)
 """Of the rate at which a deployment is saturated, where none are given."""
 
 
-def curve_of(asked: Asked, tell: Callable[[str], None]) -> tuple[Asked, dict[str, Any]]:
+def curve_of(asked: page.Asked, tell: Callable[[str], None]) -> tuple[page.Asked, dict[str, Any]]:
     """The curve, and the state with the rates that were tried."""
     state = asked.state
     if state["turns"] is not None:
@@ -289,9 +266,9 @@ def curve_of(asked: Asked, tell: Callable[[str], None]) -> tuple[Asked, dict[str
     if state["arrival"] == "burst":
         raise InputError("a load curve is along request rates; arrival burst has none")
     fixed = {"concurrency": None, "session_rate": None, "num_requests": state["curve_requests"]}
-    system, workload = system_asked(asked), workload_of(asked, **fixed, rate=state["rate"] or 1.0)
+    system, workload = page.system_asked(asked), page.workload_of(asked, **fixed, rate=state["rate"] or 1.0)
     if state["rates"] is None:
-        most = capacity_known(asked, system, workload)()
+        most = page.capacity_known(asked, system, workload)()
         rates = tuple(dict.fromkeys(float(f"{share * most:.3g}") for share in SHARES))
         asked = asked._replace(state={**state, "rates": ",".join(f"{rate:g}" for rate in rates)})
     else:
@@ -310,7 +287,7 @@ def catalogue() -> dict[str, Any]:
     return {
         "version": __version__,
         "groups": list(PAGE_GROUPS),
-        "fields": [_field(each) for each in FIELDS],
+        "fields": [_field(each) for each in page.FIELDS],
         "models": [_model(name, config) for name, config in configs().items()],
         "gpus": [_gpu(load_gpu(name)) for name in gpu_names()],
         "engines": [_engine(each) for each in engines().values()],
@@ -328,7 +305,7 @@ def catalogue() -> dict[str, Any]:
     }
 
 
-def _field(field: Field) -> dict[str, Any]:
+def _field(field: page.Field) -> dict[str, Any]:
     found = field._asdict()
     for name in ("questions", "default"):
         if isinstance(found[name], tuple):
@@ -365,14 +342,16 @@ def _engine(engine: Engine) -> dict[str, Any]:
     return {
         **pick(engine, "name title note is_measured load_balancer"),
         "kv_cache_dtypes": list(engine.names.kv_cache_dtypes),
-        "fields": [each.name for each in FIELDS if each.setting and own_name_of(each.name, engine) is not None],
+        "fields": [
+            each.name for each in page.FIELDS if each.setting and page.own_name_of(each.name, engine) is not None
+        ],
         "settings": {name: kind.__name__ for name, kind in engine.setting_types.items() if name != "engine"},
     }
 
 
 def _preset(key: str, values: dict[str, Any]) -> dict[str, Any]:
     title, says = values.pop("title"), values.pop("says")
-    return {"key": key, "title": title, "says": says, "state": values, "query": to_query(read_state(values))}
+    return {"key": key, "title": title, "says": says, "state": values, "query": page.to_query(page.read_state(values))}
 
 
 Answer = dict[str, Any]
@@ -393,7 +372,7 @@ def simulate(document: Mapping[str, Any], _: Tell) -> Answer:
     With ``"intervals": false`` it comes in half the time, without intervals and verdict, and of the first requests
     alone where a simulation cannot jump over steps.
     """
-    asked = read_asked(document)
+    asked = page.read_asked(document)
     final = document.get("intervals", True)
     if not isinstance(final, bool):
         raise InputError(f"intervals must be true or false, not {final!r}")
@@ -401,7 +380,7 @@ def simulate(document: Mapping[str, Any], _: Tell) -> Answer:
     intervals = intervals_of(asked, run) if final else None
     run = decided(asked, run, intervals)
     return {
-        **about(asked, SIMULATE),
+        **about(asked, page.SIMULATE),
         "command": command_of(asked, run),
         "final": final,
         "requests": len(run.forecast.workload.requests),
@@ -413,8 +392,8 @@ def simulate(document: Mapping[str, Any], _: Tell) -> Answer:
 
 def curve(document: Mapping[str, Any], tell: Tell) -> Answer:
     """Latencies and throughput along request rates, the knee, and up to where the SLO holds."""
-    asked, found = curve_of(read_asked(document), tell)
-    return {**about(asked, CURVE), "curve": found}
+    asked, found = curve_of(page.read_asked(document), tell)
+    return {**about(asked, page.CURVE), "curve": found}
 
 
 def export(document: Mapping[str, Any], _: Tell) -> Answer:
@@ -423,24 +402,24 @@ def export(document: Mapping[str, Any], _: Tell) -> Answer:
     if several is not None:
         if not isinstance(several, list) or not 2 <= len(several) <= MOST_COMPARED:
             raise InputError(f"states must be a list of 2 to {MOST_COMPARED} states")
-        runs = [_whole(read_asked({"state": each})) for each in several]
+        runs = [_whole(page.read_asked({"state": each})) for each in several]
         documents = [forecast_dict(run.forecast, intervals) for run, intervals in runs]
         return comparison_of(kind, documents, [title_of(run.forecast) for run, _ in runs])
-    asked = read_asked(document)
+    asked = page.read_asked(document)
     run, intervals = _whole(asked)
     return export_of(kind, run, intervals, command_of(asked, run))
 
 
-def _whole(asked: Asked) -> tuple[Watched, Intervals]:
+def _whole(asked: page.Asked) -> tuple[Watched, Intervals]:
     run = run_of(asked)
     intervals = intervals_of(asked, run)
     return decided(asked, run, intervals), intervals
 
 
-def _alone(question: str, work: Callable[[Asked, Tell], dict[str, Any]]) -> Handler:
+def _alone(question: str, work: Callable[[page.Asked, Tell], dict[str, Any]]) -> Handler:
 
     def answered(document: Mapping[str, Any], tell: Tell) -> Answer:
-        asked = read_asked(document)
+        asked = page.read_asked(document)
         return {**about(asked, question), question: work(asked, tell)}
 
     return answered
@@ -448,12 +427,12 @@ def _alone(question: str, work: Callable[[Asked, Tell], dict[str, Any]]) -> Hand
 
 QUESTIONS: dict[str, Handler] = {
     "catalog": lambda *_: catalogue(),
-    SIMULATE: simulate,
-    MEMORY: _alone(MEMORY, lambda asked, _: memory_of(asked)),
-    CURVE: curve,
-    PLAN: _alone(PLAN, plan_of),
-    CAPACITY: _alone(CAPACITY, capacity_of),
-    ENERGY: _alone(ENERGY, energy_of),
+    page.SIMULATE: simulate,
+    page.MEMORY: _alone(page.MEMORY, lambda asked, _: memory_of(asked)),
+    page.CURVE: curve,
+    page.PLAN: _alone(page.PLAN, plan_of),
+    page.CAPACITY: _alone(page.CAPACITY, capacity_of),
+    page.ENERGY: _alone(page.ENERGY, energy_of),
     "export": export,
     "openapi": lambda *_: openapi_document(),
     "api_page": lambda *_: {"html": api_page(openapi_document())},
@@ -466,39 +445,41 @@ def answer(name: str, document: Mapping[str, Any], tell: Tell | None = None) -> 
     return QUESTIONS[name](document, tell or (lambda _: None))
 
 
-def about(asked: Asked, question: str) -> Answer:
+def about(asked: page.Asked, question: str) -> Answer:
     """What every answer says of its question: the whole state, its URL and its command line."""
     return {
         "question": question,
         "version": __version__,
         "state": asked.state,
-        "query": to_query(asked.state),
-        "command": to_command(asked.state, question, config=asked.config is not None),
+        "query": page.to_query(asked.state),
+        "command": page.to_command(asked.state, question, config=asked.config is not None),
     }
 
 
-def command_of(asked: Asked, run: Watched) -> str:
+def command_of(asked: page.Asked, run: Watched) -> str:
     """The command line of a run, which says so where the run is overloaded: it is refused otherwise."""
-    command = to_command(asked.state, SIMULATE, config=asked.config is not None)
+    command = page.to_command(asked.state, page.SIMULATE, config=asked.config is not None)
     return command if run.forecast.saturation is None else f"{command} --allow-overload"
 
 
-def quick_run(asked: Asked) -> Watched:
+def quick_run(asked: page.Asked) -> Watched:
     """A run for an answer that must come soon: of few requests where a simulation goes step by step."""
-    if run_key(asked) in _runs or jumps_over(system_asked(asked)):
+    if run_key(asked) in _runs or jumps_over(page.system_asked(asked)):
         return run_of(asked)
     number = min(asked.state["num_requests"] or QUICK_REQUESTS, QUICK_REQUESTS)
     few = asked._replace(state={**asked.state, "num_requests": number})
-    return watch_run(system_asked(few), workload_of(few), steady=few.state["steady"], capacity=lambda: inf)
+    return watch_run(page.system_asked(few), page.workload_of(few), steady=few.state["steady"], capacity=lambda: inf)
 
 
-def run_of(asked: Asked) -> Watched:
+def run_of(asked: page.Asked) -> Watched:
     """The simulated run; the last few are kept, but for those of a dropped config."""
     key = run_key(asked)
     if key in _runs:
         return _runs[key]
-    system, workload = system_asked(asked), workload_of(asked)
-    run = watch_run(system, workload, steady=asked.state["steady"], capacity=capacity_known(asked, system, workload))
+    system, workload = page.system_asked(asked), page.workload_of(asked)
+    run = watch_run(
+        system, workload, steady=asked.state["steady"], capacity=page.capacity_known(asked, system, workload)
+    )
     if key is not None:
         _runs[key] = run
         while len(_runs) > KEPT_RUNS:
@@ -507,7 +488,7 @@ def run_of(asked: Asked) -> Watched:
     return run
 
 
-def intervals_of(asked: Asked, run: Watched) -> Intervals:
+def intervals_of(asked: page.Asked, run: Watched) -> Intervals:
     key = run_key(asked)
     if key in _intervals:
         return _intervals[key]
@@ -517,14 +498,14 @@ def intervals_of(asked: Asked, run: Watched) -> Intervals:
     return intervals
 
 
-def run_key(asked: Asked) -> str | None:
+def run_key(asked: page.Asked) -> str | None:
     """What a run depends on: neither the SLO nor prices; None for a dropped config, of which nothing is kept."""
     if asked.config is not None:
         return None
-    return json.dumps({field.name: asked.state[field.name] for field in FIELDS if field.group in OF_RUNS})
+    return json.dumps({field.name: asked.state[field.name] for field in page.FIELDS if field.group in OF_RUNS})
 
 
-def decided(asked: Asked, run: Watched, intervals: Intervals | None) -> Watched:
+def decided(asked: page.Asked, run: Watched, intervals: Intervals | None) -> Watched:
     """The run with prices, held against what is promised; odds come with intervals."""
     forecast = replace(run.forecast, tariff=asked.tariff, facility=asked.facility)
     if asked.slo is not None and intervals is not None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from infercast.cli.options import known_names, with_options
 from infercast.cli.outputs import Form, print_result, stages_bar
 from infercast.errors import InputError, UnknownNameError, need
 from infercast.forecast.option_table import own_options
 from infercast.hardware import load_gpu
-from infercast.report.terminal import Grid, Section, styled
+from infercast.report.terminal import Grid, RenderableType, Section, styled
 from infercast.units import format_percent
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 
 def render_evaluation(result: dict[str, Any]) -> list[RenderableType]:

@@ -14,21 +14,9 @@ from infercast.cli.options import with_options
 from infercast.cli.outputs import Form, print_result
 from infercast.engines.base import engine_named
 from infercast.errors import InputError
+from infercast.forecast import tune
 from infercast.forecast.deploy import load_model
 from infercast.forecast.option_table import PLACE, own_options
-from infercast.forecast.tune import (
-    RELIABLE,
-    TOKENS,
-    Ranked,
-    Trial,
-    TunedShape,
-    Tuning,
-    judge,
-    layer_of,
-    tried_file,
-    tune_model,
-    untried_file,
-)
 from infercast.hardware import load_gpu
 from infercast.lab.measure.device import gpu_name
 from infercast.lab.measure.tuning import trial_cases, try_configurations
@@ -46,7 +34,7 @@ SAME = 1.02
 """Below this a forecast gain is not worth a word."""
 
 
-def render_tuning(tuning: Tuning) -> list[RenderableType]:
+def render_tuning(tuning: tune.Tuning) -> list[RenderableType]:
     """What runs now, for each number of tokens what might be better, and what to do about it."""
     parts = [Section("Routed experts", Facts(_layer_facts(tuning)))]
     for shape in tuning.shapes:
@@ -56,7 +44,7 @@ def render_tuning(tuning: Tuning) -> list[RenderableType]:
     return [*parts, Section("What to do", Facts(_next_steps(tuning)))]
 
 
-def _advice(tuning: Tuning, shape: TunedShape) -> str:
+def _advice(tuning: tune.Tuning, shape: tune.TunedShape) -> str:
     """In the heading of a shape."""
     gain = shape.best[0].speedup if shape.best else 1.0
     if tuning.recommended(shape) is not shape.default:
@@ -66,11 +54,12 @@ def _advice(tuning: Tuning, shape: TunedShape) -> str:
     return f"keep the default unless tried, {gain:.2f} x by forecast may be none"
 
 
-def _next_steps(tuning: Tuning) -> list[tuple[str, str]]:
+def _next_steps(tuning: tune.Tuning) -> list[tuple[str, str]]:
     """How far to believe it, and how to know."""
     title = tuning.engine.title
     doubt = tuning.needs_trial or (
-        f"a forecast gain is off by up to {100 * (RELIABLE - 1):.0f} % in four of five cases, so less keeps the default"
+        f"a forecast gain is off by up to {100 * (tune.RELIABLE - 1):.0f} % in four of five cases, "
+        "so less keeps the default"
     )
     lines = [
         ("untried", doubt[0].upper() + doubt[1:] + "."),
@@ -80,7 +69,7 @@ def _next_steps(tuning: Tuning) -> list[tuple[str, str]]:
     return [*lines, (f"in {title}", how)]
 
 
-def _layer_facts(tuning: Tuning) -> list[tuple[str, str]]:
+def _layer_facts(tuning: tune.Tuning) -> list[tuple[str, str]]:
     op = tuning.op
     known = "has a" if tuning.has_file else "has no"
     first = tuning.shapes[0]
@@ -97,7 +86,7 @@ def _layer_facts(tuning: Tuning) -> list[tuple[str, str]]:
     ]
 
 
-def _rows(shape: TunedShape) -> list[tuple[str, ...]]:
+def _rows(shape: tune.TunedShape) -> list[tuple[str, ...]]:
     """The default and what should not be slower, each reason once."""
     usual = shape.default
     rows: list[tuple[str, ...]] = [
@@ -113,7 +102,7 @@ def _rows(shape: TunedShape) -> list[tuple[str, ...]]:
     return rows
 
 
-def tuning_dict(tuning: Tuning) -> dict[str, Any]:
+def tuning_dict(tuning: tune.Tuning) -> dict[str, Any]:
     op = tuning.op
     return {
         **pick(tuning, model="model.name", gpu="gpu.name", tensor_parallel_size="layout.tensor"),
@@ -134,12 +123,12 @@ def tuning_dict(tuning: Tuning) -> dict[str, Any]:
     }
 
 
-def _ranked_dict(ranked: Ranked) -> dict[str, Any]:
+def _ranked_dict(ranked: tune.Ranked) -> dict[str, Any]:
     configuration = ranked.configuration.as_file()
     return {"configuration": configuration, "us": ranked.seconds / MICRO, **pick(ranked, "speedup reason")}
 
 
-def render_trials(tuning: Tuning, trials: Sequence[Trial]) -> list[RenderableType]:
+def render_trials(tuning: tune.Tuning, trials: Sequence[tune.Trial]) -> list[RenderableType]:
     """Predicted and measured times, shape by shape, and what there was no time for."""
     parts: list[RenderableType] = []
     for trial in trials:
@@ -166,7 +155,7 @@ def render_trials(tuning: Tuning, trials: Sequence[Trial]) -> list[RenderableTyp
     return parts
 
 
-def trial_dict(trial: Trial) -> dict[str, Any]:
+def trial_dict(trial: tune.Trial) -> dict[str, Any]:
     return {
         **pick(trial, "speedup first_speedup noise", tokens="shape.tokens"),
         "recommended": trial.recommended.configuration.as_file(),
@@ -186,7 +175,7 @@ MOST_TOKENS = 1 << 20
 """Steps of a million tokens are above what any engine plans."""
 
 
-@with_options(PLACE, own_options("tune", tokens=",".join(map(str, TOKENS))))
+@with_options(PLACE, own_options("tune", tokens=",".join(map(str, tune.TOKENS))))
 def command(*, top: int, out: Path | None, on_gpu: bool, minutes: float, form: Form, **given: Any) -> None:
     if top < 1:
         raise InputError(f"--top must be 1 or more, not {top}")
@@ -195,7 +184,7 @@ def command(*, top: int, out: Path | None, on_gpu: bool, minutes: float, form: F
     if out is not None and out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is not a folder")
     release = engine_named(given["engine"])
-    tuning = tune_model(
+    tuning = tune.tune_model(
         load_model(given["model"], quantization=given["quantization"], engine=release),
         load_gpu(given["gpu"]),
         tensor_parallel_size=given["tensor_parallel_size"],
@@ -208,7 +197,7 @@ def command(*, top: int, out: Path | None, on_gpu: bool, minutes: float, form: F
     result = tuning_dict(tuning) | ({"trials": [trial_dict(each) for each in trials]} if on_gpu else {})
     written = None
     if out is not None:
-        written, chosen = out / result["file"], tried_file(tuning, trials) if on_gpu else untried_file(tuning)
+        written, chosen = out / result["file"], tune.tried_file(tuning, trials) if on_gpu else tune.untried_file(tuning)
         write_in_folder(written, json.dumps(chosen, indent=4) + "\n")
     note = [] if written is None else [Facts([("written to", str(written))])]
     print_result(
@@ -230,16 +219,16 @@ def _counts(text: str) -> tuple[int, ...]:
     return counts
 
 
-def _try(tuning: Tuning, seconds: float) -> list[Trial]:
+def _try(tuning: tune.Tuning, seconds: float) -> list[tune.Trial]:
     """Measure the default, the ranked and the default again at every number of tokens."""
     if (here := gpu_name()) != tuning.gpu.name:
         raise InputError(f"this machine has a {here}; --try needs --gpu {here}")
     cases = []
     for shape in tuning.shapes:
         ranked = [each.configuration.as_file() for each in shape.best]
-        cases += trial_cases(layer_of(shape), [None, *ranked, None])
+        cases += trial_cases(tune.layer_of(shape), [None, *ranked, None])
     rows = try_configurations(cases, seconds).rows
-    judged = [judge(shape, tuning.gpu, rows) for shape in tuning.shapes]
+    judged = [tune.judge(shape, tuning.gpu, rows) for shape in tuning.shapes]
     trials = [trial for trial in judged if trial is not None]
     if not trials:
         raise InputError(f"nothing was measured within --minutes {seconds / 60:g}; give more")

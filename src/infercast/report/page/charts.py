@@ -13,31 +13,7 @@ from infercast.forecast.explain.step_log import KINDS
 from infercast.forecast.intervals import Band
 from infercast.forecast.slo import Percentiles
 from infercast.report.caveats import TITLES
-from infercast.report.page.canvas import (
-    GRID,
-    HALF,
-    INK,
-    LABEL_LETTER,
-    LETTER,
-    LINE,
-    MUTED,
-    PAPER,
-    POINTS,
-    SERIES,
-    Box,
-    Part,
-    Stack,
-    Tips,
-    draw,
-    inches,
-    line_boxes,
-    put_names,
-    room,
-    round_ticks,
-    stacked,
-    text_box,
-    wrapped,
-)
+from infercast.report.page import canvas
 from infercast.report.quantities import format_interval
 from infercast.report.saved_runs import Row, SavedPhase, SavedRun
 from infercast.units import MILLI, TERA, format_percent, format_rate, format_seconds
@@ -46,44 +22,42 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-COLOURS = {
-    "gemm": SERIES[0], "attention": SERIES[1], "moe": SERIES[2], "lm_head": SERIES[3], "norm": SERIES[4],
-    "activation": SERIES[5], "collective": SERIES[6], "kv_write": SERIES[7], "rope": SERIES[8],
-}  # fmt: skip
-OTHERS, HOST = SERIES[9], GRID
+FAMILIES = ("gemm", "attention", "moe", "lm_head", "norm", "activation", "collective", "kv_write", "rope")
+COLOURS = dict(zip(FAMILIES, canvas.SERIES, strict=False))
+OTHERS, HOST = canvas.SERIES[9], canvas.GRID
 KIND_TITLES = {"prefill": "prompts alone", "mixed": "prompts with decoding", "decode": "decoding alone"}
 PART_COLOURS = (
-    SERIES[4], SERIES[1], SERIES[3], HOST, SERIES[0], SERIES[6], SERIES[8], GRID, OTHERS,
-    SERIES[2], SERIES[5], SERIES[7], SERIES[3], OTHERS,
-)  # fmt: skip
+    *(canvas.SERIES[4], canvas.SERIES[1], canvas.SERIES[3], HOST, canvas.SERIES[0], canvas.SERIES[6], canvas.SERIES[8]),
+    *(canvas.GRID, OTHERS, canvas.SERIES[2], canvas.SERIES[5], canvas.SERIES[7], canvas.SERIES[3], OTHERS),
+)
 """Of the parts of the time to first token; the second line is of a link and a decode pool."""
 
 
 def load_chart(overview: Overview) -> str:
     load = overview.load
 
-    def paint(figure: Any, tips: Tips) -> None:
+    def paint(figure: Any, tips: canvas.Tips) -> None:
         del tips
-        panels = figure.subplots(3, 1, sharex=True, gridspec_kw=room(figure, left=0.6, hspace=0.42))
+        panels = figure.subplots(3, 1, sharex=True, gridspec_kw=canvas.room(figure, left=0.6, hspace=0.42))
         requests, tokens, cache = panels
-        requests.plot(load.times, load.running, color=SERIES[0], lw=1.3, label="running")
-        requests.plot(load.times, load.waiting, color=SERIES[1], lw=1.3, label="waiting")
+        requests.plot(load.times, load.running, color=canvas.SERIES[0], lw=1.3, label="running")
+        requests.plot(load.times, load.waiting, color=canvas.SERIES[1], lw=1.3, label="waiting")
         requests.set(title="requests", ylim=(0, None))
         requests.legend(
             loc="lower right", ncols=2, bbox_to_anchor=(1.0, 0.98), borderaxespad=0, handlelength=1.2, columnspacing=1
         )
-        tokens.fill_between(load.times, load.output_tokens, color=SERIES[2], alpha=0.35, lw=0)
-        tokens.plot(load.times, load.output_tokens, color=SERIES[2], lw=1.1)
+        tokens.fill_between(load.times, load.output_tokens, color=canvas.SERIES[2], alpha=0.35, lw=0)
+        tokens.plot(load.times, load.output_tokens, color=canvas.SERIES[2], lw=1.1)
         tokens.set(title="output tokens per second", ylim=(0, None))
         tokens.yaxis.set_major_formatter("{x:,g}")
-        cache.fill_between(load.times, [100 * use for use in load.kv_usage], color=SERIES[3], alpha=0.35, lw=0)
-        cache.plot(load.times, [100 * use for use in load.kv_usage], color=SERIES[3], lw=1.1)
+        cache.fill_between(load.times, [100 * use for use in load.kv_usage], color=canvas.SERIES[3], alpha=0.35, lw=0)
+        cache.plot(load.times, [100 * use for use in load.kv_usage], color=canvas.SERIES[3], lw=1.1)
         peak = 100 * max(load.kv_usage)
         cache.set(title="KV cache in use, % of its blocks", xlabel="seconds after the first request was sent")
         cache.set_ylim(0, min(100.0, 1.25 * peak) if peak else 1.0)
         cache.set_xlim(0, overview.forecast.duration)
 
-    return draw("load", "Running and waiting requests, output tokens and KV cache use over time", 5.0, paint)
+    return canvas.draw("load", "Running and waiting requests, output tokens and KV cache use over time", 5.0, paint)
 
 
 def composition_chart(breakdown: Breakdown) -> str:
@@ -98,11 +72,11 @@ def composition_chart(breakdown: Breakdown) -> str:
     rows = [*families.items(), (host, breakdown.host.seconds)]
     totals = {kind: sum(seconds[kind] for _, seconds in rows) for kind in kinds}
     parts = [
-        Part(name, HOST if name == host else COLOURS.get(name, OTHERS), [100 * of[k] / totals[k] for k in kinds])
+        canvas.Part(name, HOST if name == host else COLOURS.get(name, OTHERS), [100 * of[k] / totals[k] for k in kinds])
         for name, of in rows
     ]
     labels = [f"{KIND_TITLES[kind]}\n{_count(breakdown.steps[kind], 'step')}" for kind in kinds]
-    stack = Stack(labels, parts, "%", "% of the time of these steps", 0.5, 1.75)
+    stack = canvas.Stack(labels, parts, "%", "% of the time of these steps", 0.5, 1.75)
     return stack.chart("composition", "Kernel families in steps of prompts and of decoding")
 
 
@@ -112,11 +86,13 @@ def _count(number: int, noun: str) -> str:
 
 def slowest_chart(slowest: Sequence[SlowRequest]) -> str:
     parts = [
-        Part(name, PART_COLOURS[number % len(PART_COLOURS)], [max(0.0, each.parts[name]) / MILLI for each in slowest])
+        canvas.Part(
+            name, PART_COLOURS[number % len(PART_COLOURS)], [max(0.0, each.parts[name]) / MILLI for each in slowest]
+        )
         for number, name in enumerate(slowest[0].parts)
     ]
     labels = [f"request {each.number:,}" for each in slowest]
-    stack = Stack(labels, parts, "ms", "ms to the first token", 0.27, 1.0)
+    stack = canvas.Stack(labels, parts, "ms", "ms to the first token", 0.27, 1.0)
     return stack.chart("slowest", "Parts of the time to first token of the slowest requests")
 
 
@@ -128,10 +104,12 @@ HEIGHT, STRIP = 3.3, 0.8
 def latency_chart(overview: Overview) -> str:
     """Histograms of TTFT and TPOT with their percentiles and the intervals of these."""
     forecast, intervals = overview.forecast, overview.intervals
-    charts = [_histogram("latency", "time to first token", overview.ttft, forecast.ttft, intervals.ttft, SERIES[0])]
+    charts = [
+        _histogram("latency", "time to first token", overview.ttft, forecast.ttft, intervals.ttft, canvas.SERIES[0])
+    ]
     if overview.tpot is not None and forecast.tpot is not None and intervals.tpot is not None:
         title = "time per output token"
-        charts.append(_histogram("latency-tpot", title, overview.tpot, forecast.tpot, intervals.tpot, SERIES[1]))
+        charts.append(_histogram("latency-tpot", title, overview.tpot, forecast.tpot, intervals.tpot, canvas.SERIES[1]))
     return f'<div class="pair">{"".join(charts)}</div>'
 
 
@@ -140,43 +118,43 @@ def _histogram(name: str, title: str, histogram: Histogram, values: Percentiles,
     low = min(edges[0], *(getattr(band.low, each) / MILLI for each in PERCENTILES))
     high = max(edges[-1], *(getattr(band.high, each) / MILLI for each in PERCENTILES))
 
-    def paint(figure: Any, tips: Tips) -> None:
+    def paint(figure: Any, tips: canvas.Tips) -> None:
         shares = [STRIP, HEIGHT - STRIP - 0.9]
-        around = room(figure, left=0.95, bottom=0.48, top=0.34, hspace=0.06)
+        around = canvas.room(figure, left=0.95, bottom=0.48, top=0.34, hspace=0.06)
         strip, axes = figure.subplots(2, 1, sharex=True, height_ratios=shares, gridspec_kw=around)
         axes.set_xscale("log")
         widths = [right - left for left, right in pairwise(edges)]
         bars = axes.bar(edges[:-1], histogram.counts, widths, align="edge")
         for bar, count, (left, right) in zip(bars, histogram.counts, pairwise(histogram.edges), strict=True):
-            bar.set(color=colour, edgecolor=PAPER, linewidth=0.5)
+            bar.set(color=colour, edgecolor=canvas.PAPER, linewidth=0.5)
             tips.put(bar, f"{count:,} requests from {format_seconds(left)} to {format_seconds(right)}")
         _percentiles(strip, axes, values, band, tips)
         strip.set_title(title, x=-0.9 / (figure.get_figwidth() - 1.05))
         axes.set(xlabel="ms", ylabel="requests", xlim=(0.98 * low, 1.02 * high))
         axes.yaxis.get_major_locator().set_params(integer=True)
-        round_ticks(axes.xaxis, low, high)
+        canvas.round_ticks(axes.xaxis, low, high)
         axes.grid(visible=False, axis="x")
 
-    return draw(name, f"How many requests had which {title}", HEIGHT, paint, width=HALF)
+    return canvas.draw(name, f"How many requests had which {title}", HEIGHT, paint, width=canvas.HALF)
 
 
-def _percentiles(strip: Axes, axes: Axes, values: Percentiles, band: Band, tips: Tips) -> None:
+def _percentiles(strip: Axes, axes: Axes, values: Percentiles, band: Band, tips: canvas.Tips) -> None:
     """A row for each percentile: its name and value before the axis, its 80 % interval as a bar, itself as a mark.
 
     Percentiles may be close to each other, so that names beside their marks would collide; rows never do.
     """
     for row, name in enumerate(PERCENTILES):
         low, value, high = (getattr(each, name) / MILLI for each in (band.low, values, band.high))
-        (bar,) = strip.plot([low, high], [row, row], color=MUTED, alpha=0.4, lw=6, solid_capstyle="round")
-        (mark,) = strip.plot([value], [row], "o", color=INK, ms=4.5)
+        (bar,) = strip.plot([low, high], [row, row], color=canvas.MUTED, alpha=0.4, lw=6, solid_capstyle="round")
+        (mark,) = strip.plot([value], [row], "o", color=canvas.INK, ms=4.5)
         words = f"{name} {format_seconds(value * MILLI)}, 80 % interval {format_interval(low * MILLI, high * MILLI)}"
         tips.put(bar, words)
         tips.put(mark, words)
-        axes.axvline(value, color=INK, lw=0.8, alpha=0.45, linestyle=(0, (2, 2)))
+        axes.axvline(value, color=canvas.INK, lw=0.8, alpha=0.45, linestyle=(0, (2, 2)))
     labels = [f"{name} {format_seconds(getattr(values, name))}" for name in PERCENTILES]
     strip.set_yticks(range(len(labels)), labels)
     strip.set_ylim(len(labels) - 0.4, -0.6)
-    strip.tick_params(axis="y", length=0, labelcolor=INK)
+    strip.tick_params(axis="y", length=0, labelcolor=canvas.INK)
     strip.tick_params(axis="x", length=0, labelbottom=False)
     strip.spines[:].set_visible(False)
     strip.grid(visible=False)
@@ -194,19 +172,19 @@ def roofline_chart(rooflines: Sequence[tuple[str, StepRoofline]]) -> str:
     charts = []
     for number, (title, roofline) in enumerate(rooflines):
 
-        def paint(figure: Any, tips: Tips, title: str = title, roofline: StepRoofline = roofline) -> None:
-            words = wrapped(figure, title, beside=0.8)
-            axes = figure.subplots(gridspec_kw=room(figure, left=0.7, top=0.3 + 0.16 * words.count("\n")))
+        def paint(figure: Any, tips: canvas.Tips, title: str = title, roofline: StepRoofline = roofline) -> None:
+            words = canvas.wrapped(figure, title, beside=0.8)
+            axes = figure.subplots(gridspec_kw=canvas.room(figure, left=0.7, top=0.3 + 0.16 * words.count("\n")))
             axes.set_title(words)
             _roofline(axes, roofline, tips)
 
         name = "roofline" if number == 0 else f"roofline-{number}"
         words = f"What kernels reach against what the GPU allows: {title}"
-        charts.append(draw(name, words, 3.9, paint, width=HALF))
+        charts.append(canvas.draw(name, words, 3.9, paint, width=canvas.HALF))
     return f'<div class="pair">{"".join(charts)}</div>'
 
 
-def _roofline(axes: Axes, roofline: StepRoofline, tips: Tips) -> None:
+def _roofline(axes: Axes, roofline: StepRoofline, tips: canvas.Tips) -> None:
     low, high = LEFT, RIGHT
     lowest = min(point.flops_per_second for point in roofline.points)
     axes.set_xscale("log")
@@ -217,7 +195,7 @@ def _roofline(axes: Axes, roofline: StepRoofline, tips: Tips) -> None:
     for point in roofline.points:
         (mark,) = axes.plot(
             [max(point.intensity, low)], [point.flops_per_second / TERA], "o", ms=_mark_size(point),
-            color=COLOURS.get(point.family, OTHERS), alpha=0.75, mec=PAPER, mew=0.8,
+            color=COLOURS.get(point.family, OTHERS), alpha=0.75, mec=canvas.PAPER, mew=0.8,
         )  # fmt: skip
         reached = format_percent(point.flops_per_second / point.limit)
         rate = format_rate(point.flops_per_second, "FLOP/s")
@@ -226,48 +204,50 @@ def _roofline(axes: Axes, roofline: StepRoofline, tips: Tips) -> None:
     axes.yaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
     marks = [(point.name, _mark_box(axes, point)) for point in roofline.points]
-    put_names(axes, marks[:LABELLED], [*obstacles, *(box for _, box in marks[LABELLED:])])
+    canvas.put_names(axes, marks[:LABELLED], [*obstacles, *(box for _, box in marks[LABELLED:])])
 
 
-def _roofs(axes: Axes, roofline: StepRoofline) -> list[Box]:
+def _roofs(axes: Axes, roofline: StepRoofline) -> list[canvas.Box]:
     """The roof of each number format in use and that of memory, with their names; returns what these take."""
     used = {point.dtype for point in roofline.points if point.share >= 0.05}
     peaks = {dtype: peak for dtype, peak in roofline.peaks.items() if dtype in used}
     pixels = axes.transData.transform
-    taken: list[Box] = []
+    taken: list[canvas.Box] = []
     for dtype, peak in peaks.items():
         ridge = peak / roofline.bandwidth
         corners = [(x, min(peak, x * roofline.bandwidth) / TERA) for x in (LEFT, ridge, RIGHT)]
-        axes.plot(*zip(*corners, strict=True), color=MUTED, lw=1.2)
+        axes.plot(*zip(*corners, strict=True), color=canvas.MUTED, lw=1.2)
         for start, end in pairwise(corners):
-            taken += line_boxes(tuple(pixels(start)), tuple(pixels(end)))
+            taken += canvas.line_boxes(tuple(pixels(start)), tuple(pixels(end)))
         words = f"{dtype}: {format_rate(peak, 'FLOP/s')}"
-        axes.annotate(words, corners[-1], (-2, 3), textcoords="offset points", ha="right", color=MUTED, fontsize=8.5)
+        axes.annotate(
+            words, corners[-1], (-2, 3), textcoords="offset points", ha="right", color=canvas.MUTED, fontsize=8.5
+        )
         right, height = pixels(corners[-1])
-        taken.append(text_box(right - LABEL_LETTER * len(words) - 3, height + 12, words))
+        taken.append(canvas.text_box(right - canvas.LABEL_LETTER * len(words) - 3, height + 12, words))
     taken.append(_memory_name(axes, roofline, f"memory: {format_rate(roofline.bandwidth, 'B/s')}"))
     return taken
 
 
-def _memory_name(axes: Axes, roofline: StepRoofline, words: str) -> Box:
+def _memory_name(axes: Axes, roofline: StepRoofline, words: str) -> canvas.Box:
     """The name of the slope stands at the left, just above where the slope is at the end of the name."""
     pixels, values = axes.transData.transform, axes.transData.inverted().transform
     left = float(pixels((LEFT, 1.0))[0]) + 5
-    end = float(values((left + LABEL_LETTER * len(words), 0.0))[0])
-    height = float(pixels((end, end * roofline.bandwidth / TERA))[1]) + LINE / 2
+    end = float(values((left + canvas.LABEL_LETTER * len(words), 0.0))[0])
+    height = float(pixels((end, end * roofline.bandwidth / TERA))[1]) + canvas.LINE / 2
     where = tuple(values((left, height)))
-    axes.annotate(words, where, (0, 0), textcoords="offset points", va="center", color=MUTED, fontsize=8.5)
-    return text_box(left, height, words)
+    axes.annotate(words, where, (0, 0), textcoords="offset points", va="center", color=canvas.MUTED, fontsize=8.5)
+    return canvas.text_box(left, height, words)
 
 
 def _mark_size(point: RooflinePoint) -> float:
     return 5 + 22 * sqrt(point.share)
 
 
-def _mark_box(axes: Axes, point: RooflinePoint) -> Box:
+def _mark_box(axes: Axes, point: RooflinePoint) -> canvas.Box:
     x, y = axes.transData.transform((max(point.intensity, LEFT), point.flops_per_second / TERA))
-    half = _mark_size(point) / POINTS / 2
-    return Box(float(x - half), float(y - half), float(x + half), float(y + half))
+    half = _mark_size(point) / canvas.POINTS / 2
+    return canvas.Box(float(x - half), float(y - half), float(x + half), float(y + half))
 
 
 DRAWN = (
@@ -288,11 +268,11 @@ def numbers_chart(runs: Sequence[SavedRun], rows: Sequence[Row]) -> str:
     def height(columns: int) -> float:
         return 0.15 + -(-len(shown) // columns) * (each + 0.35)
 
-    def paint(figure: Any, tips: Tips) -> None:
-        count, across = stacked(figure, len(shown), COLUMNS)
-        left = LETTER * min(LONGEST, max(len(_short(run.name)) for run in runs)) + 0.2
+    def paint(figure: Any, tips: canvas.Tips) -> None:
+        count, across = canvas.stacked(figure, len(shown), COLUMNS)
+        left = canvas.LETTER * min(LONGEST, max(len(_short(run.name)) for run in runs)) + 0.2
         gaps = {"hspace": 0.75 / each + 0.15, "wspace": 0.0 if across == 1 else (left + 0.35) / _panel(figure, left)}
-        around = room(figure, left=left, right=0.3, bottom=0.3, top=0.3, **gaps)
+        around = canvas.room(figure, left=left, right=0.3, bottom=0.3, top=0.3, **gaps)
         panels = list(figure.subplots(count, across, squeeze=False, gridspec_kw=around).flat)
         for axes, row in zip(panels, shown, strict=False):
             _numbers(axes, row, runs, tips)
@@ -300,7 +280,7 @@ def numbers_chart(runs: Sequence[SavedRun], rows: Sequence[Row]) -> str:
             axes.set_visible(False)
 
     words = "What matters most of each run, with 80 % intervals"
-    return draw("runs", words, height(COLUMNS), paint, phone_height=height(1))
+    return canvas.draw("runs", words, height(COLUMNS), paint, phone_height=height(1))
 
 
 def _panel(figure: Any, left: float) -> float:
@@ -308,14 +288,14 @@ def _panel(figure: Any, left: float) -> float:
     return float((figure.get_figwidth() - 2 * left - 0.55) / 2)
 
 
-def _numbers(axes: Any, row: Row, runs: Sequence[SavedRun], tips: Tips) -> None:
+def _numbers(axes: Any, row: Row, runs: Sequence[SavedRun], tips: canvas.Tips) -> None:
     scale = MILLI if row.unit == MILLI else 1.0
     labels = []
     for place, (run, value, band, cell) in enumerate(zip(runs, row.values, row.bands, row.cells(), strict=True)):
         labels.append(f"{_short(run.name)}\n{cell}")
         if value is None:
             continue
-        colour = SERIES[place % len(SERIES)]
+        colour = canvas.SERIES[place % len(canvas.SERIES)]
         words = f"{run.name}: {row.name} {cell}"
         if band is not None:
             words += f", 80 % interval {row.write(band[0])} to {row.write(band[1])}"
@@ -326,7 +306,7 @@ def _numbers(axes: Any, row: Row, runs: Sequence[SavedRun], tips: Tips) -> None:
         tips.put(mark, words)
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0, labelcolor=INK, labelsize=8.5)
+    axes.tick_params(axis="y", length=0, labelcolor=canvas.INK, labelsize=8.5)
     axes.set_title(f"{row.name}, ms" if scale == MILLI else row.name)
     ends = [end for value, band in zip(row.values, row.bands, strict=True) for end in (*(band or ()), value) if end]
     _across(axes, [end / scale for end in ends])
@@ -336,11 +316,11 @@ def _numbers(axes: Any, row: Row, runs: Sequence[SavedRun], tips: Tips) -> None:
 def _across(axes: Any, ends: Sequence[float]) -> None:
     """From nothing on, or logarithmic where values differ by much, such as those of a run that is overloaded."""
     low, high = min(ends, default=1.0), max(ends, default=1.0)
-    most = max(2, min(6, int(inches(axes) / TICK)))
+    most = max(2, min(6, int(canvas.inches(axes) / TICK)))
     if high > MUCH * low > 0:
         axes.set_xscale("log")
         axes.set_xlim(low / 1.3, high * 1.3)
-        round_ticks(axes.xaxis, low / 1.3, high * 1.3, most)
+        canvas.round_ticks(axes.xaxis, low / 1.3, high * 1.3, most)
     else:
         axes.set_xlim(0, 1.06 * high)
         axes.xaxis.set_major_formatter("{x:,g}")
@@ -362,13 +342,13 @@ def steps_chart(runs: Sequence[SavedRun], kind: str) -> str:
     names = list(dict.fromkeys(name for _, phase in found for name in phase.seconds))
     totals = {name: sum(_each(phase, name) for _, phase in found) for name in names}
     parts = [
-        Part(name, COLOURS.get(name, OTHERS), [_each(phase, name) for _, phase in found])
+        canvas.Part(name, COLOURS.get(name, OTHERS), [_each(phase, name) for _, phase in found])
         for name in sorted(names, key=lambda name: -totals[name])
     ]
-    parts.append(Part(WAITING, HOST, [phase.waiting / phase.steps / MILLI for _, phase in found]))
+    parts.append(canvas.Part(WAITING, HOST, [phase.waiting / phase.steps / MILLI for _, phase in found]))
     labels = [_short(run.name) for run, _ in found]
-    left = 0.25 + LETTER * max(map(len, labels))
-    stack = Stack(labels, parts, "ms", f"ms of one of the {TITLES.get(kind, kind)}", 0.34, left)
+    left = 0.25 + canvas.LETTER * max(map(len, labels))
+    stack = canvas.Stack(labels, parts, "ms", f"ms of one of the {TITLES.get(kind, kind)}", 0.34, left)
     return stack.chart(f"steps-{kind}", f"Kernel families of one of the {TITLES.get(kind, kind)}, for each run")
 
 

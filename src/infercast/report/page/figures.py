@@ -26,38 +26,8 @@ from infercast.report.comparison import (
 from infercast.report.day import POLICY_FIELDS, answer_of, basis_rows, day_caveats, replica_rows, title_of
 from infercast.report.deployment import drafting_words
 from infercast.report.forecast import system_facts
-from infercast.report.page.canvas import (
-    INK,
-    LETTER,
-    MUTED,
-    PAPER,
-    SERIES,
-    STYLE,
-    VARIABLES,
-    WIDTH,
-    Paint,
-    Tips,
-    draw,
-    drawn,
-    inches,
-    is_narrow,
-    room,
-    round_ticks,
-    stacked,
-    wrapped,
-)
+from infercast.report.page import canvas, elements
 from infercast.report.page.charts import COLOURS, HOST, OTHERS
-from infercast.report.page.elements import (
-    Content,
-    Provenance,
-    Section,
-    facts_list,
-    items,
-    plain_table,
-    style_sheet,
-    table,
-    whole_page,
-)
 from infercast.report.sweep import (
     SPECULATION_COLUMNS,
     UNITS,
@@ -80,8 +50,8 @@ class Plot(NamedTuple):
     lead: str
     height: float
     phone_height: float
-    paint: Paint
-    sections: tuple[Section, ...]
+    paint: canvas.Paint
+    sections: tuple[elements.Section, ...]
     """What follows the figure on a page; the first has the figure in it."""
     caveats: tuple[str, ...]
     version: str
@@ -89,12 +59,14 @@ class Plot(NamedTuple):
     """HTML below the title of a page."""
 
     def chart(self) -> str:
-        return draw(self.name, self.title, self.height, self.paint, phone_height=self.phone_height)
+        return canvas.draw(self.name, self.title, self.height, self.paint, phone_height=self.phone_height)
 
     def svg(self) -> str:
         """A file of its own, in light and dark as the viewer has it."""
-        figure = drawn(self.name, self.title, (WIDTH, self.height), self.paint)
-        colours = re.findall(r"^(?::root|@media \(prefers-color-scheme: dark\)) \{.*?^\}", style_sheet(), FLAGS)
+        figure = canvas.drawn(self.name, self.title, (canvas.WIDTH, self.height), self.paint)
+        colours = re.findall(
+            r"^(?::root|@media \(prefers-color-scheme: dark\)) \{.*?^\}", elements.style_sheet(), FLAGS
+        )
         style = f"<style>{''.join(colours)} svg {{ background: var(--paper); font-family: sans-serif; }}</style>"
         return re.sub(r"(<svg[^>]*>)", lambda tag: tag[1] + style, figure, count=1) + "\n"
 
@@ -102,18 +74,18 @@ class Plot(NamedTuple):
         """A page without script or network; ``command`` is what it was made by, ``date`` the day as in 2026-11-16."""
         first, *others = self.sections
         sections = [first._replace(body=self.chart() + first.body), *others]
-        content = Content(self.title, self.lead, sections, self.caveats, self.top)
-        return whole_page(content, Provenance(self.version, command, date))
+        content = elements.Content(self.title, self.lead, sections, self.caveats, self.top)
+        return elements.whole_page(content, elements.Provenance(self.version, command, date))
 
     def figure(self, make: Any) -> Any:
         """A figure of the class ``make``, in the colours of light pages."""
         import matplotlib as mpl  # noqa: PLC0415 - loaded to draw only
 
         colours = _light_colours()
-        style = mpl.rc_params_from_file(STYLE, use_default_template=False)
+        style = mpl.rc_params_from_file(canvas.STYLE, use_default_template=False)
         with mpl.rc_context({key: _coloured(value, colours) for key, value in style.items()}):
-            figure = make(figsize=(WIDTH, self.height))
-            self.paint(figure, Tips())
+            figure = make(figsize=(canvas.WIDTH, self.height))
+            self.paint(figure, canvas.Tips())
             for artist in figure.findobj():
                 _recolour(artist, colours)
             figure.set_facecolor(colours["paper"])
@@ -134,7 +106,7 @@ class Plot(NamedTuple):
 
 def _light_colours() -> dict[str, str]:
     """The variables of the style sheet's first block."""
-    block = style_sheet().partition("}")[0]
+    block = elements.style_sheet().partition("}")[0]
     return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
 
 
@@ -142,7 +114,7 @@ def _coloured(value: Any, colours: dict[str, str]) -> Any:
     """A value of a style with the colour that its placeholder stands for."""
     if not isinstance(value, str):
         return value
-    name = VARIABLES.get(f"#{value.lstrip('#')}")
+    name = canvas.VARIABLES.get(f"#{value.lstrip('#')}")
     return value if name is None else colours[name]
 
 
@@ -150,7 +122,7 @@ def _recolour(artist: Any, colours: dict[str, str]) -> None:
     from matplotlib.colors import to_hex, to_rgba  # noqa: PLC0415 - loaded already
 
     def translated(colour: Any) -> Any:
-        name = VARIABLES.get(to_hex(colour))
+        name = canvas.VARIABLES.get(to_hex(colour))
         return colour if name is None else to_rgba(colours[name], to_rgba(colour)[3])
 
     for part in ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor"):
@@ -178,18 +150,18 @@ def sweep_plot(sweep: Sweep, version: str) -> Plot:
     rows = [[escape(column.cell(point)) for column in columns] for point in sweep.simulated]
     notes = [f"{each.label}: {each.problem}" for each in sweep.points if each.problem] + overload_notes(sweep)
     below = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
-    values = table([escape(column.title).replace(" ", "<br>") for column in columns], rows)
+    values = elements.table([escape(column.title).replace(" ", "<br>") for column in columns], rows)
 
-    def paint(figure: Any, tips: Tips) -> None:
+    def paint(figure: Any, tips: canvas.Tips) -> None:
         charts = charts_of(sweep)
-        shape = stacked(figure, len(charts), 2)
-        gaps = {"hspace": 0.62 if is_narrow(figure) else 0.45, "wspace": 0.18}
-        panels = figure.subplots(*shape, gridspec_kw=room(figure, left=0.62, **gaps))
+        shape = canvas.stacked(figure, len(charts), 2)
+        gaps = {"hspace": 0.62 if canvas.is_narrow(figure) else 0.45, "wspace": 0.18}
+        panels = figure.subplots(*shape, gridspec_kw=canvas.room(figure, left=0.62, **gaps))
         for axes, chart in zip(panels.flat, charts, strict=True):
             _panel(axes, chart, tips, name)
             _bends(axes, sweep)
 
-    summary = facts_list(summary_rows(sweep))
+    summary = elements.facts_list(summary_rows(sweep))
     return Plot(
         "sweep",
         f"{sweep.title} along {name}",
@@ -198,26 +170,26 @@ def sweep_plot(sweep: Sweep, version: str) -> Plot:
         phone_height=9.6,
         paint=paint,
         sections=(
-            Section("curves", "Where it bends" if sweep.axis.is_load else "Best values", summary, "Curves"),
-            Section("values", f"Each value of {name}", values + below, "Values"),
+            elements.Section("curves", "Where it bends" if sweep.axis.is_load else "Best values", summary, "Curves"),
+            elements.Section("values", f"Each value of {name}", values + below, "Values"),
         ),
         caveats=tuple(caveats_of([each.forecast for each in sweep.simulated if each.forecast is not None])),
         version=version,
     )
 
 
-def _panel(axes: Any, chart: Chart, tips: Tips, name: str) -> None:
+def _panel(axes: Any, chart: Chart, tips: canvas.Tips, name: str) -> None:
     scale = MILLI if chart.write is format_seconds else 1.0
     for place, series in enumerate(chart.series):
         values = [value / scale for value in series.values]
-        style = {"color": SERIES[place], "lw": 1.5, "marker": "o", "ms": 3.5, "label": series.name}
+        style = {"color": canvas.SERIES[place], "lw": 1.5, "marker": "o", "ms": 3.5, "label": series.name}
         axes.plot(chart.positions, values, LINES[place], **style)
         for position, label, value in zip(chart.positions, chart.labels, series.values, strict=True):
             if isfinite(value):
-                (dot,) = axes.plot([position], [value / scale], "o", ms=9, alpha=0.0, color=SERIES[place])
+                (dot,) = axes.plot([position], [value / scale], "o", ms=9, alpha=0.0, color=canvas.SERIES[place])
                 tips.put(dot, f"{label} {name}: {series.name} {chart.write(value)}")
     if chart.limit is not None:
-        axes.axhline(chart.limit / scale, color=SERIES[6], lw=1.2, ls="-.", label=chart.limit_name)
+        axes.axhline(chart.limit / scale, color=canvas.SERIES[6], lw=1.2, ls="-.", label=chart.limit_name)
     axes.set_title(f"{chart.title}, ms" if scale == MILLI else chart.title)
     _vertical(axes, [value / scale for series in chart.series for value in series.values if isfinite(value)], scale)
     if any(label != f"{position:g}" for label, position in zip(chart.labels, chart.positions, strict=True)):
@@ -232,7 +204,7 @@ def _vertical(axes: Any, values: list[float], scale: float) -> None:
     low, high = min(values, default=0.0), max(values, default=1.0)
     if scale == MILLI and high > 20 * low > 0:
         axes.set_yscale("log")
-        round_ticks(axes.yaxis, low / 1.5, 1.5 * high)
+        canvas.round_ticks(axes.yaxis, low / 1.5, 1.5 * high)
     else:
         axes.set_ylim(0, max(1.08 * high, axes.get_ylim()[1]))
 
@@ -243,15 +215,15 @@ def _bends(axes: Any, sweep: Sweep) -> None:
     ends = {name: edge.value for name, edge in found.items() if edge is not None and edge.reached and edge.value}
     places = {name: _across(axes, value) for name, value in ends.items()}
     for name, value in ends.items():
-        axes.axvline(value, color=MUTED if name == "knee" else INK, lw=0.9, ls=(0, (2, 3)))
+        axes.axvline(value, color=canvas.MUTED if name == "knee" else canvas.INK, lw=0.9, ls=(0, (2, 3)))
     if len(places) == 2 and abs(places["knee"] - places["SLO"]) < APART:
         places = {"knee, SLO": max(places.values())}
     for name, place in places.items():
-        half = LETTER * len(name) / 2 / inches(axes)
+        half = canvas.LETTER * len(name) / 2 / canvas.inches(axes)
         middle = min(place, 1.0 - half)
-        if middle - half > LETTER * (len(axes.get_title(loc="left")) + 2) / inches(axes):
+        if middle - half > canvas.LETTER * (len(axes.get_title(loc="left")) + 2) / canvas.inches(axes):
             axes.annotate(name, (middle, 1.0), (0, 3), xycoords="axes fraction", textcoords="offset points",
-                          fontsize=8, color=MUTED, ha="center", va="bottom")  # fmt: skip
+                          fontsize=8, color=canvas.MUTED, ha="center", va="bottom")  # fmt: skip
 
 
 def _across(axes: Any, value: float) -> float:
@@ -265,8 +237,8 @@ POLICY_LINES = {"fixed": "-", "scheduled": "--", "autoscaled": "-"}
 
 
 def day_plot(plan: DayPlan, version: str) -> Plot:
-    def paint(figure: Any, tips: Tips) -> None:
-        panels = figure.subplots(3, 1, sharex=True, gridspec_kw=room(figure, left=0.55, right=0.25, hspace=0.4))
+    def paint(figure: Any, tips: canvas.Tips) -> None:
+        panels = figure.subplots(3, 1, sharex=True, gridspec_kw=canvas.room(figure, left=0.55, right=0.25, hspace=0.4))
         _paint(plan, panels, tips)
 
     return Plot(
@@ -277,10 +249,10 @@ def day_plot(plan: DayPlan, version: str) -> Plot:
         phone_height=6.2,
         paint=paint,
         sections=(
-            Section("curves", "The day", "", "Curves"),
-            Section("policies", "Policies", plain_table(*cells(POLICY_FIELDS, plan.policies))),
-            Section("replica", "One replica", facts_list(replica_rows(plan))),
-            Section("basis", "Method", facts_list(basis_rows(plan))),
+            elements.Section("curves", "The day", "", "Curves"),
+            elements.Section("policies", "Policies", elements.plain_table(*cells(POLICY_FIELDS, plan.policies))),
+            elements.Section("replica", "One replica", elements.facts_list(replica_rows(plan))),
+            elements.Section("basis", "Method", elements.facts_list(basis_rows(plan))),
         ),
         caveats=tuple(day_caveats(plan)),
         version=version,
@@ -288,16 +260,16 @@ def day_plot(plan: DayPlan, version: str) -> Plot:
     )
 
 
-def _paint(plan: DayPlan, panels: Any, tips: Tips) -> None:
+def _paint(plan: DayPlan, panels: Any, tips: canvas.Tips) -> None:
     traffic, replicas, promise = panels
     day = plan.traffic
     hours = [middle / 3600.0 for middle in day.middles(MOST)]
     rates = day.means(day.counts / day.window, MOST)
-    traffic.fill_between(hours, rates, color=SERIES[0], alpha=0.3, lw=0)
-    traffic.plot(hours, rates, color=SERIES[0], lw=1.2)
+    traffic.fill_between(hours, rates, color=canvas.SERIES[0], alpha=0.3, lw=0)
+    traffic.plot(hours, rates, color=canvas.SERIES[0], lw=1.2)
     traffic.set(title="requests per second", ylim=(0, None))
     for place, policy in enumerate(plan.policies):
-        colour = SERIES[place + 1]
+        colour = canvas.SERIES[place + 1]
         style: dict[str, Any] = {"color": colour, "lw": 1.4, "ls": POLICY_LINES[policy.policy], "label": policy.policy}
         (line,) = replicas.step(hours, day.means(policy.ready, MOST), where="mid", **style)
         tips.put(line, f"{policy.policy}: {policy.gpu_hours:,.1f} GPU hours, {policy.minutes_out:,.0f} minutes out")
@@ -305,10 +277,10 @@ def _paint(plan: DayPlan, panels: Any, tips: Tips) -> None:
     most = max(float(policy.ready.max()) for policy in plan.policies)
     replicas.set(title="replicas that serve", ylim=(0, 1.08 * most))
     replicas.yaxis.get_major_locator().set_params(integer=True)
-    narrow = is_narrow(replicas.figure)
+    narrow = canvas.is_narrow(replicas.figure)
     where: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.0, 0.98), "borderaxespad": 0}
     replicas.legend(ncols=1 if narrow else 3, **({"loc": "best"} if narrow else where))
-    promise.axhline(1.0, color=MUTED, lw=1.0, ls="-.")
+    promise.axhline(1.0, color=canvas.MUTED, lw=1.0, ls="-.")
     promise.set(title="latency / limit: the SLO holds below 1", xlabel="time of day", ylim=(0, None))
     span = max(1.0, day.num_windows * day.window / 3600.0)
     most = 6 if narrow else 12
@@ -326,14 +298,16 @@ def break_even_plot(found: BreakEven, version: str) -> Plot:
     rows = [[escape(column.cell(point)) for column in SPECULATION_COLUMNS] for point in found.points]
     titles = [f"{measure}{escape(column.title)}" for measure, column in zip(MEASURES, SPECULATION_COLUMNS, strict=True)]
     answer = f'<p class="answer">{escape(found.sentence)}</p>'
-    loads = table([title.replace(" ", "<br>") for title in titles], rows)
+    loads = elements.table([title.replace(" ", "<br>") for title in titles], rows)
 
-    def paint(figure: Any, tips: Tips) -> None:
-        panels = figure.subplots(*stacked(figure, 2, 2), gridspec_kw=room(figure, left=0.55, hspace=0.5, wspace=0.16))
+    def paint(figure: Any, tips: canvas.Tips) -> None:
+        panels = figure.subplots(
+            *canvas.stacked(figure, 2, 2), gridspec_kw=canvas.room(figure, left=0.55, hspace=0.5, wspace=0.16)
+        )
         for axes, chart in zip(panels.flat, break_even_charts(found), strict=True):
             _panel(axes, chart, tips, "clients at the same time")
             if found.clients is not None and chart.limit is not None:
-                axes.axvline(log2(found.clients), color=MUTED, lw=0.9, ls=(0, (2, 3)))
+                axes.axvline(log2(found.clients), color=canvas.MUTED, lw=0.9, ls=(0, (2, 3)))
 
     lead = f"{found.workload}; {drafting_words(found.drafting)}"
     return Plot(
@@ -344,8 +318,8 @@ def break_even_plot(found: BreakEven, version: str) -> Plot:
         phone_height=5.6,
         paint=paint,
         sections=(
-            Section("curves", "With and without drafts", "", "Curves"),
-            Section("loads", "Each number of clients", loads, "Loads"),
+            elements.Section("curves", "With and without drafts", "", "Curves"),
+            elements.Section("loads", "Each number of clients", loads, "Loads"),
         ),
         caveats=tuple(caveats_of([point.drafted for point in found.points])),
         version=version,
@@ -370,40 +344,41 @@ def comparison_plot(runs: tuple[Watched, Watched], names: Names, version: str) -
         sections=_sections(runs, both, names),
         caveats=tuple(shared_first(dict(zip(names, (caveats(before), caveats(after)), strict=True)))),
         version=version,
-        top=f"<h2>Why</h2>{items(reasons(both))}",
+        top=f"<h2>Why</h2>{elements.items(reasons(both))}",
     )
 
 
-def _sections(runs: tuple[Watched, Watched], both: SideBySide, names: Names) -> tuple[Section, ...]:
+def _sections(runs: tuple[Watched, Watched], both: SideBySide, names: Names) -> tuple[elements.Section, ...]:
     headline = headline_rows(*(run.forecast for run in runs))
     steps = [
-        f"<h3>{escape(step_title(side))}</h3>" + plain_table(*cells(STEP_FIELDS, side.kinds)) for side in both.sides
+        f"<h3>{escape(step_title(side))}</h3>" + elements.plain_table(*cells(STEP_FIELDS, side.kinds))
+        for side in both.sides
     ]
     note = (
         '<p class="note">Tokens and decoding sequences of a step are means. Between tokens: the share of the time '
         "between two tokens of a request that goes by in such steps.</p>"
     )
     families = [
-        f"<h3>A step of {escape(step.title)}</h3>" + plain_table(family_columns(both), family_rows(step))
+        f"<h3>A step of {escape(step.title)}</h3>" + elements.plain_table(family_columns(both), family_rows(step))
         for step in both.steps
     ]
     simulated = [
-        f"<h3>{escape(name)}</h3>" + "".join(facts_list(rows) for _, rows in system_facts(run.forecast))
+        f"<h3>{escape(name)}</h3>" + "".join(elements.facts_list(rows) for _, rows in system_facts(run.forecast))
         for name, run in zip(names, runs, strict=True)
     ]
     return (
-        Section("one-step", "One step in both", "", "One step"),
-        Section("headline", "Side by side", plain_table(("", *names, "change"), headline)),
-        Section("steps", "Steps", "".join(steps) + note),
-        Section("families", "Kernels of one step in both", "".join(families), "Kernels"),
-        Section("sources", "What was simulated", "".join(simulated), "Deployments"),
+        elements.Section("one-step", "One step in both", "", "One step"),
+        elements.Section("headline", "Side by side", elements.plain_table(("", *names, "change"), headline)),
+        elements.Section("steps", "Steps", "".join(steps) + note),
+        elements.Section("families", "Kernels of one step in both", "".join(families), "Kernels"),
+        elements.Section("sources", "What was simulated", "".join(simulated), "Deployments"),
     )
 
 
-def _paint_comparison(figure: Any, tips: Tips, both: SideBySide) -> None:
-    narrow = is_narrow(figure)
-    left = 0.2 + LETTER * max(len(side.name) for side in both.sides)
-    around = room(figure, left=left, bottom=0.35, top=1.05 if narrow else 0.65, hspace=1.1)
+def _paint_comparison(figure: Any, tips: canvas.Tips, both: SideBySide) -> None:
+    narrow = canvas.is_narrow(figure)
+    left = 0.2 + canvas.LETTER * max(len(side.name) for side in both.sides)
+    around = canvas.room(figure, left=left, bottom=0.35, top=1.05 if narrow else 0.65, hspace=1.1)
     panels = figure.subplots(len(both.steps), 1, squeeze=False, gridspec_kw=around)
     shown: dict[str, Any] = {}
     for axes, step in zip(panels.flat, both.steps, strict=True):
@@ -412,12 +387,14 @@ def _paint_comparison(figure: Any, tips: Tips, both: SideBySide) -> None:
             for name, *seconds in step.families:
                 width = seconds[place] / MILLI
                 colour = HOST if name in IDLE else COLOURS.get(name, OTHERS)
-                (bar,) = axes.barh([1 - place], [width], 0.7, left=start, color=colour, edgecolor=PAPER, linewidth=0.5)
+                (bar,) = axes.barh(
+                    [1 - place], [width], 0.7, left=start, color=colour, edgecolor=canvas.PAPER, linewidth=0.5
+                )
                 tips.put(bar, f"{side.name}: {name} {format_seconds(seconds[place])}")
                 shown.setdefault("waiting" if name in IDLE else name if name in COLOURS else "others", bar)
                 start += width
         axes.set_yticks([1, 0], [side.name for side in both.sides])
-        axes.set_title(wrapped(figure, f"A step of {step.title}, ms", left), fontsize="medium")
+        axes.set_title(canvas.wrapped(figure, f"A step of {step.title}, ms", left), fontsize="medium")
         axes.grid(visible=False, axis="y")
     columns = 4 if narrow else len(shown)
     figure.legend(shown.values(), shown.keys(), loc="upper left", ncols=columns, handlelength=1, columnspacing=1.0)

@@ -11,50 +11,12 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.run import PoolRun
 from infercast.forecast.slo import NAMES
 from infercast.forecast.steady import OVERLOADED
+from infercast.report import forecast as told
+from infercast.report import quantities
 from infercast.report.caveats import TITLES, caveats, shared_first
-from infercast.report.forecast import (
-    LIMIT_FIELDS,
-    PHASE_COLUMNS,
-    cost_rows,
-    energy_interval,
-    energy_rows,
-    engine_cells,
-    latency_cells,
-    load_rows,
-    phase_cells,
-    phase_title,
-    pool_title,
-    price_words,
-    promise_rows,
-    slo_title,
-    system_facts,
-)
 from infercast.report.kernels import BY_PLACE, composition_cells, largest_parts
-from infercast.report.page import charts
+from infercast.report.page import charts, elements
 from infercast.report.page.charts import PHASE_TITLES, latency_chart, numbers_chart, roofline_chart, steps_chart
-from infercast.report.page.elements import (
-    Card,
-    Content,
-    Provenance,
-    Section,
-    cards,
-    facts_list,
-    items,
-    part_sections,
-    plain_table,
-    table,
-    whole_page,
-)
-from infercast.report.quantities import (
-    COSTS,
-    ENERGIES,
-    PROMISES,
-    RESULTS,
-    format_interval,
-    format_rates,
-    latencies_of,
-    rest_rows,
-)
 from infercast.report.saved_runs import Row, SavedRun, leader_sentences, rows_of, settings_of, warnings_of
 from infercast.report.terminal import cells
 from infercast.units import format_percent, format_rate, format_seconds
@@ -70,90 +32,94 @@ def report_page(overview: Overview, version: str, command: str = "", date: str =
     forecast = overview.forecast
     gpus = " and ".join(f"{pool.pool.gpus} x {pool.deployment.gpu.title}" for pool in forecast.pools)
     sections = [
-        Section("latency", "Latency", _latency(overview)),
+        elements.Section("latency", "Latency", _latency(overview)),
         *_decision(overview),
-        *part_sections(overview.forecast),
-        Section("load", "Load", _load(overview)),
-        Section("kernels", "Where time goes", _kernels(overview)),
-        Section("roofline", "How close kernels come to what the GPU can do", _rooflines(overview), "Roofline"),
-        Section("slowest", "The slowest first tokens", _slowest(overview.slowest), "Slowest requests"),
-        Section("sources", "What was simulated", _sources(overview), "Deployment"),
+        *elements.part_sections(overview.forecast),
+        elements.Section("load", "Load", _load(overview)),
+        elements.Section("kernels", "Where time goes", _kernels(overview)),
+        elements.Section("roofline", "How close kernels come to what the GPU can do", _rooflines(overview), "Roofline"),
+        elements.Section("slowest", "The slowest first tokens", _slowest(overview.slowest), "Slowest requests"),
+        elements.Section("sources", "What was simulated", _sources(overview), "Deployment"),
     ]
     state = forecast.state
     warning = f'<p class="warning">{escape(state.sentence)}</p>' if state.word == OVERLOADED else ""
-    content = Content(
+    content = elements.Content(
         title=f"{forecast.deployment.model.name} on {gpus}",
         lead=f"{forecast.workload.description}; {forecast.duration:,.1f} s simulated",
         sections=sections,
         caveats=caveats(forecast),
         top=warning + _cards(overview),
     )
-    return whole_page(content, Provenance(version, command, date))
+    return elements.whole_page(content, elements.Provenance(version, command, date))
 
 
 def _cards(overview: Overview) -> str:
     forecast, intervals = overview.forecast, overview.intervals
     shown = [
-        Card("TTFT p50", format_seconds(forecast.ttft.p50), _ends(intervals.ttft, "p50")),
-        Card("TTFT p99", format_seconds(forecast.ttft.p99), _ends(intervals.ttft, "p99")),
+        elements.Card("TTFT p50", format_seconds(forecast.ttft.p50), _ends(intervals.ttft, "p50")),
+        elements.Card("TTFT p99", format_seconds(forecast.ttft.p99), _ends(intervals.ttft, "p99")),
     ]
     if forecast.tpot is not None and intervals.tpot is not None:
-        shown.append(Card("TPOT p50", format_seconds(forecast.tpot.p50), _ends(intervals.tpot, "p50")))
-    for quantity in RESULTS:
+        shown.append(elements.Card("TPOT p50", format_seconds(forecast.tpot.p50), _ends(intervals.tpot, "p50")))
+    for quantity in quantities.RESULTS:
         if quantity.matters(forecast):
-            ends = format_rates(getattr(intervals, quantity.interval)) if quantity.interval else ""
-            shown.append(Card(quantity.label, quantity.write(quantity.of(forecast)), ends))
-    whose = price_words(forecast)
+            ends = quantities.format_rates(getattr(intervals, quantity.interval)) if quantity.interval else ""
+            shown.append(elements.Card(quantity.label, quantity.write(quantity.of(forecast)), ends))
+    whose = told.price_words(forecast)
     shown += [
-        Card(quantity.label, quantity.write(quantity.of(forecast)), whose if quantity in COSTS else "")
-        for quantity in (*PROMISES, *COSTS)
+        elements.Card(
+            quantity.label, quantity.write(quantity.of(forecast)), whose if quantity in quantities.COSTS else ""
+        )
+        for quantity in (*quantities.PROMISES, *quantities.COSTS)
         if quantity.key in DECISIVE and quantity.matters(forecast)
     ]
     shown += [
-        Card(quantity.label, quantity.write(quantity.of(forecast)), _drawn(quantity.key, forecast))
-        for quantity in ENERGIES
+        elements.Card(quantity.label, quantity.write(quantity.of(forecast)), _drawn(quantity.key, forecast))
+        for quantity in quantities.ENERGIES
         if quantity.key in DRAWN and quantity.matters(forecast)
     ]
-    return cards(shown, "Below a number its 80 % interval, or the source of the price.")
+    return elements.cards(shown, "Below a number its 80 % interval, or the source of the price.")
 
 
 def _drawn(key: str, forecast: Forecast) -> str:
     energy = forecast.energy
-    return energy_interval(energy) if energy is not None and key == "joules_per_output_token" else ""
+    return told.energy_interval(energy) if energy is not None and key == "joules_per_output_token" else ""
 
 
 def _ends(band: Band, name: str) -> str:
-    return format_interval(getattr(band.low, name), getattr(band.high, name))
+    return quantities.format_interval(getattr(band.low, name), getattr(band.high, name))
 
 
 def _latency(overview: Overview) -> str:
     rows = []
-    for latency, values, band in latencies_of(overview.forecast, overview.intervals):
+    for latency, values, band in quantities.latencies_of(overview.forecast, overview.intervals):
         ends = [""] * len(NAMES) if band is None else [f"<small>{escape(_ends(band, name))}</small>" for name in NAMES]
-        cells = [f"{escape(cell)}{end}" for cell, end in zip(latency_cells(values), ends, strict=True)]
+        cells = [f"{escape(cell)}{end}" for cell, end in zip(told.latency_cells(values), ends, strict=True)]
         rows.append([escape(latency.title.replace("  ", "\u2003")), *cells])
     note = '<p class="note">The grey bar of a percentile is its 80 % interval.</p>'
-    rests = facts_list(rest_rows(overview.intervals))
-    return latency_chart(overview) + note + table(["", *NAMES], rows) + rests
+    rests = elements.facts_list(quantities.rest_rows(overview.intervals))
+    return latency_chart(overview) + note + elements.table(["", *NAMES], rows) + rests
 
 
-def _decision(overview: Overview) -> list[Section]:
+def _decision(overview: Overview) -> list[elements.Section]:
     forecast, sections = overview.forecast, []
     if forecast.verdict is not None:
-        limits = plain_table(*cells(LIMIT_FIELDS, forecast.verdict.limits)) + facts_list(promise_rows(forecast))
-        sections.append(Section("slo", slo_title(forecast.verdict), limits, "SLO"))
-    sections.append(Section("cost", "Cost", facts_list(cost_rows(forecast))))
-    drawn = energy_rows(forecast)
-    return [*sections, Section("energy", "Energy", facts_list(drawn))] if drawn else sections
+        limits = elements.plain_table(*cells(told.LIMIT_FIELDS, forecast.verdict.limits)) + elements.facts_list(
+            told.promise_rows(forecast)
+        )
+        sections.append(elements.Section("slo", told.slo_title(forecast.verdict), limits, "SLO"))
+    sections.append(elements.Section("cost", "Cost", elements.facts_list(told.cost_rows(forecast))))
+    drawn = told.energy_rows(forecast)
+    return [*sections, elements.Section("energy", "Energy", elements.facts_list(drawn))] if drawn else sections
 
 
 def _load(overview: Overview) -> str:
     forecast = overview.forecast
     tables = [
-        f"<h3>{escape(pool_title(pool, 'Engines'))}</h3>" + plain_table(*engine_cells(pool.engines))
+        f"<h3>{escape(told.pool_title(pool, 'Engines'))}</h3>" + elements.plain_table(*told.engine_cells(pool.engines))
         for pool in (forecast.pools if len(forecast.engines) > 1 else ())
     ]
-    return facts_list(load_rows(forecast)) + charts.load_chart(overview) + "".join(tables)
+    return elements.facts_list(told.load_rows(forecast)) + charts.load_chart(overview) + "".join(tables)
 
 
 def _kernels(overview: Overview) -> str:
@@ -161,11 +127,11 @@ def _kernels(overview: Overview) -> str:
     for pool in overview.forecast.pools:
         parts.append(_note_on_engines(pool))
         for phase in pool.phases:
-            title = phase_title(pool, phase)
-            parts.append(f"<h3>{escape(pool_title(pool, title[:1].upper() + title[1:]))}</h3>")
-            parts.append(plain_table(PHASE_COLUMNS, phase_cells(phase), words=(0, 3, 4, 5)))
+            title = told.phase_title(pool, phase)
+            parts.append(f"<h3>{escape(told.pool_title(pool, title[:1].upper() + title[1:]))}</h3>")
+            parts.append(elements.plain_table(told.PHASE_COLUMNS, told.phase_cells(phase), words=(0, 3, 4, 5)))
     if overview.breakdown.composition is not None:
-        parts.append(f"<h3>{BY_PLACE}</h3>{plain_table(*composition_cells(overview.breakdown.composition))}")
+        parts.append(f"<h3>{BY_PLACE}</h3>{elements.plain_table(*composition_cells(overview.breakdown.composition))}")
     return "".join(parts)
 
 
@@ -177,12 +143,12 @@ def _note_on_engines(pool: PoolRun) -> str:
     engine = "the replica that took most steps" if len(pool.records) > 1 else "the pipeline"
     stages = "; times are those of all stages together, which overlap" if staged else ""
     waits = "; an idle GPU may wait for the other replicas, too" if pool.deployment.shares_experts else ""
-    return f'<p class="note">{escape(pool_title(pool, f"Tables are of steps of {engine}{stages}{waits}."))}</p>'
+    return f'<p class="note">{escape(told.pool_title(pool, f"Tables are of steps of {engine}{stages}{waits}."))}</p>'
 
 
 def _rooflines(overview: Overview) -> str:
     pools = zip(overview.forecast.pools, overview.rooflines, strict=True)
-    shown = [(pool_title(pool, PHASE_TITLES[each.phase]), each) for pool, several in pools for each in several]
+    shown = [(told.pool_title(pool, PHASE_TITLES[each.phase]), each) for pool, several in pools for each in several]
     parts = [
         roofline_chart(shown),
         '<p class="note">Larger marks take more of the step. The roof is what the GPU could do at best: its memory '
@@ -203,7 +169,7 @@ def _rooflines(overview: Overview) -> str:
         ]
         columns = ["kernel", "share", "FLOP/byte", "reaches", "roof", "of the roof"]
         heading = f"{title[:1].upper()}{title[1:]}: {_step_words(roofline)}"
-        parts.append(f"<h3>{escape(heading)}</h3>" + table(columns, rows))
+        parts.append(f"<h3>{escape(heading)}</h3>" + elements.table(columns, rows))
     return "".join(parts)
 
 
@@ -230,13 +196,14 @@ def _slowest(slowest: Sequence[SlowRequest]) -> str:
         for each in slowest
     ]
     columns = ["request", "sent at", "prompt", "TTFT", "where it went"]
-    return charts.slowest_chart(slowest) + table(columns, rows, words=(4,))
+    return charts.slowest_chart(slowest) + elements.table(columns, rows, words=(4,))
 
 
 def _sources(overview: Overview) -> str:
-    sections = system_facts(overview.forecast)
+    sections = told.system_facts(overview.forecast)
     return "".join(
-        (f"<h3>{escape(title)}</h3>" if len(sections) > 1 else "") + facts_list(rows) for title, rows in sections
+        (f"<h3>{escape(title)}</h3>" if len(sections) > 1 else "") + elements.facts_list(rows)
+        for title, rows in sections
     )
 
 
@@ -246,20 +213,20 @@ def several_page(runs: Sequence[SavedRun], version: str, command: str = "", date
     models = " and ".join(dict.fromkeys(run.model for run in runs))
     top = [f'<p class="warning">{escape(sentence)}</p>' for sentence in warnings_of(runs)]
     if leaders := leader_sentences(runs, rows):
-        top.append(f"<h2>Which is best</h2>{items(leaders)}")
-    content = Content(
+        top.append(f"<h2>Which is best</h2>{elements.items(leaders)}")
+    content = elements.Content(
         title=f"{models}: {len(runs)} runs compared",
         lead=runs[0].workload,
         sections=[
-            Section("numbers", "What matters most", numbers_chart(runs, rows) + _NOTE, "Chart"),
-            Section("headline", "Side by side", _headline(runs, rows)),
+            elements.Section("numbers", "What matters most", numbers_chart(runs, rows) + _NOTE, "Chart"),
+            elements.Section("headline", "Side by side", _headline(runs, rows)),
             *_steps(runs),
             *_settings(runs),
         ],
         caveats=shared_first({run.name: run.caveats for run in runs}),
         top="".join(top),
     )
-    return whole_page(content, Provenance(version, command, date))
+    return elements.whole_page(content, elements.Provenance(version, command, date))
 
 
 _NOTE = '<p class="note">The bar of a mark is its 80 % interval, where the saved run has one.</p>'
@@ -277,24 +244,28 @@ def _headline(runs: Sequence[SavedRun], rows: Sequence[Row]) -> str:
         ]
         lines.append([escape(row.name), *cells])
     note = f'<p class="note">Bold: the best of a row. Small: the difference from {escape(runs[0].name)}.</p>'
-    return note + table(["", *(escape(run.name) for run in runs)], lines)
+    return note + elements.table(["", *(escape(run.name) for run in runs)], lines)
 
 
-def _steps(runs: Sequence[SavedRun]) -> list[Section]:
+def _steps(runs: Sequence[SavedRun]) -> list[elements.Section]:
     charts = [
         f"<h3>{escape(title[:1].upper() + title[1:])}</h3>{chart}"
         for kind, title in TITLES.items()
         if (chart := steps_chart(runs, kind))
     ]
-    return [Section("steps", "Where the time of a step goes", "".join(charts), "Steps")] if charts else []
+    return [elements.Section("steps", "Where the time of a step goes", "".join(charts), "Steps")] if charts else []
 
 
-def _settings(runs: Sequence[SavedRun]) -> list[Section]:
+def _settings(runs: Sequence[SavedRun]) -> list[elements.Section]:
     differing, same = settings_of(runs)
     names = ["", *(run.name for run in runs)]
-    body = plain_table(names, differing, words=tuple(range(len(names)))) if differing else "<p>Nothing that shows.</p>"
-    simulated = facts_list([(run.name, run.title) for run in runs])
+    body = (
+        elements.plain_table(names, differing, words=tuple(range(len(names))))
+        if differing
+        else "<p>Nothing that shows.</p>"
+    )
+    simulated = elements.facts_list([(run.name, run.title) for run in runs])
     return [
-        Section("differs", "What differs", simulated + body),
-        *([Section("same", "The same in all runs", facts_list(same), "The same")] if same else []),
+        elements.Section("differs", "What differs", simulated + body),
+        *([elements.Section("same", "The same in all runs", elements.facts_list(same), "The same")] if same else []),
     ]
