@@ -135,10 +135,8 @@ def chosen_quantities(result: Result) -> list[int]:
     return [QUANTITIES.index(name) for name in names]
 
 
-ALIKE = 0.5
-"""Correlation of the errors of GPU times with prompts and without."""
-LEAST_SPREAD = 0.01
-"""No GPU time is known better than this before it was measured."""
+ALIKE = 0.5  # correlation of the errors of GPU times with prompts and without
+LEAST_SPREAD = 0.01  # no GPU time is known better than this before it was measured
 PATH_SPREADS = 0.9, 1.3
 """Standard deviation of `Point.path`, for tokens from the same program, and for text over HTTP. An assumption."""
 WRONG = {
@@ -147,8 +145,7 @@ WRONG = {
     "itl": {"mean": 0.02, "p50": 0.03},
     "e2e": {"mean": 0.02, "p50": 0.02},
 }
-WRONG_RATE = 0.02
-"""What a simulation gets wrong, beyond factors, as standard deviations of logarithms."""
+WRONG_RATE = 0.02  # what a simulation gets wrong, beyond factors, as standard deviations of logarithms
 OTHER_LENGTHS = 3.0
 """This factor applies where lengths are known by their means alone: lognormal lengths in place of equal ones move the
 mean TTFT of Llama 3.1 8B by -5, 0 and 21 % at 4, 12 and 24 requests/s, and its mean TPOT by 0, 0 and 6."""
@@ -157,10 +154,8 @@ OF_A_RUN_PATH = 0.0005
 """What one run's own factors differ by from another's: three logarithms, and seconds. Like the rest, chosen so that one
 run of a measured deployment predicts other rates (benchmarks/accuracy/calibrate.py); little hangs on any of them."""
 MOST_ROUNDS = 3
-NEAR = 0.25
-"""Enough is known when a step is shorter than this share of what stays unknown."""
-MOST_MOVE = np.array([0.4, 0.3, 0.3, 1.5])
-"""The longest step, since slopes hold nearby only."""
+NEAR = 0.25  # enough is known when a step is shorter than this share of what stays unknown
+MOST_MOVE = np.array([0.4, 0.3, 0.3, 1.5])  # the longest step, since slopes hold nearby only
 
 
 class Solution(NamedTuple):
@@ -239,8 +234,7 @@ def prior_of(replays: Sequence[Replay], *, over_http: bool) -> Array:
 
 Tell = Callable[[str], None]
 
-MOST_LEFT_OUT = 6
-"""Results that are left out in turn, each of which takes as long as all of them."""
+MOST_LEFT_OUT = 6  # results that are left out in turn, each of which takes as long as all of them
 
 
 def calibrate(

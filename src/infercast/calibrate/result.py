@@ -47,10 +47,8 @@ class Result:
 
 Array = npt.NDArray[Any]
 
-MOST_REQUESTS = 20_000
-"""Of a longer run the first ones are replayed."""
-EVEN = 0.02
-"""Lengths that differ by less (standard deviation over mean) are taken to be equal."""
+MOST_REQUESTS = 20_000  # of a longer run the first ones are replayed
+EVEN = 0.02  # lengths that differ by less (standard deviation over mean) are taken to be equal
 HELD_BACK = 0.9
 """Where fewer requests were served than this share of their rate, the limit on their number decided, not the rate."""
 
@@ -193,8 +191,7 @@ def _with_hits(workload: Workload, share: float, assumed: list[str]) -> Workload
     return replace(workload, requests=requests, drawn=None)
 
 
-MOST_BYTES = 512 * 2**20
-"""No result is larger; what is, is something else."""
+MOST_BYTES = 512 * 2**20  # no result is larger; what is, is something else
 LONGEST_SECONDS = 1e5
 MOST_TOKENS = 10**8
 

@@ -17,8 +17,7 @@ from infercast.bundled import read_data
 from infercast.cli.outputs import with_formats
 from infercast.errors import InputError
 
-VARIABLE = "_INFERCAST_COMPLETE"
-"""Set by a shell's completion script, which then runs the program itself."""
+VARIABLE = "_INFERCAST_COMPLETE"  # set by a shell's completion script, which then runs the program itself
 LISTS = {
     "models": "models.library:model_names",
     "gpus": "hardware:gpu_names",
@@ -71,8 +70,7 @@ class Command(NamedTuple):
     """Whether it takes the flags of an engine in its own spelling."""
 
 
-OLD_NAMES = {"price": "estimate"}
-"""Commands that have another name since; 1.0 goes without the old ones."""
+OLD_NAMES = {"price": "estimate"}  # commands that have another name since; 1.0 goes without the old ones
 COMMANDS = {name: Command(**each) for name, each in read_data("commands.toml").items()}
 
 

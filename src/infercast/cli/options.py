@@ -219,8 +219,7 @@ def refuse_idle_router(ctx: typer.Context) -> None:
         raise InputError("--router has no meaning for one replica; add --data-parallel-size N")
 
 
-OF_SESSIONS = ("turn_len", "think", "tool_share", "tool_time", "tool_len")
-"""Options that need --turns."""
+OF_SESSIONS = ("turn_len", "think", "tool_share", "tool_time", "tool_len")  # options that need --turns
 SYNTHETIC = ("arrival", "burstiness", "input_len", "output_len", "prefix_len", "prefix_groups", "turns")
 """What a trace brings along."""
 BRINGS = "it brings its own arrivals and lengths; only --rate, --rate-scale and --num-requests change it"

@@ -254,8 +254,7 @@ def print_answer(form: Form, answer: Any, *, plot: Path | None = None, csv: Path
     print_result(form, function_of(how.document), function_of(how.tables), answer, rows=how.rows, brief=brief)
 
 
-PATIENCE = 2.0
-"""Seconds that a run may take before a bar is shown."""
+PATIENCE = 2.0  # seconds that a run may take before a bar is shown
 
 
 @contextmanager

@@ -31,8 +31,7 @@ from infercast.serve.workload.distributions import LengthDistribution
 from infercast.units import GIGA
 
 DAY = 86_400.0
-WINDOW = 60.0
-"""Seconds of a window: a minute in or out of the SLO."""
+WINDOW = 60.0  # seconds of a window: a minute in or out of the SLO
 STEP = 10.0
 MOST_WINDOWS = 20_160
 PEAK_HOUR = 14.0
@@ -175,12 +174,9 @@ def made_up_day(
     )
 
 
-SHARES = (0.02, 0.2, 0.4, 0.55, 0.7, 0.8, 0.88, 0.94)
-"""Simulated loads, as shares of the saturated rate."""
-FULLNESS = (0.3, 1.0)
-"""Shares of a replica's seats that closed loops keep taken."""
-LEAST, MOST = 1500, 12_000
-"""Requests of a simulation: `RESIDENCES` residence times, within these limits."""
+SHARES = (0.02, 0.2, 0.4, 0.55, 0.7, 0.8, 0.88, 0.94)  # simulated loads, as shares of the saturated rate
+FULLNESS = (0.3, 1.0)  # shares of a replica's seats that closed loops keep taken
+LEAST, MOST = 1500, 12_000  # requests of a simulation: `RESIDENCES` residence times, within these limits
 RESIDENCES = 20.0
 ROUNDS = 8
 LONGER = 2
@@ -421,10 +417,8 @@ def _non_negative(rows: Array, seconds: Array) -> Array:
         used.remove(int(np.argmin(found)))
 
 
-LOAD_BANDWIDTH = 2.0 * GIGA
-"""Bytes of weights a second that a replica reads: a local disk or a good network volume."""
-CAPTURE_SECONDS = 0.35
-"""For each size of CUDA graph; logs of vLLM 0.8 to 0.11 that users published have 0.25 to 0.55."""
+LOAD_BANDWIDTH = 2.0 * GIGA  # bytes of weights a second that a replica reads: a local disk or a good network volume
+CAPTURE_SECONDS = 0.35  # for each size of CUDA graph; logs of vLLM 0.8 to 0.11 that users published have 0.25 to 0.55
 OTHER_SECONDS = 45.0
 """The container and Python (30 s), compiled code from its cache and the memory profile (15 s), by the same logs."""
 

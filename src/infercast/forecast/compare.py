@@ -249,10 +249,8 @@ def side_by_side(runs: tuple[Watched, Watched], names: tuple[str, str]) -> SideB
     return SideBySide((first, second), tuple(steps))
 
 
-MATTERS = 0.02
-"""A difference below this share is not worth a sentence."""
-APART = 0.03
-"""The same of shares of time, in points."""
+MATTERS = 0.02  # a difference below this share is not worth a sentence
+APART = 0.03  # the same of shares of time, in points
 
 
 def reasons(both: SideBySide) -> list[str]:

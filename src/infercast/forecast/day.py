@@ -49,8 +49,7 @@ from infercast.units import MICRO, MILLI
 MOST_REQUESTS, MOST_AT_ALL = 6000, 20_000
 """Windows are added up to the first limit; a single one with its ramp-up may have the second."""
 MOST_MINUTES = 30
-RAMP = 2
-"""Windows before those that count, in which the fleet fills up."""
+RAMP = 2  # windows before those that count, in which the fleet fills up
 
 
 class Check(NamedTuple):
@@ -374,8 +373,7 @@ def _autoscaled(
     return replace(rules, target=target), done
 
 
-ALONE = 100
-"""Requests that are served one at a time, for the time of a prompt."""
+ALONE = 100  # requests that are served one at a time, for the time of a prompt
 
 
 def autoscaler_row(plan: DayPlan) -> dict[str, Any]:

@@ -34,16 +34,13 @@ if TYPE_CHECKING:
 
 STATIC, IDLE = "static", "idle"
 """Parts other than kernel families: static power while kernels run, and power while none does."""
-MOST_SEQUENCES = 256
-"""Sequences of a batch that stands for others: more of them draw no more power while they run."""
+MOST_SEQUENCES = 256  # sequences of a batch that stands for others: more of them draw no more power while they run
 RUN_SPREAD = 0.045
 """Spread of runs on one kind of board, as the standard deviation of a logarithm: one board idles at 117 W and another
 at 135, and weights of one model cost more to multiply than those of another. Chosen on own runs on H200s
 (benchmarks/accuracy/energy_runs.py)."""
-HELD_BACK_SPREAD = 0.1
-"""Added for boards with a power limit or a locked clock: an assumption, none was measured."""
-BUSY_SHARE = 0.2
-"""Share of a run's joules that chips draw for being busy, whatever they do."""
+HELD_BACK_SPREAD = 0.1  # added for boards with a power limit or a locked clock: an assumption, none was measured
+BUSY_SHARE = 0.2  # share of a run's joules that chips draw for being busy, whatever they do
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,8 @@ TOKENS = (1, 16, 64, 256, 512, 1024, 2048, 4096)
 RELIABLE = 1.2
 """A forecast gain from which a change is recommended untried. Four of five gains of the shapes that the constants were
 not fitted on were off by less than this, so smaller ones mean nothing. Chosen on the trial that it is reported on."""
-PROVED_ON = "hopper"
-"""The architecture that the constants were fitted and the ranking was tried on."""
-MOST_OF_A_TILE = 2
-"""Configurations with the same rows and columns among the best: others are more informative."""
+PROVED_ON = "hopper"  # the architecture that the constants were fitted and the ranking was tried on
+MOST_OF_A_TILE = 2  # configurations with the same rows and columns among the best: others are more informative
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +219,7 @@ def _change(usual: Configuration, other: Configuration, pipe: str, base: Times, 
     return next(f"{new} instead of {old} {name}" for new, old, name in pairs if new != old)
 
 
-CLEAR = 0.03
-"""A measured gain below this is chance: two runs of one configuration lay up to 2.6 % apart in our trial."""
+CLEAR = 0.03  # a measured gain below this is chance: two runs of one configuration lay up to 2.6 % apart in our trial
 Row = Mapping[str, Any]
 """A measured run: the layer's sizes, ``configuration`` (None: the engine's choice), ``ran`` and ``latency_us``."""
 
@@ -325,8 +322,7 @@ def _seconds(shape: TunedShape, gpu: Gpu, configuration: Configuration) -> float
     return float(time_tiles(op, gpu, tiles_of([configuration])).seconds[0])
 
 
-TunedFile = dict[str, dict[str, int]]
-"""A configuration by number of tokens, in the words of its file."""
+TunedFile = dict[str, dict[str, int]]  # a configuration by number of tokens, in the words of its file
 
 
 def untried_file(tuning: Tuning) -> TunedFile:

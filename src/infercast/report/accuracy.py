@@ -51,10 +51,8 @@ def reliability_dict(group: Reliability) -> dict[str, Any]:
     return {"values": group.values, "worst": group.worst, "buckets": buckets}
 
 
-PANEL, MARGIN, TOP, BOTTOM = 220, 52, 34, 48
-"""Pixels: the side of a panel, the space to its left, above and below."""
-TOLERANCE = 0.1
-"""The grey band: ten points to either side."""
+PANEL, MARGIN, TOP, BOTTOM = 220, 52, 34, 48  # pixels: the side of a panel, the space to its left, above and below
+TOLERANCE = 0.1  # the grey band: ten points to either side
 STYLE = (
     "text{font:12px sans-serif;fill:#333}.title{font-weight:bold}.grid{stroke:#ddd}.exact{stroke:#888}"
     ".band{fill:#eee}.line{fill:none;stroke:#1f6fb4;stroke-width:1.5}.point{fill:#1f6fb4;fill-opacity:.8}"

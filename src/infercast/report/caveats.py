@@ -17,14 +17,11 @@ from infercast.report.quantities import LEAST, around
 from infercast.report.terminal import RenderableType, Section, pick, styled
 from infercast.units import format_percent
 
-HOST_BOUND = 0.3
-"""A GPU that waits for its host for more of its step time than this is bound by it."""
-MATTERS = 0.05
-"""Steps of one kind that take less of all step time than this are not worth a word."""
+HOST_BOUND = 0.3  # a GPU that waits for its host for more of its step time than this is bound by it
+MATTERS = 0.05  # steps of one kind that take less of all step time than this are not worth a word
 BORROWED = 0.1
 TITLES = {"prefill": "steps with prompt tokens", "decode": "steps of decoding only"}
-TAKING_IN = "steps that take in prompts"
-"""What the first of these are on a decode pool."""
+TAKING_IN = "steps that take in prompts"  # what the first of these are on a decode pool
 BORROWED_TIMES = (
     "What the host spends on some kinds of layers (latent, recurrent, sparse, packed experts) was seen in one or two "
     "other models only (Caveats say in which); intervals are wider for it."
@@ -90,8 +87,7 @@ WEAK = {
 }
 
 
-ROUGH = ("published", "typical", "roofline")
-"""Sources that no kernel of the GPU was measured for."""
+ROUGH = ("published", "typical", "roofline")  # sources that no kernel of the GPU was measured for
 FORECASTS = "These are forecasts: simulations with estimated kernel latencies, not measurements."
 HELD = (
     "Intervals cover errors of kernel latencies and host times, differences between releases, and the luck of a finite "

@@ -29,8 +29,7 @@ from infercast.report.terminal import (
 )
 from infercast.units import format_seconds
 
-SHOWN_EFFECTS = 4
-"""Of a change, the largest; JSON has all."""
+SHOWN_EFFECTS = 4  # of a change, the largest; JSON has all
 
 
 def render_explained(explained: Explained) -> list[RenderableType]:
@@ -53,8 +52,7 @@ def render_explained(explained: Explained) -> list[RenderableType]:
     return parts
 
 
-BEST, FEW_EFFECTS = 4, 2
-"""Changes on one screen, and what each of them does."""
+BEST, FEW_EFFECTS = 4, 2  # changes on one screen, and what each of them does
 MORE = "--full (every flag, memory, all that was tried), --no-advice (at once), --json"
 
 
@@ -90,8 +88,7 @@ def brief_explained(explained: Explained) -> list[RenderableType]:
     return [*parts, Facts([*told, *named_first("doubt", doubts), ("more", MORE)])]
 
 
-IN_BRIEF = ("SLO", "cost", "bottleneck", "breaks first")
-"""Rows of a forecast that an explained command has, too."""
+IN_BRIEF = ("SLO", "cost", "bottleneck", "breaks first")  # rows of a forecast that an explained command has, too
 
 
 def _decisions(explained: Explained) -> list[RenderableType]:

@@ -87,10 +87,8 @@ def _seconds(seconds: float) -> str:
 
 
 SHOWN = 10
-AS_ASKED: Names = ("as asked", "what if")
-"""What the two runs are called."""
-COMPARED, COMPARED_PARTS = ("mean", "p50", "p95", "p99"), ("mean", "p99")
-"""Of latencies, and of the parts of one."""
+AS_ASKED: Names = ("as asked", "what if")  # what the two runs are called
+COMPARED, COMPARED_PARTS = ("mean", "p50", "p95", "p99"), ("mean", "p99")  # of latencies, and of the parts of one
 
 
 def render_runs(

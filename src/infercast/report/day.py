@@ -111,8 +111,7 @@ def autoscaler_rows(plan: DayPlan) -> Iterator[str]:
     yield from csv_lines(row, [[f"{value:.6g}" if isinstance(value, float) else value for value in row.values()]])
 
 
-BINS = 144
-"""Marks across a chart."""
+BINS = 144  # marks across a chart
 LABELS = 8
 
 

@@ -145,8 +145,7 @@ def slo_dict(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-LEAST_PART = 0.01
-"""Parts of the energy below this share are summed as `other`."""
+LEAST_PART = 0.01  # parts of the energy below this share are summed as `other`
 BASIS = {
     "measured": "measured power of kernels on this GPU",
     "few-shot": "some measured kernels of this GPU",
@@ -337,8 +336,7 @@ def _is_nan(cell: Any) -> bool:
 
 
 SHOWN_ENGINES = 16
-LEAST_SHARE = 0.0005
-"""Kernel families below this share of a step are left out of tables."""
+LEAST_SHARE = 0.0005  # kernel families below this share of a step are left out of tables
 PHASE_COLUMNS = ("family", "share", "per step", "bound by", "source", "largest kernels")
 
 

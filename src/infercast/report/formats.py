@@ -16,8 +16,7 @@ from infercast.errors import InputError
 from infercast.report.files import csv_lines
 from infercast.report.terminal import FOLDED, Facts, FittingTable, Grid, Paragraph, RenderableType, Section, drawn
 
-ENDS = ("low", "high")
-"""Of an interval, which JSON has as a pair."""
+ENDS = ("low", "high")  # of an interval, which JSON has as a pair
 
 
 def rows_of(document: Any, key: str | tuple[str, ...] | None = None) -> list[dict[str, Any]]:

@@ -152,8 +152,7 @@ def power_dict(power: KernelPower) -> dict[str, Any]:
 
 SHOWN_REQUESTS = 5
 SHOWN_FAMILIES = 5
-SHOWN_SHARE = 0.0005
-"""Parts below this share are left out of tables, never out of JSON."""
+SHOWN_SHARE = 0.0005  # parts below this share are left out of tables, never out of JSON
 
 
 BY_PLACE = "What a token is made of, by its place in the answer"
@@ -299,10 +298,8 @@ def _parts_dict(parts: RequestParts) -> dict[str, Any]:
 
 
 PLACES = {"prefill": "prompts", "decode": "decoding"}
-NEAR = 0.95
-"""A kernel that reaches so much of its ceiling is as good as there."""
-SAID = 8
-"""Findings in words; the table has all."""
+NEAR = 0.95  # a kernel that reaches so much of its ceiling is as good as there
+SAID = 8  # findings in words; the table has all
 CEILING = "the latency that one in ten measured kernels of the shape beats, over GPUs and engines (docs/diagnose.md)"
 
 

@@ -19,10 +19,8 @@ from infercast.report.deployment import flag_words
 from infercast.units import GIB
 
 SERVER = "server"
-PORTS = {SERVER: 0, PREFILL: 100, DECODE: 200}
-"""Added to the engine's own port, so that pools may share a machine."""
-SIDE_CHANNEL = 5600
-"""Port on which pools exchange keys and values; further replicas use those above it."""
+PORTS = {SERVER: 0, PREFILL: 100, DECODE: 200}  # added to the engine's own port, so that pools may share a machine
+SIDE_CHANNEL = 5600  # port on which pools exchange keys and values; further replicas use those above it
 
 
 class Place:
@@ -151,8 +149,7 @@ def plain_name(model: str) -> str:
     return words[:40].rstrip("-") or "model"
 
 
-BLANK = re.compile(r"<(\w+)>")
-"""What is filled into a template."""
+BLANK = re.compile(r"<(\w+)>")  # what is filled into a template
 
 
 @cache
@@ -251,8 +248,7 @@ def command_lines(pools: Sequence[StartedPool], model: str) -> list[str]:
 
 
 SECRET = "hf-token"
-START_SECONDS, EVERY = 3600, 10
-"""Large weights take long to load: so long, asked every so often."""
+START_SECONDS, EVERY = 3600, 10  # large weights take long to load: so long, asked every so often
 CORES, HOST_GIB = 4, 16
 """Cores of a GPU's share, and memory of the host beyond that of the weights, which pass through it."""
 DRIVER_NAME = re.compile(r"(NVIDIA|Tesla|AMD) .*")
@@ -342,10 +338,8 @@ def _compose_service(pool: StartedPool, place: Place, model: str) -> Any:
     return filled("compose_service", **told, args=args, environment=environment, devices=devices)
 
 
-CHART_SETS = ("--tensor-parallel-size", "--data-parallel-size")
-"""Flags that the chart makes of ``parallelism``."""
-SIDECAR_PORT = 8200
-"""Where an engine listens behind the chart's proxy."""
+CHART_SETS = ("--tensor-parallel-size", "--data-parallel-size")  # flags that the chart makes of ``parallelism``
+SIDECAR_PORT = 8200  # where an engine listens behind the chart's proxy
 
 
 def llm_d_values(pools: Sequence[StartedPool], model: str, weights: float, title: str) -> str | None:

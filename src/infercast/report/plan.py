@@ -45,14 +45,11 @@ from infercast.units import (
     format_watts,
 )
 
-WIDEST = 100
-"""Characters in a line of a sentence."""
-SHOWN = 8
-"""Candidates that did not win, in the table."""
+WIDEST = 100  # characters in a line of a sentence
+SHOWN = 8  # candidates that did not win, in the table
 
 
-RIVALS, CHANGES = 3, 4
-"""Of these, and of what would change the answer, on one screen."""
+RIVALS, CHANGES = 3, 4  # of these, and of what would change the answer, on one screen
 
 
 def brief_plan(plan: Plan) -> list[RenderableType]:
@@ -126,8 +123,7 @@ def render_plan(plan: Plan) -> list[RenderableType]:
 
 
 MORE = "--full (all that was simulated, notes), --out DIR (commands and manifests to run), --json"
-LEFT_OUT = ("GPUs", "energy", "power", "options")
-"""Rows that a screen goes without."""
+LEFT_OUT = ("GPUs", "energy", "power", "options")  # rows that a screen goes without
 
 
 def _winner(row: Row) -> list[tuple[str, str]]:

@@ -33,8 +33,7 @@ from infercast.report.manifests import (
 from infercast.report.plan import candidates_csv
 from infercast.units import MILLI, format_percent, format_seconds
 
-KEYS = {"p50": "median", "p99": "p99", "mean": "mean"}
-"""As the benchmark names them."""
+KEYS = {"p50": "median", "p99": "p99", "mean": "mean"}  # as the benchmark names them
 
 
 def bench_script(checks: Sequence[Check], commands: Commands, model: str, title: str) -> str:
@@ -81,8 +80,7 @@ text { font: 12px sans-serif; fill: #333 } .title { font-size: 15px; font-weight
 .other { fill: #51606e } .front { fill: #6db3ee } .line { stroke: #6db3ee } }
 """
 TICKS = (1.0, 2.0, 5.0)
-MOST_NAMED = 6
-"""Fronts with more points than this are not labelled."""
+MOST_NAMED = 6  # fronts with more points than this are not labelled
 
 
 class Axis(NamedTuple):

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from infercast.forecast.slo import Slo
     from infercast.forecast.sweep import Sweep
 
-WIDTH, HEIGHT = 9.0, 3.4
-"""Inches."""
+WIDTH, HEIGHT = 9.0, 3.4  # inches
 BINS = 40
 PERCENTILES = {"p50": "-", "p95": "--", "p99": ":"}
 SHOWN_KERNELS = 12

@@ -140,8 +140,7 @@ def milliseconds(values: Percentiles | None) -> dict[str, float] | None:
 TITLE = "80 % intervals, from how far kernels, host and release may be off, and from chance"
 MEDIANS = {"ttft": "TTFT p50", "tpot": "TPOT p50"}
 PARTS = {"kernels": "kernels", "host": "your host", "release": "the release", "luck": "luck"}
-LEAST = 0.005
-"""Parts below this are left out."""
+LEAST = 0.005  # parts below this are left out
 EVIDENCE = {
     "probed": "your host's speed, by `infercast measure --host`",
     "calibrated": "one benchmark, by `infercast calibrate`",
@@ -177,8 +176,7 @@ def around(part: float) -> str:
     return f"+-{100 * part:.0f} %"
 
 
-LENGTHS = re.compile(r" \([^)]*\)")
-"""Ranges of lengths in the description of a workload."""
+LENGTHS = re.compile(r" \([^)]*\)")  # ranges of lengths in the description of a workload
 BOUND_WORDS = {"bound by dram": "bound by memory bandwidth", "bound by tensor": "bound by tensor cores"}
 
 

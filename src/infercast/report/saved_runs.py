@@ -13,13 +13,11 @@ from infercast.report.quantities import COSTS, ENERGIES, LATENCIES, LOADS, PROMI
 from infercast.report.terminal import Grid, Paragraph, RenderableType, Section
 from infercast.units import MILLI, format_seconds
 
-MOST_BYTES, MOST_RUNS, MOST_LETTERS = 32_000_000, 8, 2000
-"""Of one file, of all files together, and of a text in one."""
+MOST_BYTES, MOST_RUNS, MOST_LETTERS = 32_000_000, 8, 2000  # of one file, of all files together, and of a text in one
 QUANTITIES = (*RESULTS, *PROMISES, *COSTS, *ENERGIES, *LOADS)
 BOUND, OVERLOADED = "bound", "overloaded"
 SIDES = ("before", "after")
-LARGEST = 1e30
-"""No number of a run is larger."""
+LARGEST = 1e30  # no number of a run is larger
 Band = tuple[float, float]
 
 
@@ -255,8 +253,7 @@ def _short(value: Any) -> str:
 
 
 SHOWN = ("mean", "p50", "p95", "p99")
-MANY = 10.0
-"""From here on a ratio says more than a change in per cent."""
+MANY = 10.0  # from here on a ratio says more than a change in per cent
 POWERS = ("watts_per_gpu", "peak_watts_per_gpu", "wall_watts")
 """Neither more nor less is better: what counts is what is done with it."""
 LEADERS = {

@@ -69,8 +69,7 @@ def render_sweep(sweep: Sweep) -> list[RenderableType]:
     return parts
 
 
-MOST_POINTS, DRAWN = 20, 9
-"""Points on one screen, and up to how many there is room for charts."""
+MOST_POINTS, DRAWN = 20, 9  # points on one screen, and up to how many there is room for charts
 MORE = "--full (all charts, caveats), --plot FILE, --csv FILE, --json; `simulate` has a row's intervals"
 
 
@@ -291,8 +290,7 @@ def _one_level(found: dict[str, Any]) -> dict[str, Any]:
 
 
 NARROW = 78
-WORTH = 0.01
-"""A saving below this share is not worth a setting."""
+WORTH = 0.01  # a saving below this share is not worth a setting
 SAVINGS_LATENCIES = {"TTFT p99": "forecast.ttft.p99", "TPOT p95": "forecast.tpot.p95"}
 
 
@@ -427,8 +425,7 @@ def _caveats(found: BreakEven) -> list[str]:
 SPECULATION_COLUMNS = columns(
     declared("speculation", accepted=lambda point: at("counts.acceptance_length")(drafts_of(point.drafted)))
 )
-RUN_FIELDS = declared("speculation_runs")
-"""Of each of the two runs of a load."""
+RUN_FIELDS = declared("speculation_runs")  # of each of the two runs of a load
 
 
 def break_even_charts(found: BreakEven) -> list[Chart]:

@@ -28,14 +28,10 @@ else:
 
 
 PIPE_WIDTH = 160
-SCREEN, LINES = 100, 40
-"""Columns and lines of a screen, within which every answer fits unless --full is asked for."""
-LEAST_WIDTH = 40
-"""On a narrower terminal lines run over its edge."""
-NOTE_WIDTH = 24
-"""A column of notes takes at least this much, so that they are not broken at every word."""
-BETWEEN = 2
-"""Blanks between two columns of a table."""
+SCREEN, LINES = 100, 40  # columns and lines of a screen, within which every answer fits unless --full is asked for
+LEAST_WIDTH = 40  # on a narrower terminal lines run over its edge
+NOTE_WIDTH = 24  # a column of notes takes at least this much, so that they are not broken at every word
+BETWEEN = 2  # blanks between two columns of a table
 
 
 class Facts:
@@ -251,15 +247,11 @@ def _first_rows(part: Any, most: int) -> Any:
     return part
 
 
-HEIGHT = 9
-"""Lines of the area that is drawn in."""
+HEIGHT = 9  # lines of the area that is drawn in
 WIDEST, NARROWEST = 110, 40
-BESIDE, BELOW = 36, 76
-"""Least width of each of two charts side by side, and the most for one alone."""
-GAP = 3
-"""Columns between two charts side by side."""
-LOGARITHMIC_FROM = 20.0
-"""Values that differ by more than this factor have a logarithmic axis."""
+BESIDE, BELOW = 36, 76  # least width of each of two charts side by side, and the most for one alone
+GAP = 3  # columns between two charts side by side
+LOGARITHMIC_FROM = 20.0  # values that differ by more than this factor have a logarithmic axis
 STYLES = ("cyan", "yellow", "green", "magenta")
 
 
@@ -590,8 +582,7 @@ class FittingTable:
         return Grid([column.title for column in columns], rows, notes_at=words)
 
 
-WIDTH = 76
-"""Of charts, which are drawn with characters."""
+WIDTH = 76  # of charts, which are drawn with characters
 
 
 def markdown(parts: Iterable[RenderableType]) -> str:

@@ -9,10 +9,8 @@ from typing import Any
 from infercast.forecast.explain.timeline import EngineLanes, Lanes, RequestSlice, Slice
 from infercast.units import MICRO
 
-ENGINE, REQUESTS, QUEUE = 1, 2, 3
-"""Processes of the first engine; those of the others follow."""
-GPU, HOST = 1, 2
-"""Threads; further stages of a pipeline follow."""
+ENGINE, REQUESTS, QUEUE = 1, 2, 3  # processes of the first engine; those of the others follow
+GPU, HOST = 1, 2  # threads; further stages of a pipeline follow
 PROCESSES = {ENGINE: "engine", REQUESTS: "requests", QUEUE: "queue"}
 
 Event = dict[str, Any]

@@ -356,11 +356,9 @@ def _preset(key: str, values: dict[str, Any]) -> dict[str, Any]:
 
 Answer = dict[str, Any]
 Handler = Callable[[Mapping[str, Any], Tell], Answer]
-QUICK_REQUESTS = 150
-"""Of an answer that must come soon, where a simulation goes step by step."""
+QUICK_REQUESTS = 150  # of an answer that must come soon, where a simulation goes step by step
 MOST_COMPARED = 4
-KEPT_RUNS = 4
-"""Runs that are kept, since their intervals, files or details may be asked for next."""
+KEPT_RUNS = 4  # runs that are kept, since their intervals, files or details may be asked for next
 OF_RUNS = ("model", "hardware", "layout", "engine", "traffic", "sessions")
 _runs: dict[str | None, Watched] = {}
 _intervals: dict[str | None, Intervals] = {}

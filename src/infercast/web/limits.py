@@ -13,14 +13,11 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LARGEST_BODY = 512 * 1024
-BODY_SECONDS = 10.0
-"""In which the whole body must have come."""
-LONGEST_SECONDS = 180.0
-"""A request and its reply, whatever they are."""
+BODY_SECONDS = 10.0  # in which the whole body must have come
+LONGEST_SECONDS = 180.0  # a request and its reply, whatever they are
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]", "::1")
 ANY_ADDRESS = ("0.0.0.0", "::", "")
-BURST, PER_SECOND = 400.0, 40.0
-"""Requests that one client may send at once, and how many per second in the long run."""
+BURST, PER_SECOND = 400.0, 40.0  # requests that one client may send at once, and how many per second in the long run
 MOST_CLIENTS = 4096
 HEADERS = {
     "content-security-policy": (

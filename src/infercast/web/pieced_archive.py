@@ -8,10 +8,8 @@ from typing import Any
 
 from infercast.predict.fitted import END_BYTES, ENTRY_BYTES, LOCAL_BYTES, Archive
 
-Fetch = Callable[[str], Any]
-"""The bytes of a file next to the page, as the browser holds them."""
-FIRST_TAIL = 131_072
-"""Bytes at the end that surely hold the end of the list of files, and mostly the list."""
+Fetch = Callable[[str], Any]  # the bytes of a file next to the page, as the browser holds them
+FIRST_TAIL = 131_072  # bytes at the end that surely hold the end of the list of files, and mostly the list
 
 
 class PiecedArchive(Archive):

@@ -40,8 +40,7 @@ STYLE = Path(__file__).parent / "api.css"
 ASKED = ("simulate", "memory", "curve")
 EXPORTS = {"html": "text/html; charset=utf-8", "csv": "text/csv; charset=utf-8", "json": "application/json"}
 NO_STORE = {"cache-control": "no-store"}
-WARM = {"state": {}, "intervals": True}
-"""The first question of most; it is asked when the server starts."""
+WARM = {"state": {}, "intervals": True}  # the first question of most; it is asked when the server starts
 
 
 class Site:
@@ -208,8 +207,7 @@ def make_app(
 
 
 MOST_CONNECTIONS = 1024
-HEAD_SECONDS = 5.0
-"""In which the head of a request must have come; a connection silent for as long is closed."""
+HEAD_SECONDS = 5.0  # in which the head of a request must have come; a connection silent for as long is closed
 LARGEST_HEAD = 32 * 1024
 
 

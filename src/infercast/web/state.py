@@ -91,18 +91,14 @@ BY_NAME = {field.name: field for field in FIELDS}
 
 State = dict[str, Any]
 
-COMMANDS = {CURVE: "sweep"}
-"""Commands of questions, where their names differ."""
+COMMANDS = {CURVE: "sweep"}  # commands of questions, where their names differ
 MOST_NAMES = 32
 LONGEST_TEXT = 400
 LONGEST_QUERY = 8000
 TRUE, FALSE = ("1", "true", "on", "yes"), ("0", "false", "off", "no")
-DROPPED = "./config.json"
-"""What stands for a dropped config in a command."""
-BETWEEN = {"settings": ";"}
-"""What stands between several names where a name may hold commas itself."""
-OTHER_LOADS = ("concurrency", "session_rate")
-"""Fields that say how much is sent in place of a rate."""
+DROPPED = "./config.json"  # what stands for a dropped config in a command
+BETWEEN = {"settings": ";"}  # what stands between several names where a name may hold commas itself
+OTHER_LOADS = ("concurrency", "session_rate")  # fields that say how much is sent in place of a rate
 
 
 def default_of(field: Field, given: Mapping[str, Any]) -> Any:
@@ -266,8 +262,7 @@ def _wrong(field: Field, value: Any) -> InputError:
 
 
 LARGEST_CONFIG = 256 * 1024
-OF_SYSTEMS = ("model", "hardware", "layout", "engine")
-"""Groups of fields that say what serves requests."""
+OF_SYSTEMS = ("model", "hardware", "layout", "engine")  # groups of fields that say what serves requests
 KEPT_SYSTEMS, KEPT_CAPACITIES = 8, 256
 """Deployments with their step times that are kept for the next question about them, and what they serve at most."""
 PUBLISHED = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")

@@ -104,8 +104,7 @@ def zipped(files: dict[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-PIECE = 65_536
-"""Bytes of the pieces that large archives of forests come in; a question needs a few of them."""
+PIECE = 65_536  # bytes of the pieces that large archives of forests come in; a question needs a few of them
 LARGE = 200_000
 LEFT_OUT = ("lab", "calibrate", "cli", "data/lab", "data/runs", "web/static/", "web/static_site.py")
 """Parts of the package that answer nothing on the page."""

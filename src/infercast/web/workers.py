@@ -18,12 +18,9 @@ from typing import Any, NamedTuple
 from infercast.web.worker import ANSWER, ERROR, SAYS
 
 LONGEST_LINE = 64 * 2**20
-MOST_WAITING = 256
-"""Questions that wait for a worker; further ones are refused at once."""
-MOST_ANSWERS = 1000
-"""Questions after which a worker is replaced by a fresh one."""
-OUT_OF_MEMORY = b'{"error":{"type":"MemoryError"'
-"""How the reply of a worker begins that has no memory left."""
+MOST_WAITING = 256  # questions that wait for a worker; further ones are refused at once
+MOST_ANSWERS = 1000  # questions after which a worker is replaced by a fresh one
+OUT_OF_MEMORY = b'{"error":{"type":"MemoryError"'  # how the reply of a worker begins that has no memory left
 PATIENCE = 60.0
 
 
@@ -281,10 +278,8 @@ def has_config(document: Mapping[str, Any]) -> bool:
 KINDS = ("plan", "capacity", "energy", "curve", "simulate")
 QUEUED, RUNNING, DONE, FAILED, CANCELLED = "queued", "running", "done", "failed", "cancelled"
 MOST_SECONDS = 1800.0
-MOST_JOBS, MOST_QUEUED = 64, 16
-"""Jobs that are remembered, and those of them that wait."""
-KEPT_SECONDS = 900.0
-"""How long an answer is kept after the last look at it."""
+MOST_JOBS, MOST_QUEUED = 64, 16  # jobs that are remembered, and those of them that wait
+KEPT_SECONDS = 900.0  # how long an answer is kept after the last look at it
 
 
 @dataclass(slots=True)

@@ -20,8 +20,7 @@ from infercast.forecast.deploy import deploy, taken_by
 from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, WORKLOAD, own_options
 
 SERVES = ("rate", "concurrency", "trace", "session_rate")
-USUAL_TRIALS = 24
-"""For the bar: about as many settings are tried."""
+USUAL_TRIALS = 24  # for the bar: about as many settings are tried
 
 
 @with_options(own_options("explain_command"), WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT, command="explain-command")

@@ -36,8 +36,7 @@ from infercast.report.kernels import power_dict, power_facts, render_step, step_
 from infercast.report.terminal import Facts, Grid, Section
 from infercast.units import format_seconds
 
-SPARE_TOKENS = 64
-"""Room for drafts behind a sequence."""
+SPARE_TOKENS = 64  # room for drafts behind a sequence
 
 
 @with_options(PLACE, own_options("kernels"), ENGINE_ARGS, DEPLOYMENT, command="kernels")

@@ -30,8 +30,7 @@ EXCLUDED = {
     "warps": "more warps than work",
     "step": "steps that do not fit the layer",
 }
-SAME = 1.02
-"""Below this a forecast gain is not worth a word."""
+SAME = 1.02  # below this a forecast gain is not worth a word
 
 
 def render_tuning(tuning: tune.Tuning) -> list[RenderableType]:
@@ -171,8 +170,7 @@ def trial_dict(trial: tune.Trial) -> dict[str, Any]:
     }
 
 
-MOST_TOKENS = 1 << 20
-"""Steps of a million tokens are above what any engine plans."""
+MOST_TOKENS = 1 << 20  # steps of a million tokens are above what any engine plans
 
 
 @with_options(PLACE, own_options("tune", tokens=",".join(map(str, tune.TOKENS))))

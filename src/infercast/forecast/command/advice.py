@@ -26,12 +26,10 @@ from infercast.serve import Replica, Workload
 from infercast.serve.record import Served
 
 FACTORS = (0.25, 0.5, 2.0, 4.0)
-STEPS = (256, 65_536)
-"""Tokens of the smallest and the largest step that is tried."""
+STEPS = (256, 65_536)  # tokens of the smallest and the largest step that is tried
 SEQUENCES = (8, 4096)
 UTILIZATION = 0.95
-PIECES = (1024, 4096)
-"""Most tokens of one prompt in a step, where it is not limited."""
+PIECES = (1024, 4096)  # most tokens of one prompt in a step, where it is not limited
 BLOCKS = (16, 32, 64)
 EITHER = ("enable_prefix_caching", "disable_radix_cache", "enable_mixed_chunk")
 """Switches of engines that may help in either position."""
@@ -42,8 +40,7 @@ ONE_WAY = {
 """Switches that help in one position."""
 WITHOUT_GRAPHS = ("enforce_eager", "disable_cuda_graph")
 CHOICES: dict[str, tuple[Any, ...]] = {"schedule_policy": ("fcfs", "lpm"), "schedule_conservativeness": (0.3, 1.0)}
-NARROW = ("fp8", "int4")
-"""Formats of weights to try; the second needs a checkpoint of its own."""
+NARROW = ("fp8", "int4")  # formats of weights to try; the second needs a checkpoint of its own
 
 
 class Change(NamedTuple):
@@ -133,12 +130,9 @@ def _layouts(point: Point, fit: Fit) -> Iterator[Change]:
             yield Change(name, {name: None if layout.experts else spread[name]}, label, kernels=True)
 
 
-DRAWS, REQUESTS = 4, 300
-"""Draws of each point, and requests of a draw."""
-STUDENT = 2.353
-"""Standard errors on either side that hold 90 %, where the error is known from four draws."""
-LEAST = 0.02
-"""Smaller changes are not worth a setting."""
+DRAWS, REQUESTS = 4, 300  # draws of each point, and requests of a draw
+STUDENT = 2.353  # standard errors on either side that hold 90 %, where the error is known from four draws
+LEAST = 0.02  # smaller changes are not worth a setting
 PERCENTILES = {
     "TTFT p50": ("ttft", 0.5),
     "TTFT p99": ("ttft", 0.99),
@@ -283,10 +277,8 @@ def _estimates(trial: Trial, name: str) -> float:
     return prompts if name.startswith("TTFT") else max(prompts, decodes) if name == HEADROOM else decodes
 
 
-LEAST_GAIN = 0.002
-"""Of the mean over all numbers, below which a change is not worth its place in a command."""
-TRADE = 0.05
-"""The recommended command makes no number worse by more than this, or than what is gained on average."""
+LEAST_GAIN = 0.002  # of the mean over all numbers, below which a change is not worth its place in a command
+TRADE = 0.05  # the recommended command makes no number worse by more than this, or than what is gained on average
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,7 @@ from infercast.serve.workload.synthetic import drawn_with, synthetic_workload
 from infercast.shown import Answer
 from infercast.units import format_bytes, format_percent, format_seconds
 
-USEFUL = 2048
-"""Shorter sequences are of no use."""
+USEFUL = 2048  # shorter sequences are of no use
 TIMES = (1, 2, 4, 8, 16)
 
 
@@ -69,8 +68,7 @@ def _change(values: dict[str, Any], weights: str | None, times: int) -> Change:
     return Change("fit", values, label, answers=weights is not None, gpus=float(times))
 
 
-PROMPT = 1024
-"""Tokens of the prompts that a full step is made of here."""
+PROMPT = 1024  # tokens of the prompts that a full step is made of here
 
 
 class FlagExplanation(NamedTuple):
@@ -283,12 +281,9 @@ SENTENCES: dict[str, Callable[[Flag, FlagContext], str]] = {
 }  # fmt: skip
 
 
-FORMATS = ("quantization", "dtype", "hf_overrides")
-"""Without these it would be another checkpoint."""
-USUAL_NETWORK = "infiniband-ndr"
-"""Between nodes, if none is named."""
-LOADS = {"light": 0.2, "heavy": 0.8}
-"""Shares of the saturated rate, if no load is given."""
+FORMATS = ("quantization", "dtype", "hf_overrides")  # without these it would be another checkpoint
+USUAL_NETWORK = "infiniband-ndr"  # between nodes, if none is named
+LOADS = {"light": 0.2, "heavy": 0.8}  # shares of the saturated rate, if no load is given
 USUAL_LENGTHS = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
 
 

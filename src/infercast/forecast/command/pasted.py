@@ -19,8 +19,7 @@ from infercast.engines.base import ABSENT, FAMILIES, Engine, engine_named, what_
 from infercast.engines.settings import Commands
 from infercast.errors import FileFormatError, InputError
 
-BETWEEN = ";&|\n"
-"""What ends a command."""
+BETWEEN = ";&|\n"  # what ends a command
 CONTINUED = re.compile(r"[ \t]*[\\`^]\r?\n[ \t]*")
 REDIRECTED = re.compile(r"(?<=\s)(?:\d?>>?(?:\s*&\d|\s*[^\s'\"&;|]+)|&>>?\s*\S+|<\s*[^\s'\"&;|<]+)")
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)

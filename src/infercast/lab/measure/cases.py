@@ -51,8 +51,7 @@ class Launch(Protocol):
 
 # Anchors: the few shapes of each kernel that say most about all others, for a GPU without measurements.
 
-DEFAULT = 64
-"""Of each kernel; a list has no more."""
+DEFAULT = 64  # of each kernel; a list has no more
 
 
 def anchor_cases(each: int = DEFAULT) -> list[Case]:
@@ -80,8 +79,7 @@ def _flops(family: str, shape: Shape) -> float:
 
 # Which attention kernels to measure: head layouts, prompts with or without a cached prefix, decoding, both at once.
 
-ATTENTION_SHAPES, SPARSE_SHAPES = 66, 48
-"""Of each kind of kernel, for each layout of heads."""
+ATTENTION_SHAPES, SPARSE_SHAPES = 66, 48  # of each kind of kernel, for each layout of heads
 MOST_KEYS = 1_000_000
 LATENT, ROTARY = 512, 64
 EXPANDED_KEY, EXPANDED_VALUE = 192, 128
@@ -149,8 +147,7 @@ def _attention_prompts(generator: Generator) -> Shape:
 
 # How many weight shapes of a format, and one in how many token counts of each.
 FORMATS = {"bf16": (800, 2), "fp8": (450, 2), "fp16": (24, 4), "tf32": (16, 6)}
-LONGEST_FLOPS = 8e12
-"""About ten milliseconds on a large GPU; longer products run at the same rate."""
+LONGEST_FLOPS = 8e12  # about ten milliseconds on a large GPU; longer products run at the same rate
 LARGEST_WEIGHT = 2**31
 GOLDEN = 0.7548776662466927, 0.5698402909980532
 """Steps of the two-dimensional additive sequence of which every beginning is spread evenly (Roberts, 2018)."""
@@ -198,8 +195,7 @@ def _round(value: float, multiple: int) -> int:
 
 
 MOST_ROWS = 131_072
-MOST_SAMPLED = 256
-"""No step samples more rows than a few hundred."""
+MOST_SAMPLED = 256  # no step samples more rows than a few hundred
 
 
 def expert_cases() -> Iterator[Case]:
@@ -257,8 +253,7 @@ def _elementwise() -> Iterator[tuple[str, int, int, int]]:
 COLUMNS = ("kind", "heads", "key_heads", "key_dim", "value_dim")
 LAYOUTS = [dict(zip((*COLUMNS, "chunk"), layout, strict=True)) for layout in RECURRENT_GRID["layouts"]]
 SCANS, CONVOLUTIONS = 44, 26
-MOST_TOKENS, MOST_VALUES = 65_536, 2**28
-"""Of a batch: tokens, and values of all heads."""
+MOST_TOKENS, MOST_VALUES = 65_536, 2**28  # of a batch: tokens, and values of all heads
 MOST_STATES = 2**30
 
 
@@ -313,10 +308,8 @@ INDEX_HEADS = (64, 32)
 TOPK = (2048, 512)
 # Heads of a GPU: FlashAttention takes any number, FlashMLA 64 and 128.
 HEADS, PADDED_HEADS = (16, 8, 64, 128, 32), (64, 128)
-BLOCKS = 16
-"""Chosen blocks of block-sparse attention."""
-MOST_SCORES = 96_000_000
-"""Scores of prompts are computed in parts that are no larger."""
+BLOCKS = 16  # chosen blocks of block-sparse attention
+MOST_SCORES = 96_000_000  # scores of prompts are computed in parts that are no larger
 MOST_SPARSE_KEYS = 2_000_000
 
 

@@ -22,8 +22,7 @@ from infercast.errors import InputError, UnknownNameError, missing
 from infercast.hardware.load import gpu_from_driver_name
 
 PERIOD_MS = 50
-POWER_CAP = 0x4
-"""The driver's bit for clocks lowered to stay within the board's power limit."""
+POWER_CAP = 0x4  # the driver's bit for clocks lowered to stay within the board's power limit
 
 
 def require_gpu() -> Any:

@@ -26,8 +26,7 @@ PROMPTS = (16, 64, 128, 256, 384, 500, 520, 768, 1024, 2048, 4096, 8000)
 BATCHES = (1, 4, 16, 32, 64, 128, 256)
 BURSTS = (2, 8, 32, 128)
 REPEATS = 7
-DECODED, WARM_UP = 48, 8
-"""Tokens of a decoding request, and how many of them are not counted."""
+DECODED, WARM_UP = 48, 8  # tokens of a decoding request, and how many of them are not counted
 ENGINE = read_data("lab/host.toml")
 CONFIG = {"architectures": ["LlamaForCausalLM"], **ENGINE["config"]}
 Say = Callable[[str], None]

@@ -79,8 +79,7 @@ class Journal:
 FAMILIES = ("scan", "sparse")
 SILENT_SECONDS = 75.0
 """Without a step after which a child is ended. Compiling one kernel with nvcc or tuning a scan takes half of that."""
-LEAST_SECONDS = 25.0
-"""Starting a child takes nearly as long; no other one is started with less time left."""
+LEAST_SECONDS = 25.0  # starting a child takes nearly as long; no other one is started with less time left
 POLL_SECONDS = 0.25
 MOST_CHILDREN = 12
 
@@ -154,8 +153,7 @@ def _without_what_broke(left: list[Case], steps: Steps, done: set[str], tally: T
 # The process that measures kernels which may break it: a few cases at a time, each noted before it is tried.
 
 BATCH = 16
-BROKEN = 3
-"""Exit code where a kernel has broken the GPU's context."""
+BROKEN = 3  # exit code where a kernel has broken the GPU's context
 
 
 class JournalBench:

@@ -52,8 +52,7 @@ class MovingLaunch(SimpleLaunch):
 # GPU memory of a sweep: pools of random numbers that all operands are cut from, so nothing is allocated twice.
 
 ALIGNMENT = 1024
-POOL_SHARE = 0.45
-"""Of the free memory; the rest is for what kernels allocate themselves."""
+POOL_SHARE = 0.45  # of the free memory; the rest is for what kernels allocate themselves
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32, "fp32": torch.float32}
 DTYPES |= {"fp8": torch.float8_e4m3fn}
 
@@ -118,8 +117,7 @@ def starts_of(lengths: Sequence[int], device: str) -> Any:
 
 PAUSE_CYCLES = 4_000_000
 BURSTS = 3
-QUEUED_SECONDS = 0.05
-"""Work that is handed to the GPU at once when a kernel runs on and on."""
+QUEUED_SECONDS = 0.05  # work that is handed to the GPU at once when a kernel runs on and on
 
 
 def mark() -> None:

@@ -16,12 +16,9 @@ from infercast.lab.measure.cases import Case
 from infercast.lab.measure.device import choose_engine
 
 MOST_WORKERS = 14
-SHARE_OF_TIME = 0.3
-"""Of the time budget that compiling may take."""
-LEAST_SECONDS = 45.0
-"""Starting the processes takes half of that."""
-POOL_SHARE = 0.035
-"""Of the GPU's memory for one process's operands."""
+SHARE_OF_TIME = 0.3  # of the time budget that compiling may take
+LEAST_SECONDS = 45.0  # starting the processes takes half of that
+POOL_SHARE = 0.035  # of the GPU's memory for one process's operands
 RECURRENT = {
     "scan": ("kind", "heads", "key_heads", "key_dim", "value_dim", "chunk"),
     "state_update": ("kind", "heads", "key_heads", "key_dim", "value_dim", "state_dtype"),
@@ -29,8 +26,7 @@ RECURRENT = {
     "gating": ("op", "heads", "key_heads"),
 }
 PROBES = ("dtype", "width", "heads", "kv_heads")
-LARGEST_TOKENS = 2048
-"""Kernels for more tokens are the same, and their operands larger."""
+LARGEST_TOKENS = 2048  # kernels for more tokens are the same, and their operands larger
 
 
 def compiled_cases(cases: Sequence[Case]) -> list[Case]:

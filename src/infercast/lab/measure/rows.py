@@ -174,8 +174,7 @@ def _check(sections: Sections, expected: int) -> None:
 # What a kernel's name says: which library it comes from, and the tile each of its thread blocks works on.
 
 LONGEST = 64
-NVJET = re.compile(r"_(\d+x\d+)_(\d+x\d+)_(\d+x\d+)_")
-"""Tile, depth and stages of the loop, cluster."""
+NVJET = re.compile(r"_(\d+x\d+)_(\d+x\d+)_(\d+x\d+)_")  # tile, depth and stages of the loop, cluster
 CUTE_TUPLE = re.compile(r"tuple<((?:\s*(?:cute::)?C<\d+>\s*,?)+)>")
 CUTE_NUMBER = re.compile(r"C<(\d+)>")
 
@@ -201,12 +200,9 @@ def short_name(name: str) -> str:
 
 REPEATS, MORE_REPEATS = 4, 12
 ROUNDS = 3
-STEADY = 0.01
-"""Standard error of the mean, over the median, above which a case is repeated more often."""
-DISTURBED = 1.5
-"""A run that takes this many times the median is left out."""
-HEAVY_FLOPS = 5e10
-"""Products of this size run into the power limit when nothing but products runs."""
+STEADY = 0.01  # standard error of the mean, over the median, above which a case is repeated more often
+DISTURBED = 1.5  # a run that takes this many times the median is left out
+HEAVY_FLOPS = 5e10  # products of this size run into the power limit when nothing but products runs
 HEAT_SECONDS = 0.25
 COOL_SECONDS = 1.5
 """How long the chip may take to get back to its full clock after heavy kernels, before anything else is measured."""

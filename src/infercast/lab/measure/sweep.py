@@ -35,8 +35,7 @@ from infercast.lab.measure.rows import (
 
 LAUNCH_TABLE = "launch"
 MANY, REPLAYS, WARM = 1000, 50, 5
-ELEMENTS = (1, 1024, 131_072)
-"""Of a copy: one thread block, one, and as many as there are multiprocessors."""
+ELEMENTS = (1, 1024, 131_072)  # of a copy: one thread block, one, and as many as there are multiprocessors
 
 
 def measure_floors(store: Store) -> int:
@@ -182,8 +181,7 @@ def write_meta(folder: Path, facts: Mapping[str, Any]) -> None:
 
 POWER_TABLE = "power"
 SECONDS = 0.7
-SETTLE_SECONDS = 0.2
-"""How long power and clock take to follow a kernel."""
+SETTLE_SECONDS = 0.2  # how long power and clock take to follow a kernel
 EACH = 6
 LEAST_US = 100.0
 """A shorter kernel is over before the CPU has launched the next one, and the GPU would be measured waiting."""
@@ -226,8 +224,7 @@ def power_cases(cases: Sequence[Case], latencies: dict[str, float]) -> Iterator[
 
 
 BATCH = 150
-Progress = Callable[[int, int, float], None]
-"""Told how many cases are done, of how many, and after how many seconds."""
+Progress = Callable[[int, int, float], None]  # told how many cases are done, of how many, and after how many seconds
 
 
 @dataclass

@@ -59,8 +59,7 @@ def _tied(spec: ExpertFeedForward, *, ties_groups: bool) -> ExpertFeedForward:
 # A request alone on an idle engine shows the host, a static batch the kernels of its prompts and of decoding. What is
 # left to go wrong under load is the queue.
 
-LEAST_PROMPTS = 1024
-"""With fewer prompt tokens in all, launching them takes longer than computing them on any GPU."""
+LEAST_PROMPTS = 1024  # with fewer prompt tokens in all, launching them takes longer than computing them on any GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +146,7 @@ class FileParts:
 
 # Request by request: how far each one is off, and whether they come out in the right order.
 
-FEWEST_RANKED = 5
-"""An order of fewer requests says nothing."""
+FEWEST_RANKED = 5  # an order of fewer requests says nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,10 +227,8 @@ def _summary(ttft: npt.NDArray[Any], tpot: npt.NDArray[Any], rate: float) -> npt
     return np.array([*first, *later, rate])
 
 
-LEAST_SECONDS = 1.0
-"""Shorter runs show little: the counter moves ten times a second."""
-BEFORE_SECONDS = 0.05
-"""The counter is read this long before the clock of a run starts."""
+LEAST_SECONDS = 1.0  # shorter runs show little: the counter moves ten times a second
+BEFORE_SECONDS = 0.05  # the counter is read this long before the clock of a run starts
 
 
 def energy_of_record(deployment: Deployment, timer: KernelTimer, run: MeasuredRun, record: Record) -> Energy | None:

@@ -37,8 +37,7 @@ def family_of_kernel(name: str, *, has_experts: bool) -> str:
 
 CONTEXT = re.compile(r"ctx~(\d+)")
 PROMPT = re.compile(r"\d+x(\d+)")
-CHOOSES = "ArgMaxOps"
-"""In the name of the kernel that picks the likeliest token of each row."""
+CHOOSES = "ArgMaxOps"  # in the name of the kernel that picks the likeliest token of each row
 HOST_SIDE = "user_annotation"
 LM_HEAD = "lm_head"
 FIRST_PIECE = 8
@@ -124,8 +123,7 @@ def _families(kernels: Any, steps: float, has_experts: bool) -> dict[str, float]
     return dict(microseconds)
 
 
-LEAST_SHARE = 0.01
-"""Families that take less of a profile's time are shown but not scored."""
+LEAST_SHARE = 0.01  # families that take less of a profile's time are shown but not scored
 _FAMILY_OF_KERNEL = {"embedding": "norm", "expert_sum": "norm", "draft_embedding": "norm", "draft_lm_head": "gemm"}
 """The engine's compiler fuses the first ones into the norm that follows; a head that runs more than once a step is a
 product like others."""

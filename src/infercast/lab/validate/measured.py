@@ -25,10 +25,8 @@ from infercast.serve.workload.request import Request, Segment, Workload
 
 # What measured files say of prefixes: conversations with prompts that continue answers, and tokens that were cached.
 
-SYSTEM = 0
-"""The name of what all conversations of a run begin with."""
-MOST_TURNS = 1 << 20
-"""Names of the turns of one conversation."""
+SYSTEM = 0  # the name of what all conversations of a run begin with
+MOST_TURNS = 1 << 20  # names of the turns of one conversation
 
 
 class Hits(NamedTuple):
@@ -79,10 +77,8 @@ def _count(path: Path, row: dict[str, Any], name: str, place: str) -> int:
 
 GZIP_MAGIC = b"\x1f\x8b"
 FIRST_MEASURED = "vllm"
-EARLY_SECONDS = 1e-3
-"""A client's timer may wake it this long before the start; that counts as the start."""
-TINY_MS = 1e-6
-"""No latency is shorter than this; errors are fractions of what was measured."""
+EARLY_SECONDS = 1e-3  # a client's timer may wake it this long before the start; that counts as the start
+TINY_MS = 1e-6  # no latency is shorter than this; errors are fractions of what was measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +102,7 @@ class MeasuredRun:
     """... and the same over the time from the first request sent to the last token."""
 
 
-WARM_UP = "warmup"
-"""The kind of a run that only lets the engine meet what comes later."""
+WARM_UP = "warmup"  # the kind of a run that only lets the engine meet what comes later
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,7 @@ Array = npt.NDArray[Any]
 LIMITS = np.linspace(0.6, 1.7, 45)
 """What is promised, as multiples of the forecast: of a latency to stay below, of a rate to stay above."""
 BUCKETS = 10
-FEWEST = 20
-"""Of fewer promises the share that held says nothing."""
+FEWEST = 20  # of fewer promises the share that held says nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,8 +97,7 @@ def slowest_chart(slowest: Sequence[SlowRequest]) -> str:
 
 
 PERCENTILES = ("p50", "p90", "p95", "p99")
-HEIGHT, STRIP = 3.3, 0.8
-"""Inches of a chart, and of the strip with percentiles in it."""
+HEIGHT, STRIP = 3.3, 0.8  # inches of a chart, and of the strip with percentiles in it
 
 
 def latency_chart(overview: Overview) -> str:
@@ -160,10 +159,8 @@ def _percentiles(strip: Axes, axes: Axes, values: Percentiles, band: Band, tips:
     strip.grid(visible=False)
 
 
-LABELLED = 6
-"""Kernels of a roofline that are named; the others tell their names when they are pointed at."""
-LEFT, RIGHT = 0.3, 3e4
-"""Operations per byte at the ends of a chart."""
+LABELLED = 6  # kernels of a roofline that are named; the others tell their names when they are pointed at
+LEFT, RIGHT = 0.3, 3e4  # operations per byte at the ends of a chart
 PHASE_TITLES = {"prefill": "average step with prompt tokens", "decode": "average step of decoding"}
 
 

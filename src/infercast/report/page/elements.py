@@ -200,10 +200,8 @@ def glossary_list(terms: list[Term]) -> str:
     return f'<dl class="glossary">{"".join(rows)}</dl>'
 
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-"""Nothing is loaded from anywhere, and a browser sees to it."""
-SEVERAL = 4
-"""Sections of a page from which on a list of them stands at its top."""
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # nothing is loaded from anywhere, and a browser sees to it
+SEVERAL = 4  # sections of a page from which on a list of them stands at its top
 
 
 class Provenance(NamedTuple):

@@ -140,8 +140,7 @@ def _recolour(artist: Any, colours: dict[str, str]) -> None:
 
 
 LINES = ("-", "--", ":")
-APART = 0.2
-"""Names of lines that are closer than this share of a chart are written as one."""
+APART = 0.2  # names of lines that are closer than this share of a chart are written as one
 
 
 def sweep_plot(sweep: Sweep, version: str) -> Plot:
@@ -231,8 +230,7 @@ def _across(axes: Any, value: float) -> float:
     return float((value - begin) / (end - begin))
 
 
-MOST = 288
-"""Stretches across the day: five minutes each."""
+MOST = 288  # stretches across the day: five minutes each
 POLICY_LINES = {"fixed": "-", "scheduled": "--", "autoscaled": "-"}
 
 

@@ -91,8 +91,7 @@ class Inbox:
 # agent's tool running). Requests without a session follow the clock, or a free client.
 
 
-NOBODY = -1
-"""In place of a following request."""
+NOBODY = -1  # in place of a following request
 
 
 class Clients:

@@ -13,8 +13,7 @@ from infercast.errors import InputError, UnknownNameError
 # Length distributions: token counts, written as short strings.
 
 
-LONGEST = 2**31 - 1
-"""Upper limit of any length; keeps a heavy tail within integers."""
+LONGEST = 2**31 - 1  # upper limit of any length; keeps a heavy tail within integers
 
 LENGTH_FORMS = (
     "512",
@@ -175,8 +174,7 @@ def _normal_density(value: float) -> float:
 
 PAUSE_FORMS = ("8", "uniform:LOW:HIGH", "exponential:MEAN", "lognormal:MEAN:SIGMA")
 """Forms accepted by `parse_pauses`; all in seconds except SIGMA, the standard deviation of the logarithm."""
-LONGEST_PAUSE = 1e7
-"""Seconds, about four months."""
+LONGEST_PAUSE = 1e7  # seconds, about four months
 
 
 class Pauses(NamedTuple):
@@ -257,8 +255,7 @@ def _pause_number(text: str, field: str, number: str) -> float:
 
 
 ARRIVAL_KINDS = ("poisson", "gamma", "constant", "burst")
-LATEST = 1e10
-"""Seconds, about three hundred years: beyond it a clock cannot resolve microseconds."""
+LATEST = 1e10  # seconds, about three hundred years: beyond it a clock cannot resolve microseconds
 MOST_REQUESTS = 100_000_000
 """More than a hundred million requests are a typing error: a million take more than a gigabyte."""
 

@@ -9,8 +9,7 @@ from infercast.errors import InputError, UnknownNameError
 from infercast.serve.workload.distributions import LengthDistribution
 from infercast.shown import Answer
 
-NEVER = 1 << 60
-"""More tokens than any answer has."""
+NEVER = 1 << 60  # more tokens than any answer has
 
 
 class Segment(NamedTuple):

@@ -28,16 +28,13 @@ from infercast.serve.workload.distributions import (
 )
 from infercast.serve.workload.request import Draw, Request, Segment, Workload, truncated, without_too_long
 
-CLIPPED = "; default lengths clipped to max_model_len "
-"""In the description of a workload, followed by a number."""
-BURST_COUNT = 1000
-"""Default number of requests in a burst."""
+CLIPPED = "; default lengths clipped to max_model_len "  # in the description of a workload, followed by a number
+BURST_COUNT = 1000  # default number of requests in a burst
 FIRST_COUNT, FIRST_ROUNDS, FIRST_OF_CLIENTS, MOST_FIRST = 1500, 8, 400, 20_000
 """First attempt of a run that decides its own length: number of requests; for a closed loop, per client and in all, up
 to a limit.
 """
-APART = 15_485_863
-"""Distance between the seeds of the parts of a run that goes on, per request before each."""
+APART = 15_485_863  # distance between the seeds of the parts of a run that goes on, per request before each
 
 
 def synthetic_workload(

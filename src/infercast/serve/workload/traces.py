@@ -197,12 +197,10 @@ def whole_of(record: Record, field: str, least: int) -> int:
 # Sessions in recorded files: whole conversations on a line, and turns inferred from their prompts.
 
 
-CHARACTERS = 4
-"""Characters per token where tokens were not counted: English has four to five with today's tokenizers."""
+CHARACTERS = 4  # characters per token where tokens were not counted: English has four to five with today's tokenizers
 CONVERSATION_FIELDS = ("turns", "messages", "conversations")
 ANSWERERS = ("assistant", "gpt", "model", "chatgpt", "bot")
-Turn = tuple[list[Segment], int, float]
-"""New segments of a prompt, output tokens, and think time in seconds."""
+Turn = tuple[list[Segment], int, float]  # new segments of a prompt, output tokens, and think time in seconds
 
 
 def conversation_rows(record: Record, segments: Segments) -> list[Row]:
@@ -327,10 +325,8 @@ def with_histories(rows: Sequence[Row], segments: Segments) -> list[Row]:
 MOONCAKE = "Mooncake trace"
 NO_SESSIONS = "give it a column session, or blocks as Mooncake's traces have them"
 
-A_DATE = 1e8
-"""Seconds: an earliest arrival later than this, three years, is a time since 1970 and not since the start."""
-Records = Iterator[tuple[int, Record]]
-"""Each record with its line number."""
+A_DATE = 1e8  # seconds: an earliest arrival later than this, three years, is a time since 1970 and not since the start
+Records = Iterator[tuple[int, Record]]  # each record with its line number
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,9 @@ from infercast.ops.op import spread_lengths
 
 BLOCK = 16
 OLDER, NEWER, HOPPER = 2, 3, 9
-LARGEST_GRAPH = 512
-"""Steps of up to this many tokens run in a graph, for which vLLM limits the splits of a sequence."""
+LARGEST_GRAPH = 512  # steps of up to this many tokens run in a graph, for which vLLM limits the splits of a sequence
 MOST_SPLITS = 32
-LONGEST_MODEL = 16_384
-"""What a graph of decoding steps is captured for, unless the batch is longer."""
+LONGEST_MODEL = 16_384  # what a graph of decoding steps is captured for, unless the batch is longer
 
 
 def batch_of(shape: Shape) -> tuple[list[int], list[int]]:

@@ -18,10 +18,8 @@ SIZE_HINT = 8192
 LARGEST_FP8 = 448.0
 PAGE = 16
 EPSILON = 1e-6
-LATENT, ROTARY = 512, 64
-"""Widths of a latent, and of the rotated part of keys and queries next to it."""
-GATED = ("silu_mul", "gelu_mul", "silu_mul_quant")
-"""Expressions that take two numbers for one that they write."""
+LATENT, ROTARY = 512, 64  # widths of a latent, and of the rotated part of keys and queries next to it
+GATED = ("silu_mul", "gelu_mul", "silu_mul_quant")  # expressions that take two numbers for one that they write
 
 
 def _rms(x: Any, weight: Any) -> Any:

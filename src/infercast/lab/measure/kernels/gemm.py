@@ -56,8 +56,7 @@ def heater(workspace: Workspace, seconds: float) -> Any:
 
 
 MOE = "model_executor.layers.fused_moe"
-BLOCK = 128
-"""Rows and columns of weights that share a scale."""
+BLOCK = 128  # rows and columns of weights that share a scale
 
 
 def choose_experts(tokens: int, experts: int, topk: int, routing: str) -> Any:

@@ -22,10 +22,8 @@ from infercast.lab.measure.launch import SimpleLaunch, Workspace
 # Bare tensor core rates: a program of CUDA C++ (data/lab/tensor_rate.cu), compiled by nvcc when first asked for.
 
 KINDS = {"mma_sync/bf16": 0, "mma_sync/fp8": 1, "wgmma/bf16": 2, "wgmma/fp8": 3}
-REGISTERS = 128
-"""Of a thread for the 64 x 256 sums of a group of four warps."""
-BLOCKS = {"mma_sync": 2, "wgmma": 1}
-"""Of a multiprocessor, of 256 threads each."""
+REGISTERS = 128  # of a thread for the 64 x 256 sums of a group of four warps
+BLOCKS = {"mma_sync": 2, "wgmma": 1}  # of a multiprocessor, of 256 threads each
 HOPPER = (9, 0)
 FP8_SINCE = (8, 9)
 

@@ -21,8 +21,7 @@ from infercast.ops.op import spread_lengths
 # keys, values and gates were just written by the kernel before; states are cold.
 
 CHUNK = 64
-TUNING_MS = 5, 20
-"""Warm-up and length of one trial of a configuration: a fifth of what Triton takes by default."""
+TUNING_MS = 5, 20  # warm-up and length of one trial of a configuration: a fifth of what Triton takes by default
 
 
 def build_scan(shape: Shape, workspace: Workspace) -> SimpleLaunch:
@@ -192,8 +191,7 @@ _BUILDERS: dict[str, Callable[[Shape, list[int], Any], SimpleLaunch]] = {
 # What a recurrent layer runs besides its scan, as vLLM 0.25 launches it. States lie cold in blocks that an engine hands
 # out, of which number 0 means none.
 
-LINES = 513
-"""Blocks of convolutions: the kernels are compiled for their number, which an engine fixes once."""
+LINES = 513  # blocks of convolutions: the kernels are compiled for their number, which an engine fixes once
 BLACKWELL = 10
 SCAN_INPUTS = "scan_inputs"
 

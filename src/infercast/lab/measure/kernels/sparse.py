@@ -15,10 +15,8 @@ from infercast.lab.measure.launch import SimpleLaunch, Workspace, integers
 
 # Block-sparse attention (MiniMax-M3) as vLLM launches it on chips without kernels of their own for it: Triton's.
 
-BLOCK, WIDTH = 128, 128
-"""Tokens of a block, which is a page too, and the width of a head."""
-LOCAL = 1
-"""Blocks before a token that are always chosen."""
+BLOCK, WIDTH = 128, 128  # tokens of a block, which is a page too, and the width of a head
+LOCAL = 1  # blocks before a token that are always chosen
 OPS = "models.minimax_m3.common.ops"
 
 
@@ -97,11 +95,9 @@ BLOCK_SPARSE: dict[str, Callable[[Shape, Workspace], SimpleLaunch]] = {
 PAGE = 64
 INDEX_DIM, INDEX_BYTES = 128, 132
 LATENT, VALUE, PACKED = 576, 512, 656
-LONGEST_MODEL = 163_840
-"""Scores of sequences that decode lie in rows of this length, whatever is in them."""
+LONGEST_MODEL = 163_840  # scores of sequences that decode lie in rows of this length, whatever is in them
 TOPK_WORKSPACE = 1 << 20
-COOPERATIVE_ROWS = 32
-"""Up to this many rows, several thread blocks search one together."""
+COOPERATIVE_ROWS = 32  # up to this many rows, several thread blocks search one together
 SCALE = 0.0417
 
 

@@ -11,8 +11,7 @@ import triton.language as tl
 # Attention in plain Triton: one pass over the keys with a running maximum. Sequences that decode cut their keys into
 # parts, which a second kernel adds up, as engines' Triton kernels do.
 
-LARGEST_GROUP = 16
-"""Query heads of a key-value head are padded to this number: the least that a product takes."""
+LARGEST_GROUP = 16  # query heads of a key-value head are padded to this number: the least that a product takes
 PARTS = 8
 
 

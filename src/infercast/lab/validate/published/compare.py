@@ -32,10 +32,8 @@ from infercast.serve.record import Served
 # What a simulated run is summed up to, as its source did: means or medians, over all of it or while it was full.
 
 Array = npt.NDArray[Any]
-SETTLED = 0.5
-"""An open loop without an end is looked at from this share of its time on."""
-LEAST_STEADY = 0.1
-"""A run that was full for a smaller share of its time is summed up as a whole."""
+SETTLED = 0.5  # an open loop without an end is looked at from this share of its time on
+LEAST_STEADY = 0.1  # a run that was full for a smaller share of its time is summed up as a whole
 
 
 def results_of(run: PublishedRun) -> Callable[[Served], Array]:
@@ -122,14 +120,11 @@ def _median_gap(served: Served, window: tuple[float, float] | None) -> float:
 
 # The engine that a published command starts, and what must be assumed for it to start at all.
 
-TRAINED_ROUTING = "power_law_1.2"
-"""Published runs have trained weights: routers prefer some experts."""
+TRAINED_ROUTING = "power_law_1.2"  # published runs have trained weights: routers prefer some experts
 V0_SEQUENCE_SECONDS = 80e-6
 """What a token cost the one thread that both served and computed, before V1; fitted on published bursts."""
-CONTEXT_MARGIN = 256
-"""Publishers of closed loops set max_model_len a little above prompt and answer."""
-WITHOUT_TEMPLATE = "gpt-oss"
-"""Beginning of the names of models with a chat renderer of their own."""
+CONTEXT_MARGIN = 256  # publishers of closed loops set max_model_len a little above prompt and answer
+WITHOUT_TEMPLATE = "gpt-oss"  # beginning of the names of models with a chat renderer of their own
 CONTEXTS = {"vllm": "max_model_len", "sglang": "context_length"}
 WIDTHS = (1, 2, 4, 8)
 MOST_WEIGHTS = 0.6

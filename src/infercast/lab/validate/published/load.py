@@ -24,10 +24,8 @@ SHARES = re.compile(r"uniform\s*\[\s*(\d+(?:\.\d+)?)?\s*l\s*,\s*(\d+(?:\.\d+)?)?
 EXACT = ("", "exact", "fixed", "inference-perf shared_prefix")
 """In the column ``len_dist``: every request has just the stated length."""
 LOADS = ("closed-loop", "all-at-once burst", "constant-rate", "poisson", "trace")
-OPEN_LOOP_SECONDS = 120.0
-"""Of a constant rate only so much is simulated: it is steady long before."""
-SHARED_PROMPTS = 16
-"""Prompts of a load generator that goes round a small set of them."""
+OPEN_LOOP_SECONDS = 120.0  # of a constant rate only so much is simulated: it is steady long before
+SHARED_PROMPTS = 16  # prompts of a load generator that goes round a small set of them
 LENGTHS = read_data("lab/published.toml")["lengths"]
 
 
@@ -202,21 +200,16 @@ def _read_requests(row: RowReader, path: Path) -> Workload:
 
 UNIFORM = re.compile(r"random in=(\d+) out=(\d+) \(sglang bench")
 """Lengths that SGLang's benchmark draws between 1 and the stated one."""
-BENCH_SEED = 1
-"""Its seed: the lengths that it draws are known one by one."""
+BENCH_SEED = 1  # its seed: the lengths that it draws are known one by one
 SAME_MEAN, MOST_DRAWN = 0.0005, 5000
-STATED = re.compile(r"(\d+)/(\d+)$")
-"""Stated lengths of prompts and answers, behind how they vary."""
+STATED = re.compile(r"(\d+)/(\d+)$")  # stated lengths of prompts and answers, behind how they vary
 RANGED = re.compile(r"random (\d+)/(\d+) range ([\d.]+)")
 """The same in words, with the share of each that the shortest has."""
 MOST_MEANS = 4.0
 """No natural prompt or answer is longer than this many means: clients ask for no more, and longer ones are left out."""
-MOST_CHATTED = 400.0
-"""Mean lengths up to which chats are as benchmarks cut them, at 1,000 tokens."""
-SOME_EARLY = 0.02
-"""A mean that leaves a smaller share of answers to end early is that of answers of one length."""
-CONTRADICTED = 1.5
-"""A stated length that differs from the mean by this factor is that of another run."""
+MOST_CHATTED = 400.0  # mean lengths up to which chats are as benchmarks cut them, at 1,000 tokens
+SOME_EARLY = 0.02  # a mean that leaves a smaller share of answers to end early is that of answers of one length
+CONTRADICTED = 1.5  # a stated length that differs from the mean by this factor is that of another run
 
 Lengths = tuple[list[int], list[int]]
 

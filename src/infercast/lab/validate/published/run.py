@@ -13,10 +13,8 @@ from infercast.serve.workload.request import Workload
 
 # Server settings as publishers write them down: words between semicolons, each understood or left aside.
 
-ASYNC_SINCE = (0, 14)
-"""From this version on steps are planned ahead unless the flags say otherwise."""
-FUSED_SINCE = (0, 14)
-"""From this version on all-reduces carry norms unless the flags say otherwise."""
+ASYNC_SINCE = (0, 14)  # from this version on steps are planned ahead unless the flags say otherwise
+FUSED_SINCE = (0, 14)  # from this version on all-reduces carry norms unless the flags say otherwise
 FIRST_V1 = (0, 8)
 """Before this version the engine was another one: prompts and decodes in separate steps, planned one by one."""
 

@@ -33,13 +33,11 @@ from infercast.units import MILLI
 
 Version = tuple[int, ...]
 
-COMMAND = "server_cmd"
-"""The column that marks a table of collected runs."""
+COMMAND = "server_cmd"  # the column that marks a table of collected runs
 CLIENT_FLAGS = ("--dataset-name", "--num-prompts", "--max-concurrency", "--random-input-len")
 """Flags of load generators: a command with these starts no server."""
 LORA_MODULES = re.compile(r"""['"]lora_modules['"]: \[.*?\],?""", re.DOTALL)
-BARE_JSON = re.compile(r"([= ])(\{\"[^{}']*\})(?= |$)")
-"""A flag's JSON without the quotes that a shell needs."""
+BARE_JSON = re.compile(r"([= ])(\{\"[^{}']*\})(?= |$)")  # a flag's JSON without the quotes that a shell needs
 CACHE = re.compile(r"\bKV cache (\d+) tokens\b")
 NOTED = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
 POOLS = re.compile(r"disagg|prefill workers|\bPD\b", re.IGNORECASE)
@@ -202,10 +200,8 @@ def _server_version(row: RowReader, engine: Engine) -> Version:
 
 # What tables get wrong about what was measured: units, and what a time is called.
 
-SAME_TIME, OTHER_TIME = 0.001, 0.05
-"""Relative differences of two times that are one, and that are surely not."""
-THOUSANDFOLD = (math.log(250.0), math.log(4000.0))
-"""Between these, as logarithms, is a factor that a wrong unit makes."""
+SAME_TIME, OTHER_TIME = 0.001, 0.05  # relative differences of two times that are one, and that are surely not
+THOUSANDFOLD = (math.log(250.0), math.log(4000.0))  # between these, as logarithms, is a factor that a wrong unit makes
 
 
 def read_measured(row: RowReader, gpus: int) -> dict[str, Any]:
