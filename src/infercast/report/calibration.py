@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from infercast.forecast.calibration import TITLES, Calibration, Errors, Learned, errors_of, keys_of, median_errors
+from infercast.forecast.calibration import TITLES, Calibration, Learned, errors_of, keys_of, median_errors
 from infercast.report.terminal import Facts, Grid, RenderableType, Section, pick, styled
 from infercast.units import MILLI, format_percent
 
 
 def calibration_dict(calibration: Calibration) -> dict[str, Any]:
     known = calibration.deployment
+    scales = {name: MILLI if name == "path" else 1.0 for name in calibration.factors}
+    errors = [errors_of(calibration, left_out=left_out) for left_out in (False, True)]
+    matched, left_out = ({name: each._asdict() for name, each in found.items()} or None for found in errors)
     return {
         "deployment": {name: getattr(known, name) for name in known.__slots__},
-        "factors": {name: _factor_dict(name, learned) for name, learned in calibration.factors.items()},
+        "factors": {
+            name: {
+                **{key: value / scales[name] for key, value in zip(keys_of(name), learned, strict=True)},
+                "told": learned.is_told,
+            }
+            for name, learned in calibration.factors.items()
+        },
         **pick(calibration, "prefix_hit_rate acceptance_length"),
         "results": [
             {
@@ -24,18 +33,9 @@ def calibration_dict(calibration: Calibration) -> dict[str, Any]:
             }
             for each in calibration.results
         ],
-        "error_of_results": _errors_dict(errors_of(calibration)),
-        "error_left_out": _errors_dict(errors_of(calibration, left_out=True)),
+        "error_of_results": matched,
+        "error_left_out": left_out,
     }
-
-
-def _factor_dict(name: str, learned: Learned) -> dict[str, Any]:
-    scale = MILLI if name == "path" else 1.0
-    return {**{key: value / scale for key, value in zip(keys_of(name), learned, strict=True)}, "told": learned.is_told}
-
-
-def _errors_dict(errors: dict[str, Errors]) -> dict[str, Any] | None:
-    return {name: each._asdict() for name, each in errors.items()} or None
 
 
 def render_calibration(calibration: Calibration, written: str | None = None) -> list[RenderableType]:

@@ -183,13 +183,8 @@ _ADVICE_COLUMNS = ("change", "what it does", "mean gain", "")
 
 
 def _advice_row(advice: Advice, several: bool) -> tuple[str, ...]:
-    caution = _caution(advice.change.answers, advice.change.gpus)
-    return (
-        advice.change.label,
-        _effects(advice.real, several, SHOWN_EFFECTS),
-        f"{100 * (exp(advice.gain) - 1):+.1f} %",
-        caution,
-    )
+    gain, change = f"{100 * (exp(advice.gain) - 1):+.1f} %", advice.change
+    return change.label, _effects(advice.real, several, SHOWN_EFFECTS), gain, _caution(change.answers, change.gpus)
 
 
 def _brief_advice(advice: Advice, several: bool) -> tuple[str, str]:
@@ -200,12 +195,10 @@ def _brief_advice(advice: Advice, several: bool) -> tuple[str, str]:
 
 def _effects(effects: Sequence[MetricDelta], several: bool, most: int) -> str:
     """``TPOT p99 -17 %, TTFT p50 +4 %``, with the load before it where there are two."""
-    return ", ".join(f"{f'{each.load} ' if several else ''}{each.name} {_percent(each)}" for each in effects[:most])
-
-
-def _percent(effect: MetricDelta) -> str:
-    factor = exp(effect.change)
-    return f"x {factor:.1f}" if factor >= 3 else f"{100 * (factor - 1):+.0f} %"
+    factors = [exp(each.change) for each in effects[:most]]
+    changes = [f"x {factor:.1f}" if factor >= 3 else f"{100 * (factor - 1):+.0f} %" for factor in factors]
+    named = [f"{each.load} {each.name}" if several else each.name for each in effects[:most]]
+    return ", ".join(f"{name} {change}" for name, change in zip(named, changes, strict=True))
 
 
 def _caution(answers: bool, gpus: float) -> str:
@@ -232,7 +225,7 @@ def explained_dict(explained: Explained) -> dict[str, Any]:
         "notes": list(explained.notes),
         "memory": fit_dict(explained.fit),
         "problem": explained.problem or None,
-        "would_fit": [_change_dict(each.label, each.values) for each in explained.would_fit],
+        "would_fit": [pick(each, change="label", values="values") for each in explained.would_fit],
         "requests_per_s_at_most": explained.capacity,
         "loads": [
             {"load": each.load.name, "forecast": forecast_dict(each.forecast, each.intervals)}
@@ -241,10 +234,6 @@ def explained_dict(explained: Explained) -> dict[str, Any]:
         "advice": None if advised is None else _advised_dict(advised),
         "recommended": explained.recommended,
     }
-
-
-def _change_dict(label: str, values: dict[str, Any]) -> dict[str, Any]:
-    return {"change": label, "values": values}
 
 
 def _advised_dict(advised: Advised) -> dict[str, Any]:
@@ -259,10 +248,9 @@ def _advised_dict(advised: Advised) -> dict[str, Any]:
 
 def _advice_dict(advice: Advice) -> dict[str, Any]:
     return {
-        **_change_dict(advice.change.label, advice.change.values),
+        **pick(advice, change="change.label", values="change.values"),
         "gain": exp(advice.gain) - 1.0,
-        "changes_answers": advice.change.answers,
-        "gpus": advice.change.gpus,
+        **pick(advice, changes_answers="change.answers", gpus="change.gpus"),
         "effects": [
             {
                 "load": each.load,

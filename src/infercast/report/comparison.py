@@ -26,7 +26,7 @@ from infercast.report.caveats import caveat_section, caveats_of
 from infercast.report.deployment import deployment_facts
 from infercast.report.forecast import forecast_dict, pool_facts, price_words, system_facts
 from infercast.report.kernels import breakdown_dict, render_breakdown, step_dict
-from infercast.report.quantities import COSTS, ENERGIES, LATENCIES, LOADS, PROMISES, RESULTS, Quantity, latencies_of
+from infercast.report.quantities import COSTS, ENERGIES, LATENCIES, LOADS, PROMISES, RESULTS, latencies_of
 from infercast.report.terminal import Facts, Grid, RenderableType, Section, cells, declared, pick, styled
 from infercast.units import MICRO, format_percent, format_seconds
 
@@ -53,16 +53,6 @@ def family_rows(step: SameStep) -> list[tuple[str, ...]]:
     rows.append(("launched by", before.launch, after.launch, ""))
     rows.append(("tokens computed", f"{before.padded_tokens:,}", f"{after.padded_tokens:,}", ""))
     return rows
-
-
-def sides_dict(both: SideBySide) -> dict[str, Any]:
-    return {
-        "reasons": reasons(both),
-        "steps": [_side_dict(side) for side in both.sides],
-        "same_steps": [
-            {"step": step.title, "before": _step_dict(step, 0), "after": _step_dict(step, 1)} for step in both.steps
-        ],
-    }
 
 
 def _side_dict(side: Side) -> dict[str, Any]:
@@ -142,18 +132,21 @@ def render_steps(
 def runs_dict(
     runs: tuple[Watched, Watched], changes: str, *, names: Names = AS_ASKED, breakdown: bool = False
 ) -> dict[str, Any]:
-    before, after = (_run_dict(run, breakdown) for run in runs)
+    before, after = (forecast_dict(run.forecast) for run in runs)
+    if breakdown:
+        before["breakdown"], after["breakdown"] = (breakdown_dict(break_down(run)) for run in runs)
+    both = side_by_side(runs, names)
     return {
         "what_if": changes,
         "before": before,
         "after": after,
-        **sides_dict(side_by_side(runs, names)),
+        "reasons": reasons(both),
+        "steps": [_side_dict(side) for side in both.sides],
+        "same_steps": [
+            {"step": step.title, "before": _step_dict(step, 0), "after": _step_dict(step, 1)} for step in both.steps
+        ],
         "explained": {name.lower(): comparison_list(comparison) for name, comparison in compare_runs(*runs).items()},
     }
-
-
-def _run_dict(run: Watched, breakdown: bool) -> dict[str, Any]:
-    return {**forecast_dict(run.forecast), **({"breakdown": breakdown_dict(break_down(run))} if breakdown else {})}
 
 
 def steps_dict(before: tuple[Deployment, StepCost], after: tuple[Deployment, StepCost], changes: str) -> dict[str, Any]:
@@ -200,7 +193,9 @@ def headline_rows(before: Forecast, after: Forecast) -> list[tuple[str, ...]]:
     for quantity in (*RESULTS, *PROMISES, *COSTS, *ENERGIES, *LOADS):
         if quantity.matters(before) or quantity.matters(after):
             (name, first), (_, second) = quantity.compared(before), quantity.compared(after)
-            rows.append((name, quantity.written(first), quantity.written(second), _moved(quantity, first, second)))
+            in_points = quantity.in_points and first is not None and second is not None
+            change = f"{100 * (second - first):+.1f} points" if in_points else _change(first, second)
+            rows.append((name, quantity.written(first), quantity.written(second), change))
     tokens = [forecast.pools[-1].deployment.memory.num_tokens for forecast in (before, after)]
     rows.append(("KV cache tokens", *(f"{each:,}" for each in tokens), _change(*tokens)))
     rows.append(("price by", price_words(before), price_words(after), ""))
@@ -227,12 +222,6 @@ def _row(name: str, each: Difference, comparison: Comparison) -> tuple[str, ...]
     change = _change(each.before, each.after or None)
     explains = format_percent(_explains(each, comparison))
     return name, each.family, _seconds(each.before), _seconds(each.after), change, explains
-
-
-def _moved(quantity: Quantity, before: float | None, after: float | None) -> str:
-    if quantity.in_points and before is not None and after is not None:
-        return f"{100 * (after - before):+.1f} points"
-    return _change(before, after)
 
 
 def _change(before: float | None, after: float | None) -> str:

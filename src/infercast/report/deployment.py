@@ -13,7 +13,6 @@ from infercast.engines.memory import KvLayout
 from infercast.engines.speculation import Drafting
 from infercast.forecast.run import DraftRun
 from infercast.forecast.system import BOTH
-from infercast.models.layout import ParallelLayout
 from infercast.models.library import bundled_config, bundled_name
 from infercast.models.spec import parameter_count
 from infercast.report.terminal import Facts, Grid, RenderableType, Section, pick
@@ -138,13 +137,6 @@ def drafting_words(drafting: Drafting) -> str:
     return f"{drafting.title}{own}, {drafting.num_drafts} a step, acceptance length {acceptance.length:.2f}{source}"
 
 
-def drafting_facts(deployment: Deployment) -> list[tuple[str, str]]:
-    drafting = deployment.drafting
-    if drafting is None:
-        return []
-    return [("drafts", drafting_words(drafting)), *([("", drafting.note)] if drafting.note else [])]
-
-
 def drafting_dict(drafting: Drafting | None) -> dict[str, Any] | None:
     if drafting is None:
         return None
@@ -206,7 +198,8 @@ def serve_command(deployment: Deployment, role: str = BOTH) -> str:
 
 def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
     model, gpu, memory = deployment.model, deployment.gpu, deployment.memory
-    shape = memory.kv.shape
+    shape, layout, drafting = memory.kv.shape, deployment.layout, deployment.drafting
+    unfitted = " (default; not fitted to your machine)" if deployment.has_default_host else ""
     rows = [
         ("model", f"{model.name} ({format_count(parameter_count(model))} parameters, {model.layers} layers)"),
         ("weights", f"{model.weights.name}, {format_bytes(memory.weights)} per GPU"),
@@ -218,13 +211,14 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
         ),
         ("engine", f"{deployment.engine.name}: {deployment.engine.describe(deployment.settings)}"),
         *([("", deployment.engine.note)] if deployment.engine.note else []),
-        *drafting_facts(deployment),
-        ("host", _host(deployment)),
+        *([] if drafting is None else [("drafts", drafting_words(drafting))]),
+        *([("", drafting.note)] if drafting is not None and drafting.note else []),
+        ("host", f"{deployment.host.title}{unfitted}"),
         ("clients", "over HTTP to the API server" if deployment.over_http else "in one program with the engine"),
         ("kernel latencies", deployment.predictor.describe(gpu)),
         *([("calibration", f"{deployment.corrections}")] if deployment.corrections is not None else []),
     ]
-    if not _is_plain(deployment.layout):
+    if layout.pipeline > 1 or layout.data > 1 or layout.experts:  # the number of GPUs does not say it all
         rows.insert(3, ("layout", _layout(deployment)))
     rows += [("note", note) for note in model.notes]
     return rows
@@ -234,11 +228,6 @@ def memory_words(deployment: Deployment) -> str:
     memory, each = deployment.memory, " per GPU" if deployment.layout.gpus > 1 else ""
     held = f"{format_bytes(memory.kv_bytes)} of KV cache ({memory.num_tokens:,} tokens)"
     return f"it fits: {format_bytes(memory.weights)} of weights and {held}{each}"
-
-
-def _is_plain(layout: ParallelLayout) -> bool:
-    """One engine, at most with its layers split over GPUs: the number of GPUs says it all."""
-    return layout.pipeline == layout.data == 1 and not layout.experts
 
 
 def _layout(deployment: Deployment) -> str:
@@ -251,12 +240,6 @@ def _layout(deployment: Deployment) -> str:
     elif deployment.shares_experts:
         parts.append(f"every expert split over {layout.gpus_per_expert} GPUs")
     return f"{layout}: {', '.join(parts)}"
-
-
-def _host(deployment: Deployment) -> str:
-    """The CPU, and a warning where it is the default."""
-    unfitted = " (default; not fitted to your machine)" if deployment.has_default_host else ""
-    return f"{deployment.host.title}{unfitted}"
 
 
 def workload_dict(workload: Workload) -> dict[str, Any]:

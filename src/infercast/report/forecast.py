@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from math import ceil, isnan
+from math import ceil
 from typing import Any
 
-from infercast.engines.base import Deployment
 from infercast.forecast.energy import Energy, FacilityEnergy
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.kernels import Phase, host_bound_share
 from infercast.forecast.result import FULL, HELD_BY_HOST, Forecast, Verdict, bottleneck, largest_family, prices_of
-from infercast.forecast.run import EngineLoad, LinkRun, PoolRun, SessionsRun, TierRun, TierTransfer, drafts_of
+from infercast.forecast.run import EngineLoad, PoolRun, SessionsRun, TierRun, TierTransfer, drafts_of
 from infercast.forecast.slo import NAMES, Percentiles
 from infercast.forecast.steady import OVERLOADED
 from infercast.forecast.system import BOTH, DECODE
@@ -166,7 +165,7 @@ def energy_rows(forecast: Forecast) -> list[tuple[str, str]]:
         *_pool_rows(forecast, energy),
         ("80 % interval", f"{energy_interval(energy)} per output token of GPU energy"),
         ("goes into", part_words(energy)),
-        *named_first("server", server_words(wall)),
+        *named_first("server", (_server_words(server, wall.pue) for server in dict.fromkeys(wall.servers))),
         ("rests on", BASIS.get(energy.source, energy.source)),
     ]
 
@@ -196,24 +195,11 @@ def part_words(energy: Energy) -> str:
     return ", ".join(f"{name} {format_percent(share)}" for name, share in told.items())
 
 
-def server_words(wall: FacilityEnergy) -> list[str]:
-    """The factors between GPU boards and the wall, one sentence for each kind of server."""
-    return [f"{_server_words(server)}; PUE {wall.pue:g}" for server in dict.fromkeys(wall.servers)]
-
-
-def _server_words(server: Server) -> str:
+def _server_words(server: Server, pue: float) -> str:
+    """The factors between GPU boards and the wall."""
     known = "fitted on servers at the wall" if server.fitted else "stated, not measured"
     share = f"of {server.gpus} GPUs" if server.gpus > 1 else "of one GPU"
-    return f"{server.base_watts:g} W {share} and {server.factor:g} x their boards ({server.kind}, {known})"
-
-
-def energy_fields(forecast: Forecast) -> dict[str, Any]:
-    """The same as plain data; null where the power of a GPU is not known."""
-    return {
-        **{each.key: each.data(forecast) for each in ENERGIES},
-        "energy": None if forecast.energy is None else _energy_dict(forecast.energy),
-        "wall": None if forecast.wall is None else wall_dict(forecast.wall),
-    }
+    return f"{server.base_watts:g} W {share} and {server.factor:g} x their boards ({server.kind}, {known}); PUE {pue:g}"
 
 
 def _energy_dict(energy: Energy) -> dict[str, Any]:
@@ -328,11 +314,7 @@ def _words(way: TierTransfer, done: str) -> str:
 def request_rows(forecast: Forecast) -> Iterator[str]:
     columns = forecast.per_request()
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-    yield from csv_lines(columns, ([None if _is_nan(cell) else cell for cell in row] for row in rows))
-
-
-def _is_nan(cell: Any) -> bool:
-    return isinstance(cell, float) and isnan(cell)
+    yield from csv_lines(columns, ([None if cell != cell else cell for cell in row] for row in rows))  # noqa: PLR0124
 
 
 SHOWN_ENGINES = 16
@@ -454,6 +436,7 @@ def brief_changes(forecast: Forecast) -> list[str]:
     model, rest = deployment.model, []
     if model.prediction is not None and deployment.engine.can_draft and deployment.drafting is None:
         rest.append(f"--speculative-config '{DRAFTS}' drafts by itself (MTP)")
+    can_be_fp8 = model.weights.name == model.weights.base and "fp8" in deployment.gpu.tensor_flops
     half = f"{phase.name} steps up to {format_percent(0.5 * family.seconds / phase.whole)} shorter"
     if state.word == OVERLOADED and state.capacity and state.offered:
         times = ceil(state.offered / (USABLE * state.capacity))
@@ -465,7 +448,7 @@ def brief_changes(forecast: Forecast) -> list[str]:
         found = "a faster CPU (--host NAME, see `infercast hosts`): GPUs wait for it"
     elif family.family == "attention" and family.bound == "dram" and model.cache_dtype != "fp8":
         found = f"--kv-cache-dtype fp8 (check its answers): {half}"
-    elif family.bound in ("dram", "tensor") and _can_be_fp8(deployment):
+    elif family.bound in ("dram", "tensor") and can_be_fp8:
         found = f"--quantization fp8 (check its answers): {half}"
     elif family.bound in ("dram", "tensor"):
         found = f"--tensor-parallel-size {2 * deployment.layout.tensor}: {half}, for twice the GPUs"
@@ -473,11 +456,6 @@ def brief_changes(forecast: Forecast) -> list[str]:
         found = "nothing stands out; `infercast diagnose` ranks kernels by what better ones would gain"
     kept = verdict is not None and verdict.holds and (verdict.odds or 0.0) >= SURE
     return [f"not needed; {found}" if kept else found, *rest]
-
-
-def _can_be_fp8(deployment: Deployment) -> bool:
-    weights = deployment.model.weights
-    return weights.name == weights.base and "fp8" in deployment.gpu.tensor_flops
 
 
 def _first_to_break(forecast: Forecast) -> str:
@@ -505,11 +483,12 @@ def _render_parts(forecast: Forecast) -> list[RenderableType]:
 
 def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dict[str, Any]:
     """The same as plain data, in milliseconds where a name says so; the same keys for every system."""
-    one = len(forecast.pools) == 1
+    one, link = len(forecast.pools) == 1, forecast.link
+    parts = {f"{part.name}_ms": milliseconds(at(part.name)(link)) for part in LINK_PARTS}
     return {
         "deployment": deployment_dict(forecast.deployment) if one else None,
         "pools": [_pool_dict(pool) for pool in forecast.pools],
-        "link": None if forecast.link is None else _link_dict(forecast.link),
+        "link": None if link is None else {"name": link.name, "use": link.use, **parts},
         "router": forecast.router,
         "gpus": forecast.gpus,
         "workload": workload_dict(forecast.workload),
@@ -517,7 +496,9 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
         **{each.key: each.data(forecast) for each in RESULTS},
         "output_tokens_per_s_a_gpu": forecast.output_tokens_per_second_a_gpu,  # 1.0 drops this name of ..._per_gpu
         **decision_fields(forecast),
-        **energy_fields(forecast),
+        **{each.key: each.data(forecast) for each in ENERGIES},
+        "energy": None if forecast.energy is None else _energy_dict(forecast.energy),
+        "wall": None if forecast.wall is None else wall_dict(forecast.wall),
         **part_fields(forecast),
         "duration_s": forecast.duration,
         **{each.key: each.data(forecast) for each in LOADS},
@@ -545,11 +526,6 @@ def _pool_dict(pool: PoolRun) -> dict[str, Any]:
         **{each.key: each.data(pool) for each in LOADS},
         "kv_offload": tier_dict(pool.tier),
     }
-
-
-def _link_dict(link: LinkRun) -> dict[str, Any]:
-    parts = {f"{part.name}_ms": milliseconds(getattr(link, part.name)) for part in LINK_PARTS}
-    return {"name": link.name, "use": link.use, **parts}
 
 
 def system_facts(forecast: Forecast) -> list[tuple[str, list[tuple[str, str]]]]:

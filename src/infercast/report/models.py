@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
@@ -18,17 +19,18 @@ from infercast.units import format_bytes, format_count
 
 COLUMNS = (
     Column("name", lambda model: model.name),
-    Column("architecture", lambda model: _short(model.architecture), 4, words=True),
+    Column(
+        "architecture",
+        lambda model: re.sub("For(CausalLM|ConditionalGeneration)$", "", model.architecture),
+        4,
+        words=True,
+    ),
     Column("total", lambda model: format_count(parameter_count(model))),
     Column("active", lambda model: format_count(active_parameter_count(model))),
     Column("layers", lambda model: f"{model.layers}", 3),
     Column("heads", lambda model: model.stacks[0].mixer.label, 2, words=True),
     Column("weights", lambda model: model.weights.name, 1, words=True),
 )
-
-
-def _short(architecture: str) -> str:
-    return architecture.removesuffix("ForCausalLM").removesuffix("ForConditionalGeneration")
 
 
 def render_models(models: Iterable[ModelConfig]) -> list[RenderableType]:

@@ -75,13 +75,10 @@ def composition_chart(breakdown: Breakdown) -> str:
         canvas.Part(name, HOST if name == host else COLOURS.get(name, OTHERS), [100 * of[k] / totals[k] for k in kinds])
         for name, of in rows
     ]
-    labels = [f"{KIND_TITLES[kind]}\n{_count(breakdown.steps[kind], 'step')}" for kind in kinds]
+    counts = {kind: f"{breakdown.steps[kind]:,} step{'' if breakdown.steps[kind] == 1 else 's'}" for kind in kinds}
+    labels = [f"{KIND_TITLES[kind]}\n{counts[kind]}" for kind in kinds]
     stack = canvas.Stack(labels, parts, "%", "% of the time of these steps", 0.5, 1.75)
     return stack.chart("composition", "Kernel families in steps of prompts and of decoding")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def slowest_chart(slowest: Sequence[SlowRequest]) -> str:

@@ -171,7 +171,7 @@ def explain_words(html: str) -> tuple[str, list[Term]]:
     here: set[str] = set()
 
     def mark(found: re.Match[str]) -> str:
-        term = spellings()[_plain(found[0])]
+        term = spellings()[found[0].lower().replace("&amp;", "&")]
         if term.key in here:
             return found[0]
         here.add(term.key)
@@ -189,15 +189,6 @@ def explain_words(html: str) -> tuple[str, list[Term]]:
 
     marked = MARKED.sub(visit, html)
     return marked, [term for term in glossary() if term.key in used]
-
-
-def _plain(text: str) -> str:
-    return text.lower().replace("&amp;", "&")
-
-
-def glossary_list(terms: list[Term]) -> str:
-    rows = [f'<dt>{escape(each.title)}</dt><dd id="term-{each.key}">{escape(each.meaning)}</dd>' for each in terms]
-    return f'<dl class="glossary">{"".join(rows)}</dl>'
 
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # nothing is loaded from anywhere, and a browser sees to it
@@ -261,7 +252,8 @@ def whole_page(content: Content, made: Provenance) -> str:
     )
     body, terms = explain_words("\n".join([header, "<main>", *(section.html for section in sections)]))
     if terms:
-        sections.append(Section("glossary", "Glossary", glossary_list(terms)))
+        rows = [f'<dt>{escape(each.title)}</dt><dd id="term-{each.key}">{escape(each.meaning)}</dd>' for each in terms]
+        sections.append(Section("glossary", "Glossary", f'<dl class="glossary">{"".join(rows)}</dl>'))
         body = f"{body}\n{sections[-1].html}"
     links = ""
     if len(sections) >= SEVERAL:

@@ -81,7 +81,8 @@ class Plot(NamedTuple):
         """A figure of the class ``make``, in the colours of light pages."""
         import matplotlib as mpl  # noqa: PLC0415 - loaded to draw only
 
-        colours = _light_colours()
+        block = elements.style_sheet().partition("}")[0]  # the first one is of light pages
+        colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
         style = mpl.rc_params_from_file(canvas.STYLE, use_default_template=False)
         with mpl.rc_context({key: _coloured(value, colours) for key, value in style.items()}):
             figure = make(figsize=(canvas.WIDTH, self.height))
@@ -102,12 +103,6 @@ class Plot(NamedTuple):
         except OSError as problem:
             temporary.unlink(missing_ok=True)
             raise InputError(f"{path} cannot be written: {problem.strerror or problem}") from None
-
-
-def _light_colours() -> dict[str, str]:
-    """The variables of the style sheet's first block."""
-    block = elements.style_sheet().partition("}")[0]
-    return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
 
 
 def _coloured(value: Any, colours: dict[str, str]) -> Any:
@@ -212,7 +207,8 @@ def _bends(axes: Any, sweep: Sweep) -> None:
     """Lines at the knee and where the promise ends, named above the chart where the title leaves room."""
     found = {"knee": sweep.knee, "SLO": sweep.promise}
     ends = {name: edge.value for name, edge in found.items() if edge is not None and edge.reached and edge.value}
-    places = {name: _across(axes, value) for name, value in ends.items()}
+    begin, end = axes.get_xlim()
+    places = {name: float((value - begin) / (end - begin)) for name, value in ends.items()}
     for name, value in ends.items():
         axes.axvline(value, color=canvas.MUTED if name == "knee" else canvas.INK, lw=0.9, ls=(0, (2, 3)))
     if len(places) == 2 and abs(places["knee"] - places["SLO"]) < APART:
@@ -223,11 +219,6 @@ def _bends(axes: Any, sweep: Sweep) -> None:
         if middle - half > canvas.LETTER * (len(axes.get_title(loc="left")) + 2) / canvas.inches(axes):
             axes.annotate(name, (middle, 1.0), (0, 3), xycoords="axes fraction", textcoords="offset points",
                           fontsize=8, color=canvas.MUTED, ha="center", va="bottom")  # fmt: skip
-
-
-def _across(axes: Any, value: float) -> float:
-    begin, end = axes.get_xlim()
-    return float((value - begin) / (end - begin))
 
 
 MOST = 288  # stretches across the day: five minutes each

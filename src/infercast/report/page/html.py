@@ -7,7 +7,6 @@ from html import escape
 
 from infercast.forecast.explain.overview import Overview, SlowRequest, StepRoofline
 from infercast.forecast.intervals import Band
-from infercast.forecast.result import Forecast
 from infercast.forecast.run import PoolRun
 from infercast.forecast.slo import NAMES
 from infercast.forecast.steady import OVERLOADED
@@ -65,7 +64,8 @@ def _cards(overview: Overview) -> str:
         if quantity.matters(forecast):
             ends = quantities.format_rates(getattr(intervals, quantity.interval)) if quantity.interval else ""
             shown.append(elements.Card(quantity.label, quantity.write(quantity.of(forecast)), ends))
-    whose = told.price_words(forecast)
+    whose, energy = told.price_words(forecast), forecast.energy
+    drawn = "" if energy is None else told.energy_interval(energy)
     shown += [
         elements.Card(
             quantity.label, quantity.write(quantity.of(forecast)), whose if quantity in quantities.COSTS else ""
@@ -74,16 +74,15 @@ def _cards(overview: Overview) -> str:
         if quantity.key in DECISIVE and quantity.matters(forecast)
     ]
     shown += [
-        elements.Card(quantity.label, quantity.write(quantity.of(forecast)), _drawn(quantity.key, forecast))
+        elements.Card(
+            quantity.label,
+            quantity.write(quantity.of(forecast)),
+            drawn if quantity.key == "joules_per_output_token" else "",
+        )
         for quantity in quantities.ENERGIES
         if quantity.key in DRAWN and quantity.matters(forecast)
     ]
     return elements.cards(shown, "Below a number its 80 % interval, or the source of the price.")
-
-
-def _drawn(key: str, forecast: Forecast) -> str:
-    energy = forecast.energy
-    return told.energy_interval(energy) if energy is not None and key == "joules_per_output_token" else ""
 
 
 def _ends(band: Band, name: str) -> str:
