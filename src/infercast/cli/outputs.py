@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -258,59 +259,54 @@ PATIENCE = 2.0  # seconds that a run may take before a bar is shown
 
 
 @contextmanager
-def simulation_bar(total: int) -> Iterator[Callable[[int, float], None] | None]:
-    """Progress callback of a run of ``total`` requests: requests sent, simulated time; None if piped."""
+def _bar(task: Mapping[str, Any], *columns: str, **options: Any) -> Iterator[Callable[..., None] | None]:
+    """What updates a bar of these columns on standard error, which goes when it is done; None if piped."""
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console  # noqa: PLC0415 - most runs are over before a bar would show
-    from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415
+    from rich import progress  # noqa: PLC0415 - most runs are over before a bar would show
+    from rich.console import Console  # noqa: PLC0415
 
-    columns = (BarColumn(), TextColumn("{task.completed:,.0f} of {task.total:,.0f} requests{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
-        task = bar.add_task("", total=total, visible=False)
+    made = [progress.TextColumn(each) if "{" in each else getattr(progress, each)() for each in columns]
+    with progress.Progress(*made, console=Console(stderr=True), transient=True, **options) as bar:
+        yield partial(bar.update, bar.add_task(**task))
+
+
+@contextmanager
+def simulation_bar(total: int) -> Iterator[Callable[[int, float], None] | None]:
+    """Progress callback of a run of ``total`` requests: requests sent, simulated time; None if piped."""
+    shown = "{task.completed:,.0f} of {task.total:,.0f} requests{task.description}"
+    task = {"description": "", "total": total, "visible": False}
+    with _bar(task, "BarColumn", shown, auto_refresh=False) as update:
         start = time.monotonic()
 
         def tell(sent: int, simulated: float) -> None:
             elapsed = time.monotonic() - start
-            if elapsed > PATIENCE:
+            if update is not None and elapsed > PATIENCE:
                 text = f", {format_seconds(simulated)} simulated, {simulated / elapsed:,.0f} times real time"
-                bar.update(task, completed=sent, description=text, visible=True, refresh=True)
+                update(completed=sent, description=text, visible=True, refresh=True)
 
-        yield tell
+        yield None if update is None else tell
 
 
 @contextmanager
 def runs_bar(doing: str, total: int) -> Iterator[Callable[[str], None] | None]:
     """Progress callback of several runs: the name of each as it begins; None if piped."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console  # noqa: PLC0415 - only where a bar is shown
-    from rich.progress import Progress  # noqa: PLC0415
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(doing, total=total)
-        yield lambda label: bar.update(task, advance=1, description=label)
+    with _bar({"description": doing, "total": total}) as update:
+        yield None if update is None else lambda label: update(advance=1, description=label)
 
 
 @contextmanager
 def stages_bar(patience: float = PATIENCE) -> Iterator[Callable[[str], None] | None]:
     """Progress callback of work of unknown length: the current stage; shown after a while, None if piped."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console  # noqa: PLC0415 - only where a bar is shown
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task, start = bar.add_task("", total=None, visible=False), time.monotonic()
-
-        def tell(doing: str) -> None:
-            bar.update(task, description=doing, visible=time.monotonic() - start >= patience)
-
-        yield tell
+    task = {"description": "", "total": None, "visible": False}
+    with _bar(task, "SpinnerColumn", "{task.description}", "TimeElapsedColumn") as update:
+        start = time.monotonic()
+        yield (
+            None
+            if update is None
+            else lambda doing: update(description=doing, visible=time.monotonic() - start >= patience)
+        )
 
 
 def with_counts(

@@ -224,7 +224,7 @@ def _render_file(validation: Validation, name: str, blocks: Comparison | None) -
     runs = [run for run in validation.runs if run.file == name]
     counted = "as configured"
     if blocks is not None:
-        counted = f"{blocks.measured:,.0f} measured, {blocks.predicted:,.0f} predicted, {_signed(blocks)}"
+        counted = f"{blocks.measured:,.0f} measured, {blocks.predicted:,.0f} predicted, {signed(blocks)}"
     lines = [f"KV blocks: {counted}", *_counted_lines(runs), "Runs: measured > predicted", ""]
     return Section(name, Group(Text("\n".join(lines)), Grid(columns, map(_run_row, runs), notes_at=(0,))))
 
@@ -237,7 +237,7 @@ COUNTED = (
 
 def _counted_lines(runs: Sequence[RunComparison]) -> list[str]:
     return [
-        f"{what}, {run.label}: {pair.measured:{form}} measured, {pair.predicted:{form}} predicted, {_signed(pair)}"
+        f"{what}, {run.label}: {pair.measured:{form}} measured, {pair.predicted:{form}} predicted, {signed(pair)}"
         for what, name, form in COUNTED
         for run in runs
         if (pair := getattr(run, name)) is not None
@@ -305,7 +305,7 @@ def _median_row(validation: Validation, kind: str | None) -> tuple[str, ...]:
     return (kind or "all", f"{count}", *map(_percent, errors))
 
 
-def _signed(pair: Comparison) -> str:
+def signed(pair: Comparison) -> str:
     return f"{100 * (pair.predicted / pair.measured - 1):+,.1f} %"
 
 

@@ -214,13 +214,15 @@ DIGITS = 5
 def charts_of(run: Watched) -> dict[str, Any]:
     forecast = run.forecast
     served = forecast.clients
+    names = {"seconds": "times", "output_tokens_per_s": "output_tokens"}
+    curves = pick(load_curves(run, MOST_POINTS), "running waiting kv_usage", **names)
     return {
         "distributions": {
             "ttft_ms": _distribution(served.ttft),
             "tpot_ms": _distribution(served.tpot),
             "end_to_end_ms": _distribution(served.last_token - served.sent_at),
         },
-        "timeline": _timeline(run),
+        "timeline": {key: _short(values) for key, values in curves.items()},
         "rooflines": [
             {"pool": pool.role, "phases": [_phase(each) for each in step_rooflines(pool)]} for pool in forecast.pools
         ],
@@ -231,12 +233,6 @@ def _distribution(seconds: npt.NDArray[Any]) -> list[float] | None:
     """Milliseconds at 0, 0.5, ... 100 % of all requests; None where no request has such a latency."""
     known = seconds[np.isfinite(seconds)]
     return _short(np.quantile(known, QUANTILES) / MILLI) if known.size else None
-
-
-def _timeline(run: Watched) -> dict[str, Any]:
-    names = {"seconds": "times", "output_tokens_per_s": "output_tokens"}
-    curves = pick(load_curves(run, MOST_POINTS), "running waiting kv_usage", **names)
-    return {key: _short(values) for key, values in curves.items()}
 
 
 def _phase(step: StepRoofline) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from infercast.bundled import read_data
+
 LARGEST_BODY = 512 * 1024
 BODY_SECONDS = 10.0  # in which the whole body must have come
 LONGEST_SECONDS = 180.0  # a request and its reply, whatever they are
@@ -19,19 +21,7 @@ LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]", "::1")
 ANY_ADDRESS = ("0.0.0.0", "::", "")
 BURST, PER_SECOND = 400.0, 40.0  # requests that one client may send at once, and how many per second in the long run
 MOST_CLIENTS = 4096
-HEADERS = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
-        "connect-src 'self'; worker-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "permissions-policy": "camera=(), geolocation=(), microphone=()",
-}
+HEADERS: dict[str, str] = read_data("web/headers.toml")
 
 
 class Problem(Exception):  # noqa: N818 - most are what a client did
@@ -85,7 +75,10 @@ class Guard:
             nonlocal has_begun
             if message["type"] == "http.response.start":
                 has_begun = True
-                message = {**message, "headers": _with_ours(message.get("headers", ()))}
+                given = message.get("headers", ())
+                named = {name.lower().decode("latin-1") for name, _ in given}
+                ours = [(name.encode(), value.encode()) for name, value in HEADERS.items() if name not in named]
+                message = {**message, "headers": [*given, *ours]}
             await send(message)
 
         try:
@@ -123,12 +116,6 @@ class Guard:
 def client_of(scope: Scope) -> str:
     client = scope.get("client")
     return str(client[0]) if client else ""
-
-
-def _with_ours(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    given = {name.lower() for name, _ in headers}
-    ours = [(name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in given]
-    return [*headers, *ours]
 
 
 async def _send(send: Send, problem: Problem) -> None:

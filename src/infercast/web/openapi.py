@@ -18,6 +18,8 @@ QUESTION, ERROR = ({"$ref": f"#/components/schemas/{name}"} for name in ("Questi
 
 def document() -> dict[str, Any]:
     words = read_data(WORDS)
+    fields = {field.name: _property(field) for field in FIELDS}
+    state = {"type": "object", "additionalProperties": False, "properties": fields}
     paths = {**words["before"], **_questions(words), **words["after"]}
     return {
         "openapi": "3.1.0",
@@ -35,7 +37,7 @@ def document() -> dict[str, Any]:
             }
             for path, operations in paths.items()
         },
-        "components": {"schemas": {"State": state_schema(), **words["schemas"]}},
+        "components": {"schemas": {"State": state, **words["schemas"]}},
     }
 
 
@@ -69,14 +71,6 @@ def _operation(words: dict[str, Any], errors: dict[str, str]) -> dict[str, Any]:
         for code, (text, schema) in replies.items()
     }
     return found
-
-
-def state_schema() -> dict[str, Any]:
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "properties": {field.name: _property(field) for field in FIELDS},
-    }
 
 
 def _property(field: Field) -> dict[str, Any]:

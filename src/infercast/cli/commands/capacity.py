@@ -7,14 +7,7 @@ from typing import Any
 
 import typer
 
-from infercast.cli.options import (
-    deployment_of,
-    is_given,
-    longest_asked,
-    refuse_idle_options,
-    replayed,
-    with_options,
-)
+from infercast.cli.options import deployment_of, is_given, longest_asked, refuse_idle_options, replayed, with_options
 from infercast.cli.outputs import Form, check_files, print_answer, runs_bar
 from infercast.errors import InputError
 from infercast.forecast.autoscaling import Autoscaler, Goal, Traffic, made_up_day, start_up, traffic_of
@@ -65,16 +58,11 @@ def goal_of(given: dict[str, Any]) -> Goal:
     return Goal() if given["goal_minutes"] is None else Goal(given["goal_minutes"])
 
 
-def autoscaler_of(given: dict[str, Any]) -> Autoscaler:
-    return Autoscaler(
-        measure=given["autoscale_on"],
-        target=given["target"],
-        interval=given["interval"],
-        up_delay=given["up_delay"],
-        down_delay=given["down_delay"],
-        least=given["min_replicas"],
-        most=given["max_replicas"],
-    )
+RULES = {
+    **{"measure": "autoscale_on", "least": "min_replicas", "most": "max_replicas"},
+    **{name: name for name in ("target", "interval", "up_delay", "down_delay")},
+}
+"""Options of the autoscaler, by its fields."""
 
 
 @with_options(
@@ -92,7 +80,11 @@ def command(ctx: typer.Context, *, plot: Path | None, csv: Path | None, form: Fo
         raise InputError('capacity needs an SLO, such as --slo "ttft_p99<1s,tpot_p95<40ms"')
     export = given["export_autoscaler"]
     check_files(plot, ("--csv", csv), ("--export-autoscaler", export))
-    goal, rules, tariff = goal_of(given), autoscaler_of(given), tariff_of(given)
+    goal, rules, tariff = (
+        goal_of(given),
+        Autoscaler(**{name: given[option] for name, option in RULES.items()}),
+        tariff_of(given),
+    )
     deployment = deployment_of(ctx)()
     traffic = day_of(ctx)
     with runs_bar("day", 5) as tell:

@@ -107,11 +107,7 @@ def diagnose_command(ctx: typer.Context, *, what_if: str | None, form: Form, **g
     print_answer(form, diagnosis)
 
 
-WORDS = {
-    ALONE: "latency, alone",
-    ENGINE: "inside an engine",
-    LASTING: "sustained, at the power limit",
-}
+WORDS = {ALONE: "latency, alone", ENGINE: "inside an engine", LASTING: "sustained, at the power limit"}
 SIZES = {name for shape in SHAPES.values() for name in (*shape.sizes, *shape.optional)}
 
 
@@ -136,7 +132,10 @@ def estimate_command(*, family: str, gpu: str, table: Path | None, form: Form, *
         return
     if values:
         raise InputError(f"--csv brings its own sizes; leave out {', '.join(f'--{name}' for name in values)}")
-    _print_table(list(estimate_table(used, device, family, table)), form)
+    rows = list(estimate_table(used, device, family, table))
+    tables = [Grid(list(rows[0]), [[str(cell) for cell in row.values()] for row in rows])] if rows else []
+    # As CSV, in which it came, unless another form is asked for.
+    print_result(Form.CSV if form is Form.TABLE else form, lambda: rows, lambda: tables)
 
 
 def _print_kernel(predictor: Predictor, device: Gpu, family: str, values: dict[str, Any], form: Form) -> None:
@@ -147,9 +146,9 @@ def _print_kernel(predictor: Predictor, device: Gpu, family: str, values: dict[s
     sizes = ", ".join(
         f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in values.items()
     )
-    power = power_of(device, family, values, estimate)
+    power, words = power_of(device, family, values, estimate), "{} (80 % interval {} to {})"
     rows = [
-        *((WORDS[each], _shown(numbers[each])) for each in CONDITIONS),
+        *((WORDS[each], words.format(*(format_seconds(numbers[each][end]) for end in ENDS))) for each in CONDITIONS),
         ("source", estimate.source),
         ("bound by", str(estimate.bound)),
         *power_facts(power),
@@ -166,17 +165,3 @@ def _print_kernel(predictor: Predictor, device: Gpu, family: str, values: dict[s
         },
         lambda: [Section(f"{family} on {device.title}: {sizes}", Facts(rows))],
     )
-
-
-def _shown(numbers: dict[str, float]) -> str:
-    seconds, low, high = (format_seconds(numbers[end]) for end in ENDS)
-    return f"{seconds} (80 % interval {low} to {high})"
-
-
-def _print_table(rows: list[dict[str, Any]], form: Form) -> None:
-    """The table with its estimates: as CSV, in which it came, unless another form is asked for."""
-
-    def tables() -> list[Any]:
-        return [Grid(list(rows[0]), [[str(cell) for cell in row.values()] for row in rows])]
-
-    print_result(Form.CSV if form is Form.TABLE else form, lambda: rows, tables)

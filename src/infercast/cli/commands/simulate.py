@@ -16,7 +16,7 @@ from infercast.errors import InputError, SaturatedError
 from infercast.forecast.cost import Tariff, facility_of, slo_of, tariff_of
 from infercast.forecast.energy import Facility
 from infercast.forecast.intervals import Intervals, forecast_intervals
-from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, LAYOUT, OUTPUT, PLACE, WORKLOAD, Option
+from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, LAYOUT, OUTPUT, PLACE, WORKLOAD, own_options
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Slo
@@ -164,22 +164,13 @@ def compare_engines(ctx: typer.Context, given: dict[str, Any]) -> None:
     given["engine"] = ctx.params["engine"] = first
 
 
-pools = partial(Option, panel="Pools")
 ROLES = ("prefill", "decode")
-SIZES = {
-    "engines": "Engines of the {} pool, each for itself.",
-    "tp": "Tensor parallel size of each.",
-    "pp": "Pipeline parallel size of each.",
-    "dp": "Data parallel size of each; replicas may share experts.",
-}
-POOLS = (
-    *(pools(f"{role}_gpu", str, ..., "GPU", f"GPUs of the {role} pool.", catalogue="gpus") for role in ROLES),
-    *(pools(f"{role}_{size}", int, 1, "N", what.format(role)) for role in ROLES for size, what in SIZES.items()),
-    pools("link", str, DEFAULT_LINK, "NAME", "Between the pools: nvlink or a network."),
+SIZES = ("engines", "tp", "pp", "dp")
+
+
+@with_options(
+    "model", own_options("disaggregate", link=DEFAULT_LINK), "router", WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT
 )
-
-
-@with_options("model", POOLS, "router", WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT)
 def disaggregate_command(ctx: typer.Context, **given: Any) -> None:
     for role in ROLES:
         for size in SIZES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from infercast.cli.options import with_options
 from infercast.cli.outputs import Form, print_result, runs_bar
 from infercast.errors import InputError
 from infercast.forecast.option_table import own_options
-from infercast.lab.validate.compare import Comparison, validate
+from infercast.lab.validate.compare import validate
 from infercast.lab.validate.kernels import ProfileComparison, compare_profiles, summarise
 from infercast.lab.validate.measured import read_measured, shipped_runs
 from infercast.lab.validate.published.compare import compare_published
@@ -24,10 +25,11 @@ from infercast.report.accuracy import (
     reliability_svg,
     render_published,
     render_validation,
+    signed,
     validation_dict,
 )
 from infercast.report.files import check_writable, write_whole
-from infercast.report.terminal import Grid, Section
+from infercast.report.terminal import Grid, Section, pick
 from infercast.units import format_percent
 
 
@@ -48,35 +50,29 @@ def render_profiles(profiles: Sequence[ProfileComparison]) -> list[RenderableTyp
 
 
 def _render(profile: ProfileComparison) -> RenderableType:
-    rows = [
-        _row(name if name in profile.scored else f"{name} (below 1 %)", values)
-        for name, values in profile.families.items()
-        if values.measured > 0
+    shown = [
+        *((name if name in profile.scored else f"{name} (below 1 %)", each) for name, each in profile.families.items()),
+        ("all kernels", profile.busy),
     ]
-    rows.append(_row("all kernels", profile.busy))
+    rows = [
+        (name, f"{each.measured / 1e3:,.2f}", f"{each.predicted / 1e3:,.2f}", signed(each))
+        for name, each in shown
+        if each.measured > 0 or each is profile.busy
+    ]
     return Section(f"{profile.file}: {profile.tag}", Grid(("family", "measured ms", "predicted ms", "error"), rows))
-
-
-def _row(name: str, values: Comparison) -> tuple[str, ...]:
-    off = f"{100 * (values.predicted / values.measured - 1):+,.1f} %"
-    return name, f"{values.measured / 1e3:,.2f}", f"{values.predicted / 1e3:,.2f}", off
 
 
 def profiles_list(profiles: Sequence[ProfileComparison]) -> list[dict[str, Any]]:
     """The same as plain data; ``ape`` is a fraction."""
+    pair = partial(pick, names="", measured_us="measured", predicted_us="predicted", ape="ape")
     return [
         {
-            "file": profile.file,
-            "tag": profile.tag,
-            "families": {name: _pair(values) for name, values in profile.families.items()},
-            "busy": _pair(profile.busy),
+            **pick(profile, "file tag"),
+            "families": {name: pair(values) for name, values in profile.families.items()},
+            "busy": pair(profile.busy),
         }
         for profile in profiles
     ]
-
-
-def _pair(values: Comparison) -> dict[str, float]:
-    return {"measured_us": values.measured, "predicted_us": values.predicted, "ape": values.ape}
 
 
 def validate_published(files: list[Path], *, predictor: str, host: Path | None, plot: Path | None, form: Form) -> None:

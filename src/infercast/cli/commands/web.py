@@ -5,36 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
-import typer
-
+from infercast.cli.options import with_options
 from infercast.cli.outputs import Form, note, print_json
 from infercast.errors import InputError, need
+from infercast.forecast.option_table import own_options
 
 MOST_WORKERS = 64
 
 
+@with_options(own_options("web"))
 def command(
-    host: Annotated[
-        str, typer.Option("--host", metavar="ADDRESS", help="Where to listen; 0.0.0.0: on all networks.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", metavar="N", help="The port; 0: any that is free.")] = 8000,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", metavar="N", help="Processes that answer; default: one per processor, at most 4."),
-    ] = None,
-    allow_host: Annotated[
-        list[str],
-        typer.Option("--allow-host", metavar="NAME", help="A further name that the server goes by; again for each."),
-    ] = [],  # noqa: B006 - read only
-    static: Annotated[
-        Path | None,
-        typer.Option(
-            "--static", metavar="DIR", help="Write the page as a folder to host anywhere: Python runs in the browser."
-        ),
-    ] = None,
-    form: Form = Form.TABLE,
+    *, host: str, port: int, workers: int | None, allow_host: list[str], static: Path | None, form: Form, **_: Any
 ) -> None:
     if static is not None:
         write_static(static, form)
