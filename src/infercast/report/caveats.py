@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from infercast.bundled import read_data
 from infercast.engines.base import Deployment
 from infercast.engines.speculation import Drafting
 from infercast.forecast.deploy import estimate_notes
@@ -22,10 +23,8 @@ MATTERS = 0.05  # steps of one kind that take less of all step time than this ar
 BORROWED = 0.1
 TITLES = {"prefill": "steps with prompt tokens", "decode": "steps of decoding only"}
 TAKING_IN = "steps that take in prompts"  # what the first of these are on a decode pool
-BORROWED_TIMES = (
-    "What the host spends on some kinds of layers (latent, recurrent, sparse, packed experts) was seen in one or two "
-    "other models only (Caveats say in which); intervals are wider for it."
-)
+SENTENCES = read_data("sentences.toml")
+WEAK: dict[str, str] = SENTENCES["weak"]
 
 
 def state_rows(state: State, steady: SteadyState) -> list[tuple[str, str]]:
@@ -59,7 +58,7 @@ def host_rows(deployment: Deployment, phases: Sequence[Phase]) -> list[tuple[str
     words = f"the GPU waits for its CPU in {steps}; a faster CPU would help (--host NAME, see `infercast hosts`)"
     rows = [("host", f"bound by the host: {words}")]
     if borrowed_share(deployment) > BORROWED:
-        rows.append(("", BORROWED_TIMES))
+        rows.append(("", SENTENCES["borrowed_times"]))
     return rows
 
 
@@ -77,27 +76,8 @@ def host_fields(forecast: Forecast) -> dict[str, Any]:
     }
 
 
-WEAK = {
-    "sibling": "borrowed from a GPU of the same generation",
-    "unseen": "learned from other GPUs, because this one was not measured",
-    "physics": "physics alone, because nothing like them was measured",
-    "published": "the roofline at what published rows of kernels and published runs show of this architecture",
-    "typical": "the roofline at what kernels of other vendors' GPUs typically reach, because none was measured here",
-    "roofline": "the roofline alone: the least that the hardware allows, so times are lower bounds",
-}
-
-
 ROUGH = ("published", "typical", "roofline")  # sources that no kernel of the GPU was measured for
-FORECASTS = "These are forecasts: simulations with estimated kernel latencies, not measurements."
-HELD = (
-    "Intervals cover errors of kernel latencies and host times, differences between releases, and the luck of a finite "
-    "run: about four in five of the values of measured and published runs lie in theirs. They do not cover what the "
-    "simulation does not know: another load, other programs on the host, a board with less power, networks."
-)
-CALIBRATED = (
-    "Times are calibrated with {}: intervals cover what its results leave open, and how far one run of a deployment is "
-    "from another."
-)
+FORECASTS: str = SENTENCES["forecasts"]
 
 
 def caveats(forecast: Forecast) -> list[str]:
@@ -115,7 +95,7 @@ def caveats(forecast: Forecast) -> list[str]:
             else f"{role.capitalize()} pool: {each[:1].lower()}{each[1:]}"
             for each in said
         ]
-    sentences.append(HELD)
+    sentences.append(SENTENCES["held"])
     if forecast.link is not None:
         sentences.append("No transfer between two pools was measured: the link is taken from its data sheet.")
     sentences.append(
@@ -203,7 +183,7 @@ def _of_deployment(deployment: Deployment, phases: Sequence[Phase]) -> list[str]
         )
     sentences += [*estimate_notes(deployment), *_of_drafts(deployment)]
     if deployment.corrections is not None:
-        sentences += [*deployment.corrections.notes, CALIBRATED.format(deployment.corrections.title)]
+        sentences += [*deployment.corrections.notes, SENTENCES["calibrated"].format(deployment.corrections.title)]
     if deployment.has_default_host:
         sentences.append(
             f"Host times are those of another machine ({deployment.host.title}); `infercast measure --host`, or "

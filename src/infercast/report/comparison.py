@@ -193,8 +193,9 @@ def headline_rows(before: Forecast, after: Forecast) -> list[tuple[str, ...]]:
     for quantity in (*RESULTS, *PROMISES, *COSTS, *ENERGIES, *LOADS):
         if quantity.matters(before) or quantity.matters(after):
             (name, first), (_, second) = quantity.compared(before), quantity.compared(after)
-            in_points = quantity.in_points and first is not None and second is not None
-            change = f"{100 * (second - first):+.1f} points" if in_points else _change(first, second)
+            change = _change(first, second)
+            if quantity.in_points and first is not None and second is not None:
+                change = f"{100 * (second - first):+.1f} points"
             rows.append((name, quantity.written(first), quantity.written(second), change))
     tokens = [forecast.pools[-1].deployment.memory.num_tokens for forecast in (before, after)]
     rows.append(("KV cache tokens", *(f"{each:,}" for each in tokens), _change(*tokens)))

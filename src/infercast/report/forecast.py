@@ -17,6 +17,7 @@ from infercast.forecast.system import BOTH, DECODE
 from infercast.hardware.server import Server
 from infercast.report.caveats import (
     DRAFTS,
+    SENTENCES,
     TAKING_IN,
     TITLES,
     brief_doubts,
@@ -145,14 +146,6 @@ def slo_dict(verdict: Verdict) -> dict[str, Any]:
 
 
 LEAST_PART = 0.01  # parts of the energy below this share are summed as `other`
-BASIS = {
-    "measured": "measured power of kernels on this GPU",
-    "few-shot": "some measured kernels of this GPU",
-    "sibling": "the measured power of a GPU of the same generation",
-    "unseen": "its data sheet and the measured power of other GPUs",
-    "physics": "its data sheet and the measured power of other GPUs",
-}
-"""What is known of a GPU's power, by the names of `predict.estimate.SOURCES`."""
 
 
 def energy_rows(forecast: Forecast) -> list[tuple[str, str]]:
@@ -166,7 +159,7 @@ def energy_rows(forecast: Forecast) -> list[tuple[str, str]]:
         ("80 % interval", f"{energy_interval(energy)} per output token of GPU energy"),
         ("goes into", part_words(energy)),
         *named_first("server", (_server_words(server, wall.pue) for server in dict.fromkeys(wall.servers))),
-        ("rests on", BASIS.get(energy.source, energy.source)),
+        ("rests on", SENTENCES["power"].get(energy.source, energy.source)),
     ]
 
 

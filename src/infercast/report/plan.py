@@ -14,7 +14,7 @@ from infercast.forecast.plan.candidate import Candidate, Figures, PowerDraw, Row
 from infercast.forecast.plan.question import Plan
 from infercast.forecast.slo import NAMES
 from infercast.report import quantities
-from infercast.report.caveats import FORECASTS, brief_doubts
+from infercast.report.caveats import FORECASTS, SENTENCES, brief_doubts
 from infercast.report.deployment import LAYOUT, flag_words, repository_of
 from infercast.report.files import csv_lines
 from infercast.report.terminal import (
@@ -284,11 +284,6 @@ def _csv_row(plan: Plan, rank: int, row: Row) -> list[object]:
     return [f"{cell:.6g}" if isinstance(cell, float) else cell for cell in (*found, row.reason)]
 
 
-BASIS = {
-    "measured": "measured", "few-shot": "few points", "sibling": "sibling", "unseen": "other GPUs",
-    "physics": "physics", "published": "published", "typical": "rough", "roofline": "bound",
-}  # fmt: skip
-"""What the weakest estimate of a row rests on, in a word or two."""
 LAYOUT_FIELDS = (
     *declared(
         "layouts",
@@ -299,13 +294,8 @@ LAYOUT_FIELDS = (
         ends=lambda ends: None if ends is None else list(ends),
     ),
     *(Field(each.key, each.data) for each in (*quantities.PROMISES, *quantities.COSTS, *quantities.ENERGIES)),
-    *declared("layouts_decided", basis=BASIS.__getitem__),
+    *declared("layouts_decided", basis=SENTENCES["in_a_word"].__getitem__),
 )
-ROUGH = {
-    "published": "published: not measured here; estimates rest on published rows of kernels and published runs",
-    "typical": "rough: no kernel of this vendor was measured; estimates are the roofline at typical efficiencies",
-    "roofline": "bound: the least that the hardware allows; engines take longer, so do not rank it against estimates",
-}
 
 
 def render_layouts(layouts: Layouts) -> list[RenderableType]:
@@ -347,7 +337,7 @@ def layouts_dict(layouts: Layouts) -> dict[str, Any]:
 
 def notes(costs: Sequence[LayoutCost]) -> list[str]:
     sources = {cost.source for cost in costs if not cost.problem}
-    return [*(text for source, text in ROUGH.items() if source in sources), *comparison_notes(costs)]
+    return [*(text for source, text in SENTENCES["rough"].items() if source in sources), *comparison_notes(costs)]
 
 
 def layouts_list(costs: Iterable[LayoutCost]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from infercast.bundled import read_data
 from infercast.errors import FileFormatError, InputError
 from infercast.forecast.slo import NAMES
 from infercast.report.quantities import COSTS, ENERGIES, LATENCIES, LOADS, PROMISES, RESULTS, Quantity
@@ -256,14 +257,7 @@ SHOWN = ("mean", "p50", "p95", "p99")
 MANY = 10.0  # from here on a ratio says more than a change in per cent
 POWERS = ("watts_per_gpu", "peak_watts_per_gpu", "wall_watts")
 """Neither more nor less is better: what counts is what is done with it."""
-LEADERS = {
-    "ttft_p99_ms": "lowest TTFT p99",
-    "tpot_p50_ms": "lowest TPOT p50",
-    "output_tokens_per_s": "most output tokens per second",
-    "usd_per_million_output_tokens": "lowest cost per million output tokens",
-    "joules_per_output_token": "least energy per output token",
-}
-"""What people ask several runs for, by the keys of rows."""
+LEADERS: dict[str, str] = read_data("sentences.toml")["leaders"]
 
 
 class Row(NamedTuple):
