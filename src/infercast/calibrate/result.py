@@ -138,7 +138,14 @@ def _drawn(
     assumed: list[str],
 ) -> Workload:
     count, rate, concurrency = kind
-    inputs, outputs = (str(_summary(each) if isinstance(each, np.ndarray) else each) for each in lengths)
+    inputs, outputs = (
+        str(
+            Lengths(*map(float, (each.mean(), each.std(), each.min(), each.max())))
+            if isinstance(each, np.ndarray)
+            else each
+        )
+        for each in lengths
+    )
     for name, text, given in (("prompt", inputs, asked.input_len), ("answer", outputs, asked.output_len)):
         if given is None:
             what = f"are all taken to be {text} tokens" if text.isdigit() else f"are drawn from {text}"
@@ -150,10 +157,6 @@ def _drawn(
     arrival = "burst" if rate is None else load.arrival
     burstiness = load.burstiness if load.arrival == "gamma" else 1.0
     return synthetic_workload(arrival=arrival, rate=rate, count=count, burstiness=burstiness, **common)
-
-
-def _summary(values: Array) -> Lengths:
-    return Lengths(float(values.mean()), float(values.std()), float(values.min()), float(values.max()))
 
 
 def _listed(

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from infercast.forecast.intervals import LEVEL
 from infercast.lab.validate.compare import Comparison, LoadErrors, RunComparison, Validation
-from infercast.lab.validate.published.compare import PublishedComparison, Summary, summarise
+from infercast.lab.validate.published.compare import PublishedComparison, summarise
 from infercast.lab.validate.published.run import PublishedRun
 from infercast.lab.validate.reliability import (
     FEWEST,
@@ -131,14 +131,21 @@ UNITS = ("TTFT p50 ms", "TTFT p99 ms", "TPOT p50 ms", "tokens/s")
 def render_validation(validation: Validation) -> list[RenderableType]:
     parts = [_render_file(validation, name, blocks) for name, blocks in validation.kv_blocks]
     medians = Grid(("runs", "count", *TITLES), [_median_row(validation, kind) for kind in (*validation.kinds, None)])
+    # Of runs with arrivals over time, where single requests differ.
+    scattered = [run for run in validation.runs if run.scatter and not (run.parts and run.parts.is_static)]
+    error, inside = validation.median_ape(JOULES), validation.coverage(JOULES)
+    joules = f"Joules per output token: {_percent(error)} in the median, {_percent(inside)} inside the 80 % intervals"
     left_out = f" ({validation.num_stalled} stalled runs left out)" if validation.num_stalled else ""
     return [
         *parts,
-        Section("Request by request: absolute error, and rank correlations", _scatter_grid(validation)),
+        Section(
+            "Request by request: absolute error, and rank correlations",
+            Grid(*cells(SCATTER_FIELDS, scattered), text_columns=2, notes_at=(0,)),
+        ),
         Section("Which part is off: median error", _parts_grid(validation)),
         *_load_sections(validation),
         Section(f"Median absolute error{left_out}", medians),
-        *(Text(line) for line in _joule_medians(validation)),
+        *([] if error is None else [Text(joules)]),
         Section(
             "Measured values inside the 80 % intervals of forecasts, and their mean half width",
             _coverage_grid(validation),
@@ -167,13 +174,6 @@ def _coverage_cells(validation: Validation, **chosen: str) -> list[str]:
 
 
 SCATTER_FIELDS = declared("scatter")
-
-
-def _scatter_grid(validation: Validation) -> RenderableType:
-    """Runs with arrivals over time, where single requests differ."""
-    runs = [run for run in validation.runs if run.scatter is not None]
-    shown = [run for run in runs if run.parts is None or not run.parts.is_static]
-    return Grid(*cells(SCATTER_FIELDS, shown), text_columns=2, notes_at=(0,))
 
 
 FILE_FIELDS = declared("files", signed=_signed_percent)
@@ -244,18 +244,18 @@ def _counted_lines(runs: Sequence[RunComparison]) -> list[str]:
     ]
 
 
-def _joule_medians(validation: Validation) -> list[str]:
-    error, inside = validation.median_ape(JOULES), validation.coverage(JOULES)
-    if error is None:
-        return []
-    return [f"Joules per output token: {_percent(error)} in the median, {_percent(inside)} inside the 80 % intervals"]
-
-
 def validation_dict(validation: Validation) -> dict[str, Any]:
     files, promises = validation.file_parts(), reliability_of(validation.runs)
     idle = [abs(each.idle_ttft) for each in files if each.idle_ttft is not None]
     return {
-        "runs": [_run_dict(run) for run in validation.runs],
+        "runs": [
+            {
+                **pick(run, "file kind label"),
+                "requests": asdict(run.scatter) if run.scatter else None,
+                **{key: _pair(at(path)(run), scale) for key, (path, scale) in RUN_PAIRS.items()},
+            }
+            for run in validation.runs
+        ],
         "kv_blocks": [{"file": name, **(_pair(pair) or {})} for name, pair in validation.kv_blocks if pair],
         "files": [record(FILE_FIELDS, each) for each in files],
         "by_load": [asdict(each) for each in validation.by_load() if each.num_runs],
@@ -326,14 +326,6 @@ RUN_PAIRS = {
 }  # fmt: skip
 
 
-def _run_dict(run: RunComparison) -> dict[str, Any]:
-    return {
-        **pick(run, "file kind label"),
-        "requests": asdict(run.scatter) if run.scatter else None,
-        **{key: _pair(at(path)(run), scale) for key, (path, scale) in RUN_PAIRS.items()},
-    }
-
-
 GROUPS: dict[str, Callable[[PublishedRun], str]] = {
     "GPU": lambda run: run.gpu,
     "model": lambda run: run.model.rpartition("/")[2],
@@ -396,13 +388,12 @@ def _group_cells(members: Sequence[PublishedComparison]) -> tuple[str, ...]:
     cells = [f"{len(members)}"]
     for quantity in TIMES:
         summary = summarise(members, quantity)
-        cells += ["-"] * 6 if summary is None else _cells(summary)
+        if summary is None:
+            cells += ["-"] * 6
+        else:
+            cells += [format_percent(value) for value in (summary.median, summary.mean, summary.p90)]
+            cells += [f"{100 * summary.bias:+.1f} %", f"{100 * summary.inside:.0f} %", f"{100 * summary.width:.0f} %"]
     return tuple(cells)
-
-
-def _cells(summary: Summary) -> list[str]:
-    sizes = [format_percent(value) for value in (summary.median, summary.mean, summary.p90)]
-    return [*sizes, f"{100 * summary.bias:+.1f} %", f"{100 * summary.inside:.0f} %", f"{100 * summary.width:.0f} %"]
 
 
 def _published_row(each: PublishedComparison) -> tuple[str, ...]:

@@ -146,7 +146,7 @@ def _winner(row: Row) -> list[tuple[str, str]]:
     rows.append(("bottleneck", quantities.bound_words(figures.bottleneck)))
     for pool, name in zip(row.candidate.pools, ("prefill", "decode"), strict=False):
         label = "options" if row.candidate.prefill is None else f"{name} options"
-        rows.append((label, _options(pool) or "none"))
+        rows.append((label, shlex.join(flag_words(pool.options())) or "none"))
     return rows
 
 
@@ -161,10 +161,6 @@ def _drawn_rows(figures: Figures) -> list[tuple[str, str]]:
         ("energy", f"{boards}, {format_joules(drawn.wall_joules_per_output_token)} at the wall"),
         ("power", f"{format_watts(drawn.gpu_watts)} by GPU boards on average, {watts}"),
     ]
-
-
-def _options(candidate: Candidate) -> str:
-    return shlex.join(flag_words(candidate.options()))
 
 
 def _latency(figures: Figures, name: str) -> str:

@@ -71,14 +71,6 @@ def _rows(check: Check, end_to_end: str) -> list[tuple[str, float, float, float,
 
 WIDTH, HEIGHT, LEFT, TOP, PANEL, GAP, BELOW = 960, 420, 70, 64, 370, 90, 60
 DEEP = HEIGHT - TOP - BELOW
-STYLE = """
-text { font: 12px sans-serif; fill: #333 } .title { font-size: 15px; font-weight: bold } .small { font-size: 11px }
-.axis { stroke: #888; fill: none } .grid { stroke: #ddd } .other { fill: #b8c4d0 } .front { fill: #1f6fb2 }
-.line { stroke: #1f6fb2; fill: none; stroke-width: 1.5 } .limit { stroke: #c0392b; stroke-dasharray: 5 4 }
-.winner { fill: none; stroke: #c0392b; stroke-width: 2.5 }
-@media (prefers-color-scheme: dark) { svg { background: #16191d } text { fill: #ddd } .grid { stroke: #333 }
-.other { fill: #51606e } .front { fill: #6db3ee } .line { stroke: #6db3ee } }
-"""
 TICKS = (1.0, 2.0, 5.0)
 MOST_NAMED = 6  # fronts with more points than this are not labelled
 
@@ -115,7 +107,7 @@ def pareto_svg(plan: Plan) -> str | None:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
         f'aria-label="Candidates of a plan: {label} against TTFT and TPOT">',
-        f"<style>{STYLE}</style>",
+        f"<style>{read_data(SCRIPTS)['pareto_style']}</style>",
         f'<text class="title" x="{LEFT}" y="24">{escape(title)}</text>',
         f'<text class="small" x="{LEFT}" y="42">{escape(legend)}</text>',
     ]
@@ -193,25 +185,6 @@ def _around(values: Sequence[float]) -> tuple[float, float]:
     return (low / 1.3, high * 1.3) if high > 1.5 * low else (low / 2.0, high * 2.0)
 
 
-ABOUT = {
-    "serve.sh": "starts one replica on the machine it is called on",
-    "compose.yaml": "the same with docker compose",
-    "kubernetes.yaml": "a Deployment, or a LeaderWorkerSet over several nodes, and a Service for each pool",
-    "llm-d-values.yaml": "values for the chart of llm-d",
-    "dynamo.yaml": "a graph deployment of Dynamo",
-    "bench.sh": "measures the deployment around the chosen point and prints the forecast beside it",
-    "candidates.csv": "every candidate with its numbers, or its reason for refusal",
-    "pareto.svg": "money, or energy where that was the objective, against TTFT and TPOT",
-    "again.sh": "asks the same question again",
-}
-
-PROXY = (
-    "Requests go to a proxy that sends each prompt to the prefill pool first; llm-d and Dynamo bring one, other files "
-    "need one of your own."
-)
-BALANCER = "Several replicas need a load balancer in front of them; Kubernetes Services, llm-d and Dynamo bring one."
-
-
 def check_folder(folder: Path, *, force: bool = False) -> None:
     """Refuse a folder that holds something else, before a long search and not after it."""
     if folder.exists() and not folder.is_dir():
@@ -271,7 +244,7 @@ def _starting(plan: Plan, winner: Row) -> tuple[list[str], Mapping[str, str | No
 
 
 def _read_me(plan: Plan, lines: list[str], names: list[str]) -> str:
-    question, winner = plan.question, plan.winner
+    question, winner, scripts = plan.question, plan.winner, read_data(SCRIPTS)
     text = f"# {question.model} for {question.rate:.3g} requests/s within {question.slo}\n\n"
     text += f"Requests: {question.workload.description or f'{len(question.workload.requests):,} requests'}.\n\n"
     if winner is None or winner.figures is None:
@@ -288,7 +261,9 @@ def _read_me(plan: Plan, lines: list[str], names: list[str]) -> str:
     if lines:
         text += "```sh\n" + "\n".join(lines) + "\n```\n\n"
         if len(lines) > 1:
-            text += f"{PROXY}\n\n"
+            text += f"{scripts['proxy']}\n\n"
         elif winner is not None and winner.candidate.replicas > 1:
-            text += f"{BALANCER}\n\n"
-    return text + "| file | |\n| --- | --- |\n" + "".join(f"| `{name}` | {ABOUT[name]} |\n" for name in names)
+            text += f"{scripts['balancer']}\n\n"
+    return (
+        text + "| file | |\n| --- | --- |\n" + "".join(f"| `{name}` | {scripts['about'][name]} |\n" for name in names)
+    )

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from infercast.forecast.kernels import StepCost
     from infercast.forecast.memory import Fit
     from infercast.forecast.result import Forecast
-    from infercast.forecast.slo import Slo
     from infercast.forecast.sweep import Sweep
 
 WIDTH, HEIGHT = 9.0, 3.4  # inches
@@ -46,7 +45,7 @@ def forecast_figure(forecast: Forecast) -> Picture:
     """How TTFT and TPOT are distributed over requests, with percentiles and limits of the SLO."""
     figure = Picture(figsize=(WIDTH, HEIGHT), layout="constrained")
     columns = forecast.per_request()
-    slo = None if forecast.verdict is None else forecast.verdict.slo
+    limits = () if forecast.verdict is None else forecast.verdict.slo.limits
     shown = [("ttft", "time to first token")]
     if forecast.tpot is not None:
         shown.append(("tpot", "time per output token"))
@@ -58,17 +57,13 @@ def forecast_figure(forecast: Forecast) -> Picture:
         for which, line in PERCENTILES.items():
             at = getattr(getattr(forecast, name), which)
             axes.axvline(at / MILLI, color="black", ls=line, lw=1.2, label=f"{which} {format_seconds(at)}")
-        _limits(axes, slo, name)
+        for limit in limits:
+            if limit.quantity == name:
+                axes.axvline(limit.seconds / MILLI, color="tab:red", lw=1.5, label=f"{limit}")
         axes.set(title=title, xlabel="ms", ylabel="requests")
         axes.legend()
     figure.suptitle(forecast.title)
     return figure
-
-
-def _limits(axes: Any, slo: Slo | None, name: str) -> None:
-    for limit in () if slo is None else slo.limits:
-        if limit.quantity == name:
-            axes.axvline(limit.seconds / MILLI, color="tab:red", lw=1.5, label=f"{limit}")
 
 
 def sweep_figure(sweep: Sweep) -> Any:

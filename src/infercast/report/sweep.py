@@ -300,18 +300,16 @@ def unit_of(found: Savings) -> str:
 
 def render_savings(found: Savings) -> list[RenderableType]:
     what = "power limits" if found.name == POWER else "clocks"
+    held = [("SLO", str(found.slo))]
+    if found.odds is not None:
+        held.append(("odds", f"{format_odds(found.odds)} that the best value keeps it"))
     return [
         styled(f"{found.title}: {found.workload}"),
         Section(f"Energy under {what}", FittingTable(columns(saving_fields(found)), found.points)),
         TextCharts(_charts(found)),
         Section("Answer", styled(fill(sentence_of(found), NARROW))),
-        *([] if found.slo is None else [Section("Held against", Facts(_promise_rows(found)))]),
+        *([] if found.slo is None else [Section("Held against", Facts(held))]),
     ]
-
-
-def _promise_rows(found: Savings) -> list[tuple[str, str]]:
-    rows = [("SLO", str(found.slo))]
-    return rows if found.odds is None else [*rows, ("odds", f"{format_odds(found.odds)} that the best value keeps it")]
 
 
 def sentence_of(found: Savings) -> str:

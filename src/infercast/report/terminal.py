@@ -322,14 +322,15 @@ def draw_chart(chart: Chart, width: int) -> list[Text]:
     if chart.limit is not None and low <= chart.limit <= high:
         area[_chart_row(chart.limit, low, high, is_log)] = [("-", "red")] * (width - margin)
     for style, series in zip(STYLES, chart.series, strict=False):
-        _put(
-            area,
-            columns,
-            [_chart_row(value, low, high, is_log) for value in series.values],
-            series,
-            style,
-            chart.joined,
-        )
+        rows = [_chart_row(value, low, high, is_log) for value in series.values]
+        points = [(column, row) for column, row in zip(columns, rows, strict=True) if row >= 0]
+        for (left, below), (right, above) in pairwise(points) if chart.joined else ():
+            for column in range(left + 1, right):
+                row = round(below + (above - below) * (column - left) / (right - left))
+                if area[row][column][0] in " -":
+                    area[row][column] = (".", style)
+        for column, row in points:
+            area[row][column] = (series.mark, style)
     lines = [_heading(chart, width)]
     for row in reversed(range(HEIGHT)):
         line = Text()
@@ -387,24 +388,6 @@ def _columns(positions: Sequence[float], width: int) -> list[int]:
     if high <= low:
         return [width // 2] * len(positions)
     return [1 + round((position - low) / (high - low) * (width - 3)) for position in positions]
-
-
-def _put(
-    area: list[list[tuple[str, str]]],
-    columns: Sequence[int],
-    rows: Sequence[int],
-    series: Series,
-    style: str,
-    joined: bool,
-) -> None:
-    points = [(column, row) for column, row in zip(columns, rows, strict=True) if row >= 0]
-    for (left, below), (right, above) in pairwise(points) if joined else ():
-        for column in range(left + 1, right):
-            row = round(below + (above - below) * (column - left) / (right - left))
-            if area[row][column][0] in " -":
-                area[row][column] = (".", style)
-    for column, row in points:
-        area[row][column] = (series.mark, style)
 
 
 def _below(labels: Sequence[str], columns: Sequence[int], margin: int, width: int) -> str:

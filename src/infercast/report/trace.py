@@ -29,10 +29,6 @@ def trace_pieces(lanes: Lanes, about: dict[str, str]) -> Iterator[str]:
 def _events(lanes: Lanes) -> Iterator[Event]:
     for number, engine in enumerate(lanes.engines):
         yield from _engine_events(engine, len(PROCESSES) * number)
-    yield from _link_events(lanes)
-
-
-def _link_events(lanes: Lanes) -> Iterator[Event]:
     process, ends = len(PROCESSES) * len(lanes.engines) + 1, list[float]()
     if lanes.transfers:
         yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": "link"}}

@@ -30,6 +30,8 @@ def report_page(overview: Overview, version: str, command: str = "", date: str =
     """The whole page; ``command`` is what it was made by, ``date`` the day as in 2026-11-16."""
     forecast = overview.forecast
     gpus = " and ".join(f"{pool.pool.gpus} x {pool.deployment.gpu.title}" for pool in forecast.pools)
+    sources = [(escape(title), elements.facts_list(rows)) for title, rows in told.system_facts(forecast)]
+    simulated = "".join(f"<h3>{title}</h3>{rows}" if len(sources) > 1 else rows for title, rows in sources)
     sections = [
         elements.Section("latency", "Latency", _latency(overview)),
         *_decision(overview),
@@ -38,7 +40,7 @@ def report_page(overview: Overview, version: str, command: str = "", date: str =
         elements.Section("kernels", "Where time goes", _kernels(overview)),
         elements.Section("roofline", "How close kernels come to what the GPU can do", _rooflines(overview), "Roofline"),
         elements.Section("slowest", "The slowest first tokens", _slowest(overview.slowest), "Slowest requests"),
-        elements.Section("sources", "What was simulated", _sources(overview), "Deployment"),
+        elements.Section("sources", "What was simulated", simulated, "Deployment"),
     ]
     state = forecast.state
     warning = f'<p class="warning">{escape(state.sentence)}</p>' if state.word == OVERLOADED else ""
@@ -196,14 +198,6 @@ def _slowest(slowest: Sequence[SlowRequest]) -> str:
     ]
     columns = ["request", "sent at", "prompt", "TTFT", "where it went"]
     return charts.slowest_chart(slowest) + elements.table(columns, rows, words=(4,))
-
-
-def _sources(overview: Overview) -> str:
-    sections = told.system_facts(overview.forecast)
-    return "".join(
-        (f"<h3>{escape(title)}</h3>" if len(sections) > 1 else "") + elements.facts_list(rows)
-        for title, rows in sections
-    )
 
 
 def several_page(runs: Sequence[SavedRun], version: str, command: str = "", date: str = "") -> str:
