@@ -56,30 +56,24 @@ def _answer(arguments: list[str]) -> None:
     if arguments[:1] == ["plan"] and sys.stderr.isatty() and not {"-h", "--help"} & {*arguments}:
         print("infercast: searching; Ctrl-C gives the best so far", file=sys.stderr, flush=True)
     gc.disable()  # what is loaded now stays: looking for garbage among it takes a tenth of a short run
-    from infercast.cli.app import (  # noqa: PLC0415 - typer takes longer to load than a version to print
-        COMMANDS,
-        OLD_NAMES,
-        command_to_complete,
-        is_completing,
-        make_app,
-    )
+    from infercast.cli import app as commands  # noqa: PLC0415 - typer takes longer to load than a version to print
 
     first = next((word for word in arguments if word != "--"), "")
-    if first in OLD_NAMES:
-        new = OLD_NAMES[first]
+    if first in commands.OLD_NAMES:
+        new = commands.OLD_NAMES[first]
         print(f"infercast: the command {first} is {new} now; 1.0 drops the old name", file=sys.stderr)
         arguments = [new if word == first else word for word in arguments]
         first = new
-    if first in COMMANDS and COMMANDS[first].engine_flags:
+    if first in commands.COMMANDS and commands.COMMANDS[first].engine_flags:
         from infercast.cli.options import translated  # noqa: PLC0415 - other commands need no engine
 
         arguments, remarks = translated(arguments)
         for remark in remarks:
             print(f"infercast: {remark}", file=sys.stderr)
-    completing = is_completing()
+    completing = commands.is_completing()
     if completing:
-        first = command_to_complete()
-    app = make_app(first if first in COMMANDS else None, completing=completing)
+        first = commands.command_to_complete()
+    app = commands.make_app(first if first in commands.COMMANDS else None, completing=completing)
     gc.freeze()
     gc.set_threshold(50_000)  # a simulation makes much and hardly any cycles
     gc.enable()

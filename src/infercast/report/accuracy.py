@@ -13,16 +13,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from infercast.forecast.intervals import LEVEL
+from infercast.lab.validate import reliability
 from infercast.lab.validate.compare import Comparison, LoadErrors, RunComparison, Validation
 from infercast.lab.validate.published.compare import PublishedComparison, summarise
 from infercast.lab.validate.published.run import PublishedRun
-from infercast.lab.validate.reliability import (
-    FEWEST,
-    Reliability,
-    orders_of,
-    reliability_of,
-    reliability_of_published,
-)
 from infercast.report.terminal import Grid, Section, at, cells, declared, pick, record, styled
 from infercast.units import MILLI, format_percent
 
@@ -31,7 +25,7 @@ ORDER_TITLES = {
 }  # fmt: skip
 
 
-def render_reliability(groups: Sequence[Reliability]) -> RenderableType:
+def render_reliability(groups: Sequence[reliability.Reliability]) -> RenderableType:
     columns = ["odds", *(name for group in groups for name in (group.about, "said", "held"))]
     rows = []
     for position, bucket in enumerate(groups[0].buckets):
@@ -46,7 +40,7 @@ def render_reliability(groups: Sequence[Reliability]) -> RenderableType:
 ORDER_FIELDS = declared("orders", title=ORDER_TITLES.__getitem__)
 
 
-def reliability_dict(group: Reliability) -> dict[str, Any]:
+def reliability_dict(group: reliability.Reliability) -> dict[str, Any]:
     buckets = [{**asdict(bucket), "off": bucket.off} for bucket in group.buckets]
     return {"values": group.values, "worst": group.worst, "buckets": buckets}
 
@@ -59,7 +53,7 @@ STYLE = (
 )
 
 
-def reliability_svg(groups: Sequence[Reliability]) -> str:
+def reliability_svg(groups: Sequence[reliability.Reliability]) -> str:
     """A panel for each group of promises: what was said to the right, what came true upwards."""
     width, height = len(groups) * (PANEL + MARGIN) + 20, TOP + PANEL + BOTTOM
     panels = "\n".join(_panel(group, MARGIN + number * (PANEL + MARGIN)) for number, group in enumerate(groups))
@@ -70,7 +64,7 @@ def reliability_svg(groups: Sequence[Reliability]) -> str:
     )
 
 
-def _panel(group: Reliability, left: float) -> str:
+def _panel(group: reliability.Reliability, left: float) -> str:
     def point(said: float, held: float) -> str:
         return f"{left + PANEL * said:.1f},{TOP + PANEL * (1 - held):.1f}"
 
@@ -93,7 +87,8 @@ def _panel(group: Reliability, left: float) -> str:
             f'<polyline class="exact" points="{point(0, 0)} {point(1, 1)}"/>',
             f'<polyline class="line" points="{" ".join(text for _, text in places)}"/>',
             *marks,
-            f'<text x="{left}" y="{TOP + PANEL + 38}">odds that were said (buckets of {FEWEST} or more)</text>',
+            f'<text x="{left}" y="{TOP + PANEL + 38}">'
+            f"odds that were said (buckets of {reliability.FEWEST} or more)</text>",
         ]
     )
 
@@ -150,10 +145,10 @@ def render_validation(validation: Validation) -> list[RenderableType]:
             "Measured values inside the 80 % intervals of forecasts, and their mean half width",
             _coverage_grid(validation),
         ),
-        render_reliability(reliability_of(validation.runs)),
+        render_reliability(reliability.reliability_of(validation.runs)),
         Section(
             "Order of configurations: rank correlation of measured and predicted",
-            Grid(*cells(ORDER_FIELDS, orders_of(validation.runs))),
+            Grid(*cells(ORDER_FIELDS, reliability.orders_of(validation.runs))),
         ),
     ]
 
@@ -245,7 +240,7 @@ def _counted_lines(runs: Sequence[RunComparison]) -> list[str]:
 
 
 def validation_dict(validation: Validation) -> dict[str, Any]:
-    files, promises = validation.file_parts(), reliability_of(validation.runs)
+    files, promises = validation.file_parts(), reliability.reliability_of(validation.runs)
     idle = [abs(each.idle_ttft) for each in files if each.idle_ttft is not None]
     return {
         "runs": [
@@ -260,7 +255,9 @@ def validation_dict(validation: Validation) -> dict[str, Any]:
         "files": [record(FILE_FIELDS, each) for each in files],
         "by_load": [asdict(each) for each in validation.by_load() if each.num_runs],
         "reliability": {each.about.replace(" ", "_"): reliability_dict(each) for each in promises},
-        "rank_correlation": {each.quantity: record(ORDER_FIELDS, each) for each in orders_of(validation.runs)},
+        "rank_correlation": {
+            each.quantity: record(ORDER_FIELDS, each) for each in reliability.orders_of(validation.runs)
+        },
         "summary": {
             **{f"{quantity}_ape_median": validation.median_ape(quantity) for quantity in (*QUANTITIES[:3], JOULES)},
             "throughput_ape_median": validation.median_ape("output_tokens_per_second"),
@@ -352,7 +349,7 @@ def render_published(compared: Sequence[PublishedComparison]) -> list[Renderable
         lines = "\n".join(f"{text} ({count:,})" for text, count in assumed.most_common())
         parts.append(Section("Assumed, and in how many runs", styled(lines)))
     parts += [Section(f"Absolute error by {name}", _group_grid(name, compared)) for name in GROUPS]
-    return [*parts, render_reliability([reliability_of_published(compared)])]
+    return [*parts, render_reliability([reliability.reliability_of_published(compared)])]
 
 
 def published_dict(compared: Sequence[PublishedComparison]) -> dict[str, Any]:
@@ -365,7 +362,7 @@ def published_dict(compared: Sequence[PublishedComparison]) -> dict[str, Any]:
             for name in GROUPS
         },
         "interval_level": LEVEL,
-        "reliability": reliability_dict(reliability_of_published(compared)),
+        "reliability": reliability_dict(reliability.reliability_of_published(compared)),
         "summary": {**_summaries(compared), "runs": len(compared)},
     }
 

@@ -6,17 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from infercast.engines.base import Deployment
-from infercast.forecast.compare import (
-    Comparison,
-    Difference,
-    SameStep,
-    Side,
-    SideBySide,
-    compare_runs,
-    compare_steps,
-    reasons,
-    side_by_side,
-)
+from infercast.forecast import compare
 from infercast.forecast.explain.breakdown import break_down
 from infercast.forecast.explain.step_log import Watched
 from infercast.forecast.kernels import StepCost
@@ -36,15 +26,15 @@ STEP_FIELDS = declared("steps", title=TITLES.__getitem__)
 """Tokens and decoding sequences of a step on average; shares: of GPU time, and of the time between two tokens."""
 
 
-def step_title(side: Side) -> str:
+def step_title(side: compare.Side) -> str:
     return f"Steps of {side.name}: the GPU waits for its host in {format_percent(side.host_bound)} of their time"
 
 
-def family_columns(both: SideBySide) -> tuple[str, ...]:
+def family_columns(both: compare.SideBySide) -> tuple[str, ...]:
     return ("", *(side.name for side in both.sides), "change")
 
 
-def family_rows(step: SameStep) -> list[tuple[str, ...]]:
+def family_rows(step: compare.SameStep) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [
         (name, _seconds(one), _seconds(other), _change(one, other or None)) for name, one, other in step.families
     ]
@@ -55,7 +45,7 @@ def family_rows(step: SameStep) -> list[tuple[str, ...]]:
     return rows
 
 
-def _side_dict(side: Side) -> dict[str, Any]:
+def _side_dict(side: compare.Side) -> dict[str, Any]:
     return {
         **pick(side, "name prefix_hit_rate", engine="deployment.engine.name", kv_cache_tokens="kv_tokens"),
         "host_bound_share": side.host_bound,
@@ -63,7 +53,7 @@ def _side_dict(side: Side) -> dict[str, Any]:
     }
 
 
-def _step_dict(step: SameStep, number: int) -> dict[str, Any]:
+def _step_dict(step: compare.SameStep, number: int) -> dict[str, Any]:
     cost = step.costs[number]
     return {
         **pick(cost, "launch padded_tokens"),
@@ -86,7 +76,7 @@ def render_runs(
 ) -> list[RenderableType]:
     """Tables for a terminal; with ``breakdown``, where every second of each run goes, too."""
     before, after = (run.forecast for run in runs)
-    both = side_by_side(runs, names)
+    both = compare.side_by_side(runs, names)
     return [
         *(Section(f"As asked for{_which(title)}", Facts(rows)) for title, rows in system_facts(before)),
         *(
@@ -97,12 +87,12 @@ def render_runs(
             for one, other in zip(before.pools, after.pools, strict=True)
         ),
         Section("Side by side", Grid(("", *names, "change"), headline_rows(before, after))),
-        Section("Why", Facts(("-", sentence) for sentence in reasons(both))),
+        Section("Why", Facts(("-", sentence) for sentence in compare.reasons(both))),
         *(Section(step_title(side), Grid(*cells(STEP_FIELDS, side.kinds))) for side in both.sides),
         *(Section(f"A step of {step.title}", Grid(family_columns(both), family_rows(step))) for step in both.steps),
         *(
             Section(f"What explains the mean {name}", _differences(comparison, names))
-            for name, comparison in compare_runs(*runs).items()
+            for name, comparison in compare.compare_runs(*runs).items()
         ),
         *(_breakdowns(runs, changes) if breakdown else ()),
         caveat_section(caveats_of((before, after))),
@@ -125,7 +115,7 @@ def render_steps(
     return [
         Section("As asked for", Facts([*deployment_facts(before[0]), ("step", question)])),
         Section(f"With {changes}", Facts(_differing(deployment_facts(before[0]), deployment_facts(after[0])))),
-        Section("What explains it, in time of the step", _differences(compare_steps(before[1], after[1]))),
+        Section("What explains it, in time of the step", _differences(compare.compare_steps(before[1], after[1]))),
     ]
 
 
@@ -135,17 +125,19 @@ def runs_dict(
     before, after = (forecast_dict(run.forecast) for run in runs)
     if breakdown:
         before["breakdown"], after["breakdown"] = (breakdown_dict(break_down(run)) for run in runs)
-    both = side_by_side(runs, names)
+    both = compare.side_by_side(runs, names)
     return {
         "what_if": changes,
         "before": before,
         "after": after,
-        "reasons": reasons(both),
+        "reasons": compare.reasons(both),
         "steps": [_side_dict(side) for side in both.sides],
         "same_steps": [
             {"step": step.title, "before": _step_dict(step, 0), "after": _step_dict(step, 1)} for step in both.steps
         ],
-        "explained": {name.lower(): comparison_list(comparison) for name, comparison in compare_runs(*runs).items()},
+        "explained": {
+            name.lower(): comparison_list(comparison) for name, comparison in compare.compare_runs(*runs).items()
+        },
     }
 
 
@@ -154,11 +146,11 @@ def steps_dict(before: tuple[Deployment, StepCost], after: tuple[Deployment, Ste
         "what_if": changes,
         "before": step_dict(*before),
         "after": step_dict(*after),
-        "step_time": comparison_list(compare_steps(before[1], after[1])),
+        "step_time": comparison_list(compare.compare_steps(before[1], after[1])),
     }
 
 
-def comparison_list(comparison: Comparison) -> list[dict[str, Any]]:
+def comparison_list(comparison: compare.Comparison) -> list[dict[str, Any]]:
     return [
         {
             "kernel": each.name,
@@ -171,7 +163,7 @@ def comparison_list(comparison: Comparison) -> list[dict[str, Any]]:
     ]
 
 
-def _explains(each: Difference, comparison: Comparison) -> float:
+def _explains(each: compare.Difference, comparison: compare.Comparison) -> float:
     """Its share of the whole difference; negative where it went the other way."""
     whole = comparison.after - comparison.before
     return each.change / whole if whole else 0.0
@@ -209,17 +201,17 @@ def _basis(forecast: Forecast) -> str:
     return f"{forecast.source}{': lower bound' if forecast.kind == 'bound' else ''}"
 
 
-def _differences(comparison: Comparison, names: Names = AS_ASKED) -> RenderableType:
+def _differences(comparison: compare.Comparison, names: Names = AS_ASKED) -> RenderableType:
     rows = [_row(each.name, each, comparison) for each in comparison.differences[:SHOWN]]
     rest = comparison.differences[SHOWN:]
     if rest:
-        others = Difference("others", "", sum(each.before for each in rest), sum(each.after for each in rest))
+        others = compare.Difference("others", "", sum(each.before for each in rest), sum(each.after for each in rest))
         rows.append(_row(f"{len(rest)} others", others, comparison))
-    rows.append(_row("together", Difference("", "", comparison.before, comparison.after), comparison))
+    rows.append(_row("together", compare.Difference("", "", comparison.before, comparison.after), comparison))
     return Grid(("kernel", "family", *names, "change", "explains"), rows, text_columns=2)
 
 
-def _row(name: str, each: Difference, comparison: Comparison) -> tuple[str, ...]:
+def _row(name: str, each: compare.Difference, comparison: compare.Comparison) -> tuple[str, ...]:
     change = _change(each.before, each.after or None)
     explains = format_percent(_explains(each, comparison))
     return name, each.family, _seconds(each.before), _seconds(each.after), change, explains

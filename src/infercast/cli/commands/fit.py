@@ -51,16 +51,9 @@ TIERS = ("measured", "few-shot", "sibling", "unseen")
 @with_options(own_options("fit", families=", ".join(FAMILIES)))
 def fit(*, data: Path, out: Path, measurements: Path | None, form: Form, **given: Any) -> None:
     need("fitting and scoring", "fit")
+    from infercast.lab.fit import train  # noqa: PLC0415 - only this command needs it
     from infercast.lab.fit.samples import read_samples, sweep_samples  # noqa: PLC0415 - only this command needs it
     from infercast.lab.fit.tables import FILES  # noqa: PLC0415 - only this command needs it
-    from infercast.lab.fit.train import (  # noqa: PLC0415 - only this command needs it
-        archives_of,
-        count_left_out,
-        fit_artifact,
-        origin_of,
-        sweep_hashes,
-        table_hashes,
-    )
 
     _need_folder(data, "DATA")
     _need_folder(out.parent, "--out")
@@ -71,20 +64,22 @@ def fit(*, data: Path, out: Path, measurements: Path | None, form: Form, **given
         samples = read_samples(data, chosen, _gpus(given["gpus"]))
         if measurements is not None:
             samples |= sweep_samples(measurements, chosen)
-        tables = table_hashes(data, chosen)
-        sweeps = {} if measurements is None else sweep_hashes(measurements, chosen)
+        tables = train.table_hashes(data, chosen)
+        sweeps = {} if measurements is None else train.sweep_hashes(measurements, chosen)
         provenance = {
             "data": {name: found[:16] for name, found in tables.items()},
             "gpus": sorted({key[1] for key in samples}),
             "engines": sorted({key[2] for key in samples}),
             "licence": "facts and figures; see docs/predict.md",
         }
-        fitted = fit_artifact(samples, out, provenance, tell or (lambda _: None), origin_of({**tables, **sweeps}))
+        fitted = train.fit_artifact(
+            samples, out, provenance, tell or (lambda _: None), train.origin_of({**tables, **sweeps})
+        )
     rows = sum(entry.rows for entry in fitted if entry.gpu != "*")
-    written = archives_of(out, fitted)
+    written = train.archives_of(out, fitted)
     size = sum(path.stat().st_size for path in written)
     names = ", ".join(map(str, written))
-    slow = count_left_out(samples)
+    slow = train.count_left_out(samples)
     lines = [f"{names}: {len(fitted)} models of {rows:,} rows, {size / 1e6:.2f} MB"]
     if slow:
         lines.append(f"left out of models for other GPUs: {slow:,} rows of groups that take over twice their physics")

@@ -20,14 +20,7 @@ from infercast.lab.validate.measured import read_measured, shipped_runs
 from infercast.lab.validate.published.compare import compare_published
 from infercast.lab.validate.published.table import read_published
 from infercast.lab.validate.reliability import reliability_of, reliability_of_published
-from infercast.report.accuracy import (
-    published_dict,
-    reliability_svg,
-    render_published,
-    render_validation,
-    signed,
-    validation_dict,
-)
+from infercast.report import accuracy
 from infercast.report.files import check_writable, write_whole
 from infercast.report.terminal import Grid, Section, pick
 from infercast.units import format_percent
@@ -55,7 +48,7 @@ def _render(profile: ProfileComparison) -> RenderableType:
         ("all kernels", profile.busy),
     ]
     rows = [
-        (name, f"{each.measured / 1e3:,.2f}", f"{each.predicted / 1e3:,.2f}", signed(each))
+        (name, f"{each.measured / 1e3:,.2f}", f"{each.predicted / 1e3:,.2f}", accuracy.signed(each))
         for name, each in shown
         if each.measured > 0 or each is profile.busy
     ]
@@ -80,8 +73,8 @@ def validate_published(files: list[Path], *, predictor: str, host: Path | None, 
     with runs_bar("simulating", len(runs)) as progress:
         compared = compare_published(runs, predictor=predictor, host=host, progress=progress)
     if plot is not None:
-        write_whole(plot, [reliability_svg([reliability_of_published(compared)])])
-    print_result(form, published_dict, render_published, compared, rows="runs")
+        write_whole(plot, [accuracy.reliability_svg([reliability_of_published(compared)])])
+    print_result(form, accuracy.published_dict, accuracy.render_published, compared, rows="runs")
 
 
 @with_options(own_options("validate"))
@@ -109,8 +102,8 @@ def command(
     with runs_bar("re-running", sum(len(each.runs) for each in measured)) as progress:
         validation = validate(measured, **common, host=host, warmed_up=given["warmed_up"], progress=progress)
     if plot is not None:
-        write_whole(plot, [reliability_svg(reliability_of(validation.runs))])
-    document, parts = validation_dict(validation), render_validation(validation)
+        write_whole(plot, [accuracy.reliability_svg(reliability_of(validation.runs))])
+    document, parts = accuracy.validation_dict(validation), accuracy.render_validation(validation)
     if given["kernels"]:
         profiles = compare_profiles(measured, **common)
         document["profiles"] = profiles_list(profiles)

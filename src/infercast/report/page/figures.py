@@ -14,29 +14,14 @@ from infercast.forecast.compare import SideBySide, reasons, side_by_side
 from infercast.forecast.day import DayPlan, clock
 from infercast.forecast.explain.step_log import Watched
 from infercast.forecast.sweep import BreakEven, Sweep
+from infercast.report import comparison
+from infercast.report import sweep as curves
 from infercast.report.caveats import caveats, caveats_of, shared_first
-from infercast.report.comparison import (
-    STEP_FIELDS,
-    Names,
-    family_columns,
-    family_rows,
-    headline_rows,
-    step_title,
-)
 from infercast.report.day import POLICY_FIELDS, answer_of, basis_rows, day_caveats, replica_rows, title_of
 from infercast.report.deployment import drafting_words
 from infercast.report.forecast import system_facts
 from infercast.report.page import canvas, elements
 from infercast.report.page.charts import COLOURS, HOST, OTHERS
-from infercast.report.sweep import (
-    SPECULATION_COLUMNS,
-    UNITS,
-    break_even_charts,
-    charts_of,
-    columns_of,
-    overload_notes,
-    summary_rows,
-)
 from infercast.report.terminal import Chart, cells
 from infercast.units import MILLI, format_seconds
 
@@ -139,15 +124,15 @@ APART = 0.2  # names of lines that are closer than this share of a chart are wri
 
 
 def sweep_plot(sweep: Sweep, version: str) -> Plot:
-    name = UNITS.get(sweep.axis.name, sweep.axis.name)
-    columns = columns_of(sweep)
+    name = curves.UNITS.get(sweep.axis.name, sweep.axis.name)
+    columns = curves.columns_of(sweep)
     rows = [[escape(column.cell(point)) for column in columns] for point in sweep.simulated]
-    notes = [f"{each.label}: {each.problem}" for each in sweep.points if each.problem] + overload_notes(sweep)
+    notes = [f"{each.label}: {each.problem}" for each in sweep.points if each.problem] + curves.overload_notes(sweep)
     below = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
     values = elements.table([escape(column.title).replace(" ", "<br>") for column in columns], rows)
 
     def paint(figure: Any, tips: canvas.Tips) -> None:
-        charts = charts_of(sweep)
+        charts = curves.charts_of(sweep)
         shape = canvas.stacked(figure, len(charts), 2)
         gaps = {"hspace": 0.62 if canvas.is_narrow(figure) else 0.45, "wspace": 0.18}
         panels = figure.subplots(*shape, gridspec_kw=canvas.room(figure, left=0.62, **gaps))
@@ -155,7 +140,7 @@ def sweep_plot(sweep: Sweep, version: str) -> Plot:
             _panel(axes, chart, tips, name)
             _bends(axes, sweep)
 
-    summary = elements.facts_list(summary_rows(sweep))
+    summary = elements.facts_list(curves.summary_rows(sweep))
     return Plot(
         "sweep",
         f"{sweep.title} along {name}",
@@ -284,8 +269,10 @@ MEASURES = ("", "", "tokens/s ", "", "", "TPOT p50 ", "", "TTFT p50 ", "")
 
 
 def break_even_plot(found: BreakEven, version: str) -> Plot:
-    rows = [[escape(column.cell(point)) for column in SPECULATION_COLUMNS] for point in found.points]
-    titles = [f"{measure}{escape(column.title)}" for measure, column in zip(MEASURES, SPECULATION_COLUMNS, strict=True)]
+    rows = [[escape(column.cell(point)) for column in curves.SPECULATION_COLUMNS] for point in found.points]
+    titles = [
+        f"{measure}{escape(column.title)}" for measure, column in zip(MEASURES, curves.SPECULATION_COLUMNS, strict=True)
+    ]
     answer = f'<p class="answer">{escape(found.sentence)}</p>'
     loads = elements.table([title.replace(" ", "<br>") for title in titles], rows)
 
@@ -293,7 +280,7 @@ def break_even_plot(found: BreakEven, version: str) -> Plot:
         panels = figure.subplots(
             *canvas.stacked(figure, 2, 2), gridspec_kw=canvas.room(figure, left=0.55, hspace=0.5, wspace=0.16)
         )
-        for axes, chart in zip(panels.flat, break_even_charts(found), strict=True):
+        for axes, chart in zip(panels.flat, curves.break_even_charts(found), strict=True):
             _panel(axes, chart, tips, "clients at the same time")
             if found.clients is not None and chart.limit is not None:
                 axes.axvline(log2(found.clients), color=canvas.MUTED, lw=0.9, ls=(0, (2, 3)))
@@ -319,7 +306,7 @@ def break_even_plot(found: BreakEven, version: str) -> Plot:
 IDLE = ("GPU waits for host", "gaps between kernels")
 
 
-def comparison_plot(runs: tuple[Watched, Watched], names: Names, version: str) -> Plot:
+def comparison_plot(runs: tuple[Watched, Watched], names: comparison.Names, version: str) -> Plot:
     """The picture of the kernels of one step in both, and all that stands below it."""
     both, (before, after) = side_by_side(runs, names), (run.forecast for run in runs)
     height = 1.0 + 0.95 * max(1, len(both.steps))
@@ -337,10 +324,11 @@ def comparison_plot(runs: tuple[Watched, Watched], names: Names, version: str) -
     )
 
 
-def _sections(runs: tuple[Watched, Watched], both: SideBySide, names: Names) -> tuple[elements.Section, ...]:
-    headline = headline_rows(*(run.forecast for run in runs))
+def _sections(runs: tuple[Watched, Watched], both: SideBySide, names: comparison.Names) -> tuple[elements.Section, ...]:
+    headline = comparison.headline_rows(*(run.forecast for run in runs))
     steps = [
-        f"<h3>{escape(step_title(side))}</h3>" + elements.plain_table(*cells(STEP_FIELDS, side.kinds))
+        f"<h3>{escape(comparison.step_title(side))}</h3>"
+        + elements.plain_table(*cells(comparison.STEP_FIELDS, side.kinds))
         for side in both.sides
     ]
     note = (
@@ -348,7 +336,8 @@ def _sections(runs: tuple[Watched, Watched], both: SideBySide, names: Names) -> 
         "between two tokens of a request that goes by in such steps.</p>"
     )
     families = [
-        f"<h3>A step of {escape(step.title)}</h3>" + elements.plain_table(family_columns(both), family_rows(step))
+        f"<h3>A step of {escape(step.title)}</h3>"
+        + elements.plain_table(comparison.family_columns(both), comparison.family_rows(step))
         for step in both.steps
     ]
     simulated = [
