@@ -17,7 +17,8 @@ from infercast.lab.validate import reliability
 from infercast.lab.validate.compare import Comparison, LoadErrors, RunComparison, Validation
 from infercast.lab.validate.published.compare import PublishedComparison, summarise
 from infercast.lab.validate.published.run import PublishedRun
-from infercast.report.terminal import Grid, Section, at, cells, declared, pick, record, styled
+from infercast.report.quantities import declared
+from infercast.report.terminal import Grid, Section, at, cells, pick, record, styled
 from infercast.units import MILLI, format_percent
 
 ORDER_TITLES = {

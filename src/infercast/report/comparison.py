@@ -16,8 +16,8 @@ from infercast.report.caveats import caveat_section, caveats_of
 from infercast.report.deployment import deployment_facts
 from infercast.report.forecast import forecast_dict, pool_facts, price_words, system_facts
 from infercast.report.kernels import breakdown_dict, render_breakdown, step_dict
-from infercast.report.quantities import COSTS, ENERGIES, LATENCIES, LOADS, PROMISES, RESULTS, latencies_of
-from infercast.report.terminal import Facts, Grid, RenderableType, Section, cells, declared, pick, styled
+from infercast.report.quantities import COSTS, ENERGIES, LATENCIES, LOADS, PROMISES, RESULTS, declared, latencies_of
+from infercast.report.terminal import Facts, Grid, RenderableType, Section, cells, pick, styled
 from infercast.units import MICRO, format_percent, format_seconds
 
 Names = tuple[str, str]

@@ -10,6 +10,7 @@ from infercast.forecast.autoscaling import PolicyDay
 from infercast.forecast.day import DayPlan, autoscaler_row, clock
 from infercast.report.caveats import caveat_section, caveats_of
 from infercast.report.files import csv_lines
+from infercast.report.quantities import declared
 from infercast.report.sweep import dollars
 from infercast.report.terminal import (
     Chart,
@@ -21,7 +22,6 @@ from infercast.report.terminal import (
     TextCharts,
     at,
     columns,
-    declared,
     pick,
     record,
     styled,

@@ -18,20 +18,8 @@ from infercast.forecast.tune import experts_of, is_tunable
 from infercast.report.caveats import caveat_section, caveats
 from infercast.report.deployment import deployment_dict, deployment_facts, workload_dict
 from infercast.report.forecast import latency_cells
-from infercast.report.quantities import LATENCIES, milliseconds
-from infercast.report.terminal import (
-    Facts,
-    Field,
-    Grid,
-    RenderableType,
-    Section,
-    at,
-    cells,
-    declared,
-    per,
-    pick,
-    record,
-)
+from infercast.report.quantities import LATENCIES, declared, milliseconds
+from infercast.report.terminal import Facts, Field, Grid, RenderableType, Section, at, cells, per, pick, record
 from infercast.serve import Workload
 from infercast.units import MICRO, MILLI, format_joules, format_percent, format_rate, format_seconds, format_watts
 

@@ -17,6 +17,7 @@ from infercast.report import quantities
 from infercast.report.caveats import FORECASTS, SENTENCES, brief_doubts
 from infercast.report.deployment import LAYOUT, flag_words, repository_of
 from infercast.report.files import csv_lines
+from infercast.report.quantities import declared
 from infercast.report.terminal import (
     Facts,
     Field,
@@ -28,7 +29,6 @@ from infercast.report.terminal import (
     at,
     cells,
     columns,
-    declared,
     named_first,
     pick,
     record,

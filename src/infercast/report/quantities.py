@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from infercast import units
-from infercast.bundled import read_data
+from infercast.bundled import DATA, read_data
 from infercast.forecast.intervals import LEVEL, Band, Intervals
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import Level
 from infercast.forecast.slo import NAMES, Percentiles
-from infercast.report.terminal import Facts, Grid, RenderableType, Section, at, function_named
+from infercast.report.terminal import Facts, Field, Grid, RenderableType, Section, any_has, at, function_named
 
 
 class Quantity(NamedTuple):
@@ -235,3 +236,32 @@ def _milliseconds(band: Band | None) -> dict[str, list[float]] | None:
     if band is None:
         return None
     return {name: [getattr(band.low, name) / units.MILLI, getattr(band.high, name) / units.MILLI] for name in NAMES}
+
+
+def declared(table: str, **own: Callable[..., Any]) -> tuple[Field, ...]:
+    """The fields of a table of data/fields.json; ``own`` are functions of its module that it names."""
+    named: dict[str, Callable[..., Any]] = {
+        "milliseconds": milliseconds,
+        "ends_ms": ends_ms,
+        "format_ends": format_ends,
+        "format_rates": format_rates,
+    }
+    named |= own
+    fields = []
+    for row in _tables()[table]:
+        of = own[row["of"]] if "of" in row else at(row["path"])
+        given: dict[str, Any] = {name: function_named(row[name], named) for name in ("write", "data") if name in row}
+        given |= {name: row[name] for name in ("title", "rank") if name in row}
+        given |= {"matters": any_has(row["needs"])} if "needs" in row else {}
+        fields.append(Field(row.get("key", ""), partial(_or_none, of) if "blank" in row else of, **given))
+    return tuple(fields)
+
+
+@cache
+def _tables() -> dict[str, Any]:
+    tables: dict[str, Any] = json.loads((DATA / "fields.json").read_text(encoding="utf-8"))
+    return tables
+
+
+def _or_none(of: Callable[[Any], Any], row: Any) -> Any:
+    return of(row) or None

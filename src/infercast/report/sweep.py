@@ -15,7 +15,7 @@ from infercast.report.caveats import brief_doubts, caveat_section, caveats_of
 from infercast.report.deployment import draft_run_dict, drafting_dict, drafting_words
 from infercast.report.files import csv_lines
 from infercast.report.forecast import brief_changes
-from infercast.report.quantities import ENERGIES, LENGTHS, Quantity, bound_words, milliseconds
+from infercast.report.quantities import ENERGIES, LENGTHS, Quantity, bound_words, declared, milliseconds
 from infercast.report.terminal import (
     SCREEN,
     Chart,
@@ -31,7 +31,6 @@ from infercast.report.terminal import (
     any_has,
     at,
     columns,
-    declared,
     named_first,
     per,
     record,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from functools import cache, partial, singledispatch
-from importlib import import_module
+from functools import singledispatch
 from itertools import pairwise
 from math import ceil, isfinite, log10
 from operator import not_
@@ -14,7 +12,6 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from infercast import units
-from infercast.bundled import DATA
 from infercast.units import MICRO, MILLI
 
 if TYPE_CHECKING:
@@ -473,33 +470,11 @@ DATA_FORMS: dict[str, Callable[[Any], Any]] = {
 
 
 def function_named(name: str, own: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
-    """A format such as ``{:,.1f}``, one of ``own``, or a function of `infercast.units` or `report.quantities`."""
+    """A format such as ``{:,.1f}``, one of ``own``, or a function ``format_...`` of `infercast.units`."""
     if "{" in name:
         return name.format
-    found = own.get(name) or DATA_FORMS.get(name) or getattr(units, f"format_{name}", None)
-    return found or vars(import_module("infercast.report.quantities"))[name]
-
-
-def declared(table: str, **own: Callable[..., Any]) -> tuple[Field, ...]:
-    """The fields of a table of data/fields.json; ``own`` are functions of its module that it names."""
-    fields = []
-    for row in _tables()[table]:
-        of = own[row["of"]] if "of" in row else at(row["path"])
-        given: dict[str, Any] = {name: function_named(row[name], own) for name in ("write", "data") if name in row}
-        given |= {name: row[name] for name in ("title", "rank") if name in row}
-        given |= {"matters": any_has(row["needs"])} if "needs" in row else {}
-        fields.append(Field(row.get("key", ""), partial(_or_none, of) if "blank" in row else of, **given))
-    return tuple(fields)
-
-
-@cache
-def _tables() -> dict[str, Any]:
-    tables: dict[str, Any] = json.loads((DATA / "fields.json").read_text(encoding="utf-8"))
-    return tables
-
-
-def _or_none(of: Callable[[Any], Any], row: Any) -> Any:
-    return of(row) or None
+    found: Callable[..., Any] = own.get(name) or DATA_FORMS.get(name) or getattr(units, f"format_{name}")
+    return found
 
 
 def record(fields: Iterable[Field], row: Any) -> dict[str, Any]:
