@@ -8,7 +8,7 @@ from infercast import deploy, synthetic_workload
 from infercast.forecast.explain.overview import look_over
 from infercast.forecast.explain.step_log import watch_run
 from infercast.forecast.system import system_of
-from infercast.report import comparison, forecast
+from infercast.report import comparison, forecast, quantities
 from infercast.report.page import html
 from infercast.report.quantities import OF_ENGINES, RESULTS, Quantity
 
@@ -18,7 +18,7 @@ WATTS = Quantity("watts", "watts", lambda load: 700 * load.busy, "{:.0f}".format
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Any:
-    for module in (forecast, comparison, html):
+    for module in (forecast, comparison, quantities):
         monkeypatch.setattr(module, "RESULTS", (*RESULTS, LITRES))
     monkeypatch.setattr(forecast, "OF_ENGINES", (*OF_ENGINES, WATTS))
     workload = synthetic_workload(rate=20, count=12, input_lengths=200, output_lengths=10)
