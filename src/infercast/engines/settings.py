@@ -214,7 +214,9 @@ class Commands(NamedTuple):
     environment: str = ""
     """Prefix of its environment variables ..."""
     idle_variables: Collection[str] = ()
-    """... and those that change neither time nor memory."""
+    """... those that change neither time nor memory ..."""
+    longer_contexts: str = ""
+    """... and the one that allows contexts beyond the model's positions."""
     port: int = 8000
     """The server's default port."""
     flexible: bool = False

@@ -13,6 +13,7 @@ TEXT = (
     "VLLM_X=1 CUDA_VISIBLE_DEVICES=0,1 vllm serve qwen3-0.6b --max-num-seqs 8 --enforce-eager --max-model-len 4k "
     "--port 1"
 )
+SHORT = synthetic_workload(rate=10, count=8, input_lengths=64, output_lengths=8)
 
 
 @pytest.fixture(scope="module")
@@ -157,3 +158,13 @@ def test_the_release_of_an_image_is_certain() -> None:
     assert flags_of(text.format("v0.9.2")).engine.name == "vllm@0.9.2"
     with pytest.raises(InputError, match=r"vLLM 0\.25\.0 has no --enable-reasoning; 0\.9\.2 was the last"):
         flags_of(text.format("v0.25.0"))
+
+
+@pytest.mark.parametrize("variable", ["", "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 "])
+def test_contexts_beyond_the_models_positions_are_forecast_and_noted_unless_allowed(variable: str) -> None:
+    explained = explain_command(
+        f"{variable}vllm serve Qwen/Qwen3-4B --max-model-len 60000", "h200-sxm", SHORT, advice=False
+    )
+    noted = [note for note in explained.notes if "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1" in note]
+    assert explained.fit.settings.max_model_len == 60000
+    assert len(noted) == (0 if variable else 1)

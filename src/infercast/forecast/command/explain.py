@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -26,6 +28,7 @@ from infercast.forecast.simulate import most_requests_per_second, simulate_syste
 from infercast.forecast.slo import Slo
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import checkpoint
+from infercast.models.read import read_overrides
 from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Predictor
 from infercast.serve import Workload
@@ -361,6 +364,20 @@ def _is_about(problem: InputError, flag: Flag, point: Point) -> bool:
     return True
 
 
+def _mended(point: Point, problem: InputError, pasted: Pasted, gpu: GpuSource, notes: list[str]) -> Point:
+    """The command with what a person would add to make it start, which ``notes`` say; else the ``problem`` stands."""
+    if "--network" in str(problem) and point.given["network"] is None:
+        notes.append(f"no network joins the nodes: {USUAL_NETWORK} is assumed; --network says which it is")
+        return replace(point, gpu=load_device(gpu, USUAL_NETWORK), given={**point.given, "network": USUAL_NETWORK})
+    if not (found := re.match(r"\w+ (\d+) is above the \d+ positions", str(problem))):
+        raise problem
+    variable = point.engine.commands.longer_contexts
+    if variable not in pasted.environment:
+        notes.append(f"{problem}: the engine starts with {variable}=1 alone, which is assumed")
+    overrides = read_overrides(point.options.get("hf_overrides") or "{}")
+    return point.changed({"hf_overrides": json.dumps({**overrides, "max_position_embeddings": int(found[1])})})
+
+
 def explain_command(
     text: str,
     gpu: GpuSource,
@@ -396,11 +413,7 @@ def explain_command(
     try:
         point, reading, started = as_modelled(point, reading)
     except InputError as problem:
-        if network is not None or "--network" not in str(problem):
-            raise
-        notes.append(f"no network joins the nodes: {USUAL_NETWORK} is assumed; --network says which it is")
-        point = replace(point, gpu=load_device(gpu, USUAL_NETWORK), given={**point.given, "network": USUAL_NETWORK})
-        point, reading, started = as_modelled(point, reading)
+        point, reading, started = as_modelled(_mended(point, problem, pasted, gpu, notes), reading)
     chosen.settings(reading.settings, notes.append)
     inputs, outputs = USUAL_LENGTHS
     load = workload or like or synthetic_workload(rate=1.0, input_lengths=inputs, output_lengths=outputs)
