@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -66,7 +66,9 @@ class Command(NamedTuple):
     """``module:function`` in `infercast.cli.commands`."""
     help: str
     engine_flags: bool = False
-    """Whether it takes the flags of an engine in its own spelling."""
+    """Whether it takes the flags of an engine in its own spelling ..."""
+    own: Sequence[str] = ()
+    """... and those of them that are options of its own."""
 
 
 OLD_NAMES = {"price": "estimate"}

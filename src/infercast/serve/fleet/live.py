@@ -44,7 +44,12 @@ class Emission(NamedTuple):
 
     time: float
     number: int
+    engine: int
     tokens: list[Tokens]
+
+
+Emit = Callable[[float, int, list[Tokens]], None]
+"""Called with a time, the number of an engine and its tokens."""
 
 
 class StepCounts:
@@ -66,7 +71,7 @@ class StepCounts:
 class LiveRecord:
     """What one engine did, in place of a `Record`: times of requests, which tokens leave when, and sums."""
 
-    def __init__(self, replica: Replica, emit: Callable[[float, list[Tokens]], None]) -> None:
+    def __init__(self, replica: Replica, emit: Emit) -> None:
         self.sent_at, self.started_at, self.first_token, self.last_token = (np.full(FIRST_ROOM, nan) for _ in range(4))
         self.step_sizes: deque[int] = deque(maxlen=4096)
         """Tokens of steps since somebody looked."""
@@ -77,7 +82,7 @@ class LiveRecord:
         self.next_mark, self.last_end, self.decoded_at = inf, nan, nan
         self._path, self._turn = replica.token_path_seconds, replica.token_turn_seconds
         self._forgets = isinstance(replica.policy, PrefillFirst)
-        self._emit = emit
+        self._emit, self.number = emit, 0
         self._produced: dict[int, int] = {}
         self._decoding: deque[list[Sequence]] = deque()
         """Of each step in flight, the members of the decode batch."""
@@ -130,7 +135,7 @@ class LiveRecord:
             if is_last:
                 self.last_token[index] = time
                 self.forget(index)
-        self._emit(time, found)
+        self._emit(time, self.number, found)
 
     def note_last_tokens(self, sequences: list[Sequence]) -> None:
         """Gaps between tokens are the clients' to measure."""
@@ -219,7 +224,7 @@ class LiveSystem:
         self._whole: dict[int, Request] = {}
         """With two pools: requests that the first has, as the second will see them."""
         self._size = sequence_bytes
-        emit = self._emit if decode is None else lambda time, tokens: None
+        emit = self._emit if decode is None else lambda time, engine, tokens: None
         self.pools = [RunningPool(pool, 0, self.frontend, loop_for=partial(self._loop, emit))]
         self._wire: Wire | None = None
         if decode is not None and link is not None:
@@ -227,8 +232,10 @@ class LiveSystem:
             second = RunningPool(decode, 0, self._transfers, turned_into=receiving, loop_for=partial(self._loop, self._emit))
             self.pools.append(second)
             self._wire = Wire(link, len(self.pools[0].engines))
+        for number, record in enumerate(self.records):
+            record.number = number
 
-    def _loop(self, emit: Callable[[float, list[Tokens]], None], replica: Replica, inbox: Inbox) -> Loop:
+    def _loop(self, emit: Emit, replica: Replica, inbox: Inbox) -> Loop:
         record = LiveRecord(replica, emit)
         return loop_of(replica, inbox, cast("Record", record), jump=False, observe=record.observe)
 
@@ -298,7 +305,7 @@ class LiveSystem:
                     self._wire.put(engine.number, index, time, self._size(self._whole[index].num_input))
         return True
 
-    def _emit(self, time: float, tokens: list[Tokens]) -> None:
+    def _emit(self, time: float, engine: int, tokens: list[Tokens]) -> None:
         if tokens:
             self._num_emitted += 1
-            heapq.heappush(self._due, Emission(time, self._num_emitted, tokens))
+            heapq.heappush(self._due, Emission(time, self._num_emitted, engine, tokens))
