@@ -41,6 +41,8 @@ class Stream:
     max_tokens: int
     seed: int
     began: float = 0.0
+    entered: float = 0.0
+    """When it had passed the API server."""
     first: float | None = None
     last: float = 0.0
     num_sent: int = 0
@@ -81,7 +83,10 @@ class Call:
 class Emulator:
     """A system that serves clients; its times are those of the simulation, divided by ``speed``."""
 
-    def __init__(self, system: System, lengths: LengthDistribution, *, speed: float = 1.0, seed: int = 0) -> None:
+    def __init__(
+        self, system: System, lengths: LengthDistribution, *, speed: float = 1.0, seed: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         if not 0 < speed <= 1000:
             raise InputError(f"speed must be above 0 and at most 1000, not {speed:g}")
         self.system, self.speed, self._lengths = system, speed, lengths
@@ -94,22 +99,21 @@ class Emulator:
         settings: Any = last.deployment.settings
         self.max_model_len = int(last.replica.max_model_len or settings.max_model_len)
         model = last.deployment.model.name
-        self.metrics = Metrics(
-            last.deployment.engine.family, model, len(last.engines.replicas), self.max_model_len
-        )
+        self.metrics = Metrics(last.deployment.engine.family, model, len(last.engines.replicas), self.max_model_len)
+        host = last.deployment.host if last.deployment.over_http else None
+        self._server = (0.0, 0.0) if host is None else (host.server_path, host.server_token)
+        """Seconds of the API server for a request and each of its tokens, which an engine's own metrics leave out."""
         self.lag = self.longest_lag = 0.0
         """Seconds by which the last tokens left late, and the most so far."""
         self._contents, self._random = Contents(), np.random.default_rng(seed)
         self._streams: dict[int, Stream] = {}
-        self._began = time.monotonic()
+        self._clock, self._began = clock, clock()
         self._timer: asyncio.TimerHandle | None = None
         self._recent: deque[Request] = deque(maxlen=MOST_RECENT)
-        self._written: deque[tuple[float, int, int, int]] = deque(maxlen=4096)
-        """Times, and tokens generated, cached and prompted by then."""
 
     def now(self) -> float:
         """Seconds on the simulation's clock."""
-        return (time.monotonic() - self._began) * self.speed
+        return (self._clock() - self._began) * self.speed
 
     # Requests.
 
@@ -158,43 +162,50 @@ class Emulator:
     # The clock.
 
     def _wake(self) -> None:
+        """Look at what is due next; without an event loop, whoever moves the clock calls `catch_up`."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(0, self._tick)
+        if self._clock is time.monotonic:
+            self._timer = asyncio.get_running_loop().call_later(0, self._tick)
 
-    def _tick(self) -> None:
-        """Let the system catch up with the clock, and hand out tokens; then sleep until something happens."""
+    def catch_up(self) -> None:
+        """Let the system catch up with the clock, and hand out tokens."""
         now = self.now()
         for emission in self.live.advance(now):
             self.lag = (now - emission.time) / self.speed
             self.longest_lag = max(self.longest_lag, self.lag)
             for tokens in emission.tokens:
                 self._hand_out(tokens, emission.time, emission.engine)
+
+    def _tick(self) -> None:
+        self.catch_up()
         ahead = self.live.next_event
         wait = min(LONGEST_SLEEP, (ahead - self.now()) / self.speed) if ahead < inf else LONGEST_SLEEP
         self._timer = asyncio.get_running_loop().call_later(max(0.0, wait), self._tick)
 
     def _hand_out(self, tokens: Tokens, at: float, engine: int) -> None:
-        stream = self._streams.get(tokens.index)
+        stream = self._streams.get(tokens.request)
         if stream is None:
             return
         metrics, request = self.metrics.engines[engine], stream.request
         if stream.first is None:
             stream.first = at
-            cached = self.live.records[engine].num_cached.pop(tokens.index, 0)
+            cached = self.live.records[engine].num_cached.pop(tokens.request, 0)
             metrics.counters.update(
                 prompt_tokens=request.num_input, prefix_queries=request.num_input, prefix_hits=cached
             )
-            metrics.observe("ttft", at - stream.began)
+            path, token = self._server
+            stream.entered = stream.began + path + token * request.num_input
+            metrics.observe("ttft", at - stream.entered)
         else:
-            metrics.observe("gap", (at - stream.last) / max(1, tokens.count), tokens.count)
+            metrics.observe("gap", (at - stream.last) / max(1, tokens.number), tokens.number)
         stream.last = at
-        stream.num_sent += tokens.count
-        metrics.counters["generation_tokens"] += tokens.count
+        stream.num_sent += tokens.number
+        metrics.counters["generation_tokens"] += tokens.number
         if tokens.is_last:
             stream.is_done = True
-            del self._streams[tokens.index]
-            self._finish(stream, metrics, float(self.live.records[engine].started_at[tokens.index]))
+            del self._streams[tokens.request]
+            self._finish(stream, metrics, float(self.live.records[engine].started_at[tokens.request]))
         call = stream.call
         if stream not in call.fresh:
             call.fresh.append(stream)
@@ -207,8 +218,8 @@ class Emulator:
         metrics.counters["requests"] += 1
         measured = {
             "input": request.num_input, "output": request.num_output, "max_tokens": stream.max_tokens,
-            "e2e": stream.last - stream.began, "queue": started - stream.began, "inference": stream.last - started,
-            "prefill": first - started, "decode": stream.last - first,
+            "e2e": stream.last - stream.entered, "queue": max(0.0, started - stream.entered),
+            "inference": stream.last - started, "prefill": first - started, "decode": stream.last - first,
         }  # fmt: skip
         if request.num_output > 1:
             measured["tpot"] = (stream.last - first) / (request.num_output - 1)

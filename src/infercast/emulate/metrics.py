@@ -47,7 +47,8 @@ class EngineMetrics:
             for reason in row["reasons"]:
                 yield f'{name}_total{{{labels},{row["label"]}="{reason}"}} {self.finished[reason]}'
         elif value == "info":
-            yield f"{name}{{{labels},{', '.join(f'{key}="{gauges[key]:g}"' for key in row['keys'])}}} 1"
+            sizes = ",".join(f'{key}="{gauges[key]:g}"' for key in row["keys"])
+            yield f"{name}{{{labels},{sizes}}} 1"
         else:
             suffix = "_total" if row["kind"] == "counter" and not name.endswith("_total") else ""
             yield f"{name}{suffix}{{{labels}}} {gauges[value] if value in gauges else self.counters[value]:.10g}"

@@ -83,10 +83,8 @@ class Contents:
 
     def remember(self, ids: Iterable[int], answer: Iterable[int], segments: tuple[Segment, ...]) -> None:
         """What a later prompt may begin with: ``segments`` of a prompt with its answer."""
-        total = 0
-        for total in accumulate([*ids, *answer], _mixed):
-            pass
-        self._known[total] = segments
+        *_, whole = accumulate([*ids, *answer], _mixed)
+        self._known[whole] = segments
         while len(self._known) > MOST_KEPT:
             self._known.popitem(last=False)
 

@@ -18,6 +18,9 @@ from infercast import __version__
 from infercast.emulate.emulator import Call, Emulator, Stream, forecast_of
 from infercast.emulate.prompts import encode, encode_chat
 from infercast.errors import InputError
+from infercast.forecast.deploy import GpuSource, ModelSource, deploy
+from infercast.forecast.system import PROXY_ROUTER, system_of
+from infercast.serve.workload.distributions import parse_lengths
 from infercast.web.limits import ANY_ADDRESS, LOCAL_HOSTS, Problem, read_document
 from infercast.web.server import listen_on
 
@@ -220,9 +223,7 @@ class Server:
             pass
         self.emulator.leave(call)
 
-    async def _stream(
-        self, call: Call, form: Form, receive: Receive, send: Send, *, with_usage: bool
-    ) -> None:
+    async def _stream(self, call: Call, form: Form, receive: Receive, send: Send, *, with_usage: bool) -> None:
         gone = asyncio.ensure_future(self._watch(call, receive))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
@@ -358,7 +359,7 @@ SWITCH_SECONDS = 0.0005
 
 
 def make_server(emulator: Emulator, names: Sequence[str], host: str, port: int) -> tuple[uvicorn.Server, Any]:
-    """uvicorn with the application, and the socket that it listens to."""
+    """The application in uvicorn, and the socket that it listens to."""
     hosts = () if host in ANY_ADDRESS else (*LOCAL_HOSTS, host)
     config = uvicorn.Config(
         Server(emulator, names, hosts), ws="none", lifespan="off", log_level="warning", access_log=False,
@@ -381,15 +382,28 @@ def serve(
 
 
 @contextlib.contextmanager
-def running(emulator: Emulator, names: Sequence[str], host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """The endpoint in a thread of its own, for notebooks and tests; the address that it has."""
-    server, listening = make_server(emulator, names, host, port)
+def emulator(
+    model: ModelSource, gpu: GpuSource, *, replicas: int = 1, answer_lengths: str = "lognormal:180:0.8:4:1000",
+    speed: float = 1.0, port: int = 0, seed: int = 0, **options: Any,
+) -> Iterator[str]:  # fmt: skip
+    """An endpoint in a thread, for notebooks and tests; its address, with ``/v1`` for clients of OpenAI's API.
+
+    ``options`` are those of `deploy`. ``answer_lengths``: tokens after which answers end that may.
+
+    >>> with emulator("qwen3-0.6b", "h200-sxm", speed=10) as url:  # doctest: +SKIP
+    ...     client = openai.OpenAI(base_url=f"{url}/v1", api_key="none")
+    """
+    deployment = deploy(model, gpu, **options)
+    system = system_of(deployment, PROXY_ROUTER if replicas > 1 else None, instances=replicas)
+    emulated = Emulator(system, parse_lengths(answer_lengths, "answer_lengths"), speed=speed, seed=seed)
+    names = [name for name in (model, deployment.model.name) if isinstance(name, str)]
+    server, listening = make_server(emulated, names, "127.0.0.1", port)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])), daemon=True)
     thread.start()
     try:
         while not server.started and thread.is_alive():
             time.sleep(0.01)
-        yield f"http://{host}:{listening.getsockname()[1]}"
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join(5)

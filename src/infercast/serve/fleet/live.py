@@ -34,8 +34,8 @@ FIRST_ROOM = 1024
 class Tokens(NamedTuple):
     """Tokens of one request that leave together."""
 
-    index: int
-    count: int
+    request: int
+    number: int
     is_last: bool
 
 
@@ -181,7 +181,9 @@ class Frontend:
     @property
     def next_event(self) -> float:
         """When a round begins, or a request reaches an engine."""
-        begins = [max(free, self._sent[each[0]]) for free, each in zip(self._free_at, self._coming, strict=True) if each]
+        begins = [
+            max(free, self._sent[each[0]]) for free, each in zip(self._free_at, self._coming, strict=True) if each
+        ]
         return min([*begins, self.next_arrival or inf])
 
     @property
@@ -229,7 +231,9 @@ class LiveSystem:
         self._wire: Wire | None = None
         if decode is not None and link is not None:
             self._transfers = Transfers(self._whole)
-            second = RunningPool(decode, 0, self._transfers, turned_into=receiving, loop_for=partial(self._loop, self._emit))
+            second = RunningPool(
+                decode, 0, self._transfers, turned_into=receiving, loop_for=partial(self._loop, self._emit)
+            )
             self.pools.append(second)
             self._wire = Wire(link, len(self.pools[0].engines))
         for number, record in enumerate(self.records):
@@ -266,7 +270,7 @@ class LiveSystem:
         for record in self.records:
             record.forget(index)
         for emission in self._due:
-            emission.tokens[:] = [each for each in emission.tokens if each.index != index]
+            emission.tokens[:] = [each for each in emission.tokens if each.request != index]
 
     @property
     def next_event(self) -> float:

@@ -434,11 +434,12 @@ class PrefillScheduler:
             self.waiting.remove(queued)
             return
         planned = self.batch
-        for self.batch in self._batches:
-            for each in [*self.batch.cohort.members]:
-                if each.index == index and each not in self.batch.cohort.ending():
-                    self._give_way(each)
-                    self.batch.is_full = False
+        for batch in self._batches:
+            found = next((each for each in batch.cohort.members if each.index == index), None)
+            if found is not None and found not in batch.cohort.ending():
+                self.batch = batch
+                self._give_way(found)
+                batch.is_full = False
         self.batch = planned
         prompts = [self.cut] if self.cut is not None else []
         prompts += [each for plan, _ in self._under_way for each in cast("list[DeclaredSequence]", plan.sampled)]
