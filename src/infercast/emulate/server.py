@@ -70,41 +70,53 @@ class Asked:
 
 
 class Form:
-    """How answers of one API are written."""
+    """How the answers of one API are written: ``text``, ``chat``, or SGLang's ``generate``."""
 
     def __init__(self, kind: str, number: int, model: str) -> None:
-        self.is_chat = kind == "chat"
-        self.name = f"{'chatcmpl' if self.is_chat else 'cmpl'}-{number:012x}"
-        self.model, self.created = model, int(time.time())
-        self._head = self._common("chat.completion.chunk" if self.is_chat else "text_completion")[:-1]
+        self.kind = kind
+        name = f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{number:012x}"
+        self._common = {"id": name, "created": int(time.time()), "model": model}
+        chunks = "chat.completion.chunk" if kind == "chat" else "text_completion"
+        self._head = json.dumps({**self._common, "object": chunks})[:-1]
 
-    def _common(self, kind: str) -> str:
-        return json.dumps({"id": self.name, "object": kind, "created": self.created, "model": self.model})
+    def chunk(self, stream: Stream) -> bytes:
+        """The next event of an answer; a chat begins with the role."""
+        is_first, text = not stream.num_taken, stream.take()
+        if self.kind == "generate":
+            return b"data: %s\n\n" % json.dumps(self._generated(stream)).encode()
+        ended = "null" if stream.finish_reason is None else f'"{stream.finish_reason}"'
+        end, role = f'"logprobs":null,"finish_reason":{ended}', ""
+        if self.kind == "text":
+            return self._event(f'{{"index":{stream.choice},"text":"{text}",{end}}}').encode()
+        if is_first:
+            role = self._event(
+                f'{{"index":{stream.choice},"delta":{{"role":"assistant","content":""}},"finish_reason":null}}'
+            )
+        return (role + self._event(f'{{"index":{stream.choice},"delta":{{"content":"{text}"}},{end}}}')).encode()
 
-    def first(self, stream: Stream) -> bytes:
-        """What a chat begins with: the role."""
-        choice = f'{{"index":{stream.choice},"delta":{{"role":"assistant","content":""}},"finish_reason":null}}'
-        return self._event(choice) if self.is_chat else b""
+    def _event(self, choice: str, more: str = "") -> str:
+        return f'data: {self._head}, "choices":[{choice}]{more}}}\n\n'
 
-    def chunk(self, stream: Stream, text: str, reason: str | None) -> bytes:
-        ended = "null" if reason is None else f'"{reason}"'
-        words = f'"delta":{{"content":"{text}"}}' if self.is_chat else f'"text":"{text}"'
-        return self._event(f'{{"index":{stream.choice},{words},"logprobs":null,"finish_reason":{ended}}}')
+    def last(self, call: Call, *, with_usage: bool) -> bytes:
+        usage = self._event("", f',"usage":{json.dumps(_usage(call))}') if with_usage else ""
+        return f"{usage}data: [DONE]\n\n".encode()
 
-    def _event(self, choice: str) -> bytes:
-        return f'data: {self._head}, "choices":[{choice}]}}\n\n'.encode()
-
-    def usage_event(self, usage: Mapping[str, Any]) -> bytes:
-        return f'data: {self._head}, "choices":[],"usage":{json.dumps(usage)}}}\n\n'.encode()
-
-    def whole(self, streams: Sequence[Stream], usage: Mapping[str, Any]) -> dict[str, Any]:
+    def whole(self, call: Call) -> dict[str, Any]:
+        """All answers in one document."""
         choices = []
-        for stream in streams:
-            text, reason = stream.take(), stream.finish_reason
-            said = {"message": {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
-            choices.append({"index": stream.choice, **said, "logprobs": None, "finish_reason": reason})
-        common = json.loads(self._common("chat.completion" if self.is_chat else "text_completion"))
-        return {**common, "choices": choices, "usage": dict(usage)}
+        for stream in call.streams.values():
+            text = stream.take()
+            if self.kind == "generate":
+                return self._generated(stream)
+            said = {"message": {"role": "assistant", "content": text}} if self.kind == "chat" else {"text": text}
+            choices.append({"index": stream.choice, **said, "logprobs": None, "finish_reason": stream.finish_reason})
+        name = "chat.completion" if self.kind == "chat" else "text_completion"
+        return {**self._common, "object": name, "choices": choices, "usage": _usage(call)}
+
+    def _generated(self, stream: Stream) -> dict[str, Any]:
+        reason, counts = stream.finish_reason, {"prompt_tokens": stream.request.num_input}
+        ended = {"completion_tokens": stream.num_taken, "finish_reason": reason and {"type": reason}}
+        return {"text": "".join(stream.words[: stream.num_taken]), "meta_info": {**counts, **ended}}
 
 
 class Server:
@@ -180,22 +192,21 @@ class Server:
         choices = asked.whole("n", 1, 1) or 1
         if choices * len(prompts) > MOST_CHOICES:
             raise InputError(f"n times the number of prompts must be at most {MOST_CHOICES}")
-        options = asked.document.get("stream_options") or {}
-        call, form = Call(), self._form(kind, asked)
+        options = asked.document.get("stream_options")
+        with_usage = isinstance(options, Mapping) and bool(options.get("include_usage"))
+        call, is_stream = Call(), asked.truth("stream")
+        self._number += 1
+        form = Form(kind, self._number, str(asked.document.get("model") or self.names[0]))
         for ids in prompts:
             for _ in range(choices):
                 self._begin(call, asked, ids, most)
-        if asked.truth("stream"):
-            with_usage = isinstance(options, Mapping) and bool(options.get("include_usage"))
-            await self._stream(call, form, receive, send, with_usage=with_usage)
-        else:
-            await self._wait(call, receive)
-            if not call.has_left:
-                await _reply(send, form.whole([*call.streams.values()], _usage(call)))
-
-    def _form(self, kind: str, asked: Asked) -> Form:
-        self._number += 1
-        return Form(kind, self._number, str(asked.document.get("model") or self.names[0]))
+        gone = asyncio.ensure_future(self._watch(call, receive))
+        try:
+            await self._write(call, form, send, stream=is_stream, with_usage=with_usage)
+        finally:
+            gone.cancel()
+            if not call.is_done:
+                self.emulator.leave(call)
 
     def _begin(self, call: Call, asked: Asked, ids: Sequence[int], most: int | None) -> Stream:
         try:
@@ -208,46 +219,28 @@ class Server:
             self.emulator.leave(call)
             raise
 
-    async def _wait(self, call: Call, receive: Receive) -> None:
-        gone = asyncio.ensure_future(self._watch(call, receive))
-        try:
-            while not (call.is_done or call.has_left):
-                call.ready.clear()
-                await call.ready.wait()
-        finally:
-            gone.cancel()
-
     async def _watch(self, call: Call, receive: Receive) -> None:
         """Wait for the client to leave."""
         while (await receive())["type"] != "http.disconnect":
             pass
         self.emulator.leave(call)
 
-    async def _stream(self, call: Call, form: Form, receive: Receive, send: Send, *, with_usage: bool) -> None:
-        gone = asyncio.ensure_future(self._watch(call, receive))
-        try:
+    async def _write(self, call: Call, form: Form, send: Send, *, stream: bool, with_usage: bool) -> None:
+        """Write answers as their tokens come, or when all have come; nothing to a client that has left."""
+        if stream:
             await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
-            while not call.has_left:
-                await call.ready.wait()
-                call.ready.clear()
-                fresh, call.fresh = call.fresh, []
-                parts = []
-                for stream in fresh:
-                    if not stream.num_taken:
-                        parts.append(form.first(stream))
-                    text = stream.take()
-                    parts.append(form.chunk(stream, text, stream.finish_reason))
-                is_done = call.is_done
-                if is_done:
-                    parts += [form.usage_event(_usage(call))] if with_usage else []
-                    parts.append(b"data: [DONE]\n\n")
+        while not call.has_left:
+            await call.ready.wait()
+            call.ready.clear()
+            fresh, call.fresh, is_done = call.fresh, [], call.is_done
+            if stream:
+                parts = [form.chunk(each) for each in fresh]
+                parts += [form.last(call, with_usage=with_usage)] if is_done else []
                 await send({"type": "http.response.body", "body": b"".join(parts), "more_body": not is_done})
-                if is_done:
-                    return
-        finally:
-            gone.cancel()
-            if not call.is_done:
-                self.emulator.leave(call)
+            elif is_done:
+                await _reply(send, form.whole(call))
+            if is_done:
+                return
 
     async def _generate(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """SGLang's own API."""
@@ -255,43 +248,11 @@ class Server:
         sampling = document.get("sampling_params") or {}
         if not isinstance(sampling, Mapping):
             raise InputError("sampling_params must be an object")
-        asked = Asked({**sampling, "prompt": document.get("text", document.get("input_ids"))})
-        prompts = asked.prompts
-        if len(prompts) != 1:
+        prompt = document.get("text", document.get("input_ids"))
+        asked = Asked({**sampling, "prompt": prompt, "stream": document.get("stream")})
+        if len(prompts := asked.prompts) != 1:
             raise InputError("text and input_ids must be one prompt")
-        call = Call()
-        stream = self._begin(call, asked, prompts[0], asked.whole("max_new_tokens", 128, 1))
-        if not document.get("stream"):
-            await self._wait(call, receive)
-            if not call.has_left:
-                await _reply(send, self._generated(stream, stream.take()))
-            return
-        gone, text = asyncio.ensure_future(self._watch(call, receive)), ""
-        try:
-            await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
-            while not call.has_left:
-                await call.ready.wait()
-                call.ready.clear()
-                text += stream.take()
-                body = b"data: %s\n\n" % json.dumps(self._generated(stream, text)).encode()
-                is_done = call.is_done
-                end = b"data: [DONE]\n\n" if is_done else b""
-                await send({"type": "http.response.body", "body": body + end, "more_body": not is_done})
-                if is_done:
-                    return
-        finally:
-            gone.cancel()
-            if not call.is_done:
-                self.emulator.leave(call)
-
-    def _generated(self, stream: Stream, text: str) -> dict[str, Any]:
-        reason = stream.finish_reason
-        meta = {
-            "prompt_tokens": stream.request.num_input,
-            "completion_tokens": stream.num_taken,
-            "finish_reason": None if reason is None else {"type": reason},
-        }
-        return {"text": text, "meta_info": meta}
+        await self._answer("generate", asked, prompts, asked.whole("max_new_tokens", 128, 1), receive, send)
 
     # The rest.
 
