@@ -38,17 +38,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "lab.measure": BASE | {"hardware", "ops.op"},
     "report": BASE | {"glossary", "hardware", "models", "engines", "serve", "forecast", "lab.validate"},
     "web": UNDER_FORECAST | {"", "forecast", "glossary", "report"},
+    "emulate": BASE | {"", "serve", "forecast", "report", "web"},
     "cli": BASE
     | {"", "hardware", "models.library", "engines.base", "engines.settings", "serve"}
     | {"forecast", "calibrate", "lab.validate", "lab.fit", "lab.measure"}
-    | {"report", "web"}
+    | {"report", "web", "emulate"}
     | {"predict.fitted", "predict.identity", "predict.learned", "predict.roofline"},
     "__main__": {"cli.main"},
 }
 """The public package itself is written as the empty name."""
 
 LIBRARIES = {
-    "numpy": {"predict", "ops", "models", "engines", "serve", "forecast", "calibrate", "web"}
+    "numpy": {"predict", "ops", "models", "engines", "serve", "forecast", "calibrate", "web", "emulate"}
     | {"lab.validate", "lab.fit", "lab.measure"},
     "pandas": {"lab.fit", "lab.measure", "forecast"},
     "pyarrow": {"lab.measure"},
@@ -61,7 +62,7 @@ LIBRARIES = {
     "rich": {"report", "cli"},
     "typer": {"cli"},
     "starlette": {"web"},
-    "uvicorn": {"web"},
+    "uvicorn": {"web", "emulate"},
     "h11": {"web"},
     "yaml": {"forecast", "report"},
 }

@@ -18,6 +18,7 @@ from infercast.shown import set_renderers
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
+    from infercast.emulate.server import emulator
     from infercast.engines.base import Deployment
     from infercast.engines.sglang.settings import SglangSettings
     from infercast.engines.vllm.settings import EngineSettings
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from infercast.forecast.memory import Fit, fit_memory
     from infercast.forecast.plan.question import Plan
     from infercast.forecast.plan.request import plan
+    from infercast.forecast.predictor import StepPredictor, StepTime
     from infercast.forecast.result import Forecast, Verdict, judge
     from infercast.forecast.simulate import forecast_disaggregated, simulate
     from infercast.forecast.slo import Percentiles, Slo, parse_slo
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
 _HOMES = {
     name: module
     for module, names in {
+        "emulate.server": "emulator",
         "engines.base": "Deployment",
         "engines.sglang.settings": "SglangSettings",
         "engines.vllm.settings": "EngineSettings",
@@ -83,6 +86,7 @@ _HOMES = {
         "forecast.memory": "Fit fit_memory",
         "forecast.plan.question": "Plan",
         "forecast.plan.request": "plan",
+        "forecast.predictor": "StepPredictor StepTime",
         "forecast.result": "Forecast Verdict judge",
         "forecast.simulate": "forecast_disaggregated simulate",
         "forecast.slo": "Percentiles Slo parse_slo",
@@ -114,8 +118,9 @@ __all__ = [
     "EngineSettings", "Estimate", "Explained", "Facility", "FacilityEnergy", "FileFormatError", "Fit", "Forecast",
     "Gpu", "GpuPrice", "InfercastError", "InputError", "Intervals", "LayoutCost", "Layouts", "ModelConfig",
     "Percentiles", "Plan", "Request", "SaturatedError", "Savings", "Segment", "SglangSettings", "Slo", "StepCost",
-    "StepShape", "Sweep", "Tariff", "UnknownNameError", "UnsupportedModelError", "Variants", "Verdict", "Workload",
-    "compare_layouts", "decode_shape", "deploy", "diagnose", "estimate", "estimate_power", "estimate_step",
+    "StepPredictor", "StepShape", "StepTime", "Sweep", "Tariff", "UnknownNameError", "UnsupportedModelError",
+    "Variants", "Verdict", "Workload",
+    "compare_layouts", "decode_shape", "deploy", "diagnose", "emulator", "estimate", "estimate_power", "estimate_step",
     "estimate_variants", "explain_command", "explain_run", "fit_memory", "forecast_disaggregated",
     "forecast_intervals", "gpu_names", "judge", "load_gpu", "load_model", "model_names", "parse_slo", "plan",
     "plan_day", "prefill_shape", "price_of", "read_calibration", "read_trace", "save_energy", "session_workload",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -67,7 +67,9 @@ class Command(NamedTuple):
     details: str = ""
     """What ``--help`` says after that: sentences and examples."""
     engine_flags: bool = False
-    """Whether it takes the flags of an engine in its own spelling."""
+    """Whether it takes the flags of an engine in its own spelling ..."""
+    own: Sequence[str] = ()
+    """... and those of them that are options of its own."""
 
 
 OLD_NAMES = {"price": "estimate"}  # commands that have another name since; 1.0 goes without the old ones

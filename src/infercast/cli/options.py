@@ -313,10 +313,10 @@ OTHERS = frozenset({
 """Options of single commands, which no engine is asked about."""
 
 
-def translated(arguments: list[str]) -> tuple[list[str], list[str]]:
+def translated(arguments: list[str], own: Collection[str] = ()) -> tuple[list[str], list[str]]:
     """A command's words with the engine's spelling made ours, and remarks on flags that were left out.
 
-    As to the engines ``--max_num_seqs`` is ``--max-num-seqs``.
+    As to the engines ``--max_num_seqs`` is ``--max-num-seqs``. ``own``: flags that the command takes itself.
     """
     named = _named(arguments)
     engine = _engine(named)
@@ -331,7 +331,8 @@ def translated(arguments: list[str]) -> tuple[list[str], list[str]]:
             continue
         flag, equals, text = word.partition("=")
         name = flag[2:].replace("_", "-") if "." not in flag else flag[2:]
-        if engine.flags.other_names.get(name, name).removeprefix("no-").replace("-", "_") in OPTIONS or name in OTHERS:
+        ours = engine.flags.other_names.get(name, name).removeprefix("no-").replace("-", "_")
+        if ours in OPTIONS or name in OTHERS or name in own:
             kept += _ours(name, text if equals else None, words, engine)
         elif (found := _of_engine(f"--{name}", text if equals else None, words, engine)) is None:
             _refuse_foreign(name, engine, named)

@@ -127,12 +127,12 @@ async def _send(send: Send, problem: Problem) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-async def read_document(receive: Receive, headers: Any) -> dict[str, Any]:
+async def read_document(receive: Receive, headers: Any, largest: int = LARGEST_BODY) -> dict[str, Any]:
     """The JSON object in a request's body, within its size and its time."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Problem(415, "MediaTypeError", f"the body must be application/json, not {kind[:60] or 'of no type'!r}")
-    text = await _read_body(receive, headers.get("content-length", "0"))
+    text = await _read_body(receive, headers.get("content-length", "0"), largest)
     try:
         document = json.loads(text, parse_constant=_no_constant)
     except RecursionError:
@@ -144,9 +144,9 @@ async def read_document(receive: Receive, headers: Any) -> dict[str, Any]:
     return document
 
 
-async def _read_body(receive: Receive, length: str) -> bytes:
-    too_large = Problem(413, "TooLargeError", f"the body may have {LARGEST_BODY:,} bytes at most")
-    if length.isdigit() and int(length[:20]) > LARGEST_BODY:
+async def _read_body(receive: Receive, length: str, largest: int) -> bytes:
+    too_large = Problem(413, "TooLargeError", f"the body may have {largest:,} bytes at most")
+    if length.isdigit() and int(length[:20]) > largest:
         raise too_large
     parts, size = [], 0
     try:
@@ -157,7 +157,7 @@ async def _read_body(receive: Receive, length: str) -> bytes:
                     raise Problem(400, "JsonError", "the body ended early")
                 parts.append(message.get("body", b""))
                 size += len(parts[-1])
-                if size > LARGEST_BODY:
+                if size > largest:
                     raise too_large
                 if not message.get("more_body", False):
                     return b"".join(parts)

@@ -231,7 +231,7 @@ class HeadTimeoutProtocol(H11Protocol):
 def serve(host: str, port: int, *, workers: int, allowed: tuple[str, ...] = (), tell: Callable[[str], None]) -> None:
     """Serve until it is interrupted; ``allowed``: further names that it goes by; ``tell`` hears its address."""
     hosts = () if host in ANY_ADDRESS and not allowed else (*LOCAL_HOSTS, host, *allowed)
-    listening = _listen(host, port)
+    listening = listen_on(host, port)
     config = uvicorn.Config(
         make_app(workers, jobs=workers, hosts=hosts),
         http=HeadTimeoutProtocol,
@@ -261,7 +261,7 @@ def serve(host: str, port: int, *, workers: int, allowed: tuple[str, ...] = (), 
         asyncio.run(run())
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen_on(host: str, port: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=512)

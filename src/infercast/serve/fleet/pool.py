@@ -98,8 +98,11 @@ class RunningPool:
         arrivals: Arrivals,
         watch: Sequence[StepObserver] = (),
         turned_into: Callable[[Replica], Replica] = lambda replica: replica,
+        loop_for: Callable[[Replica, Inbox], Loop] | None = None,
     ) -> None:
-        """``arrivals``: requests for its router; ``turned_into``: a transformation applied to each replica."""
+        """``arrivals``: requests for its router; ``turned_into``: a transformation applied to each replica;
+        ``loop_for``: makes the loop of a replica, where it is another than for a recorded run.
+        """
         check_size(len(pool.replicas), num_requests)
         self._arrivals, first = arrivals, pool.replicas[0]
         self._last_arrival = 0.0
@@ -109,9 +112,12 @@ class RunningPool:
         self.engines: list[Engine] = []
         for replica, watcher in zip_longest(map(turned_into, replicas), watch):
             inbox = Inbox(sends_at_once=arrivals.sends_at_once)
-            record = new_record(replica, num_requests)
-            loop = loop_of(replica, inbox, record, jump=not pool.lockstep, watch=watcher)
-            self.engines.append(Engine(len(self.engines), inbox, record, loop, meeting=meeting))
+            if loop_for is None:
+                record = new_record(replica, num_requests)
+                loop = loop_of(replica, inbox, record, jump=not pool.lockstep, watch=watcher)
+            else:
+                loop = loop_for(replica, inbox)
+            self.engines.append(Engine(len(self.engines), inbox, loop.record, loop, meeting=meeting))
         self._loads = Loads(len(self.engines), [engine.record for engine in self.engines])
         shape = first.kv_shape
         engines = Engines(
@@ -171,10 +177,21 @@ class RunningPool:
         """One turn of the engine; returns the requests that it has answered, and when their clients had all tokens."""
         answered = engine.take_turn()
         for index, time in answered:
-            self._loads.answered(engine.number, time, engine.outstanding.pop(index))
+            if index in engine.outstanding:  # not one that was aborted in its last step
+                self._loads.answered(engine.number, time, engine.outstanding.pop(index))
         if engine.outstanding:
             heapq.heappush(self._busy, (engine.clock, engine.number))
         return answered
+
+    def abort(self, index: int, time: float) -> bool:
+        """Drop a request whose client has left; False if no engine has it."""
+        engine = next((each for each in self.engines if index in each.outstanding), None)
+        if engine is None:
+            return False
+        self._loads.answered(engine.number, time, engine.outstanding.pop(index))
+        if not engine.inbox.drop(index):
+            engine.loop.scheduler.abort(index)
+        return True
 
     def close(self) -> None:
         """Run every engine's loop to its end."""

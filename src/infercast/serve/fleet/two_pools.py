@@ -8,7 +8,7 @@ at a time, and all share the decode pool's receive bandwidth. Transfers are sent
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, NamedTuple
@@ -106,12 +106,12 @@ def receiving(replica: Replica) -> Replica:
     )
 
 
-class _Transfers:
+class Transfers:
     """Requests with transfers that have completed, or will at a known time."""
 
     sends_at_once = False
 
-    def __init__(self, requests: Sequence[Request]) -> None:
+    def __init__(self, requests: Sequence[Request] | Mapping[int, Request]) -> None:
         self._requests = requests
         self._received: list[tuple[float, int]] = []
 
@@ -130,35 +130,32 @@ class _Transfers:
         return index, self._requests[index], received
 
 
-class _Wire:
+class Wire:
     """The link during the simulation: transfers begin in the order they become ready."""
 
-    def __init__(self, link: Link, num_senders: int, sizes: npt.NDArray[Any]) -> None:
-        self._link, self._sizes = link, sizes
+    def __init__(self, link: Link, num_senders: int) -> None:
+        self._link = link
         self._sender_free = [0.0] * num_senders
         self._receivers_free = 0.0
-        self._waiting: list[tuple[float, int, int]] = []
-        self.ready, self.began, self.received = (np.full(sizes.size, np.nan) for _ in range(3))
+        self._waiting: list[tuple[float, int, int, float]] = []
 
     @property
     def next_ready(self) -> float:
         """When the next transfer could begin."""
         return self._waiting[0][0] if self._waiting else inf
 
-    def put(self, sender: int, index: int, ready: float) -> None:
+    def put(self, sender: int, index: int, ready: float, size: float) -> None:
         """A request's prompt is computed, and its KV can be sent."""
-        heapq.heappush(self._waiting, (ready, index, sender))
+        heapq.heappush(self._waiting, (ready, index, sender, size))
 
-    def send(self) -> tuple[int, float]:
-        """Send the earliest ready transfer; returns its request and arrival time."""
-        ready, index, sender = heapq.heappop(self._waiting)
-        size, link = self._sizes[index], self._link
+    def send(self) -> tuple[int, tuple[float, float, float]]:
+        """Send the earliest ready transfer: its request, and when it was ready, began and arrived."""
+        ready, index, sender, size = heapq.heappop(self._waiting)
+        link = self._link
         began = max(ready, self._sender_free[sender], self._receivers_free)
         self._sender_free[sender] = began + size / link.sending
         self._receivers_free = began + size / link.receiving
-        received = float(began + link.latency + size / min(link.sending, link.receiving))
-        self.ready[index], self.began[index], self.received[index] = ready, began, received
-        return index, received
+        return index, (ready, began, float(began + link.latency + size / min(link.sending, link.receiving)))
 
 
 def simulate_disaggregated(
@@ -180,22 +177,21 @@ def simulate_disaggregated(
     of_prefill, of_decode = watch or ((), ())
     prompts = tuple(replace(request, num_output=1, declared=None, stops=False) for request in workload.requests)
     clients = clients_of(prefill.replicas[0], replace(workload, requests=prompts), prefill.servers)
-    transfers = _Transfers(workload.requests)
+    transfers = Transfers(workload.requests)
     first = RunningPool(prefill, num_requests, clients, of_prefill)
     second = RunningPool(decode, num_requests, transfers, of_decode, turned_into=receiving)
-    sizes = np.array([sequence_bytes(request.num_input) for request in workload.requests])
-    wire = _Wire(link, len(first.engines), sizes)
+    wire, times = Wire(link, len(first.engines)), np.full((3, num_requests), np.nan)
     with no_garbage():
         while (pool := next_pool([first, second], wire.next_ready)) is not None or wire.next_ready < inf:
             # A transfer begins once every engine's clock has reached it, so none can be ready before.
             if pool is None or wire.next_ready <= pool.furthest_behind:
-                index, received = wire.send()
-                transfers.put(index, received)
+                index, times[:, index] = wire.send()
+                transfers.put(index, float(times[2, index]))
                 continue
             engine = pool.next_engine()
             for index, time in pool.take_turn(engine):
                 if pool is first:
-                    wire.put(engine.number, index, time)
+                    wire.put(engine.number, index, time, sequence_bytes(workload.requests[index].num_input))
                     continue
                 clients.answer(time, index)
                 answered += 1
@@ -204,4 +200,4 @@ def simulate_disaggregated(
         first.close()
         second.close()
     prompts_by, tokens_by = ([engine.record for engine in each.engines] for each in (first, second))
-    return Handover(prompts_by, tokens_by, wire.ready, wire.began, wire.received)
+    return Handover(prompts_by, tokens_by, *times)

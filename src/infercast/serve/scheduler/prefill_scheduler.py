@@ -427,6 +427,26 @@ class PrefillScheduler:
         victim.num_computed = victim.prompt_end = 0
         victim.num_preemptions += 1
 
+    def abort(self, index: int) -> None:
+        """Drop a request whose client has left; one that is being prefilled ends with its first token."""
+        queued = next((each for each in self.waiting if each.index == index), None)
+        if queued is not None:
+            self.waiting.remove(queued)
+            return
+        planned = self.batch
+        for batch in self._batches:
+            found = next((each for each in batch.cohort.members if each.index == index), None)
+            if found is not None and found not in batch.cohort.ending():
+                self.batch = batch
+                self._give_way(found)
+                batch.is_full = False
+        self.batch = planned
+        prompts = [self.cut] if self.cut is not None else []
+        prompts += [each for plan, _ in self._under_way for each in cast("list[DeclaredSequence]", plan.sampled)]
+        for each in prompts:
+            if each.index == index and each.joined < 0:
+                each.num_output = each.num_produced + 1
+
     def _merge(self, plan: Plan) -> None:
         """The last step's prompts decode from now on, except a chunked one with tokens left."""
         batch = self.batch

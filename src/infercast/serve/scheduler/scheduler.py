@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, cast
 from infercast.serve.cache.blocks import Reach
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.scheduler.adapters import AdapterLimit
-from infercast.serve.scheduler.base import APART, RANK, FirstCome, Plan, Prompt, Sequence
+from infercast.serve.scheduler.base import APART, ENDING, RANK, FirstCome, Plan, Prompt, Sequence
 from infercast.serve.scheduler.cohort import Cohort
 from infercast.serve.workload.request import NEVER, Request
 
@@ -344,22 +344,8 @@ class Scheduler:
     def _preempt(self, plan: Plan) -> Sequence:
         """Preempt a sequence: free its blocks, and recompute its tokens later."""
         victim = self.policy.victim(reversed(self.running))
-        del self.running[victim]
-        if victim.joined >= 0:
-            self._leave_cohort(victim)
-        elif victim in self._apart:
-            self._apart.remove(victim)
-        if self.offload is not None and self._is_under_way(victim):
-            self.offload.leave(self.cache.detach(victim, done=False), self._under_way[-1], done=False)
-        else:
-            self.cache.free(victim, done=False)
-        if self.offload is not None:
-            self.offload.preempt(victim)
-        if self.drafts is not None:
-            is_planned = self.policy.by_priority and victim in plan.sequences
-            self.drafts.preempt(victim, plan.new_tokens[plan.sequences.index(victim)] if is_planned else 0)
-        if self._in_prompt is not None:
-            self._in_prompt.discard(victim)
+        is_planned = self.policy.by_priority and victim in plan.sequences
+        self._drop(victim, plan.new_tokens[plan.sequences.index(victim)] if is_planned else 0)
         victim.num_computed = 0
         victim.num_preemptions += 1
         self.num_preemptions += 1
@@ -373,6 +359,38 @@ class Scheduler:
         else:
             self.waiting.appendleft(victim)
         return victim
+
+    def _drop(self, victim: Sequence, planned: int = 0) -> None:
+        """Take a sequence with ``planned`` tokens in this step out of the running ones, and free its blocks."""
+        del self.running[victim]
+        if victim.joined >= 0:
+            self._leave_cohort(victim)
+        elif victim in self._apart:
+            self._apart.remove(victim)
+        if self.offload is not None and self._is_under_way(victim):
+            self.offload.leave(self.cache.detach(victim, done=False), self._under_way[-1], done=False)
+        else:
+            self.cache.free(victim, done=False)
+        if self.offload is not None:
+            self.offload.preempt(victim)
+        if self.drafts is not None:
+            self.drafts.preempt(victim, planned)
+        if self._in_prompt is not None:
+            self._in_prompt.discard(victim)
+        self._is_blocked = False
+
+    def abort(self, index: int) -> None:
+        """Drop a request whose client has left; one whose last token is in flight ends by itself."""
+        found = next((each for each in (*self.running, *self.waiting) if each.index == index), None)
+        if found is None or found.joined == ENDING:
+            return
+        if found in self.running:
+            self._drop(found)
+        elif self.offload is None or found not in self.offload.loading:
+            self._num_skipped -= self.waiting.index(found) < self._num_skipped
+            self.waiting.remove(found)
+        found.num_output = found.num_most = NEVER  # tokens in flight do not end it
+        self._is_blocked = False
 
     def _take_back(self, plan: Plan, victim: Sequence) -> None:
         """Remove a preempted sequence from the step being planned."""

@@ -81,6 +81,15 @@ class Inbox:
         self.next_arrival = self._waiting[0].arrival if self._waiting else None
         return number, request, sent
 
+    def drop(self, index: int) -> bool:
+        """Take a delivery back; False if the engine has it already."""
+        found = next((each for each in self._waiting if each.number == index), None)
+        if found is None:
+            return False
+        self._waiting.remove(found)
+        self.next_arrival = self._waiting[0].arrival if self._waiting else None
+        return True
+
     def answer(self, time: float, index: int) -> None:
         """Tell the router."""
         self.answered.append((index, time))

@@ -1,0 +1,120 @@
+"""Drive the emulator with streams over sockets, and hold what clients see against `simulate` of the same requests.
+
+`python benchmarks/emulate/drive.py --rate 40 --requests 1000` starts an emulator, sends requests at Poisson times with
+given lengths, and prints TTFT and inter-token times of both. `--clients N` opens N streams at once instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from infercast.forecast.deploy import deploy
+from infercast.forecast.system import replicas_of, system_of
+from infercast.serve.workload.synthetic import synthetic_workload, workload_from_requests
+
+
+async def ask(port: int, tokens: list[int], count: int) -> tuple[float, list[float]]:
+    """When a request was sent, and when each token came."""
+    body = json.dumps({"prompt": tokens, "max_tokens": count, "ignore_eos": True, "stream": True}).encode()
+    lines = ("POST /v1/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json")
+    head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    sent, times = time.perf_counter(), list[float]()
+    writer.write(head.encode() + body)
+    while True:
+        part = await reader.read(65536)
+        now = time.perf_counter()
+        times += [now] * part.count(b'"text":"')
+        if not part or b"[DONE]" in part:
+            break
+    writer.close()
+    return sent, times
+
+
+async def drive(port: int, requests: list, speed: float) -> list[tuple[float, list[float]]]:
+    begin, rng = time.perf_counter() + 0.2, np.random.default_rng(0)
+    tasks = []
+    for request in requests:
+        await asyncio.sleep(max(0.0, begin + request.arrival / speed - time.perf_counter()))
+        ids = rng.integers(1, 50_000, request.num_input).tolist()
+        tasks.append(asyncio.create_task(ask(port, ids, request.num_output)))
+    return await asyncio.gather(*tasks)
+
+
+def summary(ttft: np.ndarray, gaps: np.ndarray) -> str:
+    values = [*np.percentile(ttft, [50, 99]), *np.percentile(gaps, [50, 99])]
+    return "TTFT p50 {:.1f} p99 {:.1f} ms, inter-token p50 {:.2f} p99 {:.2f} ms".format(
+        *(1000 * each for each in values)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rate", type=float, default=40)
+    parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--clients", type=int, default=0, help="all at once, in place of a rate")
+    parser.add_argument("--input-len", default="lognormal:500:0.8:16:4000")
+    parser.add_argument("--output-len", default="lognormal:100:0.7:4:500")
+    parser.add_argument("--speed", type=float, default=1.0)
+    parser.add_argument("--replicas", type=int, default=1)
+    parser.add_argument("--port", type=int, default=8765)
+    parser.add_argument("emulate", nargs="*", help="further options of `infercast emulate`")
+    args = parser.parse_args()
+    command = [
+        sys.executable,
+        "-m",
+        "infercast",
+        "emulate",
+        "llama-3.1-8b",
+        "--gpu",
+        "h200-sxm",
+        "--port",
+        str(args.port),
+    ]
+    command += ["--speed", str(args.speed), "--replicas", str(args.replicas), *args.emulate]
+    workload = synthetic_workload(
+        rate=args.rate, count=args.clients or args.requests, input_lengths=args.input_len,
+        output_lengths=args.output_len, seed=1,
+    )  # fmt: skip
+    if args.clients:
+        workload = workload_from_requests([replace(each, arrival=0.0) for each in workload.requests])
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert server.stderr is not None
+        print(server.stderr.readline().strip())
+        began = time.perf_counter()
+        seen = asyncio.run(drive(args.port, list(workload.requests), args.speed))
+        lasted = time.perf_counter() - began
+    finally:
+        server.terminate()
+        server.wait()
+    tokens = sum(len(times) for _, times in seen)
+    ttft = np.array([times[0] - sent for sent, times in seen]) * args.speed
+    gaps = np.concatenate([np.diff(times) for _, times in seen if len(times) > 1]) * args.speed
+    first = min(sent for sent, _ in seen)
+    requests = [
+        replace(each, arrival=(sent - first) * args.speed)
+        for each, (sent, _) in zip(workload.requests, seen, strict=True)
+    ]
+    deployment = deploy("llama-3.1-8b", "h200-sxm")
+    system = system_of(deployment) if args.replicas == 1 else replicas_of(deployment, args.replicas)
+    run = system.serve(workload_from_requests(sorted(requests, key=lambda each: each.arrival)))
+    expected_gaps = np.repeat(*run.clients.gaps)
+    asked = sum(each.num_output for each in workload.requests)
+    print(
+        f"{len(seen)} requests, {asked:,} tokens in {lasted:.1f} s ({asked / lasted:,.0f} tokens/s), {tokens:,} events"
+    )
+    print("emulated ", summary(ttft, gaps))
+    print("simulated", summary(run.clients.ttft, expected_gaps))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""``infercast watch``: a running engine beside its forecast."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from infercast import __version__
+from infercast.calibrate.watch import Watched, watch
+from infercast.cli.options import deployment_of, with_options
+from infercast.cli.outputs import Form, print_result, stages_bar
+from infercast.errors import InputError
+from infercast.forecast.calibration import write_calibration
+from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, OPTIONS, Option, file
+from infercast.report.calibration import calibration_dict, render_calibration
+from infercast.report.files import check_writable, write_whole
+from infercast.report.terminal import Facts
+
+watched = partial(Option, panel="Watched")
+WATCH = (
+    Option("url", str, ..., "URL", "Of a running engine, such as http://localhost:8000.", argument=True),
+    Option("model", str, None, "MODEL", "What it serves; default: what its /v1/models says.", catalogue="models"),
+    OPTIONS["gpu"],
+    watched("seconds", float, 30.0, "X", "How long to watch."),
+    file("out", Path, None, "FILE", "Where to write a calibration, for --calibration of others.", short="-o"),
+)
+
+
+@with_options(WATCH, "tensor_parallel_size pipeline_parallel_size data_parallel_size", ENGINE_ARGS, DEPLOYMENT)
+def command(ctx: typer.Context, *, out: Path | None, form: Form, **given: Any) -> None:
+    """Hold a running engine against its forecast: what it expects at this load, which part deviates, what to change.
+
+    For example:
+
+      infercast watch http://localhost:8000 --gpu h200-sxm --seconds 60
+
+      infercast watch http://localhost:8000 --model llama-3.1-8b --gpu h200-sxm -tp 2 --out calibration.toml
+    """
+    if out is not None:
+        check_writable(out, "--out", (".toml",))
+    if given["model"] is None:
+        ctx.params["model"] = _served(given["url"])
+    with stages_bar() as tell:
+        found = watch(deployment_of(ctx)(), given["url"], given["seconds"], tell or (lambda _: None))
+    if out is not None:
+        write_whole(out, [write_calibration(found.calibration)])
+    print_result(form, partial(watched_dict, found), partial(render_watched, found, str(out or "")))
+
+
+def _served(url: str) -> str:
+    """The first model of a server."""
+    address = (url if "://" in url else f"http://{url}").removesuffix("/").removesuffix("/v1") + "/v1/models"
+    try:
+        with urllib.request.urlopen(address, timeout=10) as reply:
+            return str(json.loads(reply.read(1 << 20))["data"][0]["id"])
+    except (OSError, ValueError, LookupError, TypeError):
+        raise InputError(f"{address} does not say what it serves; give --model") from None
+
+
+def watched_dict(found: Watched) -> dict[str, Any]:
+    return {
+        "seconds": found.seconds, "requests": found.requests, "requests_per_second": found.rate,
+        "mean_input_tokens": found.inputs.mean, "mean_output_tokens": found.outputs.mean, **found.gauges,
+        "prefix_hit_rate": found.hits, "prefix_hit_rate_before": found.hits_before,
+        "deviations": list(found.deviations), "calibration": calibration_dict(found.calibration),
+        "version": __version__,
+    }  # fmt: skip
+
+
+def render_watched(found: Watched, out: str) -> list[Any]:
+    rows = [
+        (
+            "load",
+            f"{found.requests} requests in {found.seconds:.0f} s, {found.rate:.3g}/s; on average "
+            f"{found.inputs.mean:.0f} prompt and {found.outputs.mean:.0f} output tokens",
+        ),
+        (
+            "engine",
+            f"{found.gauges['running']:.0f} run, {found.gauges['waiting']:.0f} wait, KV cache "
+            f"{found.gauges['kv_usage']:.0%} full"
+            + ("" if found.hits is None else f", {found.hits:.0%} of prompt tokens cached"),
+        ),
+        ("deviates", "\n".join(found.deviations) or "nothing beyond what is uncertain"),
+    ]
+    return [Facts(rows), *render_calibration(found.calibration, out)]

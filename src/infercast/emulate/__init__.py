@@ -1,0 +1,1 @@
+"""An endpoint that behaves like the deployment: OpenAI-compatible, with the times of the simulation."""

@@ -1,0 +1,305 @@
+"""A deployment beside the clock of the wall: requests of clients in, tokens out when the simulated engine has them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from infercast.emulate.metrics import Metrics
+from infercast.emulate.prompts import Contents, answer_words, encode
+from infercast.errors import InputError
+from infercast.forecast.intervals import forecast_intervals
+from infercast.forecast.result import Forecast, bottleneck
+from infercast.forecast.simulate import simulate_system
+from infercast.forecast.system import System
+from infercast.serve.fleet.live import LiveSystem, Tokens
+from infercast.serve.workload.distributions import LengthDistribution
+from infercast.serve.workload.request import Request, Segment, Workload
+
+LONGEST_SLEEP = 3600.0
+LATELY = 60.0
+"""Seconds over which rates are told."""
+MOST_RECENT = 20_000
+"""Requests kept for the forecast of the load so far."""
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """One answer while it is being written."""
+
+    request: Request
+    words: list[str]
+    call: Call
+    choice: int
+    max_tokens: int
+    seed: int
+    began: float = 0.0
+    entered: float = 0.0
+    """When it had passed the API server."""
+    first: float | None = None
+    last: float = 0.0
+    num_sent: int = 0
+    """Tokens that have left the engine ..."""
+    num_taken: int = 0
+    """... and those that were handed to the client."""
+    is_done: bool = False
+
+    @property
+    def finish_reason(self) -> str | None:
+        if not (self.is_done and self.num_taken == self.num_sent):
+            return None
+        return "length" if len(self.words) >= self.max_tokens else "stop"
+
+    def take(self) -> str:
+        """The words that came since the last call."""
+        text = "".join(self.words[self.num_taken : self.num_sent])
+        self.num_taken = self.num_sent
+        return text
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One request over HTTP, with one answer or several."""
+
+    streams: dict[int, Stream] = field(default_factory=dict)
+    """By the index of the request in the system."""
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    fresh: list[Stream] = field(default_factory=list)
+    """Answers with new tokens."""
+    has_left: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        return all(each.is_done for each in self.streams.values())
+
+
+class Emulator:
+    """A system that serves clients; its times are those of the simulation, divided by ``speed``."""
+
+    def __init__(
+        self, system: System, lengths: LengthDistribution, *, speed: float = 1.0, seed: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        if not 0 < speed <= 1000:
+            raise InputError(f"speed must be above 0 and at most 1000, not {speed:g}")
+        self.system, self.speed, self._lengths = system, speed, lengths
+        first, last = system.pools[0], system.pools[-1]
+        if system.wire is None:
+            self.live = LiveSystem(first.engines)
+        else:
+            size = last.deployment.model.sequence_bytes
+            self.live = LiveSystem(first.engines, last.engines, system.wire, size)
+        settings: Any = last.deployment.settings
+        self.max_model_len = int(last.replica.max_model_len or settings.max_model_len)
+        model = last.deployment.model.name
+        self.metrics = Metrics(last.deployment.engine.family, model, len(last.engines.replicas), self.max_model_len)
+        host = last.deployment.host if last.deployment.over_http else None
+        self._server = (0.0, 0.0) if host is None else (host.server_path, host.server_token)
+        """Seconds of the API server for a request and each of its tokens, which an engine's own metrics leave out."""
+        self.lag = self.longest_lag = 0.0
+        """Seconds by which the last tokens left late, and the most so far."""
+        self._contents, self._random = Contents(), np.random.default_rng(seed)
+        self._streams: dict[int, Stream] = {}
+        self._clock, self._began = clock, clock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._recent: deque[Request] = deque(maxlen=MOST_RECENT)
+
+    def now(self) -> float:
+        """Seconds on the simulation's clock."""
+        return (self._clock() - self._began) * self.speed
+
+    # Requests.
+
+    def start(
+        self, call: Call, choice: int, ids: Sequence[int], max_tokens: int | None, *, ignore_eos: bool = False,
+        min_tokens: int = 0, priority: int = 0,
+    ) -> Stream:  # fmt: skip
+        """Send a prompt to the engine; ``max_tokens`` None: as many as the model has room for."""
+        room = self.max_model_len - len(ids)
+        if not ids:
+            raise InputError("the prompt is empty; an engine needs at least one token")
+        if room < 1 or (max_tokens or 1) > room:
+            raise InputError(
+                f"this model's maximum context length is {self.max_model_len} tokens; the request has {len(ids)} in "
+                f"its prompt and asks for {max_tokens or 1} more"
+            )
+        most = room if max_tokens is None else max_tokens
+        natural = most if ignore_eos else max(min_tokens, int(self._lengths.sample(1, self._random)[0]))
+        seed = int(self._random.integers(1 << 30))
+        words = answer_words(seed, min(most, natural))
+        segments, now = self._contents.segments(ids), self.now()
+        name = hash(("answer", seed, self.live.num_requests))
+        request = Request(
+            now, len(ids), len(words), segments, name, declared=most, stops=len(words) < most, priority=priority
+        )
+        index = self.live.submit(request, now)
+        written = [encode(word)[0] for word in words]
+        self._contents.remember(ids, written, (*segments, Segment(name, len(words))))
+        stream = Stream(request, words, call, choice, most, seed, began=now)
+        call.streams[index] = self._streams[index] = stream
+        self._recent.append(request)
+        self._wake()
+        return stream
+
+    def leave(self, call: Call) -> None:
+        """The client has gone: its answers are not written any further."""
+        call.has_left = True
+        for index, stream in call.streams.items():
+            if not stream.is_done and self._streams.pop(index, None) is not None:
+                self.live.abort(index, self.now())
+                metrics = self.metrics.engines[0]
+                metrics.finished["abort"] += 1
+                metrics.counters["aborted"] += 1
+        call.ready.set()
+
+    # The clock.
+
+    def _wake(self) -> None:
+        """Look at what is due next; without an event loop, whoever moves the clock calls `catch_up`."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._clock is time.monotonic:
+            self._timer = asyncio.get_running_loop().call_later(0, self._tick)
+
+    def catch_up(self) -> None:
+        """Let the system catch up with the clock, and hand out tokens."""
+        now = self.now()
+        for emission in self.live.advance(now):
+            self.lag = (now - emission.time) / self.speed
+            self.longest_lag = max(self.longest_lag, self.lag)
+            for tokens in emission.tokens:
+                self._hand_out(tokens, emission.time, emission.engine)
+
+    def _tick(self) -> None:
+        self.catch_up()
+        ahead = self.live.next_event
+        wait = min(LONGEST_SLEEP, (ahead - self.now()) / self.speed) if ahead < inf else LONGEST_SLEEP
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, wait), self._tick)
+
+    def _hand_out(self, tokens: Tokens, at: float, engine: int) -> None:
+        stream = self._streams.get(tokens.request)
+        if stream is None:
+            return
+        metrics, request = self.metrics.engines[engine], stream.request
+        if stream.first is None:
+            stream.first = at
+            cached = self.live.records[engine].num_cached.pop(tokens.request, 0)
+            metrics.counters.update(
+                prompt_tokens=request.num_input, prefix_queries=request.num_input, prefix_hits=cached
+            )
+            path, token = self._server
+            stream.entered = stream.began + path + token * request.num_input
+            metrics.observe("ttft", at - stream.entered)
+        else:
+            metrics.observe("gap", (at - stream.last) / max(1, tokens.number), tokens.number)
+        stream.last = at
+        stream.num_sent += tokens.number
+        metrics.counters["generation_tokens"] += tokens.number
+        if tokens.is_last:
+            stream.is_done = True
+            del self._streams[tokens.request]
+            self._finish(stream, metrics, float(self.live.records[engine].started_at[tokens.request]))
+        call = stream.call
+        if stream not in call.fresh:
+            call.fresh.append(stream)
+        call.ready.set()
+
+    def _finish(self, stream: Stream, metrics: Any, started: float) -> None:
+        request, first = stream.request, stream.first or 0.0
+        reason = "length" if len(stream.words) >= stream.max_tokens else "stop"
+        metrics.finished[reason] += 1
+        metrics.counters["requests"] += 1
+        measured = {
+            "input": request.num_input, "output": request.num_output, "max_tokens": stream.max_tokens,
+            "e2e": stream.last - stream.entered, "queue": max(0.0, started - stream.entered),
+            "inference": stream.last - started, "prefill": first - started, "decode": stream.last - first,
+        }  # fmt: skip
+        if request.num_output > 1:
+            measured["tpot"] = (stream.last - first) / (request.num_output - 1)
+        for name, value in measured.items():
+            metrics.observe(name, value)
+
+    # What is told of it.
+
+    def metrics_text(self) -> str:
+        """Everything for Prometheus, under the engine's names."""
+        found = [self._gauges(number) for number in range(len(self.metrics.engines))]
+        ours = {
+            "infercast:lag_seconds": ("Seconds by which the last tokens left late.", self.lag),
+            "infercast:longest_lag_seconds": ("The most so far.", self.longest_lag),
+            "infercast:clock_seconds": ("The simulation's clock.", self.now()),
+        }
+        return self.metrics.text(found, ours)
+
+    def _gauges(self, number: int) -> dict[str, float]:
+        engine, metrics = self.live.pools[-1].engines[number], self.metrics.engines[number]
+        scheduler, record = engine.loop.scheduler, self.live.records[number]
+        while record.step_sizes:
+            metrics.observe("step_tokens", record.step_sizes.popleft())
+        replica = self.system.pools[-1].replica
+        usage = scheduler.cache.num_held / replica.num_blocks
+        block, counters = replica.kv_shape.block_size, metrics.counters
+        capacity = replica.num_blocks * block
+        seconds = max(1.0, self.now())
+        running = len(scheduler.running)
+        return {
+            "running": running, "waiting": len(engine.outstanding) - running, "kv_usage": usage,
+            "preemptions": scheduler.num_preemptions, "used_tokens": round(usage * capacity),
+            "free_tokens": round((1 - usage) * capacity), "block_size": block, "num_gpu_blocks": replica.num_blocks,
+            "gen_throughput": counters["generation_tokens"] / seconds,
+            "hit_rate": counters["prefix_hits"] / max(1, counters["prefix_queries"]),
+            "drafts": record.drafts.num_drafts, "draft_tokens": record.drafts.num_draft_tokens,
+            "accepted_tokens": sum(record.drafts.accepted_by_position),
+            "accept_length": 1 + sum(record.drafts.accepted_by_position) / max(1, record.drafts.num_drafts),
+        }  # fmt: skip
+
+    def state(self) -> dict[str, Any]:
+        """The load so far, and what the engines do."""
+        seconds, now = self.now(), self.now()
+        recent = [each for each in self._recent if each.arrival > now - LATELY] or [*self._recent]
+        span = min(LATELY, seconds) or 1.0
+        return {
+            "deployment": str(self.system.pools[-1].deployment.model.name),
+            "gpus": self.system.gpus,
+            "clock_seconds": seconds,
+            "speed": self.speed,
+            "requests": self.live.num_requests,
+            "requests_per_second": len(recent) / span,
+            "mean_input_tokens": sum(each.num_input for each in recent) / max(1, len(recent)),
+            "mean_output_tokens": sum(each.num_output for each in recent) / max(1, len(recent)),
+            "lag_seconds": self.lag,
+            "longest_lag_seconds": self.longest_lag,
+            "engines": [self._gauges(number) for number in range(len(self.metrics.engines))],
+        }
+
+    def forecast_load(self) -> Callable[[], Forecast] | None:
+        """What forecasts the requests of late, to be called in a thread; None before there are any."""
+        now = self.now()
+        recent = [each for each in self._recent if each.arrival > now - LATELY] or [*self._recent]
+        if not recent:
+            return None
+        begin = recent[0].arrival
+        workload = Workload(tuple(replace(each, arrival=each.arrival - begin) for each in recent))
+        return lambda: simulate_system(self.system, workload)
+
+
+def forecast_of(emulator: Emulator) -> Callable[[], dict[str, Any]] | None:
+    """The latencies that the requests of late should see, with intervals and what is in the way."""
+    ask = emulator.forecast_load()
+    if ask is None:
+        return None
+
+    def answer() -> dict[str, Any]:
+        from infercast.report.forecast import forecast_dict  # noqa: PLC0415 - only where it is asked for
+
+        forecast = ask()
+        return {**forecast_dict(forecast, forecast_intervals(forecast)), "bottleneck": bottleneck(forecast)}
+
+    return answer

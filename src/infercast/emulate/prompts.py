@@ -1,0 +1,93 @@
+"""Texts as tokens by a stated rule, and what a prompt shares with earlier ones.
+
+A token is up to five letters, up to three digits, one other sign, or a run of spaces; one space before it belongs to
+it. English has about 4.2 characters a token this way, like the tokenizers of today's models. Answers are short words,
+each of one token, so a client that sends an answer back sends the same tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+from zlib import crc32
+
+from infercast.errors import InputError
+from infercast.serve.workload.request import Segment
+
+PIECE = re.compile(r" ?[^\W\d_]{1,5}| ?\d{1,3}| ?[^\w\s]|_+|\s+")
+WORDS = tuple(
+    " the of and to in is that for it as was with be by on not he his but at are this have from or had an they which"
+    " one you were her all she there would their we him been has when who will more no if out so what up said its"
+    .replace(" ", ",").strip(",").split(",")
+)  # fmt: skip
+CHUNK = 16
+"""Tokens of a prompt that are compared together; an engine's blocks have as many or more."""
+MOST_KEPT = 50_000
+"""Prompts with their answers that a later prompt may continue."""
+IDS = 1 << 17
+
+
+def encode(text: str) -> list[int]:
+    return [crc32(piece.encode()) % IDS for piece in PIECE.findall(text)]
+
+
+def encode_chat(messages: Any) -> list[int]:
+    """A conversation in a plain template: a token for each role, the content, a token for its end."""
+    if not isinstance(messages, list) or not messages:
+        raise InputError("messages must be a list of at least one message")
+    found: list[int] = []
+    for message in messages:
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise InputError('every message must be an object with a "role" and a "content"')
+        found += [_special(message["role"]), *encode(_text_of(message.get("content"))), _special("end")]
+    return [*found, _special("assistant")]
+
+
+def _text_of(content: Any) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    if isinstance(content, list) and all(isinstance(part, Mapping) for part in content):
+        if any(part.get("type", "text") not in ("text", "input_text") for part in content):
+            raise InputError("only parts of type text are emulated; images and audio are not")
+        return "".join(str(part.get("text", "")) for part in content)
+    raise InputError("the content of a message must be a text or a list of parts")
+
+
+def _special(name: str) -> int:
+    return IDS + crc32(name.encode()) % 1024
+
+
+def answer_words(seed: int, count: int) -> list[str]:
+    """The words of an answer, each one token with the space before it."""
+    step, first = 1 + seed % 58 | 1, seed // 59
+    return [f" {WORDS[(first + number * step) % len(WORDS)]}" for number in range(count)]
+
+
+class Contents:
+    """Names for what prompts hold: equal tokens after an equal beginning have equal names."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[int, tuple[Segment, ...]] = OrderedDict()
+        """By a hash of a whole prompt with its answer: the segments of both."""
+
+    def segments(self, ids: Sequence[int]) -> tuple[Segment, ...]:
+        """A prompt's content; it continues the longest earlier prompt and answer that it begins with."""
+        hashes = [*accumulate(ids, _mixed)]
+        end = next((at + 1 for at in range(len(ids) - 1, -1, -1) if hashes[at] in self._known), 0)
+        found = self._known.get(hashes[end - 1], ()) if end else ()
+        chunks = (ids[at : at + CHUNK] for at in range(end, len(ids), CHUNK))
+        return (*found, *(Segment(hash(tuple(chunk)), len(chunk)) for chunk in chunks))
+
+    def remember(self, ids: Iterable[int], answer: Iterable[int], segments: tuple[Segment, ...]) -> None:
+        """What a later prompt may begin with: ``segments`` of a prompt with its answer."""
+        *_, whole = accumulate([*ids, *answer], _mixed)
+        self._known[whole] = segments
+        while len(self._known) > MOST_KEPT:
+            self._known.popitem(last=False)
+
+
+def _mixed(total: int, token: int) -> int:
+    return hash((total, token))

@@ -1,0 +1,315 @@
+"""Engines that run beside a clock: requests come and leave while they serve, and tokens are handed out when due.
+
+The engines are those of a simulation, loop by loop. A turn is taken once the clock has reached it, when every request
+that it could see has come. The tokens of a step are known before they are due, so they leave on time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from math import inf, nan
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from infercast.serve.fleet.pool import Pool, RunningPool, next_pool
+from infercast.serve.fleet.two_pools import Link, Transfers, Wire, receiving
+from infercast.serve.loop import Loop
+from infercast.serve.record import Numbers, Record
+from infercast.serve.scheduler.base import Plan, PrefillFirst, Sequence
+from infercast.serve.simulation import Replica, check_workload, loop_of
+from infercast.serve.speculation import DraftCounts
+from infercast.serve.step import StepEstimate
+from infercast.serve.workload.clients import Inbox
+from infercast.serve.workload.request import Request, Workload
+
+FIRST_ROOM = 1024
+"""Requests that there is room for at first."""
+
+
+class Tokens(NamedTuple):
+    """Tokens of one request that leave together."""
+
+    request: int
+    number: int
+    is_last: bool
+
+
+class Emission(NamedTuple):
+    """The tokens of a step, and when they reach their clients."""
+
+    time: float
+    number: int
+    engine: int
+    tokens: list[Tokens]
+
+
+Emit = Callable[[float, int, list[Tokens]], None]
+"""Called with a time, the number of an engine and its tokens."""
+
+
+class StepCounts:
+    """Sums over the steps of one kind, for metrics."""
+
+    def __init__(self, note: Callable[[int], None]) -> None:
+        self.steps = self.tokens = 0
+        self.seconds = 0.0
+        self._note = note
+
+    def note(self, numbers: Numbers, estimate: StepEstimate, seconds: list[float], held: list[int]) -> None:
+        """One step: the interface of `PhaseTotals`."""
+        self.steps += 1
+        self.tokens += numbers[2]
+        self.seconds += seconds[0]
+        self._note(numbers[2])
+
+
+class LiveRecord:
+    """What one engine did, in place of a `Record`: times of requests, which tokens leave when, and sums."""
+
+    def __init__(self, replica: Replica, emit: Emit) -> None:
+        self.sent_at, self.started_at, self.first_token, self.last_token = (np.full(FIRST_ROOM, nan) for _ in range(4))
+        self.step_sizes: deque[int] = deque(maxlen=4096)
+        """Tokens of steps since somebody looked."""
+        self.prefilling, self.decoding = (StepCounts(self.step_sizes.append) for _ in range(2))
+        self.drafts, self.tier = DraftCounts(), None
+        self.num_cached: dict[int, int] = {}
+        """Prompt tokens found in the cache, of requests that are not answered yet."""
+        self.next_mark, self.last_end, self.decoded_at = inf, nan, nan
+        self._path, self._turn = replica.token_path_seconds, replica.token_turn_seconds
+        self._forgets = isinstance(replica.policy, PrefillFirst)
+        self._emit, self.number = emit, 0
+        self._produced: dict[int, int] = {}
+        self._decoding: deque[list[Sequence]] = deque()
+        """Of each step in flight, the members of the decode batch."""
+
+    def make_room(self, count: int) -> None:
+        if count > self.sent_at.size:
+            for name in ("sent_at", "started_at", "first_token", "last_token"):
+                old = getattr(self, name)
+                setattr(self, name, np.concatenate([old, np.full(max(count, 2 * old.size) - old.size, nan)]))
+
+    def observe(self, scheduler: Any, plan: Plan) -> None:
+        """A step was launched; its plan does not name the decode batch."""
+        cohort = scheduler.cohort
+        members = [each for each in cohort.members if each.joined < cohort.steps] if plan.decodes else []
+        self._decoding.append([*members, *(each for each in plan.ending if each not in cohort.members)])
+
+    def start(self, sequences: list[Sequence], time: float) -> None:
+        """Sequences were admitted to a step that begins then."""
+        for sequence in sequences:
+            if not sequence.num_preemptions:
+                self.started_at[sequence.index] = time
+                self.num_cached[sequence.index] = sequence.num_cached
+                self._produced[sequence.index] = 0
+
+    def tokens(
+        self,
+        end: float,
+        num_sampled: int,
+        others: list[Sequence],
+        done: list[Sequence],
+        left: list[Sequence] = (),  # type: ignore[assignment]
+        apart: bool = False,
+    ) -> None:
+        """A step is processed; its tokens leave, and those of sequences that were retracted meanwhile do not."""
+        time = self.last_end = end + (self._path + self._turn * num_sampled)
+        found, last = list[Tokens](), {each.index for each in done}
+        staying = (each for each in self._decoding.popleft() if not self._forgets or each.joined >= 0)
+        for sequence in dict.fromkeys([*staying, *others, *done]):
+            index = sequence.index
+            if (before := self._produced.get(index)) is None:  # its client has left
+                continue
+            is_last = index in last
+            # Members of a decode batch keep no counts; drafts may bring several at once.
+            now = sequence.num_output if is_last else min(max(sequence.num_produced, before + 1), sequence.num_output)
+            if now > before or is_last:
+                found.append(Tokens(index, now - before, is_last))
+            if not before:
+                self.first_token[index] = time
+            self._produced[index] = now
+            if is_last:
+                self.last_token[index] = time
+                self.forget(index)
+        self._emit(time, self.number, found)
+
+    def note_last_tokens(self, sequences: list[Sequence]) -> None:
+        """Gaps between tokens are the clients' to measure."""
+
+    def forget(self, index: int) -> None:
+        self._produced.pop(index, None)
+
+
+class Frontend:
+    """API servers that requests pass on their way to the engines: `Clients`, for requests that are not known before."""
+
+    sends_at_once = False
+
+    def __init__(self, replica: Replica, servers: int = 1) -> None:
+        self._path, self._token = replica.request_path_seconds, replica.request_token_seconds
+        self._turn = replica.request_turn_seconds
+        self._free_at = [0.0] * servers
+        self._coming: list[deque[int]] = [deque() for _ in range(servers)]
+        self._order: deque[int] = deque()
+        self._num_sent = 0
+        self.requests: dict[int, Request] = {}
+        self._sent: dict[int, float] = {}
+        self._arrival: dict[int, float] = {}
+
+    def put(self, index: int, request: Request, now: float) -> None:
+        self.requests[index], self._sent[index] = request, now
+        self._order.append(index)
+        self._coming[self._num_sent % len(self._coming)].append(index)
+        self._num_sent += 1
+        self.move_to(now)
+
+    def move_to(self, now: float) -> None:
+        """Begin the rounds that are due: one takes in all requests that came while the one before was going on."""
+        for server, coming in enumerate(self._coming):
+            while coming and (begin := max(self._free_at[server], self._sent[coming[0]])) <= now:
+                taken = [index for index in coming if self._sent[index] <= begin]
+                end = self._free_at[server] = begin + len(taken) * self._turn
+                for index in taken:
+                    coming.popleft()
+                    arrival = end + self._path + self._token * self.requests[index].num_input
+                    self._arrival[index] = arrival if index in self.requests else inf
+
+    @property
+    def next_event(self) -> float:
+        """When a round begins, or a request reaches an engine."""
+        begins = [
+            max(free, self._sent[each[0]]) for free, each in zip(self._free_at, self._coming, strict=True) if each
+        ]
+        return min([*begins, self.next_arrival or inf])
+
+    @property
+    def next_arrival(self) -> float | None:
+        """Of the request that was sent first; None if it is still in an API server."""
+        return self._arrival.get(self._order[0]) if self._order else None
+
+    def pop(self) -> tuple[int, Request, float]:
+        index = self._order.popleft()
+        del self._arrival[index]
+        return index, self.requests.pop(index), self._sent.pop(index)
+
+    def drop(self, index: int) -> bool:
+        """A client left before its request reached an engine."""
+        if index not in self.requests:
+            return False
+        for coming in (self._order, *self._coming):
+            if index in coming:
+                coming.remove(index)
+        for known in (self.requests, self._sent, self._arrival):
+            cast("dict[int, Any]", known).pop(index, None)
+        return True
+
+
+class LiveSystem:
+    """Replicas behind a router, or a prefill and a decode pool, at the time of a clock that is told."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        decode: Pool | None = None,
+        link: Link | None = None,
+        sequence_bytes: Callable[[int], float] = float,
+    ) -> None:
+        self.frontend = Frontend(pool.replicas[0], pool.servers)
+        self.num_requests = 0
+        self._checked = pool.replicas[0] if decode is None else decode.replicas[0]
+        self._due: list[Emission] = []
+        self._num_emitted = 0
+        self._whole: dict[int, Request] = {}
+        """With two pools: requests that the first has, as the second will see them."""
+        self._size = sequence_bytes
+        emit = self._emit if decode is None else lambda time, engine, tokens: None
+        self.pools = [RunningPool(pool, 0, self.frontend, loop_for=partial(self._loop, emit))]
+        self._wire: Wire | None = None
+        if decode is not None and link is not None:
+            self._transfers = Transfers(self._whole)
+            second = RunningPool(
+                decode, 0, self._transfers, turned_into=receiving, loop_for=partial(self._loop, self._emit)
+            )
+            self.pools.append(second)
+            self._wire = Wire(link, len(self.pools[0].engines))
+        for number, record in enumerate(self.records):
+            record.number = number
+
+    def _loop(self, emit: Emit, replica: Replica, inbox: Inbox) -> Loop:
+        record = LiveRecord(replica, emit)
+        return loop_of(replica, inbox, cast("Record", record), jump=False, observe=record.observe)
+
+    @property
+    def records(self) -> list[LiveRecord]:
+        """Of the engines that answer."""
+        return [cast("LiveRecord", engine.record) for engine in self.pools[-1].engines]
+
+    def submit(self, request: Request, now: float) -> int:
+        """Send a request; refused if the engine would refuse it."""
+        check_workload(self._checked, Workload((request,)))
+        index = self.num_requests
+        self.num_requests += 1
+        for pool in self.pools:
+            for engine in pool.engines:
+                cast("LiveRecord", engine.record).make_room(self.num_requests)
+        if self._wire is not None:
+            self._whole[index] = request
+            request = replace(request, num_output=1, declared=None, stops=False)
+        self.frontend.put(index, request, now)
+        return index
+
+    def abort(self, index: int, now: float) -> None:
+        """The client of a request has left."""
+        self._whole.pop(index, None)
+        if not self.frontend.drop(index):
+            any(pool.abort(index, now) for pool in self.pools)
+        for record in self.records:
+            record.forget(index)
+        for emission in self._due:
+            emission.tokens[:] = [each for each in emission.tokens if each.request != index]
+
+    @property
+    def next_event(self) -> float:
+        """When something happens next, if nothing is sent before."""
+        waiting = self._wire.next_ready if self._wire is not None else inf
+        clocks = [pool.furthest_behind for pool in self.pools]
+        arrivals = [pool.next_delivery for pool in self.pools[1:]]
+        return min([*clocks, *arrivals, waiting, self.frontend.next_event, self._due[0].time if self._due else inf])
+
+    def advance(self, now: float) -> list[Emission]:
+        """Everything up to a moment; returns the tokens that have reached their clients by then, in order."""
+        self.frontend.move_to(now)
+        while self._take_turn(now):
+            self.frontend.move_to(now)
+        found = []
+        while self._due and self._due[0].time <= now:
+            found.append(heapq.heappop(self._due))
+        return found
+
+    def _take_turn(self, now: float) -> bool:
+        """The next turn of an engine or the next transfer, if that is not after ``now``."""
+        ready = self._wire.next_ready if self._wire is not None else inf
+        pool = next_pool(self.pools, min(now, ready))
+        clock = inf if pool is None else pool.furthest_behind
+        if self._wire is not None and ready <= clock and ready <= now:
+            index, (_, _, received) = self._wire.send()
+            if index in self._whole:
+                self._transfers.put(index, received)
+            return True
+        if pool is None or clock > now:
+            return False
+        engine = pool.next_engine()
+        if engine.outstanding:  # else its last client has left
+            for index, time in pool.take_turn(engine):
+                if pool is not self.pools[-1] and self._wire is not None and index in self._whole:
+                    self._wire.put(engine.number, index, time, self._size(self._whole[index].num_input))
+        return True
+
+    def _emit(self, time: float, engine: int, tokens: list[Tokens]) -> None:
+        if tokens:
+            self._num_emitted += 1
+            heapq.heappush(self._due, Emission(time, self._num_emitted, engine, tokens))

@@ -1,0 +1,45 @@
+"""Tokens by the stated rule, and what prompts share."""
+
+import pytest
+
+from infercast.emulate.prompts import Contents, answer_words, encode, encode_chat
+from infercast.errors import InputError
+from infercast.serve.workload.request import Segment
+
+
+def test_tokens_are_short_pieces() -> None:
+    assert len(encode("Once upon a time, there was 1 little model of 12345 parameters.")) == 17
+    assert encode("a b") == [*encode("a"), *encode(" b")]
+    assert len(encode("日本語のテキスト")) > 1
+
+
+def test_answers_that_come_back_are_the_same_tokens() -> None:
+    words = answer_words(12345, 40)
+    assert encode("".join(words)) == [encode(word)[0] for word in words]
+
+
+def test_a_conversation_continues_its_prompt_and_answer() -> None:
+    contents = Contents()
+    turn = [{"role": "user", "content": "a long question " * 30}]
+    ids, words = encode_chat(turn), answer_words(7, 25)
+    segments = contents.segments(ids)
+    answered = (*segments, Segment(99, len(words)))
+    contents.remember(ids, [encode(word)[0] for word in words], answered)
+    again = [*turn, {"role": "assistant", "content": "".join(words)}, {"role": "user", "content": "and then?"}]
+    found = contents.segments(encode_chat(again))
+    assert found[: len(answered)] == answered
+    assert sum(each.num_tokens for each in found) == len(encode_chat(again))
+
+
+def test_equal_beginnings_have_equal_names_and_others_do_not() -> None:
+    contents = Contents()
+    first, second = (contents.segments([*range(64), *rest]) for rest in ([1] * 20, [2] * 20))
+    assert first[:4] == second[:4]
+    assert first[4] != second[4]
+
+
+@pytest.mark.parametrize("messages", [None, [], ["hi"], [{"content": "x"}], [{"role": "user", "content": 3}],
+                                      [{"role": "user", "content": [{"type": "image_url"}]}]])  # fmt: skip
+def test_messages_that_are_none(messages: object) -> None:
+    with pytest.raises(InputError):
+        encode_chat(messages)
