@@ -67,7 +67,7 @@ def _answer(arguments: list[str]) -> None:
     if first in commands.COMMANDS and commands.COMMANDS[first].engine_flags:
         from infercast.cli.options import translated  # noqa: PLC0415 - other commands need no engine
 
-        arguments, remarks = translated(arguments, COMMANDS[first].own)
+        arguments, remarks = translated(arguments, commands.COMMANDS[first].own)
         for remark in remarks:
             print(f"infercast: {remark}", file=sys.stderr)
     completing = commands.is_completing()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from typing import Any
 
 import typer
@@ -11,35 +10,12 @@ import typer
 from infercast.cli.options import deployment_of, with_options
 from infercast.cli.outputs import note, print_json
 from infercast.errors import InputError, need
-from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, LAYOUT, PLACE, Option
+from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, LAYOUT, PLACE, own_options
 from infercast.forecast.system import PROXY_ROUTER, System, system_of, two_pools
 
-endpoint = partial(Option, panel="Endpoint")
-ENDPOINT = (
-    endpoint("listen", str, "127.0.0.1", "ADDRESS", "Where to listen; 0.0.0.0: on all networks."),
-    endpoint("port", int, 8000, "N", "The port; 0: any that is free."),
-    endpoint("speed", float, 1.0, "X", "Seconds of the deployment in a second of the wall."),
-    endpoint("answer_len", str, "lognormal:180:0.8:4:1000", "LENGTH",
-        "Tokens after which answers end that may; those with ignore_eos have max_tokens."),
-    endpoint("replicas", int, 1, "N", "Copies of the deployment behind one load balancer."),
-    endpoint("prefill_replicas", int, 0, "N", "Of these, as many more for prompts alone: two pools."),
-    endpoint("served_model_name", str, None, "NAME,NAME", "Names that clients may ask for; default: the model's."),
-    endpoint("seed", int, 0, "N", "Of the lengths and words of answers."),
-)  # fmt: skip
 
-
-@with_options(PLACE, LAYOUT, ENDPOINT, ENGINE_ARGS, DEPLOYMENT)
+@with_options(PLACE, LAYOUT, own_options("emulate"), ENGINE_ARGS, DEPLOYMENT)
 def command(ctx: typer.Context, **given: Any) -> None:
-    """Serve an OpenAI-compatible endpoint with the deployment's times: for load generators, routers, autoscalers.
-
-    For example:
-
-      infercast emulate llama-3.1-8b --gpu h200-sxm
-
-      infercast emulate qwen3-32b --gpu h100-sxm --quantization fp8 -tp 2 --replicas 4 --router prefix_aware --port 9000
-
-      infercast emulate llama-3.1-8b --gpu h200-sxm --engine sglang --speed 10 --answer-len 200
-    """
     need("infercast emulate", "web")
     if not 0 <= given["port"] <= 65535:
         raise InputError(f"--port must be from 0 to 65535, not {given['port']}")

@@ -16,31 +16,16 @@ from infercast.cli.options import deployment_of, with_options
 from infercast.cli.outputs import Form, print_result, stages_bar
 from infercast.errors import InputError
 from infercast.forecast.calibration import write_calibration
-from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, OPTIONS, Option, file
+from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, own_options
 from infercast.report.calibration import calibration_dict, render_calibration
 from infercast.report.files import check_writable, write_whole
 from infercast.report.terminal import Facts
 
-watched = partial(Option, panel="Watched")
-WATCH = (
-    Option("url", str, ..., "URL", "Of a running engine, such as http://localhost:8000.", argument=True),
-    Option("model", str, None, "MODEL", "What it serves; default: what its /v1/models says.", catalogue="models"),
-    OPTIONS["gpu"],
-    watched("seconds", float, 30.0, "X", "How long to watch."),
-    file("out", Path, None, "FILE", "Where to write a calibration, for --calibration of others.", short="-o"),
+
+@with_options(
+    own_options("watch"), "tensor_parallel_size pipeline_parallel_size data_parallel_size", ENGINE_ARGS, DEPLOYMENT
 )
-
-
-@with_options(WATCH, "tensor_parallel_size pipeline_parallel_size data_parallel_size", ENGINE_ARGS, DEPLOYMENT)
 def command(ctx: typer.Context, *, out: Path | None, form: Form, **given: Any) -> None:
-    """Hold a running engine against its forecast: what it expects at this load, which part deviates, what to change.
-
-    For example:
-
-      infercast watch http://localhost:8000 --gpu h200-sxm --seconds 60
-
-      infercast watch http://localhost:8000 --model llama-3.1-8b --gpu h200-sxm -tp 2 --out calibration.toml
-    """
     if out is not None:
         check_writable(out, "--out", (".toml",))
     if given["model"] is None:
