@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 from infercast.errors import FileFormatError, UnsupportedModelError
 from infercast.models.families.attention import latent_sizes, plain_networks
@@ -12,11 +11,10 @@ from infercast.models.families.fields import (
     MOST_LAYERS,
     Fields,
     Layer,
-    after_dense_layers,
+    expert_networks,
     checked_kv_heads,
     dense_feed_forward,
     grouped_attention,
-    qwen_experts,
     rotary_dim,
     routed_experts,
 )
@@ -52,9 +50,9 @@ def read_qwen_hybrid(fields: Fields) -> list[Layer]:
     attention = grouped_attention(fields, qk_norm=True, qkv_bias=fields.answer("attention_bias"))
     if fields.flag("attn_output_gate", default=True):
         attention = replace(attention, gate_width=attention.value_dim)
-    shared = fields.count("shared_expert_intermediate_size")
-    experts = partial(qwen_experts, shared_inter=shared, shared_gate=shared > 0)
-    networks = (experts if fields.count("num_experts") else plain_networks)(fields)
+    shared_gate = fields.count("shared_expert_intermediate_size") > 0
+    has_experts = fields.count("num_experts") > 0
+    networks = expert_networks(fields, shared_gate=shared_gate) if has_experts else plain_networks(fields)
     recurrent = recurrent_layers(fields, fields.positive("full_attention_interval", default=4))
     return [Layer(delta_net if here else attention, network) for here, network in zip(recurrent, networks, strict=True)]
 
@@ -88,7 +86,7 @@ def read_kimi_linear(fields: Fields) -> list[Layer]:
     streams = _residual_streams(fields)
     return [
         Layer(delta if number in recurrent else latent, network, residuals=streams)
-        for number, network in enumerate(after_dense_layers(fields, _kimi_experts(fields)), start=1)
+        for number, network in enumerate(expert_networks(fields, _kimi_experts(fields)), start=1)
     ]
 
 

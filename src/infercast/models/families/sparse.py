@@ -11,8 +11,8 @@ from infercast.models.families.attention import latent_sizes
 from infercast.models.families.fields import (
     Fields,
     Layer,
-    after_dense_layers,
-    deepseek_experts,
+    expert_networks,
+    usual_experts,
     grouped_attention,
     routed_experts,
 )
@@ -38,7 +38,7 @@ def read_indexed(fields: Fields) -> list[Layer]:
     )
     full = SparseLatentAttention(**sizes, topk=topk, indexer=indexer)
     shared = SparseLatentAttention(**sizes, topk=topk)
-    pairs = zip(_has_indexer(fields), after_dense_layers(fields), strict=True)
+    pairs = zip(_has_indexer(fields), expert_networks(fields), strict=True)
     return [Layer(full if own else shared, network) for own, network in pairs]
 
 
@@ -73,7 +73,7 @@ def read_compressed(fields: Fields) -> list[Layer]:
     """Layers compress 0 tokens (the window alone), 4 or 128; the first choose experts by a table of the vocabulary."""
     ratios = fields.numbers("compress_ratios") or [0] * fields.layers
     kinds = {ratio: _attention(fields, ratio) for ratio in set(fields.a_layer("compress_ratios", ratios))}
-    experts, streams = deepseek_experts(fields), fields.positive("hc_mult", default=1)
+    experts, streams = usual_experts(fields), fields.positive("hc_mult", default=1)
     by_table = replace(experts, router_bias=False)
     first = fields.count("num_hash_layers")
     return [
