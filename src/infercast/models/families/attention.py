@@ -45,6 +45,7 @@ def read_layers(
     norms: int = 2,
     parallel: Answer = False,
     rotary: bool = True,
+    gate: str = "",
     **attention: Answer,
 ) -> list[Layer]:
     """Layers of grouped or latent attention and a network, dense or of experts where the fields count any.
@@ -60,7 +61,8 @@ def read_layers(
         kinds: dict[int, Mixer] = dict.fromkeys(each, LatentAttention(**latent_sizes(fields)))
     else:
         plain = grouped_attention(fields, **{name: fields.answer(said) for name, said in attention.items()})
-        plain = plain if rotary else replace(plain, rotary_dim=0)
+        width = {"": 0, "heads": 1, "values": plain.value_dim}[gate]
+        plain = replace(plain, gate_width=width, rotary_dim=plain.rotary_dim if rotary else 0)
         kinds = {window: replace(plain, window=useful_window(fields, window)) for window in set(each)}
     beside = fields.answer(parallel)
     norms = norms if beside else max(norms, 2)
@@ -89,6 +91,9 @@ WINDOWS: dict[str, Callable[[Fields], list[int]]] = {
     "every layer": _windowed(lambda fields, _: fields.count("sliding_window") > 0),
     "every other layer": _windowed(lambda _, index: index % 2 == 0),
     "all but one of a period": _windowed(lambda fields, index: (index + 1) % fields.positive(*PERIOD, default=6) != 0),
+    "all but the first of a period": _windowed(
+        lambda fields, index: index % fields.positive("global_attn_every_n_layers", default=3) != 0
+    ),
     "listed": _windowed(lambda *_: False),
     "by fields": _windowed(
         lambda fields, index: (

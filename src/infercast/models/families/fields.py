@@ -211,9 +211,7 @@ CHOSEN_KEYS = (
     "num_experts_per_tok", "top_k_experts", "num_experts_per_token", "moe_top_k", "moe_k", "moe_topk", "moe_router_topk",
     "experts_per_token", "top_k",
 )  # fmt: skip
-SHARED_WIDTHS = (
-    "shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size", "share_expert_dim",
-)  # fmt: skip
+SHARED_WIDTHS = ("shared_expert_intermediate_size", "shared_intermediate_size", "share_expert_dim")
 SHARED_COUNTS = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
 FIRST_KEYS = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
 STEP_KEYS = ("decoder_sparse_step", "moe_layer_interval")
@@ -250,7 +248,7 @@ def usual_experts(
     ``beside`` is the key with the width of a dense network that runs in parallel.
     """
     shared = next((width for key in SHARED_WIDTHS if (width := fields.count(key))), 0)
-    shared = shared or fields.count(*SHARED_COUNTS) * fields.positive(*WIDTH_KEYS)
+    shared = shared or fields.count(*SHARED_COUNTS) * fields.positive("moe_shared_expert_intermediate_size", *WIDTH_KEYS)
     # The bias that balances the experts without an auxiliary loss (DeepSeek-V3 report, 2.1.2).
     bias = fields.answer(router_bias) or fields.word("topk_method") == "noaux_tc"
     # GLM-5 routes in fp32 whether its file says so or not (vLLM 0.25, models/deepseek_v2.py).

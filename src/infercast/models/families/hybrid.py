@@ -21,7 +21,7 @@ from infercast.models.families.fields import (
 from infercast.models.feed_forward import DenseFeedForward, ExpertFeedForward, FeedForward, NoFeedForward
 from infercast.models.mixers.latent import KimiLatentAttention
 from infercast.models.mixers.mixer import GroupedAttention, Mixer, NoMixer, SideBySide
-from infercast.models.mixers.recurrent import GatedConvolution, GatedDeltaNet, KimiDeltaAttention, Mamba2
+from infercast.models.mixers.recurrent import GatedConvolution, GatedDeltaNet, KimiDeltaAttention, Mamba1, Mamba2
 
 STATE_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "auto": ""}
 RECURRENT, FULL = "linear_attention", "full_attention"
@@ -111,6 +111,39 @@ def _residual_streams(fields: Fields) -> int:
     return max(1, round(sum(-(-index // block) for index in range(fields.layers)) / fields.layers))
 
 
+def read_mamba(fields: Fields) -> list[Layer]:
+    """Mamba, Falcon-Mamba and Mamba2: one state space a layer, and nothing else."""
+    if fields.raw("num_heads") is None:
+        return [Layer(_mamba1(fields), NoFeedForward(), 1)] * fields.layers
+    names = {"mamba_num_heads": "num_heads", "mamba_head_dim": "head_dim", "ssm_state_size": "state_size"}
+    usual = {**fields.values, **{name: fields.raw(theirs) for name, theirs in names.items()}}
+    mixer = mamba2(fields._replace(values={"mamba_ssm_cache_dtype": "auto", **usual}))
+    return [Layer(mixer, NoFeedForward(), 1)] * fields.layers
+
+
+def read_jamba(fields: Fields) -> list[Layer]:
+    """Jamba: Mamba, attention without positions once a period, and experts in every other layer."""
+    period, offset = fields.positive("attn_layer_period", default=8), fields.count("attn_layer_offset", default=4)
+    attention, mamba = replace(grouped_attention(fields), rotary_dim=0), _mamba1(fields)
+    networks = expert_networks(fields) if fields.count("num_experts") > 1 else plain_networks(fields)
+    return [
+        Layer(attention if index % period == offset else mamba, network) for index, network in enumerate(networks)
+    ]
+
+
+def _mamba1(fields: Fields) -> Mamba1:
+    hidden = fields.positive("hidden_size")
+    rank = fields.raw("mamba_dt_rank", "time_step_rank")
+    return Mamba1(
+        channels=int(hidden * fields.number("mamba_expand", fields.number("expand", 2))),
+        state_size=fields.positive("mamba_d_state", "state_size", default=16),
+        rank=-(-hidden // 16) if rank in (None, "auto") else fields.positive("mamba_dt_rank", "time_step_rank"),
+        taps=fields.positive("mamba_d_conv", "conv_kernel", default=4),
+        bias=fields.answer(["mamba_proj_bias", "use_bias"]),
+        convolution_bias=fields.flag("mamba_conv_bias", fields.flag("use_conv_bias", default=True)),
+    )
+
+
 def read_lfm2(fields: Fields) -> list[Layer]:
     """LFM2: dense networks of two thirds of the width in the file, rounded up to a multiple."""
     return _lfm2_layers(fields, [_lfm2_network(fields)] * fields.layers)
@@ -154,7 +187,7 @@ def _lfm2_network(fields: Fields) -> DenseFeedForward:
 def read_granite_hybrid(fields: Fields) -> list[Layer]:
     """Granite 4: experts with a shared one, or that one alone; most models have no positions."""
     kinds = fields.a_layer("layer_types", fields.words("layer_types") or fields.words("layers_block_type"))
-    fields.known_kinds(kinds, ("mamba", "attention"))
+    kinds = fields.known_kinds([NEWER.get(kind, kind) for kind in kinds], ("mamba", "attention"))
     network: FeedForward = DenseFeedForward(fields.positive("shared_intermediate_size"))
     if fields.count("num_local_experts"):
         shared = fields.count("shared_intermediate_size")
@@ -200,6 +233,8 @@ def _mamba(fields: Fields) -> Mamba2:
     )
 
 
+NEWER = {RECURRENT: "mamba", FULL: "attention", "sparse": "moe", "dense": "mlp"}
+"""Kinds of layers as newer versions of the transformers library call them."""
 LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 """Kinds of layers in ``hybrid_override_pattern``, as newer files call them in ``layers_block_type``."""
 
@@ -225,7 +260,8 @@ def nemotron_head(fields: Fields, layers: Sequence[Layer]) -> Sequence[Layer]:
 def _kinds(fields: Fields, pattern: str, names: str) -> list[str]:
     """The kind of each layer, from a pattern of letters or a list of names."""
     letters = fields.word(pattern)
-    kinds = [LETTERS.get(letter, letter) for letter in letters] if letters else fields.words(names)
+    kinds = [LETTERS.get(letter, letter) for letter in letters or fields.words(names)]
+    kinds = [NEWER.get(kind, kind) for kind in kinds]
     unknown = sorted({*kinds} - {*LETTERS.values()})
     if unknown:
         known = ", ".join(f"{letter} ({name})" for letter, name in LETTERS.items())
