@@ -213,6 +213,8 @@ ENGINE_ARGS = (
     engine("mamba_cache_dtype", str, "auto", "T", "Of states of recurrent layers: auto, float32, float16 ..."),
     engine("mamba_ssm_cache_dtype", str, "auto", "T", "Of their matrices alone; default: the model's."),
     engine("gdn_prefill_backend", str, "auto", "NAME", "Scans of gated delta nets: triton, flashinfer; by GPU."),
+    engine("runner", str, "auto", "NAME", "generate, or pooling: a vector or a score for each prompt.", also="kernels"),
+    engine("task", str, "auto", "NAME", "generate, or what pooling is for: embed, classify, score or reward."),
     Option("network", str, None, "NAME", "Between nodes: infiniband-ndr, roce-400, ...; none by default.",
         catalogue="networks", also="kernels layouts explain-command", what_if=True,
         page=Page("Network", "hardware", FITS, "Between nodes, for layouts of more GPUs than one node has.")),

@@ -138,7 +138,7 @@ def head_calls(config: ModelConfig, layout: ParallelLayout, rows: Size) -> list[
     """The head and sampling over the ``rows`` that produce a token in this step; one more norm where they are pooled."""
     weights = config.weights
     if config.pools:
-        return [Call("pooling", norm(rows, config.hidden, dtype=weights.base))]
+        return [Call("pooling", norm(rows, config.hidden, residual=False, dtype=weights.base))]
     vocabulary = layout.share(config.vocabulary)
     head = Gemm(rows, vocabulary, config.hidden, dtype=weights.base, weight_dtype=weights.head, family="lm_head")
     calls = [Call("lm_head", head)]

@@ -16,6 +16,7 @@ from infercast.models.families import KEYS, UNKNOWN, VISION, Family, Fields, arc
 from infercast.models.families.fields import PREDICTION, read_prediction
 from infercast.models.families.vision import read_vision
 from infercast.models.library import (
+    TEXT_KEYS,
     bundled_config,
     bundled_name,
     checkpoint,
@@ -102,7 +103,6 @@ def with_states(model: ModelConfig, whole: str = AUTO, matrices: str = AUTO) -> 
     return replace(model, stacks=tuple(replace(stack, mixer=changed(stack.mixer)) for stack in model.stacks))
 
 
-TEXT_KEYS = ("text_config", "llm_config", "language_config")
 LARGEST_FILE = 64 * 2**20
 SAME_SIZE = 0.93  # Scales, norms and encoders that are not counted make files differ a little
 SEEN = "the encoder of images takes memory; images themselves are not modelled"
@@ -284,7 +284,8 @@ def _architecture(found: Source) -> tuple[str, Family]:
 def _nested(fields: Fields) -> Fields | None:
     """The config of the language model inside one with encoders."""
     key = next((key for key in TEXT_KEYS if fields.raw(key) is not None), None)
-    return fields.section(key) if key else None
+    inner = fields.section(key) if key else None
+    return (_nested(inner) or inner) if inner else None
 
 
 def _text_fields(found: Source, family: Family) -> Fields:
