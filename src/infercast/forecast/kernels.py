@@ -79,6 +79,8 @@ def step_calls(deployment: Deployment, shape: StepShape) -> StepCalls:
     if isinstance(shape, DraftShape):
         return draft_step_calls(deployment, shape)
     model, layout = deployment.model, deployment.layout
+    if model.pools and (shape.is_decode or (any(shape.computed) and not deployment.memory.kv_bytes)):
+        raise InputError(f"{model.name} gives no tokens and takes prompts whole; ask for a step of prompts alone")
     launch, padded = deployment.graphs.launch(shape.num_tokens, shape.is_decode)
     queries = np.array(shape.new_tokens)
     return StepCalls(

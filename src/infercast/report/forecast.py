@@ -419,10 +419,10 @@ MORE = "--full (all tables), --breakdown (where time goes), --report run.html, -
 
 def brief_forecast(forecast: Forecast, intervals: Intervals) -> list[RenderableType]:
     """One screen, in the order in which people ask: does it hold, how fast, how sure, how much, what to change."""
-    state = forecast.state
+    state, pools = forecast.state, forecast.deployment.model.pools
     told = state.sentence if state.is_steady and not forecast.was_cut else forecast.headline
     rows = [(each.short, values, getattr(intervals, each.name)) for each, values, _ in latencies_of(forecast)
-            if each.name in BRIEF and values is not None]  # fmt: skip
+            if each.name in BRIEF and values is not None and not (pools and each.name == "ttft")]  # fmt: skip
     table = Grid(
         ("", *IN_BRIEF, "80 % interval of p50", "of p99"),
         [(name, *(format_seconds(getattr(values, each)) for each in IN_BRIEF),
@@ -433,8 +433,9 @@ def brief_forecast(forecast: Forecast, intervals: Intervals) -> list[RenderableT
         Paragraph("\n".join([*map(_deployed, forecast.pools), LENGTHS.sub("", forecast.workload.description)]), SCREEN),
         Paragraph(told, SCREEN, style="bold" if state.is_steady else "bold red"),
         table,
-        Facts(brief_rows(forecast, intervals)),
-    ]
+        Facts([(name, words.replace("output token", "prompt") if pools else words)
+               for name, words in brief_rows(forecast, intervals)]),
+    ]  # fmt: skip
 
 
 def _deployed(pool: PoolRun) -> str:
@@ -459,7 +460,7 @@ def brief_rows(forecast: Forecast, intervals: Intervals) -> list[tuple[str, str]
         *named_first("model", filter(None, assumed)),
         *_of_pools(forecast, "memory", lambda pool: memory_words(pool.deployment)),
         ("load", f"{served}; {running.mean:,.1f} running{queue}"),
-        ("SLO", _promise_words(forecast.verdict)),
+        ("SLO", _promise_words(forecast.verdict, "e2e_p99<1s" if deployment.model.pools else "ttft_p99<1s,tpot_p95<40ms")),
         ("cost", _cost_words(forecast)),
         ("bottleneck", bound_words(bottleneck(forecast))),
         *named_first("change", changes),
@@ -474,9 +475,9 @@ def _of_pools(forecast: Forecast, name: str, words: Callable[[PoolRun], str]) ->
     return named_first(name, dict.fromkeys(map(words, forecast.pools)))
 
 
-def _promise_words(verdict: Verdict | None) -> str:
+def _promise_words(verdict: Verdict | None, example: str) -> str:
     if verdict is None:
-        return 'none given; --slo "ttft_p99<1s,tpot_p95<40ms" says whether it is kept, and the odds'
+        return f'none given; --slo "{example}" says whether it is kept, and the odds'
     limits = (f"{each.limit.name} {format_seconds(each.value)} of {format_seconds(each.limit.seconds)}"
               for each in verdict.limits if each.value is not None)  # fmt: skip
     odds = "" if verdict.odds is None else f", odds {format_odds(verdict.odds)}"
