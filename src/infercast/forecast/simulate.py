@@ -48,7 +48,7 @@ from infercast.serve import Record, Workload
 from infercast.serve.fleet.two_pools import receiving
 from infercast.serve.loop import Progress, StepObserver
 from infercast.serve.record import Served
-from infercast.serve.workload.synthetic import continued, extended, without_answers
+from infercast.serve.workload.synthetic import continued, extended
 
 
 def simulate(
@@ -127,7 +127,7 @@ def simulate_system(
     what clients saw whenever the run is judged, and may raise.
     """
     require_workload(workload)
-    workload = _as_served(system, workload)
+    workload = system.as_served(workload)
     most = cache(capacity or partial(most_requests_per_second, system, workload))
     ask = partial(further_requests, slo=slo, medians=medians, rejects=rejects)
     while True:
@@ -220,7 +220,7 @@ def _within(run: Run, part: SteadyState | None) -> tuple[tuple[Record, ...], ...
 
 def most_requests_per_second(system: System, workload: Workload) -> float:
     """What a system serves of such requests while others are always waiting."""
-    workload = _as_served(system, workload)
+    workload = system.as_served(workload)
     if system.wire is not None:
         return _slowest_part(system, workload)
     pool = system.pools[0].engines
@@ -229,11 +229,6 @@ def most_requests_per_second(system: System, workload: Workload) -> float:
         return engines * full_rate(first, workload)
     # Replicas in lockstep serve less than each of them could alone.
     return kept_full(first, workload, lambda requests: system.serve(requests).clients, engines)
-
-
-def _as_served(system: System, workload: Workload) -> Workload:
-    """The requests as a model answers them: with tokens, or with one result of each prompt."""
-    return without_answers(workload) if system.pools[0].deployment.model.pools else workload
 
 
 def _slowest_part(system: System, workload: Workload) -> float:

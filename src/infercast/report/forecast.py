@@ -433,9 +433,8 @@ def brief_forecast(forecast: Forecast, intervals: Intervals) -> list[RenderableT
         Paragraph("\n".join([*map(_deployed, forecast.pools), LENGTHS.sub("", forecast.workload.description)]), SCREEN),
         Paragraph(told, SCREEN, style="bold" if state.is_steady else "bold red"),
         table,
-        Facts([(name, words.replace("output token", "prompt") if pools else words)
-               for name, words in brief_rows(forecast, intervals)]),
-    ]  # fmt: skip
+        Facts(brief_rows(forecast, intervals)),
+    ]
 
 
 def _deployed(pool: PoolRun) -> str:
@@ -449,7 +448,7 @@ def _deployed(pool: PoolRun) -> str:
 def brief_rows(forecast: Forecast, intervals: Intervals) -> list[tuple[str, str]]:
     """What a newcomer asks after the latencies, a line each."""
     running, waiting = forecast.running, forecast.waiting
-    tokens = f"{forecast.output_tokens_per_second:,.0f} output tokens/s"
+    tokens = f"{forecast.output_tokens_per_second:,.0f} {_result(forecast)}s/s"
     queue = f", {waiting.mean:,.1f} waiting" if waiting.mean >= 0.05 else ""
     tokens += f" ({format_rates(intervals.output_tokens_per_second)})"
     served = f"{tokens}, {forecast.requests_per_second:,.3g} requests/s"
@@ -489,8 +488,13 @@ def _cost_words(forecast: Forecast) -> str:
     if cost is None:
         return "; ".join(dict.fromkeys([gpus, *(text for _, text in cost_rows(forecast))]))
     money = f"{format_dollars(cost.per_hour)} per hour for {gpus}, {format_dollars(cost.per_million_output_tokens)}"
-    drawn = "" if energy is None else f"; {format_joules(energy.joules_per_output_token)} per output token"
-    return f"{money} per million output tokens{drawn}"
+    drawn = "" if energy is None else f"; {format_joules(energy.joules_per_output_token)} per {_result(forecast)}"
+    return f"{money} per million {_result(forecast)}s{drawn}"
+
+
+def _result(forecast: Forecast) -> str:
+    """What is counted: pooling gives one result of each prompt."""
+    return "prompt" if forecast.deployment.model.pools else "output token"
 
 
 def brief_changes(forecast: Forecast) -> list[str]:

@@ -219,7 +219,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         token_turn_seconds=host.token_turn,
         wake_up_seconds=host.wake_up,
         first_uses=first_uses,
-        max_model_len=settings.max_model_len,
+        max_model_len=settings.max_model_len + deployment.model.pools,  # what is pooled takes no position
         stages=deployment.stages,
         launch_spread=LAUNCH_SPREAD,
         settle_seconds=SETTLE_SECONDS,
