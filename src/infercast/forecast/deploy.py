@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from infercast.forecast.calibration import Calibration
 
 RUNNERS = ("auto", "generate", "pooling")
-TASKS = {"auto": "", "generate": RUNNERS[1]} | dict.fromkeys(("embed", "embedding", "classify", "score", "reward"), RUNNERS[2])
+TASKS = {"auto": "", "generate": "generate"} | dict.fromkeys(
+    ("embed", "embedding", "classify", "score", "reward"), RUNNERS[2]
+)
 ModelSource = str | Path | Mapping[str, Any] | ModelConfig
 GpuSource = str | Path | Gpu
 
@@ -107,8 +109,8 @@ def load_model(
 
     Formats and kernels have the names of the ``engine``. ``hf_overrides`` (a mapping or JSON) replace fields of the
     config. ``mamba_cache_dtype`` is the format of recurrent states, ``mamba_ssm_cache_dtype`` of their matrices, and
-    ``gdn_prefill_backend`` the kernels that scan prompts of gated delta nets. A ``runner`` of ``pooling``, or a ``task``
-    that takes it, gives a vector or a score for each prompt and no tokens.
+    ``gdn_prefill_backend`` the kernels that scan prompts of gated delta nets. A ``runner`` of ``pooling``, or a
+    ``task`` that takes it, gives a vector or a score for each prompt and no tokens.
     """
     names = (engine or engine_named()).names
     if quantization is not None and quantization in names.quantizations:
@@ -138,12 +140,7 @@ def load_model(
     _check_known("gdn_prefill_backend", gdn_prefill_backend, names.scan_backends)
     if gdn_prefill_backend != "auto":
         model = replace(model, weights=replace(model.weights, scans_kernel=gdn_prefill_backend))
-    _check_known("runner", runner, RUNNERS)
-    _check_known("task", task, TASKS)
-    if RUNNERS[2] in (runner, TASKS[task]):
-        model = replace(model, pools=True, tied_embedding=True, prediction=None)
-    elif model.pools and RUNNERS[1] in (runner, TASKS[task]):
-        raise InputError(f"{model.name} ({model.architecture}) gives no tokens; leave runner and task out")
+    model = _with_runner(model, runner, task)
     _check_known("sampling", sampling, SAMPLINGS)
     if sampling != SAMPLINGS[0]:
         model = replace(model, sampling=sampling)
@@ -151,6 +148,15 @@ def load_model(
     if expert_routing == ROUTINGS[0]:
         return model
     return model.with_experts(lambda experts: replace(experts, routing=expert_routing))
+
+
+def _with_runner(model: ModelConfig, runner: str, task: str) -> ModelConfig:
+    _check_known("runner", runner, RUNNERS)
+    _check_known("task", task, TASKS)
+    asked = (runner, TASKS[task])
+    if model.pools and "generate" in asked:
+        raise InputError(f"{model.name} ({model.architecture}) gives no tokens; leave runner and task out")
+    return replace(model, pools=True, tied_embedding=True, prediction=None) if "pooling" in asked else model
 
 
 def _check_known(option: str, value: str, known: Iterable[str]) -> None:

@@ -135,7 +135,7 @@ def mixer_layers(config: ModelConfig) -> dict[Mixer, int]:
 
 
 def head_calls(config: ModelConfig, layout: ParallelLayout, rows: Size) -> list[Call]:
-    """The head and sampling over the ``rows`` that produce a token in this step; one more norm where they are pooled."""
+    """The head and sampling over the ``rows`` that produce a token in this step; a norm where they are pooled."""
     weights = config.weights
     if config.pools:
         return [Call("pooling", norm(rows, config.hidden, residual=False, dtype=weights.base))]

@@ -148,7 +148,7 @@ def read_model(
     hidden = fields.positive("hidden_size")
     notes, vision = [found.assumed] if found.assumed else [], None
     if architecture in VISION:
-        vision = read_vision(architecture, Fields(found.values, found.where), hidden)
+        vision = read_vision(VISION[architecture].read, Fields(found.values, found.where), hidden)
         notes.append(SEEN if vision else UNSEEN)
     prediction = read_prediction(fields, layers, family.head_layers, family.heads, family.own_table)
     if prediction and leaves_heads_alone(fields):

@@ -459,7 +459,10 @@ def brief_rows(forecast: Forecast, intervals: Intervals) -> list[tuple[str, str]
         *named_first("model", filter(None, assumed)),
         *_of_pools(forecast, "memory", lambda pool: memory_words(pool.deployment)),
         ("load", f"{served}; {running.mean:,.1f} running{queue}"),
-        ("SLO", _promise_words(forecast.verdict, "e2e_p99<1s" if deployment.model.pools else "ttft_p99<1s,tpot_p95<40ms")),
+        (
+            "SLO",
+            _promise_words(forecast.verdict, "e2e_p99<1s" if deployment.model.pools else "ttft_p99<1s,tpot_p95<40ms"),
+        ),
         ("cost", _cost_words(forecast)),
         ("bottleneck", bound_words(bottleneck(forecast))),
         *named_first("change", changes),

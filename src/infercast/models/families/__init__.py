@@ -10,11 +10,22 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from infercast.bundled import DATA
+from infercast.models.families import vision
 from infercast.models.families.attention import read_layers
 from infercast.models.families.fields import Fields, HeadLayers, Layer, gather, last_layer
-from infercast.models.families.vision import VISION
 
-__all__ = ["FAMILIES", "KEYS", "UNKNOWN", "VISION", "Family", "Fields", "Layer", "architecture_of", "family_of", "gather"]
+__all__ = [
+    "FAMILIES",
+    "KEYS",
+    "UNKNOWN",
+    "VISION",
+    "Family",
+    "Fields",
+    "Layer",
+    "architecture_of",
+    "family_of",
+    "gather",
+]
 
 
 class Family(NamedTuple):
@@ -33,6 +44,16 @@ class Family(NamedTuple):
 
 
 _TABLE = json.loads((DATA / "model_families.json").read_text(encoding="utf-8"))
+
+
+class VisionFamily(NamedTuple):
+    """An architecture with an encoder: the family that reads its text part, and what the encoder holds."""
+
+    text: str
+    read: vision.VisionReader
+
+
+VISION = {name: VisionFamily(text, getattr(vision, read)) for name, (text, read) in _TABLE["encoders"].items()}
 FAMILIES: dict[str, Any] = _TABLE["rows"]
 """A family or its row by architecture: fields of `Family`, options of `read_layers`, or a ``reader`` of its own."""
 KEYS: Mapping[str, list[str]] = _TABLE["keys"]

@@ -46,6 +46,7 @@ def read_layers(
     parallel: Answer = False,
     rotary: bool = True,
     gate: str = "",
+    latent: bool = False,
     **attention: Answer,
 ) -> list[Layer]:
     """Layers of grouped or latent attention and a network, dense or of experts where the fields count any.
@@ -57,7 +58,7 @@ def read_layers(
     has_experts = fields.count(*EXPERT_KEYS) > 1
     networks = expert_networks(fields, **experts) if has_experts else plain_networks(fields, mlp_bias, gated)
     each = WINDOWS[windows](fields)
-    if fields.count("kv_lora_rank"):
+    if latent or fields.count("kv_lora_rank"):
         kinds: dict[int, Mixer] = dict.fromkeys(each, LatentAttention(**latent_sizes(fields)))
     else:
         plain = grouped_attention(fields, **{name: fields.answer(said) for name, said in attention.items()})
@@ -67,8 +68,7 @@ def read_layers(
     beside = fields.answer(parallel)
     norms = norms if beside else max(norms, 2)
     return [
-        Layer(kinds[window], network, norms, parallel=beside)
-        for window, network in zip(each, networks, strict=True)
+        Layer(kinds[window], network, norms, parallel=beside) for window, network in zip(each, networks, strict=True)
     ]
 
 
@@ -139,19 +139,11 @@ def windowed_head(fields: Fields, layers: Sequence[Layer]) -> list[Layer]:
 
 
 def _attention(fields: Fields, sizes: Fields) -> GroupedAttention:
-    heads = sizes.positive("num_attention_heads")
-    head_dim = sizes.positive("head_dim", default=fields.positive("hidden_size") // heads)
-    key = "num_attention_groups" if sizes.raw("num_attention_groups") is not None else "num_key_value_heads"
-    return GroupedAttention(
-        heads=heads,
-        kv_heads=checked_kv_heads(sizes, key, heads),
-        head_dim=head_dim,
-        value_dim=head_dim,
-        rotary_dim=rotary_dim(fields, head_dim),
-        qk_norm=True,
-        qkv_bias=fields.flag("attention_bias"),
-        gate_width=1 if fields.flag("use_head_wise_attn_gate") else 0,
-    )
+    values = {**fields.values, **sizes.values}
+    values["num_key_value_heads"] = values.get("num_attention_groups", values.get("num_key_value_heads"))
+    flags = {"qk_norm": True, "qkv_bias": fields.flag("attention_bias")}
+    attention = grouped_attention(fields._replace(values=values), **flags)
+    return replace(attention, gate_width=1 if fields.flag("use_head_wise_attn_gate") else 0)
 
 
 def _sparse_layers(fields: Fields) -> set[int]:
@@ -241,15 +233,8 @@ def read_mimo_v2_flash(fields: Fields) -> list[Layer]:
 
 
 def _mimo_attention(fields: Fields, prefix: str, sinks: str, window: int) -> GroupedAttention:
-    heads = fields.positive(f"{prefix}num_attention_heads", "num_attention_heads")
-    head_dim = fields.positive(f"{prefix}head_dim", "head_dim")
-    return GroupedAttention(
-        heads=heads,
-        kv_heads=checked_kv_heads(fields, f"{prefix}num_key_value_heads", heads),
-        head_dim=head_dim,
-        value_dim=fields.positive(f"{prefix}v_head_dim", "v_head_dim", default=head_dim),
-        rotary_dim=rotary_dim(fields, head_dim),
-        window=useful_window(fields, window),
-        qkv_bias=fields.flag("attention_bias"),
-        sinks=fields.flag(sinks),
-    )
+    own = {key: fields.raw(f"{prefix}{key}", key) for key in ("num_attention_heads", "num_key_value_heads", "head_dim")}
+    flags = {"qkv_bias": fields.flag("attention_bias"), "sinks": fields.flag(sinks)}
+    attention = grouped_attention(fields._replace(values={**fields.values, **own}), window=window, **flags)
+    value_dim = fields.positive(f"{prefix}v_head_dim", "v_head_dim", default=attention.head_dim)
+    return replace(attention, value_dim=value_dim)

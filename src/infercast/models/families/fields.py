@@ -205,10 +205,10 @@ def dense_feed_forward(fields: Fields, bias: bool = False, gated: bool = True) -
     return DenseFeedForward(fields.positive("intermediate_size"), gated=gated, bias=bias)
 
 
-EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts", "moe_n_experts")
+EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
 WIDTH_KEYS = ("moe_intermediate_size", "expert_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
 CHOSEN_KEYS = (
-    "num_experts_per_tok", "top_k_experts", "num_experts_per_token", "moe_top_k", "moe_k", "moe_topk", "moe_router_topk",
+    "num_experts_per_tok", "top_k_experts", "num_experts_per_token", "moe_top_k", "moe_k", "moe_topk",
     "experts_per_token", "top_k",
 )  # fmt: skip
 SHARED_WIDTHS = ("shared_expert_intermediate_size", "shared_intermediate_size", "share_expert_dim")
@@ -248,7 +248,9 @@ def usual_experts(
     ``beside`` is the key with the width of a dense network that runs in parallel.
     """
     shared = next((width for key in SHARED_WIDTHS if (width := fields.count(key))), 0)
-    shared = shared or fields.count(*SHARED_COUNTS) * fields.positive("moe_shared_expert_intermediate_size", *WIDTH_KEYS)
+    shared = shared or fields.count(*SHARED_COUNTS) * fields.positive(
+        "moe_shared_expert_intermediate_size", *WIDTH_KEYS
+    )
     # The bias that balances the experts without an auxiliary loss (DeepSeek-V3 report, 2.1.2).
     bias = fields.answer(router_bias) or fields.word("topk_method") == "noaux_tc"
     # GLM-5 routes in fp32 whether its file says so or not (vLLM 0.25, models/deepseek_v2.py).
@@ -258,18 +260,20 @@ def usual_experts(
 
 
 def sparse_layers(fields: Fields) -> list[bool]:
-    """Whether each layer has experts: as a list says, or in every n-th layer between the first and the last such one."""
-    layers = range(fields.layers)
+    """Whether each layer has experts: as a list says, or every n-th between the first and the last such one."""
     if kinds := fields.words("mlp_layer_types"):
         return [kind == "sparse" for kind in fields.a_layer("mlp_layer_types", kinds)]
     if isinstance(fields.raw("moe_layer_freq"), list):
         return [bool(here) for here in fields.a_layer("moe_layer_freq", fields.numbers("moe_layer_freq") or [])]
-    period, offset = fields.positive("moe_layer_freq", "expert_layer_period", default=1), fields.count("expert_layer_offset")
+    period, offset = (
+        fields.positive("moe_layer_freq", "expert_layer_period", default=1),
+        fields.count("expert_layer_offset"),
+    )
     step, dense = fields.positive(*STEP_KEYS, default=1), {*(fields.numbers("mlp_only_layers") or [])}
     first, last = fields.count(*FIRST_KEYS), fields.count("moe_layer_end_index", default=fields.layers - 1)
     return [
         first <= index <= last and index % period == offset and (index + 1) % step == 0 and index not in dense
-        for index in layers
+        for index in range(fields.layers)
     ]
 
 

@@ -11,12 +11,11 @@ from infercast.models.families.fields import (
     MOST_LAYERS,
     Fields,
     Layer,
-    expert_networks,
-    checked_kv_heads,
     dense_feed_forward,
+    expert_networks,
     grouped_attention,
-    rotary_dim,
     routed_experts,
+    usual_experts,
 )
 from infercast.models.feed_forward import DenseFeedForward, ExpertFeedForward, FeedForward, NoFeedForward
 from infercast.models.mixers.latent import KimiLatentAttention
@@ -91,15 +90,7 @@ def read_kimi_linear(fields: Fields) -> list[Layer]:
 
 
 def _kimi_experts(fields: Fields) -> ExpertFeedForward:
-    shared = fields.positive("moe_intermediate_size") * fields.count("num_shared_experts")
-    experts = routed_experts(
-        fields,
-        "num_experts",
-        "moe_intermediate_size",
-        shared_inter=shared,
-        router_bias=True,
-        latent=fields.count("routed_expert_hidden_size"),
-    )
+    experts = usual_experts(fields, router_bias=True, latent=fields.count("routed_expert_hidden_size"))
     return replace(experts, latent_norm=experts.latent > 0 and fields.flag("latent_moe_use_norm"))
 
 
@@ -126,9 +117,7 @@ def read_jamba(fields: Fields) -> list[Layer]:
     period, offset = fields.positive("attn_layer_period", default=8), fields.count("attn_layer_offset", default=4)
     attention, mamba = replace(grouped_attention(fields), rotary_dim=0), _mamba1(fields)
     networks = expert_networks(fields) if fields.count("num_experts") > 1 else plain_networks(fields)
-    return [
-        Layer(attention if index % period == offset else mamba, network) for index, network in enumerate(networks)
-    ]
+    return [Layer(attention if index % period == offset else mamba, network) for index, network in enumerate(networks)]
 
 
 def _mamba1(fields: Fields) -> Mamba1:
@@ -151,9 +140,7 @@ def read_lfm2(fields: Fields) -> list[Layer]:
 
 def read_lfm2_moe(fields: Fields) -> list[Layer]:
     """LFM2-8B-A1B: the first layers dense, then experts."""
-    experts = routed_experts(fields, "num_experts", "moe_intermediate_size", router_bias="use_expert_bias")
-    dense, first = dense_feed_forward(fields), fields.count("num_dense_layers")
-    return _lfm2_layers(fields, [dense if index < first else experts for index in range(fields.layers)])
+    return _lfm2_layers(fields, expert_networks(fields, router_bias="use_expert_bias"))
 
 
 def _lfm2_layers(fields: Fields, networks: list[FeedForward]) -> list[Layer]:
@@ -270,9 +257,13 @@ def _kinds(fields: Fields, pattern: str, names: str) -> list[str]:
 
 
 def _half_layers(fields: Fields, kinds: Sequence[str]) -> list[Layer]:
-    makers: dict[str, Callable[[Fields], Mixer | FeedForward]]
-    makers = {"mamba": mamba2, "attention": _attention, "mlp": _network, "moe": _experts}
-    halves = {kind: makers[kind](fields) for kind in dict.fromkeys(kinds)}
+    makers: dict[str, Callable[[], Mixer | FeedForward]] = {
+        "mamba": lambda: mamba2(fields),
+        "attention": lambda: replace(grouped_attention(fields), rotary_dim=0),
+        "mlp": lambda: dense_feed_forward(fields, fields.flag("mlp_bias"), gated=False),
+        "moe": lambda: usual_experts(fields, True, gated=False, latent=fields.count("moe_latent_size")),
+    }
+    halves = {kind: makers[kind]() for kind in dict.fromkeys(kinds)}
     return [
         Layer(half, NoFeedForward(), 1) if isinstance(half, Mixer) else Layer(NoMixer(), half, 1)
         for half in (halves[kind] for kind in kinds)
@@ -291,30 +282,6 @@ def mamba2(fields: Fields) -> Mamba2:
         state_dtype=state_dtype(fields, "mamba_ssm_cache_dtype", "float32"),
         bias=fields.flag("use_bias"),
         convolution_bias=fields.flag("use_conv_bias", default=True),
-    )
-
-
-def _attention(fields: Fields) -> GroupedAttention:
-    heads = fields.positive("num_attention_heads")
-    head_dim = fields.positive("head_dim", "attention_head_dim", default=fields.positive("hidden_size") // heads)
-    kv_heads = checked_kv_heads(fields, "num_key_value_heads", heads)
-    return GroupedAttention(heads, kv_heads, head_dim, head_dim, rotary_dim=0)
-
-
-def _network(fields: Fields) -> DenseFeedForward:
-    return DenseFeedForward(fields.positive("intermediate_size"), gated=False, bias=fields.flag("mlp_bias"))
-
-
-def _experts(fields: Fields) -> ExpertFeedForward:
-    shared = fields.count("moe_shared_expert_intermediate_size") * fields.count("n_shared_experts")
-    return routed_experts(
-        fields,
-        "n_routed_experts",
-        "moe_intermediate_size",
-        shared_inter=shared,
-        router_bias=True,
-        gated=False,
-        latent=fields.count("moe_latent_size"),
     )
 
 
@@ -337,10 +304,8 @@ def _block(fields: Fields, block: Fields) -> Layer:
 
 
 def _pruned_attention(fields: Fields, block: Fields) -> GroupedAttention:
-    heads = fields.positive("num_attention_heads")
-    head_dim = fields.positive("head_dim", default=fields.positive("hidden_size") // heads)
-    kv_heads = heads // block.positive("n_heads_in_group")
-    return GroupedAttention(heads, kv_heads, head_dim, head_dim, rotary_dim(fields, head_dim))
+    plain = grouped_attention(fields)
+    return replace(plain, kv_heads=plain.heads // block.positive("n_heads_in_group"))
 
 
 def _pruned_width(fields: Fields, block: Fields) -> int:

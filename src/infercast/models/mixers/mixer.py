@@ -367,7 +367,11 @@ class GroupedAttention(Mixer):
             pairs = batch.num_pairs(self.window)
             tokens, heads = pairs / np.maximum(batch.tokens, 1), shard.layout.share(self.heads)
             sizes = np.asarray(batch.tokens / np.maximum(tokens, 1)), np.asarray(tokens)
-            return [Call("attention", EncoderAttention(*sizes, heads=heads, head_dim=self.head_dim, dtype=shard.weights.base))]
+            return [
+                Call(
+                    "attention", EncoderAttention(*sizes, heads=heads, head_dim=self.head_dim, dtype=shard.weights.base)
+                )
+            ]
         op = Attention(
             batch.queries,
             batch.keys,

@@ -184,7 +184,9 @@ def without_answers(workload: Workload) -> Workload:
         workload,
         requests=tuple(replace(each, num_output=1, declared=1) for each in workload.requests),
         description=f"{workload.description}, of which pooling leaves the answers out",
-        drawn=None if workload.drawn is None else replace(workload.drawn, output_lengths=as_lengths(1, "output_lengths")),
+        drawn=None
+        if workload.drawn is None
+        else replace(workload.drawn, output_lengths=as_lengths(1, "output_lengths")),
     )
 
 
