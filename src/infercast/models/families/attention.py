@@ -8,6 +8,7 @@ from typing import Any
 
 from infercast.errors import UnsupportedModelError
 from infercast.models.families.fields import (
+    ACTIVATION_KEYS,
     EXPERT_KEYS,
     Answer,
     Fields,
@@ -32,7 +33,6 @@ def plain_networks(fields: Fields, bias: Answer = False, gated: Answer = True) -
 
 PLAIN = ("relu", "relu2", "gelu", "gelu_new", "gelu_fast", "gelu_python", "quick_gelu", "xielu")
 """Activations that stand between two matrices; with others there is a third one, a gate."""
-ACTIVATION_KEYS = ("hidden_act", "hidden_activation", "activation_function", "activation")
 
 
 def read_layers(

@@ -201,8 +201,12 @@ def listed_windows(fields: Fields) -> list[bool] | None:
     return [LAYER_TYPES[name] for name in fields.a_layer("layer_types", names)] if names else None
 
 
+ACTIVATION_KEYS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act")
+
+
 def dense_feed_forward(fields: Fields, bias: bool = False, gated: bool = True) -> DenseFeedForward:
-    return DenseFeedForward(fields.positive("intermediate_size"), gated=gated, bias=bias)
+    squared = fields.raw(*ACTIVATION_KEYS) in (None, "relu2") or gated
+    return DenseFeedForward(fields.positive("intermediate_size"), gated, bias, squared)
 
 
 EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
