@@ -311,7 +311,7 @@ def _text_fields(found: Source, family: Family) -> Fields:
 
 
 def _first(values: Mapping[str, Any], names: Sequence[str]) -> Any:
-    """The first value that a config has: ``flag?name`` where a flag is set, ``outer.inner``, ``4*name``, a number."""
+    """The first value that a config has: ``flag?name`` if a flag is set, ``outer.inner``, ``list.0``, ``4*name``, 1."""
     for name in names:
         flag, _, rest = name.rpartition("?")
         if flag and values.get(flag) is not True:
@@ -327,7 +327,7 @@ def _first(values: Mapping[str, Any], names: Sequence[str]) -> Any:
 def _value(values: Mapping[str, Any], name: str) -> Any:
     found: Any = values
     for part in name.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
+        found = found.get(part) if isinstance(found, Mapping) else found[0] if isinstance(found, list) and found else None
     if found is None and name.replace(".", "").isdecimal():
         return float(name) if "." in name else int(name)
     return found
