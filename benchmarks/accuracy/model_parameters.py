@@ -4,8 +4,8 @@
 
 Needs torch and transformers; models are made on the meta device, so nothing is downloaded and no memory is taken. Each
 architecture of vLLM's registry is made as the library makes it by default, and shapes of published models
-(tests/data/published_shapes.json) on top. The table goes to benchmarks/results/models.md with ``--write``. The exit status
-is 1 if a count differs by more than 1 % without a reason among `KNOWN`.
+(tests/data/published_shapes.json) on top. The table goes to benchmarks/results/models.md with ``--write``. The exit
+status is 1 if a count differs by more than 1 % without a reason among `KNOWN`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ KNOWN = {
     "Glm4MoeForCausalLM": "the default has no head_dim; published files have 128, which is assumed",
 }
 """Why counts of defaults differ."""
-MAPPINGS = ("MODEL_MAPPING_NAMES", "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES")
+MAPPINGS = (
+    "MODEL_MAPPING_NAMES",
+    "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+    "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+)
 
 
 class Row(NamedTuple):
@@ -57,7 +61,7 @@ def count(architecture: str, kind: str, fields: dict[str, Any]) -> tuple[int, di
 
     config = transformers.CONFIG_MAPPING[kind](**fields)
     with torch.device("meta"):
-        model = getattr(transformers, architecture)._from_config(config)  # noqa: SLF001
+        model = getattr(transformers, architecture)._from_config(config)
     model.tie_weights()
     sizes = {id(each): each.numel() for each in model.parameters()}
     whole = json.loads(json.dumps(config.to_dict(), default=str))
@@ -81,12 +85,12 @@ def rows() -> Iterator[Row]:
     kinds = {}
     for mapping in MAPPINGS:
         for kind, names in getattr(modeling_auto, mapping).items():
-            kinds.update({name: kind for name in ([names] if isinstance(names, str) else names)})
+            kinds.update(dict.fromkeys([names] if isinstance(names, str) else names, kind))
     for group in json.loads(NAMES.read_text(encoding="utf-8")).values():
         for architecture in (name for names in group.values() for name in names if name in kinds):
             try:
                 theirs, config = count(architecture, kinds[architecture], {})
-            except Exception as problem:  # noqa: BLE001 - the library cannot make some of its own defaults
+            except Exception as problem:
                 print(f"{architecture}: not made by default ({type(problem).__name__})", file=sys.stderr)
                 continue
             yield ours("default", theirs, config)

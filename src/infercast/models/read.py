@@ -141,7 +141,12 @@ def read_model(
         found = found._replace(values=overridden(found.values, overrides))
     architecture, family = _architecture(found)
     fields = _text_fields(found, family)
-    layers = family.read(fields)
+    try:
+        layers = family.read(fields)
+    except FileFormatError as problem:
+        if "is not known" not in family.note:
+            raise
+        raise UnsupportedModelError(f"{architecture} is not known, and its fields do not tell: {problem}") from None
     weights, kv_dtype = read_format(fields, layers)
     if quantization not in (None, "none"):
         weights = override_format(str(quantization).lower(), weights, layers)
@@ -264,13 +269,11 @@ def _architecture(found: Source) -> tuple[str, Family]:
     architecture = named[0] if named else architecture_of(kind)
     if architecture in VISION:
         return architecture, cast("Family", family_of(VISION[architecture].text))
-    reason = refused().get(architecture)
-    if reason is None and fields.flag("is_encoder_decoder"):
-        reason = "an encoder beside the decoder is not modelled yet"
-    if reason is None and (family := family_of(architecture)):
+    has_encoder = fields.flag("is_encoder_decoder")
+    if (family := family_of(architecture)) and not has_encoder:
         return architecture, family
-    inner = _nested(fields)
-    if reason is None and inner:
+    reason = "an encoder beside the decoder is not modelled yet" if has_encoder else refused().get(architecture)
+    if reason is None and (inner := _nested(fields)):
         _, family = _architecture(Source({"model_type": "its language model", **inner.values}, found.name, inner.where))
         return architecture, family._replace(note="; ".join(filter(None, (BESIDE, family.note))))
     if odd := next(filter(ODD.search, found.values), None):
@@ -327,7 +330,9 @@ def _first(values: Mapping[str, Any], names: Sequence[str]) -> Any:
 def _value(values: Mapping[str, Any], name: str) -> Any:
     found: Any = values
     for part in name.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else found[0] if isinstance(found, list) and found else None
+        found = (
+            found.get(part) if isinstance(found, Mapping) else found[0] if isinstance(found, list) and found else None
+        )
     if found is None and name.replace(".", "").isdecimal():
         return float(name) if "." in name else int(name)
     return found

@@ -53,18 +53,18 @@ def read_layers(
 
     The options are what the fields leave open, as rows of ``data/model_families.json`` have them.
     """
-    if gated is None:
-        gated = str(fields.raw(*ACTIVATION_KEYS)) not in PLAIN
-    has_experts = fields.count(*EXPERT_KEYS) > 1
-    networks = expert_networks(fields, **experts) if has_experts else plain_networks(fields, mlp_bias, gated)
-    each = WINDOWS[windows](fields)
     if latent or fields.count("kv_lora_rank"):
-        kinds: dict[int, Mixer] = dict.fromkeys(each, LatentAttention(**latent_sizes(fields)))
+        each = [0] * fields.layers
+        kinds: dict[int, Mixer] = {0: LatentAttention(**latent_sizes(fields))}
     else:
         plain = grouped_attention(fields, **{name: fields.answer(said) for name, said in attention.items()})
         width = {"": 0, "heads": 1, "values": plain.value_dim}[gate]
         plain = replace(plain, gate_width=width, rotary_dim=plain.rotary_dim if rotary else 0)
+        each = WINDOWS[windows](fields)
         kinds = {window: replace(plain, window=useful_window(fields, window)) for window in set(each)}
+    gated = str(fields.raw(*ACTIVATION_KEYS)) not in PLAIN if gated is None else gated
+    has_experts = fields.count(*EXPERT_KEYS) > 1
+    networks = expert_networks(fields, **experts) if has_experts else plain_networks(fields, mlp_bias, gated)
     beside = fields.answer(parallel)
     norms = norms if beside else max(norms, 2)
     return [

@@ -14,19 +14,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from infercast.models.layout import Shard
-from infercast.ops import Attention, Call, Collective
-from infercast.ops.op import (
-    EncoderAttention,
-    Lengths,
-    Size,
-    bytes_of,
-    head_norm,
-    kv_write,
-    output_gate,
-    rope,
-    strided_copy,
-    weighted_sum,
-)
+from infercast.ops import Attention, Call, Collective, EncoderAttention
+from infercast.ops.op import Lengths, Size, bytes_of, head_norm, kv_write, output_gate, rope, strided_copy, weighted_sum
 
 
 class Cache(NamedTuple):
