@@ -85,3 +85,16 @@ def test_halves_side_by_side_need_one_all_reduce_and_share_a_norm():
     }
     assert (calls["gpt-j-6b"]["all_reduce"], calls["gpt-j-6b"]["norm"]) == (28, 28)
     assert (calls["internlm2-7b"]["all_reduce"], calls["internlm2-7b"]["norm"]) == (64, 64)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "missing"),
+    [
+        ("opt-125m", {"word_embed_proj_dim": 512}, "embeddings of another width than the layers'"),
+        ("hunyuan-a13b", {"use_cla": True}, "layers that share keys and values"),
+        ("bert-large", {"is_encoder_decoder": True}, "an encoder beside the decoder"),
+    ],
+)
+def test_fields_that_change_the_layers_are_not_passed_over(name, changes, missing):
+    with pytest.raises(UnsupportedModelError, match=missing):
+        read_model({**SHAPES[name]["config"], **changes})

@@ -12,7 +12,17 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from infercast.errors import FileFormatError, InputError, UnknownNameError, UnsupportedModelError
-from infercast.models.families import KEYS, UNKNOWN, VISION, Family, Fields, architecture_of, family_of, gather
+from infercast.models.families import (
+    KEYS,
+    NOT_MODELLED,
+    UNKNOWN,
+    VISION,
+    Family,
+    Fields,
+    architecture_of,
+    family_of,
+    gather,
+)
 from infercast.models.families.fields import PREDICTION, read_prediction
 from infercast.models.families.vision import read_vision
 from infercast.models.library import (
@@ -304,6 +314,9 @@ def _text_fields(found: Source, family: Family) -> Fields:
         if values.get(key) is None and (value := _first(values, names)) is not None:
             values[key] = value
     fields = Fields(values, fields.where, fields.outer)
+    width = values.get("hidden_size")
+    if odd := [what for flag, what in NOT_MODELLED.items() if values.get(flag, width) not in (False, width)]:
+        raise UnsupportedModelError(f"{fields.where}: {odd[0]} are not modelled")
     # What some families ignore and no kernel depends on is checked all the same: an engine would stop here.
     fields.count("sliding_window")
     fields.number("rope_theta", default=1.0)

@@ -459,10 +459,7 @@ def brief_rows(forecast: Forecast, intervals: Intervals) -> list[tuple[str, str]
         *named_first("model", filter(None, assumed)),
         *_of_pools(forecast, "memory", lambda pool: memory_words(pool.deployment)),
         ("load", f"{served}; {running.mean:,.1f} running{queue}"),
-        (
-            "SLO",
-            _promise_words(forecast.verdict, "e2e_p99<1s" if deployment.model.pools else "ttft_p99<1s,tpot_p95<40ms"),
-        ),
+        ("SLO", _promise_words(forecast.verdict, "e2e_p99<1s" if deployment.model.pools else EXAMPLE)),
         ("cost", _cost_words(forecast)),
         ("bottleneck", bound_words(bottleneck(forecast))),
         *named_first("change", changes),
@@ -475,6 +472,9 @@ def brief_rows(forecast: Forecast, intervals: Intervals) -> list[tuple[str, str]
 
 def _of_pools(forecast: Forecast, name: str, words: Callable[[PoolRun], str]) -> list[tuple[str, str]]:
     return named_first(name, dict.fromkeys(map(words, forecast.pools)))
+
+
+EXAMPLE = "ttft_p99<1s,tpot_p95<40ms"
 
 
 def _promise_words(verdict: Verdict | None, example: str) -> str:

@@ -15,17 +15,9 @@ from infercast.models.families.attention import read_layers
 from infercast.models.families.fields import Fields, HeadLayers, Layer, gather, last_layer
 
 __all__ = [
-    "FAMILIES",
-    "KEYS",
-    "UNKNOWN",
-    "VISION",
-    "Family",
-    "Fields",
-    "Layer",
-    "architecture_of",
-    "family_of",
-    "gather",
-]
+    "FAMILIES", "KEYS", "NOT_MODELLED", "UNKNOWN", "VISION", "Family", "Fields", "Layer", "architecture_of",
+    "family_of", "gather",
+]  # fmt: skip
 
 
 class Family(NamedTuple):
@@ -58,6 +50,7 @@ FAMILIES: dict[str, Any] = _TABLE["rows"]
 """A family or its row by architecture: fields of `Family`, options of `read_layers`, or a ``reader`` of its own."""
 KEYS: Mapping[str, list[str]] = _TABLE["keys"]
 """What families call a usual key: the first of these that a config has; ``4*hidden_size`` is worked out."""
+NOT_MODELLED: Mapping[str, str] = _TABLE["not_modelled"]  # What fields ask for unless false or the hidden size
 UNKNOWN = "any other"
 POOLED = re.compile(r"(For(SequenceClassification|TokenClassification|\w*RewardModel|TextEmbedding|Ranking)|Model)$")
 
