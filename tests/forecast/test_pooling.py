@@ -10,7 +10,7 @@ from infercast import deploy, estimate_step, simulate, synthetic_workload
 from infercast.errors import InputError, UnsupportedModelError
 from infercast.forecast.kernels import decode_shape, prefill_shape, step_calls
 from infercast.forecast.simulate import most_requests_per_second
-from infercast.forecast.system import system_of
+from infercast.forecast.system import system_of, two_pools
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls
 from infercast.models.read import read_model
@@ -86,7 +86,9 @@ def test_a_decoder_pools_without_its_head():
     assert deploy("qwen3-8b", "h200-sxm", task="embed").model == pooling.model
 
 
-def test_what_is_refused():
+def test_what_is_refused(bert):
+    with pytest.raises(InputError, match="a decode pool has nothing to do"):
+        two_pools(bert, bert)
     with pytest.raises(UnsupportedModelError, match="has no KV cache, for which this engine is not modelled"):
         deploy(BERT, "h200-sxm", engine="sglang")
     with pytest.raises(InputError, match="gives no tokens; leave runner and task out"):

@@ -64,7 +64,8 @@ def test_an_architecture_that_is_not_known_is_read_by_its_fields_and_says_so():
     own = {**LLAMA, "architectures": ["BrandNewForCausalLM"], "model_type": "brand_new"}
     model, llama = read_model(own), read_model(LLAMA)
     assert model.stacks == llama.stacks
-    assert model.notes[0].startswith("BrandNewForCausalLM is not known: its layers are read by the usual fields")
+    assert model.notes == (model.assumed,)
+    assert model.assumed.startswith("BrandNewForCausalLM is not known: its layers are read by the usual fields")
     mixture = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 512, "use_qk_norm": True}
     stack = read_model({**own, **mixture}).stacks[0]
     assert (stack.feed_forward.experts, stack.feed_forward.inter, stack.mixer.qk_norm) == (8, 512, True)

@@ -146,6 +146,10 @@ def two_pools(
 
     ``timers`` are those that were made for the two deployments before.
     """
+    if prefill.model.pools:
+        raise InputError(
+            f"{prefill.model.name} gives no tokens, so that a decode pool has nothing to do; simulate one pool"
+        )
     if prefill.model.name != decode.model.name or prefill.model.cache_dtype != decode.model.cache_dtype:
         raise InputError(
             f"both pools must serve one model with one KV-cache format, not {prefill.model.name} "

@@ -169,7 +169,7 @@ def read_model(
     if prediction and leaves_heads_alone(fields):
         prediction = replace(prediction, quantised=False)
     notes += [PREDICTION] if prediction else []
-    notes += [family.note.format(architecture)] if family.note else []
+    notes += [note] if (note := family.note.format(architecture)) else []
     stacks, order = gather(layers)
     rope = fields.section("rope_parameters" if fields.raw("rope_parameters") else "rope_scaling")
     factor = rope.number("factor", 1.0) if "yarn" in rope.values.values() else 0.0
@@ -190,7 +190,7 @@ def read_model(
         vision=vision,
         prediction=prediction,
         notes=tuple(notes),
-        assumed=found.assumed,
+        assumed=found.assumed or (note if "is not known" in note else ""),
     )
     return replace(model, notes=(*notes, *_unlike_files(model, found.stored))) if found.stored else model
 

@@ -110,7 +110,7 @@ class ModelConfig(Answer):
     notes: tuple[str, ...] = ()
     """What was left out or assumed, in words: ``vision tower left out``."""
     assumed: str = ""
-    """What the name of a checkpoint was taken to mean, in words; one of the notes."""
+    """What the name of a checkpoint or an unknown architecture was taken to mean, in words; one of the notes."""
     adapters: AdapterSlots | None = None
     """LoRA adapters that an engine has room for."""
 

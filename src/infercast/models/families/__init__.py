@@ -65,10 +65,8 @@ def family_of(architecture: str) -> Family | None:
 
 def _made(name: str) -> Family:
     row = FAMILIES[name]
-    if isinstance(row, str):
-        return _made(row)
-    if isinstance(row, Family):
-        return row
+    if isinstance(row, str | Family):
+        return _made(row) if isinstance(row, str) else row
     own = {key: value for key, value in row.items() if key in Family._fields}
     options = {key: value for key, value in row.items() if key not in (*own, "like", "reader")}
     if "head_layers" in own:

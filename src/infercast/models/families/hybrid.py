@@ -104,11 +104,7 @@ def _residual_streams(fields: Fields) -> int:
 
 def read_mamba(fields: Fields) -> list[Layer]:
     """Mamba, Falcon-Mamba and Mamba2: one state space a layer, and nothing else."""
-    if fields.raw("num_heads") is None:
-        return [Layer(_mamba1(fields), NoFeedForward(), 1)] * fields.layers
-    names = {"mamba_num_heads": "num_heads", "mamba_head_dim": "head_dim", "ssm_state_size": "state_size"}
-    usual = {**fields.values, **{name: fields.raw(theirs) for name, theirs in names.items()}}
-    mixer = mamba2(fields._replace(values={"mamba_ssm_cache_dtype": "auto", **usual}))
+    mixer = _mamba1(fields) if fields.raw("mamba_num_heads") is None else mamba2(fields)
     return [Layer(mixer, NoFeedForward(), 1)] * fields.layers
 
 
