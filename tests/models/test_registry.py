@@ -60,6 +60,14 @@ def test_parameters_are_those_published(name):
     assert not any("is not known" in note for note in model.notes)
 
 
+def test_the_language_model_inside_is_known_by_its_type():
+    inner = {**bundled_config("qwen3-30b-a3b"), "architectures": None, "model_type": "qwen3_omni_moe_text"}
+    outer = {"architectures": ["Qwen3OmniMoeForConditionalGeneration"], "thinker_config": {"text_config": inner}}
+    model = read_model(outer)
+    assert model.stacks == read_model("qwen3-30b-a3b").stacks
+    assert model.notes == ("encoders beside the language model are left out",)
+
+
 def test_an_architecture_that_is_not_known_is_read_by_its_fields_and_says_so():
     own = {**LLAMA, "architectures": ["BrandNewForCausalLM"], "model_type": "brand_new"}
     model, llama = read_model(own), read_model(LLAMA)
