@@ -108,6 +108,8 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "family": ("gemm", "prefill", "decode", "moe", "norm", "rope", "quantise", "all_reduce", "all_gather"),
     "families": ("gemm", "moe,gemm", ",", "gemm,", "collective"),
     "arrival": ("poisson", "gamma", "constant", "burst"),
+    "runner": ("pooling", "generate", "auto"),
+    "task": ("embed", "score", "generate"),
     "quantization": ("fp8", "int4", "awq", "mxfp4", "nvfp4", "none"),
     "kv_cache_dtype": ("fp8", "bf16", "fp8_e5m2"),
     "dtype": ("fp8", "bf16", "int4", "fp32"),

@@ -241,7 +241,8 @@ def workload_of(ctx: typer.Context, default_count: int | None = None, *, longest
     asked = longest_asked(ctx)
     if asked is not None and asked < 1:
         raise InputError(f"max_model_len must be at least 1, not {asked}")
-    longest = longest or asked or load_model(given["model"]).max_positions
+    # What is pooled takes no position.
+    longest = longest or asked or (model := load_model(given["model"])).max_positions + model.pools
     replays = trace is not None
     workload = replayed(Path(trace), given, longest) if replays else random_requests(given, longest, default_count)
     if too_long == "truncate":

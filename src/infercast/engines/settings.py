@@ -227,6 +227,8 @@ class Commands(NamedTuple):
     """The path that responds once it serves."""
     disaggregated: Mapping[str, str] = {}
     """The flag that connects a prefill pool and a decode pool, and its value for each role."""
+    pooling: Mapping[str, str | bool] = {}
+    """Flags that make it pool: a vector or a score for each prompt."""
     elsewhere: Mapping[str, str] = {}
     """Its names in orchestration systems."""
     several_nodes: Mapping[str, Sequence[str]] = {}

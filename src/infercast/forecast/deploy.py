@@ -44,6 +44,10 @@ from infercast.serve.workload.synthetic import CLIPPED, ended, synthetic_workloa
 if TYPE_CHECKING:
     from infercast.forecast.calibration import Calibration
 
+RUNNERS = ("auto", "generate", "pooling")
+TASKS = {"auto": "", "generate": "generate"} | dict.fromkeys(
+    ("embed", "embedding", "classify", "score", "reward"), RUNNERS[2]
+)
 ModelSource = str | Path | Mapping[str, Any] | ModelConfig
 GpuSource = str | Path | Gpu
 
@@ -60,6 +64,8 @@ class ModelOptions(TypedDict, total=False):
     mamba_cache_dtype: str
     mamba_ssm_cache_dtype: str
     gdn_prefill_backend: str
+    runner: str
+    task: str
 
 
 class DeployOptions(ModelOptions, total=False):
@@ -95,13 +101,16 @@ def load_model(
     mamba_cache_dtype: str = "auto",
     mamba_ssm_cache_dtype: str = "auto",
     gdn_prefill_backend: str = "auto",
+    runner: str = "auto",
+    task: str = "auto",
     engine: Engine | None = None,
 ) -> ModelConfig:
     """A model by bundled name, Hugging Face id, path to a config.json, or the config itself as a dict.
 
     Formats and kernels have the names of the ``engine``. ``hf_overrides`` (a mapping or JSON) replace fields of the
     config. ``mamba_cache_dtype`` is the format of recurrent states, ``mamba_ssm_cache_dtype`` of their matrices, and
-    ``gdn_prefill_backend`` the kernels that scan prompts of gated delta nets.
+    ``gdn_prefill_backend`` the kernels that scan prompts of gated delta nets. A ``runner`` of ``pooling``, or a
+    ``task`` that takes it, gives a vector or a score for each prompt and no tokens.
     """
     names = (engine or engine_named()).names
     if quantization is not None and quantization in names.quantizations:
@@ -131,6 +140,7 @@ def load_model(
     _check_known("gdn_prefill_backend", gdn_prefill_backend, names.scan_backends)
     if gdn_prefill_backend != "auto":
         model = replace(model, weights=replace(model.weights, scans_kernel=gdn_prefill_backend))
+    model = _with_runner(model, runner, task)
     _check_known("sampling", sampling, SAMPLINGS)
     if sampling != SAMPLINGS[0]:
         model = replace(model, sampling=sampling)
@@ -138,6 +148,15 @@ def load_model(
     if expert_routing == ROUTINGS[0]:
         return model
     return model.with_experts(lambda experts: replace(experts, routing=expert_routing))
+
+
+def _with_runner(model: ModelConfig, runner: str, task: str) -> ModelConfig:
+    _check_known("runner", runner, RUNNERS)
+    _check_known("task", task, TASKS)
+    asked = (runner, TASKS[task])
+    if model.pools and "generate" in asked:
+        raise InputError(f"{model.name} ({model.architecture}) gives no tokens; leave runner and task out")
+    return replace(model, pools=True, tied_embedding=True, prediction=None) if "pooling" in asked else model
 
 
 def _check_known(option: str, value: str, known: Iterable[str]) -> None:

@@ -264,6 +264,9 @@ def _check_shape(deployment: Deployment, shape: StepShape) -> None:
         raise InputError("a step needs at least one new token a sequence and a context of 0 or more")
     if not isinstance(shape, DraftShape) and not 0 <= shape.num_sampled <= len(shape.new_tokens):
         raise InputError(f"num_sampled {shape.num_sampled} must lie between 0 and the batch of {len(shape.new_tokens)}")
+    if deployment.model.pools and (shape.is_decode or (any(shape.computed) and not deployment.memory.kv_bytes)):
+        name = deployment.model.name
+        raise InputError(f"{name} gives no tokens and computes prompts whole; ask for a step of prompts alone")
     tokens, sequences, length = deployment.engine.bounds
     if shape.num_tokens > settings.max_num_batched_tokens:
         raise InputError(f"a step of {shape.num_tokens} tokens is above {tokens} {settings.max_num_batched_tokens}")

@@ -127,6 +127,7 @@ def simulate_system(
     what clients saw whenever the run is judged, and may raise.
     """
     require_workload(workload)
+    workload = system.as_served(workload)
     most = cache(capacity or partial(most_requests_per_second, system, workload))
     ask = partial(further_requests, slo=slo, medians=medians, rejects=rejects)
     while True:
@@ -219,6 +220,7 @@ def _within(run: Run, part: SteadyState | None) -> tuple[tuple[Record, ...], ...
 
 def most_requests_per_second(system: System, workload: Workload) -> float:
     """What a system serves of such requests while others are always waiting."""
+    workload = system.as_served(workload)
     if system.wire is not None:
         return _slowest_part(system, workload)
     pool = system.pools[0].engines

@@ -20,6 +20,7 @@ from infercast.serve.loop import Progress, StepObserver
 from infercast.serve.record import Served
 from infercast.serve.simulation import GoOn
 from infercast.serve.step import StepTimer
+from infercast.serve.workload.synthetic import without_answers
 
 BOTH, PREFILL, DECODE = "both", "prefill", "decode"
 PROXY_ROUTER = "least_loaded"
@@ -83,6 +84,10 @@ class System(NamedTuple):
         model = self.pools[-1].deployment.model
         return [model.sequence_bytes(request.num_input) for request in workload.requests]
 
+    def as_served(self, workload: Workload) -> Workload:
+        """The requests as the model answers them: with tokens, or with one result of each prompt."""
+        return without_answers(workload) if self.pools[0].deployment.model.pools else workload
+
     def serve(
         self,
         workload: Workload,
@@ -95,7 +100,7 @@ class System(NamedTuple):
         ``progress`` is called with the number of requests served, and the clock. ``go_on`` may add requests to a run on
         one pool when the last one is sent.
         """
-        first = self.pools[0].engines
+        first, workload = self.pools[0].engines, self.as_served(workload)
         if self.wire is None:
             watchers = watch[0] if watch else ()
             if len(first.replicas) == 1:
@@ -141,6 +146,10 @@ def two_pools(
 
     ``timers`` are those that were made for the two deployments before.
     """
+    if prefill.model.pools:
+        raise InputError(
+            f"{prefill.model.name} gives no tokens, so that a decode pool has nothing to do; simulate one pool"
+        )
     if prefill.model.name != decode.model.name or prefill.model.cache_dtype != decode.model.cache_dtype:
         raise InputError(
             f"both pools must serve one model with one KV-cache format, not {prefill.model.name} "

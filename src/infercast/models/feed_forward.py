@@ -129,6 +129,7 @@ class DenseFeedForward(FeedForward):
     inter: int
     gated: bool = True
     bias: bool = False
+    squared: bool = True  # Without a gate: a squared ReLU, for which vLLM has no kernel: one cuts, one squares
 
     takes_quantised = True
     experts = shared_inter = 0
@@ -161,10 +162,10 @@ class DenseFeedForward(FeedForward):
         return 3 * shard.layout.share(self.inter)
 
     def calls(self, shard: Shard, tokens: Size) -> list[Call]:
-        return dense_calls(shard, "", self.inter, self.gated, tokens)
+        return dense_calls(shard, "", self.inter, self.gated, tokens, self.squared)
 
 
-def dense_calls(shard: Shard, prefix: str, inter: int, gated: bool, tokens: Size) -> list[Call]:
+def dense_calls(shard: Shard, prefix: str, inter: int, gated: bool, tokens: Size, squared: bool = True) -> list[Call]:
     """Gate and up in one product, the activation, then down."""
     weights, width = shard.weights, shard.layout.share(inter)
     activation = gated_activation if gated else plain_activation
@@ -176,8 +177,7 @@ def dense_calls(shard: Shard, prefix: str, inter: int, gated: bool, tokens: Size
     down = shard.linear(f"{prefix}down_proj", tokens, shard.hidden, width, formats, quantised=True)
     handed_on = weights.base if weights.quantised_apart else weights.activation_feed_forward
     written = activation(tokens, width, weights.base, handed_on)
-    # Without a gate it is a squared ReLU, for which vLLM has no kernel: one cuts, one squares.
-    return [*up, Call(f"{prefix}activation", written, 1 if gated else 2), *down]
+    return [*up, Call(f"{prefix}activation", written, 2 if squared and not gated else 1), *down]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ SIZE_KEYS = (
     ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"),
 )
 LARGEST = 2**40
-TEXT_KEYS = ("text_config", "llm_config", "language_config")
+TEXT_KEYS = ("text_config", "llm_config", "language_config", "thinker_config")
 SIZE_IN_NAME = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)b(?![a-z0-9])")
 
 

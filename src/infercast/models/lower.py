@@ -73,7 +73,7 @@ def token_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> li
         if layout.tensor > 1:
             # Where copies share spread experts, what scatters their results takes the place of the second all-reduce.
             scattered = layout.experts and layout.sharing > 1 and stack.feed_forward.experts
-            halves = (not stack.mixer.is_empty) + (not stack.feed_forward.is_empty and not scattered)
+            halves = (not stack.mixer.is_empty) + (not stack.feed_forward.is_empty and not scattered) - stack.parallel
             reduce = Collective("all_reduce", message, layout.tensor, layout.library)
             calls += [Call("all_reduce", reduce, halves * stack.layers)] if halves else []
     if layout.pipeline > 1:
@@ -135,8 +135,10 @@ def mixer_layers(config: ModelConfig) -> dict[Mixer, int]:
 
 
 def head_calls(config: ModelConfig, layout: ParallelLayout, rows: Size) -> list[Call]:
-    """The head and sampling over the ``rows`` that produce a token in this step."""
+    """The head and sampling over the ``rows`` that produce a token in this step; a norm where they are pooled."""
     weights = config.weights
+    if config.pools:
+        return [Call("pooling", norm(rows, config.hidden, residual=False, dtype=weights.base))]
     vocabulary = layout.share(config.vocabulary)
     head = Gemm(rows, vocabulary, config.hidden, dtype=weights.base, weight_dtype=weights.head, family="lm_head")
     calls = [Call("lm_head", head)]

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from infercast.errors import FileFormatError, InputError, UnknownNameError, UnsupportedModelError
-from infercast.models.families import FAMILIES, VISION, Fields, architecture_of, gather
+from infercast.models.families import (
+    KEYS,
+    NOT_MODELLED,
+    UNKNOWN,
+    VISION,
+    Family,
+    Fields,
+    architecture_of,
+    family_of,
+    gather,
+)
 from infercast.models.families.fields import PREDICTION, read_prediction
 from infercast.models.families.vision import read_vision
 from infercast.models.library import (
+    TEXT_KEYS,
     bundled_config,
     bundled_name,
     checkpoint,
@@ -100,11 +113,13 @@ def with_states(model: ModelConfig, whole: str = AUTO, matrices: str = AUTO) -> 
     return replace(model, stacks=tuple(replace(stack, mixer=changed(stack.mixer)) for stack in model.stacks))
 
 
-TEXT_KEYS = ("text_config", "llm_config", "language_config")
 LARGEST_FILE = 64 * 2**20
 SAME_SIZE = 0.93  # Scales, norms and encoders that are not counted make files differ a little
 SEEN = "the encoder of images takes memory; images themselves are not modelled"
 UNSEEN = "vision part left out: there is no vision_config"
+BESIDE = "encoders beside the language model are left out"
+ODD = re.compile("mamba|ssm|rwkv|lru_|linear_(attn|num|key|value)|lightning|compress_ratio|hash_layers|index_topk|loop")
+"""Fields of layers that are not attention, or not a usual kind of it."""
 
 
 class Source(NamedTuple):
@@ -134,22 +149,27 @@ def read_model(
     found = config_of(source)
     if overrides:
         found = found._replace(values=overridden(found.values, overrides))
-    architecture = _architecture(found)
-    family = FAMILIES[VISION[architecture].text if architecture in VISION else architecture]
-    fields = _text_fields(found, architecture in VISION, family.defaults)
-    layers = family.read(fields)
+    architecture, family = _architecture(found)
+    fields = _text_fields(found, family)
+    try:
+        layers = family.read(fields)
+    except FileFormatError as problem:
+        if "is not known" not in family.note:
+            raise
+        raise UnsupportedModelError(f"{architecture} is not known, and its fields do not tell: {problem}") from None
     weights, kv_dtype = read_format(fields, layers)
     if quantization not in (None, "none"):
         weights = override_format(str(quantization).lower(), weights, layers)
     hidden = fields.positive("hidden_size")
     notes, vision = [found.assumed] if found.assumed else [], None
     if architecture in VISION:
-        vision = read_vision(architecture, Fields(found.values, found.where), hidden)
+        vision = read_vision(VISION[architecture].read, Fields(found.values, found.where), hidden)
         notes.append(SEEN if vision else UNSEEN)
     prediction = read_prediction(fields, layers, family.head_layers, family.heads, family.own_table)
     if prediction and leaves_heads_alone(fields):
         prediction = replace(prediction, quantised=False)
     notes += [PREDICTION] if prediction else []
+    notes += [note] if (note := family.note.format(architecture)) else []
     stacks, order = gather(layers)
     rope = fields.section("rope_parameters" if fields.raw("rope_parameters") else "rope_scaling")
     factor = rope.number("factor", 1.0) if "yarn" in rope.values.values() else 0.0
@@ -163,12 +183,14 @@ def read_model(
         stacks=stacks,
         weights=weights,
         kv_dtype=kv_dtype,
-        tied_embedding=fields.flag("tie_word_embeddings", family.tied),
+        tied_embedding=family.pools or fields.flag("tie_word_embeddings", family.tied),
+        positions=0 if family.positions is None else fields.positive("max_position_embeddings") + family.positions,
+        pools=family.pools,
         order=order,
         vision=vision,
         prediction=prediction,
         notes=tuple(notes),
-        assumed=found.assumed,
+        assumed=found.assumed or (note if "is not known" in note else ""),
     )
     return replace(model, notes=(*notes, *_unlike_files(model, found.stored))) if found.stored else model
 
@@ -248,32 +270,53 @@ def _load(path: Path) -> dict[str, Any]:
     return values
 
 
-def _architecture(found: Source) -> str:
-    """The architecture a config names, if it is one that can be read."""
+def _architecture(found: Source) -> tuple[str, Family]:
+    """The architecture that a config names, and how its language model is read: by its fields where it is not known."""
     fields = Fields(found.values, found.where)
-    named = fields.words("architectures")
-    kind = fields.word("model_type")
+    named, kind = fields.words("architectures"), fields.word("model_type")
     if not named and not kind:
         raise FileFormatError(found.where, "neither architectures nor model_type says what kind of model this is")
     architecture = named[0] if named else architecture_of(kind)
-    known = sorted({*FAMILIES, *VISION})
-    if architecture in known:
-        return architecture
-    instead = stand_in(nearest_shape(found.values, configs()))
-    if reason := refused().get(architecture):
+    if architecture in VISION:
+        return architecture, cast("Family", family_of(VISION[architecture].text))
+    has_encoder = fields.flag("is_encoder_decoder")
+    if (family := family_of(architecture)) and not has_encoder:
+        return architecture, family
+    reason = "an encoder beside the decoder is not modelled yet" if has_encoder else refused().get(architecture)
+    if reason is None and (inner := _nested(fields)):
+        _, family = _architecture(Source({"model_type": "its language model", **inner.values}, found.name, inner.where))
+        return architecture, family._replace(note="; ".join(filter(None, (BESIDE, family.note))))
+    if odd := next(filter(ODD.search, found.values), None):
+        reason = reason or f"it is not known, and {odd} in its config says that it has layers of another kind"
+    if reason:
+        instead = stand_in(nearest_shape(found.values, configs()))
         raise UnsupportedModelError(f"{architecture} is not supported: {reason}{instead}")
-    raise UnsupportedModelError(f"{found.where}: {architecture} is not known; known: {', '.join(known)}{instead}")
+    return architecture, cast("Family", family_of(UNKNOWN))
 
 
-def _text_fields(found: Source, is_seeing: bool, defaults: Mapping[str, Any]) -> Fields:
-    """The fields of the text model, with what its family may leave out filled in."""
+def _nested(fields: Fields) -> Fields | None:
+    """The config of the language model inside one with encoders."""
+    key = next((key for key in TEXT_KEYS if fields.raw(key) is not None), None)
+    inner = fields.section(key) if key else None
+    return (_nested(inner) or inner) if inner else None
+
+
+def _text_fields(found: Source, family: Family) -> Fields:
+    """The fields of the text model by their usual names, with what its family may leave out filled in."""
     fields = Fields(found.values, found.where)
-    nested = next((key for key in TEXT_KEYS if fields.raw(key) is not None), None)
-    if is_seeing and nested:
-        inner = fields.section(nested)
+    inner = _nested(fields)
+    if inner:
         fields = Fields(inner.values, inner.where, outer=found.values)
     present = {key: value for key, value in fields.values.items() if value is not None}
-    fields = Fields({**defaults, **present}, fields.where, fields.outer)
+    values = {**family.defaults, **present}
+    values |= {key: value for key, names in family.keys.items() if (value := _first(values, names)) is not None}
+    for key, names in KEYS.items():
+        if values.get(key) is None and (value := _first(values, names)) is not None:
+            values[key] = value
+    fields = Fields(values, fields.where, fields.outer)
+    width = values.get("hidden_size")
+    if odd := [what for flag, what in NOT_MODELLED.items() if values.get(flag, width) not in (False, width)]:
+        raise UnsupportedModelError(f"{fields.where}: {odd[0]} are not modelled")
     # What some families ignore and no kernel depends on is checked all the same: an engine would stop here.
     fields.count("sliding_window")
     fields.number("rope_theta", default=1.0)
@@ -281,3 +324,28 @@ def _text_fields(found: Source, is_seeing: bool, defaults: Mapping[str, Any]) ->
         fields.section(key).word("rope_type", fields.section(key).word("type"))
         fields.section(key).number("factor", default=1.0)
     return fields
+
+
+def _first(values: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """The first value that a config has: ``flag?name`` if a flag is set, ``outer.inner``, ``list.0``, ``4*name``, 1."""
+    for name in names:
+        flag, _, rest = name.rpartition("?")
+        if flag and values.get(flag) is not True:
+            continue
+        factors = [_value(values, part) for part in rest.split("*")]
+        if len(factors) == 1 and factors[0] is not None:
+            return factors[0]
+        if len(factors) > 1 and all(isinstance(factor, int | float) for factor in factors):
+            return int(math.prod(factors))
+    return None
+
+
+def _value(values: Mapping[str, Any], name: str) -> Any:
+    found: Any = values
+    for part in name.split("."):
+        found = (
+            found.get(part) if isinstance(found, Mapping) else found[0] if isinstance(found, list) and found else None
+        )
+    if found is None and name.replace(".", "").isdecimal():
+        return float(name) if "." in name else int(name)
+    return found

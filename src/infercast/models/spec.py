@@ -34,6 +34,7 @@ class Stack:
     """Residual streams between the halves; hyper-connections join and mix several, and do the norms (DeepSeek-V4)."""
     residuals: int = 0
     """Sums of earlier layers that each norm weighs and adds up before it norms (attention residuals of Kimi-K3)."""
+    parallel: bool = False  # Both halves read the layer's input, and GPUs add up their sum (GPT-J, Cohere)
 
     @property
     def mixing_values(self) -> int:
@@ -96,7 +97,11 @@ class ModelConfig(Answer):
     kv_dtype: str = "auto"
     """KV-cache format that the checkpoint or the user asks for; ``auto``: that of the activations."""
     tied_embedding: bool = False
-    """The head reuses the embedding table."""
+    """The head reuses the embedding table, or there is none."""
+    positions: int = 0
+    """Rows of a table of learned positions, on every GPU."""
+    pools: bool = False
+    """A prompt gives a vector or a score, and no tokens."""
     order: tuple[int, ...] = ()
     """The stack of each layer, first layer first; empty: one stack after the other."""
     vision: VisionPart | None = None
@@ -105,7 +110,7 @@ class ModelConfig(Answer):
     notes: tuple[str, ...] = ()
     """What was left out or assumed, in words: ``vision tower left out``."""
     assumed: str = ""
-    """What the name of a checkpoint was taken to mean, in words; one of the notes."""
+    """What the name of a checkpoint or an unknown architecture was taken to mean, in words; one of the notes."""
     adapters: AdapterSlots | None = None
     """LoRA adapters that an engine has room for."""
 
@@ -175,7 +180,7 @@ class WeightBytes(NamedTuple):
 
 def parameter_count(config: ModelConfig) -> int:
     """All stored parameters of the language model; a tied head counts once, with the embedding."""
-    tables = config.vocabulary * config.hidden * (1 if config.tied_embedding else 2)
+    tables = (config.vocabulary * (1 if config.tied_embedding else 2) + config.positions) * config.hidden
     return tables + config.hidden + sum(stack.layers * _layer(stack, config.hidden) for stack in config.stacks)
 
 
@@ -211,7 +216,7 @@ def weight_bytes(config: ModelConfig) -> WeightBytes:
         return common_vectors(stack, hidden) + stack.feed_forward.expert_values(hidden)[1]
 
     return WeightBytes(
-        embedding=table * bytes_of(weights.base),
+        embedding=(table + config.positions * hidden) * bytes_of(weights.base),
         attention=sum(
             stack.layers * stack.mixer.matrices(hidden) * bytes_of(getattr(weights, stack.mixer.part))
             for stack in config.stacks
@@ -403,8 +408,8 @@ def stage_weight_bytes(
     weights = config.weights
     table = config.vocabulary * config.hidden / layout.tensor
     is_last = stage == layout.pipeline - 1
-    total = table * weights.stored_bytes(weights.base) if stage == 0 else 0.0
-    if is_last and not (config.tied_embedding and stage == 0):
+    total = (table + config.positions * config.hidden) * weights.stored_bytes(weights.base) if stage == 0 else 0.0
+    if is_last and not (config.tied_embedding and (stage == 0 or config.pools)):
         total += table * weights.stored_bytes(weights.base if config.tied_embedding else weights.head)
     values: float = config.hidden if is_last else 0
     if config.vision:

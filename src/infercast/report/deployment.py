@@ -193,6 +193,7 @@ def serve_command(deployment: Deployment, role: str = BOTH) -> str:
     options = engine.options(layout, None if is_own else name, cache, changed)
     joined = engine.commands.disaggregated
     options |= {joined["flag"]: joined[role]} if role in joined else {}
+    options |= engine.commands.pooling if model.pools else {}
     return shlex.join([*engine.commands.serve, repository_of(model.name), *flag_words(options)])
 
 
@@ -227,6 +228,7 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
 def memory_words(deployment: Deployment) -> str:
     memory, each = deployment.memory, " per GPU" if deployment.layout.gpus > 1 else ""
     held = f"{format_bytes(memory.kv_bytes)} of KV cache ({memory.num_tokens:,} tokens)"
+    held = held if memory.kv_bytes else "no KV cache"
     return f"it fits: {format_bytes(memory.weights)} of weights and {held}{each}"
 
 

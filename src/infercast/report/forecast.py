@@ -349,10 +349,10 @@ MORE = "--full (all tables), --breakdown (where time goes), --report run.html, -
 
 def brief_forecast(forecast: Forecast, intervals: Intervals) -> list[RenderableType]:
     """One screen, in the order in which people ask: does it hold, how fast, how sure, how much, what to change."""
-    state = forecast.state
+    state, pools = forecast.state, forecast.deployment.model.pools
     told = state.sentence if state.is_steady and not forecast.was_cut else forecast.headline
     rows = [(each.short, values, getattr(intervals, each.name)) for each, values, _ in latencies_of(forecast)
-            if each.name in BRIEF and values is not None]  # fmt: skip
+            if each.name in BRIEF and values is not None and not (pools and each.name == "ttft")]  # fmt: skip
     table = Grid(
         ("", *IN_BRIEF, "80 % interval of p50", "of p99"),
         [(name, *(format_seconds(getattr(values, each)) for each in IN_BRIEF),
@@ -378,7 +378,7 @@ def _deployed(pool: PoolRun) -> str:
 def brief_rows(forecast: Forecast, intervals: Intervals) -> list[tuple[str, str]]:
     """What a newcomer asks after the latencies, a line each."""
     running, waiting = forecast.running, forecast.waiting
-    tokens = f"{forecast.output_tokens_per_second:,.0f} output tokens/s"
+    tokens = f"{forecast.output_tokens_per_second:,.0f} {_result(forecast)}s/s"
     queue = f", {waiting.mean:,.1f} waiting" if waiting.mean >= 0.05 else ""
     tokens += f" ({format_rates(intervals.output_tokens_per_second)})"
     served = f"{tokens}, {forecast.requests_per_second:,.3g} requests/s"
@@ -389,7 +389,7 @@ def brief_rows(forecast: Forecast, intervals: Intervals) -> list[tuple[str, str]
         *named_first("model", filter(None, assumed)),
         *_of_pools(forecast, "memory", lambda pool: memory_words(pool.deployment)),
         ("load", f"{served}; {running.mean:,.1f} running{queue}"),
-        ("SLO", _promise_words(forecast.verdict)),
+        ("SLO", _promise_words(forecast.verdict, "e2e_p99<1s" if deployment.model.pools else EXAMPLE)),
         ("cost", _cost_words(forecast)),
         ("bottleneck", bound_words(bottleneck(forecast))),
         *named_first("change", changes),
@@ -404,9 +404,12 @@ def _of_pools(forecast: Forecast, name: str, words: Callable[[PoolRun], str]) ->
     return named_first(name, dict.fromkeys(map(words, forecast.pools)))
 
 
-def _promise_words(verdict: Verdict | None) -> str:
+EXAMPLE = "ttft_p99<1s,tpot_p95<40ms"
+
+
+def _promise_words(verdict: Verdict | None, example: str) -> str:
     if verdict is None:
-        return 'none given; --slo "ttft_p99<1s,tpot_p95<40ms" says whether it is kept, and the odds'
+        return f'none given; --slo "{example}" says whether it is kept, and the odds'
     limits = (f"{each.limit.name} {format_seconds(each.value)} of {format_seconds(each.limit.seconds)}"
               for each in verdict.limits if each.value is not None)  # fmt: skip
     odds = "" if verdict.odds is None else f", odds {format_odds(verdict.odds)}"
@@ -418,8 +421,13 @@ def _cost_words(forecast: Forecast) -> str:
     if cost is None:
         return "; ".join(dict.fromkeys([gpus, *(text for _, text in cost_rows(forecast))]))
     money = f"{format_dollars(cost.per_hour)} per hour for {gpus}, {format_dollars(cost.per_million_output_tokens)}"
-    drawn = "" if energy is None else f"; {format_joules(energy.joules_per_output_token)} per output token"
-    return f"{money} per million output tokens{drawn}"
+    drawn = "" if energy is None else f"; {format_joules(energy.joules_per_output_token)} per {_result(forecast)}"
+    return f"{money} per million {_result(forecast)}s{drawn}"
+
+
+def _result(forecast: Forecast) -> str:
+    """What is counted: pooling gives one result of each prompt."""
+    return "prompt" if forecast.deployment.model.pools else "output token"
 
 
 def brief_changes(forecast: Forecast) -> list[str]:

@@ -131,7 +131,7 @@ def _explain(question: Question, system: System) -> None:
         return found if parts is None else {**found, "breakdown": breakdown_dict(parts)}
 
     def tables(render: Callable[..., list[Any]] = render_forecast) -> list[Any]:
-        more = [] if parts is None else render_breakdown(question.workload, parts)
+        more = [] if parts is None else render_breakdown(run.forecast.workload, parts)
         return [*render(run.forecast, intervals), *more]
 
     print_result(question.form, document, tables, brief=partial(tables, brief_forecast))

@@ -10,7 +10,7 @@ from infercast.bundled import read_data
 from infercast.engines.memory import KvLayout, Memory, host_link
 from infercast.engines.sglang.kernels import expert_multiples
 from infercast.engines.sglang.settings import WRITE_POLICIES, ResolvedSglang, SglangSettings
-from infercast.errors import InputError
+from infercast.errors import InputError, UnsupportedModelError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.mixer import Cache
@@ -49,6 +49,8 @@ def cells(model: ModelConfig, layout: ParallelLayout, settings: SglangSettings, 
     for position, number in enumerate(model.layer_stacks):
         if position in held:
             kept += model.stacks[number].mixer.caches(shard)
+    if not any(cache.bytes_per_token for stack in model.stacks for cache in stack.mixer.caches(shard)):
+        raise UnsupportedModelError(f"{model.name} has no KV cache, for which this engine is not modelled; use another")
     return Cells(
         full=sum(cache.bytes_per_token for cache in kept if unsplit or not cache.window),
         windowed=sum(cache.bytes_per_token for cache in kept if cache.window and not unsplit),

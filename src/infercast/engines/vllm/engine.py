@@ -219,7 +219,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         token_turn_seconds=host.token_turn,
         wake_up_seconds=host.wake_up,
         first_uses=first_uses,
-        max_model_len=settings.max_model_len,
+        max_model_len=settings.max_model_len + deployment.model.pools,  # what is pooled takes no position
         stages=deployment.stages,
         launch_spread=LAUNCH_SPREAD,
         settle_seconds=SETTLE_SECONDS,
@@ -279,6 +279,9 @@ BOUNDS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
 
 
 def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ResolvedSettings:
+    states = States.of(model)
+    if not states.kept and not states.beside_tokens:  # an encoder sees all of a prompt at once
+        settings = replace(settings, enable_chunked_prefill=False, enable_prefix_caching=False)
     if settings.max_model_len == AUTO:
         whole = _resolve(replace(settings, max_model_len=None), model, layout, gpu)
         longest = plan_memory(model, layout, gpu, whole).longest_sequence(whole.most_under_way(layout.pipeline))
@@ -289,11 +292,11 @@ def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayou
         model.max_positions,
         model.architecture,
         block_size=default_block_size(model, gpu),
-        states=States.of(model),
+        states=states,
         drafting=_drafting(settings, model, layout),
     )
     least = resolved.block_size
-    if States.of(model).kept and model.has_mixer(LatentAttention):
+    if states.kept and model.has_mixer(LatentAttention):
         least = max(least, resolved.version.latent_unit)
     size = hybrid_block_size(model, layout, least, resolved.state_blocks)
     if resolved.mamba_cache_mode == ALIGN and resolved.version.needs_whole_blocks:

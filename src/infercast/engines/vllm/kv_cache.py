@@ -343,6 +343,8 @@ def kv_layout(
     are nearly equal), and one block serves one group.
     """
     members = _members(config, layout, block_size, states)
+    if not members:  # encoders: blocks that hold tokens and take no memory
+        return KvLayout(KvShape(block_size, (0,)), 0)
     held: Collection[int] = range(config.layers)
     if stage is not None:
         count = config.layers - num_drafting

@@ -251,6 +251,7 @@ def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings:
     multiples = expert_multiples(config, gpu)
     libraries = LIBRARY_BYTES + (COMPILED_BYTES if compiles_kernels(config, layout) else 0.0)
     plans = []
+    unbound = 1 + settings.max_num_seqs * -(-settings.max_model_len // settings.block_size)
     cached = cached_model(config, settings)
     for stage in range(layout.pipeline):
         weights = stage_weight_bytes(config, layout, stage, multiples) + slots_bytes(config, layout, stage)
@@ -269,7 +270,7 @@ def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings:
                 graphs=graphs,
                 libraries=libraries,
                 kv=kv,
-                num_blocks=max(0, int(left // kv.block_bytes)),
+                num_blocks=max(0, int(left // kv.block_bytes)) if kv.block_bytes else unbound if left > 0 else 0,
                 spare_blocks=1,  # the null block
             )
         )

@@ -21,7 +21,7 @@ from infercast.forecast.cost import Tariff
 from infercast.forecast.deploy import GpuSource, load_device
 from infercast.forecast.energy import Facility
 from infercast.forecast.intervals import Intervals, forecast_intervals
-from infercast.forecast.kernels import decode_shape, estimate_shape
+from infercast.forecast.kernels import decode_shape, estimate_shape, prefill_shape
 from infercast.forecast.memory import Fit
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import most_requests_per_second, simulate_system
@@ -195,7 +195,7 @@ def _token(_: Flag, around: FlagContext) -> str:
 def _eager(flag: Flag, around: FlagContext) -> str:
     if not flag.value or around.deployment is None:
         return "CUDA graphs are recorded" if not flag.value else "no CUDA graphs"
-    one = decode_shape(1, PROMPT)
+    one = prefill_shape(1) if around.deployment.model.pools else decode_shape(1, PROMPT)
     now, usual = (estimate_shape(each, one).seconds for each in (around.deployment, around.usual_deployment()))
     return f"no CUDA graphs: a token of one sequence takes {format_seconds(now)} in place of {format_seconds(usual)}"
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from infercast.errors import UnsupportedModelError
 from infercast.models.families.fields import (
+    ACTIVATION_KEYS,
+    EXPERT_KEYS,
     Answer,
     Fields,
     Layer,
-    after_dense_layers,
     checked_kv_heads,
-    deepseek_experts,
     dense_feed_forward,
+    expert_networks,
     grouped_attention,
     listed_windows,
     rotary_dim,
@@ -23,26 +24,52 @@ from infercast.models.families.fields import (
 )
 from infercast.models.feed_forward import DenseFeedForward, FeedForward
 from infercast.models.mixers.latent import LatentAttention
-from infercast.models.mixers.mixer import GroupedAttention
+from infercast.models.mixers.mixer import GroupedAttention, Mixer
 
 
-def plain_networks(fields: Fields, bias: Answer = False) -> list[FeedForward]:
-    return [dense_feed_forward(fields, bias=fields.answer(bias))] * fields.layers
+def plain_networks(fields: Fields, bias: Answer = False, gated: Answer = True) -> list[FeedForward]:
+    return [dense_feed_forward(fields, fields.answer(bias), fields.answer(gated))] * fields.layers
 
 
-def read_grouped(
+PLAIN = ("relu", "relu2", "gelu", "gelu_new", "gelu_fast", "gelu_python", "quick_gelu", "xielu")
+"""Activations that stand between two matrices; with others there is a third one, a gate."""
+
+
+def read_layers(
     fields: Fields,
     *,
-    windows: Callable[[Fields], list[int]] = lambda fields: [0] * fields.layers,
-    networks: Callable[[Fields], Sequence[FeedForward]] = plain_networks,
+    windows: str = "none",
+    experts: Mapping[str, Any] = {},
+    gated: Answer | None = True,
+    mlp_bias: Answer = False,
     norms: int = 2,
+    parallel: Answer = False,
+    rotary: bool = True,
+    gate: str = "",
+    latent: bool = False,
     **attention: Answer,
 ) -> list[Layer]:
-    """Layers of grouped attention, with the window and the feed-forward network of each; ``attention`` is for all."""
-    plain = grouped_attention(fields, **{name: fields.answer(said) for name, said in attention.items()})
-    each = windows(fields)
-    kinds = {window: replace(plain, window=useful_window(fields, window)) for window in set(each)}
-    return [Layer(kinds[window], network, norms) for window, network in zip(each, networks(fields), strict=True)]
+    """Layers of grouped or latent attention and a network, dense or of experts where the fields count any.
+
+    The options are what the fields leave open, as rows of ``data/model_families.json`` have them.
+    """
+    if latent or fields.count("kv_lora_rank"):
+        each = [0] * fields.layers
+        kinds: dict[int, Mixer] = {0: LatentAttention(**latent_sizes(fields))}
+    else:
+        plain = grouped_attention(fields, **{name: fields.answer(said) for name, said in attention.items()})
+        width = {"": 0, "heads": 1, "values": plain.value_dim}[gate]
+        plain = replace(plain, gate_width=width, rotary_dim=plain.rotary_dim if rotary else 0)
+        each = WINDOWS[windows](fields)
+        kinds = {window: replace(plain, window=useful_window(fields, window)) for window in set(each)}
+    gated = str(fields.raw(*ACTIVATION_KEYS)) not in PLAIN if gated is None else gated
+    has_experts = fields.count(*EXPERT_KEYS) > 1
+    networks = expert_networks(fields, **experts) if has_experts else plain_networks(fields, mlp_bias, gated)
+    beside = fields.answer(parallel)
+    norms = norms if beside else max(norms, 2)
+    return [
+        Layer(kinds[window], network, norms, parallel=beside) for window, network in zip(each, networks, strict=True)
+    ]
 
 
 def _windowed(rule: Callable[[Fields, int], bool]) -> Callable[[Fields], list[int]]:
@@ -58,17 +85,26 @@ def _windowed(rule: Callable[[Fields, int], bool]) -> Callable[[Fields], list[in
 
 
 PERIOD = ("sliding_window_pattern", "_sliding_window_pattern")
-# Mistral, Phi and Mixtral, if they have a window; Gemma 2 and gpt-oss; Gemma 3; OLMo 3.
-every_layer = _windowed(lambda fields, _: fields.count("sliding_window") > 0)
-every_other_layer = _windowed(lambda _, index: index % 2 == 0)
-once_a_period = _windowed(lambda fields, index: (index + 1) % fields.positive(*PERIOD, default=6) != 0)
-listed_layers = _windowed(lambda *_: False)
-_last_layers = _windowed(lambda fields, index: index >= fields.count("max_window_layers", default=fields.layers))
-
-
-def upper_layers(fields: Fields) -> list[int]:
-    """Qwen: with ``use_sliding_window``, layers from ``max_window_layers`` on are windowed."""
-    return _last_layers(fields) if fields.flag("use_sliding_window") else [0] * fields.layers
+_upper = _windowed(lambda fields, index: index >= fields.count("max_window_layers", default=fields.layers))
+WINDOWS: dict[str, Callable[[Fields], list[int]]] = {
+    "none": lambda fields: [0] * fields.layers,
+    "every layer": _windowed(lambda fields, _: fields.count("sliding_window") > 0),
+    "every other layer": _windowed(lambda _, index: index % 2 == 0),
+    "all but one of a period": _windowed(lambda fields, index: (index + 1) % fields.positive(*PERIOD, default=6) != 0),
+    "all but the first of a period": _windowed(
+        lambda fields, index: index % fields.positive("global_attn_every_n_layers", default=3) != 0
+    ),
+    "listed": _windowed(lambda *_: False),
+    "by fields": _windowed(
+        lambda fields, index: (
+            fields.flag("use_sliding_window", True)
+            and fields.count("sliding_window") > 0
+            and (fields.raw(*PERIOD) is None or (index + 1) % fields.positive(*PERIOD) != 0)
+        )
+    ),
+    # Qwen: with this flag, layers from max_window_layers on.
+    "upper layers": lambda fields: (_upper if fields.flag("use_sliding_window") else WINDOWS["none"])(fields),
+}
 
 
 def read_step(fields: Fields) -> list[Layer]:
@@ -103,19 +139,11 @@ def windowed_head(fields: Fields, layers: Sequence[Layer]) -> list[Layer]:
 
 
 def _attention(fields: Fields, sizes: Fields) -> GroupedAttention:
-    heads = sizes.positive("num_attention_heads")
-    head_dim = sizes.positive("head_dim", default=fields.positive("hidden_size") // heads)
-    key = "num_attention_groups" if sizes.raw("num_attention_groups") is not None else "num_key_value_heads"
-    return GroupedAttention(
-        heads=heads,
-        kv_heads=checked_kv_heads(sizes, key, heads),
-        head_dim=head_dim,
-        value_dim=head_dim,
-        rotary_dim=rotary_dim(fields, head_dim),
-        qk_norm=True,
-        qkv_bias=fields.flag("attention_bias"),
-        gate_width=1 if fields.flag("use_head_wise_attn_gate") else 0,
-    )
+    values = {**fields.values, **sizes.values}
+    values["num_key_value_heads"] = values.get("num_attention_groups", values.get("num_key_value_heads"))
+    flags = {"qk_norm": True, "qkv_bias": fields.flag("attention_bias")}
+    attention = grouped_attention(fields._replace(values=values), **flags)
+    return replace(attention, gate_width=1 if fields.flag("use_head_wise_attn_gate") else 0)
 
 
 def _sparse_layers(fields: Fields) -> set[int]:
@@ -127,13 +155,6 @@ def _sparse_layers(fields: Fields) -> set[int]:
     if not all(number.isdecimal() for number in numbers):
         raise fields.wrong("moe_layers_enum", "whole numbers with commas between them")
     return {int(number) for number in numbers}
-
-
-def read_deepseek(fields: Fields) -> list[Layer]:
-    """DeepSeek-V2, V3, R1 and V3.1, Kimi-K2 and K2.5, GLM-4.7-Flash: attention over one compressed vector a token."""
-    attention = LatentAttention(**latent_sizes(fields))
-    networks = after_dense_layers(fields) if fields.count("n_routed_experts") else plain_networks(fields)
-    return [Layer(attention, network) for network in networks]
 
 
 def latent_sizes(fields: Fields) -> dict[str, Any]:
@@ -203,26 +224,17 @@ def read_llama4(fields: Fields) -> list[Layer]:
 def read_mimo_v2_flash(fields: Fields) -> list[Layer]:
     """MiMo-V2-Flash: windowed layers with sinks and more key-value heads, values narrower than keys."""
     windowed = fields.a_layer("hybrid_layer_pattern", fields.numbers("hybrid_layer_pattern") or [0] * fields.layers)
-    is_sparse = fields.a_layer("moe_layer_freq", fields.numbers("moe_layer_freq") or [1] * fields.layers)
     everywhere = _mimo_attention(fields, "", "add_full_attention_sink_bias", 0)
     sliding = _mimo_attention(fields, "swa_", "add_swa_attention_sink_bias", fields.positive("sliding_window"))
-    sparse, dense = deepseek_experts(fields), dense_feed_forward(fields)
     return [
-        Layer(sliding if window else everywhere, sparse if experts else dense)
-        for window, experts in zip(windowed, is_sparse, strict=True)
+        Layer(sliding if window else everywhere, network)
+        for window, network in zip(windowed, expert_networks(fields), strict=True)
     ]
 
 
 def _mimo_attention(fields: Fields, prefix: str, sinks: str, window: int) -> GroupedAttention:
-    heads = fields.positive(f"{prefix}num_attention_heads", "num_attention_heads")
-    head_dim = fields.positive(f"{prefix}head_dim", "head_dim")
-    return GroupedAttention(
-        heads=heads,
-        kv_heads=checked_kv_heads(fields, f"{prefix}num_key_value_heads", heads),
-        head_dim=head_dim,
-        value_dim=fields.positive(f"{prefix}v_head_dim", "v_head_dim", default=head_dim),
-        rotary_dim=rotary_dim(fields, head_dim),
-        window=useful_window(fields, window),
-        qkv_bias=fields.flag("attention_bias"),
-        sinks=fields.flag(sinks),
-    )
+    own = {key: fields.raw(f"{prefix}{key}", key) for key in ("num_attention_heads", "num_key_value_heads", "head_dim")}
+    flags = {"qkv_bias": fields.flag("attention_bias"), "sinks": fields.flag(sinks)}
+    attention = grouped_attention(fields._replace(values={**fields.values, **own}), window=window, **flags)
+    value_dim = fields.positive(f"{prefix}v_head_dim", "v_head_dim", default=attention.head_dim)
+    return replace(attention, value_dim=value_dim)

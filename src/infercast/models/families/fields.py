@@ -16,7 +16,7 @@ LARGEST_COUNT = 2**40
 MOST_LAYERS = 4096
 
 Item = TypeVar("Item")
-Answer = bool | str  # Yes or no, or the flag that says which
+Answer = bool | str | Sequence[str]  # Yes or no, the flag that says which, or flags of which one may say yes
 
 
 class Fields(NamedTuple):
@@ -60,8 +60,12 @@ class Fields(NamedTuple):
         return bool(self._checked(key, default, "true or false", lambda value: isinstance(value, bool)))
 
     def answer(self, said: Answer) -> bool:
-        """Yes or no: as a family has it, or as the config says."""
-        return self.flag(said) if isinstance(said, str) else said
+        """Yes or no: as a family has it, or as the config says; ``!flag`` means its opposite."""
+        if isinstance(said, bool):
+            return said
+        if not isinstance(said, str):
+            return any(self.raw(flag) is True for flag in said)
+        return not self.flag(said[1:]) if said.startswith("!") else self.flag(said)
 
     def fraction(self, key: str, default: float = 1.0) -> float:
         wanted = "a number above zero and at most one"
@@ -136,6 +140,7 @@ class Layer(NamedTuple):
     norms: int = 2
     streams: int = 1
     residuals: int = 0
+    parallel: bool = False
 
 
 def gather(layers: Sequence[Layer]) -> tuple[tuple[Stack, ...], tuple[int, ...]]:
@@ -196,104 +201,91 @@ def listed_windows(fields: Fields) -> list[bool] | None:
     return [LAYER_TYPES[name] for name in fields.a_layer("layer_types", names)] if names else None
 
 
-def dense_feed_forward(fields: Fields, bias: bool = False) -> DenseFeedForward:
-    return DenseFeedForward(fields.positive("intermediate_size"), gated=True, bias=bias)
+ACTIVATION_KEYS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act")
 
 
-CHOSEN_KEYS = ("num_experts_per_tok", "top_k_experts", "num_experts_per_token", "moe_top_k", "moe_k")
+def dense_feed_forward(fields: Fields, bias: bool = False, gated: bool = True) -> DenseFeedForward:
+    squared = fields.raw(*ACTIVATION_KEYS) in (None, "relu2") or gated
+    return DenseFeedForward(fields.positive("intermediate_size"), gated, bias, squared)
+
+
+EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
+WIDTH_KEYS = ("moe_intermediate_size", "expert_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
+CHOSEN_KEYS = (
+    "num_experts_per_tok", "top_k_experts", "num_experts_per_token", "moe_top_k", "moe_k", "moe_topk",
+    "experts_per_token", "top_k",
+)  # fmt: skip
+SHARED_WIDTHS = ("shared_expert_intermediate_size", "shared_intermediate_size", "share_expert_dim")
+SHARED_COUNTS = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
+FIRST_KEYS = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
+STEP_KEYS = ("decoder_sparse_step", "moe_layer_interval")
 
 
 def routed_experts(
     fields: Fields,
-    count: str,
-    inter: str,
+    count: str | None = None,
+    inter: str | None = None,
     *alternatives: str,
-    shared_inter: int = 0,
-    shared_gate: bool = False,
     router_bias: Answer = False,
-    expert_bias: bool = False,
-    dense_inter: int = 0,
-    wide_router: bool = False,
-    gated: bool = True,
-    latent: int = 0,
+    **options: Any,
 ) -> ExpertFeedForward:
-    """Experts with their number and width under these keys, of which ``num_experts_per_tok`` serve a token."""
-    experts, topk = fields.positive(count), fields.positive(*CHOSEN_KEYS)
+    """Experts with their number and width under these keys or the usual ones."""
+    experts = fields.positive(count) if count else fields.positive(*EXPERT_KEYS)
+    topk = fields.positive(*CHOSEN_KEYS)
     if topk > experts:
         raise FileFormatError(fields.where, f"num_experts_per_tok is {topk}, more than the {experts} experts there are")
     return ExpertFeedForward(
         experts=experts,
         topk=topk,
-        inter=fields.positive(inter, *alternatives),
-        shared_inter=shared_inter,
-        shared_gate=shared_gate,
+        inter=fields.positive(inter, *alternatives) if inter else fields.positive(*WIDTH_KEYS),
         router_bias=fields.answer(router_bias),
-        expert_bias=expert_bias,
-        dense_inter=dense_inter,
-        wide_router=wide_router,
-        gated=gated,
-        latent=latent,
         grouped_choice=fields.count("n_group") > 0 or bool(fields.word("topk_method")),
+        **options,
     )
 
 
-def experts_everywhere(
-    fields: Fields, shared: str = "", router_bias: Answer = False, expert_bias: bool = False
-) -> list[FeedForward]:
-    """Mixtral, MiniMax and gpt-oss: the same experts in every layer."""
-    experts = routed_experts(
-        fields,
-        "num_local_experts",
-        "intermediate_size",
-        shared_inter=fields.count(shared) if shared else 0,
-        router_bias=router_bias,
-        expert_bias=expert_bias,
+def usual_experts(
+    fields: Fields, router_bias: Answer = False, beside: str | None = None, **options: Any
+) -> ExpertFeedForward:
+    """Experts by the usual keys, and shared ones: their width, or their number, each as wide as a routed one.
+
+    ``beside`` is the key with the width of a dense network that runs in parallel.
+    """
+    shared = next((width for key in SHARED_WIDTHS if (width := fields.count(key))), 0)
+    shared = shared or fields.count(*SHARED_COUNTS) * fields.positive(
+        "moe_shared_expert_intermediate_size", *WIDTH_KEYS
     )
-    return [experts] * fields.layers
-
-
-def deepseek_experts(fields: Fields) -> ExpertFeedForward:
-    """DeepSeek and those after it: shared experts as wide as the routed ones."""
-    shared = fields.positive("moe_intermediate_size") * fields.count("n_shared_experts")
     # The bias that balances the experts without an auxiliary loss (DeepSeek-V3 report, 2.1.2).
-    bias = fields.word("topk_method") == "noaux_tc"
+    bias = fields.answer(router_bias) or fields.word("topk_method") == "noaux_tc"
     # GLM-5 routes in fp32 whether its file says so or not (vLLM 0.25, models/deepseek_v2.py).
     wide = fields.word("moe_router_dtype") == "float32" or fields.word("model_type") == "glm_moe_dsa"
-    keys = ("n_routed_experts", "moe_intermediate_size")
-    return routed_experts(fields, *keys, shared_inter=shared, router_bias=bias, wide_router=wide)
+    options["dense_inter"] = fields.positive(beside) if beside else 0
+    return routed_experts(fields, shared_inter=shared, router_bias=bias, wide_router=wide, **options)
 
 
-def after_dense_layers(fields: Fields, experts: ExpertFeedForward | None = None) -> list[FeedForward]:
-    """DeepSeek, GLM and Kimi: the first layers dense, then experts in every ``moe_layer_freq``-th layer."""
-    dense, sparse = dense_feed_forward(fields), experts or deepseek_experts(fields)
-    first, frequency = fields.count("first_k_dense_replace"), fields.positive("moe_layer_freq", default=1)
-    return [sparse if index >= first and index % frequency == 0 else dense for index in range(fields.layers)]
+def sparse_layers(fields: Fields) -> list[bool]:
+    """Whether each layer has experts: as a list says, or every n-th between the first and the last such one."""
+    if kinds := fields.words("mlp_layer_types"):
+        return [kind == "sparse" for kind in fields.a_layer("mlp_layer_types", kinds)]
+    if isinstance(fields.raw("moe_layer_freq"), list):
+        return [bool(here) for here in fields.a_layer("moe_layer_freq", fields.numbers("moe_layer_freq") or [])]
+    period, offset = (
+        fields.positive("moe_layer_freq", "expert_layer_period", default=1),
+        fields.count("expert_layer_offset"),
+    )
+    step, dense = fields.positive(*STEP_KEYS, default=1), {*(fields.numbers("mlp_only_layers") or [])}
+    first, last = fields.count(*FIRST_KEYS), fields.count("moe_layer_end_index", default=fields.layers - 1)
+    return [
+        first <= index <= last and index % period == offset and (index + 1) % step == 0 and index not in dense
+        for index in range(fields.layers)
+    ]
 
 
-def qwen_experts(fields: Fields, *, shared_inter: int = 0, shared_gate: bool = False) -> list[FeedForward]:
-    """Qwen: in every ``decoder_sparse_step``-th layer that is not listed in ``mlp_only_layers``."""
-    keys = ("num_experts", "moe_intermediate_size")
-    sparse = routed_experts(fields, *keys, shared_inter=shared_inter, shared_gate=shared_gate)
-    step = fields.positive("decoder_sparse_step", default=1)
-    listed = set(fields.numbers("mlp_only_layers") or [])
-    is_sparse = [index not in listed and (index + 1) % step == 0 for index in range(fields.layers)]
-    dense = None if all(is_sparse) else dense_feed_forward(fields)
-    return [dense if dense and not here else sparse for here in is_sparse]
-
-
-def qwen2_experts(fields: Fields) -> list[FeedForward]:
-    """Qwen1.5-MoE and Qwen2-MoE: with a gated shared expert."""
-    return qwen_experts(fields, shared_inter=fields.positive("shared_expert_intermediate_size"), shared_gate=True)
-
-
-def ernie_experts(fields: Fields) -> list[FeedForward]:
-    """ERNIE 4.5: between two layers, with shared experts as wide as the routed ones and a bias on the choice."""
-    shared = fields.positive("moe_intermediate_size") * fields.count("moe_num_shared_experts")
-    keys = ("moe_num_experts", "moe_intermediate_size")
-    sparse, dense = routed_experts(fields, *keys, shared_inter=shared, router_bias=True), dense_feed_forward(fields)
-    first, last = fields.count("moe_layer_start_index"), fields.count("moe_layer_end_index", default=fields.layers - 1)
-    step = fields.positive("moe_layer_interval", default=1)
-    return [sparse if first <= layer <= last and (layer + 1) % step == 0 else dense for layer in range(fields.layers)]
+def expert_networks(fields: Fields, experts: ExpertFeedForward | None = None, **options: Any) -> list[FeedForward]:
+    """Experts in the layers that have them, a dense network in the others."""
+    sparse, chosen = experts or usual_experts(fields, **options), sparse_layers(fields)
+    dense = None if all(chosen) else dense_feed_forward(fields)
+    return [dense if dense and not here else sparse for here in chosen]
 
 
 COUNT_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 from infercast.errors import FileFormatError, UnsupportedModelError
 from infercast.models.families.attention import latent_sizes, plain_networks
@@ -12,18 +11,16 @@ from infercast.models.families.fields import (
     MOST_LAYERS,
     Fields,
     Layer,
-    after_dense_layers,
-    checked_kv_heads,
     dense_feed_forward,
+    expert_networks,
     grouped_attention,
-    qwen_experts,
-    rotary_dim,
     routed_experts,
+    usual_experts,
 )
 from infercast.models.feed_forward import DenseFeedForward, ExpertFeedForward, FeedForward, NoFeedForward
 from infercast.models.mixers.latent import KimiLatentAttention
 from infercast.models.mixers.mixer import GroupedAttention, Mixer, NoMixer, SideBySide
-from infercast.models.mixers.recurrent import GatedConvolution, GatedDeltaNet, KimiDeltaAttention, Mamba2
+from infercast.models.mixers.recurrent import GatedConvolution, GatedDeltaNet, KimiDeltaAttention, Mamba1, Mamba2
 
 STATE_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "auto": ""}
 RECURRENT, FULL = "linear_attention", "full_attention"
@@ -52,9 +49,9 @@ def read_qwen_hybrid(fields: Fields) -> list[Layer]:
     attention = grouped_attention(fields, qk_norm=True, qkv_bias=fields.answer("attention_bias"))
     if fields.flag("attn_output_gate", default=True):
         attention = replace(attention, gate_width=attention.value_dim)
-    shared = fields.count("shared_expert_intermediate_size")
-    experts = partial(qwen_experts, shared_inter=shared, shared_gate=shared > 0)
-    networks = (experts if fields.count("num_experts") else plain_networks)(fields)
+    shared_gate = fields.count("shared_expert_intermediate_size") > 0
+    has_experts = fields.count("num_experts") > 0
+    networks = expert_networks(fields, shared_gate=shared_gate) if has_experts else plain_networks(fields)
     recurrent = recurrent_layers(fields, fields.positive("full_attention_interval", default=4))
     return [Layer(delta_net if here else attention, network) for here, network in zip(recurrent, networks, strict=True)]
 
@@ -88,20 +85,12 @@ def read_kimi_linear(fields: Fields) -> list[Layer]:
     streams = _residual_streams(fields)
     return [
         Layer(delta if number in recurrent else latent, network, residuals=streams)
-        for number, network in enumerate(after_dense_layers(fields, _kimi_experts(fields)), start=1)
+        for number, network in enumerate(expert_networks(fields, _kimi_experts(fields)), start=1)
     ]
 
 
 def _kimi_experts(fields: Fields) -> ExpertFeedForward:
-    shared = fields.positive("moe_intermediate_size") * fields.count("num_shared_experts")
-    experts = routed_experts(
-        fields,
-        "num_experts",
-        "moe_intermediate_size",
-        shared_inter=shared,
-        router_bias=True,
-        latent=fields.count("routed_expert_hidden_size"),
-    )
+    experts = usual_experts(fields, router_bias=True, latent=fields.count("routed_expert_hidden_size"))
     return replace(experts, latent_norm=experts.latent > 0 and fields.flag("latent_moe_use_norm"))
 
 
@@ -113,6 +102,33 @@ def _residual_streams(fields: Fields) -> int:
     return max(1, round(sum(-(-index // block) for index in range(fields.layers)) / fields.layers))
 
 
+def read_mamba(fields: Fields) -> list[Layer]:
+    """Mamba, Falcon-Mamba and Mamba2: one state space a layer, and nothing else."""
+    mixer = _mamba1(fields) if fields.raw("mamba_num_heads") is None else mamba2(fields)
+    return [Layer(mixer, NoFeedForward(), 1)] * fields.layers
+
+
+def read_jamba(fields: Fields) -> list[Layer]:
+    """Jamba: Mamba, attention without positions once a period, and experts in every other layer."""
+    period, offset = fields.positive("attn_layer_period", default=8), fields.count("attn_layer_offset", default=4)
+    attention, mamba = replace(grouped_attention(fields), rotary_dim=0), _mamba1(fields)
+    networks = expert_networks(fields) if fields.count("num_experts") > 1 else plain_networks(fields)
+    return [Layer(attention if index % period == offset else mamba, network) for index, network in enumerate(networks)]
+
+
+def _mamba1(fields: Fields) -> Mamba1:
+    hidden = fields.positive("hidden_size")
+    rank = fields.raw("mamba_dt_rank", "time_step_rank")
+    return Mamba1(
+        channels=int(hidden * fields.number("mamba_expand", fields.number("expand", 2))),
+        state_size=fields.positive("mamba_d_state", "state_size", default=16),
+        rank=-(-hidden // 16) if rank in (None, "auto") else fields.positive("mamba_dt_rank", "time_step_rank"),
+        taps=fields.positive("mamba_d_conv", "conv_kernel", default=4),
+        bias=fields.answer(["mamba_proj_bias", "use_bias"]),
+        convolution_bias=fields.flag("mamba_conv_bias", fields.flag("use_conv_bias", default=True)),
+    )
+
+
 def read_lfm2(fields: Fields) -> list[Layer]:
     """LFM2: dense networks of two thirds of the width in the file, rounded up to a multiple."""
     return _lfm2_layers(fields, [_lfm2_network(fields)] * fields.layers)
@@ -120,9 +136,7 @@ def read_lfm2(fields: Fields) -> list[Layer]:
 
 def read_lfm2_moe(fields: Fields) -> list[Layer]:
     """LFM2-8B-A1B: the first layers dense, then experts."""
-    experts = routed_experts(fields, "num_experts", "moe_intermediate_size", router_bias="use_expert_bias")
-    dense, first = dense_feed_forward(fields), fields.count("num_dense_layers")
-    return _lfm2_layers(fields, [dense if index < first else experts for index in range(fields.layers)])
+    return _lfm2_layers(fields, expert_networks(fields, router_bias="use_expert_bias"))
 
 
 def _lfm2_layers(fields: Fields, networks: list[FeedForward]) -> list[Layer]:
@@ -156,7 +170,7 @@ def _lfm2_network(fields: Fields) -> DenseFeedForward:
 def read_granite_hybrid(fields: Fields) -> list[Layer]:
     """Granite 4: experts with a shared one, or that one alone; most models have no positions."""
     kinds = fields.a_layer("layer_types", fields.words("layer_types") or fields.words("layers_block_type"))
-    fields.known_kinds(kinds, ("mamba", "attention"))
+    kinds = fields.known_kinds([NEWER.get(kind, kind) for kind in kinds], ("mamba", "attention"))
     network: FeedForward = DenseFeedForward(fields.positive("shared_intermediate_size"))
     if fields.count("num_local_experts"):
         shared = fields.count("shared_intermediate_size")
@@ -202,6 +216,8 @@ def _mamba(fields: Fields) -> Mamba2:
     )
 
 
+NEWER = {RECURRENT: "mamba", FULL: "attention", "sparse": "moe", "dense": "mlp"}
+"""Kinds of layers as newer versions of the transformers library call them."""
 LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 """Kinds of layers in ``hybrid_override_pattern``, as newer files call them in ``layers_block_type``."""
 
@@ -227,7 +243,8 @@ def nemotron_head(fields: Fields, layers: Sequence[Layer]) -> Sequence[Layer]:
 def _kinds(fields: Fields, pattern: str, names: str) -> list[str]:
     """The kind of each layer, from a pattern of letters or a list of names."""
     letters = fields.word(pattern)
-    kinds = [LETTERS.get(letter, letter) for letter in letters] if letters else fields.words(names)
+    kinds = [LETTERS.get(letter, letter) for letter in letters or fields.words(names)]
+    kinds = [NEWER.get(kind, kind) for kind in kinds]
     unknown = sorted({*kinds} - {*LETTERS.values()})
     if unknown:
         known = ", ".join(f"{letter} ({name})" for letter, name in LETTERS.items())
@@ -236,9 +253,13 @@ def _kinds(fields: Fields, pattern: str, names: str) -> list[str]:
 
 
 def _half_layers(fields: Fields, kinds: Sequence[str]) -> list[Layer]:
-    makers: dict[str, Callable[[Fields], Mixer | FeedForward]]
-    makers = {"mamba": mamba2, "attention": _attention, "mlp": _network, "moe": _experts}
-    halves = {kind: makers[kind](fields) for kind in dict.fromkeys(kinds)}
+    makers: dict[str, Callable[[], Mixer | FeedForward]] = {
+        "mamba": lambda: mamba2(fields),
+        "attention": lambda: replace(grouped_attention(fields), rotary_dim=0),
+        "mlp": lambda: dense_feed_forward(fields, fields.flag("mlp_bias"), gated=False),
+        "moe": lambda: usual_experts(fields, True, gated=False, latent=fields.count("moe_latent_size")),
+    }
+    halves = {kind: makers[kind]() for kind in dict.fromkeys(kinds)}
     return [
         Layer(half, NoFeedForward(), 1) if isinstance(half, Mixer) else Layer(NoMixer(), half, 1)
         for half in (halves[kind] for kind in kinds)
@@ -257,30 +278,6 @@ def mamba2(fields: Fields) -> Mamba2:
         state_dtype=state_dtype(fields, "mamba_ssm_cache_dtype", "float32"),
         bias=fields.flag("use_bias"),
         convolution_bias=fields.flag("use_conv_bias", default=True),
-    )
-
-
-def _attention(fields: Fields) -> GroupedAttention:
-    heads = fields.positive("num_attention_heads")
-    head_dim = fields.positive("head_dim", "attention_head_dim", default=fields.positive("hidden_size") // heads)
-    kv_heads = checked_kv_heads(fields, "num_key_value_heads", heads)
-    return GroupedAttention(heads, kv_heads, head_dim, head_dim, rotary_dim=0)
-
-
-def _network(fields: Fields) -> DenseFeedForward:
-    return DenseFeedForward(fields.positive("intermediate_size"), gated=False, bias=fields.flag("mlp_bias"))
-
-
-def _experts(fields: Fields) -> ExpertFeedForward:
-    shared = fields.count("moe_shared_expert_intermediate_size") * fields.count("n_shared_experts")
-    return routed_experts(
-        fields,
-        "n_routed_experts",
-        "moe_intermediate_size",
-        shared_inter=shared,
-        router_bias=True,
-        gated=False,
-        latent=fields.count("moe_latent_size"),
     )
 
 
@@ -303,10 +300,8 @@ def _block(fields: Fields, block: Fields) -> Layer:
 
 
 def _pruned_attention(fields: Fields, block: Fields) -> GroupedAttention:
-    heads = fields.positive("num_attention_heads")
-    head_dim = fields.positive("head_dim", default=fields.positive("hidden_size") // heads)
-    kv_heads = heads // block.positive("n_heads_in_group")
-    return GroupedAttention(heads, kv_heads, head_dim, head_dim, rotary_dim(fields, head_dim))
+    plain = grouped_attention(fields)
+    return replace(plain, kv_heads=plain.heads // block.positive("n_heads_in_group"))
 
 
 def _pruned_width(fields: Fields, block: Fields) -> int:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from infercast.errors import FileFormatError
 from infercast.models.families.attention import latent_sizes
 from infercast.models.families.fields import (
     Fields,
     Layer,
-    after_dense_layers,
-    deepseek_experts,
+    expert_networks,
     grouped_attention,
-    routed_experts,
+    usual_experts,
 )
 from infercast.models.feed_forward import DenseFeedForward
 from infercast.models.mixers.sparse import (
@@ -38,7 +36,7 @@ def read_indexed(fields: Fields) -> list[Layer]:
     )
     full = SparseLatentAttention(**sizes, topk=topk, indexer=indexer)
     shared = SparseLatentAttention(**sizes, topk=topk)
-    pairs = zip(_has_indexer(fields), after_dense_layers(fields), strict=True)
+    pairs = zip(_has_indexer(fields), expert_networks(fields), strict=True)
     return [Layer(full if own else shared, network) for own, network in pairs]
 
 
@@ -73,7 +71,7 @@ def read_compressed(fields: Fields) -> list[Layer]:
     """Layers compress 0 tokens (the window alone), 4 or 128; the first choose experts by a table of the vocabulary."""
     ratios = fields.numbers("compress_ratios") or [0] * fields.layers
     kinds = {ratio: _attention(fields, ratio) for ratio in set(fields.a_layer("compress_ratios", ratios))}
-    experts, streams = deepseek_experts(fields), fields.positive("hc_mult", default=1)
+    experts, streams = usual_experts(fields), fields.positive("hc_mult", default=1)
     by_table = replace(experts, router_bias=False)
     first = fields.count("num_hash_layers")
     return [
@@ -120,15 +118,6 @@ def _indexer(fields: Fields, ratio: int) -> Indexer:
 
 DENSE_LAYERS = 3
 
-# What a published file leaves out where it equals vLLM's defaults (``transformers_utils/configs/minimax_m3.py``).
-DEFAULTS: dict[str, Any] = {
-    "vocab_size": 200064, "hidden_size": 6144, "intermediate_size": 3072, "dense_intermediate_size": 12288,
-    "num_hidden_layers": 60, "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 128, "rotary_dim": 64,
-    "max_position_embeddings": 524288, "num_local_experts": 128, "num_experts_per_tok": 4, "n_shared_experts": 1,
-    "use_routing_bias": True,
-}  # fmt: skip
-
-
 SHARED_SIZES = ("heads", "kv_heads", "head_dim", "value_dim", "rotary_dim", "qk_norm")
 
 
@@ -143,11 +132,7 @@ def read_minimax_m3(fields: Fields) -> list[Layer]:
         blocks=settings.positive("sparse_topk_blocks", default=16),
         block=settings.positive("sparse_block_size", default=128),
     )
-    inter = fields.positive("intermediate_size")
-    shared = inter * fields.count("n_shared_experts")
-    experts = routed_experts(
-        fields, "num_local_experts", "intermediate_size", shared_inter=shared, router_bias="use_routing_bias"
-    )
+    experts = usual_experts(fields, router_bias="use_routing_bias")
     dense = DenseFeedForward(fields.positive("dense_intermediate_size"))
     usual = [int(index >= DENSE_LAYERS) for index in range(fields.layers)]
     chooses = fields.a_layer("sparse_attention_freq", settings.numbers("sparse_attention_freq") or usual)

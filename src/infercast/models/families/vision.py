@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 from infercast.models.families.fields import Fields
 from infercast.models.spec import VisionPart
@@ -31,7 +30,7 @@ def _patch(fields: Fields, default: int | None = None, frames: int = 1) -> int:
     return COLOURS * frames * fields.positive("patch_size", default=default) ** 2
 
 
-def _qwen3(fields: Fields, text_hidden: int) -> VisionPart:
+def qwen3(fields: Fields, text_hidden: int) -> VisionPart:
     """Qwen3-VL: three more mergers feed inner layers to the language model (deepstack)."""
     hidden, depth = fields.positive("hidden_size"), fields.positive("depth")
     merged, patch = _merged(fields, hidden), _patch(fields, frames=fields.positive("temporal_patch_size", default=2))
@@ -47,7 +46,7 @@ def _qwen3(fields: Fields, text_hidden: int) -> VisionPart:
     )
 
 
-def _qwen2(fields: Fields, text_hidden: int, gated: bool = False) -> VisionPart:
+def qwen2(fields: Fields, text_hidden: int, gated: bool = False) -> VisionPart:
     """Qwen2-VL, and Qwen2.5-VL with gated layers and norms without biases."""
     depth, hidden = fields.positive("depth"), fields.positive("hidden_size" if gated else "embed_dim")
     inter = fields.positive("intermediate_size") if gated else hidden * fields.positive("mlp_ratio", default=4)
@@ -56,7 +55,7 @@ def _qwen2(fields: Fields, text_hidden: int, gated: bool = False) -> VisionPart:
     return _encoder(depth, hidden, inter, gated=gated, split=merged * (merged + text_hidden), whole=whole)
 
 
-def _siglip(fields: Fields, text_hidden: int) -> VisionPart:
+def siglip(fields: Fields, text_hidden: int) -> VisionPart:
     """Gemma 3: SigLIP and one matrix to the language model."""
     hidden, count = fields.positive("hidden_size"), fields.positive("num_hidden_layers")
     positions = (fields.positive("image_size") // fields.positive("patch_size")) ** 2
@@ -64,7 +63,7 @@ def _siglip(fields: Fields, text_hidden: int) -> VisionPart:
     return _encoder(count, hidden, fields.positive("intermediate_size"), whole=whole)
 
 
-def _gemma4(fields: Fields, text_hidden: int) -> VisionPart:
+def gemma4(fields: Fields, text_hidden: int) -> VisionPart:
     """Gemma 4: four norms a layer and norms on queries and keys; every GPU holds all of it."""
     hidden, count = fields.positive("hidden_size"), fields.positive("num_hidden_layers")
     layers = _encoder(count, hidden, fields.positive("intermediate_size"), gated=True, bias=False)
@@ -74,7 +73,7 @@ def _gemma4(fields: Fields, text_hidden: int) -> VisionPart:
     return VisionPart(0, layers.parameters + norms + ends + scales, count, hidden)
 
 
-def _llama4(fields: Fields, text_hidden: int) -> VisionPart:
+def llama4(fields: Fields, text_hidden: int) -> VisionPart:
     """Llama 4: an adapter of two matrices after the encoder, and one to the language model."""
     hidden, count = fields.positive("hidden_size"), fields.positive("num_hidden_layers")
     inter, middle = fields.positive("intermediate_size"), fields.positive("projector_input_dim")
@@ -84,7 +83,7 @@ def _llama4(fields: Fields, text_hidden: int) -> VisionPart:
     return _encoder(count, hidden, inter, whole=hidden * (1 + positions + 2 * count + 4), split=split)
 
 
-def _pixtral(fields: Fields, text_hidden: int) -> VisionPart:
+def pixtral(fields: Fields, text_hidden: int) -> VisionPart:
     """Mistral 3: Pixtral, with patches merged by four."""
     hidden, count = fields.positive("hidden_size"), fields.positive("num_hidden_layers")
     whole, split = hidden * (_patch(fields) + 2 + _merged(fields, hidden)), text_hidden * (hidden + text_hidden)
@@ -92,7 +91,7 @@ def _pixtral(fields: Fields, text_hidden: int) -> VisionPart:
     return _encoder(count, hidden, inter, gated=True, bias=False, whole=whole, split=split)
 
 
-def _moonvit(fields: Fields, text_hidden: int) -> VisionPart:
+def moonvit(fields: Fields, text_hidden: int) -> VisionPart:
     """Kimi-K2.5: MoonViT; every GPU holds the matrices to the language model."""
     hidden, count = fields.positive("vt_hidden_size"), fields.positive("vt_num_hidden_layers")
     positions = fields.positive("init_pos_emb_height") * fields.positive("init_pos_emb_width")
@@ -102,7 +101,7 @@ def _moonvit(fields: Fields, text_hidden: int) -> VisionPart:
     return _encoder(count, hidden, fields.positive("vt_intermediate_size"), whole=whole)
 
 
-def _moonvit3(fields: Fields, text_hidden: int) -> VisionPart:
+def moonvit3(fields: Fields, text_hidden: int) -> VisionPart:
     """Kimi-K3: MoonViT without biases, its heads wider than the hidden size together."""
     hidden, count = fields.positive("vt_hidden_size"), fields.positive("vt_num_hidden_layers")
     heads, inter = fields.positive("qkv_hidden_size", default=hidden), fields.positive("vt_intermediate_size")
@@ -112,7 +111,7 @@ def _moonvit3(fields: Fields, text_hidden: int) -> VisionPart:
     return VisionPart(count * 2 * hidden * (2 * heads + inter), whole, count, hidden)
 
 
-def _minimax(fields: Fields, text_hidden: int) -> VisionPart:
+def minimax(fields: Fields, text_hidden: int) -> VisionPart:
     """MiniMax-M3: two matrices to the language model, then two more for every four patches."""
     hidden, count = fields.positive("hidden_size"), fields.positive("num_hidden_layers")
     compression = fields.section("img_token_compression_config")
@@ -123,7 +122,7 @@ def _minimax(fields: Fields, text_hidden: int) -> VisionPart:
     return _encoder(count, hidden, fields.positive("intermediate_size"), split=split, whole=whole)
 
 
-def _perception(fields: Fields, text_hidden: int) -> VisionPart:
+def perception(fields: Fields, text_hidden: int) -> VisionPart:
     """Step-3.7: a perception encoder, two convolutions that merge sixteen patches, one matrix to the language model."""
     hidden, count = fields.positive("width"), fields.positive("layers")
     inter = int(hidden * fields.number("mlp_ratio", default=4.0))
@@ -133,32 +132,11 @@ def _perception(fields: Fields, text_hidden: int) -> VisionPart:
     return _encoder(count, hidden, inter, whole=whole, split=4 * hidden * text_hidden)
 
 
-class VisionFamily(NamedTuple):
-    """An architecture with an encoder: the family that reads its text part, and what the encoder holds."""
-
-    text: str
-    read: Callable[[Fields, int], VisionPart]
+qwen2_5 = partial(qwen2, gated=True)
+VisionReader = Callable[[Fields, int], VisionPart]
 
 
-VISION = {
-    "Gemma3ForConditionalGeneration": VisionFamily("Gemma3ForCausalLM", _siglip),
-    "Gemma4ForConditionalGeneration": VisionFamily("Gemma4ForCausalLM", _gemma4),
-    "KimiK25ForConditionalGeneration": VisionFamily("DeepseekV3ForCausalLM", _moonvit),
-    "KimiK3ForConditionalGeneration": VisionFamily("KimiLinearForCausalLM", _moonvit3),
-    "Llama4ForConditionalGeneration": VisionFamily("Llama4ForCausalLM", _llama4),
-    "MiniMaxM3SparseForConditionalGeneration": VisionFamily("MiniMaxM3SparseForCausalLM", _minimax),
-    "Mistral3ForConditionalGeneration": VisionFamily("MistralForCausalLM", _pixtral),
-    "Qwen2VLForConditionalGeneration": VisionFamily("Qwen2ForCausalLM", _qwen2),
-    "Qwen2_5_VLForConditionalGeneration": VisionFamily("Qwen2ForCausalLM", partial(_qwen2, gated=True)),
-    "Qwen3VLForConditionalGeneration": VisionFamily("Qwen3ForCausalLM", _qwen3),
-    "Qwen3VLMoeForConditionalGeneration": VisionFamily("Qwen3MoeForCausalLM", _qwen3),
-    "Qwen3_5ForConditionalGeneration": VisionFamily("Qwen3_5ForCausalLM", _qwen3),
-    "Qwen3_5MoeForConditionalGeneration": VisionFamily("Qwen3_5MoeForCausalLM", _qwen3),
-    "Step3p7ForConditionalGeneration": VisionFamily("Step3p5ForCausalLM", _perception),
-}
-
-
-def read_vision(architecture: str, fields: Fields, text_hidden: int) -> VisionPart | None:
+def read_vision(read: VisionReader, fields: Fields, text_hidden: int) -> VisionPart | None:
     """The encoder of a model, from the ``vision_config`` in its file; None where there is none."""
     if fields.raw("vision_config") is None:
         return None
@@ -166,4 +144,4 @@ def read_vision(architecture: str, fields: Fields, text_hidden: int) -> VisionPa
     # What the projector needs may stand outside.
     outside = {key: fields.raw(key) for key in ("spatial_merge_size", "projector_hidden_size")}
     values = {**{key: value for key, value in outside.items() if value is not None}, **inner.values}
-    return VISION[architecture].read(Fields(values, inner.where), text_hidden)
+    return read(Fields(values, inner.where), text_hidden)

@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from infercast.models.layout import Shard
-from infercast.ops import Attention, Call, Collective
+from infercast.ops import Attention, Call, Collective, EncoderAttention
 from infercast.ops.op import Lengths, Size, bytes_of, head_norm, kv_write, output_gate, rope, strided_copy, weighted_sum
 
 
@@ -62,6 +62,10 @@ class SequenceBatch(NamedTuple):
     def num_recent(self, window: int) -> Size:
         """Tokens of all sequences that a new one sees in its window."""
         return self._sum(np.minimum(self.keys, self.queries + window - 1))
+
+    def num_pairs(self, window: int) -> Size:
+        """Pairs of new tokens of a sequence, each with all others or with ``window`` of them."""
+        return self._sum(self.queries * (np.minimum(self.queries, window) if window else self.queries))
 
     def _sum(self, each: Lengths) -> Size:
         total: Size = np.add.reduce(each * self.sequences, axis=-1)
@@ -244,6 +248,7 @@ class GroupedAttention(Mixer):
     """Gates that a head's output is multiplied with: as many as values, projected with the queries (Qwen3-Next and
     Qwen3.5), or one, by a product of its own (Step-3.5); 0: none."""
 
+    bidirectional: bool = False  # Every token of a prompt sees all of it, in one step and without a cache (BERT)
     by_hand: bool = False
     """The engine has no compiler that fuses: hand-written kernels norm, rotate and store, and attention takes queries
     that lie together, so they are copied out of the joined product (SGLang)."""
@@ -322,7 +327,7 @@ class GroupedAttention(Mixer):
         base, layout = shard.weights.base, shard.layout
         heads, kv_heads = layout.share(self.heads), layout.share_kv_heads(self.kv_heads)
         stored = kv_write(tokens, kv_heads * self._pair_dim, base, shard.cache_dtype, by_hand=self.by_hand)
-        calls = [Call("kv_write", stored)]
+        calls = [] if self.bidirectional else [Call("kv_write", stored)]
         if self.rotary_dim:
             normed = self.qk_norm and not self.by_hand
             op = rope(tokens, heads + kv_heads, self.rotary_dim, base, normed=normed, by_hand=self.by_hand)
@@ -346,6 +351,16 @@ class GroupedAttention(Mixer):
         return [*calls, Call("output_gate", gated)]
 
     def sequence_calls(self, shard: Shard, batch: SequenceBatch) -> list[Call]:
+        if self.bidirectional:
+            # As many equal prompts with as many tokens and pairs of them.
+            pairs = batch.num_pairs(self.window)
+            tokens, heads = pairs / np.maximum(batch.tokens, 1), shard.layout.share(self.heads)
+            sizes = np.asarray(batch.tokens / np.maximum(tokens, 1)), np.asarray(tokens)
+            return [
+                Call(
+                    "attention", EncoderAttention(*sizes, heads=heads, head_dim=self.head_dim, dtype=shard.weights.base)
+                )
+            ]
         op = Attention(
             batch.queries,
             batch.keys,
@@ -368,5 +383,7 @@ class GroupedAttention(Mixer):
         return replace(self, heads=self.heads * width).sequence_calls(shard, batch)
 
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
+        if self.bidirectional:
+            return ()
         width = shard.layout.share_kv_heads(self.kv_heads) * self._pair_dim
         return (Cache(width * bytes_of(shard.cache_dtype), window=self.window, chunked=self.chunked),)

@@ -382,6 +382,63 @@ class Mamba2(RecurrentMixer):
         return [*calls, *shard.linear("out_proj", tokens, shard.hidden, width, "recurrent")]
 
 
+CHANNELS = 64  # Channels of Mamba 1 that count as a head of Mamba2, with kernels like its own
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba1(RecurrentMixer):
+    """The first Mamba: a state of ``state_size`` for each of ``channels``, and steps by way of a narrow vector."""
+
+    channels: int
+    state_size: int
+    rank: int  # Of that vector
+    taps: int = 4
+    bias: bool = False  # Biases on the first and the last product
+    convolution_bias: bool = True
+
+    modules = ("mixer.in_proj", "mixer.out_proj")
+    convolves_decoding = False
+    copies = 1
+
+    label_text = "SSM {0.channels} x {0.state_size}"
+    description_text = "Mamba, {0.channels:,} channels, state {0.state_size}"
+
+    @property
+    def _narrow(self) -> int:
+        return self.rank + 2 * self.state_size
+
+    def state(self, shard: Shard) -> State:
+        channels = shard.layout.share(self.channels)
+        shape = (channels // CHANNELS, 1, self.state_size, CHANNELS)
+        return State(MAMBA2, *shape, channels, self.taps, "fp32")
+
+    def matrices(self, hidden: int) -> int:
+        return self.channels * (3 * hidden + self._narrow + self.rank)
+
+    def vectors(self, hidden: int) -> int:
+        """The convolution, decays, what skips the state, and the biases of steps."""
+        each = self.taps + self.convolution_bias + self.state_size + 2 + (2 if self.bias else 0)
+        return self.channels * each + (hidden if self.bias else 0)
+
+    def divides(self, tensor: int) -> bool:
+        return self.channels % (tensor * CHANNELS) == 0
+
+    def token_calls(self, shard: Shard, tokens: Size) -> list[Call]:
+        """The scan's inputs come from a product of what was convolved, which GPUs add up."""
+        layout, base = shard.layout, shard.weights.base
+        width, narrow, formats = layout.share(self.channels), self._narrow, "recurrent"
+        calls = [
+            *shard.linear("in_proj", tokens, 2 * width, shard.hidden, formats),
+            Call("x_proj", Gemm(tokens, narrow, width, base)),
+            Call("dt_proj", Gemm(tokens, width, self.rank, base)),
+            *shard.linear("out_proj", tokens, shard.hidden, width, formats),
+        ]
+        if layout.tensor > 1:
+            summed = Collective("all_reduce", tokens * int(narrow * bytes_of(base)), layout.tensor, layout.library)
+            calls.insert(2, Call("x_proj_reduce", summed))
+        return calls
+
+
 @dataclass(frozen=True, slots=True)
 class GatedConvolution(RecurrentMixer):
     """A convolution of ``taps`` over ``channels``, with a gate before and one after."""

@@ -173,6 +173,20 @@ def ended(workload: Workload, declared: int | None, ignore_eos: bool | None) -> 
     )
 
 
+def without_answers(workload: Workload) -> Workload:
+    """The same prompts, each of which gives one result and no further tokens."""
+    if all(each.num_output == 1 for each in workload.requests):
+        return workload
+    return replace(
+        workload,
+        requests=tuple(replace(each, num_output=1, declared=1) for each in workload.requests),
+        description=f"{workload.description}, of which pooling leaves the answers out",
+        drawn=None
+        if workload.drawn is None
+        else replace(workload.drawn, output_lengths=as_lengths(1, "output_lengths")),
+    )
+
+
 def declaring(workload: Workload, tokens: int) -> Workload:
     """The same requests, each declaring this many output tokens, or as many as it produces."""
     if tokens < 1:
