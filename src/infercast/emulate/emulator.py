@@ -24,6 +24,8 @@ from infercast.serve.workload.distributions import LengthDistribution
 from infercast.serve.workload.request import Request, Segment, Workload
 
 LONGEST_SLEEP = 3600.0
+OWN_SECONDS = 0.001
+"""What this server takes to accept a request, and to write a token: part of what the deployment's API server takes."""
 LATELY = 60.0
 """Seconds over which rates are told."""
 MOST_RECENT = 20_000
@@ -74,6 +76,8 @@ class Call:
     fresh: list[Stream] = field(default_factory=list)
     """Answers with new tokens."""
     has_left: bool = False
+    came: float | None = None
+    """When it reached the server."""
 
     @property
     def is_done(self) -> bool:
@@ -108,6 +112,8 @@ class Emulator:
         self._contents, self._random = Contents(), np.random.default_rng(seed)
         self._streams: dict[int, Stream] = {}
         self._clock, self._began = clock, clock()
+        lead = OWN_SECONDS * speed if clock is time.monotonic else 0.0
+        self._lead = lead if lead < first.replica.request_path_seconds / 2 else 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._recent: deque[Request] = deque(maxlen=MOST_RECENT)
 
@@ -119,9 +125,12 @@ class Emulator:
 
     def start(
         self, call: Call, choice: int, ids: Sequence[int], max_tokens: int | None, *, ignore_eos: bool = False,
-        min_tokens: int = 0, priority: int = 0,
+        min_tokens: int = 0, priority: int = 0, came: float | None = None,
     ) -> Stream:  # fmt: skip
-        """Send a prompt to the engine; ``max_tokens`` None: as many as the model has room for."""
+        """Send a prompt to the engine; ``max_tokens`` None: as many as the model has room for.
+
+        ``came``: when it reached this server, whose own work is part of what the API server takes.
+        """
         room = self.max_model_len - len(ids)
         if not ids:
             raise InputError("the prompt is empty; an engine needs at least one token")
@@ -134,7 +143,7 @@ class Emulator:
         natural = most if ignore_eos else max(min_tokens, int(self._lengths.sample(1, self._random)[0]))
         seed = int(self._random.integers(1 << 30))
         words = answer_words(seed, min(most, natural))
-        segments, now = self._contents.segments(ids), self.now()
+        segments, now = self._contents.segments(ids), self.now() if came is None else came - self._lead
         name = hash(("answer", seed, self.live.num_requests))
         request = Request(
             now, len(ids), len(words), segments, name, declared=most, stops=len(words) < most, priority=priority
@@ -170,9 +179,9 @@ class Emulator:
 
     def catch_up(self) -> None:
         """Let the system catch up with the clock, and hand out tokens."""
-        now = self.now()
+        now = self.now() + self._lead
         for emission in self.live.advance(now):
-            self.lag = (now - emission.time) / self.speed
+            self.lag = max(0.0, now - self._lead - emission.time) / self.speed
             self.longest_lag = max(self.longest_lag, self.lag)
             for tokens in emission.tokens:
                 self._hand_out(tokens, emission.time, emission.engine)
@@ -180,7 +189,7 @@ class Emulator:
     def _tick(self) -> None:
         self.catch_up()
         ahead = self.live.next_event
-        wait = min(LONGEST_SLEEP, (ahead - self.now()) / self.speed) if ahead < inf else LONGEST_SLEEP
+        wait = min(LONGEST_SLEEP, (ahead - self.now() - self._lead) / self.speed) if ahead < inf else LONGEST_SLEEP
         self._timer = asyncio.get_running_loop().call_later(max(0.0, wait), self._tick)
 
     def _hand_out(self, tokens: Tokens, at: float, engine: int) -> None:

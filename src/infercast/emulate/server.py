@@ -36,8 +36,8 @@ Receive = Callable[[], Awaitable[Any]]
 class Asked:
     """A request's fields, each checked as it is read."""
 
-    def __init__(self, document: Mapping[str, Any]) -> None:
-        self.document = document
+    def __init__(self, document: Mapping[str, Any], came: float | None = None) -> None:
+        self.document, self.came = document, came
 
     def whole(self, name: str, default: int | None, least: int = 0) -> int | None:
         value = self.document.get(name)
@@ -178,11 +178,13 @@ class Server:
     # Answers.
 
     async def _completions(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        asked = Asked(await self._document(scope, receive))
+        came = self.emulator.now()
+        asked = Asked(await self._document(scope, receive), came)
         await self._answer("text", asked, asked.prompts, asked.whole("max_tokens", COMPLETION_TOKENS, 1), receive, send)
 
     async def _chat(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        asked = Asked(await self._document(scope, receive))
+        came = self.emulator.now()
+        asked = Asked(await self._document(scope, receive), came)
         most = asked.whole("max_completion_tokens", asked.whole("max_tokens", None, 1), 1)
         await self._answer("chat", asked, [encode_chat(asked.document.get("messages"))], most, receive, send)
 
@@ -194,7 +196,7 @@ class Server:
             raise InputError(f"n times the number of prompts must be at most {MOST_CHOICES}")
         options = asked.document.get("stream_options")
         with_usage = isinstance(options, Mapping) and bool(options.get("include_usage"))
-        call, is_stream = Call(), asked.truth("stream")
+        call, is_stream = Call(came=asked.came), asked.truth("stream")
         self._number += 1
         form = Form(kind, self._number, str(asked.document.get("model") or self.names[0]))
         for ids in prompts:
@@ -213,7 +215,7 @@ class Server:
             return self.emulator.start(
                 call, len(call.streams), ids, most,
                 ignore_eos=asked.truth("ignore_eos"), min_tokens=asked.whole("min_tokens", 0) or 0,
-                priority=asked.whole("priority", 0, -(1 << 30)) or 0,
+                priority=asked.whole("priority", 0, -(1 << 30)) or 0, came=call.came,
             )  # fmt: skip
         except InputError:
             self.emulator.leave(call)
@@ -244,12 +246,12 @@ class Server:
 
     async def _generate(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """SGLang's own API."""
-        document = await self._document(scope, receive)
+        came, document = self.emulator.now(), await self._document(scope, receive)
         sampling = document.get("sampling_params") or {}
         if not isinstance(sampling, Mapping):
             raise InputError("sampling_params must be an object")
         prompt = document.get("text", document.get("input_ids"))
-        asked = Asked({**sampling, "prompt": prompt, "stream": document.get("stream")})
+        asked = Asked({**sampling, "prompt": prompt, "stream": document.get("stream")}, came)
         if len(prompts := asked.prompts) != 1:
             raise InputError("text and input_ids must be one prompt")
         await self._answer("generate", asked, prompts, asked.whole("max_new_tokens", 128, 1), receive, send)
