@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from infercast.forecast.kernels import StepCost, decode_shape, estimate_step, prefill_shape
     from infercast.forecast.layouts import LayoutCost, Layouts, compare_layouts
     from infercast.forecast.memory import Fit, fit_memory
+    from infercast.forecast.own_kernel import OwnKernel, fit_kernel, read_kernel
     from infercast.forecast.plan.question import Plan
     from infercast.forecast.plan.request import plan
     from infercast.forecast.result import Forecast, Verdict, judge
@@ -81,6 +82,7 @@ _HOMES = {
         "forecast.intervals": "Intervals forecast_intervals",
         "forecast.layouts": "LayoutCost Layouts compare_layouts",
         "forecast.memory": "Fit fit_memory",
+        "forecast.own_kernel": "OwnKernel fit_kernel read_kernel",
         "forecast.plan.question": "Plan",
         "forecast.plan.request": "plan",
         "forecast.result": "Forecast Verdict judge",
@@ -112,14 +114,14 @@ _OLD_NAMES = {
 __all__ = [
     "Breakdown", "Calibration", "Cost", "DayPlan", "Deployment", "Diagnosis", "DoesNotFitError", "Energy",
     "EngineSettings", "Estimate", "Explained", "Facility", "FacilityEnergy", "FileFormatError", "Fit", "Forecast",
-    "Gpu", "GpuPrice", "InfercastError", "InputError", "Intervals", "LayoutCost", "Layouts", "ModelConfig",
+    "Gpu", "GpuPrice", "InfercastError", "InputError", "Intervals", "LayoutCost", "Layouts", "ModelConfig", "OwnKernel",
     "Percentiles", "Plan", "Request", "SaturatedError", "Savings", "Segment", "SglangSettings", "Slo", "StepCost",
     "StepShape", "Sweep", "Tariff", "UnknownNameError", "UnsupportedModelError", "Variants", "Verdict", "Workload",
     "compare_layouts", "decode_shape", "deploy", "diagnose", "estimate", "estimate_power", "estimate_step",
-    "estimate_variants", "explain_command", "explain_run", "fit_memory", "forecast_disaggregated",
+    "estimate_variants", "explain_command", "explain_run", "fit_kernel", "fit_memory", "forecast_disaggregated",
     "forecast_intervals", "gpu_names", "judge", "load_gpu", "load_model", "model_names", "parse_slo", "plan",
-    "plan_day", "prefill_shape", "price_of", "read_calibration", "read_trace", "save_energy", "session_workload",
-    "simulate", "sweep", "synthetic_workload", "workload_from_requests", "write_calibration",
+    "plan_day", "prefill_shape", "price_of", "read_calibration", "read_kernel", "read_trace", "save_energy",
+    "session_workload", "simulate", "sweep", "synthetic_workload", "workload_from_requests", "write_calibration",
 ]  # fmt: skip
 
 

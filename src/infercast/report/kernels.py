@@ -26,6 +26,8 @@ from infercast.units import MICRO, MILLI, format_joules, format_percent, format_
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from infercast.forecast.own_kernel import OwnKernel
+
 
 PICO = 1e-12
 
@@ -406,3 +408,24 @@ def diagnosis_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "not_judged": list(diagnosis.not_judged),
         "caveats": caveats(forecast),
     }
+
+
+def own_kernel_dict(kernel: OwnKernel) -> dict[str, Any]:
+    accuracy = {f"{name}_error" if name != "inside" else name: share for name, share in asdict(kernel.accuracy).items()}
+    return {**pick(kernel, "name gpu dtype work"), "dims": kernel.ranges, "shapes": len(kernel.shapes), **accuracy}
+
+
+def render_own_kernel(kernel: OwnKernel) -> list[RenderableType]:
+    errors = kernel.accuracy
+    rows = [
+        ("measured on", kernel.gpu),
+        ("dimensions", ", ".join(f"{name} {low:,} to {high:,}" for name, (low, high) in kernel.ranges.items())),
+        ("work", kernel.work or f"no formula, so products of dimensions; FLOP would be {kernel.dtype}"),
+        ("shapes", f"{len(kernel.shapes):,}"),
+        (
+            "error on shapes left out",
+            f"mean {format_percent(errors.mean)}, median {format_percent(errors.median)}, 90th percentile "
+            f"{format_percent(errors.p90)}; {format_percent(errors.inside)} inside the 80 % interval",
+        ),
+    ]
+    return [Section(f"Kernel {kernel.name}", Facts(rows))]

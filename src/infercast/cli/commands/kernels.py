@@ -10,7 +10,7 @@ import typer
 
 from infercast.bundled import read_data
 from infercast.cli.options import choose_predictor, deployment_of, with_options, workload_of
-from infercast.cli.outputs import Form, print_answer, print_result
+from infercast.cli.outputs import Form, note, print_answer, print_result
 from infercast.engines.base import engine_named
 from infercast.errors import InputError, SaturatedError
 from infercast.forecast.deploy import deploy_changed, load_model, parse_changes
@@ -32,6 +32,7 @@ from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Predictor
 from infercast.report.comparison import render_steps, steps_dict
+from infercast.report.files import check_writable
 from infercast.report.kernels import power_dict, power_facts, render_step, step_dict
 from infercast.report.terminal import Facts, Grid, Section
 from infercast.units import format_seconds
@@ -147,16 +148,23 @@ SIZES = {name for shape in SHAPES.values() for name in (*shape.sizes, *shape.opt
 
 KERNEL_SIZES, KERNEL_FORMATS = read_data("kernel_options.toml").values()
 KERNEL = (
-    Option("family", str, ..., "FAMILY", f"One of {', '.join(SHAPES)}.", argument=True),
+    Option(
+        *("family", list, ..., "FAMILY"),
+        f"One of {', '.join(SHAPES)}; of a kernel of your own, DIMENSION=N...",
+        argument=True,
+    ),
     OPTIONS["gpu"],
     *(Option(*(name, int, None, "N", what), "Sizes", shows_default=False) for name, what in KERNEL_SIZES.items()),
     *(Option(*(name, str, None, "T", what), "Formats", shows_default=False) for name, what in KERNEL_FORMATS.items()),
     Option("table", Path, None, "FILE", "A CSV of shapes; prints CSV.", flag="--csv"),
+    Option("kernel_file", Path, None, "FILE", "A kernel of your own, of `infercast kernel fit`."),
 )
 
 
 @with_options(KERNEL, "network predictor anchors measurements")
-def estimate_command(*, family: str, gpu: str, table: Path | None, form: Form, **given: Any) -> None:
+def estimate_command(
+    *, family: list[str], gpu: str, table: Path | None, kernel_file: Path | None, form: Form, **given: Any
+) -> None:
     """Estimate the latency and the power of one kernel, or of a CSV of shapes: 80 % interval, source and bound.
 
     Latency is of one launch alone; then of the same kernel inside an engine, and without a pause at the power limit.
@@ -168,17 +176,73 @@ def estimate_command(*, family: str, gpu: str, table: Path | None, form: Form, *
       infercast estimate decode --batch 32 --kv-len 1400 --heads 32 --kv-heads 8 --head-dim 128 --gpu h200-sxm
 
       infercast estimate decode --csv shapes.csv --gpu b200-sxm
+
+      infercast estimate m=4096 n=14336 k=4096 --kernel-file my.json --gpu h200-sxm
     """
+    if kernel_file is not None:
+        _estimate_own(kernel_file, gpu, family, form)
+        return
+    if len(family) != 1:
+        raise InputError(f"name one kernel family, not {' '.join(family)}; sizes are options, such as --m 4096")
     values = {name: value for name, value in given.items() if name in SIZES and value is not None}
     chosen = choose_predictor(given["predictor"], given["anchors"], gpu, given["measurements"])
     device = with_network(load_gpu(gpu), given["network"])
     used = make_predictor(chosen) if isinstance(chosen, str) else chosen
     if table is None:
-        _print_kernel(used, device, family, values, form)
+        _print_kernel(used, device, family[0], values, form)
         return
     if values:
         raise InputError(f"--csv brings its own sizes; leave out {', '.join(f'--{name}' for name in values)}")
-    _print_table(list(estimate_table(used, device, family, table)), form)
+    _print_table(list(estimate_table(used, device, family[0], table)), form)
+
+
+def _estimate_own(path: Path, gpu: str, words: list[str], form: Form) -> None:
+    from infercast.forecast.own_kernel import read_kernel  # noqa: PLC0415 - few have one
+
+    kernel, dims = read_kernel(path), dict(word.partition("=")[::2] for word in words)
+    if wrong := [word for word in words if not word.partition("=")[2].isdecimal()]:
+        raise InputError(f"{wrong[0]} must be DIMENSION=N, with one of {', '.join(kernel.dims)}")
+    found = kernel.predict(gpu, **{name: int(text) for name, text in dims.items()})
+    numbers = {end: float(getattr(found, end)) for end in ENDS}
+    facts = {"source": found.source, "bound": str(found.bound), "note": kernel.note(gpu)}
+    rows = [("latency", _shown(numbers)), *((name, text) for name, text in facts.items() if text)]
+    title = f"{kernel.name} on {load_gpu(gpu).title}: {', '.join(words)}"
+    print_result(form, lambda: {**numbers, **facts}, lambda: [Section(title, Facts(rows))])
+
+
+FIT = (
+    Option("action", str, ..., "fit", "What to do: fit.", argument=True),
+    Option("rows", Path, ..., "FILE", "A CSV: whole-number dimensions, and microseconds.", argument=True),
+    OPTIONS["gpu"]._replace(help="Where it was measured."),
+    Option("work", str, "", "FORMULAS", "What a launch does: bytes=...; flops=...; tiles=...", shows_default=False),
+    Option("dtype", str, "bf16", "T", "The format that its FLOP are computed in."),
+    Option("out", Path, Path("kernel.json"), "FILE", "The predictor.", short="-o"),
+)
+
+
+@with_options(FIT)
+def fit_command(*, action: str, rows: Path, gpu: str, out: Path, form: Form, **given: Any) -> None:
+    """Learn a kernel of your own from a table of its dimensions and microseconds; some 40 rows do.
+
+    Formulas of its work are arithmetic over the dimensions with ceil, floor, min, max, sqrt and log2.
+
+    For example:
+
+      infercast kernel fit my.csv --gpu h200-sxm --work "bytes=2*(m*k+k*n+m*n); flops=2*m*n*k" --out my.json
+
+      infercast estimate m=4096 n=14336 k=4096 --kernel-file my.json --gpu h200-sxm
+
+      infercast kernels llama-3.1-8b --gpu h200-sxm --decode 32 --kernel-file my.json@gemm
+    """
+    from infercast.forecast.own_kernel import fit_kernel  # noqa: PLC0415 - few ask for it
+
+    if action != "fit":
+        raise InputError(f"infercast kernel can fit, not {action}: infercast kernel fit FILE --gpu GPU")
+    check_writable(out, "--out", (".json",))
+    kernel = fit_kernel(rows, gpu, work=given["work"], dtype=given["dtype"])
+    kernel.write(out)
+    note(f"wrote {out}")
+    print_answer(form, kernel)
 
 
 def _print_kernel(predictor: Predictor, device: Gpu, family: str, values: dict[str, Any], form: Form) -> None:
