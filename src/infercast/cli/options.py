@@ -314,7 +314,7 @@ def refuse_idle_options(ctx: typer.Context, names: tuple[str, ...], replays: boo
 
 OTHERS = frozenset({
     "command", "deployment", "explain", "format", "full", "gpus", "json", "minutes", "no-check", "prefix-hit-rate",
-    "service", "tokens", "top", "try",
+    "profile", "service", "tokens", "top", "try",
     *(f"{pool}{part}" for pool in ("prefill", "decode") for part in ("", "-dp", "-engines", "-gpu", "-pp", "-tp")),
 })  # fmt: skip
 """Options of single commands, which no engine is asked about."""

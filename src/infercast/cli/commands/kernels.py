@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from infercast.bundled import read_data
-from infercast.cli.options import choose_predictor, deployment_of, with_options, workload_of
+from infercast.cli.options import choose_predictor, deployment_of, is_given, with_options, workload_of
 from infercast.cli.outputs import Form, note, print_answer, print_result
 from infercast.engines.base import engine_named
 from infercast.errors import InputError, SaturatedError
@@ -111,11 +111,19 @@ def _at_least(least: int, name: str, value: int) -> int:
 DEFAULT_COUNT, DEFAULT_CONCURRENCY = 300, 32
 
 
-CHANGES = OPTIONS["what_if"]._replace(help="Diagnose it with changes: sms=160,gpu=...")
+DIAGNOSED = (
+    OPTIONS["model"]._replace(default=None),
+    OPTIONS["gpu"],
+    Option("profile", Path, None, "FILE", "In place of a model: torch.profiler's trace, CSV of nsys stats or ncu."),
+    *(OPTIONS["tensor_parallel_size"], OPTIONS["pipeline_parallel_size"]),
+    OPTIONS["what_if"]._replace(help="Diagnose it with changes: sms=160,gpu=..."),
+)
 
 
-@with_options(PLACE, "tensor_parallel_size pipeline_parallel_size", [CHANGES], WORKLOAD, ENGINE_ARGS, DEPLOYMENT)
-def diagnose_command(ctx: typer.Context, *, what_if: str | None, form: Form, **given: Any) -> None:
+@with_options(DIAGNOSED, WORKLOAD, ENGINE_ARGS, DEPLOYMENT)
+def diagnose_command(
+    ctx: typer.Context, *, what_if: str | None, profile: Path | None, form: Form, **given: Any
+) -> None:
     """Rank kernels by what users would gain if each were as good as the best of its shape.
 
     Without --rate, --concurrency or --trace, 32 clients send 300 requests in a closed loop.
@@ -125,7 +133,18 @@ def diagnose_command(ctx: typer.Context, *, what_if: str | None, form: Form, **g
       infercast diagnose qwen3-30b-a3b --gpu h100-sxm
 
       infercast diagnose llama-3.1-8b --gpu l40s --rate 2 --input-len 2048 --output-len 256
+
+      infercast diagnose --profile trace.json.gz --gpu h100-sxm
     """
+    if (given["model"] is None) == (profile is None):
+        raise InputError("say what to diagnose: a MODEL to simulate, or --profile FILE of kernels that ran")
+    if profile is not None:
+        from infercast.forecast.explain.profile import diagnose_profile  # noqa: PLC0415 - few have one
+
+        if idle := [name for name in given if name != "gpu" and is_given(ctx, name)]:
+            raise InputError(f"--{idle[0].replace('_', '-')} has no meaning with --profile; leave it out")
+        print_answer(form, diagnose_profile(profile, given["gpu"]))
+        return
     said = any(given[name] is not None for name in ("trace", "rate", "concurrency"))
     if not said and given["arrival"] == "poisson":
         ctx.params["concurrency"] = DEFAULT_CONCURRENCY
