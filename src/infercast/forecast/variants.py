@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
@@ -40,6 +40,9 @@ LIKE = {False: "llama-3.1-8b", True: "mixtral-8x7b"}
 NEEDED = ("layers", "hidden", "heads", "kv_heads", "inter")
 NAMES = (*NEEDED, "head_dim", "vocabulary", "experts", "topk", "quantization")
 DEFAULTS = {"head_dim": 128, "vocabulary": 128_256, "experts": 0, "topk": 2, "quantization": "bf16"}
+RESULTS = ("seconds", "gpu_seconds", "parameters", "flops", "weight_bytes", "kv_bytes_per_token", "fits")
+FRONTS = ("parameters", "flops")
+MOST = 5_000_000
 MEMORY_SHARE = 0.92  # Of a GPU's memory, for weights and cache
 
 
@@ -60,29 +63,46 @@ class Variants(Answer):
     kv_bytes_per_token: Array
     fits: Array
     """Whether weights and the tokens of the step fit in one GPU."""
+    front: str = FRONTS[0]
 
     def _words(self) -> str:
         return f"{np.size(self.seconds):,} variants"
 
-    def pareto(self, by: str = "parameters") -> Array:
-        """Places (in flat arrays) of variants that fit and have more of ``by`` than all that are as fast, fastest first.
+    def pareto(self, by: str = "") -> Array:
+        """Places, in flat arrays, of variants that fit and have more of ``by`` than all that are as fast.
 
-        ``by`` is ``parameters`` or ``flops``: what stands for quality at a given latency.
+        ``by`` is ``parameters`` or ``flops``: what stands for quality at a given latency; empty: what ``front`` says.
         """
-        if by not in ("parameters", "flops"):
-            raise UnknownNameError("measure of a front", by, ("parameters", "flops"))
-        seconds, worth = np.ravel(self.seconds), np.ravel(getattr(self, by)).astype(float)
+        seconds, worth = np.ravel(self.seconds), np.ravel(getattr(self, by or self.front)).astype(float)
         order = np.lexsort((-worth, seconds))
         order = order[np.ravel(self.fits)[order]]
         best = np.maximum.accumulate(np.r_[-1.0, worth[order]])
         return np.asarray(order[worth[order] > best[:-1]])
 
-    def rows(self, which: Array | None = None) -> Iterator[dict[str, Any]]:
-        """One row a variant with its sizes and results, for tables of search frameworks."""
-        columns = {**self.sizes, **{name: getattr(self, name) for name in self.__match_args__[1:]}}
-        flat = {name: np.ravel(each) if which is None else np.ravel(each)[which] for name, each in columns.items()}
-        for row in zip(*(each.tolist() for each in flat.values()), strict=True):
-            yield dict(zip(flat, row, strict=True))
+    def columns(self, which: Any = ...) -> dict[str, Array]:
+        """Sizes and results by name as flat arrays, for tables of search frameworks; of all variants, or of some."""
+        results = {name: getattr(self, name) for name in RESULTS}
+        return {name: np.ravel(each)[which] for name, each in (self.sizes | results).items()}
+
+
+def variant_grid(axes: dict[str, Sequence[Any]], samples: int | None = None, seed: int = 0) -> dict[str, Array]:
+    """All combinations of sizes that make a model, or so many drawn at random from them."""
+    values = {name: np.array(axes.get(name, [DEFAULTS.get(name)])) for name in NAMES}
+    many = [len(each) for each in values.values()]
+    number = int(np.prod(many, dtype=float))
+    if number > MOST and samples is None:
+        raise InputError(f"{number:,} combinations are above {MOST:,}; take fewer values, or draw some with samples")
+    random = np.random.default_rng(seed)
+    places = (
+        np.unravel_index(range(number), many)
+        if samples is None
+        else [random.integers(0, count, samples) for count in many]
+    )
+    found = {name: each[place] for (name, each), place in zip(values.items(), places, strict=True)}
+    kept = (found["heads"] % found["kv_heads"] == 0) & ((found["experts"] == 0) | (found["topk"] <= found["experts"]))
+    if not kept.any():
+        raise InputError("no combination makes a model: heads must be a multiple of kv_heads, topk at most experts")
+    return {name: each[kept] for name, each in found.items()}
 
 
 def estimate_variants(
@@ -91,6 +111,7 @@ def estimate_variants(
     batch: int = 1,
     context: int = 1024,
     prompt: int | None = None,
+    front: str = FRONTS[0],
     predictor: str | Predictor = "learned",
     **sizes: Any,
 ) -> Variants:
@@ -101,6 +122,8 @@ def estimate_variants(
     ``quantization`` (bf16, fp8, ...) may be said, too. The step decodes ``batch`` sequences after ``context`` tokens,
     or computes a ``prompt`` of so many. Equal kernels are estimated once, so a million cost little.
     """
+    if front not in FRONTS:
+        raise UnknownNameError("measure of a front", front, FRONTS)
     missing = [name for name in NEEDED if name not in sizes]
     unknown = [name for name in sizes if name not in NAMES]
     if missing or unknown:
@@ -112,21 +135,23 @@ def estimate_variants(
         if not np.issubdtype(given[name].dtype, np.integer) or given[name].min() < least:
             raise InputError(f"{name} must be at least {least}, not {given[name].min()}")
     columns = dict(zip(NAMES, np.broadcast_arrays(*given.values()), strict=True))
-    if np.any(columns["heads"] % columns["kv_heads"]) or np.any((columns["topk"] > columns["experts"]) & (columns["experts"] > 0)):
+    if np.any(columns["heads"] % columns["kv_heads"]) or np.any(
+        (columns["topk"] > columns["experts"]) & (columns["experts"] > 0)
+    ):
         raise InputError("heads must be a multiple of kv_heads, and topk at most experts, in every variant")
     device = gpu if isinstance(gpu, Gpu) else load_gpu(gpu)
     chosen = make_predictor(predictor) if isinstance(predictor, str) else predictor
     shape = decode_shape(batch, context) if prompt is None else prefill_shape(prompt)
     flat = {name: each.ravel() for name, each in columns.items()}
-    found = np.zeros((len(Variants.__match_args__) - 1, columns["layers"].size))
+    found = np.zeros((len(RESULTS), columns["layers"].size))
     formats, kinds = np.unique(flat["quantization"]).tolist(), (flat["experts"] > 0)
     for name, routed in product(formats, (False, True)):
         which = np.flatnonzero((flat["quantization"] == name) & (kinds == routed))
         if which.size:
             group = {key: each[which] for key, each in flat.items()}
             found[:, which] = _estimate_group(device, chosen, shape, name, routed, group)
-    results = [each.reshape(columns["layers"].shape) for each in found]
-    return Variants(columns, *results[:-1], results[-1] > 0)
+    results = {name: each.reshape(columns["layers"].shape) for name, each in zip(RESULTS, found, strict=True)}
+    return Variants(columns, **results | {"fits": results["fits"] > 0}, front=front)
 
 
 def _estimate_group(
@@ -150,7 +175,7 @@ def _estimate_group(
         return np.asarray(once[where] + layers * each[where])
 
     one, two = (_calls(_sized(model, distinct, count), layout, shape, padded) for count in (1, 2))
-    work: dict[tuple[bool, bool], list[tuple[Array, Array]]] = {key: [] for key in product((False, True), repeat=2)}
+    work: dict[tuple[bool, ...], list[tuple[Array, Array]]] = {key: [] for key in product((False, True), repeat=2)}
     operations, flops = [], []
     for (call, by_tokens), (twice, _) in zip(one, two, strict=True):
         in_layer = twice.count - call.count
@@ -188,11 +213,13 @@ def _throttle(gpu: Gpu, products: Array, seconds: Array) -> Array:
 def _sized(model: ModelConfig, sizes: dict[str, Array], layers: Any) -> ModelConfig:
     """The same model with arrays for sizes: its kernels are those of all variants."""
     stack, head_dim = model.stacks[0], sizes["head_dim"]
+    halves: Any = stack.mixer, stack.feed_forward
     heads = {"heads": sizes["heads"], "kv_heads": sizes["kv_heads"]}
-    mixer = replace(stack.mixer, **heads, head_dim=head_dim, value_dim=head_dim, rotary_dim=head_dim)
+    mixer = replace(halves[0], **heads, head_dim=head_dim, value_dim=head_dim, rotary_dim=head_dim)
     half = {name: sizes[name] for name in ("inter", "experts", "topk") if name in sizes}
-    stack = replace(stack, layers=layers, mixer=mixer, feed_forward=replace(stack.feed_forward, **half))
-    return replace(model, hidden=sizes["hidden"], vocabulary=sizes["vocabulary"], stacks=(stack,))
+    stack = replace(stack, layers=layers, mixer=mixer, feed_forward=replace(halves[1], **half))
+    wide: Any = {name: sizes[name] for name in ("hidden", "vocabulary")}
+    return replace(model, **wide, stacks=(stack,))
 
 
 def _calls(model: ModelConfig, layout: ParallelLayout, shape: StepShape, padded: int) -> list[tuple[Call, bool]]:
@@ -209,11 +236,13 @@ def _calls(model: ModelConfig, layout: ParallelLayout, shape: StepShape, padded:
 def _seconds(predictor: Predictor, op: Op, gpu: Gpu) -> Array:
     """Seconds of a kernel for every variant; attention and experts come one layout at a time."""
     arrays = {each.name: getattr(op, each.name) for each in fields(op)}  # type: ignore[arg-type]
-    arrays = {name: each for name, each in arrays.items() if isinstance(each, np.ndarray) and name not in ("queries", "keys")}
+    arrays = {
+        name: each for name, each in arrays.items() if isinstance(each, np.ndarray) and name not in ("queries", "keys")
+    }
     if not isinstance(op, Attention | MoE):
         return np.broadcast_to(np.ravel(predictor.seconds(op, gpu)), max(map(len, arrays.values())))
     rows, where = np.unique(np.stack(list(arrays.values())), axis=1, return_inverse=True)
-    single = [replace(op, **dict(zip(arrays, row, strict=True))) for row in rows.T.tolist()]  # type: ignore[type-var]
+    single = [replace(op, **dict(zip(arrays, row, strict=True))) for row in rows.T.tolist()]
     return np.array([float(np.ravel(predictor.seconds(each, gpu))[0]) for each in single])[where.ravel()]
 
 
