@@ -10,8 +10,6 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +22,7 @@ from infercast.forecast.slo import Array
 from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.gpu import FALLBACKS
 from infercast.models.layout import ParallelLayout
-from infercast.models.lower import attention_calls, head_calls, token_calls
+from infercast.models.lower import step_calls
 from infercast.models.spec import ModelConfig
 from infercast.ops import Attention, Op
 from infercast.ops.op import Quantity, sum_batch
@@ -34,146 +32,102 @@ from infercast.predict.roofline import Adjusted, Predictor, launch_floor
 from infercast.shown import Answer
 from infercast.units import MICRO
 
-TIMES = ("microseconds", "latency_us", "time_us", "us")
-"""Names of the column that holds the time."""
+FORMAT, TIMES = "infercast kernel 1", ("microseconds", "latency_us", "time_us", "us")
 FEWEST, MOST, MOST_TUNED, MOST_DIMS = 10, 400, 120, 10
 """Shapes that a fit needs, that it uses (drawn at random from more), that its scales are tuned on; and dimensions."""
-FOLDS, CHUNK = 5, 8192
-FORMAT = "infercast kernel 1"
+FOLDS, CHUNK, LONGEST_WORK = 5, 8192, 2000
 WORK = ("bytes", "flops", "tiles")
-LONGEST_FORMULA = 2000
+FUNCTIONS: dict[str, Any] = {name: getattr(np, name) for name in ("ceil", "floor", "sqrt", "log2")}
+FUNCTIONS |= {"min": np.minimum, "max": np.maximum}
+OPERATORS: dict[type, Any] = {ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide}
+OPERATORS |= {ast.Pow: np.power, ast.FloorDiv: np.floor_divide, ast.Mod: np.mod}
 
 
-FUNCTIONS: dict[str, tuple[Any, int]] = {
-    "ceil": (np.ceil, 1), "floor": (np.floor, 1), "sqrt": (np.sqrt, 1), "log2": (np.log2, 1),
-    "min": (np.minimum, 2), "max": (np.maximum, 2),
-}  # fmt: skip
-OPERATORS: dict[type, Any] = {
-    ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide,
-    ast.FloorDiv: np.floor_divide, ast.Mod: np.mod, ast.Pow: np.power,
-}  # fmt: skip
+def _compute(node: ast.expr, sizes: Mapping[str, Array]) -> Any:
+    """A formula's tree, node by node: nothing of it is executed."""
+    match node:
+        case ast.Constant(value=int() | float() as value):
+            return float(value)
+        case ast.Name(id=name) if name in sizes:
+            return sizes[name]
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_compute(operand, sizes)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+            return OPERATORS[type(op)](_compute(left, sizes), _compute(right, sizes))
+        case ast.Call(func=ast.Name(id=name), args=args) if name in FUNCTIONS and len(args) == FUNCTIONS[name].nin:
+            return FUNCTIONS[name](*(_compute(each, sizes) for each in args))
+    raise ValueError(f"{ast.unparse(node)} is no number, no function ({', '.join(FUNCTIONS)}) and none of its sizes")
 
 
-class Formula:
-    """Arithmetic over the names of dimensions, read as a tree and computed node by node: nothing of it is executed."""
-
-    def __init__(self, name: str, text: str) -> None:
-        self.name, self.text = name, text
+def amounts_of(work: str, sizes: Mapping[str, Array]) -> dict[str, Array]:
+    """What launches do, by ``bytes=...; flops=...; tiles=...``; nothing for an empty text."""
+    found: dict[str, Array] = {}
+    for part in filter(str.strip, work.split(";")):
+        name, _, formula = (each.strip() for each in part.partition("="))
         try:
-            self._tree = ast.parse(text.strip(), mode="eval").body
-        except (SyntaxError, ValueError, MemoryError, RecursionError):
-            raise self._wrong("is no arithmetic") from None
-
-    def __call__(self, sizes: Mapping[str, Array]) -> Array:
-        try:
+            if name not in WORK or len(work) > LONGEST_WORK:
+                raise ValueError(f"it must be NAME=FORMULA with one of {', '.join(WORK)}, in {LONGEST_WORK} characters")
             with np.errstate(all="ignore"):
-                found = self._value(self._tree, sizes)
-        except (RecursionError, OverflowError):
-            raise self._wrong("is too deep or too large") from None
-        least = 0 if self.name == "flops" else np.nextafter(0, 1)
-        if not np.all(np.isfinite(found)) or np.min(found) < least:
-            raise self._wrong(f"must be {'0 or more' if self.name == 'flops' else 'above 0'} and finite for every row")
-        return np.asarray(found, dtype=float)
-
-    def _value(self, node: ast.expr, sizes: Mapping[str, Array]) -> Any:
-        if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
-            return float(node.value)
-        if isinstance(node, ast.Name):
-            if node.id not in sizes:
-                raise UnknownNameError(f"dimension in {self.name}", node.id, sizes)
-            return sizes[node.id]
-        if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-            return OPERATORS[type(node.op)](self._value(node.left, sizes), self._value(node.right, sizes))
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return -self._value(node.operand, sizes)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
-            function, many = FUNCTIONS.get(node.func.id, (None, 0))
-            if function is not None and len(node.args) == many:
-                return function(*(self._value(each, sizes) for each in node.args))
-        raise self._wrong(f"takes numbers, dimensions, + - * / // % ** and {', '.join(FUNCTIONS)}")
-
-    def _wrong(self, why: str) -> InputError:
-        return InputError(f"the formula {self.name}={self.text.strip()} {why}")
-
-
-def read_work(text: str) -> dict[str, Formula]:
-    """Formulas of ``bytes=...; flops=...; tiles=...``; none for an empty text."""
-    found: dict[str, Formula] = {}
-    if len(text) > LONGEST_FORMULA:
-        raise InputError(f"work is {len(text)} characters long, above {LONGEST_FORMULA}")
-    for part in filter(str.strip, text.split(";")):
-        name, equals, formula = part.partition("=")
-        if name.strip() not in WORK or not equals:
-            raise InputError(f"work {part.strip()!r} must be NAME=FORMULA with one of {', '.join(WORK)}")
-        found[name.strip()] = Formula(name.strip(), formula)
-    if found and found.keys() <= {"tiles"}:
+                value = _compute(ast.parse(formula, mode="eval").body, sizes) + 0.0 * next(iter(sizes.values()))
+            if not np.all(np.isfinite(value) & (value >= 0) & ((value > 0) | (name == "flops"))):
+                raise ValueError("it must be above 0 and finite for every row")
+        except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError) as problem:
+            why = problem if type(problem) is ValueError else "it is no arithmetic"
+            raise InputError(f"work {part.strip()[:80]!r} cannot be used over {', '.join(sizes)}: {why}") from None
+        found[name] = value
+    if "tiles" in found and len(found) == 1:
         raise InputError("work needs bytes or flops beside tiles")
     return found
 
 
-class Physics(NamedTuple):
-    """What shapes ask of a GPU, in microseconds at its datasheet's rates, with terms of a sum and features."""
-
-    moved: Array
-    computed: Array
-    terms: Array
-    features: Array
-
-
-def physics(work: Mapping[str, Formula], sizes: Mapping[str, Array], gpu: Gpu, dtype: str) -> Physics:
-    nothing = np.zeros(next(iter(sizes.values())).shape)
-    amounts = {name: nothing + formula(sizes) for name, formula in work.items()}
-    bandwidth, bytes_ = gpu.dram_bandwidth * MICRO, amounts.get("bytes", nothing)
-    moved, computed = bytes_ / bandwidth, amounts.get("flops", nothing) / (gpu.dense_flops(dtype) * MICRO)
-    beyond = np.maximum(bytes_ - gpu.l2_bytes, 0) / bandwidth
-    terms = [moved, computed, np.maximum(moved, computed), beyond, np.maximum(beyond, computed)]
-    features = [np.log2(np.maximum(each, 1e-9)) for each in (moved, computed) if np.any(each)]
-    features[1:] = [each - features[0] for each in features[1:]]
-    if "tiles" in amounts:
-        full = amounts["tiles"] / gpu.sms
-        rounds = np.ceil(full) / full  # Whole rounds over the multiprocessors, in times of what full ones would be
-        terms += [terms[2] * rounds, np.ceil(full), computed * rounds, moved * rounds]
-        features += [np.log2(full), np.log2(rounds)]
-    return Physics(moved, computed, np.stack(terms, axis=-1), np.stack(features, axis=-1))
-
-
-def _products(columns: Array) -> Array:
-    """Products of all sets of dimensions: what bytes and FLOP of most kernels are sums of."""
-    each = range(columns.shape[-1])
-    sets = [list(chosen) for many in each for chosen in combinations(each, many + 1)]
-    return np.stack([np.prod(columns[:, chosen], axis=-1) for chosen in sets], axis=-1)
-
-
-def _non_negative(matrix: Array, target: Array) -> Array:
-    """Least squares without negative coefficients, by the active sets of Lawson and Hanson."""
-    many = matrix.shape[1]
-    found, used, gradient = np.zeros(many), np.zeros(many, dtype=bool), matrix.T @ target
-    for _ in range(3 * many):
-        if used.all() or gradient[~used].max() <= 1e-9:
-            break
-        used[np.argmax(np.where(used, -np.inf, gradient))] = True
-        while used.any():
-            step = np.zeros(many)
-            step[used] = np.linalg.lstsq(matrix[:, used], target, rcond=None)[0]
-            if step[used].min() > 0:
-                found = step
-                break
-            below = used & (step <= 0)
-            found += np.min(found[below] / (found[below] - step[below])) * (step - found)
-            used &= found > 1e-12
-            found[~used] = 0.0
-        gradient = matrix.T @ (target - matrix @ found)
-    return found
-
-
 class Inputs(NamedTuple):
-    """Terms and features that a model may use, one row a shape."""
+    """Terms and features that a model may use by name, one row a shape; bytes and FLOP in microseconds."""
 
     terms: dict[str, Array]
     features: dict[str, Array]
+    moved: Array
+    computed: Array
 
     def of(self, rows: Array) -> Inputs:
-        return Inputs(*({name: each[rows] for name, each in group.items()} for group in self))
+        terms, features = ({name: each[rows] for name, each in group.items()} for group in self[:2])
+        return Inputs(terms, features, self.moved[rows], self.computed[rows])
+
+
+def _inputs(work: str, dims: tuple[str, ...], columns: Array, gpu: Gpu, dtype: str) -> Inputs:
+    sets = [list(chosen) for many in range(len(dims)) for chosen in combinations(range(len(dims)), many + 1)]
+    products = [np.ones(len(columns)), *(np.prod(columns[:, chosen], axis=1) for chosen in sets)]
+    amounts, nothing = amounts_of(work, dict(zip(dims, columns.T, strict=True))), np.zeros(len(columns))
+    bandwidth, size = gpu.dram_bandwidth * MICRO, amounts.get("bytes", nothing)
+    moved, computed = size / bandwidth, amounts.get("flops", nothing) / (gpu.dense_flops(dtype) * MICRO)
+    beyond, roof = np.maximum(size - gpu.l2_bytes, 0) / bandwidth, np.maximum(moved, computed)
+    terms = [np.ones(len(columns)), moved, computed, roof, beyond, np.maximum(beyond, computed)]
+    logs = np.log2(np.maximum(columns, 0.5))
+    features = [*logs.T, np.log2(np.maximum(roof, 1e-9)), np.log2(np.maximum(computed, 1e-9) / np.maximum(moved, 1e-9))]
+    if "tiles" in amounts:
+        full = amounts["tiles"] / gpu.sms
+        rounds = np.ceil(full) / full  # Whole rounds over the multiprocessors, in times of what full ones would be
+        terms += [roof * rounds, np.ceil(full), computed * rounds, moved * rounds]
+        features += [np.log2(full), np.log2(rounds)]
+    of_terms = {"products": products, "work": terms, "both": products + terms[1:]}
+    stacked = {name: np.stack(each, axis=1) for name, each in of_terms.items()}
+    return Inputs(stacked, {"dims": logs, "work": np.stack(features, axis=1)}, moved, computed)
+
+
+def _non_negative(matrix: Array, target: Array) -> Array:
+    """Coefficients of least squares, none negative: columns come in as they help, and go as they turn negative."""
+    found, used = np.zeros(matrix.shape[1]), np.zeros(matrix.shape[1], dtype=bool)
+    for _ in range(3 * min(matrix.shape)):
+        helps = np.where(used, -np.inf, matrix.T @ (target - matrix @ found))
+        if helps.max() <= 1e-9:
+            break
+        used[np.argmax(helps)] = True
+        while used.any():
+            found = np.zeros(len(used))
+            found[used] = np.linalg.lstsq(matrix[:, used], target, rcond=None)[0]
+            if found.min() >= 0:
+                break
+            used &= found > 0
+    return found
 
 
 SHORTEST = 1e-3  # Microseconds
@@ -185,165 +139,117 @@ class Process:
     """A sum of terms times a Gaussian process (Matern 3/2 and a slope) over features in their own spreads."""
 
     def __init__(self, kind: str, inputs: Inputs, logs: Array, scales: Array | None = None) -> None:
-        self.terms, self.over = kind.split()
-        features = inputs.features[self.over]
-        self._middle, self._spread = features.mean(axis=0), features.std(axis=0)
-        self._spread[self._spread < 1e-9] = 1.0
-        self._near = (features - self._middle) / self._spread
-        self._offset, self._size, self._coefficients = 0.0, np.ones(1), np.ones(1)
-        if self.terms in inputs.terms:
-            terms, seconds = inputs.terms[self.terms], np.exp(logs)
-            self._size = terms.mean(axis=0) + 1e-30
-            self._coefficients = _non_negative(terms / self._size / seconds[:, None], np.ones(len(logs)))
-        self._offset = float(np.median(logs - self._mean(inputs)))
-        left = logs - self._mean(inputs)
-        self.scales = self._tuned(left) if scales is None else scales
-        self._root = np.linalg.cholesky(self._covered(self._near, self.scales))
+        """``kind``: the terms and the features, by name; ``none``: no terms."""
+        self._terms, self._over = kind.split()
+        features, terms = inputs.features[self._over], inputs.terms.get(self._terms, np.ones((len(logs), 1)))
+        self._middle, self._spread = features.mean(axis=0), np.maximum(features.std(axis=0), 1e-9)
+        self._near, size = (features - self._middle) / self._spread, terms.mean(axis=0) + 1e-30
+        self._coefficients = _non_negative(terms / size / np.exp(logs)[:, None], np.ones(len(logs))) / size
+        left = logs - self._sum(inputs)
+        self.scales = self._tuned(left[:MOST_TUNED]) if scales is None else scales
+        self._root = np.linalg.cholesky(_likeness(self._near, None, self.scales))
         self._weights = np.linalg.solve(self._root.T, np.linalg.solve(self._root, left))
 
-    def _mean(self, inputs: Inputs) -> Array:
-        if self.terms not in inputs.terms:
-            return np.full(len(inputs.features[self.over]), self._offset)
-        sums: Array = np.maximum(inputs.terms[self.terms] / self._size @ self._coefficients, SHORTEST)
-        return np.asarray(np.log(sums) + self._offset)
+    def _sum(self, inputs: Inputs) -> Array:
+        terms = inputs.terms.get(self._terms, np.ones((len(inputs.moved), 1)))
+        return np.asarray(np.log(np.maximum(terms @ self._coefficients, SHORTEST)))
 
     def __call__(self, inputs: Inputs) -> tuple[Array, Array]:
         """Logarithms of microseconds, and their standard deviations."""
-        near = (inputs.features[self.over] - self._middle) / self._spread
+        near = (inputs.features[self._over] - self._middle) / self._spread
         alike = _likeness(near, self._near, self.scales)
-        known = np.linalg.solve(self._root, alike.T)
         size, slope, noise = np.exp(2 * self.scales[-3:])
-        variance = size + slope * np.mean(near**2, axis=1) + noise - np.sum(known**2, axis=0)
-        return self._mean(inputs) + alike @ self._weights, np.sqrt(np.maximum(variance, noise))
-
-    @staticmethod
-    def _covered(near: Array, scales: Array) -> Array:
-        return np.asarray(_likeness(near, near, scales) + (np.exp(2 * scales[-1]) + 1e-6) * np.eye(len(near)))
+        known = np.sum(np.linalg.solve(self._root, alike.T) ** 2, axis=0)
+        variance = size + slope * np.mean(near**2, axis=1) + noise - known
+        return self._sum(inputs) + alike @ self._weights, np.sqrt(np.maximum(variance, noise))
 
     def _tuned(self, left: Array) -> Array:
         """The likeliest scales, found one at a time in ever smaller steps."""
-        near, left = self._near[:MOST_TUNED], left[:MOST_TUNED]
-        many = near.shape[1]
-        expected, sure = (np.r_[np.full(many, each[0]), each[1:]] for each in (PRIOR, PRIOR_SPREAD))
+        near = self._near[:MOST_TUNED]
+        expected, sure = (np.r_[np.full(near.shape[1], each[0]), each[1:]] for each in (PRIOR, PRIOR_SPREAD))
 
         def unlikely(scales: Array) -> float:
-            try:
-                root = np.linalg.cholesky(self._covered(near, scales))
-            except np.linalg.LinAlgError:
-                return np.inf
+            root = np.linalg.cholesky(_likeness(near, None, scales))
             fit = np.linalg.solve(root, left)
             return float(fit @ fit / 2 + np.log(np.diag(root)).sum() + np.sum(((scales - expected) / sure) ** 2) / 2)
 
         best: Array = expected
         least = unlikely(best)
-        for step in (1.0, 0.5, 0.25):
-            for place in range(many + 3):
-                for way in (step, -step):
-                    moved = best + way * (np.arange(many + 3) == place)
-                    while (found := unlikely(moved)) < least - 1e-4:
-                        best, least = moved, found
-                        moved = best + way * (np.arange(many + 3) == place)
+        for step, place in ((step, place) for step in (1.0, 0.5, 0.25) for place in range(len(expected))):
+            for way in (step, -step):
+                while (found := unlikely(moved := best + way * (np.arange(len(best)) == place))) < least - 1e-4:
+                    best, least = moved, found
         return best
 
 
-def _likeness(near: Array, other: Array, scales: Array) -> Array:
-    size, slope = np.exp(2 * scales[-3:-1])
-    ours, theirs = near / np.exp(scales[:-3]), other / np.exp(scales[:-3])
+def _likeness(near: Array, other: Array | None, scales: Array) -> Array:
+    """How much shapes have in common with others; without others, with themselves, noise included."""
+    size, slope, noise = np.exp(2 * scales[-3:])
+    ours, theirs = (each / np.exp(scales[:-3]) for each in (near, near if other is None else other))
     square = np.sum(ours**2, axis=1)[:, None] + np.sum(theirs**2, axis=1) - 2 * ours @ theirs.T
     far = np.sqrt(3 * np.maximum(square, 0))
-    found: Array = size * (1 + far) * np.exp(-far) + slope * (near @ other.T) / near.shape[1]
-    return found
+    found = size * (1 + far) * np.exp(-far) + slope * (near @ (near if other is None else other).T) / near.shape[1]
+    return np.asarray(found + (noise + 1e-6) * np.eye(len(near)) if other is None else found)
 
 
-KINDS = ("work dims", "work work", "none work", "both work", "products dims"), ("none dims", "products dims")
-"""Terms of the sum and features of the process, of each model that is tried: with a formula of work, and without."""
+KINDS = ("none dims", "products dims"), ("work dims", "work work", "none work", "both work", "products dims")
+"""Terms of the sum and features of the process, of each model that is tried: without a formula of work, and with."""
 BELIEF = -4.0  # Power of a model's error on unseen shapes that it counts by
 
 
-def _fit_members(inputs: Inputs, logs: Array, kinds: tuple[str, ...]) -> tuple[list[Process], Array]:
-    """Every kind of model, and what each counts: by its error on folds of shapes that it did not see."""
-    folds = np.arange(len(logs)) % FOLDS
-    members, errors = [Process(kind, inputs, logs) for kind in kinds], []
-    for kind, member in zip(kinds, members, strict=True):
-        missed = []
-        for fold in range(FOLDS):
-            part = Process(kind, inputs.of(folds != fold), logs[folds != fold], member.scales)
-            missed.append(np.abs(part(inputs.of(folds == fold))[0] - logs[folds == fold]))
-        errors.append(np.mean(np.minimum(np.concatenate(missed), 1.0)) + 1e-3)
-    counts = np.array(errors) ** BELIEF
-    return members, counts / counts.sum()
+class Members(NamedTuple):
+    """Models of every kind, and what each counts: by its error on folds of shapes that it did not see."""
 
+    processes: list[Process]
+    counts: Array
 
-def _average(members: list[Process], counts: Array, inputs: Inputs) -> tuple[Array, Array]:
-    found = [member(inputs) for member in members]
-    said, spread = (np.tensordot(counts, [each[place] for each in found], 1) for place in (0, 1))
-    return said, spread
+    @classmethod
+    def fit(cls, inputs: Inputs, logs: Array, kinds: tuple[str, ...]) -> Members:
+        folds, errors = np.arange(len(logs)) % FOLDS, []
+        processes = [Process(kind, inputs, logs) for kind in kinds]
+        for kind, process in zip(kinds, processes, strict=True):
+            missed = np.empty(len(logs))
+            for fold in range(FOLDS):
+                part = Process(kind, inputs.of(folds != fold), logs[folds != fold], process.scales)
+                missed[folds == fold] = part(inputs.of(folds == fold))[0] - logs[folds == fold]
+            errors.append(np.mean(np.minimum(np.abs(missed), 1.0)) + 1e-3)
+        counts = np.array(errors) ** BELIEF
+        return cls(processes, counts / counts.sum())
 
-
-@dataclass(frozen=True, slots=True)
-class Accuracy:
-    """Absolute errors, as shares, on shapes that were left out of the fit in turn."""
-
-    mean: float
-    median: float
-    p90: float
-    inside: float
-    """Share of measured times inside the 80 % interval."""
+    def __call__(self, inputs: Inputs) -> Array:
+        """Logarithms and standard deviations."""
+        return np.asarray(np.tensordot(self.counts, [process(inputs) for process in self.processes], 1))
 
 
 ELSEWHERE, PER_RATIO = 1.5, 0.3
 """On another GPU: how many times wider the interval is, and by which share of the logarithm of the GPUs' ratio more."""
 
 
-@dataclass(frozen=True, repr=False)
 class OwnKernel(Answer):
     """A predictor of one kernel, from measured shapes; `write` saves it as JSON and `read_kernel` reads it."""
 
-    name: str
-    gpu: str
-    """Where it was measured."""
-    dtype: str
-    """The format of the tensor cores' rate, for FLOP."""
-    work: str
-    dims: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    microseconds: tuple[float, ...]
-    scales: tuple[tuple[float, ...], ...]
-    counts: tuple[float, ...]
-    width: float
-    """Half an 80 % interval, in standard deviations of the process."""
-    accuracy: Accuracy
+    def __init__(self, facts: Mapping[str, Any]) -> None:
+        """``facts``: its file, with shapes and times, scales and counts of each model, and the errors found."""
+        self.facts, self.name, self.dims = facts, facts["name"], tuple(facts["dims"])
+        self.work, self.dtype, self.gpu = facts["work"], facts["dtype"], load_gpu(facts["gpu"])
+        self.errors: dict[str, float] = facts["errors"]
+        """Mean, median and 90th percentile, and the share inside the 80 % interval, on shapes left out in turn."""
+        inputs, logs = self._inputs(np.array(facts["shapes"], dtype=float), self.gpu), np.log(facts["microseconds"])
+        kinds = zip(KINDS[bool(self.work)], facts["scales"], strict=True)
+        processes = [Process(kind, inputs, logs, np.array(scales)) for kind, scales in kinds]
+        self._members = Members(processes, np.array(facts["counts"]))
 
     def _words(self) -> str:
-        share = 100 * self.accuracy.median
-        return f"{self.name} on {self.gpu}: {len(self.shapes)} shapes, median error {share:.1f} % on unseen ones"
+        return f"{self.name} on {self.gpu.name}: median error {self.errors['median_error']:.1%} on unseen shapes"
 
-    @property
-    def ranges(self) -> dict[str, tuple[int, int]]:
-        """The least and the largest of each dimension that was measured."""
-        return {
-            name: (min(each), max(each)) for name, each in zip(self.dims, zip(*self.shapes, strict=True), strict=True)
-        }
+    def document(self) -> dict[str, Any]:
+        spans = zip(self.dims, zip(*self.facts["shapes"], strict=True), strict=True)
+        named = {"name": self.name, "gpu": self.gpu.name, "dtype": self.dtype, "work": self.work or "no formula"}
+        ranges = {name: f"{min(each)} to {max(each)}" for name, each in spans}
+        return {**named, "dims": ranges, "shapes": len(self.facts["shapes"]), **self.errors}
 
-    def note(self, gpu: str | Path | Gpu | None = None) -> str:
-        """What an estimate rests on if it was measured on another GPU; empty if not."""
-        if self.source_on(gpu) == "few-shot":
-            return ""
-        by = "the ratio of the two rooflines" if self.work else "the ratio of the datasheets, for want of a formula"
-        return f"measured on {self.gpu}, carried over by {by}, so the interval is wider"
-
-    @cached_property
-    def _formulas(self) -> dict[str, Formula]:
-        return read_work(self.work)
-
-    def _inputs(self, columns: Array) -> Inputs:
-        return _inputs(self._formulas, self.dims, columns, load_gpu(self.gpu), self.dtype)
-
-    @cached_property
-    def _members(self) -> list[Process]:
-        inputs, logs = self._inputs(np.array(self.shapes, dtype=float)), np.log(self.microseconds)
-        kinds = KINDS[0 if self._formulas else 1]
-        return [Process(kind, inputs, logs, np.array(scales)) for kind, scales in zip(kinds, self.scales, strict=True)]
+    def _inputs(self, columns: Array, gpu: Gpu) -> Inputs:
+        return _inputs(self.work, self.dims, columns, gpu, self.dtype)
 
     def predict(self, gpu: str | Path | Gpu | None = None, **dims: Any) -> Estimate:
         """Seconds of one launch with an 80 % interval, or arrays of them; on the GPU of the table unless one is named.
@@ -354,61 +260,40 @@ class OwnKernel(Answer):
             raise InputError(f"kernel {self.name} takes {', '.join(self.dims)}, not {', '.join(dims) or 'nothing'}")
         columns = np.broadcast_arrays(*(np.asarray(dims[name], dtype=float) for name in self.dims))
         flat = np.stack([each.ravel() for each in columns], axis=1)
-        for name, column in zip(self.dims, flat.T, strict=True):
-            if column.size and not (column.min() >= 0 and column.max() <= LARGEST):
-                raise InputError(f"{name} must be between 0 and {LARGEST}, not {column.min():g} to {column.max():g}")
-        parts = [self._at(flat[start : start + CHUNK], gpu) for start in range(0, max(len(flat), 1), CHUNK)]
+        if flat.size and not 0 <= flat.min() <= flat.max() <= LARGEST:
+            raise InputError(f"{', '.join(self.dims)} must be between 0 and {LARGEST}")
+        device = self.gpu if gpu is None else gpu if isinstance(gpu, Gpu) else load_gpu(gpu)
+        parts = [self._at(flat[start : start + CHUNK], device) for start in range(0, max(len(flat), 1), CHUNK)]
         found = [np.concatenate(each).reshape(columns[0].shape) for each in zip(*parts, strict=True)]
         seconds, low, high, bound = (each if each.ndim else each.item() for each in found)
-        return Estimate(seconds, low, high, self.source_on(gpu), bound)
+        source = "few-shot" if device.name == self.gpu.name else "unseen" if self.work else "typical"
+        return Estimate(seconds, low, high, source, bound)
 
-    def source_on(self, gpu: str | Path | Gpu | None) -> str:
-        """Measured here, carried over by the ratio of two rooflines, or by the ratio of the datasheets alone."""
-        name = gpu.name if isinstance(gpu, Gpu) else load_gpu(gpu or self.gpu).name
-        return "few-shot" if name == load_gpu(self.gpu).name else "unseen" if self.work else "typical"
-
-    def _at(self, columns: Array, gpu: str | Path | Gpu | None) -> tuple[Array, ...]:
-        logs, spread = _average(self._members, np.array(self.counts), self._inputs(columns))
-        home = load_gpu(self.gpu)
-        device = gpu if isinstance(gpu, Gpu) else load_gpu(gpu or self.gpu)
-        half, floor = self.width * spread, launch_floor(device) / MICRO
-        bound = np.full(len(columns), "unknown", dtype=object)
-        sizes = dict(zip(self.dims, columns.T, strict=True))
-        if self._formulas:
-            here, there = (physics(self._formulas, sizes, each, self.dtype) for each in (device, home))
-            roof, other = (np.maximum(each.moved, each.computed) for each in (here, there))
-            ratio = np.log((floor + roof) / (launch_floor(home) / MICRO + other))
-            bound[:] = np.where(roof < floor, "launch", np.where(here.moved > here.computed, "dram", "tensor"))
-            apart = np.abs(ratio)
-        else:
-            rates = [
-                np.log(home.dram_bandwidth / device.dram_bandwidth),
-                np.log(home.dense_flops(self.dtype) / device.dense_flops(self.dtype)),
-            ]
-            ratio, apart = np.full(len(columns), np.mean(rates)), np.abs(rates[0]) + np.abs(rates[1])
+    def _at(self, columns: Array, device: Gpu) -> tuple[Array, ...]:
+        home = self.gpu
+        here, there = (self._inputs(columns, each) for each in (device, home))
+        logs, spread = self._members(there)
+        half, floors = self.facts["width"] * spread, [launch_floor(each) / MICRO for each in (device, home)]
+        roofs = [
+            floor + np.maximum(each.moved, each.computed) for floor, each in zip(floors, (here, there), strict=True)
+        ]
+        ratios = np.log([roofs[0] / roofs[1]])
+        if not self.work:
+            peaks = home.dense_flops(self.dtype) / device.dense_flops(self.dtype)
+            ratios = np.log([home.dram_bandwidth / device.dram_bandwidth, peaks])[:, None]
         if device.name != home.name:
-            logs, half = logs + ratio, ELSEWHERE * half + PER_RATIO * apart
+            logs, half = logs + ratios.mean(axis=0), ELSEWHERE * half + PER_RATIO * np.abs(ratios).sum(axis=0)
+        pipe = np.where(here.moved > here.computed, "dram", "tensor") if self.work else np.full(len(logs), "unknown")
+        bound = np.where(roofs[0] < 2 * floors[0], "launch" if self.work else "unknown", pipe).astype(object)
         return (*(np.exp(each) * MICRO for each in (logs, logs - half, logs + half)), bound)
 
     def write(self, path: Path | str) -> None:
-        text = json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
-        Path(path).write_text(text + "\n", encoding="utf-8")
-
-
-def _inputs(work: Mapping[str, Formula], dims: tuple[str, ...], columns: Array, gpu: Gpu, dtype: str) -> Inputs:
-    logs, one = np.log2(np.maximum(columns, 0.5)), np.ones((len(columns), 1))
-    terms, features = {"products": np.hstack([one, _products(columns)])}, {"dims": logs}
-    if work:
-        found = physics(work, dict(zip(dims, columns.T, strict=True)), gpu, dtype)
-        terms |= {"work": np.hstack([one, found.terms]), "both": np.hstack([terms["products"], found.terms])}
-        features["work"] = np.hstack([logs, found.features])
-    return Inputs(terms, features)
+        Path(path).write_text(json.dumps(self.facts, indent=1) + "\n", encoding="utf-8")
 
 
 def fit_kernel(
-    table: Path | str | Mapping[str, Any], gpu: str | Path = "h200-sxm", *, work: str = "", dtype: str = "bf16",
-    name: str = "",
-) -> OwnKernel:  # fmt: skip
+    table: Path | str | Mapping[str, Any], gpu: str = "h200-sxm", *, work: str = "", dtype: str = "bf16"
+) -> OwnKernel:
     """Fit a predictor of a kernel to a CSV file, or to columns by name: whole-number dimensions and microseconds.
 
     ``work`` says what a launch does, by formulas over the dimensions: ``bytes=2*(m*k+k*n+m*n); flops=2*m*n*k;
@@ -416,43 +301,31 @@ def fit_kernel(
     """
     if dtype not in FALLBACKS:
         raise UnknownNameError("dtype", dtype, FALLBACKS)
-    is_file = not isinstance(table, Mapping)
-    dims, shapes, times = _read_table(Path(table)) if is_file else _columns(table)  # type: ignore[arg-type]
-    device, formulas = load_gpu(gpu), read_work(work)
-    shapes, which = np.unique(shapes, axis=0, return_inverse=True)
-    which = which.ravel()
-    logs = np.bincount(which, np.log(times)) / np.bincount(which)
+    name, given = ("kernel", table) if isinstance(table, Mapping) else (Path(table).stem, _read_table(Path(table)))
+    dims, rows, times = _columns(given)
+    shapes, which = np.unique(rows, axis=0, return_inverse=True)
+    logs = np.bincount(which.ravel(), np.log(times)) / np.bincount(which.ravel())
     if len(shapes) < FEWEST:
         raise InputError(f"a fit needs at least {FEWEST} different shapes, not {len(shapes)}")
     drawn = np.random.default_rng(0).permutation(len(shapes))[:MOST]
-    columns, logs = shapes[drawn].astype(float), logs[drawn]
-    inputs, kinds = _inputs(formulas, dims, columns, device, dtype), KINDS[0 if formulas else 1]
+    shapes, logs, kinds = shapes[drawn], logs[drawn], KINDS[bool(work)]
+    inputs = _inputs(work, dims, shapes.astype(float), load_gpu(gpu), dtype)
     folds = np.arange(len(logs))[::-1] % FOLDS
-    said, spread = np.empty(len(logs)), np.empty(len(logs))
+    said = np.empty((2, len(logs)))
     for fold in range(FOLDS):
-        learned = _fit_members(inputs.of(folds != fold), logs[folds != fold], kinds)
-        said[folds == fold], spread[folds == fold] = _average(*learned, inputs.of(folds == fold))
-    members, counts = _fit_members(inputs, logs, kinds)
-    away = np.abs(said - logs) / spread
+        learned = Members.fit(inputs.of(folds != fold), logs[folds != fold], kinds)
+        said[:, folds == fold] = learned(inputs.of(folds == fold))
+    members, away = Members.fit(inputs, logs, kinds), np.abs(said[0] - logs) / said[1]
     widths = np.array([_width(away[folds != fold]) for fold in range(FOLDS)])
-    errors = np.abs(np.expm1(said - logs))
-    accuracy = Accuracy(
-        float(errors.mean()), float(np.median(errors)), float(np.quantile(errors, 0.9)),
-        float(np.mean(away <= widths[folds])),
-    )  # fmt: skip
-    return OwnKernel(
-        name=name or (Path(table).stem if is_file else "kernel"),  # type: ignore[arg-type]
-        gpu=str(gpu),
-        dtype=dtype,
-        work=work,
-        dims=dims,
-        shapes=tuple(tuple(row) for row in shapes[drawn].tolist()),
-        microseconds=tuple(np.exp(logs).tolist()),
-        scales=tuple(tuple(member.scales.tolist()) for member in members),
-        counts=tuple(counts.tolist()),
-        width=_width(away),
-        accuracy=accuracy,
-    )
+    errors = np.abs(np.expm1(said[0] - logs))
+    found = {"mean_error": errors.mean(), "median_error": np.median(errors), "p90_error": np.quantile(errors, 0.9)}
+    found |= {"inside_share": np.mean(away <= widths[folds])}
+    return OwnKernel({
+        **{"format": FORMAT, "name": name, "gpu": gpu, "dtype": dtype, "work": work, "dims": list(dims)},
+        **{"shapes": shapes.tolist(), "microseconds": np.exp(logs).tolist(), "counts": members.counts.tolist()},
+        "scales": [process.scales.tolist() for process in members.processes],
+        **{"width": _width(away), "errors": {name: float(each) for name, each in found.items()}},
+    })  # fmt: skip
 
 
 def _width(away: Array) -> float:
@@ -460,51 +333,42 @@ def _width(away: Array) -> float:
     return float(np.quantile(away, min(1.0, 0.8 * (1 + 1 / len(away)))))
 
 
-def _read_table(path: Path) -> tuple[tuple[str, ...], Array, Array]:
-    rows = read_rows(path)
-    flags = {"true": "1", "false": "0"}
-    columns: dict[str, list[float]] = {name: [] for name in rows[0]}
-    for line, row in enumerate(rows, start=2):
+def _read_table(path: Path) -> dict[str, list[float]]:
+    columns: dict[str, list[float]] = {}
+    for line, row in enumerate(read_rows(path), start=2):
         for name, text in row.items():
             try:
-                columns[name].append(float(flags.get((text or "").lower(), text)))
+                columns.setdefault(name, []).append(float({"true": 1, "false": 0}.get((text or "").lower(), text)))
             except (TypeError, ValueError):
                 raise FileFormatError(path, f"{name} must be a number, not {text!r}", line=line) from None
-    try:
-        return _columns(columns)
-    except InputError as problem:
-        raise FileFormatError(path, str(problem)) from None
+    return columns
 
 
 def _columns(table: Mapping[str, Any]) -> tuple[tuple[str, ...], Array, Array]:
+    """Names of dimensions, shapes and times."""
     time = next((name for name in TIMES if name in table), None)
     if time is None:
-        raise InputError(f"needs a column of times: {', '.join(TIMES)}")
+        raise InputError(f"a table needs a column of times, {' or '.join(TIMES)}; it has {', '.join(table)}")
     dims = tuple(name for name in table if name != time)
     if not 1 <= len(dims) <= MOST_DIMS or not all(name.isidentifier() and name not in ("gpu", "self") for name in dims):
-        raise InputError(f"needs 1 to {MOST_DIMS} columns of dimensions with plain names, not {', '.join(dims)}")
-    times, columns = np.asarray(table[time], dtype=float), [np.asarray(table[name], dtype=float) for name in dims]
-    if not np.all(np.isfinite(times)) or np.min(times, initial=1.0) <= 0:
-        raise InputError(f"{time} must be above 0 and finite")
-    for name, column in zip(dims, columns, strict=True):
-        if column.shape != times.shape or not np.all((column >= 0) & (column <= LARGEST) & (column % 1 == 0)):
-            raise InputError(f"{name} must be whole numbers from 0 to {LARGEST}, one a row")
-    return dims, np.stack(columns, axis=1).astype(np.int64), times
+        raise InputError(f"a table needs 1 to {MOST_DIMS} dimensions with plain names, not {', '.join(dims)}")
+    values = {name: np.asarray(table[name], dtype=float) for name in (time, *dims)}
+    for name, each in values.items():
+        valid = (each >= 0) & (each <= LARGEST) & (each % 1 == 0) if name != time else (each > 0) & np.isfinite(each)
+        if each.shape != values[time].shape or not valid.all():
+            what = "above 0 and finite" if name == time else f"whole numbers from 0 to {LARGEST}"
+            raise InputError(f"{name} must be {what}, one a row")
+    return dims, np.stack([values[name] for name in dims], axis=1).astype(np.int64), values[time]
 
 
 def read_kernel(path: Path | str) -> OwnKernel:
     """A predictor that `OwnKernel.write` or ``infercast kernel fit`` saved."""
     try:
-        with Path(path).open(encoding="utf-8") as file:
-            found = json.load(file)
-        if found.pop("format") != FORMAT:
-            raise ValueError
-        kernel = OwnKernel(**{**found, "accuracy": Accuracy(**found["accuracy"]), "dims": tuple(found["dims"])})
-        kernel.predict(None, **dict(zip(kernel.dims, kernel.shapes[0], strict=True)))
+        facts = json.loads(Path(path).read_text(encoding="utf-8"))
+        kernel = OwnKernel(facts if facts["format"] == FORMAT else {})
+        kernel.predict(None, **dict(zip(kernel.dims, facts["shapes"][0], strict=True)))
     except OSError as problem:
         raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
-    except InputError:
-        raise
     except Exception:
         raise FileFormatError(path, "is no file of `infercast kernel fit`") from None
     return kernel
@@ -551,9 +415,8 @@ def sizes_of(op: Op, own: OwnKernel) -> dict[str, Any] | None:
 def with_own_kernels(predictor: str | Predictor, files: Iterable[str], engine: str, model: ModelConfig) -> Predictor:
     """``FILE@FAMILY`` replaces kernels of a family, ``FILE@+FAMILY`` comes on top of each."""
     own: dict[str, tuple[OwnKernel, bool]] = {}
-    layout, one = ParallelLayout(), np.ones(1, dtype=np.int64)
-    lowered = token_calls(model, layout, 1), attention_calls(model, layout, one, one), head_calls(model, layout, 1)
-    ops = [call.op for calls in lowered for call in calls]
+    ones = np.ones(1, dtype=np.int64)
+    ops = [call.op for call in step_calls(model, ParallelLayout(), ones, ones, sampled=1)]
     for text in files:
         path, _, place = text.rpartition("@")
         family = place.removeprefix("+")
@@ -564,8 +427,5 @@ def with_own_kernels(predictor: str | Predictor, files: Iterable[str], engine: s
         own[family] = kernel, _ = read_kernel(path), place != family
         among = [op for op in ops if op.family == family]
         if among and not any(sizes_of(op, kernel) for op in among):
-            raise InputError(
-                f"kernel {kernel.name} takes {', '.join(kernel.dims)}, of which {family} has not all; its operator is "
-                f"{among[0]}"
-            )
+            raise InputError(f"kernel {kernel.name} takes {', '.join(kernel.dims)}, which is not all in {among[0]}")
     return WithOwnKernels(make_predictor(predictor, engine) if isinstance(predictor, str) else predictor, own)

@@ -21,14 +21,7 @@ from infercast.models.lower import head_calls, token_calls
 from infercast.models.mixers.mixer import SequenceBatch
 from infercast.models.spec import ModelConfig, parameter_count, stage_weight_bytes
 from infercast.ops import Attention, Call, MoE, Op
-from infercast.predict.board_power import (
-    FULL_SHARE,
-    SETTLE_SECONDS,
-    THROTTLED,
-    limits_of,
-    throttle_decoding,
-    weight_of,
-)
+from infercast.predict import board_power as power
 from infercast.predict.estimate import exposed_seconds
 from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Predictor
@@ -79,6 +72,11 @@ class Variants(Answer):
         best = np.maximum.accumulate(np.r_[-1.0, worth[order]])
         return np.asarray(order[worth[order] > best[:-1]])
 
+    def document(self) -> dict[str, Any]:
+        front = {name: each.tolist() for name, each in self.columns(self.pareto()).items()}
+        rows = [dict(zip(front, row, strict=True)) for row in zip(*front.values(), strict=True)]
+        return {"variants": self.seconds.size, "fitting": int(self.fits.sum()), "by": self.front, "front": rows}
+
     def columns(self, which: Any = ...) -> dict[str, Array]:
         """Sizes and results by name as flat arrays, for tables of search frameworks; of all variants, or of some."""
         results = {name: getattr(self, name) for name in RESULTS}
@@ -92,17 +90,18 @@ def variant_grid(axes: dict[str, Sequence[Any]], samples: int | None = None, see
     number = int(np.prod(many, dtype=float))
     if number > MOST and samples is None:
         raise InputError(f"{number:,} combinations are above {MOST:,}; take fewer values, or draw some with samples")
-    random = np.random.default_rng(seed)
-    places = (
-        np.unravel_index(range(number), many)
-        if samples is None
-        else [random.integers(0, count, samples) for count in many]
-    )
+    rows = np.arange(number) if samples is None else np.random.default_rng(seed).integers(0, number, samples)
+    places = np.unravel_index(rows, many)
     found = {name: each[place] for (name, each), place in zip(values.items(), places, strict=True)}
-    kept = (found["heads"] % found["kv_heads"] == 0) & ((found["experts"] == 0) | (found["topk"] <= found["experts"]))
+    kept = is_model(found)
     if not kept.any():
         raise InputError("no combination makes a model: heads must be a multiple of kv_heads, topk at most experts")
     return {name: each[kept] for name, each in found.items()}
+
+
+def is_model(sizes: dict[str, Array]) -> Array:
+    fits = (sizes["experts"] == 0) | (sizes["topk"] <= sizes["experts"])
+    return np.asarray((sizes["heads"] % sizes["kv_heads"] == 0) & fits)
 
 
 def estimate_variants(
@@ -135,37 +134,39 @@ def estimate_variants(
         if not np.issubdtype(given[name].dtype, np.integer) or given[name].min() < least:
             raise InputError(f"{name} must be at least {least}, not {given[name].min()}")
     columns = dict(zip(NAMES, np.broadcast_arrays(*given.values()), strict=True))
-    if np.any(columns["heads"] % columns["kv_heads"]) or np.any(
-        (columns["topk"] > columns["experts"]) & (columns["experts"] > 0)
-    ):
+    if not is_model(columns).all():
         raise InputError("heads must be a multiple of kv_heads, and topk at most experts, in every variant")
     device = gpu if isinstance(gpu, Gpu) else load_gpu(gpu)
     chosen = make_predictor(predictor) if isinstance(predictor, str) else predictor
     shape = decode_shape(batch, context) if prompt is None else prefill_shape(prompt)
     flat = {name: each.ravel() for name, each in columns.items()}
     found = np.zeros((len(RESULTS), columns["layers"].size))
-    formats, kinds = np.unique(flat["quantization"]).tolist(), (flat["experts"] > 0)
-    for name, routed in product(formats, (False, True)):
-        which = np.flatnonzero((flat["quantization"] == name) & (kinds == routed))
+    for name, routed in product(np.unique(flat["quantization"]).tolist(), (False, True)):
+        which = np.flatnonzero((flat["quantization"] == name) & ((flat["experts"] > 0) == routed))
         if which.size:
             group = {key: each[which] for key, each in flat.items()}
-            found[:, which] = _estimate_group(device, chosen, shape, name, routed, group)
+            found[:, which] = _estimate_group(device, chosen, shape, LIKE[routed], name, group)
     results = {name: each.reshape(columns["layers"].shape) for name, each in zip(RESULTS, found, strict=True)}
     return Variants(columns, **results | {"fits": results["fits"] > 0}, front=front)
 
 
 def _estimate_group(
-    gpu: Gpu, predictor: Predictor, shape: StepShape, quantization: str, routed: bool, sizes: dict[str, Array]
+    gpu: Gpu, predictor: Predictor, shape: StepShape, like: str, quantization: str, sizes: dict[str, Array]
 ) -> Array:
     """Rows of results of variants in one format, dense ones or ones with experts."""
     engine, layout = engine_named(), ParallelLayout()
-    like = load_model(LIKE[routed], engine=engine, quantization=None if quantization == "bf16" else quantization)
-    model, settings = put_on(engine, like, gpu, engine.settings(), layout)
-    names = [name for name in NAMES[1:-1] if routed or name not in ("experts", "topk")]
-    spans = [int(sizes[name].max()) + 1 for name in names]
-    codes = np.ravel_multi_index([sizes[name] for name in names], spans)
-    codes, where = np.unique(codes, return_inverse=True)
-    distinct = dict(zip(names, np.unravel_index(codes, spans), strict=True))
+    known = load_model(like, engine=engine, quantization=None if quantization == "bf16" else quantization)
+    model, settings = put_on(engine, known, gpu, engine.settings(), layout)
+    names = [name for name in NAMES[1:-1] if model.has_experts or name not in ("experts", "topk")]
+    lows = [sizes[name].min() for name in names]
+    steps = [max(1, np.gcd.reduce(sizes[name] - low)) for name, low in zip(names, lows, strict=True)]
+    places = [(sizes[name] - low) // step for name, low, step in zip(names, lows, steps, strict=True)]
+    spans = [int(place.max()) + 1 for place in places]
+    if np.prod(spans, dtype=float) > 2.0**62:
+        raise InputError("sizes differ too much to tell all variants apart; take fewer values of each")
+    codes, where = np.unique(np.ravel_multi_index(places, spans), return_inverse=True)
+    found = zip(names, lows, steps, np.unravel_index(codes, spans), strict=True)
+    distinct = {name: low + step * place for name, low, step, place in found}
     launch, padded = engine.graphs(settings).launch(shape.num_tokens, shape.is_decode)
     layers = sizes["layers"]
 
@@ -180,33 +181,32 @@ def _estimate_group(
     for (call, by_tokens), (twice, _) in zip(one, two, strict=True):
         in_layer = twice.count - call.count
         seconds = np.ravel(exposed_seconds(replace(call, count=1), _seconds(predictor, call.op, gpu)))
-        slows = call.op.family in THROTTLED
+        slows = call.op.family in power.THROTTLED
         work[slows, by_tokens or not shape.is_decode].append(((call.count - in_layer) * seconds, in_layer * seconds))
         done = np.broadcast_to(np.ravel(call.op.flops), len(codes))
         flops.append(((call.count - in_layer) * done, in_layer * done))
         if slows and by_tokens:
-            weight = weight_of(call.op.compute_dtype)
+            weight = power.weight_of(call.op.compute_dtype)
             operations.append((weight * flops[-1][0], weight * flops[-1][1]))
     gaps, waits, hosts = _host(gpu, model, settings, shape, launch, layers)
     limited, steady = summed(work[True, True]), summed(work[False, True])
-    slower = throttle_decoding if shape.is_decode else _throttle
+    slower = power.throttle_decoding if shape.is_decode else _throttle
     factor = slower(gpu, summed(operations), limited + steady + (0.0 if shape.is_decode else gaps))
     gpu_seconds = factor * limited + steady + summed([*work[True, False], *work[False, False]])
     host = hosts + (0.0 if shape.is_decode else waits * (gpu_seconds + gaps))
     sized = _sized(model, {name: sizes[name] for name in names}, layers)
     cache = sized.stacks[0].mixer.caches(sized.shard(layout))[0].bytes_per_token * layers
     weights = stage_weight_bytes(sized, layout, 0)
-    tokens = shape.num_tokens + sum(shape.computed)
-    fits = weights + cache * tokens <= MEMORY_SHARE * gpu.driver_bytes
+    fits = weights + cache * (shape.num_tokens + shape.total_computed) <= MEMORY_SHARE * gpu.driver_bytes
     seconds = np.maximum(gpu_seconds + gaps, host)
     return np.stack([seconds, gpu_seconds, parameter_count(sized), summed(flops), weights, cache, fits])
 
 
 def _throttle(gpu: Gpu, products: Array, seconds: Array) -> Array:
     """As `throttle` of many steps."""
-    limits, turns = limits_of(gpu), seconds / SETTLE_SECONDS
+    limits, turns = power.limits_of(gpu), seconds / power.SETTLE_SECONDS
     free = limits.unthrottled_load
-    load = np.clip((products / seconds / gpu.dense_flops("bf16") - free) / (FULL_SHARE - free), 0.0, 1.0)
+    load = np.clip((products / seconds / gpu.dense_flops("bf16") - free) / (power.FULL_SHARE - free), 0.0, 1.0)
     return np.asarray(1.0 + limits.max_slowdown * load * (1.0 - (1.0 - np.exp(-turns)) / turns))
 
 

@@ -26,9 +26,6 @@ from infercast.units import MICRO, MILLI, format_joules, format_percent, format_
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from infercast.forecast.explain.profile import ProfileDiagnosis
-    from infercast.forecast.own_kernel import OwnKernel
-
 
 PICO = 1e-12
 
@@ -409,64 +406,3 @@ def diagnosis_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "not_judged": list(diagnosis.not_judged),
         "caveats": caveats(forecast),
     }
-
-
-PROFILE_FIELDS = (
-    Field("name", at("name"), "kernel", "{:.30}".format),
-    Field("family", at("family"), "family"),
-    Field("shape", at("shape"), "shape", lambda shape: shape.removeprefix("aten::")[-34:]),
-    Field("launches", at("launches"), "launches", "{:,}".format),
-    Field("total_us", at("seconds"), "all", format_seconds, data=per(MICRO)),
-    Field("share", at("share"), "share", format_percent),
-    Field("ceiling_us", at("ceiling"), "best", lambda best: "-" if best is None else format_seconds(best),
-          data=lambda best: None if best is None else best / MICRO),
-    Field("lost_share", at("loss"), "lost", format_percent),
-    Field("ceiling_is_hard_limit", at("is_limit")),
-)  # fmt: skip
-
-
-def profile_dict(found: ProfileDiagnosis) -> dict[str, Any]:
-    kernels = [record(PROFILE_FIELDS, kernel) for kernel in found.kernels]
-    return {
-        **pick(found, "file gpu unmatched_share unshaped_share"),
-        "total_us": found.seconds / MICRO,
-        "kernels": kernels,
-    }
-
-
-def render_profile(found: ProfileDiagnosis) -> list[RenderableType]:
-    unknown = sorted((each for each in found.kernels if each.family == "other"), key=lambda each: -each.share)[:SAID]
-    facts = [
-        ("profile", f"{found.file}, as on {found.gpu}"),
-        (
-            "all kernels",
-            f"{format_seconds(found.seconds)} in {sum(each.launches for each in found.kernels):,} launches",
-        ),
-        ("could be saved", f"{format_percent(sum(each.loss for each in found.kernels))} if all were as the best"),
-        ("without a shape", f"{format_percent(found.unshaped_share)} of the time: record_shapes=True names them"),
-        ("of no known family", f"{format_percent(found.unmatched_share)} of the time"),
-        *((f"  {format_percent(each.share)}", each.name[:80]) for each in unknown),
-    ]
-    table = Grid(*cells(PROFILE_FIELDS, found.kernels), text_columns=3)
-    return [Section("Profile", Facts(facts)), Section("Kernels, those first that lose most time", table)]
-
-
-def own_kernel_dict(kernel: OwnKernel) -> dict[str, Any]:
-    accuracy = {f"{name}_error" if name != "inside" else name: share for name, share in asdict(kernel.accuracy).items()}
-    return {**pick(kernel, "name gpu dtype work"), "dims": kernel.ranges, "shapes": len(kernel.shapes), **accuracy}
-
-
-def render_own_kernel(kernel: OwnKernel) -> list[RenderableType]:
-    errors = kernel.accuracy
-    rows = [
-        ("measured on", kernel.gpu),
-        ("dimensions", ", ".join(f"{name} {low:,} to {high:,}" for name, (low, high) in kernel.ranges.items())),
-        ("work", kernel.work or f"no formula, so products of dimensions; FLOP would be {kernel.dtype}"),
-        ("shapes", f"{len(kernel.shapes):,}"),
-        (
-            "error on shapes left out",
-            f"mean {format_percent(errors.mean)}, median {format_percent(errors.median)}, 90th percentile "
-            f"{format_percent(errors.p90)}; {format_percent(errors.inside)} inside the 80 % interval",
-        ),
-    ]
-    return [Section(f"Kernel {kernel.name}", Facts(rows))]

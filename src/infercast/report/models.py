@@ -13,13 +13,11 @@ from infercast.models.spec import (
     prediction_parameter_count,
     weight_bytes,
 )
-from infercast.report.terminal import Column, Facts, FittingTable, Grid, Section, styled
-from infercast.units import format_bytes, format_count, format_seconds
+from infercast.report.terminal import Column, Facts, FittingTable, Section, styled
+from infercast.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-    from infercast.forecast.variants import Variants
 
 
 COLUMNS = (
@@ -89,20 +87,3 @@ def _named_stacks(stacks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """JSON keeps the name `attention` for every mixer."""
     names = {"mixer": "attention"}
     return [{names.get(name, name): value for name, value in stack.items()} for stack in stacks]
-
-
-def variants_dict(found: Variants) -> dict[str, Any]:
-    front = {name: each.tolist() for name, each in found.columns(found.pareto()).items()}
-    rows = [dict(zip(front, row, strict=True)) for row in zip(*front.values(), strict=True)]
-    return {"variants": int(found.seconds.size), "fitting": int(found.fits.sum()), "by": found.front, "front": rows}
-
-
-def render_variants(found: Variants) -> list[RenderableType]:
-    document = variants_dict(found)
-    written: dict[str, Any] = {name: str for name, each in found.sizes.items() if (each != each.flat[0]).any()}
-    written |= {"seconds": format_seconds, "parameters": format_count, "weight_bytes": format_bytes}
-    written |= {"flops": "{:.3g}".format} if found.front == "flops" else {}
-    rows = [[write(row[name]) for name, write in written.items()] for row in document["front"]]
-    counts = f"{document['variants']:,} variants, {document['fitting']:,} fit in one GPU"
-    title = f"{counts}; {len(rows)} have more {found.front} than any that is as fast"
-    return [Section(title, Grid([name.replace("_", " ") for name in written], rows))]

@@ -10,7 +10,7 @@ import typer
 
 from infercast.bundled import read_data
 from infercast.cli.options import choose_predictor, deployment_of, is_given, with_options, workload_of
-from infercast.cli.outputs import Form, note, print_answer, print_result
+from infercast.cli.outputs import Form, print_answer, print_result
 from infercast.engines.base import engine_named
 from infercast.errors import InputError, SaturatedError
 from infercast.forecast.deploy import deploy_changed, load_model, parse_changes
@@ -165,13 +165,9 @@ WORDS = {
 SIZES = {name for shape in SHAPES.values() for name in (*shape.sizes, *shape.optional)}
 
 
-KERNEL_SIZES, KERNEL_FORMATS = read_data("kernel_options.toml").values()
+KERNEL_SIZES, KERNEL_FORMATS, _ = read_data("kernel_options.toml").values()
 KERNEL = (
-    Option(
-        *("family", list, ..., "FAMILY"),
-        f"One of {', '.join(SHAPES)}; of a kernel of your own, DIMENSION=N...",
-        argument=True,
-    ),
+    Option("family", list, ..., "FAMILY", f"One of {', '.join(SHAPES)}; DIMENSION=N of your own.", argument=True),
     OPTIONS["gpu"],
     *(Option(*(name, int, None, "N", what), "Sizes", shows_default=False) for name, what in KERNEL_SIZES.items()),
     *(Option(*(name, str, None, "T", what), "Formats", shows_default=False) for name, what in KERNEL_FORMATS.items()),
@@ -218,13 +214,15 @@ def estimate_command(
 def _estimate_own(path: Path, gpu: str, words: list[str], form: Form) -> None:
     from infercast.forecast.own_kernel import read_kernel  # noqa: PLC0415 - few have one
 
-    kernel, dims = read_kernel(path), dict(word.partition("=")[::2] for word in words)
+    kernel = read_kernel(path)
     if wrong := [word for word in words if not word.partition("=")[2].isdecimal()]:
         raise InputError(f"{wrong[0]} must be DIMENSION=N, with one of {', '.join(kernel.dims)}")
-    found = kernel.predict(gpu, **{name: int(text) for name, text in dims.items()})
-    numbers = {end: float(getattr(found, end)) for end in ENDS}
-    facts = {"source": found.source, "bound": str(found.bound), "note": kernel.note(gpu)}
-    rows = [("latency", _shown(numbers)), *((name, text) for name, text in facts.items() if text)]
+    found = kernel.predict(gpu, **{name: int(text) for name, _, text in (word.partition("=") for word in words)})
+    numbers, facts = {end: float(getattr(found, end)) for end in ENDS}, {"source": found.source, "bound": found.bound}
+    if found.source != "few-shot":
+        by = "rooflines" if kernel.work else "datasheets"
+        facts["note"] = f"measured on {kernel.gpu.name} and carried over by {by}, so the interval is wider"
+    rows = [("latency", _shown(numbers)), *((name, str(text)) for name, text in facts.items())]
     title = f"{kernel.name} on {load_gpu(gpu).title}: {', '.join(words)}"
     print_result(form, lambda: {**numbers, **facts}, lambda: [Section(title, Facts(rows))])
 
@@ -260,7 +258,6 @@ def fit_command(*, action: str, rows: Path, gpu: str, out: Path, form: Form, **g
     check_writable(out, "--out", (".json",))
     kernel = fit_kernel(rows, gpu, work=given["work"], dtype=given["dtype"])
     kernel.write(out)
-    note(f"wrote {out}")
     print_answer(form, kernel)
 
 

@@ -5,35 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from infercast.bundled import read_data
 from infercast.cli.options import with_options
-from infercast.cli.outputs import Form, note, print_answer
+from infercast.cli.outputs import Form, print_answer
 from infercast.errors import InputError
 from infercast.forecast.option_table import OPTIONS, Option, axis
-from infercast.forecast.variants import DEFAULTS, NAMES, NEEDED, estimate_variants, variant_grid
+from infercast.forecast.variants import DEFAULTS, FRONTS, estimate_variants, variant_grid
 from infercast.report.files import check_writable, csv_lines, write_whole
 
-HELP = {
-    "layers": "Depths: 32, 16,24,32 or 16:64:8 (first:last:step).",
-    "hidden": "Widths.",
-    "heads": "Query heads.",
-    "kv_heads": "Key-value heads.",
-    "inter": "Widths of the feed-forward, or of one expert.",
-    "head_dim": "Values of a head.",
-    "vocabulary": "Tokens of the vocabulary.",
-    "experts": "Routed experts of a layer; 0: a dense model.",
-    "topk": "Experts that a token goes to.",
-    "quantization": "Formats of weights: bf16,fp8,...",
-}
+SIZES = read_data("kernel_options.toml")["variants"]
 SEARCH = (
     OPTIONS["gpu"],
-    *(axis(name, str, ... if name in NEEDED else str(DEFAULTS[name]), "VALUES", HELP[name]) for name in NAMES),
+    *(
+        axis(name, str, str(DEFAULTS[name]) if name in DEFAULTS else ..., "VALUES", what)
+        for name, what in SIZES.items()
+    ),
     axis("samples", int, None, "N", "So many drawn at random, in place of all combinations."),
     OPTIONS["seed"],
     Option("decode", int, 1, "N", "Sequences that each compute one new token ..."),
     Option("context", int, 1024, "N", "... after so many."),
     Option("prefill", int, None, "N", "In place of decoding: tokens of one prompt."),
-    Option("front", str, "parameters", "NAME", "What latency is weighed against: parameters or flops."),
-    OPTIONS["predictor"],
+    Option("front", str, FRONTS[0], "NAME", f"What latency is weighed against: {' or '.join(FRONTS)}."),
     Option("table", Path, None, "FILE", "Write every variant to a CSV file.", flag="--csv"),
 )
 
@@ -53,15 +45,12 @@ def command(*, gpu: str, table: Path | None, form: Form, **given: Any) -> None:
     for name in ("samples", "decode", "prefill"):
         if given[name] is not None and given[name] < 1:
             raise InputError(f"--{name} must be at least 1, not {given[name]}")
-    grid: dict[str, Any] = variant_grid(
-        {name: _values(name, given[name]) for name in NAMES}, given["samples"], given["seed"]
-    )
+    grid: Any = variant_grid({name: _values(name, given[name]) for name in SIZES}, given["samples"], given["seed"])
     step = {"batch": given["decode"], "context": given["context"], "prompt": given["prefill"]}
-    found = estimate_variants(gpu, **step, predictor=given["predictor"], front=given["front"], **grid)
+    found = estimate_variants(gpu, **step, front=given["front"], **grid)
     if table is not None:
         columns = found.columns()
         write_whole(table, csv_lines([*columns], zip(*(each.tolist() for each in columns.values()), strict=True)))
-        note(f"wrote {found.seconds.size:,} variants to {table}")
     print_answer(form, found)
 
 
@@ -72,7 +61,7 @@ def _values(name: str, text: str) -> list[Any]:
     try:
         for part in text.split(","):
             first, *rest = (int(each) for each in part.split(":"))
-            last, step = (*rest, *(first, 1)[len(rest) :])
+            last, step = [*rest, first, 1][:1] + [*rest[1:], 1][:1]
             values += range(first, last + 1, step)
     except ValueError:
         values = []

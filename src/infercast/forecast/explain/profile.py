@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from infercast.errors import FileFormatError, InputError
 from infercast.forecast.estimate import build_op
+from infercast.forecast.slo import Array
 from infercast.hardware import Gpu, load_gpu
 from infercast.ops import Attention, Op
 from infercast.ops.op import BYTES, copy
@@ -23,6 +24,7 @@ from infercast.predict.ceilings import default_ceilings
 from infercast.predict.identity import OTHER, family_of_kernel
 from infercast.predict.roofline import limit_seconds
 from infercast.shown import Answer
+from infercast.units import MICRO
 
 MOST_BYTES = 2**30
 """Of a file, unpacked."""
@@ -45,28 +47,6 @@ class Launch(NamedTuple):
     dtype: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ProfiledKernel:
-    name: str
-    family: str
-    shape: str
-    """Its operator and inputs; empty where the profile has none."""
-    launches: int
-    seconds: float
-    """All launches."""
-    share: float
-    """Of the time of all kernels."""
-    ceiling: float | None
-    """All launches where kernels of this shape are best; None: unknown."""
-    is_limit: bool = False
-    """Whether that is what hardware allows, since no such kernel was measured."""
-
-    @property
-    def loss(self) -> float:
-        """What the gap costs, of the time of all kernels."""
-        return 0.0 if self.ceiling is None else max(0.0, 1.0 - self.ceiling / self.seconds) * self.share
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class ProfileDiagnosis(Answer):
     """Kernels of a profile, those first that lose most time against the best of their shape."""
@@ -74,59 +54,69 @@ class ProfileDiagnosis(Answer):
     file: str
     gpu: str
     seconds: float
-    kernels: tuple[ProfiledKernel, ...]
+    kernels: tuple[dict[str, Any], ...]
+    """By name, family, shape, launches, total_us, share, best_us (None: unknown), is_limit and lost_share."""
 
     def _words(self) -> str:
-        return f"{self.file} on {self.gpu}: {len(self.kernels)} kernels, {self.unmatched_share:.1%} of no known family"
+        return f"{self.file} on {self.gpu}: {len(self.kernels)} kernels"
 
-    @property
-    def unmatched_share(self) -> float:
-        return sum(kernel.share for kernel in self.kernels if kernel.family == OTHER)
-
-    @property
-    def unshaped_share(self) -> float:
-        """Share of kernels without a shape to compare."""
-        return sum(kernel.share for kernel in self.kernels if kernel.ceiling is None)
+    def document(self) -> dict[str, Any]:
+        unknown = {each["kernel"][:60]: f"{each['share']:.1%}" for each in self.kernels if each["family"] == OTHER}
+        return {
+            **{"file": self.file, "gpu": self.gpu, "total_us": self.seconds / MICRO},
+            "lost_share": sum(each["lost_share"] for each in self.kernels),
+            "shapeless_share": sum(each["share"] for each in self.kernels if each["best_us"] is None),
+            "unmatched_share": float(sum(each["share"] for each in self.kernels if each["family"] == OTHER)),
+            "unmatched": dict(list(unknown.items())[:8]),
+            "kernels": list(self.kernels),
+        }
 
 
 def diagnose_profile(path: Path | str, gpu: str | Path | Gpu) -> ProfileDiagnosis:
     """Rank the kernels of a profile by the time that they lose against the best kernels of their shape.
 
     Read are traces of ``torch.profiler`` (better with ``record_shapes=True``), and what ``nsys stats --format csv`` and
-    ``ncu --csv`` print.
+    ``ncu --csv`` print. Without inputs in the profile, kernels have a family and a share alone.
     """
     device, path = gpu if isinstance(gpu, Gpu) else load_gpu(gpu), Path(path)
+    together: dict[Launch, list[float]] = defaultdict(lambda: [0.0, 0.0])
     try:
-        launches = list(_launches(path))
+        for launch in _launches(path):
+            sums = together[launch._replace(launches=0, seconds=0.0)]
+            sums[:] = sums[0] + launch.launches, sums[1] + launch.seconds
     except FileFormatError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as problem:
         raise FileFormatError(path, f"cannot be read as a profile: {type(problem).__name__} {problem}") from None
-    together: dict[Launch, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
-    for launch in launches:
-        key = launch._replace(launches=0, seconds=0.0)
-        together[key] = together[key][0] + launch.launches, together[key][1] + launch.seconds
     total = sum(seconds for _, seconds in together.values())
     if not 0 < total < np.inf:
         raise FileFormatError(path, "has no kernels of a GPU")
-    found = [_judged(key._replace(launches=count, seconds=seconds), device, total)
-             for key, (count, seconds) in together.items()]  # fmt: skip
-    found.sort(key=lambda kernel: (-kernel.loss, -kernel.seconds))
+    found = [_judged(launch, int(many), seconds, device, total) for launch, (many, seconds) in together.items()]
+    found.sort(key=lambda each: (-each["lost_share"], -each["share"]))
     return ProfileDiagnosis(str(path), device.name, total, tuple(found))
 
 
-def _judged(launch: Launch, gpu: Gpu, total: float) -> ProfiledKernel:
-    has_experts = "moe" in launch.operator
-    family, op, ceiling, is_limit = family_of_kernel(launch.name, has_experts=has_experts), _op_of(launch), None, False
-    if op is not None:
-        is_limit = not default_ceilings().knows(op)
-        each = limit_seconds(op, gpu) if is_limit else default_ceilings().seconds(op, gpu)
-        ceiling = float(np.ravel(each)[0]) * launch.launches
-        family = op.family if family == OTHER else family
-    shape = " ".join([launch.operator, *("x".join(map(str, dims)) for dims in launch.dims if dims), launch.dtype])
-    shape = shape.strip() if launch.operator else ""
-    share = launch.seconds / total
-    return ProfiledKernel(launch.name, family, shape, launch.launches, launch.seconds, share, ceiling, is_limit)
+def _judged(launch: Launch, many: int, seconds: float, gpu: Gpu, total: float) -> dict[str, Any]:
+    family, op = family_of_kernel(launch.name, has_experts="moe" in launch.operator), _op_of(launch)
+    known = op is not None and default_ceilings().knows(op)
+    best = None if op is None else many * float(np.ravel(_best(op, gpu, known=known))[0])
+    dims = ("x".join(map(str, each)) for each in launch.dims if each)
+    return {
+        "kernel": launch.name,
+        "family": op.family if op is not None and family == OTHER else family,
+        "shape": " ".join([launch.operator.removeprefix("aten::"), *dims, launch.dtype]).strip(),
+        "launches": many,
+        "total_us": seconds / MICRO,
+        "share": seconds / total,
+        "best_us": None if best is None else best / MICRO,
+        "best_is_hard_limit": None if best is None else not known,
+        "lost_share": 0.0 if best is None else max(0.0, 1.0 - best / seconds) * seconds / total,
+    }
+
+
+def _best(op: Op, gpu: Gpu, *, known: bool) -> Array:
+    """What the best kernels of a shape take, or what hardware allows where none was measured."""
+    return default_ceilings().seconds(op, gpu) if known else limit_seconds(op, gpu)
 
 
 def _op_of(launch: Launch) -> Op | None:
