@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from infercast.forecast.estimate import estimate, estimate_power
     from infercast.forecast.explain.breakdown import Breakdown, explain_run
     from infercast.forecast.explain.diagnose import Diagnosis, diagnose
+    from infercast.forecast.explain.profile import ProfileDiagnosis, diagnose_profile
     from infercast.forecast.intervals import Intervals, forecast_intervals
     from infercast.forecast.kernels import StepCost, decode_shape, estimate_step, prefill_shape
     from infercast.forecast.layouts import LayoutCost, Layouts, compare_layouts
@@ -78,6 +79,7 @@ _HOMES = {
         "forecast.estimate": "estimate estimate_power",
         "forecast.explain.breakdown": "Breakdown explain_run",
         "forecast.explain.diagnose": "Diagnosis diagnose",
+        "forecast.explain.profile": "ProfileDiagnosis diagnose_profile",
         "forecast.kernels": "StepCost decode_shape estimate_step prefill_shape",
         "forecast.intervals": "Intervals forecast_intervals",
         "forecast.layouts": "LayoutCost Layouts compare_layouts",
@@ -115,13 +117,14 @@ __all__ = [
     "Breakdown", "Calibration", "Cost", "DayPlan", "Deployment", "Diagnosis", "DoesNotFitError", "Energy",
     "EngineSettings", "Estimate", "Explained", "Facility", "FacilityEnergy", "FileFormatError", "Fit", "Forecast",
     "Gpu", "GpuPrice", "InfercastError", "InputError", "Intervals", "LayoutCost", "Layouts", "ModelConfig", "OwnKernel",
-    "Percentiles", "Plan", "Request", "SaturatedError", "Savings", "Segment", "SglangSettings", "Slo", "StepCost",
-    "StepShape", "Sweep", "Tariff", "UnknownNameError", "UnsupportedModelError", "Variants", "Verdict", "Workload",
-    "compare_layouts", "decode_shape", "deploy", "diagnose", "estimate", "estimate_power", "estimate_step",
-    "estimate_variants", "explain_command", "explain_run", "fit_kernel", "fit_memory", "forecast_disaggregated",
-    "forecast_intervals", "gpu_names", "judge", "load_gpu", "load_model", "model_names", "parse_slo", "plan",
-    "plan_day", "prefill_shape", "price_of", "read_calibration", "read_kernel", "read_trace", "save_energy",
-    "session_workload", "simulate", "sweep", "synthetic_workload", "workload_from_requests", "write_calibration",
+    "Percentiles", "Plan", "ProfileDiagnosis", "Request", "SaturatedError", "Savings", "Segment", "SglangSettings",
+    "Slo", "StepCost", "StepShape", "Sweep", "Tariff", "UnknownNameError", "UnsupportedModelError", "Variants",
+    "Verdict", "Workload", "compare_layouts", "decode_shape", "deploy", "diagnose", "diagnose_profile", "estimate",
+    "estimate_power", "estimate_step", "estimate_variants", "explain_command", "explain_run", "fit_kernel",
+    "fit_memory", "forecast_disaggregated", "forecast_intervals", "gpu_names", "judge", "load_gpu", "load_model",
+    "model_names", "parse_slo", "plan", "plan_day", "prefill_shape", "price_of", "read_calibration", "read_kernel",
+    "read_trace", "save_energy", "session_workload", "simulate", "sweep", "synthetic_workload",
+    "workload_from_requests", "write_calibration",
 ]  # fmt: skip
 
 
