@@ -81,7 +81,10 @@ def test_attention_and_what_moves_data_have_a_ceiling_and_look_ups_have_none(dia
     assert families["gather"][1]
 
 
-NSYS = "Processing [x.sqlite]\n\nTime (%),Total Time (ns),Instances,Avg (ns),Name\n60.0,3000,2,1500,nvjet_a\n40.0,2000,1,2000,b\n"
+NSYS = (
+    "Processing [x.sqlite]\n\nTime (%),Total Time (ns),Instances,Avg (ns),Name\n"
+    "60.0,3000,2,1500,nvjet_a\n40.0,2000,1,2000,b\n"
+)
 NCU = (
     '==PROF== Connected\n"ID","Kernel Name","Context","Metric Name","Metric Unit","Metric Value"\n'
     '"0","nvjet_a","1","Duration","us","3,000.5"\n"0","nvjet_a","1","DRAM Throughput","%","90"\n'

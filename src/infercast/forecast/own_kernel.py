@@ -142,7 +142,8 @@ class Process:
         """``kind``: the terms and the features, by name; ``none``: no terms."""
         self._terms, self._over = kind.split()
         features, terms = inputs.features[self._over], inputs.terms.get(self._terms, np.ones((len(logs), 1)))
-        self._middle, self._spread = features.mean(axis=0), np.maximum(features.std(axis=0), 1e-9)
+        self._middle, spread = features.mean(axis=0), features.std(axis=0)
+        self._spread = np.where(spread < 1e-9, 1.0, spread)
         self._near, size = (features - self._middle) / self._spread, terms.mean(axis=0) + 1e-30
         self._coefficients = _non_negative(terms / size / np.exp(logs)[:, None], np.ones(len(logs))) / size
         left = logs - self._sum(inputs)
@@ -221,8 +222,9 @@ class Members(NamedTuple):
         return np.asarray(np.tensordot(self.counts, [process(inputs) for process in self.processes], 1))
 
 
-ELSEWHERE, PER_RATIO = 1.5, 0.3
-"""On another GPU: how many times wider the interval is, and by which share of the logarithm of the GPUs' ratio more."""
+WIDEST, ELSEWHERE, PER_RATIO = 4.0, 1.5, 0.3
+"""Half an interval at most, in logarithms; on another GPU, how many times wider it is, and by which share of the GPUs'
+ratio more."""
 
 
 class OwnKernel(Answer):
@@ -273,7 +275,10 @@ class OwnKernel(Answer):
         home = self.gpu
         here, there = (self._inputs(columns, each) for each in (device, home))
         logs, spread = self._members(there)
-        half, floors = self.facts["width"] * spread, [launch_floor(each) / MICRO for each in (device, home)]
+        half, floors = (
+            np.minimum(self.facts["width"] * spread, WIDEST),
+            [launch_floor(each) / MICRO for each in (device, home)],
+        )
         roofs = [
             floor + np.maximum(each.moved, each.computed) for floor, each in zip(floors, (here, there), strict=True)
         ]
