@@ -114,7 +114,7 @@ def score(kernel: Kernel, work: str, points: int, draw: int) -> tuple[float, ...
     measured = columns["us"][unseen] * 1e-6
     errors = np.abs(found.seconds / measured - 1)
     inside = np.mean((found.low <= measured) & (measured <= found.high))
-    return float(np.median(errors)), float(np.quantile(errors, 0.9)), float(inside), fitted.accuracy.median
+    return float(np.median(errors)), float(np.quantile(errors, 0.9)), float(inside), fitted.errors["median_error"]
 
 
 def main() -> None:

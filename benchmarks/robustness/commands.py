@@ -144,12 +144,16 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "power_limit_w": ("400", "600", "700", "1e9", "0"),
     "gpu_clock_mhz": ("1200", "1800", "1980", "99999", "0"),
     "form": ("json", "csv", "md", "table", "xml"),
+    "work": ("bytes=m*k", "bytes=2*m; flops=2*m*n*k", "bytes=", "x=1", "bytes=open('x')", "bytes=9**9**9"),
+    "front": ("parameters", "flops", "speed"),
+    "layers": ("16", "16:64:8", "16,32", "64:16", "0", "x", "1:9e9"),
     "acceptance": ("0.7", "2.4", "0.9,0.8", "1", "rate=2", "length=nan", "deepseek-v3-mtp", "Mean acceptance: x"),
 }  # fmt: skip
 FILES_OF = {
     "model": "model", "name": "model", "gpu": "gpu", "prefill_gpu": "gpu", "decode_gpu": "gpu", "trace": "trace",
     "host": "host", "table": "shapes", "files": "runs", "model_config": "folder", "anchors": "folder",
-    "results": "result", "calibration": "calibration", "runs": "run",
+    "results": "result", "calibration": "calibration", "runs": "run", "rows": "shapes", "kernel_file": "result",
+    "profile": "trace",
     "measurements": "folder", "data": "folder", "artifact": "noise", "predictor": "noise",
 }  # fmt: skip
 LEFT_ALONE = ("on_gpu", "port", "static")
