@@ -45,6 +45,7 @@ def test_what_is_wrong_is_one_sentence(infercast: Any, rows: Path, tmp_path: Pat
     infercast(*fit)
     asked = ("--kernel-file", out[1], "--gpu", "h200-sxm")
     assert "m=x must be DIMENSION=N" in infercast("estimate", "m=x", *asked).sentence
+    assert "--n has no meaning with --kernel-file" in infercast("estimate", "m=3", "--n", 3, *asked).sentence
     assert "takes m, n, k, not m" in infercast("estimate", "m=3", *asked).sentence
     assert "must be FILE@FAMILY" in infercast(*KERNELS, "--kernel-file", out[1]).sentence
     assert "name one kernel family" in infercast("estimate", "gemm", "norm", "--gpu", "h200-sxm").sentence

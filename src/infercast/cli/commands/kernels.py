@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -141,8 +142,7 @@ def diagnose_command(
     if profile is not None:
         from infercast.forecast.explain.profile import diagnose_profile  # noqa: PLC0415 - few have one
 
-        if idle := [name for name in given if name != "gpu" and is_given(ctx, name)]:
-            raise InputError(f"--{idle[0].replace('_', '-')} has no meaning with --profile; leave it out")
+        _refuse_idle(ctx, {**given, "what_if": what_if}, "--profile")
         print_answer(form, diagnose_profile(profile, given["gpu"]))
         return
     said = any(given[name] is not None for name in ("trace", "rate", "concurrency"))
@@ -155,6 +155,12 @@ def diagnose_command(
     if diagnosis.forecast.saturation is not None:
         raise SaturatedError(f"{diagnosis.forecast.saturation.sentence}; lower --rate or add GPUs")
     print_answer(form, diagnosis)
+
+
+def _refuse_idle(ctx: typer.Context, names: Iterable[str], beside: str) -> None:
+    for name in names:
+        if name != "gpu" and is_given(ctx, name):
+            raise InputError(f"--{name.replace('_', '-')} has no meaning with {beside}; leave it out")
 
 
 WORDS = {
@@ -178,7 +184,7 @@ KERNEL = (
 
 @with_options(KERNEL, "network predictor anchors measurements")
 def estimate_command(
-    *, family: list[str], gpu: str, table: Path | None, kernel_file: Path | None, form: Form, **given: Any
+    ctx: typer.Context, *, family: list[str], gpu: str, table: Path | None, form: Form, **given: Any
 ) -> None:
     """Estimate the latency and the power of one kernel, or of a CSV of shapes: 80 % interval, source and bound.
 
@@ -194,8 +200,9 @@ def estimate_command(
 
       infercast estimate m=4096 n=14336 k=4096 --kernel-file my.json --gpu h200-sxm
     """
-    if kernel_file is not None:
-        _estimate_own(kernel_file, gpu, family, form)
+    if given["kernel_file"] is not None:
+        _refuse_idle(ctx, {*given, "table"} - {"kernel_file"}, "--kernel-file")
+        _estimate_own(given["kernel_file"], gpu, family, form)
         return
     if len(family) != 1:
         raise InputError(f"name one kernel family, not {' '.join(family)}; sizes are options, such as --m 4096")
