@@ -50,6 +50,12 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "web": ("--port", "70000"),  # so that nothing is served
     "disaggregate": ("qwen3-0.6b", "--prefill-gpu", "l4", "--decode-gpu", "l4", *SMALL),
     "estimate": ("gemm", "--gpu", "h200-sxm", "--m", "4", "--n", "64", "--k", "64"),
+    "kernel": ("fit", "SHAPES", "--gpu", "h200-sxm", "--out", "OUT.json"),
+    "variants": (
+        "--gpu",
+        "l4",
+        *("--layers", "2,4", "--hidden", "256", "--heads", "4", "--kv-heads", "2", "--inter", "512"),
+    ),
     "gpus": (),
     "models": (),
     "hosts": (),
@@ -222,7 +228,9 @@ def _place(word: str, random: Random, files: dict[str, list[str]], folder: Path)
         return random.choice(files["run"])
     if word == "RESULT":
         return random.choice(files["result"])
-    written = {"OUT": "out", "OUT.npz": "out.npz", "OUT.toml": "out.toml"}
+    if word == "SHAPES":
+        return random.choice(files["shapes"])
+    written = {"OUT": "out", "OUT.npz": "out.npz", "OUT.toml": "out.toml", "OUT.json": "out.json"}
     return str(folder) if word == "FOLDER" else str(folder / written[word]) if word in written else word
 
 
