@@ -80,17 +80,8 @@ def amounts_of(work: str, sizes: Mapping[str, Array]) -> dict[str, Array]:
     return found
 
 
-class Inputs(NamedTuple):
-    """Terms and features that a model may use by name, one row a shape; bytes and FLOP in microseconds."""
-
-    terms: dict[str, Array]
-    features: dict[str, Array]
-    moved: Array
-    computed: Array
-
-    def of(self, rows: Array) -> Inputs:
-        terms, features = ({name: each[rows] for name, each in group.items()} for group in self[:2])
-        return Inputs(terms, features, self.moved[rows], self.computed[rows])
+Inputs = dict[str, Array]
+"""Terms and features that a model may use by name, one row a shape; bytes and FLOP in microseconds."""
 
 
 def _inputs(work: str, dims: tuple[str, ...], columns: Array, gpu: Gpu, dtype: str) -> Inputs:
@@ -108,9 +99,13 @@ def _inputs(work: str, dims: tuple[str, ...], columns: Array, gpu: Gpu, dtype: s
         rounds = np.ceil(full) / full  # Whole rounds over the multiprocessors, in times of what full ones would be
         terms += [roof * rounds, np.ceil(full), computed * rounds, moved * rounds]
         features += [np.log2(full), np.log2(rounds)]
-    of_terms = {"products": products, "work": terms, "both": products + terms[1:]}
-    stacked = {name: np.stack(each, axis=1) for name, each in of_terms.items()}
-    return Inputs(stacked, {"dims": logs, "work": np.stack(features, axis=1)}, moved, computed)
+    found = {"products": products, "work": terms, "both": products + terms[1:], "dims": [*logs.T], "features": features}
+    stacked = {name: np.stack(each, axis=1) for name, each in found.items()}
+    return {**stacked, "none": np.ones((len(columns), 1)), "moved": moved, "computed": computed}
+
+
+def _rows(inputs: Inputs, which: Array) -> Inputs:
+    return {name: each[which] for name, each in inputs.items()}
 
 
 def _non_negative(matrix: Array, target: Array) -> Array:
@@ -139,9 +134,9 @@ class Process:
     """A sum of terms times a Gaussian process (Matern 3/2 and a slope) over features in their own spreads."""
 
     def __init__(self, kind: str, inputs: Inputs, logs: Array, scales: Array | None = None) -> None:
-        """``kind``: the terms and the features, by name; ``none``: no terms."""
+        """``kind``: the terms and the features, by name."""
         self._terms, self._over = kind.split()
-        features, terms = inputs.features[self._over], inputs.terms.get(self._terms, np.ones((len(logs), 1)))
+        features, terms = inputs[self._over], inputs[self._terms]
         self._middle, spread = features.mean(axis=0), features.std(axis=0)
         self._spread = np.where(spread < 1e-9, 1.0, spread)
         self._near, size = (features - self._middle) / self._spread, terms.mean(axis=0) + 1e-30
@@ -152,12 +147,11 @@ class Process:
         self._weights = np.linalg.solve(self._root.T, np.linalg.solve(self._root, left))
 
     def _sum(self, inputs: Inputs) -> Array:
-        terms = inputs.terms.get(self._terms, np.ones((len(inputs.moved), 1)))
-        return np.asarray(np.log(np.maximum(terms @ self._coefficients, SHORTEST)))
+        return np.asarray(np.log(np.maximum(inputs[self._terms] @ self._coefficients, SHORTEST)))
 
     def __call__(self, inputs: Inputs) -> tuple[Array, Array]:
         """Logarithms of microseconds, and their standard deviations."""
-        near = (inputs.features[self._over] - self._middle) / self._spread
+        near = (inputs[self._over] - self._middle) / self._spread
         alike = _likeness(near, self._near, self.scales)
         size, slope, noise = np.exp(2 * self.scales[-3:])
         known = np.sum(np.linalg.solve(self._root, alike.T) ** 2, axis=0)
@@ -193,7 +187,10 @@ def _likeness(near: Array, other: Array | None, scales: Array) -> Array:
     return np.asarray(found + (noise + 1e-6) * np.eye(len(near)) if other is None else found)
 
 
-KINDS = ("none dims", "products dims"), ("work dims", "work work", "none work", "both work", "products dims")
+KINDS = (
+    ("none dims", "products dims"),
+    ("work dims", "work features", "none features", "both features", "products dims"),
+)
 """Terms of the sum and features of the process, of each model that is tried: without a formula of work, and with."""
 BELIEF = -4.0  # Power of a model's error on unseen shapes that it counts by
 
@@ -211,8 +208,8 @@ class Members(NamedTuple):
         for kind, process in zip(kinds, processes, strict=True):
             missed = np.empty(len(logs))
             for fold in range(FOLDS):
-                part = Process(kind, inputs.of(folds != fold), logs[folds != fold], process.scales)
-                missed[folds == fold] = part(inputs.of(folds == fold))[0] - logs[folds == fold]
+                part = Process(kind, _rows(inputs, folds != fold), logs[folds != fold], process.scales)
+                missed[folds == fold] = part(_rows(inputs, folds == fold))[0] - logs[folds == fold]
             errors.append(np.mean(np.minimum(np.abs(missed), 1.0)) + 1e-3)
         counts = np.array(errors) ** BELIEF
         return cls(processes, counts / counts.sum())
@@ -279,16 +276,16 @@ class OwnKernel(Answer):
             np.minimum(self.facts["width"] * spread, WIDEST),
             [launch_floor(each) / MICRO for each in (device, home)],
         )
-        roofs = [
-            floor + np.maximum(each.moved, each.computed) for floor, each in zip(floors, (here, there), strict=True)
-        ]
+        roofs = [floor + np.maximum(x["moved"], x["computed"]) for floor, x in zip(floors, (here, there), strict=True)]
         ratios = np.log([roofs[0] / roofs[1]])
         if not self.work:
             peaks = home.dense_flops(self.dtype) / device.dense_flops(self.dtype)
             ratios = np.log([home.dram_bandwidth / device.dram_bandwidth, peaks])[:, None]
         if device.name != home.name:
             logs, half = logs + ratios.mean(axis=0), ELSEWHERE * half + PER_RATIO * np.abs(ratios).sum(axis=0)
-        pipe = np.where(here.moved > here.computed, "dram", "tensor") if self.work else np.full(len(logs), "unknown")
+        pipe = (
+            np.where(here["moved"] > here["computed"], "dram", "tensor") if self.work else np.full(len(logs), "unknown")
+        )
         bound = np.where(roofs[0] < 2 * floors[0], "launch" if self.work else "unknown", pipe).astype(object)
         return (*(np.exp(each) * MICRO for each in (logs, logs - half, logs + half)), bound)
 
@@ -318,8 +315,8 @@ def fit_kernel(
     folds = np.arange(len(logs))[::-1] % FOLDS
     said = np.empty((2, len(logs)))
     for fold in range(FOLDS):
-        learned = Members.fit(inputs.of(folds != fold), logs[folds != fold], kinds)
-        said[:, folds == fold] = learned(inputs.of(folds == fold))
+        learned = Members.fit(_rows(inputs, folds != fold), logs[folds != fold], kinds)
+        said[:, folds == fold] = learned(_rows(inputs, folds == fold))
     members, away = Members.fit(inputs, logs, kinds), np.abs(said[0] - logs) / said[1]
     widths = np.array([_width(away[folds != fold]) for fold in range(FOLDS)])
     errors = np.abs(np.expm1(said[0] - logs))
