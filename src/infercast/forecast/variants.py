@@ -44,6 +44,7 @@ class Variants(Answer):
     """One element per variant."""
 
     sizes: dict[str, Array]
+    """Numbers of layers, heads and so on, and the format."""
     seconds: Array
     """Seconds of a step, as its GPU or the default engine's host takes longer."""
     gpu_seconds: Array
@@ -53,7 +54,9 @@ class Variants(Answer):
     flops: Array
     """FLOP of a step."""
     weight_bytes: Array
+    """Bytes of all weights."""
     kv_bytes_per_token: Array
+    """Bytes of keys and values of a token."""
     fits: Array
     """Whether weights and the tokens of the step fit in one GPU."""
     front: str = FRONTS[0]
