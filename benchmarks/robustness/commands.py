@@ -50,6 +50,12 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "web": ("--port", "70000"),  # so that nothing is served
     "disaggregate": ("qwen3-0.6b", "--prefill-gpu", "l4", "--decode-gpu", "l4", *SMALL),
     "estimate": ("gemm", "--gpu", "h200-sxm", "--m", "4", "--n", "64", "--k", "64"),
+    "kernel": ("fit", "SHAPES", "--gpu", "h200-sxm", "--out", "OUT.json"),
+    "variants": (
+        "--gpu",
+        "l4",
+        *("--layers", "2,4", "--hidden", "256", "--heads", "4", "--kv-heads", "2", "--inter", "512"),
+    ),
     "gpus": (),
     "models": (),
     "hosts": (),
@@ -146,12 +152,16 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "power_limit_w": ("400", "600", "700", "1e9", "0"),
     "gpu_clock_mhz": ("1200", "1800", "1980", "99999", "0"),
     "form": ("json", "csv", "md", "table", "xml"),
+    "work": ("bytes=m*k", "bytes=2*m; flops=2*m*n*k", "bytes=", "x=1", "bytes=open('x')", "bytes=9**9**9"),
+    "front": ("parameters", "flops", "speed"),
+    "layers": ("16", "16:64:8", "16,32", "64:16", "0", "x", "1:9e9"),
     "acceptance": ("0.7", "2.4", "0.9,0.8", "1", "rate=2", "length=nan", "deepseek-v3-mtp", "Mean acceptance: x"),
 }  # fmt: skip
 FILES_OF = {
     "model": "model", "name": "model", "gpu": "gpu", "prefill_gpu": "gpu", "decode_gpu": "gpu", "trace": "trace",
     "host": "host", "table": "shapes", "files": "runs", "model_config": "folder", "anchors": "folder",
-    "results": "result", "calibration": "calibration", "runs": "run",
+    "results": "result", "calibration": "calibration", "runs": "run", "rows": "shapes", "kernel_file": "result",
+    "profile": "trace",
     "measurements": "folder", "data": "folder", "artifact": "noise", "predictor": "noise",
 }  # fmt: skip
 LEFT_ALONE = ("on_gpu", "port", "static")
@@ -220,7 +230,9 @@ def _place(word: str, random: Random, files: dict[str, list[str]], folder: Path)
         return random.choice(files["run"])
     if word == "RESULT":
         return random.choice(files["result"])
-    written = {"OUT": "out", "OUT.npz": "out.npz", "OUT.toml": "out.toml"}
+    if word == "SHAPES":
+        return random.choice(files["shapes"])
+    written = {"OUT": "out", "OUT.npz": "out.npz", "OUT.toml": "out.toml", "OUT.json": "out.json"}
     return str(folder) if word == "FOLDER" else str(folder / written[word]) if word in written else word
 
 

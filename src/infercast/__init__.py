@@ -40,10 +40,12 @@ if TYPE_CHECKING:
     from infercast.forecast.estimate import estimate, estimate_power
     from infercast.forecast.explain.breakdown import Breakdown, explain_run
     from infercast.forecast.explain.diagnose import Diagnosis, diagnose
+    from infercast.forecast.explain.profile import ProfileDiagnosis, diagnose_profile
     from infercast.forecast.intervals import Intervals, forecast_intervals
     from infercast.forecast.kernels import StepCost, decode_shape, estimate_step, prefill_shape
     from infercast.forecast.layouts import LayoutCost, Layouts, compare_layouts
     from infercast.forecast.memory import Fit, fit_memory
+    from infercast.forecast.own_kernel import OwnKernel, fit_kernel, read_kernel
     from infercast.forecast.plan.question import Plan
     from infercast.forecast.plan.request import plan
     from infercast.forecast.predictor import StepPredictor, StepTime
@@ -80,10 +82,12 @@ _HOMES = {
         "forecast.estimate": "estimate estimate_power",
         "forecast.explain.breakdown": "Breakdown explain_run",
         "forecast.explain.diagnose": "Diagnosis diagnose",
+        "forecast.explain.profile": "ProfileDiagnosis diagnose_profile",
         "forecast.kernels": "StepCost decode_shape estimate_step prefill_shape",
         "forecast.intervals": "Intervals forecast_intervals",
         "forecast.layouts": "LayoutCost Layouts compare_layouts",
         "forecast.memory": "Fit fit_memory",
+        "forecast.own_kernel": "OwnKernel fit_kernel read_kernel",
         "forecast.plan.question": "Plan",
         "forecast.plan.request": "plan",
         "forecast.predictor": "StepPredictor StepTime",
@@ -116,15 +120,15 @@ _OLD_NAMES = {
 __all__ = [
     "Breakdown", "Calibration", "Cost", "DayPlan", "Deployment", "Diagnosis", "DoesNotFitError", "Energy",
     "EngineSettings", "Estimate", "Explained", "Facility", "FacilityEnergy", "FileFormatError", "Fit", "Forecast",
-    "Gpu", "GpuPrice", "InfercastError", "InputError", "Intervals", "LayoutCost", "Layouts", "ModelConfig",
-    "Percentiles", "Plan", "Request", "SaturatedError", "Savings", "Segment", "SglangSettings", "Slo", "StepCost",
-    "StepPredictor", "StepShape", "StepTime", "Sweep", "Tariff", "UnknownNameError", "UnsupportedModelError",
-    "Variants", "Verdict", "Workload",
-    "compare_layouts", "decode_shape", "deploy", "diagnose", "emulator", "estimate", "estimate_power", "estimate_step",
-    "estimate_variants", "explain_command", "explain_run", "fit_memory", "forecast_disaggregated",
-    "forecast_intervals", "gpu_names", "judge", "load_gpu", "load_model", "model_names", "parse_slo", "plan",
-    "plan_day", "prefill_shape", "price_of", "read_calibration", "read_trace", "save_energy", "session_workload",
-    "simulate", "sweep", "synthetic_workload", "workload_from_requests", "write_calibration",
+    "Gpu", "GpuPrice", "InfercastError", "InputError", "Intervals", "LayoutCost", "Layouts", "ModelConfig", "OwnKernel",
+    "Percentiles", "Plan", "ProfileDiagnosis", "Request", "SaturatedError", "Savings", "Segment", "SglangSettings",
+    "Slo", "StepCost", "StepPredictor", "StepShape", "StepTime", "Sweep", "Tariff", "UnknownNameError",
+    "UnsupportedModelError", "Variants", "Verdict", "Workload", "compare_layouts", "decode_shape", "deploy", "diagnose",
+    "diagnose_profile", "emulator", "estimate", "estimate_power", "estimate_step", "estimate_variants",
+    "explain_command", "explain_run", "fit_kernel", "fit_memory", "forecast_disaggregated", "forecast_intervals",
+    "gpu_names", "judge", "load_gpu", "load_model", "model_names", "parse_slo", "plan", "plan_day", "prefill_shape",
+    "price_of", "read_calibration", "read_kernel", "read_trace", "save_energy", "session_workload", "simulate", "sweep",
+    "synthetic_workload", "workload_from_requests", "write_calibration",
 ]  # fmt: skip
 
 

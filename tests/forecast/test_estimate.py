@@ -9,6 +9,7 @@ import pytest
 import infercast
 import infercast.predict.learned
 from infercast.forecast.estimate import build_op
+from infercast.forecast.variants import variant_grid
 from infercast.ops import Gemm
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks/accuracy"))
@@ -149,3 +150,46 @@ def test_variants_need_all_sizes_and_no_others():
         infercast.estimate_variants("h200-sxm", width=3, **LLAMA)
     with pytest.raises(infercast.InputError, match="hidden must be at least 1, not 0"):
         infercast.estimate_variants("h200-sxm", **{**LLAMA, "hidden": 0})
+
+
+EXPERTS = {**LLAMA, "experts": 8, "topk": 2, "vocabulary": 32_000}
+
+
+@pytest.mark.parametrize("quantization", ["bf16", "fp8"])
+@pytest.mark.parametrize(("model", "sizes"), [("llama-3.1-8b", LLAMA), ("mixtral-8x7b", EXPERTS)])
+@pytest.mark.parametrize("prompt", [None, 1500])
+def test_variants_with_experts_formats_and_prompts_cost_what_models_cost(model, sizes, quantization, prompt):
+    shape = infercast.decode_shape(8, 1000) if prompt is None else infercast.prefill_shape(prompt)
+    deployment = infercast.deploy(model, "h200-sxm", quantization=None if quantization == "bf16" else quantization)
+    step = infercast.estimate_step(deployment, shape)
+    asked = {"batch": 8, "context": 1000, "prompt": prompt, "quantization": quantization}
+    variant = infercast.estimate_variants("h200-sxm", **asked, **sizes)
+    assert float(variant.seconds) == pytest.approx(step.seconds, rel=1e-9)
+    assert float(variant.weight_bytes) == pytest.approx(deployment.memory.weights, rel=1e-9)
+
+
+def test_a_grid_mixes_formats_and_experts_and_leaves_out_what_is_no_model():
+    axes = {"layers": [16, 32], "hidden": [2048, 4096], "heads": [16, 32], "kv_heads": [8, 32], "inter": [2048]}
+    grid = variant_grid({**axes, "experts": [0, 8], "quantization": ["bf16", "fp8"]})
+    assert len(grid["heads"]) == 2 * 2 * 3 * 2 * 2
+    found = infercast.estimate_variants("l40s", **grid)
+    for place in (0, 17, 40):
+        one = infercast.estimate_variants("l40s", **{name: each[place].item() for name, each in grid.items()})
+        assert float(one.seconds) == pytest.approx(found.seconds[place], rel=1e-9)
+    drawn = variant_grid(axes, samples=50, seed=3)
+    assert set(drawn["layers"].tolist()) == {16, 32}
+    with pytest.raises(infercast.InputError, match="no combination makes a model"):
+        variant_grid({**axes, "kv_heads": [7]})
+
+
+def test_the_front_holds_the_largest_at_every_latency():
+    hidden, layers = np.meshgrid(np.arange(1024, 8192, 512), np.arange(8, 64, 8))
+    found = infercast.estimate_variants("l40s", **{**LLAMA, "hidden": hidden, "layers": layers})
+    front = found.pareto()
+    seconds, parameters = found.seconds.ravel(), found.parameters.ravel()
+    for place in np.flatnonzero(found.fits.ravel()):
+        as_fast = front[seconds[front] <= seconds[place]]
+        assert parameters[as_fast].max() >= parameters[place]
+    assert found.fits.ravel()[front].all()
+    assert not found.fits.all()
+    assert list(found.to_dict()["front"][0]) == list(found.columns())

@@ -185,9 +185,15 @@ def deployment_of(
     gpu = gpu or given["gpu"]
     # What a context holds are words, not paths yet.
     anchors, measurements = (None if given[name] is None else Path(given[name]) for name in ("anchors", "measurements"))
+    predictor = choose_predictor(given["predictor"], anchors, gpu, measurements, given["engine"])
+    if given.get("kernel_file"):
+        from infercast.forecast.own_kernel import with_own_kernels  # noqa: PLC0415 - most runs have none
+
+        engine, model = engine_named(given["engine"]).family, load_model(given["model"])
+        predictor = with_own_kernels(predictor, given["kernel_file"], engine, model)
     found = {
         **taken_by(deploy, given),
-        "predictor": choose_predictor(given["predictor"], anchors, gpu, measurements, given["engine"]),
+        "predictor": predictor,
         "host": host_of(ctx, gpu),
         "calibration": calibration_of(given),
         **others,
@@ -308,7 +314,7 @@ def refuse_idle_options(ctx: typer.Context, names: tuple[str, ...], replays: boo
 
 OTHERS = frozenset({
     "command", "deployment", "explain", "format", "full", "gpus", "json", "minutes", "no-check", "prefix-hit-rate",
-    "service", "tokens", "top", "try",
+    "profile", "service", "tokens", "top", "try",
     *(f"{pool}{part}" for pool in ("prefill", "decode") for part in ("", "-dp", "-engines", "-gpu", "-pp", "-tp")),
 })  # fmt: skip
 """Options of single commands, which no engine is asked about."""

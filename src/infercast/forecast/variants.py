@@ -2,46 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from infercast.engines.base import engine_named
-from infercast.engines.host import HostModel
-from infercast.errors import InputError
+from infercast.engines.base import engine_named, put_on
+from infercast.errors import InputError, UnknownNameError
+from infercast.forecast.deploy import load_model
+from infercast.forecast.kernels import decode_shape, prefill_shape
 from infercast.forecast.slo import Array
 from infercast.hardware import Gpu, load_gpu
 from infercast.models.layout import ParallelLayout
-from infercast.models.read import read_model
-from infercast.ops import Attention, Gemm, Op
-from infercast.ops.op import embedding, gated_activation, kv_write, norm, rope, sampling
-from infercast.predict.board_power import throttle_decoding
+from infercast.models.lower import head_calls, token_calls
+from infercast.models.mixers.mixer import SequenceBatch
+from infercast.models.spec import ModelConfig, parameter_count, stage_weight_bytes
+from infercast.ops import Attention, Call, MoE, Op
+from infercast.predict import board_power as power
+from infercast.predict.estimate import exposed_seconds
 from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Predictor
-from infercast.shown import Shown
+from infercast.serve.step import StepShape
+from infercast.shown import Answer
 
-Sizes = dict[str, Array]
-LIKE = "llama-3.1-8b"
-"""A model like these, for what a host needs to know."""
-NAMES = ("layers", "hidden", "heads", "kv_heads", "inter", "head_dim", "vocabulary")
+LIKE = {False: "llama-3.1-8b", True: "mixtral-8x7b"}
+"""Models like these, dense and with experts: everything but the sizes is theirs."""
+NEEDED = ("layers", "hidden", "heads", "kv_heads", "inter")
+NAMES = (*NEEDED, "head_dim", "vocabulary", "experts", "topk", "quantization")
+DEFAULTS = {"head_dim": 128, "vocabulary": 128_256, "experts": 0, "topk": 2, "quantization": "bf16"}
+RESULTS = ("seconds", "gpu_seconds", "parameters", "flops", "weight_bytes", "kv_bytes_per_token", "fits")
+FRONTS = ("parameters", "flops")
+MOST = 5_000_000
+MEMORY_SHARE = 0.92  # Of a GPU's memory, for weights and cache
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Variants(Shown):
+class Variants(Answer):
     """One element per variant."""
 
+    sizes: dict[str, Array]
+    """Numbers of layers, heads and so on, and the format."""
     seconds: Array
     """Seconds of a step, as its GPU or the default engine's host takes longer."""
     gpu_seconds: Array
     """GPU time of its kernels, in seconds."""
     parameters: Array
     """Number of parameters of the model."""
+    flops: Array
+    """FLOP of a step."""
+    weight_bytes: Array
+    """Bytes of all weights."""
+    kv_bytes_per_token: Array
+    """Bytes of keys and values of a token."""
+    fits: Array
+    """Whether weights and the tokens of the step fit in one GPU."""
+    front: str = FRONTS[0]
 
     def _words(self) -> str:
         return f"{np.size(self.seconds):,} variants"
+
+    def pareto(self, by: str = "") -> Array:
+        """Places, in flat arrays, of variants that fit and have more of ``by`` than all that are as fast.
+
+        ``by`` is ``parameters`` or ``flops``: what stands for quality at a given latency; empty: what ``front`` says.
+        """
+        seconds, worth = np.ravel(self.seconds), np.ravel(getattr(self, by or self.front)).astype(float)
+        order = np.lexsort((-worth, seconds))
+        order = order[np.ravel(self.fits)[order]]
+        best = np.maximum.accumulate(np.r_[-1.0, worth[order]])
+        return np.asarray(order[worth[order] > best[:-1]])
+
+    def document(self) -> dict[str, Any]:
+        front = {name: each.tolist() for name, each in self.columns(self.pareto()).items()}
+        rows = [dict(zip(front, row, strict=True)) for row in zip(*front.values(), strict=True)]
+        return {"variants": self.seconds.size, "fitting": int(self.fits.sum()), "by": self.front, "front": rows}
+
+    def columns(self, which: Any = ...) -> dict[str, Array]:
+        """Sizes and results by name as flat arrays, for tables of search frameworks; of all variants, or of some."""
+        results = {name: getattr(self, name) for name in RESULTS}
+        return {name: np.ravel(each)[which] for name, each in (self.sizes | results).items()}
+
+
+def variant_grid(axes: dict[str, Sequence[Any]], samples: int | None = None, seed: int = 0) -> dict[str, Array]:
+    """All combinations of sizes that make a model, or so many drawn at random from them."""
+    values = {name: np.array(axes.get(name, [DEFAULTS.get(name)])) for name in NAMES}
+    many = [len(each) for each in values.values()]
+    number = int(np.prod(many, dtype=float))
+    if number > MOST and samples is None:
+        raise InputError(f"{number:,} combinations are above {MOST:,}; take fewer values, or draw some with samples")
+    rows = np.arange(number) if samples is None else np.random.default_rng(seed).integers(0, number, samples)
+    places = np.unravel_index(rows, many)
+    found = {name: each[place] for (name, each), place in zip(values.items(), places, strict=True)}
+    kept = is_model(found)
+    if not kept.any():
+        raise InputError("no combination makes a model: heads must be a multiple of kv_heads, topk at most experts")
+    return {name: each[kept] for name, each in found.items()}
+
+
+def is_model(sizes: dict[str, Array]) -> Array:
+    fits = (sizes["experts"] == 0) | (sizes["topk"] <= sizes["experts"])
+    return np.asarray((sizes["heads"] % sizes["kv_heads"] == 0) & fits)
 
 
 def estimate_variants(
@@ -49,111 +112,151 @@ def estimate_variants(
     *,
     batch: int = 1,
     context: int = 1024,
+    prompt: int | None = None,
+    front: str = FRONTS[0],
     predictor: str | Predictor = "learned",
-    head_dim: Any = 128,
-    vocabulary: Any = 128_256,
     **sizes: Any,
 ) -> Variants:
-    """A decode step of dense models with ``layers``, ``hidden``, ``heads``, ``kv_heads``, ``inter``: numbers or arrays.
+    """A step of models with ``layers``, ``hidden``, ``heads``, ``kv_heads``, ``inter``: numbers or arrays.
 
-    Models are like Llama's: grouped attention, a gated feed-forward of ``inter`` values, 16-bit weights, a head of its
-    own. Variants that agree in a kernel's sizes share its estimate, so a grid of a million costs little.
+    Models are like Llama's: grouped attention, a gated feed-forward of ``inter`` values, a head of its own; with
+    ``experts``, like Mixtral's, ``topk`` of them of ``inter`` values each. ``head_dim``, ``vocabulary`` and
+    ``quantization`` (bf16, fp8, ...) may be said, too. The step decodes ``batch`` sequences after ``context`` tokens,
+    or computes a ``prompt`` of so many. Equal kernels are estimated once, so a million cost little.
     """
-    missing = [name for name in NAMES[:5] if name not in sizes]
+    if front not in FRONTS:
+        raise UnknownNameError("measure of a front", front, FRONTS)
+    missing = [name for name in NEEDED if name not in sizes]
     unknown = [name for name in sizes if name not in NAMES]
     if missing or unknown:
         wrong = f"needs {', '.join(missing)}" if missing else f"has no {', '.join(unknown)}"
         raise InputError(f"a variant {wrong}; it takes {', '.join(NAMES)}")
-    given = {**sizes, "head_dim": head_dim, "vocabulary": vocabulary}
-    if smallest := [name for name in NAMES if np.min(given[name]) < 1]:
-        raise InputError(f"{smallest[0]} must be at least 1, not {np.min(given[smallest[0]])}")
-    columns = np.broadcast_arrays(*(np.asarray(given[name], dtype=np.int64) for name in NAMES))
-    all_sizes = dict(zip(NAMES, columns, strict=True))
+    given = {name: np.asarray({**DEFAULTS, **sizes}[name]) for name in NAMES}
+    for name in NAMES[:-1]:
+        least = 0 if name == "experts" else 1
+        if not np.issubdtype(given[name].dtype, np.integer) or given[name].min() < least:
+            raise InputError(f"{name} must be at least {least}, not {given[name].min()}")
+    columns = dict(zip(NAMES, np.broadcast_arrays(*given.values()), strict=True))
+    if not is_model(columns).all():
+        raise InputError("heads must be a multiple of kv_heads, and topk at most experts, in every variant")
     device = gpu if isinstance(gpu, Gpu) else load_gpu(gpu)
     chosen = make_predictor(predictor) if isinstance(predictor, str) else predictor
-    by_part = {part: np.zeros(columns[0].shape) for part in ("products", "others", "sequences")}
-    for names, build, count in _kernels(batch, context):
-        used = [all_sizes[name] for name in names]
-        family = build(*(int(size.flat[0]) for size in used)).family
-        by_part[_PARTS.get(family, "others")] += (all_sizes["layers"] if count == "layer" else 1) * _estimate_distinct(
-            chosen, device, used, build
-        )
-    products, others, sequences = by_part.values()
-    slower = throttle_decoding(device, 2.0 * batch * _weights(all_sizes), products + others)
-    gpu_seconds = slower * products + others + sequences
-    gaps, host_seconds = _host(batch, all_sizes["layers"], device)
-    return Variants(np.maximum(gpu_seconds + gaps, host_seconds), gpu_seconds, _parameters(all_sizes))
+    shape = decode_shape(batch, context) if prompt is None else prefill_shape(prompt)
+    flat = {name: each.ravel() for name, each in columns.items()}
+    found = np.zeros((len(RESULTS), columns["layers"].size))
+    for name, routed in product(np.unique(flat["quantization"]).tolist(), (False, True)):
+        which = np.flatnonzero((flat["quantization"] == name) & ((flat["experts"] > 0) == routed))
+        if which.size:
+            group = {key: each[which] for key, each in flat.items()}
+            found[:, which] = _estimate_group(device, chosen, shape, LIKE[routed], name, group)
+    results = {name: each.reshape(columns["layers"].shape) for name, each in zip(RESULTS, found, strict=True)}
+    return Variants(columns, **results | {"fits": results["fits"] > 0}, front=front)
 
 
-def _host(batch: int, layers: Array, gpu: Gpu) -> tuple[Array, float]:
-    """What the GPU idles between kernels, by layers, and what the default engine's host takes for a step."""
-    engine, model, layout = engine_named(), read_model(LIKE), ParallelLayout()
-    host, settings = engine.default_host().behind_server(), engine.resolve(engine.settings(), model, layout, gpu)
+def _estimate_group(
+    gpu: Gpu, predictor: Predictor, shape: StepShape, like: str, quantization: str, sizes: dict[str, Array]
+) -> Array:
+    """Rows of results of variants in one format, dense ones or ones with experts."""
+    engine, layout = engine_named(), ParallelLayout()
+    known = load_model(like, engine=engine, quantization=None if quantization == "bf16" else quantization)
+    model, settings = put_on(engine, known, gpu, engine.settings(), layout)
+    names = [name for name in NAMES[1:-1] if model.has_experts or name not in ("experts", "topk")]
+    lows = [sizes[name].min() for name in names]
+    steps = [max(1, np.gcd.reduce(sizes[name] - low)) for name, low in zip(names, lows, strict=True)]
+    places = [(sizes[name] - low) // step for name, low, step in zip(names, lows, steps, strict=True)]
+    spans = [int(place.max()) + 1 for place in places]
+    if np.prod(spans, dtype=float) > 2.0**62:
+        raise InputError("sizes differ too much to tell all variants apart; take fewer values of each")
+    codes, where = np.unique(np.ravel_multi_index(places, spans), return_inverse=True)
+    found = zip(names, lows, steps, np.unravel_index(codes, spans), strict=True)
+    distinct = {name: low + step * place for name, low, step, place in found}
+    launch, padded = engine.graphs(settings).launch(shape.num_tokens, shape.is_decode)
+    layers = sizes["layers"]
 
-    def of(count: int) -> HostModel:
-        deep = replace(model, stacks=(replace(model.stacks[0], layers=count),))
-        return engine.host_model(host, deep, layout, gpu, settings)
+    def summed(parts: Sequence[tuple[Array, Array]]) -> Array:
+        """Of (once, in each layer), over all variants."""
+        once, each = (sum((part[place] for part in parts), np.zeros(len(codes))) for place in (0, 1))
+        return np.asarray(once[where] + layers * each[where])
 
+    one, two = (_calls(_sized(model, distinct, count), layout, shape, padded) for count in (1, 2))
+    work: dict[tuple[bool, ...], list[tuple[Array, Array]]] = {key: [] for key in product((False, True), repeat=2)}
+    operations, flops = [], []
+    for (call, by_tokens), (twice, _) in zip(one, two, strict=True):
+        in_layer = twice.count - call.count
+        seconds = np.ravel(exposed_seconds(replace(call, count=1), _seconds(predictor, call.op, gpu)))
+        slows = call.op.family in power.THROTTLED
+        work[slows, by_tokens or not shape.is_decode].append(((call.count - in_layer) * seconds, in_layer * seconds))
+        done = np.broadcast_to(np.ravel(call.op.flops), len(codes))
+        flops.append(((call.count - in_layer) * done, in_layer * done))
+        if slows and by_tokens:
+            weight = power.weight_of(call.op.compute_dtype)
+            operations.append((weight * flops[-1][0], weight * flops[-1][1]))
+    gaps, waits, hosts = _host(gpu, model, settings, shape, launch, layers)
+    limited, steady = summed(work[True, True]), summed(work[False, True])
+    slower = power.throttle_decoding if shape.is_decode else _throttle
+    factor = slower(gpu, summed(operations), limited + steady + (0.0 if shape.is_decode else gaps))
+    gpu_seconds = factor * limited + steady + summed([*work[True, False], *work[False, False]])
+    host = hosts + (0.0 if shape.is_decode else waits * (gpu_seconds + gaps))
+    sized = _sized(model, {name: sizes[name] for name in names}, layers)
+    cache = sized.stacks[0].mixer.caches(sized.shard(layout))[0].bytes_per_token * layers
+    weights = stage_weight_bytes(sized, layout, 0)
+    fits = weights + cache * (shape.num_tokens + shape.total_computed) <= MEMORY_SHARE * gpu.driver_bytes
+    seconds = np.maximum(gpu_seconds + gaps, host)
+    return np.stack([seconds, gpu_seconds, parameter_count(sized), summed(flops), weights, cache, fits])
+
+
+def _throttle(gpu: Gpu, products: Array, seconds: Array) -> Array:
+    """As `throttle` of many steps."""
+    limits, turns = power.limits_of(gpu), seconds / power.SETTLE_SECONDS
+    free = limits.unthrottled_load
+    load = np.clip((products / seconds / gpu.dense_flops("bf16") - free) / (power.FULL_SHARE - free), 0.0, 1.0)
+    return np.asarray(1.0 + limits.max_slowdown * load * (1.0 - (1.0 - np.exp(-turns)) / turns))
+
+
+def _sized(model: ModelConfig, sizes: dict[str, Array], layers: Any) -> ModelConfig:
+    """The same model with arrays for sizes: its kernels are those of all variants."""
+    stack, head_dim = model.stacks[0], sizes["head_dim"]
+    halves: Any = stack.mixer, stack.feed_forward
+    heads = {"heads": sizes["heads"], "kv_heads": sizes["kv_heads"]}
+    mixer = replace(halves[0], **heads, head_dim=head_dim, value_dim=head_dim, rotary_dim=head_dim)
+    half = {name: sizes[name] for name in ("inter", "experts", "topk") if name in sizes}
+    stack = replace(stack, layers=layers, mixer=mixer, feed_forward=replace(halves[1], **half))
+    wide: Any = {name: sizes[name] for name in ("hidden", "vocabulary")}
+    return replace(model, **wide, stacks=(stack,))
+
+
+def _calls(model: ModelConfig, layout: ParallelLayout, shape: StepShape, padded: int) -> list[tuple[Call, bool]]:
+    """The kernels of a step, and whether the number of tokens alone decides their time."""
+    queries = np.array(shape.new_tokens)
+    batch = SequenceBatch(queries, queries + np.array(shape.computed))
+    stack = model.stacks[0]
+    attention = [replace(call, count=stack.layers * call.count)
+                 for call in stack.mixer.sequence_calls(model.shard(layout), batch)]  # fmt: skip
+    others = [*attention, *head_calls(model, layout, max(1, shape.num_sampled))]
+    return [*((call, True) for call in token_calls(model, layout, padded)), *((call, False) for call in others)]
+
+
+def _seconds(predictor: Predictor, op: Op, gpu: Gpu) -> Array:
+    """Seconds of a kernel for every variant; attention and experts come one layout at a time."""
+    arrays = {each.name: getattr(op, each.name) for each in fields(op)}  # type: ignore[arg-type]
+    arrays = {
+        name: each for name, each in arrays.items() if isinstance(each, np.ndarray) and name not in ("queries", "keys")
+    }
+    if not isinstance(op, Attention | MoE):
+        return np.broadcast_to(np.ravel(predictor.seconds(op, gpu)), max(map(len, arrays.values())))
+    rows, where = np.unique(np.stack(list(arrays.values())), axis=1, return_inverse=True)
+    single = [replace(op, **dict(zip(arrays, row, strict=True))) for row in rows.T.tolist()]
+    return np.array([float(np.ravel(predictor.seconds(each, gpu))[0]) for each in single])[where.ravel()]
+
+
+def _host(
+    gpu: Gpu, model: ModelConfig, settings: Any, shape: StepShape, launch: Any, layers: Array
+) -> tuple[Array, float, Array]:
+    """What the GPU idles between kernels, the share that the default engine's host waits, and its own time."""
+    engine, layout = engine_named(), ParallelLayout()
+    host = engine.default_host().behind_server()
     values, where = np.unique(layers, return_inverse=True)
-    gaps = np.array([of(count).gap_seconds for count in values.tolist()])
-    launch, _ = engine.graphs(settings).launch(batch, is_decode=True)
-    return gaps[where].reshape(layers.shape), of(int(values[0])).cost(launch, batch, batch, 0).total
-
-
-Build = Callable[..., Op]
-Kernel = tuple[tuple[str, ...], Build, str]
-"""The sizes that a kernel depends on, how it is made of them, and what it is launched for."""
-
-
-def _kernels(batch: int, context: int) -> Iterator[Kernel]:
-    heads = ("heads", "kv_heads", "head_dim")
-    yield ("hidden",), lambda hidden: embedding(batch, hidden), "step"
-    yield ("hidden",), lambda hidden: norm(batch, hidden, residual=True), "layer"
-    yield ("hidden",), lambda hidden: norm(batch, hidden, residual=True), "layer"
-    yield ("hidden",), lambda hidden: norm(batch, hidden, residual=True), "step"
-    yield ("hidden", *heads), lambda hidden, q, kv, dim: Gemm(batch, (q + 2 * kv) * dim, hidden), "layer"
-    yield heads, lambda q, kv, dim: rope(batch, q + kv, dim), "layer"
-    yield heads[1:], lambda kv, dim: kv_write(batch, 2 * kv * dim), "layer"
-    yield heads, lambda q, kv, dim: _attention(batch, context, q, kv, dim), "layer"
-    yield ("hidden", "heads", "head_dim"), lambda hidden, q, dim: Gemm(batch, hidden, q * dim), "layer"
-    yield ("hidden", "inter"), lambda hidden, inter: Gemm(batch, 2 * inter, hidden), "layer"
-    yield ("inter",), lambda inter: gated_activation(batch, inter), "layer"
-    yield ("hidden", "inter"), lambda hidden, inter: Gemm(batch, hidden, inter), "layer"
-    yield ("hidden", "vocabulary"), lambda hidden, words: Gemm(batch, words, hidden, family="lm_head"), "step"
-    yield ("vocabulary",), lambda words: sampling(batch, words), "step"
-
-
-_PARTS = {"gemm": "products", "attention": "sequences", "lm_head": "sequences", "sampling": "sequences"}
-"""What the power limit slows down, and what it is not counted in; see `throttle_decoding`."""
-
-
-def _attention(batch: int, context: int, heads: int, kv_heads: int, head_dim: int) -> Attention:
-    queries, keys = np.ones(batch, dtype=np.int64), np.full(batch, context + 1)
-    return Attention(queries, keys, heads, kv_heads, head_dim, head_dim)
-
-
-def _estimate_distinct(predictor: Predictor, gpu: Gpu, used: list[Array], build: Build) -> Array:
-    """Seconds of a kernel for every variant, each distinct shape estimated once."""
-    key = np.zeros(used[0].size, dtype=np.int64)  # one number for each combination of sizes
-    for size in used:
-        key = key * (int(size.max()) + 1) + size.ravel()
-    _, first, where = np.unique(key, return_index=True, return_inverse=True)
-    rows = np.stack([size.ravel()[first] for size in used])
-    if build(*(int(size) for size in rows[:, 0])).family == "attention":  # heads come one layout at a time
-        seconds = np.array([float(np.ravel(predictor.seconds(build(*row), gpu))[0]) for row in rows.T.tolist()])
-    else:
-        seconds = np.broadcast_to(predictor.seconds(build(*rows), gpu), rows.shape[1])
-    return np.asarray(seconds[where].reshape(used[0].shape))
-
-
-def _weights(sizes: Sizes) -> Array:
-    """Weights that a layer's products multiply with, of all layers."""
-    hidden, width = sizes["hidden"], sizes["head_dim"]
-    attention = hidden * width * (2 * sizes["heads"] + 2 * sizes["kv_heads"])
-    return np.asarray(sizes["layers"] * (attention + 3 * hidden * sizes["inter"]))
-
-
-def _parameters(sizes: Sizes) -> Array:
-    """Those, the embedding and the head, and two norms a layer."""
-    hidden = sizes["hidden"]
-    return np.asarray(_weights(sizes) + 2 * hidden * sizes["layers"] + 2 * sizes["vocabulary"] * hidden + hidden)
+    deep = [replace(model, stacks=(replace(model.stacks[0], layers=count),)) for count in values.tolist()]
+    models = [engine.host_model(host, each, layout, gpu, settings) for each in deep]
+    costs = [each.cost(launch, len(shape.new_tokens), shape.num_tokens, len(shape.prompts)).total for each in models]
+    return np.array([each.gap_seconds for each in models])[where], models[0].waited_share, np.array(costs)[where]

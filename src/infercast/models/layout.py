@@ -62,7 +62,7 @@ class ParallelLayout:
 
     def share_kv_heads(self, kv_heads: int) -> int:
         """Key-value heads one GPU holds: with fewer heads than GPUs each is kept more than once."""
-        return max(1, kv_heads // self.tensor)
+        return kv_heads if self.tensor == 1 else max(1, kv_heads // self.tensor)
 
     def __str__(self) -> str:
         parts = [f"TP{self.tensor}"]

@@ -65,7 +65,7 @@ def token_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> li
     """Kernels with shapes that follow from the number of tokens in the step."""
     base, shard = config.weights.base, config.shard(layout)
     calls = [Call("embedding", embedding(tokens, config.hidden, base))]
-    message = tokens * int(config.hidden * bytes_of(base))
+    message = tokens * config.hidden * int(bytes_of(base))
     for stack in config.stacks:
         calls += _norms(shard, stack, tokens)
         calls += in_layers(stack.mixer.token_calls(shard, tokens), stack.layers)

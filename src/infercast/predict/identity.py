@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -85,6 +86,22 @@ def expert_kernel_named(name: str) -> str:
 @lru_cache
 def _facts() -> dict[str, Any]:
     return read_data("kernels.toml")
+
+
+OTHER = "other"
+
+
+@lru_cache
+def _profiled() -> list[tuple[str, re.Pattern[str]]]:
+    families = read_data("lab/profiles.toml")["families"]
+    return [(family, re.compile("|".join(patterns), re.IGNORECASE)) for family, patterns in families]
+
+
+def family_of_kernel(name: str, *, has_experts: bool) -> str:
+    """The family of a kernel in a profile; ``has_experts``: whether hand-written activations belong to experts."""
+    if has_experts and "act_and_mul_kernel" in name:
+        return "moe"
+    return next((family for family, pattern in _profiled() if pattern.search(name)), OTHER)
 
 
 class KernelProfile(NamedTuple):

@@ -15,6 +15,7 @@ from infercast.bundled import read_data
 from infercast.errors import InputError
 from infercast.report.files import csv_lines
 from infercast.report.terminal import FOLDED, Facts, FittingTable, Grid, Paragraph, RenderableType, Section, drawn
+from infercast.units import MICRO, format_bytes, format_count, format_percent, format_seconds
 
 ENDS = ("low", "high")  # of an interval, which JSON has as a pair
 
@@ -167,6 +168,39 @@ class Renderers(NamedTuple):
     """What ``--plot`` draws."""
     brief: str | None = None
     """The answer on one screen, where it is more than the first of the tables."""
+
+
+def plain_dict(answer: Any) -> dict[str, Any]:
+    """Of an answer that has its document itself: facts, and perhaps one list of rows."""
+    found: dict[str, Any] = answer.document()
+    return found
+
+
+def plain_tables(answer: Any) -> list[RenderableType]:
+    document = plain_dict(answer)
+    key, rows = next(((key, each) for key, each in document.items() if isinstance(each, list)), ("", []))
+    facts = [(name.replace("_", " "), _plain(name, each)) for name, each in document.items() if name != key]
+    parts: list[RenderableType] = [Section(repr(answer).strip("<>").partition(": ")[2], Facts(facts))]
+    if not rows:
+        return parts
+    varied = [name for name in rows[0] if len(rows) == 1 or any(row[name] != rows[0][name] for row in rows)]
+    cells = [[_plain(name, row[name]) for name in varied] for row in rows]
+    words = max(1, sum(isinstance(rows[0][name], str) for name in varied))
+    titles = [name.removesuffix("_us").replace("_", " ") for name in varied]
+    return [*parts, Section(key, Grid(titles, cells, text_columns=words))]
+
+
+def _plain(name: str, value: Any) -> str:
+    """A value as its name says: a time, a share, bytes, or a count."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {each}" for key, each in value.items())
+    if not isinstance(value, float):
+        return "-" if value is None else f"{value:.36}" if name in ("kernel", "shape") else f"{value}"
+    if name.endswith(("_us", "seconds")):
+        return format_seconds(value * (MICRO if name.endswith("_us") else 1.0))
+    if name.endswith(("share", "error", "lost")):
+        return format_percent(value)
+    return format_bytes(value) if "bytes" in name else format_count(value)
 
 
 RENDERERS = {name: Renderers(**each) for name, each in read_data("renderers.toml").items()}

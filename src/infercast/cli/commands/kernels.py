@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import typer
 
 from infercast.bundled import read_data
-from infercast.cli.options import choose_predictor, deployment_of, with_options, workload_of
+from infercast.cli.options import choose_predictor, deployment_of, is_given, with_options, workload_of
 from infercast.cli.outputs import Form, print_answer, print_result
 from infercast.engines.base import engine_named
 from infercast.errors import InputError, SaturatedError
@@ -32,6 +33,7 @@ from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Predictor
 from infercast.report.comparison import render_steps, steps_dict
+from infercast.report.files import check_writable
 from infercast.report.kernels import power_dict, power_facts, render_step, step_dict
 from infercast.report.terminal import Facts, Grid, Section
 from infercast.units import format_seconds
@@ -90,11 +92,18 @@ def _at_least(least: int, name: str, value: int) -> int:
 DEFAULT_COUNT, DEFAULT_CONCURRENCY = 300, 32
 
 
-CHANGES = OPTIONS["what_if"]._replace(help="Diagnose it with changes: sms=160,gpu=...")
+@with_options(own_options("diagnose"), WORKLOAD, ENGINE_ARGS, DEPLOYMENT)
+def diagnose_command(
+    ctx: typer.Context, *, what_if: str | None, profile: Path | None, form: Form, **given: Any
+) -> None:
+    if (given["model"] is None) == (profile is None):
+        raise InputError("say what to diagnose: a MODEL to simulate, or --profile FILE of kernels that ran")
+    if profile is not None:
+        from infercast.forecast.explain.profile import diagnose_profile  # noqa: PLC0415 - few have one
 
-
-@with_options(PLACE, "tensor_parallel_size pipeline_parallel_size", [CHANGES], WORKLOAD, ENGINE_ARGS, DEPLOYMENT)
-def diagnose_command(ctx: typer.Context, *, what_if: str | None, form: Form, **given: Any) -> None:
+        _refuse_idle(ctx, {**given, "what_if": what_if}, "--profile")
+        print_answer(form, diagnose_profile(profile, given["gpu"]))
+        return
     said = any(given[name] is not None for name in ("trace", "rate", "concurrency"))
     if not said and given["arrival"] == "poisson":
         ctx.params["concurrency"] = DEFAULT_CONCURRENCY
@@ -107,35 +116,80 @@ def diagnose_command(ctx: typer.Context, *, what_if: str | None, form: Form, **g
     print_answer(form, diagnosis)
 
 
+def _refuse_idle(ctx: typer.Context, names: Iterable[str], beside: str) -> None:
+    for name in names:
+        if name != "gpu" and is_given(ctx, name):
+            raise InputError(f"--{name.replace('_', '-')} has no meaning with {beside}; leave it out")
+
+
+INTERVAL = "{} (80 % interval {} to {})"
 WORDS = {ALONE: "latency, alone", ENGINE: "inside an engine", LASTING: "sustained, at the power limit"}
 SIZES = {name for shape in SHAPES.values() for name in (*shape.sizes, *shape.optional)}
 
 
-KERNEL_SIZES, KERNEL_FORMATS = read_data("kernel_options.toml").values()
+KERNEL_SIZES, KERNEL_FORMATS, _ = read_data("kernel_options.toml").values()
 KERNEL = (
-    Option("family", str, ..., "FAMILY", f"One of {', '.join(SHAPES)}.", argument=True),
+    Option("family", list, ..., "FAMILY", f"One of {', '.join(SHAPES)}; DIMENSION=N of your own.", argument=True),
     OPTIONS["gpu"],
     *(Option(*(name, int, None, "N", what), "Sizes", shows_default=False) for name, what in KERNEL_SIZES.items()),
     *(Option(*(name, str, None, "T", what), "Formats", shows_default=False) for name, what in KERNEL_FORMATS.items()),
     Option("table", Path, None, "FILE", "A CSV of shapes; prints CSV.", flag="--csv"),
+    Option("kernel_file", Path, None, "FILE", "A kernel of your own, of `infercast kernel fit`."),
 )
 
 
 @with_options(KERNEL, "network predictor anchors measurements")
-def estimate_command(*, family: str, gpu: str, table: Path | None, form: Form, **given: Any) -> None:
+def estimate_command(
+    ctx: typer.Context, *, family: list[str], gpu: str, table: Path | None, form: Form, **given: Any
+) -> None:
+    if given["kernel_file"] is not None:
+        _refuse_idle(ctx, {*given, "table"} - {"kernel_file"}, "--kernel-file")
+        _estimate_own(given["kernel_file"], gpu, family, form)
+        return
+    if len(family) != 1:
+        raise InputError(f"name one kernel family, not {' '.join(family)}; sizes are options, such as --m 4096")
     values = {name: value for name, value in given.items() if name in SIZES and value is not None}
     chosen = choose_predictor(given["predictor"], given["anchors"], gpu, given["measurements"])
     device = with_network(load_gpu(gpu), given["network"])
     used = make_predictor(chosen) if isinstance(chosen, str) else chosen
     if table is None:
-        _print_kernel(used, device, family, values, form)
+        _print_kernel(used, device, family[0], values, form)
         return
     if values:
         raise InputError(f"--csv brings its own sizes; leave out {', '.join(f'--{name}' for name in values)}")
-    rows = list(estimate_table(used, device, family, table))
+    rows = list(estimate_table(used, device, family[0], table))
     tables = [Grid(list(rows[0]), [[str(cell) for cell in row.values()] for row in rows])] if rows else []
     # As CSV, in which it came, unless another form is asked for.
     print_result(Form.CSV if form is Form.TABLE else form, lambda: rows, lambda: tables)
+
+
+def _estimate_own(path: Path, gpu: str, words: list[str], form: Form) -> None:
+    from infercast.forecast.own_kernel import read_kernel  # noqa: PLC0415 - few have one
+
+    kernel = read_kernel(path)
+    if wrong := [word for word in words if not word.partition("=")[2].isdecimal()]:
+        raise InputError(f"{wrong[0]} must be DIMENSION=N, with one of {', '.join(kernel.dims)}")
+    found = kernel.predict(gpu, **{name: int(text) for name, _, text in (word.partition("=") for word in words)})
+    numbers, facts = {end: float(getattr(found, end)) for end in ENDS}, {"source": found.source, "bound": found.bound}
+    if found.source != "few-shot":
+        by = "rooflines" if kernel.work else "datasheets"
+        facts["note"] = f"measured on {kernel.gpu.name} and carried over by {by}, so the interval is wider"
+    shown = INTERVAL.format(*(format_seconds(numbers[end]) for end in ENDS))
+    rows = [("latency", shown), *((name, str(text)) for name, text in facts.items())]
+    title = f"{kernel.name} on {load_gpu(gpu).title}: {', '.join(words)}"
+    print_result(form, lambda: {**numbers, **facts}, lambda: [Section(title, Facts(rows))])
+
+
+@with_options(own_options("kernel"))
+def fit_command(*, action: str, rows: Path, gpu: str, out: Path, form: Form, **given: Any) -> None:
+    from infercast.forecast.own_kernel import fit_kernel  # noqa: PLC0415 - few ask for it
+
+    if action != "fit":
+        raise InputError(f"infercast kernel can fit, not {action}: infercast kernel fit FILE --gpu GPU")
+    check_writable(out, "--out", (".json",))
+    kernel = fit_kernel(rows, gpu, work=given["work"], dtype=given["dtype"])
+    kernel.write(out)
+    print_answer(form, kernel)
 
 
 def _print_kernel(predictor: Predictor, device: Gpu, family: str, values: dict[str, Any], form: Form) -> None:
@@ -146,9 +200,9 @@ def _print_kernel(predictor: Predictor, device: Gpu, family: str, values: dict[s
     sizes = ", ".join(
         f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in values.items()
     )
-    power, words = power_of(device, family, values, estimate), "{} (80 % interval {} to {})"
+    power = power_of(device, family, values, estimate)
     rows = [
-        *((WORDS[each], words.format(*(format_seconds(numbers[each][end]) for end in ENDS))) for each in CONDITIONS),
+        *((WORDS[each], INTERVAL.format(*(format_seconds(numbers[each][end]) for end in ENDS))) for each in CONDITIONS),
         ("source", estimate.source),
         ("bound by", str(estimate.bound)),
         *power_facts(power),

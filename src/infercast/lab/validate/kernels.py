@@ -11,30 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from infercast.bundled import read_data
 from infercast.engines.base import Deployment, Engine
 from infercast.engines.settings import ProfiledStep
 from infercast.errors import FileFormatError
 from infercast.forecast.kernels import estimate_shape
 from infercast.lab.validate.compare import Comparison, deployment_of
 from infercast.lab.validate.measured import MeasuredFile, load_document
+from infercast.predict.identity import OTHER, family_of_kernel
 from infercast.serve.step import DraftShape, StepShape
 
-OTHER = "other"
 GEMM = "gemm"
-_COMPILED = [
-    (family, re.compile("|".join(patterns), re.IGNORECASE))
-    for family, patterns in read_data("lab/profiles.toml")["families"]
-]
-
-
-def family_of_kernel(name: str, *, has_experts: bool) -> str:
-    """The family of a kernel; ``has_experts`` says whether hand-written activations belong to experts."""
-    if has_experts and "act_and_mul_kernel" in name:
-        return "moe"
-    return next((family for family, pattern in _COMPILED if pattern.search(name)), OTHER)
-
-
 CONTEXT = re.compile(r"ctx~(\d+)")
 PROMPT = re.compile(r"\d+x(\d+)")
 CHOOSES = "ArgMaxOps"  # in the name of the kernel that picks the likeliest token of each row
@@ -172,7 +158,7 @@ def compare_profile(file: str, deployment: Deployment, profile: Profile) -> Prof
     for step, count in profile.steps:
         for family, seconds in estimate_families(deployment, profile, step).items():
             predicted[family] += 1e6 * count * seconds
-    names = sorted({*profile.family_us, *predicted} - {"other"}, key=lambda name: -profile.family_us.get(name, 0.0))
+    names = sorted({*profile.family_us, *predicted} - {OTHER}, key=lambda name: -profile.family_us.get(name, 0.0))
     families = {
         name: Comparison(profile.family_us[name], predicted.get(name, 0.0))
         for name in names

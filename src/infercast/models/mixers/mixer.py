@@ -328,7 +328,7 @@ class GroupedAttention(Mixer):
         heads, kv_heads = layout.share(self.heads), layout.share_kv_heads(self.kv_heads)
         stored = kv_write(tokens, kv_heads * self._pair_dim, base, shard.cache_dtype, by_hand=self.by_hand)
         calls = [] if self.bidirectional else [Call("kv_write", stored)]
-        if self.rotary_dim:
+        if np.any(self.rotary_dim):
             normed = self.qk_norm and not self.by_hand
             op = rope(tokens, heads + kv_heads, self.rotary_dim, base, normed=normed, by_hand=self.by_hand)
             if self.stores_rotated:

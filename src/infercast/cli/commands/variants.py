@@ -1,0 +1,70 @@
+"""``infercast variants``: models that do not exist yet, for architecture search."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from infercast.bundled import read_data
+from infercast.cli.options import with_options
+from infercast.cli.outputs import Form, print_answer
+from infercast.errors import InputError
+from infercast.forecast.option_table import OPTIONS, Option, axis
+from infercast.forecast.variants import DEFAULTS, FRONTS, estimate_variants, variant_grid
+from infercast.report.files import check_writable, csv_lines, write_whole
+
+SIZES = read_data("kernel_options.toml")["variants"]
+SEARCH = (
+    OPTIONS["gpu"],
+    *(
+        axis(name, str, str(DEFAULTS[name]) if name in DEFAULTS else ..., "VALUES", what)
+        for name, what in SIZES.items()
+    ),
+    axis("samples", int, None, "N", "So many drawn at random, in place of all combinations."),
+    OPTIONS["seed"],
+    Option("decode", int, 1, "N", "Sequences that each compute one new token ..."),
+    Option("context", int, 1024, "N", "... after so many."),
+    Option("prefill", int, None, "N", "In place of decoding: tokens of one prompt."),
+    Option("front", str, FRONTS[0], "NAME", f"What latency is weighed against: {' or '.join(FRONTS)}."),
+    Option("table", Path, None, "FILE", "Write every variant to a CSV file.", flag="--csv"),
+)
+
+
+@with_options(SEARCH)
+def command(*, gpu: str, table: Path | None, form: Form, **given: Any) -> None:
+    """Estimate a step of models of any size, and find those with most parameters or FLOP for their latency.
+
+    For example:
+
+      infercast variants --gpu h200-sxm --layers 16:64:8 --hidden 2048:8192:512 --heads 32 --kv-heads 8 --inter 14336
+
+      infercast variants --gpu l40s --layers 24 --hidden 2048 --heads 16 --kv-heads 4 --inter 1024 --experts 0,32,64
+    """
+    if table is not None:
+        check_writable(table, "--csv", (".csv",))
+    for name in ("samples", "decode", "prefill"):
+        if given[name] is not None and given[name] < 1:
+            raise InputError(f"--{name} must be at least 1, not {given[name]}")
+    grid: Any = variant_grid({name: _values(name, given[name]) for name in SIZES}, given["samples"], given["seed"])
+    step = {"batch": given["decode"], "context": given["context"], "prompt": given["prefill"]}
+    found = estimate_variants(gpu, **step, front=given["front"], **grid)
+    if table is not None:
+        columns = found.columns()
+        write_whole(table, csv_lines([*columns], zip(*(each.tolist() for each in columns.values()), strict=True)))
+    print_answer(form, found)
+
+
+def _values(name: str, text: str) -> list[Any]:
+    if name == "quantization":
+        return [part.strip() for part in text.split(",")]
+    values: list[int] = []
+    try:
+        for part in text.split(","):
+            first, *rest = (int(each) for each in part.split(":"))
+            last, step = [*rest, first, 1][:1] + [*rest[1:], 1][:1]
+            values += range(first, last + 1, step)
+    except ValueError:
+        values = []
+    if not values or min(values) < (name != "experts") or max(values) > 2**31:
+        raise InputError(f"--{name.replace('_', '-')} {text} must be whole numbers: 32, 16,24,32 or 16:64:8")
+    return values
