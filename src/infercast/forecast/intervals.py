@@ -11,7 +11,6 @@ it waits for its host. The middle of an interval is that of `odds`: its ends are
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from math import exp, hypot
 from typing import NamedTuple
 
@@ -38,6 +37,7 @@ from infercast.forecast.uncertainty import (
     steady_luck,
     uncertainty_of,
 )
+from infercast.lazy_classes import dataclass, field, replace
 from infercast.serve import Replica, Workload
 from infercast.serve.record import Served
 from infercast.serve.step import Contexts, HostCost, Prompts, StepEstimate, StepShape, StepTimer, groups_of

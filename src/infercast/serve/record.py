@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 from copy import copy
-from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from infercast.lazy_classes import dataclass, replace
 from infercast.serve.scheduler.base import Sequence
 from infercast.serve.speculation import DraftCounts
 from infercast.serve.step import StepEstimate

@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from operator import add
 from typing import TYPE_CHECKING
 
 from infercast.errors import InputError
+from infercast.lazy_classes import dataclass, field
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.loop import Loop, PlanObserver, Progress, StepObserver

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from operator import add
 from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from infercast.lazy_classes import dataclass
 
 Prompts = Sequence[tuple[int, int]]
 """(new, computed) tokens of each sequence."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
 from math import inf
 
 from infercast.errors import InputError
+from infercast.lazy_classes import dataclass, field, replace
 from infercast.serve.fleet.lockstep import Meeting, Shared, in_lockstep
 from infercast.serve.fleet.router import Engines, Loads, make_policy
 from infercast.serve.loop import TELL_EVERY, Loop, Progress, StepObserver

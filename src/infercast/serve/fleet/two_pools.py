@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from infercast.lazy_classes import dataclass, replace
 from infercast.serve.fleet.pool import Pool, RunningPool, next_pool
 from infercast.serve.loop import TELL_EVERY, Progress, StepObserver
 from infercast.serve.record import Record
