@@ -93,7 +93,7 @@ class System(NamedTuple):
         """Serve a workload; ``watch``: for each pool one step observer a replica.
 
         ``progress`` is called with the number of requests served, and the clock. ``go_on`` may add requests to a run on
-        one pool when the last one is sent.
+        one pool when the last one is sent; without it no part of the run can be summed up.
         """
         first = self.pools[0].engines
         if self.wire is None:
@@ -106,7 +106,8 @@ class System(NamedTuple):
             return Run((tuple(records),), Served(records))
         second = self.pools[1]
         size = second.deployment.model.sequence_bytes
-        done = simulate_disaggregated(first, second.engines, self.wire, size, workload, progress, watch)
+        marks = go_on is not None
+        done = simulate_disaggregated(first, second.engines, self.wire, size, workload, progress, watch, marks=marks)
         return Run((tuple(done.prefill), tuple(done.decode)), _clients_of(done), done)
 
 

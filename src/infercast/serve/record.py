@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as SequenceOf
 from copy import copy
 from itertools import chain, zip_longest
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -207,8 +208,8 @@ class Record:
         self.running, self.waiting, self.kv_usage = Gauge(), Gauge(), Gauge()
         self.marks: list[tuple[float, PhaseTotals, PhaseTotals]] = []
         """A few moments, and sums over the steps up to each, so that a part of the run can be summed up ..."""
-        self.next_mark = 0
-        """... and the first request that makes the next one."""
+        self.next_mark: float = inf
+        """... and the first request that makes the next one; none does unless a part is wanted."""
         self.span: float | None = None
         """Seconds of the part that step totals cover; None: the whole run ..."""
         self.share = 1.0

@@ -169,10 +169,13 @@ def simulate_disaggregated(
     workload: Workload,
     progress: Progress | None = None,
     watch: Sequence[Sequence[StepObserver]] = (),
+    *,
+    marks: bool = False,
 ) -> Handover:
     """Serve a workload; ``sequence_bytes`` returns the KV bytes of a number of tokens.
 
-    ``progress`` is called on answers now and then; ``watch``: per pool, one step observer per replica.
+    ``progress`` is called on answers now and then; ``watch``: per pool, one step observer per replica. With
+    ``marks``, a part of the run can be summed up.
     """
     check_workload(prefill.replicas[0], workload)
     check_workload(receiving(decode.replicas[0]), workload)
@@ -183,6 +186,8 @@ def simulate_disaggregated(
     transfers = _Transfers(workload.requests)
     first = RunningPool(prefill, num_requests, clients, of_prefill)
     second = RunningPool(decode, num_requests, transfers, of_decode, turned_into=receiving)
+    for engine in (*first.engines, *second.engines) if marks else ():
+        engine.record.next_mark = 0
     sizes = np.array([sequence_bytes(request.num_input) for request in workload.requests])
     wire = _Wire(link, len(first.engines), sizes)
     with no_garbage():
