@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from infercast.forecast.run import Outcome, SimulatedRun
-from infercast.forecast.slo import NAMES, Array, Percentiles
+from infercast.forecast.slo import NAMES, Array, Percentiles, quantile
 from infercast.forecast.system import System, busiest
 from infercast.forecast.uncertainty import (
     EIGHTY,
@@ -101,8 +101,8 @@ LEAST_REQUESTS, MOST_REQUESTS, EACH_PRESENT = 192, 512, 24
 for each request that is in the system at one time, within these bounds: a fuller engine takes longer to respond."""
 MOST_STEP_BY_STEP = 64
 """The same where no stretch of steps can be jumped over, which takes ten times as long."""
-ENDED = 90
-"""Requests of which this percentile has ended before others stop coming are as in a run that goes on."""
+ENDED = 0.9
+"""Requests of which this share has ended before others stop coming are as in a run that goes on."""
 CALIBRATED = 1.2
 """How far a run is off after a benchmark of its deployment, in differences between two runs of it: what its results
 leave open, and such a difference: an assumption."""
@@ -208,7 +208,7 @@ def _num_before_end(served: Served, count: int) -> int:
     """How many of the first ``count`` requests hardly see whether others come after these."""
     if count == served.sent_at.size:
         return count
-    stayed = float(np.percentile(served.end_to_end[:count], ENDED))
+    stayed = quantile(served.end_to_end[:count], ENDED)
     return int(np.count_nonzero(served.sent_at[:count] <= served.sent_at[count - 1] - stayed))
 
 

@@ -100,8 +100,6 @@ class Grid:
         return Measurement(min(LEAST_WIDTH, natural), natural)
 
     def lines_within(self, width: int) -> list[str] | None:
-        if self._width(range(len(self.columns))) > width:
-            return None
         sizes = [max(map(len, column)) for column in zip(self.columns, *self.rows, strict=True)]
         if sum(sizes) + BETWEEN * (len(sizes) - 1) > width:
             return None
