@@ -68,14 +68,12 @@ class SlowedTimer:
         return adapted and SlowedTimer(adapted, self._prompts, self._decodes, self._host)
 
     def _slow(self, estimate: StepEstimate, factor: float) -> StepEstimate:
+        gpu_seconds, varying, host, rows, slowed_share, target, throttled = estimate
         if factor != 1.0:
-            estimate = estimate._replace(
-                gpu_seconds=[factor * seconds for seconds in estimate.gpu_seconds],
-                throttled=factor * estimate.throttled,
-            )
+            gpu_seconds, throttled = [factor * seconds for seconds in gpu_seconds], factor * throttled
         if self._host != 1.0:
-            estimate = estimate._replace(host=HostCost(*[self._host * seconds for seconds in estimate.host]))
-        return estimate
+            host = HostCost(*[self._host * seconds for seconds in host])
+        return StepEstimate(gpu_seconds, varying, host, rows, slowed_share, target, throttled)
 
 
 def slowed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from copy import copy
 from itertools import chain, zip_longest
@@ -128,11 +129,11 @@ class PhaseTotals:
         if not self._noted:
             return
         firsts, estimates, seconds, held = zip(*self._noted, strict=True)
-        rows = np.array([estimate.rows for estimate in estimates], dtype=np.int64).T
+        rows = _table(estimate.rows for estimate in estimates).T
         if not self.steps:  # the first step tells how many kernels and tables the timer has
             self.rows, self.varying = [{} for _ in rows], [0.0 for _ in estimates[0].varying]
             self._left = np.empty((4 + len(self.varying), 0))
-        lengths, numbers = [*map(len, seconds)], np.array(firsts, dtype=np.int64)
+        lengths, numbers = [*map(len, seconds)], _table(firsts)
         steps, (sequences, waiting, *_) = np.array(lengths), numbers.T
         num_sequences, _, tokens, context, sampled = (steps @ numbers).tolist()
         self.steps += self._num_noted
@@ -146,15 +147,13 @@ class PhaseTotals:
             for row, count in zip(met.tolist(), np.bincount(places, steps).tolist(), strict=True):
                 counts[row] = counts.get(row, 0) + int(count)
         kernels = zip(*[estimate.varying for estimate in estimates], strict=True)
-        noted = [
-            [*chain.from_iterable(seconds)],
-            [*chain.from_iterable(held)],
-            np.repeat(sequences, steps),
-            np.repeat(waiting, steps),
-            *([*chain.from_iterable(_cut(values, lengths))] for values in kernels),
-        ]
-        written = np.stack([np.asarray(each, dtype=np.float64) for each in noted])
-        table = np.concatenate([self._left, written], axis=1)
+        left = self._left.shape[1]
+        table = np.empty((len(self._left), left + self._num_noted))
+        table[:, :left], written = self._left, table[:, left:]
+        written[2:4] = np.repeat(sequences, steps), np.repeat(waiting, steps)
+        by_step = seconds, held, *(_cut(values, lengths) for values in kernels)
+        for row, values in zip((0, 1, *range(4, len(table))), by_step, strict=True):
+            written[row] = np.fromiter(chain.from_iterable(values), np.float64, self._num_noted)
         whole = table.shape[1] // PORTION
         self._add_portions(table[:, : whole * PORTION].reshape(len(table), whole, PORTION))
         self._left = table[:, whole * PORTION :].copy()
@@ -170,6 +169,11 @@ class PhaseTotals:
             gauge.area = _sum(gauge.area, values * seconds)
             gauge.peak = max(gauge.peak, float(values.max()))
         self.varying = [_sum(total, kernel) for total, kernel in zip(self.varying, kernels, strict=True)]
+
+
+def _table(rows: Iterable[tuple[int, ...]]) -> Array:
+    first, *others = rows
+    return np.fromiter(chain(first, *others), np.int64).reshape(1 + len(others), len(first))
 
 
 def _cut(timed: SequenceOf[SequenceOf[float]], lengths: list[int]) -> list[SequenceOf[float]]:
