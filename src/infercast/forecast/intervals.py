@@ -40,7 +40,7 @@ from infercast.forecast.uncertainty import (
 from infercast.lazy_classes import dataclass, field, replace
 from infercast.serve import Replica, Workload
 from infercast.serve.record import Served
-from infercast.serve.step import Contexts, HostCost, Prompts, StepEstimate, StepShape, StepTimer, groups_of
+from infercast.serve.step import Contexts, HostCost, Prompts, StepEstimate, StepShape, StepTimer, estimated, groups_of
 from infercast.shown import Answer
 from infercast.units import format_seconds
 
@@ -73,7 +73,7 @@ class SlowedTimer:
             gpu_seconds, throttled = [factor * seconds for seconds in gpu_seconds], factor * throttled
         if self._host != 1.0:
             host = HostCost(*[self._host * seconds for seconds in host])
-        return StepEstimate(gpu_seconds, varying, host, rows, slowed_share, target, throttled)
+        return estimated((gpu_seconds, varying, host, rows, slowed_share, target, throttled))
 
 
 def slowed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from copy import copy
@@ -234,7 +235,7 @@ class Record:
         self._token_turn_seconds = token_turn_seconds
         # Most tokens follow one in the previous step, so it is enough to store when results were processed and, per run
         # of steps, their number, the tokens of each and how many of these were not first tokens.
-        self._ends: list[float] = []
+        self._ends = array("d")
         self._stretches: list[int] = []
         self._written: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]] = []
         self._late_gaps: list[float] = []
@@ -298,10 +299,10 @@ class Record:
         for sequence in sequences:
             sequence.last_token = self.decoded_at
 
-    def steady_tokens(self, count: int, ends: SequenceOf[float]) -> None:
+    def steady_tokens(self, count: int, ends: list[float]) -> None:
         """Consecutive steps ended, each with a token for the same sequences, none of them a last one."""
         if ends:
-            self._ends.extend(ends)
+            self._ends.fromlist(ends)
             self._stretches += (len(ends), count, count)
             self.last_end = self.decoded_at = ends[-1] + (self._token_path_seconds + self._token_turn_seconds * count)
             if len(self._ends) >= MOST_NOTED_ENDS:
@@ -401,7 +402,7 @@ class Record:
         """Convert what was noted so far to arrays, which take less memory."""
         noted = np.array(self._ends), np.array(self._stretches, dtype=np.int64).reshape(-1, 3)
         self._written.append(noted)
-        self._ends, self._stretches = [], []
+        self._ends, self._stretches = array("d"), []
 
 
 # The clients' view of several engines, merged from the engines' records.

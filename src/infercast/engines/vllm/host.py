@@ -27,7 +27,7 @@ from infercast.models.spec import ModelConfig
 from infercast.ops import Call, Scan
 from infercast.ops.op import FUSED_NORM
 from infercast.predict.identity import kernel_profile
-from infercast.serve.step import HostCost
+from infercast.serve.step import HostCost, host_cost_of
 
 EXPERT_KERNELS, HEAD_KERNELS = 7, 8
 """Kernels of a routed expert layer beyond the one it is counted as, and those of head and sampling."""
@@ -287,7 +287,7 @@ class VllmHostModel:
         prepare = self._prepare + host.prepare_sequence * num_sequences
         if work.sparse_layers and num_sequences > 1:
             prepare += host.sparse_step
-        return HostCost(plan, prepare, launching, process, host.wake)
+        return host_cost_of((plan, prepare, launching, process, host.wake))
 
     def borrowed_share(self, model: str) -> float:
         """Share of a prompt's launch cost that was measured in only one or two other models."""
