@@ -47,16 +47,7 @@ from infercast.predict.board_power import (
 )
 from infercast.predict.estimate import exposed_seconds, padded
 from infercast.predict.roofline import Predictor
-from infercast.serve.step import (
-    Contexts,
-    DraftShape,
-    GroupShape,
-    HostCost,
-    Prompts,
-    StepEstimate,
-    StepShape,
-    estimated,
-)
+from infercast.serve.step import Contexts, DraftShape, GroupShape, HostCost, Prompts, StepEstimate, StepShape, estimated
 
 
 class TimedDeployment(Protocol):

@@ -9,7 +9,7 @@ from copy import copy
 from functools import singledispatch
 from itertools import pairwise
 from math import ceil, isfinite, log10
-from textwrap import fill, wrap
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -166,10 +166,7 @@ class Paragraph:
         self.text, self.width, self.style = text, width, style
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = min(options.max_width, self.width)
-        yield styled(
-            "\n".join(fill(line, width, break_on_hyphens=False) for line in self.text.splitlines()), style=self.style
-        )
+        yield styled("\n".join(self.lines_within(options.max_width)), style=self.style)
 
     def lines_within(self, width: int) -> list[str]:
         width = min(width, self.width)
