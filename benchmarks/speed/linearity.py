@@ -43,7 +43,13 @@ def seconds_of(replicas: int) -> float:
 
 def draw(series: dict[str, dict[str, float]], path: Path) -> None:
     """Each on two logarithmic axes, beside a line of slope one through its last point."""
-    plt.rcParams |= {"svg.hashsalt": "infercast", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+    plt.rcParams |= {
+        "svg.hashsalt": "infercast",
+        "svg.fonttype": "none",
+        "font.size": 9,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
     figure, panels = plt.subplots(1, len(series), figsize=(8, 3.2), layout="constrained")
     for panel, (name, found) in zip(panels, series.items(), strict=True):
         counts, seconds = [int(each) for each in found], [*found.values()]
