@@ -53,7 +53,7 @@ def test_a_run_that_goes_on_is_the_run_of_all_requests(steps_under_way: int, how
     pool = Pool(same_engines(replica_of(steps_under_way), engines))
     at_once, in_parts = (
         simulate_fleet(pool, load, go_on=go_on) if engines > 1 else [simulate(pool.replicas[0], load, go_on=go_on)]
-        for load, go_on in ((whole, None), (first, lambda _: next(following)))
+        for load, go_on in ((whole, lambda _: None), (first, lambda _: next(following)))
     )
     for one, other in zip(at_once, in_parts, strict=True):
         for name in ("sent_at", "started_at", "first_token", "last_token", "num_output"):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any, ClassVar, NamedTuple
@@ -39,6 +38,7 @@ from infercast.engines.timer import DraftingTimer, KernelTimer
 from infercast.errors import DoesNotFitError, FileFormatError, InputError, UnknownNameError
 from infercast.hardware import Gpu
 from infercast.hardware.server import networks
+from infercast.lazy_classes import dataclass, fields, replace
 from infercast.models.feed_forward import Multiples
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import head_calls, step_calls, token_calls

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from infercast.engines.host import Costs
 from infercast.engines.tables import Table
 from infercast.engines.timer import KernelTimer
+from infercast.lazy_classes import dataclass, replace
 from infercast.ops import Call
 from infercast.ops.op import Quantity, Size
 from infercast.serve.step import Contexts, Prompts, StepEstimate, StepShape

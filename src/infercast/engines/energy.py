@@ -5,12 +5,11 @@ It is computed after a run, from how often each table row ran and how long atten
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from infercast.engines.tables import Table
 from infercast.engines.timer import KernelTimer
+from infercast.lazy_classes import dataclass
 from infercast.predict.board_power import BoardPower
 from infercast.predict.estimate import exposed_seconds
 from infercast.serve.record import PhaseTotals

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import MISSING, dataclass, fields, replace
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Protocol, Self, TypeVar
 from infercast.bundled import DATA
 from infercast.errors import FileFormatError
 from infercast.hardware.server import MEASURED, host_cpu
+from infercast.lazy_classes import MISSING, dataclass, fields, replace
 from infercast.serve.step import HostCost
 from infercast.units import MICRO, MILLI
 

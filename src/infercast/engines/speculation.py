@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from infercast.bundled import read_data
 from infercast.errors import InputError, UnknownNameError
+from infercast.lazy_classes import dataclass
 
 if TYPE_CHECKING:
     from infercast.models.draft import Draft

@@ -47,7 +47,7 @@ from infercast.predict.board_power import (
 )
 from infercast.predict.estimate import exposed_seconds, padded
 from infercast.predict.roofline import Predictor
-from infercast.serve.step import Contexts, DraftShape, GroupShape, HostCost, Prompts, StepEstimate, StepShape
+from infercast.serve.step import Contexts, DraftShape, GroupShape, HostCost, Prompts, StepEstimate, StepShape, estimated
 
 
 class TimedDeployment(Protocol):
@@ -228,7 +228,7 @@ class KernelTimer:
         rows, host, dense = self._decoding(tokens, sampled)
         attention = self._surfaces[0](tokens, computed + tokens, steps)
         each = attention[0] if len(attention) == 1 else [sum(kernels) for kernels in zip(*attention, strict=True)]
-        return StepEstimate([dense + seconds for seconds in each], attention, host, rows)
+        return estimated(([dense + seconds for seconds in each], attention, host, rows, 0.0, 0.0, 0.0))
 
     def _compute_prompts(self, prompts: Prompts, num_decodes: int, computed: int, sampled: int) -> StepEstimate:
         """A step of prompts, (new, computed) tokens of each, and of decodes with ``computed`` context tokens."""
@@ -261,7 +261,7 @@ class KernelTimer:
         if self._waited_share:
             host = host.waiting(self._waited_share * seconds)
         rows = (padded, sampled, *self._no_adapters)
-        return StepEstimate([seconds], [[each] for each in attention], host, rows, share, target, throttled)
+        return estimated(([seconds], [[each] for each in attention], host, rows, share, target, throttled))
 
     @property
     def _tables(self) -> tuple[Table, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
 from math import exp, hypot
 from pathlib import Path
 from statistics import median
@@ -21,6 +20,7 @@ from infercast.engines.settings import changed
 from infercast.engines.speculation import read_acceptance
 from infercast.errors import FileFormatError, InputError
 from infercast.hardware.load import read_table
+from infercast.lazy_classes import dataclass, fields, replace
 from infercast.shown import Answer
 
 EIGHTY = 1.2816

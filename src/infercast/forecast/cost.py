@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -15,6 +14,7 @@ from infercast.forecast.energy import Facility
 from infercast.forecast.slo import Slo, parse_slo
 from infercast.hardware import gpu_names, load_gpu
 from infercast.hardware.load import NOT_NEGATIVE, POSITIVE, TEXT, Rule, check_table, read_table
+from infercast.lazy_classes import dataclass, fields, replace
 from infercast.units import format_dollars
 
 HEAD: dict[str, Rule] = {"provider": TEXT, "date": TEXT, "source": TEXT, "licence": TEXT}

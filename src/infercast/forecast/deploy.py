@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
 from functools import partial
 from math import isclose
 from os import PathLike
@@ -31,6 +30,7 @@ from infercast.hardware.gpu import (
     with_topology,
 )
 from infercast.hardware.load import is_modelled
+from infercast.lazy_classes import dataclass, fields, replace
 from infercast.models.layout import ParallelLayout, with_base
 from infercast.models.read import read_model, read_overrides, with_states
 from infercast.models.spec import ModelConfig

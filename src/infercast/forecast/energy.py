@@ -7,7 +7,6 @@ added by the kind of server (`hardware.server`), cooling by a factor (PUE) that 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from math import exp, hypot, log
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from infercast.forecast.system import busiest
 from infercast.forecast.uncertainty import EIGHTY, uncertainty_of
 from infercast.hardware import Gpu
 from infercast.hardware.server import Server, server_of, servers
+from infercast.lazy_classes import dataclass, replace
 from infercast.predict.board_power import BoardPower, board_under
 from infercast.predict.estimate import SOURCES
 from infercast.serve import Record, Workload

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import exp
 from pathlib import Path
@@ -16,6 +15,7 @@ from infercast.errors import FileFormatError, InputError, UnknownNameError
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.load import is_modelled
 from infercast.hardware.server import networks
+from infercast.lazy_classes import dataclass, replace
 from infercast.ops import Op
 from infercast.ops.op import BYTES
 from infercast.predict.board_power import SUSTAINED_SPREAD, BoardPower, board_under, sustained

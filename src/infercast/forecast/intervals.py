@@ -11,14 +11,13 @@ it waits for its host. The middle of an interval is that of `odds`: its ends are
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from math import exp, hypot
 from typing import NamedTuple
 
 import numpy as np
 
 from infercast.forecast.run import Outcome, SimulatedRun
-from infercast.forecast.slo import NAMES, Array, Percentiles
+from infercast.forecast.slo import NAMES, Array, Percentiles, quantile
 from infercast.forecast.system import System, busiest
 from infercast.forecast.uncertainty import (
     EIGHTY,
@@ -38,9 +37,10 @@ from infercast.forecast.uncertainty import (
     steady_luck,
     uncertainty_of,
 )
+from infercast.lazy_classes import dataclass, field, replace
 from infercast.serve import Replica, Workload
 from infercast.serve.record import Served
-from infercast.serve.step import Contexts, HostCost, Prompts, StepEstimate, StepShape, StepTimer, groups_of
+from infercast.serve.step import Contexts, HostCost, Prompts, StepEstimate, StepShape, StepTimer, estimated, groups_of
 from infercast.shown import Answer
 from infercast.units import format_seconds
 
@@ -68,14 +68,12 @@ class SlowedTimer:
         return adapted and SlowedTimer(adapted, self._prompts, self._decodes, self._host)
 
     def _slow(self, estimate: StepEstimate, factor: float) -> StepEstimate:
+        gpu_seconds, varying, host, rows, slowed_share, target, throttled = estimate
         if factor != 1.0:
-            estimate = estimate._replace(
-                gpu_seconds=[factor * seconds for seconds in estimate.gpu_seconds],
-                throttled=factor * estimate.throttled,
-            )
+            gpu_seconds, throttled = [factor * seconds for seconds in gpu_seconds], factor * throttled
         if self._host != 1.0:
-            estimate = estimate._replace(host=HostCost(*[self._host * seconds for seconds in estimate.host]))
-        return estimate
+            host = HostCost(*[self._host * seconds for seconds in host])
+        return estimated((gpu_seconds, varying, host, rows, slowed_share, target, throttled))
 
 
 def slowed(
@@ -101,8 +99,8 @@ LEAST_REQUESTS, MOST_REQUESTS, EACH_PRESENT = 192, 512, 24
 for each request that is in the system at one time, within these bounds: a fuller engine takes longer to respond."""
 MOST_STEP_BY_STEP = 64
 """The same where no stretch of steps can be jumped over, which takes ten times as long."""
-ENDED = 90
-"""Requests of which this percentile has ended before others stop coming are as in a run that goes on."""
+ENDED = 0.9
+"""Requests of which this share has ended before others stop coming are as in a run that goes on."""
 CALIBRATED = 1.2
 """How far a run is off after a benchmark of its deployment, in differences between two runs of it: what its results
 leave open, and such a difference: an assumption."""
@@ -208,7 +206,7 @@ def _num_before_end(served: Served, count: int) -> int:
     """How many of the first ``count`` requests hardly see whether others come after these."""
     if count == served.sent_at.size:
         return count
-    stayed = float(np.percentile(served.end_to_end[:count], ENDED))
+    stayed = quantile(served.end_to_end[:count], ENDED)
     return int(np.count_nonzero(served.sent_at[:count] <= served.sent_at[count - 1] - stayed))
 
 

@@ -6,7 +6,6 @@ Intervals follow from the run's own steps: the error of kernels and host, each b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from math import exp, inf
 from pathlib import Path
@@ -35,6 +34,7 @@ from infercast.forecast.system import busiest, system_of
 from infercast.forecast.uncertainty import gains_of, uncertainty_of
 from infercast.hardware import Gpu
 from infercast.hardware.gpu import with_topology
+from infercast.lazy_classes import dataclass, replace
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig, check_layout
 from infercast.predict.estimate import basis_of, kind_of

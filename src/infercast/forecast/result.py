@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from math import inf, isfinite, log, log10
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,7 @@ from infercast.forecast.slo import (
     quantile,
 )
 from infercast.forecast.uncertainty import EIGHTY, odds_within, slower_by
+from infercast.lazy_classes import dataclass, field, replace
 from infercast.serve import Request
 from infercast.shown import Answer, Plotted, renderers
 from infercast.units import MILLI, format_odds, format_percent, format_seconds

@@ -133,7 +133,8 @@ def simulate_system(
     while True:
         course = _Course(system, workload, most, ask, check)
         if run is None:
-            run = system.serve(workload, watch(workload), progress, course.go_on if workload.open_ended else None)
+            go_on = course.go_on if workload.open_ended or steady else None
+            run = system.serve(workload, watch(workload), progress, go_on)
         workload = course.workload
         records = [record for records in run.records for record in records]
         steady_state, state, count = course.judge(run.clients, workload, records)

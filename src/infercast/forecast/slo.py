@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.errors import InputError
+from infercast.lazy_classes import dataclass
 from infercast.serve import Record
 from infercast.serve.record import Served
 from infercast.shown import Shown

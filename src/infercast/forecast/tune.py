@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from infercast.engines.base import FILE_KEYS, Configuration, Engine, ExpertLaunches, engine_named
 from infercast.errors import InputError
 from infercast.hardware import Gpu
+from infercast.lazy_classes import dataclass, replace
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import token_calls
 from infercast.models.spec import ModelConfig, check_layout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil
 from typing import NamedTuple
@@ -10,6 +9,7 @@ from typing import NamedTuple
 from infercast.bundled import read_data
 from infercast.errors import UnknownNameError
 from infercast.hardware.gpu import Gpu
+from infercast.lazy_classes import dataclass, replace
 from infercast.units import GIGA, MICRO
 
 MEASURED = "measured"  # The machines that engines were measured on, and the default

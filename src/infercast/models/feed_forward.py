@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from infercast.lazy_classes import dataclass
 from infercast.models.layout import ParallelLayout, Shard
 from infercast.ops import Call, Collective, Gemm, MoE
 from infercast.ops.op import (

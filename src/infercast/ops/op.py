@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -10,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.errors import UnknownNameError
+from infercast.lazy_classes import KW_ONLY, dataclass
 
 Size = int | npt.NDArray[Any]  # A dimension of one kernel, or of an array of kernels
 

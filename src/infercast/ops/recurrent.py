@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from infercast.lazy_classes import dataclass
 from infercast.ops.op import ComputedInDtype, Lengths, Quantity, Size, bytes_of, sum_batch
 
 GATED_DELTA, KIMI_DELTA, MAMBA2 = "gdn", "kda", "mamba2"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 
 import numpy as np
 
+from infercast.lazy_classes import KW_ONLY, dataclass
 from infercast.ops.op import ComputedInDtype, HeadAttention, Lengths, Quantity, Size, bytes_of, sum_batch
 
 

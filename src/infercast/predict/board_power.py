@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ import numpy as np
 
 from infercast.bundled import read_data
 from infercast.hardware import Gpu, load_gpu
+from infercast.lazy_classes import dataclass, field, replace
 from infercast.ops import Collective, Gemm, MoE, Op
 from infercast.ops.op import Quantity, tensor_rate_of
 from infercast.predict.families import FAMILIES

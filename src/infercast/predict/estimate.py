@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from infercast.hardware import Gpu
 from infercast.hardware.load import facts_of, is_modelled
+from infercast.lazy_classes import dataclass, replace
 from infercast.ops import Attention, Call, Op
 from infercast.ops.op import Quantity
 from infercast.shown import Shown

@@ -13,7 +13,6 @@ import zlib
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from operator import getitem
 from pathlib import Path
@@ -23,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.errors import FileFormatError, InputError
+from infercast.lazy_classes import dataclass, field, replace
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.family import Family
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
 from functools import cache
 from math import exp
 from typing import Any
@@ -13,6 +12,7 @@ import numpy.typing as npt
 
 from infercast.bundled import DATA
 from infercast.hardware import Gpu
+from infercast.lazy_classes import dataclass, fields, replace
 from infercast.ops import Gemm, Op
 from infercast.ops.op import BYTES, quantise, tensor_rate_of
 from infercast.predict.array_api import miss_share

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -15,6 +14,7 @@ from infercast.engines.settings import Commands
 from infercast.forecast.plan.candidate import Candidate
 from infercast.forecast.system import DECODE, PREFILL
 from infercast.hardware import Gpu, load_gpu
+from infercast.lazy_classes import dataclass
 from infercast.report.deployment import flag_words
 from infercast.units import GIB
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import singledispatch
 from itertools import pairwise
 from math import ceil, isfinite, log10
 from operator import not_
-from textwrap import fill
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from infercast import units
@@ -28,7 +30,8 @@ PIPE_WIDTH = 160
 SCREEN, LINES = 100, 40  # columns and lines of a screen, within which every answer fits unless --full is asked for
 LEAST_WIDTH = 40  # on a narrower terminal lines run over its edge
 NOTE_WIDTH = 24  # a column of notes takes at least this much, so that they are not broken at every word
-BETWEEN = 2  # blanks between two columns of a table
+BETWEEN, RULE = 2, "─"  # blanks between two columns of a table, and what is drawn below its head
+ASKED_FOR = {"FORCE_COLOR", "TTY_COMPATIBLE"}  # variables that ask for colours in a pipe, too
 
 
 class Facts:
@@ -44,6 +47,16 @@ class Facts:
         for name, value in self.rows:
             table.add_row(name, styled(value))
         return table
+
+    def lines_within(self, width: int) -> list[str] | None:
+        names = max((len(name) for name, _ in self.rows), default=0)
+        room, lines = width - names - BETWEEN, list[str]()
+        for name, value in self.rows:
+            if "  " in value or any(len(word) > room for word in value.split(" ")):
+                return None
+            for number, line in enumerate(wrap(value, room, break_on_hyphens=False) or [""]):
+                lines.append(f"{'' if number else name:{names}}{' ' * BETWEEN}{line}")
+        return lines
 
 
 def named_first(name: str, texts: Iterable[str]) -> list[tuple[str, str]]:
@@ -87,6 +100,18 @@ class Grid:
 
         natural = sum(map(self._natural, range(len(self.columns)))) + BETWEEN * (len(self.columns) - 1)
         return Measurement(min(LEAST_WIDTH, natural), natural)
+
+    def lines_within(self, width: int) -> list[str] | None:
+        sizes = [max(map(len, column)) for column in zip(self.columns, *self.rows, strict=True)]
+        if sum(sizes) + BETWEEN * (len(sizes) - 1) > width:
+            return None
+        lines = [
+            (" " * BETWEEN).join(
+                f"{cell:{'<' if place in self.words else '>'}{sizes[place]}}" for place, cell in enumerate(row)
+            )
+            for row in (self.columns, *self.rows)
+        ]
+        return [lines[0], RULE * len(lines[0]), *lines[1:]]
 
     def _blocks(self, room: int) -> list[list[int]]:
         """Columns of each block; those that name a row come first in each.
@@ -143,10 +168,11 @@ class Paragraph:
         self.text, self.width, self.style = text, width, style
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = min(options.max_width, self.width)
-        yield styled(
-            "\n".join(fill(line, width, break_on_hyphens=False) for line in self.text.splitlines()), style=self.style
-        )
+        yield styled("\n".join(self.lines_within(options.max_width)), style=self.style)
+
+    def lines_within(self, width: int) -> list[str]:
+        width = min(width, self.width)
+        return [each for line in self.text.splitlines() for each in wrap(line, width, break_on_hyphens=False) or [""]]
 
 
 class Section:
@@ -159,6 +185,10 @@ class Section:
         yield styled(self.title, style="bold cyan")
         yield Padding(self.body, (0, 0, 0, 2), expand=False)
 
+    def lines_within(self, width: int) -> list[str] | None:
+        body = plain_lines(self.body, width - 2)
+        return None if body is None else [self.title, *(f"  {line}" for line in body)]
+
 
 def styled(text: str, style: str = "") -> Text:
     from rich.text import Text  # noqa: PLC0415 - as said above
@@ -166,8 +196,21 @@ def styled(text: str, style: str = "") -> Text:
     return Text(text, style=style)
 
 
+def plain_lines(part: Any, width: int) -> list[str] | None:
+    """A part as it is printed without colours; None where rich has to lay it out, which takes longer to load."""
+    lines: list[str] | None = part.lines_within(width) if hasattr(part, "lines_within") else None
+    if lines is None or any(len(line) > width or not line.replace(RULE, "").isprintable() for line in lines):
+        return None
+    return [line.rstrip() for line in lines] if "".join(lines).replace(RULE, "").isascii() else None
+
+
 def show(*parts: RenderableType, width: int = PIPE_WIDTH) -> None:
     """Print to standard output: in colour and at its width on a terminal, as plain text into a pipe or a file."""
+    if not (sys.stdout.isatty() or ASKED_FOR & os.environ.keys()):
+        lines = [plain_lines(part, width) for part in parts]
+        if None not in lines:
+            print("\n\n".join("\n".join(each or ()) for each in lines))
+            return
     from rich.console import Console  # noqa: PLC0415 - as said above
 
     console = Console(highlight=False, emoji=False)
@@ -592,6 +635,8 @@ def _line(text: str) -> str:
 
 
 def drawn(part: RenderableType, width: int = WIDTH) -> str:
+    if (lines := plain_lines(part, width)) is not None:
+        return "\n".join(lines)
     from rich.console import Console  # noqa: PLC0415 - as said above
 
     console = Console(width=width, highlight=False, emoji=False, color_system=None)

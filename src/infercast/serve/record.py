@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from copy import copy
-from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from infercast.lazy_classes import dataclass, replace
 from infercast.serve.scheduler.base import Sequence
 from infercast.serve.speculation import DraftCounts
 from infercast.serve.step import StepEstimate
@@ -127,11 +130,11 @@ class PhaseTotals:
         if not self._noted:
             return
         firsts, estimates, seconds, held = zip(*self._noted, strict=True)
-        rows = np.array([estimate.rows for estimate in estimates], dtype=np.int64).T
+        rows = _table(estimate.rows for estimate in estimates).T
         if not self.steps:  # the first step tells how many kernels and tables the timer has
             self.rows, self.varying = [{} for _ in rows], [0.0 for _ in estimates[0].varying]
             self._left = np.empty((4 + len(self.varying), 0))
-        lengths, numbers = [*map(len, seconds)], np.array(firsts, dtype=np.int64)
+        lengths, numbers = [*map(len, seconds)], _table(firsts)
         steps, (sequences, waiting, *_) = np.array(lengths), numbers.T
         num_sequences, _, tokens, context, sampled = (steps @ numbers).tolist()
         self.steps += self._num_noted
@@ -145,15 +148,13 @@ class PhaseTotals:
             for row, count in zip(met.tolist(), np.bincount(places, steps).tolist(), strict=True):
                 counts[row] = counts.get(row, 0) + int(count)
         kernels = zip(*[estimate.varying for estimate in estimates], strict=True)
-        noted = [
-            [*chain.from_iterable(seconds)],
-            [*chain.from_iterable(held)],
-            np.repeat(sequences, steps),
-            np.repeat(waiting, steps),
-            *([*chain.from_iterable(_cut(values, lengths))] for values in kernels),
-        ]
-        written = np.stack([np.asarray(each, dtype=np.float64) for each in noted])
-        table = np.concatenate([self._left, written], axis=1)
+        left = self._left.shape[1]
+        table = np.empty((len(self._left), left + self._num_noted))
+        table[:, :left], written = self._left, table[:, left:]
+        written[2:4] = np.repeat(sequences, steps), np.repeat(waiting, steps)
+        by_step = seconds, held, *(_cut(values, lengths) for values in kernels)
+        for row, values in zip((0, 1, *range(4, len(table))), by_step, strict=True):
+            written[row] = np.fromiter(chain.from_iterable(values), np.float64, self._num_noted)
         whole = table.shape[1] // PORTION
         self._add_portions(table[:, : whole * PORTION].reshape(len(table), whole, PORTION))
         self._left = table[:, whole * PORTION :].copy()
@@ -169,6 +170,11 @@ class PhaseTotals:
             gauge.area = _sum(gauge.area, values * seconds)
             gauge.peak = max(gauge.peak, float(values.max()))
         self.varying = [_sum(total, kernel) for total, kernel in zip(self.varying, kernels, strict=True)]
+
+
+def _table(rows: Iterable[tuple[int, ...]]) -> Array:
+    first, *others = rows
+    return np.fromiter(chain(first, *others), np.int64).reshape(1 + len(others), len(first))
 
 
 def _cut(timed: SequenceOf[SequenceOf[float]], lengths: list[int]) -> list[SequenceOf[float]]:
@@ -207,8 +213,8 @@ class Record:
         self.running, self.waiting, self.kv_usage = Gauge(), Gauge(), Gauge()
         self.marks: list[tuple[float, PhaseTotals, PhaseTotals]] = []
         """A few moments, and sums over the steps up to each, so that a part of the run can be summed up ..."""
-        self.next_mark = 0
-        """... and the first request that makes the next one."""
+        self.next_mark: float = inf
+        """... and the first request that makes the next one; none does unless a part is wanted."""
         self.span: float | None = None
         """Seconds of the part that step totals cover; None: the whole run ..."""
         self.share = 1.0
@@ -229,7 +235,7 @@ class Record:
         self._token_turn_seconds = token_turn_seconds
         # Most tokens follow one in the previous step, so it is enough to store when results were processed and, per run
         # of steps, their number, the tokens of each and how many of these were not first tokens.
-        self._ends: list[float] = []
+        self._ends = array("d")
         self._stretches: list[int] = []
         self._written: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]] = []
         self._late_gaps: list[float] = []
@@ -293,10 +299,10 @@ class Record:
         for sequence in sequences:
             sequence.last_token = self.decoded_at
 
-    def steady_tokens(self, count: int, ends: SequenceOf[float]) -> None:
+    def steady_tokens(self, count: int, ends: list[float]) -> None:
         """Consecutive steps ended, each with a token for the same sequences, none of them a last one."""
         if ends:
-            self._ends.extend(ends)
+            self._ends.fromlist(ends)
             self._stretches += (len(ends), count, count)
             self.last_end = self.decoded_at = ends[-1] + (self._token_path_seconds + self._token_turn_seconds * count)
             if len(self._ends) >= MOST_NOTED_ENDS:
@@ -396,7 +402,7 @@ class Record:
         """Convert what was noted so far to arrays, which take less memory."""
         noted = np.array(self._ends), np.array(self._stretches, dtype=np.int64).reshape(-1, 3)
         self._written.append(noted)
-        self._ends, self._stretches = [], []
+        self._ends, self._stretches = array("d"), []
 
 
 # The clients' view of several engines, merged from the engines' records.

@@ -5,12 +5,11 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
 from operator import add
 from typing import TYPE_CHECKING
 
 from infercast.errors import InputError
+from infercast.lazy_classes import dataclass, field
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.loop import Loop, PlanObserver, Progress, StepObserver
@@ -160,7 +159,7 @@ def simulate(
     clients = clients_of(replica, workload)
     record = new_record(replica, len(workload.requests))
     if go_on is not None:
-        clients.further = partial(further_requests, replica, [record], go_on)
+        further_from(clients, replica, [record], go_on)
     with no_garbage():
         loop = loop_of(replica, clients, record, jump=jump, observe=observe, progress=progress, watch=watch)
         for _ in loop.turns():
@@ -168,15 +167,21 @@ def simulate(
     return record
 
 
-def further_requests(replica: Replica, records: Sequence[Record], go_on: GoOn) -> Sequence[Request]:
-    """What ``go_on`` adds, with room for it in the records; none at the end."""
-    before, workload = records[0].sent_at.size, go_on(records)
-    if workload is None:
-        return ()
-    check_workload(replica, workload)
+def further_from(clients: Clients, replica: Replica, records: Sequence[Record], go_on: GoOn) -> None:
+    """Let ``go_on`` add requests, with room for them in the records, of which a part can be summed up."""
+
+    def further() -> Sequence[Request]:
+        before, workload = records[0].sent_at.size, go_on(records)
+        if workload is None:
+            return ()
+        check_workload(replica, workload)
+        for record in records:
+            record.grow(len(workload.requests))
+        return workload.requests[before:]
+
+    clients.further = further
     for record in records:
-        record.grow(len(workload.requests))
-    return workload.requests[before:]
+        record.next_mark = 0
 
 
 def clients_of(replica: Replica, workload: Workload, servers: int = 1) -> Clients:

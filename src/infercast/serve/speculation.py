@@ -7,7 +7,6 @@ does not depend on timing or on the rest of the batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from itertools import pairwise
 from math import sqrt
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.errors import InputError
+from infercast.lazy_classes import dataclass, field
 
 MOST_DRAFTS = 255
 ACCEPTED, MATCHED = 1, 2

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from operator import add
 from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from infercast.lazy_classes import dataclass
 
 Prompts = Sequence[tuple[int, int]]
 """(new, computed) tokens of each sequence."""
@@ -164,6 +165,8 @@ class HostCost(NamedTuple):
 
 NO_HOST = HostCost()
 """A host that takes no time."""
+host_cost_of: Callable[[tuple[float, float, float, float, float]], HostCost] = partial(tuple.__new__, HostCost)
+"""The same of all fields in order, in half the time: one is made in most steps."""
 
 
 class StepEstimate(NamedTuple):
@@ -182,6 +185,10 @@ class StepEstimate(NamedTuple):
     """The slowdown in steady state, if such steps continued ..."""
     throttled: float = 0.0
     """... and the seconds it applies to in a prefill step, at full clock."""
+
+
+estimated: Callable[[tuple[Any, ...]], StepEstimate] = partial(tuple.__new__, StepEstimate)
+"""The same of all fields in order, in half the time."""
 
 
 class StepTimer(Protocol):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from infercast.serve.scheduler.base import Plan
-from infercast.serve.step import HostCost, StepEstimate, StepShape
+from infercast.serve.step import HostCost, StepEstimate, StepShape, estimated, host_cost_of
 
 # Kernels the engine has not used since its start. CUDA loads a kernel at its first launch, which blocks the host until
 # the GPU is idle. Libraries select among many kernels by the number of rows, so the first step of a new size shows it:
@@ -108,7 +108,7 @@ class StepNoise:
         if self._factors:
             self._number += 1
             factor = self._factors[self._number % NUM_DRAWN]
-            host = HostCost(host.plan, host.prepare, factor * host.launch, host.process, host.wake)
+            host = host_cost_of((host.plan, host.prepare, factor * host.launch, host.process, host.wake))
         elif not throttled or not self._settle:
             return estimate
         if throttled and self._settle:
@@ -119,7 +119,7 @@ class StepNoise:
                 factor = (1.0 + (slowed + share)) / (1.0 + slowed)
                 gpu_seconds, slowed = [longer], slowed + share
                 varying = [[factor * each for each in kernel] for kernel in varying]
-        return StepEstimate(gpu_seconds, varying, host, rows, slowed, target, throttled)
+        return estimated((gpu_seconds, varying, host, rows, slowed, target, throttled))
 
     def _longer(self, seconds: float, start: float, throttled: float, target: float) -> tuple[float, float]:
         """What a step that begins then takes after those before it, and the share that its products lose more."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from infercast.engines.host import HostCosts, Launch
+from infercast.lazy_classes import dataclass
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, token_calls
 from infercast.models.mixers.mixer import GroupedAttention

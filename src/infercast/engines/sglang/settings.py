@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from infercast.bundled import read_data
 from infercast.engines.settings import check_counts, check_sizes, nearest_version, numbers
 from infercast.errors import InputError, UnknownNameError
+from infercast.lazy_classes import dataclass
 from infercast.serve.scheduler.base import PrefillRules
 from infercast.shown import Chosen
 

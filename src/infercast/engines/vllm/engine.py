@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -28,6 +27,7 @@ from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, ch
 from infercast.engines.vllm.versions import ENGINES, MEASURED, EngineVersion, before, engine_version
 from infercast.errors import InputError
 from infercast.hardware import Gpu
+from infercast.lazy_classes import dataclass, fields, replace
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.latent import LatentAttention
 from infercast.models.spec import ModelConfig

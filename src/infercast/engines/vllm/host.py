@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 from collections import Counter
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from infercast.engines.vllm.kernels import default_block_size
 from infercast.engines.vllm.kv_cache import ALL, NONE, kv_layout
 from infercast.engines.vllm.settings import ResolvedSettings
 from infercast.hardware import Gpu
+from infercast.lazy_classes import dataclass, replace
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, token_calls
 from infercast.models.mixers.mixer import SequenceBatch
@@ -27,7 +27,7 @@ from infercast.models.spec import ModelConfig
 from infercast.ops import Call, Scan
 from infercast.ops.op import FUSED_NORM
 from infercast.predict.identity import kernel_profile
-from infercast.serve.step import HostCost
+from infercast.serve.step import HostCost, host_cost_of
 
 EXPERT_KERNELS, HEAD_KERNELS = 7, 8
 """Kernels of a routed expert layer beyond the one it is counted as, and those of head and sampling."""
@@ -287,7 +287,7 @@ class VllmHostModel:
         prepare = self._prepare + host.prepare_sequence * num_sequences
         if work.sparse_layers and num_sequences > 1:
             prepare += host.sparse_step
-        return HostCost(plan, prepare, launching, process, host.wake)
+        return host_cost_of((plan, prepare, launching, process, host.wake))
 
     def borrowed_share(self, model: str) -> float:
         """Share of a prompt's launch cost that was measured in only one or two other models."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from infercast.engines.vllm.kv_cache import BACKENDS, NONE, StateBlocks, States,
 from infercast.engines.vllm.versions import NEWEST, EngineVersion, engine_version
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
+from infercast.lazy_classes import asdict, dataclass
 from infercast.serve.cache.blocks import StateRules
 from infercast.shown import Chosen
 from infercast.units import GIB

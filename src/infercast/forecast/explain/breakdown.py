@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Unpack
 
@@ -23,6 +22,7 @@ from infercast.forecast.progress import request_progress
 from infercast.forecast.result import Forecast
 from infercast.forecast.slo import Array
 from infercast.forecast.system import DECODE, system_of
+from infercast.lazy_classes import dataclass
 from infercast.serve import Record, Workload
 from infercast.serve.fleet.two_pools import Handover
 from infercast.serve.loop import Progress

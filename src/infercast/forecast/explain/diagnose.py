@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import inf
 from typing import Unpack
 
@@ -15,6 +14,7 @@ from infercast.forecast.kernels import step_calls
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import Outcome, outcome_of
 from infercast.forecast.simulate import simulate
+from infercast.lazy_classes import dataclass, replace
 from infercast.predict.ceilings import AtCeiling, Ceilings, Signature, default_ceilings, signature_of
 from infercast.predict.roofline import limit_seconds
 from infercast.serve import simulate as simulate_replica

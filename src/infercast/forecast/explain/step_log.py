@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -13,6 +12,7 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Array, Slo
 from infercast.forecast.system import DECODE, ServingPool, System
+from infercast.lazy_classes import dataclass
 from infercast.serve import Record, Replica, Workload
 from infercast.serve.loop import Progress
 from infercast.serve.scheduler.base import Plan

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -10,6 +9,7 @@ from infercast.engines.base import DEFAULT_ENGINE, engine_named
 from infercast.forecast.intervals import Intervals, forecast_intervals
 from infercast.forecast.result import Forecast, bottleneck, counted, odds, value_of
 from infercast.forecast.slo import Percentiles, Slo, attainment
+from infercast.lazy_classes import dataclass, replace
 from infercast.models.layout import ParallelLayout
 from infercast.shown import Shown
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from math import inf
@@ -24,6 +23,7 @@ from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Slo, served_headroom
 from infercast.forecast.steady import MISSED
 from infercast.forecast.system import System, system_of, two_pools
+from infercast.lazy_classes import dataclass, field, replace
 from infercast.serve import Workload
 from infercast.serve.record import Served
 from infercast.serve.workload.synthetic import dealt_out, synthetic_workload

@@ -20,7 +20,6 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
-from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
 from hashlib import sha256
@@ -34,6 +33,7 @@ import numpy as np
 
 from infercast.bundled import DATA
 from infercast.errors import InfercastError, InputError, missing
+from infercast.lazy_classes import fields, is_dataclass
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")

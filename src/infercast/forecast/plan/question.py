@@ -13,7 +13,6 @@ circuit must carry it, without cooling (PUE).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import inf
 from typing import Any, NamedTuple
@@ -34,6 +33,7 @@ from infercast.forecast.system import DEFAULT_LINK
 from infercast.hardware import Gpu
 from infercast.hardware.gpu import LEAST_POWER
 from infercast.hardware.server import Server
+from infercast.lazy_classes import dataclass, field, replace
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig
 from infercast.predict.board_power import board_power

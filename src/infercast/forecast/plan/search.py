@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice, takewhile
 from math import inf
@@ -18,6 +17,7 @@ from infercast.forecast.plan.question import Nearest, Plan, Question, deployed, 
 from infercast.forecast.plan.screening import HOPELESS, Option, ReplicaSpec, look_at, pool_options, stems_of
 from infercast.forecast.slo import QUANTITIES, Limit, Slo
 from infercast.hardware import load_gpu
+from infercast.lazy_classes import dataclass, field, replace
 from infercast.units import format_gpus, format_joules, format_seconds, format_watts
 
 NEARLY = 0.9

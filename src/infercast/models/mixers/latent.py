@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from infercast.lazy_classes import dataclass
 from infercast.models.layout import Shard
 from infercast.models.mixers.mixer import Cache, Mixer, SequenceBatch
 from infercast.ops import Attention, Call, Gemm

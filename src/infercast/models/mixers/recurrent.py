@@ -10,9 +10,9 @@ divide over the GPUs must be one, which each GPU holds (``layers/mamba/mamba_mix
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+from infercast.lazy_classes import dataclass
 from infercast.models.layout import Shard
 from infercast.models.mixers.mixer import Cache, Mixer, SequenceBatch
 from infercast.ops import Call, Collective, Gemm, Scan, ShortConvolution, StateUpdate

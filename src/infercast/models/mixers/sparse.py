@@ -12,8 +12,7 @@ always taken count among the chosen (``models/minimax_m3``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
+from infercast.lazy_classes import dataclass, replace
 from infercast.models.layout import Shard
 from infercast.models.mixers.latent import LatentAttention
 from infercast.models.mixers.mixer import Cache, GroupedAttention, Mixer, SequenceBatch

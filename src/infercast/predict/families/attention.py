@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import ceil, log2
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.hardware.load import facts_of
+from infercast.lazy_classes import dataclass, replace
 from infercast.ops import Attention, EncoderAttention
 from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
 from infercast.predict.array_api import Kit, Number, Physics, Plain, kit_of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.hardware.load import facts_of
+from infercast.lazy_classes import dataclass, replace
 from infercast.ops import Attention
 from infercast.ops.op import bytes_of
 from infercast.predict.array_api import Array, Arrays, Kit, Number, Plain

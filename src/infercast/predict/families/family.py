@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from infercast.hardware import Gpu
+from infercast.lazy_classes import dataclass, field
 from infercast.ops import Op
 from infercast.ops.op import Quantity, Size, tensor_rate_of
 from infercast.predict.array_api import Physics

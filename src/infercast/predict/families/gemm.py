@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import inf
 from operator import attrgetter, itemgetter
@@ -15,6 +14,7 @@ import numpy as np
 from infercast.bundled import read_data
 from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.load import facts_of, is_modelled
+from infercast.lazy_classes import dataclass, replace
 from infercast.ops import Gemm, MoE
 from infercast.ops.op import Quantity, bytes_of, quantise, tensor_rate_of
 from infercast.predict.array_api import Array, Doubles, Floats, GemmKit, Number, Physics, log2

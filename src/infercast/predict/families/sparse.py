@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, replace
 from math import ceil
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,6 +10,7 @@ import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.hardware.load import facts_of
+from infercast.lazy_classes import KW_ONLY, dataclass, replace
 from infercast.ops import HyperConnection, IndexScores, SparseAttention, TopK
 from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
 from infercast.ops.sparse import Batch

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from math import gcd
 from typing import Any
 
 import numpy.typing as npt
+
+from infercast.lazy_classes import dataclass
 
 # A link with serialised copies, such as PCIe in one direction.
 

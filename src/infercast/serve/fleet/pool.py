@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import zip_longest
 from math import inf
 
 from infercast.errors import InputError
+from infercast.lazy_classes import dataclass, field, replace
 from infercast.serve.fleet.lockstep import Meeting, Shared, in_lockstep
 from infercast.serve.fleet.router import Engines, Loads, make_policy
 from infercast.serve.loop import TELL_EVERY, Loop, Progress, StepObserver
@@ -24,7 +23,7 @@ from infercast.serve.simulation import (
     Replica,
     check_workload,
     clients_of,
-    further_requests,
+    further_from,
     loop_of,
     new_record,
     no_garbage,
@@ -218,7 +217,7 @@ def simulate_fleet(
     running = RunningPool(pool, len(workload.requests), clients, watch)
     records = [engine.record for engine in running.engines]
     if go_on is not None:
-        clients.further = partial(further_requests, pool.replicas[0], records, go_on)
+        further_from(clients, pool.replicas[0], records, go_on)
     with no_garbage():
         while next_pool([running]) is not None:
             engine = running.next_engine()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import floor
 from random import Random
 from typing import Any, Protocol
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 import numpy.typing as npt
 
 from infercast.errors import UnknownNameError
+from infercast.lazy_classes import dataclass
 from infercast.serve.workload.clients import Delivery
 from infercast.serve.workload.request import Request, Segment
 

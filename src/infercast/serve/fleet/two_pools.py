@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from infercast.lazy_classes import dataclass, replace
 from infercast.serve.fleet.pool import Pool, RunningPool, next_pool
 from infercast.serve.loop import TELL_EVERY, Progress, StepObserver
 from infercast.serve.record import Record
@@ -166,10 +166,13 @@ def simulate_disaggregated(
     workload: Workload,
     progress: Progress | None = None,
     watch: Sequence[Sequence[StepObserver]] = (),
+    *,
+    marks: bool = False,
 ) -> Handover:
     """Serve a workload; ``sequence_bytes`` returns the KV bytes of a number of tokens.
 
-    ``progress`` is called on answers now and then; ``watch``: per pool, one step observer per replica.
+    ``progress`` is called on answers now and then; ``watch``: per pool, one step observer per replica. With
+    ``marks``, a part of the run can be summed up.
     """
     check_workload(prefill.replicas[0], workload)
     check_workload(receiving(decode.replicas[0]), workload)
@@ -180,6 +183,8 @@ def simulate_disaggregated(
     transfers = Transfers(workload.requests)
     first = RunningPool(prefill, num_requests, clients, of_prefill)
     second = RunningPool(decode, num_requests, transfers, of_decode, turned_into=receiving)
+    for engine in (*first.engines, *second.engines) if marks else ():
+        engine.record.next_mark = 0
     wire, times = Wire(link, len(first.engines)), np.full((3, num_requests), np.nan)
     with no_garbage():
         while (pool := next_pool([first, second], wire.next_ready)) is not None or wire.next_ready < inf:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from infercast.errors import InputError, UnknownNameError
+from infercast.lazy_classes import dataclass, replace
 from infercast.serve.workload.distributions import LengthDistribution
 from infercast.shown import Answer
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from operator import attrgetter
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infercast.errors import InputError
+from infercast.lazy_classes import dataclass, fields, replace
 from infercast.serve.workload.distributions import (
     INPUT_LEN,
     LATEST,
