@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import cycle, islice, product
-from math import ceil, log
+from math import ceil, inf, log
 from typing import NamedTuple
 
 import numpy as np
@@ -141,13 +141,13 @@ def further_requests(
     stretches: int,
     slo: Slo | None = None,
     medians: bool = True,
-    rejects: bool = False,
+    rejects: float = inf,
     within: tuple[float, float] = AGAIN,
 ) -> tuple[int | None, str]:
     """How many requests a longer run should have; or None, and why this one ends.
 
-    ``stretches``: batches planned. ``within``: the least and the most times that it is longer. With ``rejects``, a run
-    goes no further that clearly misses the SLO.
+    ``stretches``: batches planned. ``within``: the least and the most times that it is longer. A run goes no
+    further that misses the SLO by ``rejects`` standard errors.
     """
     if state.word == OVERLOADED:
         return None, OVERLOAD
@@ -165,7 +165,7 @@ def further_requests(
         times = max(asked, default=0.0)
         if times <= NEARLY:
             return None, ENOUGH
-        if rejects and any(is_missed for _, is_missed in limits):
+        if any(missed_by >= rejects for _, missed_by in limits):
             return None, MISSED
     else:
         times = (steady.num_needed or 2 * count) / count
@@ -176,8 +176,8 @@ def further_requests(
     return (None, CUT) if most < 1.1 * count else (two_digits(min(wanted, most)), "")
 
 
-def _for_slo(batches: Batches, slo: Slo) -> Iterator[tuple[float, bool]]:
-    """For each limit the factor on the length that it takes to decide about it, and whether it is clearly missed."""
+def _for_slo(batches: Batches, slo: Slo) -> Iterator[tuple[float, float]]:
+    """For each limit the factor on the length that it takes to decide about it, and the errors that it is missed by."""
     for limit in slo.limits:
         values, fraction = batches.values[limit.quantity], None if limit.percentile is None else limit.percentile / 100
         if values.size:
@@ -185,7 +185,7 @@ def _for_slo(batches: Batches, slo: Slo) -> Iterator[tuple[float, bool]]:
             error = batches.error(limit.quantity, fraction)
             room = log(limit.seconds / max(value, 1e-12))
             is_clear = abs(room) > CLEAR * error
-            yield 0.0 if is_clear else (error / LIMIT_PRECISION) ** 2, is_clear and room < 0
+            yield 0.0 if is_clear else (error / LIMIT_PRECISION) ** 2, -room / max(error, 1e-12)
 
 
 def _has_filled(sent: Array, done: Array, last: float, residence: float) -> bool:

@@ -290,6 +290,8 @@ WAVE = 16
 """Stems that are estimated before the next look at what the best of them would cost."""
 SURE_HEADROOM = 1.25
 """A headroom by the quick estimate at which a candidate is all but sure to keep the SLO."""
+FIRST_HEADROOM = 2.0
+"""One at which it is shown as the first answer if a few requests say so, too."""
 LIKELY = 0.98
 """A headroom by the quick estimate from which on the best of other GPUs is looked for."""
 REACH = 2.0
@@ -350,14 +352,20 @@ class _Search:
         if question.disaggregate:
             options += pool_options(question, options)
         _simulate(stage, options)
-        best = stage.best()
+        best = self._settle()
         if best is not None and not question.goal.finds_rate:
+            stage.screen(_like(best.candidate, options))
+            stage.simulate(stage.roomier(_equals(question, options, best.candidate), best))
             _rivals(stage, options, best)
             stage.simulate(_as_good(question, options, best))
             dearest = REACH * (inf if best.cost is None else best.cost)
-            stage.simulate([*_like(best.candidate, options), *likely_front(options, dearest)])
-        best, front, runner_up = self.shown = self._chosen()
-        stage.look_closely(dict.fromkeys(row.candidate for row in (best, *front, runner_up) if row is not None))
+            stage.simulate(likely_front(options, dearest))
+        best = self._settle()
+        _, front, runner_up = self.shown = self._chosen()
+        shown = [row for row in (best, *front, runner_up) if row is not None]
+        rest = dict.fromkeys(row.candidate for row in shown if row.figures is None or row.figures.intervals is None)
+        if rest:
+            stage.look_closely(rest)
         if best is not None:
             stage.say("the most requests per second")
             self.most = _most_rate(stage, stage.rows[best.candidate])
@@ -387,9 +395,20 @@ class _Search:
                 sure = [option for option in looked.options if option.estimate.headroom >= SURE_HEADROOM]
                 if known is not None and sure:
                     best = min(best, *(known(question, each.candidate) for each in sure))
-                    if stage.first is None:
-                        stage.show_first(min(sure, key=lambda each: known(question, each.candidate)))
+                    likely = [option for option in sure if option.estimate.headroom >= FIRST_HEADROOM]
+                    if stage.first is None and likely:
+                        stage.show_first(min(likely, key=lambda each: known(question, each.candidate)))
         stage.num_left = 0
+
+    def _settle(self) -> Row | None:
+        """The best by a run as long as that of `simulate`; if that misses the SLO after all, the search goes on."""
+        stage = self.stage
+        while (best := stage.best()) is not None and best.candidate not in stage.precise:
+            stage.precise.add(best.candidate)
+            (found,) = stage.look_closely([best.candidate])
+            if not found.holds and not stage.question.goal.finds_rate:
+                _simulate(stage, self.options)
+        return best
 
     def _chosen(self) -> tuple[Row | None, list[Row], Row | None]:
         stage, goal = self.stage, self.stage.question.goal
@@ -464,7 +483,7 @@ def _rivals(stage: SimulationStage, options: Sequence[Option], best: Row) -> Non
         if gpu not in mine:
             own = [each for each in options if {pool.gpu for pool in each.candidate.pools} == {gpu}]
             near = [each for each in own if known(question, each.candidate) <= most]
-            climb(stage, near, partial(known, question), LIKELY)
+            climb(stage, near, partial(known, question), LIKELY, medians=False)
 
 
 def _as_good(question: Question, options: Sequence[Option], best: Row) -> list[Candidate]:
@@ -521,10 +540,18 @@ def _most_rate(stage: SimulationStage, row: Row) -> float | None:
     return None
 
 
-def _like(candidate: Candidate, options: Sequence[Option]) -> list[Candidate]:
+def _like(candidate: Candidate, options: Sequence[Option]) -> list[Option]:
     """The same with other settings: they cost as much, and one may keep more room."""
-    same = [each.candidate for each in options if each.estimate.headroom >= HOPELESS]
-    return [each for each in same if each.stem == candidate.stem and _sizes(each) == _sizes(candidate)]
+    rooms = {each.candidate: each.estimate.headroom for each in options}
+    least = max(HOPELESS, NEARLY * rooms.get(candidate, 0.0))
+    same = [each for each in options if each.estimate.headroom >= least and each.candidate.stem == candidate.stem]
+    return [each for each in same if _sizes(each.candidate) == _sizes(candidate)]
+
+
+def _equals(question: Question, options: Sequence[Option], best: Candidate) -> list[Option]:
+    """All that are as good by what is known before anything is timed."""
+    known = question.goal.known
+    return [each for each in options if known and known(question, each.candidate) == known(question, best)]
 
 
 def _sizes(candidate: Candidate) -> list[int]:
