@@ -132,6 +132,8 @@ CLOSE = 0.88
 """A headroom from which on other settings are tried, too ..."""
 MOST_CLOSE = 3
 """... for at most this many kinds of replicas."""
+ROOMIER = 1.05
+"""How much more headroom other settings of the winner must show in a short simulation to be simulated in full."""
 PORTION = 4
 """Kinds of replicas of one price, the likeliest first, that are simulated before the others."""
 
@@ -192,10 +194,9 @@ class SimulationStage:
         return [option for _, option in sorted(kept, key=lambda pair: -pair[0])]
 
     def roomier(self, options: Iterable[Option], than: Row) -> list[Candidate]:
-        """Those of which a simulation, short or whole, has seen more headroom, the most first; only a few."""
-        seen = [self.rows[option.candidate] for option in options if option.candidate in self.rows]
-        more = [row for row in seen if (row.headroom or 0.0) > (than.headroom or 0.0)]
-        return [row.candidate for row in sorted(more, key=lambda row: -(row.headroom or 0.0))][:MOST_CLOSE]
+        """Those of which a short simulation has seen clearly more headroom."""
+        least = ROOMIER * (than.headroom or 0.0)
+        return [each.candidate for each in options if (self.rows[each.candidate].headroom or 0.0) > least]
 
     def simulate(self, candidates: Iterable[Candidate], *, medians: bool = False) -> list[Row]:
         asked, goal = list(candidates), self.question.goal

@@ -290,7 +290,7 @@ WAVE = 16
 """Stems that are estimated before the next look at what the best of them would cost."""
 SURE_HEADROOM = 1.25
 """A headroom by the quick estimate at which a candidate is all but sure to keep the SLO."""
-FIRST_HEADROOM = 2.0
+FIRST_HEADROOM = 1.5
 """One at which it is shown as the first answer if a few requests say so, too."""
 LIKELY = 0.98
 """A headroom by the quick estimate from which on the best of other GPUs is looked for."""
@@ -354,8 +354,7 @@ class _Search:
         _simulate(stage, options)
         best = self._settle()
         if best is not None and not question.goal.finds_rate:
-            stage.screen(_like(best.candidate, options))
-            stage.simulate(stage.roomier(_equals(question, options, best.candidate), best))
+            stage.simulate(stage.roomier(stage.screen(_like(best.candidate, options)), best))
             _rivals(stage, options, best)
             stage.simulate(_as_good(question, options, best))
             dearest = REACH * (inf if best.cost is None else best.cost)
@@ -546,12 +545,6 @@ def _like(candidate: Candidate, options: Sequence[Option]) -> list[Option]:
     least = max(HOPELESS, NEARLY * rooms.get(candidate, 0.0))
     same = [each for each in options if each.estimate.headroom >= least and each.candidate.stem == candidate.stem]
     return [each for each in same if _sizes(each.candidate) == _sizes(candidate)]
-
-
-def _equals(question: Question, options: Sequence[Option], best: Candidate) -> list[Option]:
-    """All that are as good by what is known before anything is timed."""
-    known = question.goal.known
-    return [each for each in options if known and known(question, each.candidate) == known(question, best)]
 
 
 def _sizes(candidate: Candidate) -> list[int]:
