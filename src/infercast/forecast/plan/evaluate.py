@@ -125,6 +125,8 @@ SHORT = 200
 """Requests of a short simulation."""
 FIRST = 500
 """Requests of the first answer."""
+LIKELY = 0.98
+"""A headroom by the quick estimate from which on the best of other GPUs is looked for."""
 PROMISING = 0.9
 """A headroom in a short simulation from which on the whole workload is simulated. Short runs are mostly too good: of
 120 candidates, the lowest of those that then kept their SLO had 1.02."""
@@ -132,8 +134,6 @@ CLOSE = 0.88
 """A headroom from which on other settings are tried, too ..."""
 MOST_CLOSE = 3
 """... for at most this many kinds of replicas."""
-ROOMIER = 1.05
-"""How much more headroom other settings of the winner must show in a short simulation to be simulated in full."""
 PORTION = 4
 """Kinds of replicas of one price, the likeliest first, that are simulated before the others."""
 
@@ -193,11 +193,6 @@ class SimulationStage:
                 kept.append((room, option))
         return [option for _, option in sorted(kept, key=lambda pair: -pair[0])]
 
-    def roomier(self, options: Iterable[Option], than: Row) -> list[Candidate]:
-        """Those of which a short simulation has seen clearly more headroom."""
-        least = ROOMIER * (than.headroom or 0.0)
-        return [each.candidate for each in options if (self.rows[each.candidate].headroom or 0.0) > least]
-
     def simulate(self, candidates: Iterable[Candidate], *, medians: bool = False) -> list[Row]:
         asked, goal = list(candidates), self.question.goal
         medians = medians or goal.known is None or goal.rough  # where latencies or energy decide what is best
@@ -242,24 +237,20 @@ def short_headroom(option: Option, question: Question) -> float:
 
 
 def climb(
-    stage: SimulationStage,
-    options: Sequence[Option],
-    value: Callable[[Candidate], float],
-    hopeless: float = HOPELESS,
-    *,
-    medians: bool = True,
-) -> float:
-    """Go up from the lowest value that is not hopeless to the first at which a candidate keeps the SLO; returns it.
+    stage: SimulationStage, options: Sequence[Option], value: Callable[[Candidate], float], *, is_rival: bool = False
+) -> None:
+    """Go up from the lowest value that is not hopeless to the first at which a candidate keeps the SLO.
 
     At each value one candidate of every kind is simulated, first shortly; kinds that come close, with other settings.
     """
 
     def one_holds(promising: Sequence[Option]) -> bool:
-        return any(stage.simulate([option.candidate], medians=medians)[0].holds for option in promising)
+        return any(stage.simulate([option.candidate], medians=not is_rival)[0].holds for option in promising)
 
-    hopeful = [option for option in options if option.estimate.headroom >= hopeless]
+    least = LIKELY if is_rival else HOPELESS
+    hopeful = [option for option in options if option.estimate.headroom >= least]
     hopeful.sort(key=lambda option: (value(option.candidate), -option.estimate.headroom, str(option.candidate)))
-    for level, group in groupby(hopeful, key=lambda option: value(option.candidate)):
+    for _, group in groupby(hopeful, key=lambda option: value(option.candidate)):
         kinds: dict[Candidate, list[Option]] = {}
         for option in group:
             kinds.setdefault(option.candidate.stem, []).append(option)
@@ -267,13 +258,12 @@ def climb(
         for first in range(0, len(ones), PORTION):
             found = stage.screen(ones[first : first + PORTION])
             if one_holds(found):
-                return level
+                return
             promising += found
         close = [option.candidate for option in promising if (stage.rows[option.candidate].headroom or 0.0) >= CLOSE]
         others = [option for each in close[:MOST_CLOSE] for option in kinds[each.stem][1:]]
         if one_holds(stage.screen(others)):
-            return level
-    return inf
+            return
 
 
 def halve(stage: SimulationStage, options: Sequence[Option], value: Callable[[Option], float], most: int) -> None:

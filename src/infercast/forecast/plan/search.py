@@ -12,7 +12,7 @@ from typing import TypeVar
 from infercast.engines.base import engine_named
 from infercast.errors import InfercastError
 from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage, format_share
-from infercast.forecast.plan.evaluate import FIRST, SimulationStage, at_rates, climb, halve
+from infercast.forecast.plan.evaluate import FIRST, LIKELY, SimulationStage, at_rates, climb, halve
 from infercast.forecast.plan.executors import Executor, OutOfTime, Processes, time_limited
 from infercast.forecast.plan.question import Nearest, Plan, Question, deployed, model_of
 from infercast.forecast.plan.screening import HOPELESS, Option, ReplicaSpec, look_at, pool_options, stems_of
@@ -292,8 +292,8 @@ SURE_HEADROOM = 1.25
 """A headroom by the quick estimate at which a candidate is all but sure to keep the SLO."""
 FIRST_HEADROOM = 1.5
 """One at which it is shown as the first answer if a few requests say so, too."""
-LIKELY = 0.98
-"""A headroom by the quick estimate from which on the best of other GPUs is looked for."""
+ROOMIER = 1.05
+"""How much more headroom other settings of the winner must show in a short simulation to be simulated in full."""
 REACH = 2.0
 """More expensive candidates, relative to the best, are not looked at."""
 NEAR, MANY = 1.6, 12
@@ -354,7 +354,8 @@ class _Search:
         _simulate(stage, options)
         best = self._settle()
         if best is not None and not question.goal.finds_rate:
-            stage.simulate(stage.roomier(stage.screen(_like(best.candidate, options)), best))
+            least, like = ROOMIER * (best.headroom or 0.0), stage.screen(_like(best.candidate, options))
+            stage.simulate(each.candidate for each in like if (stage.rows[each.candidate].headroom or 0.0) > least)
             _rivals(stage, options, best)
             stage.simulate(_as_good(question, options, best))
             dearest = REACH * (inf if best.cost is None else best.cost)
@@ -482,7 +483,7 @@ def _rivals(stage: SimulationStage, options: Sequence[Option], best: Row) -> Non
         if gpu not in mine:
             own = [each for each in options if {pool.gpu for pool in each.candidate.pools} == {gpu}]
             near = [each for each in own if known(question, each.candidate) <= most]
-            climb(stage, near, partial(known, question), LIKELY, medians=False)
+            climb(stage, near, partial(known, question), is_rival=True)
 
 
 def _as_good(question: Question, options: Sequence[Option], best: Row) -> list[Candidate]:
@@ -541,14 +542,9 @@ def _most_rate(stage: SimulationStage, row: Row) -> float | None:
 
 def _like(candidate: Candidate, options: Sequence[Option]) -> list[Option]:
     """The same with other settings: they cost as much, and one may keep more room."""
-    rooms = {each.candidate: each.estimate.headroom for each in options}
-    least = max(HOPELESS, NEARLY * rooms.get(candidate, 0.0))
-    same = [each for each in options if each.estimate.headroom >= least and each.candidate.stem == candidate.stem]
-    return [each for each in same if _sizes(each.candidate) == _sizes(candidate)]
-
-
-def _sizes(candidate: Candidate) -> list[int]:
-    return [pool.replicas for pool in candidate.pools]
+    same = [each for each in options if each.candidate.stem == candidate.stem and each.candidate.gpus == candidate.gpus]
+    least = NEARLY * max((each.estimate.headroom for each in same if each.candidate == candidate), default=0.0)
+    return [each for each in same if each.estimate.headroom >= max(HOPELESS, least)]
 
 
 def _runner_up(stage: SimulationStage, best: Row | None) -> Row | None:
