@@ -18,11 +18,33 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.ops import Call
+from infercast.hardware import Gpu
+from infercast.ops import Call, Op
+from infercast.ops.op import Quantity
 from infercast.predict.board_power import THROTTLED, weight_of
 from infercast.predict.estimate import ADDED_SHARE, SHARED_SECONDS, slowed_by
+from infercast.predict.roofline import Predictor
 
 Table = npt.NDArray[Any]
+
+MOST_KNOWN, LARGEST_KNOWN = 4096, 4096
+"""Grids of kernels whose times are kept, and the most points of one."""
+_known: dict[tuple[object, ...], tuple[Quantity, Predictor, Gpu]] = {}
+
+
+def grid_seconds(predictor: Predictor, op: Op, gpu: Gpu) -> Quantity:
+    """Seconds of a kernel at all sizes of a grid, timed once: layouts of one model have most kernels in common."""
+    values = [getattr(op, name) for name in type(op).__dataclass_fields__]  # type: ignore[attr-defined]
+    if any(isinstance(each, np.ndarray) and each.size > LARGEST_KNOWN for each in values):
+        return predictor.seconds(op, gpu)
+    sizes = ((each.shape, each.tobytes()) if isinstance(each, np.ndarray) else each for each in values)
+    key = (id(predictor), id(gpu), type(op), *sizes)  # both are kept below, so that no others take their ids
+    if (found := _known.get(key)) is None:
+        if len(_known) >= MOST_KNOWN:
+            _known.clear()
+        found = _known[key] = predictor.seconds(op, gpu), predictor, gpu
+    return found[0]
+
 
 DENSE, SPACING = 128, 32
 """For costly estimates: every size up to the first, and every n-th beyond."""

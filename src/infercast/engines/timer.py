@@ -22,6 +22,7 @@ from infercast.engines.tables import (
     DecodeSurface,
     PromptSurface,
     Table,
+    grid_seconds,
     in_halves,
     products_of,
     sequence_kernels,
@@ -376,7 +377,7 @@ class KernelTimer:
         seconds = np.zeros((rows, len(self._attention_names)))
         for call in calls:
             column = self._attention_names[call.name]
-            seconds[:, column] += exposed_seconds(call, self._predictor.seconds(call.op, self._gpu))
+            seconds[:, column] += exposed_seconds(call, grid_seconds(self._predictor, call.op, self._gpu))
         return seconds
 
     def _time_table(self, calls: list[Call], sizes: Table, most: int) -> Table:
@@ -385,7 +386,7 @@ class KernelTimer:
         for column, call in enumerate(calls):
             # A single size yields a scalar, not an array.
             seconds = np.broadcast_to(
-                exposed_seconds(call, self._predictor.seconds(call.op, self._gpu)), np.shape(sizes)
+                exposed_seconds(call, grid_seconds(self._predictor, call.op, self._gpu)), np.shape(sizes)
             )
             table[:, column] = np.interp(np.arange(most + 1), sizes, seconds)
         return table

@@ -25,6 +25,7 @@ from infercast.forecast.deploy import (
     resolve_settings,
 )
 from infercast.forecast.energy import Energy, Facility, FacilityEnergy
+from infercast.forecast.intervals import jumps_over
 from infercast.forecast.progress import stage_progress
 from infercast.forecast.result import Forecast, Verdict
 from infercast.forecast.simulate import simulate_system
@@ -192,7 +193,9 @@ def compare_layouts(
                 costs.append(LayoutCost(device, layout, problem=str(problem)))
                 continue
             system = system_of(deployment, router if layout.data > 1 else None)
-            forecast = replace(simulate_system(system, load, slo=slo), tariff=tariff, facility=facility)
+            # Where every step is planned by itself, as in a pipeline, a run ends as soon as it is steady.
+            made = simulate_system(system, load, slo=slo, medians=jumps_over(system))
+            forecast = replace(made, tariff=tariff, facility=facility)
             if slo is not None and forecast.state.is_steady:
                 forecast = forecast.promised(slo)
             costs.append(_cost_of(forecast, layout))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import cache, partial
+from math import inf
 from typing import Unpack
 
 import numpy as np
@@ -115,7 +116,7 @@ def simulate_system(
     capacity: Callable[[], float] | None = None,
     slo: Slo | None = None,
     medians: bool = True,
-    rejects: bool = False,
+    rejects: float = inf,
     check: Callable[[Served], None] = lambda _: None,
 ) -> Forecast:
     """Simulate a workload; of an open-ended one as much as a steady result takes (`forecast.steady`).
@@ -123,8 +124,8 @@ def simulate_system(
     ``watch`` returns for each pool one step observer a replica, which may see more requests than the workload has.
     ``run`` is a run of the workload that was made before. ``capacity`` is the request rate of the system at saturation,
     for callers that simulate many rates and compute it once. The run goes on until ``slo`` and, with ``medians``, the
-    median latencies are known well; with ``rejects``, no longer than until it clearly misses the SLO. ``check`` is told
-    what clients saw whenever the run is judged, and may raise.
+    median latencies are known well, no longer than until it misses the SLO by ``rejects`` standard errors. ``check`` is
+    told what clients saw whenever the run is judged, and may raise.
     """
     require_workload(workload)
     workload = system.as_served(workload)

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import cycle, islice, product
-from math import ceil, log
+from math import ceil, inf, log
 from typing import NamedTuple
 
 import numpy as np
@@ -58,6 +58,9 @@ PRECISION, TAIL_PRECISION, LIMIT_PRECISION = 0.014, 0.25, 0.04
 SLO limits unless it is clear on which side of its limit it lies ..."""
 CLEAR, RATE_PRECISION = 2.5, 0.007
 """... by this many standard errors; and of tokens per second, unless requests come at a rate."""
+ROUGH_LIMITS = 2.0
+"""What an SLO limits may be off by so many times as much in a run that is made to decide about it alone. Such a run is
+no longer than one that shows by itself whether it keeps up (`LONG`)."""
 MOST_REQUESTS, MOST_FOR_PRECISION, MOST_STRETCHES = 50_000, 20_000, 400_000
 """Limits of a run: requests, requests once it is steady and only precision is missing, and planned batches."""
 MOST_IN_LOOP, ROUNDS = 4_000, 50
@@ -141,13 +144,13 @@ def further_requests(
     stretches: int,
     slo: Slo | None = None,
     medians: bool = True,
-    rejects: bool = False,
+    rejects: float = inf,
     within: tuple[float, float] = AGAIN,
 ) -> tuple[int | None, str]:
     """How many requests a longer run should have; or None, and why this one ends.
 
-    ``stretches``: batches planned. ``within``: the least and the most times that it is longer. With ``rejects``, a run
-    goes no further that clearly misses the SLO.
+    ``stretches``: batches planned. ``within``: the least and the most times that it is longer. A run goes no
+    further that misses the SLO by ``rejects`` standard errors.
     """
     if state.word == OVERLOADED:
         return None, OVERLOAD
@@ -156,7 +159,8 @@ def further_requests(
         start = float(served.sent_at.min())
         batches = Batches(served, workload, start + steady.begin, start + steady.end)
         # Factors on the length of the steady part.
-        limits = [] if slo is None else list(_for_slo(batches, slo))
+        precision = LIMIT_PRECISION if medians else ROUGH_LIMITS * LIMIT_PRECISION
+        limits = [] if slo is None else list(_for_slo(batches, slo, precision))
         asked = [times for times, _ in limits]
         if medians:
             for name, (fraction, target) in product(("ttft", "tpot"), ((0.5, PRECISION), (0.99, TAIL_PRECISION))):
@@ -165,27 +169,28 @@ def further_requests(
         times = max(asked, default=0.0)
         if times <= NEARLY:
             return None, ENOUGH
-        if rejects and any(is_missed for _, is_missed in limits):
+        if any(missed_by >= rejects for _, missed_by in limits):
             return None, MISSED
     else:
         times = (steady.num_needed or 2 * count) / count
     wanted = count * min(max(1.15 * times, within[0]), within[1])
     precise = MOST_FOR_PRECISION if workload.concurrency is None else max(MOST_IN_LOOP, ROUNDS * workload.concurrency)
     requests = min(precise, MOST_FOR_PRECISION) if steady.reached else MOST_REQUESTS
+    requests = requests if medians else min(requests, LONG)
     most = min(float(requests), count * MOST_STRETCHES / max(stretches, 1))
     return (None, CUT) if most < 1.1 * count else (two_digits(min(wanted, most)), "")
 
 
-def _for_slo(batches: Batches, slo: Slo) -> Iterator[tuple[float, bool]]:
-    """For each limit the factor on the length that it takes to decide about it, and whether it is clearly missed."""
+def _for_slo(batches: Batches, slo: Slo, precision: float) -> Iterator[tuple[float, float]]:
+    """For each limit the factor on the length that it takes to decide about it, and the errors that it is missed by."""
     for limit in slo.limits:
         values, fraction = batches.values[limit.quantity], None if limit.percentile is None else limit.percentile / 100
         if values.size:
             value = float(values.mean()) if fraction is None else quantile(values, fraction)
             error = batches.error(limit.quantity, fraction)
             room = log(limit.seconds / max(value, 1e-12))
-            is_clear = abs(room) > CLEAR * error
-            yield 0.0 if is_clear else (error / LIMIT_PRECISION) ** 2, is_clear and room < 0
+            sure, missed_by = abs(room) / CLEAR, -room / max(error, 1e-12)
+            yield 0.0 if sure > error else (error / max(precision, sure)) ** 2, missed_by
 
 
 def _has_filled(sent: Array, done: Array, last: float, residence: float) -> bool:

@@ -45,7 +45,7 @@ def test_no_candidate_that_bounds_rule_out_keeps_the_slo(ask: Callable[..., Ques
         row = evaluate(unit, question)
         if row.figures is not None:
             bounds = bounds_of(question, unit)
-            assert most_headroom(question, bounds, bounds)[0] > row.figures.headroom
+            assert most_headroom(question, bounds)[0] > row.figures.headroom
 
 
 def test_fewer_replicas_than_the_bound_cannot_keep_up(ask: Callable[..., Question]) -> None:

@@ -21,7 +21,7 @@ from infercast.forecast.plan.screening import HOPELESS, Option
 from infercast.forecast.result import Forecast, value_of
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Slo, served_headroom
-from infercast.forecast.steady import MISSED
+from infercast.forecast.steady import CLEAR, MISSED
 from infercast.forecast.system import System, system_of, two_pools
 from infercast.lazy_classes import dataclass, field, replace
 from infercast.serve import Workload
@@ -29,7 +29,10 @@ from infercast.serve.record import Served
 from infercast.serve.workload.synthetic import dealt_out, synthetic_workload
 
 CLEARLY = 0.75
-"""A run that is to decide its own length is of no interest where its first requests keep so little of a limit."""
+"""A run that is to decide its own length is of no interest where its first requests keep so little of a limit ..."""
+MISSES = 1.0
+"""... or where it misses one by as many standard errors, if the SLO is to hold more likely than not: such odds take
+about as much room on the other side."""
 MOST_FORECASTS = 8
 """Runs that are kept."""
 
@@ -69,6 +72,7 @@ _forecasts: OrderedDict[tuple[Candidate, bool], tuple[Question, Forecast, int]] 
 
 def _forecast(candidate: Candidate, question: Question, *, whole: bool, medians: bool) -> tuple[Forecast, int]:
     """A run of a candidate and how many such parts it has; unless ``whole``, no longer than it takes to reject it."""
+    medians = medians and question.workload.open_ended
     known = _forecasts.get((candidate, medians))
     if known is not None and known[0] == question:
         return known[1:]
@@ -76,8 +80,9 @@ def _forecast(candidate: Candidate, question: Question, *, whole: bool, medians:
     # Whether it could keep up in the long run no longer matters where an SLO is missed.
     least = -inf if whole else CLEARLY if workload.open_ended else 1.0
     check = partial(_check_headroom, question.slo, least)
+    rejects = inf if whole else MISSES if question.least_odds > 0.5 else CLEAR
     made = simulate_system(
-        system, workload, progress=check_time, slo=question.slo, medians=medians, rejects=not whole, check=check
+        system, workload, progress=check_time, slo=question.slo, medians=medians, rejects=rejects, check=check
     )
     forecast = replace(made, facility=question.facility)
     room, tightest = min(
@@ -120,6 +125,8 @@ SHORT = 200
 """Requests of a short simulation."""
 FIRST = 500
 """Requests of the first answer."""
+LIKELY = 0.98
+"""A headroom by the quick estimate from which on the best of other GPUs is looked for."""
 PROMISING = 0.9
 """A headroom in a short simulation from which on the whole workload is simulated. Short runs are mostly too good: of
 120 candidates, the lowest of those that then kept their SLO had 1.02."""
@@ -127,8 +134,8 @@ CLOSE = 0.88
 """A headroom from which on other settings are tried, too ..."""
 MOST_CLOSE = 3
 """... for at most this many kinds of replicas."""
-PAIR = 2
-"""Candidates that are simulated at once, where the first that holds ends the search."""
+PORTION = 4
+"""Kinds of replicas of one price, the likeliest first, that are simulated before the others."""
 
 
 @dataclass
@@ -142,6 +149,8 @@ class SimulationStage:
     """The latest result of each candidate."""
     first: Row | None = None
     """The first that kept the SLO, for as many requests as give an answer at once; counts where no other does."""
+    precise: set[Candidate] = field(default_factory=set)
+    """Those whose run was as long as that of `simulate`; others end when it is clear whether they keep the SLO."""
     num_left: int = 0
     """Candidates that nothing is known of."""
     doing: str = "a list of candidates"
@@ -184,36 +193,36 @@ class SimulationStage:
                 kept.append((room, option))
         return [option for _, option in sorted(kept, key=lambda pair: -pair[0])]
 
-    def simulate(self, candidates: Iterable[Candidate]) -> list[Row]:
-        asked = list(candidates)
+    def simulate(self, candidates: Iterable[Candidate], *, medians: bool = False) -> list[Row]:
+        asked, goal = list(candidates), self.question.goal
+        medians = medians or goal.known is None or goal.rough  # where latencies or energy decide what is best
         done = {each for each, row in self.rows.items() if row.stage in (Stage.SIMULATED, Stage.REFUSED)}
         new = [each for each in dict.fromkeys(asked) if each not in done]
         if new:
             self.say(f"{len(new)} simulations")
-        for row in self.workers.map(partial(evaluate, question=self.question), new):
+        self.precise |= set(new) if medians else set()
+        for row in self.workers.map(partial(evaluate, question=self.question, medians=medians), new):
             self.rows[row.candidate] = row
         return [self.rows[each] for each in asked]
 
     def look_closely(self, candidates: Iterable[Candidate]) -> list[Row]:
         """Simulate these once more for their intervals and odds, each at the rate that was found for it."""
-        chosen = [(each, (self.rows[each].rate or self.question.rate) / self.question.rate) for each in candidates]
+        rate = self.question.rate
+        chosen = [(each, (self.rows[each].rate or rate) / rate, each in self.precise) for each in candidates]
         self.say(f"{len(chosen)} intervals")
-        closely = partial(_evaluate_at, question=self.question, intervals=True, medians=True)
-        for row in self.workers.map(closely, chosen):
+        for row in self.workers.map(partial(_evaluate_at, question=self.question, intervals=True), chosen):
             self.rows[row.candidate] = replace(row, rate=self.rows[row.candidate].rate)
-        return [self.rows[candidate] for candidate, _ in chosen]
+        return [self.rows[candidate] for candidate, *_ in chosen]
 
 
-def _evaluate_at(
-    asked: tuple[Candidate, float], question: Question, *, intervals: bool = False, medians: bool = False
-) -> Row:
-    candidate, factor = asked
+def _evaluate_at(asked: tuple[Candidate, float, bool], question: Question, *, intervals: bool = False) -> Row:
+    candidate, factor, medians = asked
     return evaluate(candidate, question, factor=factor, intervals=intervals, medians=medians)
 
 
 def at_rates(stage: SimulationStage, candidate: Candidate, *factors: float) -> list[Row]:
     """Simulate a candidate at multiples of the question's rate, for its SLO alone."""
-    asked = [(candidate, factor) for factor in factors]
+    asked = [(candidate, factor, False) for factor in factors]
     return list(stage.workers.map(partial(_evaluate_at, question=stage.question), asked))
 
 
@@ -228,34 +237,33 @@ def short_headroom(option: Option, question: Question) -> float:
 
 
 def climb(
-    stage: SimulationStage, options: Sequence[Option], value: Callable[[Candidate], float], hopeless: float = HOPELESS
-) -> float:
-    """Go up from the lowest value that is not hopeless to the first at which a candidate keeps the SLO; returns it.
+    stage: SimulationStage, options: Sequence[Option], value: Callable[[Candidate], float], *, is_rival: bool = False
+) -> None:
+    """Go up from the lowest value that is not hopeless to the first at which a candidate keeps the SLO.
 
     At each value one candidate of every kind is simulated, first shortly; kinds that come close, with other settings.
     """
-    hopeful = [option for option in options if option.estimate.headroom >= hopeless]
+
+    def one_holds(promising: Sequence[Option]) -> bool:
+        return any(stage.simulate([option.candidate], medians=not is_rival)[0].holds for option in promising)
+
+    least = LIKELY if is_rival else HOPELESS
+    hopeful = [option for option in options if option.estimate.headroom >= least]
     hopeful.sort(key=lambda option: (value(option.candidate), -option.estimate.headroom, str(option.candidate)))
-    for level, group in groupby(hopeful, key=lambda option: value(option.candidate)):
+    for _, group in groupby(hopeful, key=lambda option: value(option.candidate)):
         kinds: dict[Candidate, list[Option]] = {}
         for option in group:
             kinds.setdefault(option.candidate.stem, []).append(option)
-        promising = stage.screen([each[0] for each in kinds.values()])
-        if _first_that_holds(stage, promising):
-            return level
+        ones, promising = [each[0] for each in kinds.values()], list[Option]()
+        for first in range(0, len(ones), PORTION):
+            found = stage.screen(ones[first : first + PORTION])
+            if one_holds(found):
+                return
+            promising += found
         close = [option.candidate for option in promising if (stage.rows[option.candidate].headroom or 0.0) >= CLOSE]
         others = [option for each in close[:MOST_CLOSE] for option in kinds[each.stem][1:]]
-        if _first_that_holds(stage, stage.screen(others)):
-            return level
-    return inf
-
-
-def _first_that_holds(stage: SimulationStage, options: Sequence[Option]) -> bool:
-    for first in range(0, len(options), PAIR):
-        found = stage.simulate(option.candidate for option in options[first : first + PAIR])
-        if any(row.holds for row in found):
-            return True
-    return False
+        if one_holds(stage.screen(others)):
+            return
 
 
 def halve(stage: SimulationStage, options: Sequence[Option], value: Callable[[Option], float], most: int) -> None:

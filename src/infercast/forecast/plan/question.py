@@ -215,12 +215,15 @@ BUSY = 0.6
 
 def least_watts(question: Question, candidate: Candidate) -> float:
     """The least power of its servers at the wall, with idle GPUs."""
-    return facility_watts([(*_placed(question, pool), _idle(question, pool)) for pool in candidate.pools], 1.0)
+    idle = [board_power(device_of(pool.gpu, question.network)).idle_watts for pool in candidate.pools]
+    placed = zip(candidate.pools, idle, strict=True)
+    return facility_watts([(*_placed(question, pool), watts) for pool, watts in placed], 1.0)
 
 
 def rough_joules(question: Question, candidate: Candidate) -> float:
     """Rough energy of an output token at the wall, with GPUs at a usual share of their limit."""
-    boards = [(*_placed(question, pool), BUSY * _limit(question, pool)) for pool in candidate.pools]
+    limits = [pool.power_limit or device_of(pool.gpu, question.network).tdp for pool in candidate.pools]
+    boards = [(*_placed(question, pool), BUSY * most) for pool, most in zip(candidate.pools, limits, strict=True)]
     return facility_watts(boards, question.facility.pue or 1.0) / question.output_tokens_per_second
 
 
@@ -237,14 +240,6 @@ def beyond_budget(question: Question, cost: float | None, drawn: PowerDraw | Non
 def _placed(question: Question, pool: Candidate) -> tuple[int, Server]:
     server = server_around(device_of(pool.gpu, question.network), question.facility)
     return pool.replicas * pool.layout.gpus, server
-
-
-def _idle(question: Question, pool: Candidate) -> float:
-    return board_power(device_of(pool.gpu, question.network)).idle_watts
-
-
-def _limit(question: Question, pool: Candidate) -> float:
-    return pool.power_limit or device_of(pool.gpu, question.network).tdp
 
 
 class Objective(NamedTuple):

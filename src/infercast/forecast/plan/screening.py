@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import groupby, product
 from math import ceil, floor, inf, log, sqrt
 from statistics import NormalDist
@@ -47,7 +47,7 @@ from infercast.forecast.plan.question import (
     own_timer,
     rough_timer,
 )
-from infercast.forecast.slo import Array, Limit, Slo
+from infercast.forecast.slo import Limit, Slo
 from infercast.forecast.system import link_between
 from infercast.models.spec import ModelConfig
 from infercast.ops.op import tensor_rate_of
@@ -129,16 +129,11 @@ def bounds_of(question: Question, unit: Candidate) -> Bounds:
     return Bounds(step, token, min(by_flops, by_steps))
 
 
-def least_times(lengths: Lengths, prompts: Bounds, decodes: Bounds) -> dict[str, Array]:
-    """Seconds of each request at least, by what an SLO may limit; a pool of its own may compute prompts."""
-    ttft = np.maximum(lengths.new_inputs * prompts.token, prompts.step)
-    later = lengths.outputs - 1
-    return {"ttft": ttft, "tpot": np.full(int((later > 0).sum()), decodes.step), "e2e": ttft + later * decodes.step}
-
-
-def most_headroom(question: Question, prompts: Bounds, decodes: Bounds) -> tuple[float, Limit]:
+def most_headroom(question: Question, bounds: Bounds) -> tuple[float, Limit]:
     """The largest headroom that the SLO can have, and the limit that allows no more."""
-    times = least_times(question.lengths, prompts, decodes)
+    later = question.lengths.outputs - 1
+    ttft = np.maximum(question.lengths.new_inputs * bounds.token, bounds.step)
+    times = {"ttft": ttft, "tpot": np.full(int((later > 0).sum()), bounds.step), "e2e": ttft + later * bounds.step}
 
     def room(limit: Limit) -> float:
         values = times[limit.quantity]
@@ -389,7 +384,7 @@ def stems_of(question: Question) -> tuple[list[ReplicaSpec], list[Row]]:
     ruled_out: list[Row] = []
     for _, group in groupby(question.units(), key=lambda unit: unit.stem):
         units, replicas = [], []
-        most = cache(lambda bounds: most_headroom(question, bounds, bounds))  # settings hardly change bounds
+        most = cache(partial(most_headroom, question))  # settings hardly change bounds
         for unit in group:
             bounds = bounds_of(question, unit)
             count, (room, limit) = least_replicas(question, bounds), most(bounds)

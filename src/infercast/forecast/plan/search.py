@@ -11,7 +11,7 @@ from typing import TypeVar
 from infercast.engines.base import engine_named
 from infercast.errors import InfercastError
 from infercast.forecast.plan.candidate import Candidate, Figures, Row, Stage, format_share
-from infercast.forecast.plan.evaluate import FIRST, SimulationStage, at_rates, climb, halve
+from infercast.forecast.plan.evaluate import FIRST, LIKELY, SimulationStage, at_rates, climb, halve
 from infercast.forecast.plan.executors import Executor, OutOfTime, Processes, time_limited
 from infercast.forecast.plan.question import Nearest, Plan, Question, deployed, model_of
 from infercast.forecast.plan.screening import HOPELESS, Option, ReplicaSpec, look_at, pool_options, stems_of
@@ -290,8 +290,10 @@ WAVE = 16
 """Stems that are estimated before the next look at what the best of them would cost."""
 SURE_HEADROOM = 1.25
 """A headroom by the quick estimate at which a candidate is all but sure to keep the SLO."""
-LIKELY = 0.98
-"""A headroom by the quick estimate from which on the best of other GPUs is looked for."""
+FIRST_HEADROOM = 1.5
+"""One at which it is shown as the first answer if a few requests say so, too."""
+ROOMIER = 1.05
+"""How much more headroom other settings of the winner must show in a short simulation to be simulated in full."""
 REACH = 2.0
 """More expensive candidates, relative to the best, are not looked at."""
 NEAR, MANY = 1.6, 12
@@ -350,14 +352,20 @@ class _Search:
         if question.disaggregate:
             options += pool_options(question, options)
         _simulate(stage, options)
-        best = stage.best()
+        best = self._settle()
         if best is not None and not question.goal.finds_rate:
+            least, like = ROOMIER * (best.headroom or 0.0), stage.screen(_like(best.candidate, options))
+            stage.simulate(each.candidate for each in like if (stage.rows[each.candidate].headroom or 0.0) > least)
             _rivals(stage, options, best)
             stage.simulate(_as_good(question, options, best))
             dearest = REACH * (inf if best.cost is None else best.cost)
-            stage.simulate([*_like(best.candidate, options), *likely_front(options, dearest)])
-        best, front, runner_up = self.shown = self._chosen()
-        stage.look_closely(dict.fromkeys(row.candidate for row in (best, *front, runner_up) if row is not None))
+            stage.simulate(likely_front(options, dearest))
+        best = self._settle()
+        _, front, runner_up = self.shown = self._chosen()
+        shown = [row for row in (best, *front, runner_up) if row is not None]
+        rest = dict.fromkeys(row.candidate for row in shown if row.figures is None or row.figures.intervals is None)
+        if rest:
+            stage.look_closely(rest)
         if best is not None:
             stage.say("the most requests per second")
             self.most = _most_rate(stage, stage.rows[best.candidate])
@@ -387,9 +395,20 @@ class _Search:
                 sure = [option for option in looked.options if option.estimate.headroom >= SURE_HEADROOM]
                 if known is not None and sure:
                     best = min(best, *(known(question, each.candidate) for each in sure))
-                    if stage.first is None:
-                        stage.show_first(min(sure, key=lambda each: known(question, each.candidate)))
+                    likely = [option for option in sure if option.estimate.headroom >= FIRST_HEADROOM]
+                    if stage.first is None and likely:
+                        stage.show_first(min(likely, key=lambda each: known(question, each.candidate)))
         stage.num_left = 0
+
+    def _settle(self) -> Row | None:
+        """The best by a run as long as that of `simulate`; if that misses the SLO after all, the search goes on."""
+        stage = self.stage
+        while (best := stage.best()) is not None and best.candidate not in stage.precise:
+            stage.precise.add(best.candidate)
+            (found,) = stage.look_closely([best.candidate])
+            if not found.holds and not stage.question.goal.finds_rate:
+                _simulate(stage, self.options)
+        return best
 
     def _chosen(self) -> tuple[Row | None, list[Row], Row | None]:
         stage, goal = self.stage, self.stage.question.goal
@@ -464,7 +483,7 @@ def _rivals(stage: SimulationStage, options: Sequence[Option], best: Row) -> Non
         if gpu not in mine:
             own = [each for each in options if {pool.gpu for pool in each.candidate.pools} == {gpu}]
             near = [each for each in own if known(question, each.candidate) <= most]
-            climb(stage, near, partial(known, question), LIKELY)
+            climb(stage, near, partial(known, question), is_rival=True)
 
 
 def _as_good(question: Question, options: Sequence[Option], best: Row) -> list[Candidate]:
@@ -521,14 +540,11 @@ def _most_rate(stage: SimulationStage, row: Row) -> float | None:
     return None
 
 
-def _like(candidate: Candidate, options: Sequence[Option]) -> list[Candidate]:
+def _like(candidate: Candidate, options: Sequence[Option]) -> list[Option]:
     """The same with other settings: they cost as much, and one may keep more room."""
-    same = [each.candidate for each in options if each.estimate.headroom >= HOPELESS]
-    return [each for each in same if each.stem == candidate.stem and _sizes(each) == _sizes(candidate)]
-
-
-def _sizes(candidate: Candidate) -> list[int]:
-    return [pool.replicas for pool in candidate.pools]
+    same = [each for each in options if each.candidate.stem == candidate.stem and each.candidate.gpus == candidate.gpus]
+    least = NEARLY * max((each.estimate.headroom for each in same if each.candidate == candidate), default=0.0)
+    return [each for each in same if each.estimate.headroom >= max(HOPELESS, least)]
 
 
 def _runner_up(stage: SimulationStage, best: Row | None) -> Row | None:
