@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterable
 from itertools import islice
 from math import fsum
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from infercast.errors import InputError
 from infercast.serve.cache.radix_cache import RadixCache
@@ -37,6 +37,9 @@ from infercast.serve.scheduler.admission import (
 )
 from infercast.serve.scheduler.base import RANK, Plan, PrefillFirst
 from infercast.serve.workload.request import Request
+
+if TYPE_CHECKING:
+    from infercast.serve.scheduler.drafts import DraftBatch, DraftPlan
 
 REFRESHED_EVERY = 32
 
@@ -58,8 +61,8 @@ class RankedQueue(deque[DeclaredSequence]):
 class Batch:
     """Sequences that are scheduled together."""
 
-    def __init__(self, cache: RadixCache, policy: PrefillFirst) -> None:
-        self.cohort = DecodeBatch(cache, policy)
+    def __init__(self, cohort: DecodeBatch) -> None:
+        self.cohort = cohort
         self.ended: list[DeclaredSequence] = []
         """Finished sequences, which stay in the batch until decoding continues."""
         self.joining: Plan | None = None
@@ -85,8 +88,10 @@ class PrefillScheduler:
         max_model_len: int | None = None,
         *,
         num_batches: int = 1,
+        drafts: DraftBatch | None = None,
     ) -> None:
-        self.policy, self.cache = policy, cache
+        """``drafts``: the decode batch of an engine with speculative decoding, which has one."""
+        self.policy, self.cache, self.drafts = policy, cache, drafts
         cache.evicts_missing, cache.parts_answers = policy.rules.evicts_missing, policy.rules.parts_answers
         self.waiting: deque[DeclaredSequence] = deque() if policy.priorities is None else RankedQueue()
         self._num_queued = 0
@@ -97,7 +102,7 @@ class PrefillScheduler:
         self.left_batch: list[DeclaredSequence] = []
         """Sequences retracted since the last check; their last token was in the last completed decode step."""
         self.num_preemptions = 0
-        self._batches = [Batch(cache, policy) for _ in range(num_batches)]
+        self._batches = [Batch(drafts or DecodeBatch(cache, policy)) for _ in range(num_batches)]
         self._turn = -1
         self.batch = self._batches[0]
         """The batch being planned, or processed."""
@@ -140,7 +145,7 @@ class PrefillScheduler:
 
     def plan(self) -> Plan | None:
         """Plan the next step without the results of in-flight steps; None if nothing can be scheduled."""
-        plan, host = Plan(), self.cache.host
+        plan, host = Plan() if self.drafts is None else self.drafts.new_plan(), self.cache.host
         if self._is_ring:
             self._next_batch()
         if host is not None:
@@ -203,6 +208,8 @@ class PrefillScheduler:
         self.cut = admission.cut
         self._put(plan, admission)
         plan.is_apart = True
+        if self.drafts is not None:
+            self.drafts.prefill(cast("DraftPlan", plan))
         if self.policy.mixed_chunk:
             skips = self.policy.rules.skips_ending
             if skips and (self._skip_ending() or batch.ended):
@@ -215,7 +222,10 @@ class PrefillScheduler:
 
     def _skip_ending(self) -> bool:
         """Take sequences out of the decode batch whose last token is in flight, if there are any."""
-        ending = self.batch.cohort.ending() if self._is_late else ()
+        ending = self.batch.cohort.ending() if self._is_late else []
+        if self.drafts is not None:  # otherwise the batch knows that the last token is in flight
+            in_flight = self._under_way[-1][0].sequences if self._under_way else []
+            ending = [each for each in ending if each in in_flight]
         for sequence in ending:
             self.batch.cohort.leave(sequence)
         return bool(ending)
@@ -382,10 +392,14 @@ class PrefillScheduler:
     def _decode(self, plan: Plan) -> None:
         """A token for each member, some of which may have finished without the engine knowing."""
         batch, cohort = self.batch, self.batch.cohort
-        plan.decodes = len(cohort.members)
-        self.cache.take_for_decoding(cohort.blocks_due(), plan.decodes)
+        if self.drafts is not None:
+            self.drafts.verify(cast("DraftPlan", plan))
+            batch.fresh.clear()
+        else:
+            plan.decodes = len(cohort.members)
+            self.cache.take_for_decoding(cohort.blocks_due(), plan.decodes)
         if self.cache.num_blank < 0:
-            raise self._out_of_memory(f"the next tokens of {plan.decodes:,} requests")
+            raise self._out_of_memory(f"the next tokens of {len(cohort.members):,} requests")
         plan.decode_context, plan.contexts = cohort.computed, cohort.contexts
         plan.wasted = cohort.num_ended
         if batch.fresh:
@@ -393,10 +407,13 @@ class PrefillScheduler:
             batch.fresh.clear()
 
     def _retract(self, plan: Plan) -> None:
-        """Retract the sequences with the fewest output tokens, ties by the longest prompt, until there is room."""
+        """Retract the sequences with the fewest output tokens, ties by the longest prompt, or with drafts the last of
+        the batch, until there is room.
+        """
         cohort, cache, headroom = self.cohort, self.cache, self.policy.retraction_headroom
         staying = cohort.in_order()
-        staying.sort(key=lambda each: (cohort.produced(each), -each.num_input), reverse=True)
+        if self.drafts is None:
+            staying.sort(key=lambda each: (cohort.produced(each), -each.num_input), reverse=True)
         while len(staying) > 1:
             victim = staying.pop()
             self._give_way(victim)
@@ -497,7 +514,7 @@ class PrefillScheduler:
             plan.ending = [*ending]
             if steps > 1 and ending:
                 self._part(plan)
-        if plan.sequences:
+        if plan.is_apart or (plan.sequences and plan.decodes):
             self.batch.joining = plan
         self._under_way.append((plan, self.batch))
         return held
@@ -524,6 +541,11 @@ class PrefillScheduler:
 
     def _take_tokens(self, plan: Plan) -> list[DeclaredSequence]:
         cohort = self.batch.cohort
+        if self.drafts is not None and not plan.is_apart:
+            done = self.drafts.receive(cast("DraftPlan", plan))
+            for sequence in done:
+                self._end(sequence)
+            return done
         if plan.decodes:
             cohort.done += 1
         if not (plan.sampled or plan.ending):
@@ -552,4 +574,5 @@ class PrefillScheduler:
             self.batch.cohort.leave(sequence)
             self.batch.ended.append(sequence)
         self.cache.finish(sequence.lease, sequence.num_computed)
-        sequence.num_produced = sequence.num_output
+        if self.drafts is None:  # the last drafts may be beyond the end
+            sequence.num_produced = sequence.num_output
