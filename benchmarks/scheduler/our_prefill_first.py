@@ -88,7 +88,7 @@ class Ours:
         """One turn of the loop."""
         scheduler, page = self.scheduler, self.case.page_size
         before = {each: each.num_preemptions for each in [*scheduler.running, *scheduler.waiting]}
-        joining = self.under_way[-1].sampled if self.under_way else ()
+        joining = () if scheduler.batch.joining is None else scheduler.batch.joining.sampled
         before |= {cast("DeclaredSequence", each): each.num_preemptions for each in joining}
         plan = scheduler.plan()
         rows = [] if plan is None else self._rows(plan, scheduler.cohort)

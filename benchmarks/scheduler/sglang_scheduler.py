@@ -155,7 +155,8 @@ class Real:
         result = Only(
             next_token_ids=torch.tensor(tokens), can_run_cuda_graph=False, num_correct_drafts=0,
             num_block_accept_tokens=0, num_cap_tokens=0, get_num_generated_tokens=lambda count: count,
-            speculative_num_draft_tokens=width, accept_lens=torch.tensor([self._accepted(each) for each in batch.reqs]),
+            speculative_num_draft_tokens=width, num_non_draft_tokens_per_req=1,
+            accept_lens=torch.tensor([self._accepted(each) for each in batch.reqs]),
         )  # fmt: skip
         processor = self.scheduler.batch_result_processor
         if batch.forward_mode.is_decode():
@@ -231,7 +232,8 @@ def _rows(batch: ScheduleBatch | None) -> list[list[int]]:
     new = [1] * len(batch.reqs) if batch.forward_mode.is_decode() else batch.extend_lens
     if batch.forward_mode.is_decode() and not batch.spec_algorithm.is_none():
         width = get_context().server_args.speculative_num_draft_tokens
-        return [[int(each.rid), width, each.kv_committed_len] for each in batch.reqs]
+        holders = [each if hasattr(each, "kv_committed_len") else each.kv for each in batch.reqs]
+        return [[int(one.rid), width, own.kv_committed_len] for one, own in zip(batch.reqs, holders, strict=True)]
     ends = batch.seq_lens_cpu.tolist()
     return [[int(each.rid), count, end - count] for each, count, end in zip(batch.reqs, new, ends, strict=True)]
 
@@ -365,6 +367,7 @@ def _processor(case: Case, scheduler: Scheduler) -> SchedulerBatchResultProcesso
     reporter = Namespace(
         num_generated_tokens=0, forward_ct_decode=0, report_decode_stats=lambda *_, **__: None,
         report_prefill_stats=lambda *_, **__: None, update_spec_metrics=lambda *_, **__: None,
+        snapshot_spec_decode_metrics=lambda *_: None,
     )  # fmt: skip
     given = {
         "is_generation": True, "disaggregation_mode": DisaggregationMode.NULL, "enable_overlap": case.overlap,

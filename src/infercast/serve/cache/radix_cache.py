@@ -369,7 +369,7 @@ class RadixCache:
             content = (*content[:-1], (name, start, end + self.beyond))
         content = in_pairs(content) if self.paired else content
         name, start, end = content[-1]
-        prompt_pages = num_input // self.page if self.parts_answers else 0
+        prompt_pages = (num_input - self.paired) // self.page if self.parts_answers else 0
         return Lease(content, self.tree.root, (start if name is own else end) // self.page, prompt_pages)
 
     def match(self, lease: Lease, num_tokens: int) -> int:

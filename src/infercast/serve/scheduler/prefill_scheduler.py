@@ -412,7 +412,7 @@ class PrefillScheduler:
         """
         cohort, cache, headroom = self.cohort, self.cache, self.policy.retraction_headroom
         staying = cohort.in_order()
-        if self.drafts is None:
+        if self.drafts is None or self.policy.rules.sorts_drafts:
             staying.sort(key=lambda each: (cohort.produced(each), -each.num_input), reverse=True)
         while len(staying) > 1:
             victim = staying.pop()
@@ -573,6 +573,7 @@ class PrefillScheduler:
         if sequence.joined >= 0:
             self.batch.cohort.leave(sequence)
             self.batch.ended.append(sequence)
-        self.cache.finish(sequence.lease, sequence.num_computed)
+        most = sequence.num_input + sequence.num_output if self.policy.rules.keeps_answers else sequence.num_computed
+        self.cache.finish(sequence.lease, min(most, sequence.num_computed))
         if self.drafts is None:  # the last drafts may be beyond the end
             sequence.num_produced = sequence.num_output
