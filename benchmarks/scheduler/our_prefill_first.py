@@ -9,10 +9,10 @@ from infercast.engines.sglang.settings import rules_of
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.radix_cache import HostPages, RadixCache
 from infercast.serve.scheduler.admission import DeclaredSequence, DecodeBatch
-from infercast.serve.scheduler.drafts import DraftBatch
-from infercast.serve.speculation import Draws, Speculation
 from infercast.serve.scheduler.base import OLDEST_RULES, Plan, PrefillFirst, PrefillRules, Priorities
+from infercast.serve.scheduler.drafts import DraftBatch
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
+from infercast.serve.speculation import Draws, Speculation
 from infercast.serve.workload.request import Request, Segment
 
 FIRST_RATIO, LEAST_SHARE, DECAY_STEPS = 0.7, 0.14, 600

@@ -310,7 +310,8 @@ def _scheduler(case: Case, arguments: ServerArgs) -> Scheduler:
         "schedule_policy": arguments.schedule_policy,
         "chunked_prefill_size": case.chunked_prefill_size, "is_mixed_chunk": case.mixed and not whole,
         "chunked_req": None, "_pending_chunked_abort_req": None, "enable_dynamic_chunking": False,
-        "enable_overlap": case.overlap, "spec_algorithm": SpeculativeAlgorithm.from_string(arguments.speculative_algorithm), "dllm_config": None,
+        "enable_overlap": case.overlap, "dllm_config": None,
+        "spec_algorithm": SpeculativeAlgorithm.from_string(arguments.speculative_algorithm),
         "enable_hierarchical_cache": case.host_tokens > 0, "enable_hicache_storage": False,
         "enable_priority_scheduling": case.priorities is not None,
         "schedule_low_priority_values_first": arguments.schedule_low_priority_values_first,
@@ -411,6 +412,8 @@ def _decode(ends: Any, last: Any, pages: Any, out: Any, _: int, page_size: int) 
 schedule_policy.set = Ordered  # preempted requests are queued in its order
 paged.alloc_extend_kernel, paged.alloc_decode_kernel = _Kernel(_extend), _Kernel(_decode)
 RadixCache.pretty_print = lambda *_: None  # what SGLang shows when it gives up
+
+
 def _assign(rows: Any, table: Any, starts: Any, ends: Any, where: Any, _: int) -> None:
     taken = 0
     for row, start, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True):

@@ -12,7 +12,7 @@ from infercast.bundled import read_data
 from infercast.engines.base import Deployment, Engine, Tell, Version
 from infercast.engines.host import Launch
 from infercast.engines.settings import Fields, Flags, MeasuredSetup, Names, ProfiledStep, read_setting
-from infercast.engines.sglang.host import SglangHost, SglangHostModel
+from infercast.engines.sglang.host import SglangHost, SglangHostModel, SglangPasses
 from infercast.engines.sglang.kernels import (
     EAGER_BACKENDS,
     EXPERT_LAUNCHES,
@@ -41,6 +41,7 @@ from infercast.engines.sglang.settings import (
     check,
     rules_of,
 )
+from infercast.engines.speculation import Drafting
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
@@ -50,6 +51,7 @@ from infercast.models.spec import ModelConfig
 from infercast.predict.board_power import SETTLE_SECONDS
 from infercast.serve import PrefillFirst, Replica
 from infercast.serve.scheduler.base import Priorities
+from infercast.serve.speculation import MOST_DRAFTS, Speculation
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import LAUNCH_SPREAD
 
@@ -62,10 +64,13 @@ MOST_PADDING = 2
 """A prefill step that padding would enlarge by more than this factor runs without a graph."""
 
 
-def decode_sizes(largest: int, *, padded: bool = True) -> tuple[int, ...]:
+def decode_sizes(largest: int, *, padded: bool = True, drafts: bool = False) -> tuple[int, ...]:
     """Captured decode sizes, in sequences; the largest is always included."""
     if not padded:
         return tuple(range(1, largest + 1))
+    if drafts:
+        sizes = {*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8), *range(272, largest + 1, 16)}
+        return tuple(sorted(size for size in {*sizes, largest} if size <= largest))
     sizes = {1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 512, 16), *range(512, largest + 1, 32), largest}
     return tuple(sorted(size for size in sizes if size <= largest))
 
@@ -139,6 +144,8 @@ def prompt_graphs(model: ModelConfig, *, is_latent: bool, pipeline: int) -> bool
     return not is_latent and (model.vision is None or model.architecture in GRAPHED)
 
 
+DRAFTING_SEQUENCES = 48
+"""Running sequences by default with drafts."""
 USUAL_SEQUENCES, MOST_SEQUENCES, CONTEXTS = 2048, 4096, 512
 """Default running sequences, by how many maximum-length contexts the pool holds."""
 LATENT_GRAPH = 2048
@@ -154,8 +161,14 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
             f"SGLang's caches of {model.name}, whose keys are compressed, are not modelled; use another engine"
         )
     backend = attention_backend(model, gpu, asked.attention_backend)
+    if asked.speculative_algorithm is not None:
+        backend = draft_backend(asked, model, gpu, backend)
+        asked = replace(
+            asked, max_running_requests=asked.max_running_requests or DRAFTING_SEQUENCES, enable_mixed_chunk=False
+        )
     check_backend(backend, gpu)
     page = page_size(model, backend, asked.page_size)
+    drafting = _drafting(asked, model, layout, backend, page)
     context = asked.context_length or model.max_positions
     groups = layout.sharing if asked.enable_dp_attention else 1
     usual_chunk, largest_graph = by_memory(gpu, layout.tensor * groups)
@@ -181,7 +194,7 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
         )
         share = reserved.static_share(gpu) * static_factor(model)
     states = state_pool(model, layout, asked)
-    room = budget(model, layout, gpu, asked, share)
+    room = budget(model, layout, gpu, asked, share, drafting)
     tokens = tokens_that_fit(room, asked, page)
     running = _running(asked, tokens, context, groups)
     if states.state_bytes:
@@ -202,8 +215,31 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
             "prefill_sizes": prefill,
             "longest": max(1, min(context, tokens)),
             "groups": groups,
+            "drafting": drafting,
         }
     )
+
+
+def draft_backend(asked: SglangSettings, model: ModelConfig, gpu: Gpu, usual: str) -> str:
+    """Attention with drafts: kernels of Hopper and Blackwell by default only where a chain is asked for."""
+    branches = asked.speculative_eagle_topk or (2 if usual == "trtllm_mha" else 1)
+    if asked.attention_backend is not None or branches == 1 or usual not in ("fa3", "trtllm_mha"):
+        return usual
+    return usual if model.has_mixer(LatentAttention) else "flashinfer"
+
+
+def _drafting(
+    asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, backend: str, page: int
+) -> Drafting | None:
+    if asked.speculative_algorithm is None:
+        if asked.acceptance is not None:
+            raise InputError("acceptance has no meaning without --speculative-algorithm")
+        return None
+    if asked.enable_hierarchical_cache:
+        raise InputError("enable_hierarchical_cache is not modelled with speculative_algorithm; leave one out")
+    from infercast.engines.sglang.speculation import drafting_of  # noqa: PLC0415 - few engines draft
+
+    return drafting_of(asked, model, layout, backend, page)
 
 
 def _running(asked: SglangSettings, tokens: int, context: int, groups: int) -> int:
@@ -215,7 +251,8 @@ def _running(asked: SglangSettings, tokens: int, context: int, groups: int) -> i
 def _decode_sizes(asked: SglangSettings, default: int) -> tuple[int, ...]:
     if asked.cuda_graph_bs is not None:
         return tuple(sorted(set(asked.cuda_graph_bs)))
-    return decode_sizes(asked.cuda_graph_max_bs or default, padded=not asked.disable_cuda_graph_padding)
+    largest, drafts = asked.cuda_graph_max_bs or default, asked.speculative_algorithm is not None
+    return decode_sizes(largest, padded=not asked.disable_cuda_graph_padding, drafts=drafts)
 
 
 def _prefill_sizes(
@@ -338,6 +375,8 @@ def measured_setup(config: Fields) -> MeasuredSetup:
     stated |= {name: arguments.get(name, kind) for name, kind in kinds.items() if kind and name in arguments}
     if arguments.holder.get("disable_prefill_cuda_graph"):
         stated["cuda_graph_backend_prefill"] = "disabled"
+    if length := config.holder.get("simulated_accept_length"):
+        stated["acceptance"] = f"length={length}"
     if sizes := config.holder.get("cudagraph_sizes"):
         stated["cuda_graph_bs"] = tuple(sizes)
     settings = SglangSettings(
@@ -429,6 +468,17 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
             deployment.layout,
             deployment.gpu,
         ),
+        speculation=None if settings.drafting is None else _speculation(settings.drafting),
+    )
+
+
+def _speculation(drafting: Drafting) -> Speculation:
+    return Speculation(
+        drafting.num_drafts,
+        drafting.acceptance.rates,
+        num_verified=drafting.num_verified,
+        lookahead=drafting.lookahead,
+        drops_block=drafting.drops_block,
     )
 
 
@@ -491,6 +541,7 @@ class Sglang(Engine):
     shown = (*BOUNDS, "mem_fraction_static", "disable_radix_cache")
     tried = TRIED
     oldest_gpu = OLDEST, "Turing, such as t4"
+    can_draft = True
     expert_launches = EXPERT_LAUNCHES
     ties_groups = False
     tuned_since = TUNED_SINCE
@@ -520,7 +571,24 @@ class Sglang(Engine):
         )
 
     def graphs(self, settings: ResolvedSglang) -> SglangGraphs:
-        return SglangGraphs(settings.decode_sizes, settings.prefill_sizes)
+        width = 1 if settings.drafting is None else settings.drafting.width
+        return SglangGraphs(tuple(size * width for size in settings.decode_sizes), settings.prefill_sizes)
+
+    def drafts(self, asked: SglangSettings) -> bool:
+        return asked.speculative_algorithm is not None
+
+    def most_tokens(self, given: Mapping[str, Any]) -> int:
+        return MOST_DRAFTS if given.get("speculative_algorithm") else 1
+
+    def drafting(self, settings: ResolvedSglang) -> Drafting | None:
+        return settings.drafting
+
+    def draft_passes(self, deployment: Deployment) -> SglangPasses:
+        settings, host = deployment.settings, deployment.host
+        assert isinstance(settings, ResolvedSglang)
+        assert isinstance(host, SglangHost)
+        assert settings.drafting is not None
+        return SglangPasses(host, settings.drafting, replace(deployment.layout, pipeline=1), settings.decode_sizes)
 
 
 def _release(name: str) -> Sglang:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from infercast.engines.host import HostCosts, Launch
+from infercast.engines.speculation import Drafting
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, token_calls
 from infercast.models.mixers.mixer import GroupedAttention
@@ -18,6 +20,8 @@ from infercast.serve.step import HostCost
 PROMPT = np.array([2])
 GAP_SECONDS = 0.15e-6
 """GPU idle time between two kernels of a step, beyond what their estimates include."""
+DRAFT_HEAD_KERNELS = 6
+"""Kernels of a draft head: the product, mapping to the target's vocabulary, and the choice of tokens."""
 SEEN_IN_ONE = {"composed_layer": "deepseek-v2-lite", "grouped_choice_layer": "deepseek-v2-lite"}
 LAYERS = {
     "composed_layer": "latent attention, which stands for all layers of many small operations,",
@@ -51,6 +55,10 @@ class SglangHost(HostCosts):
     prompt_process: float
     process_prompt: float
     wake: float
+    verify: float = 1.2e-3
+    draft_graph: float = 0.8e-3
+    draft_extend: float = 0.9e-3
+    draft_prompt: float = 3.0e-3
 
 
 class LaunchWork(NamedTuple):
@@ -135,3 +143,30 @@ class SglangHostModel:
             for term, seen in SEEN_IN_ONE.items()
             if getattr(self._work, f"{term}s")
         ]
+
+
+class SglangPasses:
+    """Draft passes: those of a decode step are one graph, and the pass over its verified tokens another."""
+
+    def __init__(self, host: SglangHost, drafting: Drafting, layout: ParallelLayout, sizes: tuple[int, ...]) -> None:
+        self._host, self._sizes = host, sizes
+        self._work = None if drafting.draft is None else launch_work(drafting.draft.config, layout)
+
+    @property
+    def gap_seconds(self) -> float:
+        return 0.0 if self._work is None else GAP_SECONDS * (self._work.kernels + DRAFT_HEAD_KERNELS)
+
+    def padded(self, num_sequences: int) -> int:
+        place = bisect_left(self._sizes, num_sequences)
+        return self._sizes[place] if place < len(self._sizes) else num_sequences
+
+    def cost(self, launch: Launch, passes: int, num_sequences: int, *, has_prompts: bool) -> HostCost:
+        host, work = self._host, self._work
+        if has_prompts:
+            return HostCost(launch=host.draft_prompt if work is not None else 0.0)
+        seconds = host.verify
+        if work is not None:
+            seconds += host.draft_extend + host.draft_graph * (passes > 1)
+            if launch is not Launch.FULL_GRAPH:
+                seconds += passes * (host.eager_step + host.eager_kernel * (work.kernels + DRAFT_HEAD_KERNELS))
+        return HostCost(launch=seconds)

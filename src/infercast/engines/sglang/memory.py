@@ -10,6 +10,7 @@ from infercast.bundled import read_data
 from infercast.engines.memory import KvLayout, Memory, host_link
 from infercast.engines.sglang.kernels import expert_multiples
 from infercast.engines.sglang.settings import WRITE_POLICIES, ResolvedSglang, SglangSettings
+from infercast.engines.speculation import EAGLE, EAGLE_3, Drafting
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
@@ -85,8 +86,8 @@ class StatePool(NamedTuple):
         buffers = BUFFERS[self.strategy]
         return KEPT + (min(buffers, 1) if settings.disable_overlap_schedule else buffers)
 
-    def fit(self, kv_bytes: float, settings: SglangSettings, copies: int) -> int:
-        """States that fit in the memory left for them and the KV cache."""
+    def fit(self, kv_bytes: float, settings: SglangSettings, copies: int, width: int = 0) -> int:
+        """States that fit in the memory left for them and the KV cache, with drafts also one per verified token."""
         if not self.state_bytes:
             return 0
         if settings.max_mamba_cache_size is not None:
@@ -94,7 +95,8 @@ class StatePool(NamedTuple):
         if settings.disable_radix_cache and settings.max_running_requests is not None:
             return settings.max_running_requests // copies
         ratio = settings.mamba_full_memory_ratio
-        return int(max(kv_bytes, 0.0) * ratio / (1.0 + ratio) // self.state_bytes)
+        each = self.state_bytes * (1.0 + width / self.per_request(settings))
+        return int(max(kv_bytes, 0.0) * ratio / (1.0 + ratio) // each)
 
 
 def state_pool(model: ModelConfig, layout: ParallelLayout, asked: SglangSettings) -> StatePool:
@@ -259,20 +261,40 @@ def free_before_loading(gpu: Gpu, layout: ParallelLayout) -> float:
     return gpu.driver_bytes - context - peer * (layout.tensor * layout.sharing - 1)
 
 
+def draft_weights(drafting: Drafting | None, layout: ParallelLayout, gpu: Gpu) -> float:
+    """Weights of the drafter, which is loaded with an embedding even where it then uses the target's."""
+    if drafting is None or drafting.draft is None:
+        return 0.0
+    draft = drafting.draft
+    if drafting.method in (EAGLE, EAGLE_3) and not draft.own_embedding:
+        draft = replace(draft, own_embedding=draft.spread_over or draft.config.vocabulary)
+    return draft.weight_bytes(layout, expert_multiples(draft.config, gpu))
+
+
 def budget(
-    model: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: SglangSettings, static_share: float
+    model: ModelConfig,
+    layout: ParallelLayout,
+    gpu: Gpu,
+    settings: SglangSettings,
+    static_share: float,
+    drafting: Drafting | None = None,
 ) -> Budget:
     """The pipeline stage with room for the fewest tokens."""
-    free = free_before_loading(gpu, layout)
+    free, draft = free_before_loading(gpu, layout), None if drafting is None else drafting.draft
+    width = 0 if drafting is None else drafting.width
     found = []
     for stage in range(layout.pipeline):
-        weights = weight_bytes(model, layout, gpu, settings, stage)
+        weights = weight_bytes(model, layout, gpu, settings, stage) + draft_weights(drafting, layout, gpu)
         each = cells(model, layout, settings, stage)
         left = static_share * free - weights
         pool = state_pool(model, layout, settings)
-        states = pool.fit(left, settings, layout.sharing if settings.enable_dp_attention else 1)
+        states = pool.fit(left, settings, layout.sharing if settings.enable_dp_attention else 1, width)
         token = each.token(settings.swa_full_tokens_ratio)
+        if draft is not None:  # layers that draft are taken to be like the target's
+            token *= 1.0 + draft.config.layers * draft.modules / model.layers
         taken = states * each.state
+        if width and states:  # and a state after each verified token
+            taken += each.state * width * min(settings.max_running_requests or 1, states // pool.per_request(settings))
         found.append(Budget(free, weights, left - taken, token, states, taken))
     return min(found, key=lambda one: (one.kv_bytes / max(one.token_bytes, 1.0), -one.weights))
 
@@ -285,7 +307,7 @@ def tokens_that_fit(room: Budget, settings: SglangSettings, page_size: int) -> i
 
 def plan_memory(model: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSglang) -> Memory:
     """The memory of one GPU, as the engine divides it at its start. ``num_blocks`` may be 0."""
-    room = budget(model, layout, gpu, settings, settings.mem_fraction_static)
+    room = budget(model, layout, gpu, settings, settings.mem_fraction_static, settings.drafting)
     reserved = room.free_before * (1.0 - settings.mem_fraction_static)
     graphs = min(reserved, graph_bytes(settings.decode_sizes, settings.prefill_sizes))
     return Memory(

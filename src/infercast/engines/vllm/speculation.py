@@ -7,7 +7,6 @@ Facts of vLLM 0.25 and 0.32: ``config/vllm.py`` (asynchronous scheduling, model 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from infercast.engines.speculation import (
     DRAFT_MODEL,
     EAGLE,
     EAGLE_3,
+    MATCH_SHARE,
     MTP,
     NGRAM,
     NGRAM_GPU,
@@ -23,16 +23,13 @@ from infercast.engines.speculation import (
     Drafting,
     by_length,
     by_position,
-    by_rate,
+    draft_of,
     read_acceptance,
     usual,
 )
 from infercast.engines.vllm.versions import EngineVersion
 from infercast.errors import InputError, UnknownNameError
-from infercast.models.draft import Draft, eagle_draft, model_draft, prediction_draft, usual_head
 from infercast.models.layout import ParallelLayout
-from infercast.models.library import bundled_name
-from infercast.models.read import read_model
 from infercast.models.spec import ModelConfig
 from infercast.serve.speculation import MOST_DRAFTS
 
@@ -167,9 +164,6 @@ def _synthetic(values: Mapping[str, Any], num_drafts: int) -> Acceptance | None:
 
 V2_FAILS = ("MiMoForCausalLM",)
 """Architectures whose prediction heads the V2 model runner of 0.25 cannot capture, so that they need the V1 runner."""
-MATCH_SHARE = 0.5
-"""Default share of steps in which an n-gram lookup finds anything: between prose and code editing."""
-FOUND_RATE = 0.5
 
 
 def drafting_of(
@@ -190,7 +184,7 @@ def drafting_of(
     if layout.pipeline > 1:
         _check_pipeline(method, is_sync=is_sync or not asynchronous)
     _check_heads(asked, target)
-    draft, note = _draft_of(asked, target, dummy_weights=dummy_weights)
+    draft, note = draft_of(method, asked.model, target, asked.quantization, dummy_weights=dummy_weights)
     tensor = asked.tensor or layout.tensor
     if tensor not in (1, layout.tensor):
         raise InputError(f"draft_tensor_parallel_size must be 1 or the target's {layout.tensor}, not {tensor}")
@@ -199,7 +193,7 @@ def drafting_of(
     return Drafting(
         method,
         num_drafts,
-        accepted or _usual(target.name, method, num_drafts),
+        accepted or usual(target.name, method, num_drafts),
         draft,
         tensor,
         match=MATCH_SHARE if looked_up else 1.0,
@@ -228,12 +222,6 @@ def _check_pipeline(method: str, *, is_sync: bool) -> None:
         )
 
 
-def _usual(target: str, method: str, num_drafts: int) -> Acceptance:
-    if method in (NGRAM, NGRAM_GPU):
-        return Acceptance(by_rate(FOUND_RATE, num_drafts), "half of what a lookup finds, a guess", is_assumed=True)
-    return usual(target, method, num_drafts)
-
-
 def _num_heads(asked: Asked, target: ModelConfig) -> int:
     return min(target.prediction.heads, asked.num_drafts) if asked.method == MTP and target.prediction else 1
 
@@ -246,25 +234,3 @@ def _check_heads(asked: Asked, target: ModelConfig) -> None:
             f"num_speculative_tokens {asked.num_drafts} must be a multiple of the {heads} prediction heads of "
             f"{target.name}"
         )
-
-
-def _draft_of(asked: Asked, target: ModelConfig, *, dummy_weights: bool) -> tuple[Draft | None, str]:
-    """The drafter, and what had to be assumed about it."""
-    if asked.method in (NGRAM, NGRAM_GPU):
-        return None, ""
-    if asked.method == MTP:
-        return prediction_draft(target), ""
-    model = str(asked.model)
-    if asked.method == DRAFT_MODEL:
-        return model_draft(read_model(model, quantization=asked.quantization), target), ""
-    if os.path.exists(model) or bundled_name(model):
-        return _known(eagle_draft(asked.method, model, target), target, dummy_weights), ""
-    if model.endswith(".json") or model.startswith((".", "/")):
-        raise InputError(f"draft {model!r} of --speculative-config: there is no such file or folder")
-    note = f"{model} is not at hand: a head of one dense layer as wide as {target.name} stands for it"
-    return _known(usual_head(asked.method, model, target), target, dummy_weights), note
-
-
-def _known(draft: Draft, target: ModelConfig, dummy_weights: bool) -> Draft:
-    """A head with dummy weights has no embedding table of its own, since there is no file to hold one."""
-    return draft.with_head_of(target) if dummy_weights else draft
