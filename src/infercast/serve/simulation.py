@@ -59,7 +59,15 @@ def scheduler_of(
             from infercast.serve.scheduler.drafts import DraftBatch  # noqa: PLC0415 - few runs draft
 
             batch = DraftBatch(cache, policy, speculation)
-        return PrefillScheduler(policy, cache, steps_under_way, max_model_len, num_batches=num_batches, drafts=batch)
+        return PrefillScheduler(
+            policy,
+            cache,
+            steps_under_way,
+            max_model_len,
+            num_batches=num_batches,
+            drafts=batch,
+            max_adapters=max_adapters,
+        )
     drops_last = speculation is not None and speculation.drops_block
     blocks = KvCache(
         num_blocks,

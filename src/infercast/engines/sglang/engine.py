@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from infercast.bundled import read_data
 from infercast.engines.base import Deployment, Engine, Tell, Version
 from infercast.engines.host import Launch
+from infercast.engines.memory import slots_of
 from infercast.engines.settings import Fields, Flags, MeasuredSetup, Names, ProfiledStep, read_setting
 from infercast.engines.sglang.host import SglangHost, SglangHostModel, SglangPasses
 from infercast.engines.sglang.kernels import (
@@ -33,6 +34,7 @@ from infercast.engines.sglang.memory import (
     tokens_that_fit,
 )
 from infercast.engines.sglang.settings import (
+    ARCHITECTURES,
     ENGINES,
     MEASURED,
     PREFILL_GRAPHS,
@@ -47,7 +49,7 @@ from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.latent import LatentAttention
 from infercast.models.mixers.sparse import CompressedAttention
-from infercast.models.spec import ModelConfig
+from infercast.models.spec import AdapterSlots, ModelConfig
 from infercast.predict.board_power import SETTLE_SECONDS
 from infercast.serve import PrefillFirst, Replica
 from infercast.serve.scheduler.base import Priorities
@@ -114,36 +116,26 @@ class SglangGraphs(NamedTuple):
 USUAL_FACTOR, SENSITIVITY, LEAST, MOST = 0.95, 0.1, 0.8, 1.05
 USUAL_LAYERS, USUAL_HIDDEN = 24, 1024
 """Of the encoder that the factor is for (ViT-L)."""
-OTHER_NAMES = (
-    "Qwen2_5_VLForConditionalGeneration", "Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration",
-    "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration", "Step3p7ForConditionalGeneration",
-)  # fmt: skip
-"""Architectures whose configs count layers under a name that SGLang does not read, so that it assumes the usual."""
-GRAPHED = ("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration")
-"""Architectures with an encoder that have prefill graphs all the same."""
-COMPILED = (
-    "Cohere2VisionForConditionalGeneration", "KimiK25ForConditionalGeneration",
-    "MiniMaxM3SparseForConditionalGeneration",
-)  # fmt: skip
-"""Architectures with another kind of graphs (``tc_piecewise``): these support latent attention, but no pipelines."""
 
 
 def static_factor(model: ModelConfig) -> float:
     """Factor on the static memory share: less for a large encoder."""
     if model.vision is None:
         return 1.0
-    layers = USUAL_LAYERS if model.architecture in OTHER_NAMES else model.vision.layers
+    layers = USUAL_LAYERS if model.architecture in ARCHITECTURES["other_names"] else model.vision.layers
     larger = layers * model.vision.hidden**2 / (USUAL_LAYERS * USUAL_HIDDEN**2) - 1.0
     return USUAL_FACTOR * max(LEAST, min(MOST, 1.0 - SENSITIVITY * larger))
 
 
 def prompt_graphs(model: ModelConfig, *, is_latent: bool, pipeline: int) -> bool:
     """True if prefill steps may have graphs."""
-    if model.architecture in COMPILED:
+    if model.architecture in ARCHITECTURES["compiled"]:
         return pipeline == 1
-    return not is_latent and (model.vision is None or model.architecture in GRAPHED)
+    return not is_latent and (model.vision is None or model.architecture in ARCHITECTURES["graphed"])
 
 
+USUAL_RANK = 16
+"""Of adapters whose files are not at hand."""
 DRAFTING_SEQUENCES = 48
 """Running sequences by default with drafts."""
 USUAL_SEQUENCES, MOST_SEQUENCES, CONTEXTS = 2048, 4096, 512
@@ -260,7 +252,12 @@ def _prefill_sizes(
 ) -> tuple[int, ...]:
     """Prefill graphs, which the engine captures for plain attention without all-to-all, on CUDA."""
     latent = model.has_mixer(LatentAttention)
-    off = layout.all_to_all or asked.enable_dp_attention or asked.cuda_graph_backend_prefill != PREFILL_GRAPHS[0]
+    off = (
+        asked.has_adapters
+        or layout.all_to_all
+        or asked.enable_dp_attention
+        or asked.cuda_graph_backend_prefill != PREFILL_GRAPHS[0]
+    )
     if off or gpu.vendor != "NVIDIA" or not prompt_graphs(model, is_latent=latent, pipeline=layout.pipeline):
         return ()
     # By default a graph is as large as a chunk, or the whole cache; none is longer than a sequence.
@@ -283,17 +280,10 @@ def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
 
 
 FUSING_GPUS = ("hopper", "blackwell", "blackwell-ultra")
-FUSING_MODELS = frozenset({
-    "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM", "GptOssForCausalLM", "GlmMoeDsaForCausalLM",
-    "Glm4MoeForCausalLM", "Glm4MoeLiteForCausalLM", "MistralLarge3ForCausalLM", "Qwen3MoeForCausalLM",
-    "Qwen3VLMoeForConditionalGeneration", "Qwen3NextForCausalLM", "KimiK25ForConditionalGeneration",
-    "Qwen3_5MoeForConditionalGeneration", "Qwen3_5ForConditionalGeneration", "NemotronHForCausalLM",
-})  # fmt: skip
-"""Architectures whose all-reduces are fused with the following norm by default."""
 
 
 def fuses_norms(model: ModelConfig, gpu: Gpu) -> bool:
-    return model.architecture in FUSING_MODELS and gpu.architecture in FUSING_GPUS
+    return model.architecture in ARCHITECTURES["fusing"] and gpu.architecture in FUSING_GPUS
 
 
 def spread(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ParallelLayout:
@@ -468,6 +458,7 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
             deployment.layout,
             deployment.gpu,
         ),
+        max_adapters=settings.max_loras_per_batch if settings.has_adapters else None,
         speculation=None if settings.drafting is None else _speculation(settings.drafting),
     )
 
@@ -489,9 +480,6 @@ beginning of January and 9.9 from its end on; on MI300X 21 to 27 ms up to 0.5.9 
 InferenceX).
 """
 
-FUSED_EARLY = ("deepseek", "gpt-oss", "kimi")
-"""Name prefixes of models with fused all-reduce norms before that."""
-
 
 def before(version: Version, model: ModelConfig) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Settings and options of `deploy`; none for an unknown version."""
@@ -501,7 +489,8 @@ def before(version: Version, model: ModelConfig) -> tuple[Mapping[str, Any], Map
     if version >= PREFILL_GRAPHS_SINCE:
         return settings, {}
     name = model.name.lower().rpartition("/")[2]
-    options: dict[str, Any] = {} if name.startswith(FUSED_EARLY) else {"fuse_allreduce_rms": False}
+    early = name.startswith(tuple(ARCHITECTURES["fused_early"]))
+    options: dict[str, Any] = {} if early else {"fuse_allreduce_rms": False}
     if model.has_experts and model.weights.experts == "bf16":
         options["moe_backend"] = "triton"
     return {**settings, "cuda_graph_backend_prefill": "disabled"}, options
@@ -573,6 +562,10 @@ class Sglang(Engine):
     def graphs(self, settings: ResolvedSglang) -> SglangGraphs:
         width = 1 if settings.drafting is None else settings.drafting.width
         return SglangGraphs(tuple(size * width for size in settings.decode_sizes), settings.prefill_sizes)
+
+    def adapters(self, asked: SglangSettings, model: ModelConfig, layout: ParallelLayout) -> AdapterSlots | None:
+        slots = asked.max_loras_per_batch, asked.max_lora_rank or USUAL_RANK
+        return slots_of(*slots, model) if asked.has_adapters else None
 
     def drafts(self, asked: SglangSettings) -> bool:
         return asked.speculative_algorithm is not None

@@ -7,9 +7,9 @@ from functools import cache
 from typing import NamedTuple
 
 from infercast.bundled import read_data
-from infercast.engines.memory import KvLayout, Memory, host_link
+from infercast.engines.memory import KvLayout, Memory, host_link, slots_bytes
 from infercast.engines.sglang.kernels import expert_multiples
-from infercast.engines.sglang.settings import WRITE_POLICIES, ResolvedSglang, SglangSettings
+from infercast.engines.sglang.settings import ARCHITECTURES, WRITE_POLICIES, ResolvedSglang, SglangSettings
 from infercast.engines.speculation import EAGLE, EAGLE_3, Drafting
 from infercast.errors import InputError
 from infercast.hardware import Gpu
@@ -19,14 +19,6 @@ from infercast.models.spec import ModelConfig, stage_config, stage_range, stage_
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.cache.tiers import Offload
 from infercast.units import GIB, GIGA, MIB
-
-SPLIT_WINDOWS = (
-    "GptOssForCausalLM", "Llama4ForConditionalGeneration", "MiMoV2ForCausalLM", "MiMoV2FlashForCausalLM",
-    "Step3p5ForCausalLM", "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration",
-)  # fmt: skip
-"""Architectures with a separate pool for sliding window layers; in others these layers keep every token
-(``configs/model_config.py``, ``is_hybrid_swa_model``).
-"""
 
 
 class Cells(NamedTuple):
@@ -45,7 +37,7 @@ class Cells(NamedTuple):
 def cells(model: ModelConfig, layout: ParallelLayout, settings: SglangSettings, stage: int = 0) -> Cells:
     shard = model.shard(layout)
     held = stage_range(model.layers, layout.pipeline, stage)
-    unsplit = settings.disable_hybrid_swa_memory or model.architecture not in SPLIT_WINDOWS
+    unsplit = settings.disable_hybrid_swa_memory or model.architecture not in ARCHITECTURES["split_windows"]
     kept: list[Cache] = []
     for position, number in enumerate(model.layer_stacks):
         if position in held:
@@ -62,12 +54,6 @@ def kv_layout(token_bytes: float, page_size: int) -> KvLayout:
     return KvLayout(KvShape(page_size), round(token_bytes * page_size))
 
 
-BUFFERED = frozenset({
-    "KimiLinearForCausalLM", "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration",
-    "Qwen3NextForCausalLM", "BailingMoeV2_5ForCausalLM", "FalconH1ForCausalLM", "GraniteMoeHybridForCausalLM",
-    "NemotronHForCausalLM", "NemotronHPuzzleForCausalLM",
-})  # fmt: skip
-"""Architectures whose states are copied while the next step is scheduled; others schedule without overlap."""
 KEPT = 3
 """States per running request, so that prefixes can be reused."""
 BUFFERS = {"extra_buffer": 2, "extra_buffer_lazy": 1, "no_buffer": 0}
@@ -109,7 +95,7 @@ def state_pool(model: ModelConfig, layout: ParallelLayout, asked: SglangSettings
         return StatePool(size, "no_buffer", overlaps)
     strategy = asked.mamba_radix_cache_strategy
     if strategy == "auto":
-        buffered = model.architecture in BUFFERED and not asked.disable_overlap_schedule
+        buffered = model.architecture in ARCHITECTURES["buffered"] and not asked.disable_overlap_schedule
         strategy = "extra_buffer" if buffered else "no_buffer"
     return StatePool(size, strategy, overlaps and strategy != "no_buffer")
 
@@ -284,7 +270,8 @@ def budget(
     width = 0 if drafting is None else drafting.width
     found = []
     for stage in range(layout.pipeline):
-        weights = weight_bytes(model, layout, gpu, settings, stage) + draft_weights(drafting, layout, gpu)
+        weights = weight_bytes(model, layout, gpu, settings, stage) + slots_bytes(model, layout, stage)
+        weights += draft_weights(drafting, layout, gpu)
         each = cells(model, layout, settings, stage)
         left = static_share * free - weights
         pool = state_pool(model, layout, settings)

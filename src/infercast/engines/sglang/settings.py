@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from infercast.engines.speculation import Drafting
 
 _DATA = read_data("engines/sglang/releases.toml")
+ARCHITECTURES = read_data("engines/sglang/architectures.toml")
+"""What is decided by a model's architecture."""
 MEASURED = f"sglang@{_DATA['measured']}"
 """The release whose costs were measured, which is the default."""
 ENGINES = tuple(f"sglang@{version}" for version in _DATA["releases"])
@@ -113,6 +115,13 @@ class SglangSettings(Chosen):
     hicache_size: int = 0
     """... or of this many GB per GPU."""
     hicache_write_policy: str = WRITE_POLICIES[0]
+    enable_lora: bool = False
+    lora_paths: str | None = None
+    """LoRA adapters, which enable them, too ..."""
+    max_loras_per_batch: int = 8
+    """... so many at most in one step, requests without one counted as one ..."""
+    max_lora_rank: int | None = None
+    """... of this rank."""
     speculative_algorithm: str | None = None
     """Speculative decoding: EAGLE, EAGLE3, NEXTN, STANDALONE or NGRAM ..."""
     speculative_draft_model_path: str | None = None
@@ -127,6 +136,10 @@ class SglangSettings(Chosen):
     """Acceptance of drafts (`infercast.engines.speculation.FORMS`); None: published curves."""
     engine: str = MEASURED
     """The engine and its version, which determines rules and defaults."""
+
+    @property
+    def has_adapters(self) -> bool:
+        return self.enable_lora or self.lora_paths is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -175,7 +188,8 @@ MOST_HICACHE = 1_000_000
 COUNTS = (
     "max_running_requests", "max_total_tokens", "max_prefill_tokens", "prefill_max_requests", "page_size",
     "context_length", "cuda_graph_max_bs", "cuda_graph_max_bs_prefill", "max_mamba_cache_size", "ep_size",
-    "scheduler_recv_interval", "speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens",
+    "scheduler_recv_interval", "max_loras_per_batch", "max_lora_rank",
+    "speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens",
 )  # fmt: skip
 NAMES = {
     "schedule_policy": ORDERS,

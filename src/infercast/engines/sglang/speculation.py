@@ -9,7 +9,7 @@ import os
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from infercast.engines.sglang.settings import SglangSettings
+from infercast.engines.sglang.settings import ARCHITECTURES, SglangSettings
 from infercast.engines.speculation import (
     BY_HEADS,
     DRAFT_MODEL,
@@ -30,8 +30,6 @@ from infercast.models.spec import ModelConfig
 ALGORITHMS = {"EAGLE": EAGLE, "NEXTN": EAGLE, "EAGLE3": EAGLE_3, "STANDALONE": DRAFT_MODEL, "NGRAM": NGRAM}
 OWN_HEADS = ("nextn", "mtp")
 """In names of checkpoints with the target's own prediction heads."""
-BRANCHED = ("LlamaForCausalLM", "Grok1ForCausalLM", "Grok1VForCausalLM")
-"""Architectures that verify a tree unless told otherwise; others verify a chain."""
 TREE_BACKENDS = ("flashinfer", "fa3", "triton")
 LOOKED_UP, BREADTH = 12, 10
 """Tokens verified and branches of n-gram lookups."""
@@ -63,7 +61,11 @@ def tree_of(asked: SglangSettings, target: ModelConfig) -> Tree:
     if steps is None:
         if branches is not None or tokens is not None:
             raise InputError("speculative_eagle_topk and speculative_num_draft_tokens need speculative_num_steps")
-        return Tree(5, 4, 8) if method != DRAFT_MODEL and target.architecture in BRANCHED else Tree(3, 1, 4)
+        return (
+            Tree(5, 4, 8)
+            if method != DRAFT_MODEL and target.architecture in ARCHITECTURES["branched"]
+            else Tree(3, 1, 4)
+        )
     if branches is None or (branches > 1 and tokens is None):
         raise InputError(
             f"speculative_num_steps {steps} needs speculative_eagle_topk, and above 1 speculative_num_draft_tokens; "
@@ -86,8 +88,9 @@ def drafting_of(
     tree, method, path = tree_of(asked, target), _method(asked), asked.speculative_draft_model_path
     if layout.pipeline > 1:
         raise InputError("SGLang does not start with speculative_algorithm and pipeline parallelism; leave one out")
-    if method in (DRAFT_MODEL, NGRAM) and asked.enable_dp_attention:
-        raise InputError(f"SGLang does not start with {asked.speculative_algorithm} and enable_dp_attention")
+    if asked.enable_dp_attention if method in (DRAFT_MODEL, NGRAM) else asked.has_adapters:
+        other = "enable_dp_attention" if asked.enable_dp_attention else "LoRA adapters"
+        raise InputError(f"SGLang does not start with {asked.speculative_algorithm} and {other}; leave one out")
     if tree.branches > 1 and page > 1 and backend not in (TREE_BACKENDS[:1] if method == NGRAM else TREE_BACKENDS):
         raise InputError(
             f"SGLang does not start with {tree.branches} branches of drafts, page_size {page} and attention_backend "

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, cast
 
 from infercast.errors import InputError
 from infercast.serve.cache.radix_cache import RadixCache
+from infercast.serve.scheduler.adapters import AdapterLimit
 from infercast.serve.scheduler.admission import (
     MOST_SORTED,
     PLACE,
@@ -89,9 +90,11 @@ class PrefillScheduler:
         *,
         num_batches: int = 1,
         drafts: DraftBatch | None = None,
+        max_adapters: int | None = None,
     ) -> None:
         """``drafts``: the decode batch of an engine with speculative decoding, which has one."""
         self.policy, self.cache, self.drafts = policy, cache, drafts
+        self.adapters = None if max_adapters is None else AdapterLimit(max_adapters, counts_base=True)
         cache.evicts_missing, cache.parts_answers = policy.rules.evicts_missing, policy.rules.parts_answers
         self.waiting: deque[DeclaredSequence] = deque() if policy.priorities is None else RankedQueue()
         self._num_queued = 0
@@ -131,7 +134,9 @@ class PrefillScheduler:
         room = self.cache.num_blocks * page - -(-num_input // page) * page - page - 1
         # Whatever was declared, the model or the cache limits the output.
         longest = min(room, self._longest - 2 - num_input)
-        self._queue(DeclaredSequence(index, request, self.cache, longest), request.priority)
+        sequence = DeclaredSequence(index, request, self.cache, longest)
+        sequence.adapter = request.adapter
+        self._queue(sequence, request.priority)
 
     def _queue(self, sequence: DeclaredSequence, priority: int = 0) -> None:
         """Append a sequence to the queue; one that comes back keeps its priority."""
@@ -165,6 +170,9 @@ class PrefillScheduler:
             self._plan_decoding(plan)
         if plan.decodes or plan.sequences:
             plan.held = self.cache.num_held
+            if self.adapters is not None:
+                decoding = batch.cohort.members if plan.decodes else ()
+                plan.has_adapters = any(each.adapter is not None for each in (*plan.sequences, *decoding))
             if self._is_ring and plan.decodes:
                 # Other batches had their tokens in the previous step, so every sequence's own last token time counts.
                 plan.fresh = [each for each in batch.cohort.members if each.last_step > batch.cohort.steps]
@@ -250,9 +258,17 @@ class PrefillScheduler:
     def _admit(self, plan: Plan, num_running: int, places: int) -> Admission:
         """Select the prompts of a prefill step."""
         preempted: list[DeclaredSequence] = []
-        batch, rules = self.batch, self.policy.rules
+        skipped: list[DeclaredSequence] = []
+        batch, rules, adapters = self.batch, self.policy.rules, self.adapters
         admission = self._new_admission(num_running)
+        if adapters is not None:
+            adapters.begin([*batch.cohort.members, *admission.sequences])
         while self.waiting:
+            if adapters is not None:
+                if not adapters.has_slot(self.waiting[0]):
+                    skipped.append(self.waiting.popleft())
+                    continue
+                adapters.add(self.waiting[0])
             count = len(admission.sequences)
             if rules.stops_when_spent and admission.state() is Answer.STOP:
                 break
@@ -272,6 +288,7 @@ class PrefillScheduler:
                 batch.is_full = not rules.retries_alone or bool(admission.sequences or num_running)
             if answer is not Answer.NEXT:
                 break
+        self.waiting.extendleft(reversed(skipped))
         for sequence in preempted:
             self._queue(sequence)
         plan.num_preempted += len(preempted)
