@@ -13,6 +13,7 @@ from infercast.serve.scheduler.base import OLDEST_RULES, Plan, PrefillFirst, Pre
 from infercast.serve.scheduler.drafts import DraftBatch
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.speculation import Draws, Speculation
+from infercast.serve.workload.classes import asking_for
 from infercast.serve.workload.request import Request, Segment
 
 FIRST_RATIO, LEAST_SHARE, DECAY_STEPS = 0.7, 0.14, 600
@@ -67,7 +68,13 @@ class Ours:
         steps, batches = 2 if case.overlap else 1, max(1, case.pipeline)
         drafts = None if case.drafts is None else DraftBatch(self.cache, policy, _speculation(case), Drawn(case))
         self.scheduler = PrefillScheduler(
-            policy, self.cache, steps, case.max_model_len, num_batches=batches, drafts=drafts
+            policy,
+            self.cache,
+            steps,
+            case.max_model_len,
+            num_batches=batches,
+            drafts=drafts,
+            max_adapters=case.max_adapters,
         )
         self.under_way: deque[Plan] = deque()
         self.was_idle = True
@@ -77,12 +84,9 @@ class Ours:
         request = self.case.requests[index]
         prefix = tuple(Segment(content, count) for content, count in request["prefix"])
         lengths = (0.0, request["input"], request["output"])
-        self.scheduler.add(
-            index,
-            Request(
-                *lengths, prefix, request["answer"], declared=request["declared"], priority=request.get("priority", 0)
-            ),
-        )
+        given = {"declared": request["declared"], "priority": request.get("priority", 0)}
+        made = Request(*lengths, prefix, request["answer"], **given)
+        self.scheduler.add(index, asking_for(made, request.get("adapter")))
 
     def turn(self) -> list[Any]:
         """One turn of the loop."""

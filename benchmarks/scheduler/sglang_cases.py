@@ -24,9 +24,10 @@ MODES = {
     "priority": "requests with priorities, which may make others give way",
     "drafts": "EAGLE: chains and trees of drafts, in all modes that it may be used with",
     "drafts-alone": "the same with a draft model of its own, whose prefixes are not known by pairs of tokens",
+    "adapters": "LoRA adapters, more than may be in a step, and requests without one",
     "any": "all of these at random",
 }
-APART = ("tier", "tier-talk", "priority", "drafts", "drafts-alone")
+APART = ("tier", "tier-talk", "priority", "drafts", "drafts-alone", "adapters")
 """Modes that are not mixed with others."""
 MOST_WAITING = 128
 """Requests up to which the queue is sorted by the longest match."""
@@ -55,6 +56,8 @@ class Case:
     copied_at: int = 1
     priorities: dict[str, Any] | None = None
     """sign, preempts and threshold; each request then has a priority."""
+    max_adapters: int | None = None
+    """Of a step; each request then may have one."""
     drafts: dict[str, Any] | None = None
     """algorithm, steps, top_k and tokens; each request then has the drafts accepted at each position of its answer."""
     requests: list[dict[str, Any]] = field(default_factory=list)
@@ -93,6 +96,10 @@ def draw(mode: str, seed: int) -> Case:
             each["priority"] = rng.choice([0, 1, 5, 20])
     if mode.startswith("drafts"):
         _draft(rng, case)
+    if mode == "adapters":
+        case.max_adapters = rng.choice([1, 2, 3])
+        for each in case.requests:
+            each["adapter"] = rng.choice([None, 0, 1, 2, 3])
     page = case.page_size
     longest = [min(each["declared"], case.max_model_len - each["input"]) for each in case.requests]
     prompts = [-(-each["input"] // page) * page for each in case.requests]

@@ -102,9 +102,11 @@ class Real:
         sampling = SamplingParams(max_new_tokens=request["declared"], temperature=0.0, ignore_eos=self.case.ignore_eos)
         sampling.normalize(None)
         ends = {self._token(index, request["output"] - 1)}
+        adapter = request.get("adapter")
         made = Req(
-            str(index), "", array("q", tokens), sampling, eos_token_ids=ends, vocab_size=1 << 60, time_stats=None
-        )
+            str(index), "", array("q", tokens), sampling, eos_token_ids=ends, vocab_size=1 << 60, time_stats=None,
+            lora_id=None if adapter is None else str(adapter),
+        )  # fmt: skip
         self.scheduler.init_req_max_new_tokens(made)
         self.scheduler.waiting_queue.append(made)
         made.priority = request.get("priority")
@@ -316,7 +318,8 @@ def _scheduler(case: Case, arguments: ServerArgs) -> Scheduler:
         "enable_priority_scheduling": case.priorities is not None,
         "schedule_low_priority_values_first": arguments.schedule_low_priority_values_first,
         "priority_scheduling_preemption_threshold": arguments.priority_scheduling_preemption_threshold,
-        "enable_lora": False, "lora_drainer": None, "enable_hisparse": False, "is_hybrid_swa": False,
+        "enable_lora": case.max_adapters is not None, "enable_lora_overlap_loading": False, "lora_drainer": None,
+        "enable_hisparse": False, "is_hybrid_swa": False,
         "enable_fpm": False,
         "disaggregation_mode": DisaggregationMode.NULL, "require_mlp_sync": False, "truncation_align_size": None,
         "min_free_slots_delayer": None, "forward_ct": 0, "waiting_queue": [], "last_batch": None,
@@ -327,7 +330,12 @@ def _scheduler(case: Case, arguments: ServerArgs) -> Scheduler:
             maybe_convert_decode_to_extend=lambda batch: batch,
         ),
         "ngram_embedding_manager": Namespace(prepare_for_forward=lambda batch, chunked_req: batch),
-        "tp_worker": Namespace(model_runner=Namespace(prefill_aware_swa=False, attn_backend=None)),
+        "tp_worker": Namespace(
+            model_runner=Namespace(
+                prefill_aware_swa=False, attn_backend=None,
+                lora_manager=Namespace(validate_lora_batch=lambda ids: len(ids) <= (case.max_adapters or 0)),
+            )
+        ),
         "metrics_reporter": Namespace(enable_metrics=False, num_retracted_reqs=0), "load_inquirer": nobody,
         "ipc_channels": Namespace(send_to_tokenizer=Namespace(send_output=_aborted)),
         "max_queued_requests": None, "metrics_collector": nobody, "sliding_window_size": None, "kv_shard_widening": 1,

@@ -252,12 +252,8 @@ def _prefill_sizes(
 ) -> tuple[int, ...]:
     """Prefill graphs, which the engine captures for plain attention without all-to-all, on CUDA."""
     latent = model.has_mixer(LatentAttention)
-    off = (
-        asked.has_adapters
-        or layout.all_to_all
-        or asked.enable_dp_attention
-        or asked.cuda_graph_backend_prefill != PREFILL_GRAPHS[0]
-    )
+    off = asked.has_adapters or layout.all_to_all or asked.enable_dp_attention
+    off |= asked.cuda_graph_backend_prefill != PREFILL_GRAPHS[0]
     if off or gpu.vendor != "NVIDIA" or not prompt_graphs(model, is_latent=latent, pipeline=layout.pipeline):
         return ()
     # By default a graph is as large as a chunk, or the whole cache; none is longer than a sequence.
