@@ -526,7 +526,7 @@ class Sglang(Engine):
     shown = (*BOUNDS, "mem_fraction_static", "disable_radix_cache")
     tried = TRIED
     oldest_gpu = OLDEST, "Turing, such as t4"
-    can_draft = True
+    own_drafts = "--speculative-algorithm NEXTN"
     expert_launches = EXPERT_LAUNCHES
     ties_groups = False
     tuned_since = TUNED_SINCE

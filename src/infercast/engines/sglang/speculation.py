@@ -7,27 +7,17 @@ from __future__ import annotations
 
 import os
 from pathlib import PurePosixPath
-from typing import NamedTuple
 
+from infercast.engines import speculation as drafts
 from infercast.engines.sglang.settings import ARCHITECTURES, SglangSettings
-from infercast.engines.speculation import (
-    BY_HEADS,
-    DRAFT_MODEL,
-    EAGLE,
-    EAGLE_3,
-    MATCH_SHARE,
-    MTP,
-    NGRAM,
-    Drafting,
-    draft_of,
-    read_acceptance,
-    usual,
-)
 from infercast.errors import InputError, UnknownNameError
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig
 
-ALGORITHMS = {"EAGLE": EAGLE, "NEXTN": EAGLE, "EAGLE3": EAGLE_3, "STANDALONE": DRAFT_MODEL, "NGRAM": NGRAM}
+ALGORITHMS = {
+    "EAGLE": drafts.EAGLE, "NEXTN": drafts.EAGLE, "EAGLE3": drafts.EAGLE_3, "STANDALONE": drafts.DRAFT_MODEL,
+    "NGRAM": drafts.NGRAM,
+}  # fmt: skip
 OWN_HEADS = ("nextn", "mtp")
 """In names of checkpoints with the target's own prediction heads."""
 TREE_BACKENDS = ("flashinfer", "fa3", "triton")
@@ -35,91 +25,73 @@ LOOKED_UP, BREADTH = 12, 10
 """Tokens verified and branches of n-gram lookups."""
 
 
-class Tree(NamedTuple):
-    steps: int
-    branches: int
-    tokens: int
-    """Tokens that a sequence verifies."""
-
-    def slots(self, page: int, *, has_cache: bool) -> int:
-        """KV slots beyond a sequence's tokens: of two steps, as the last one's result is not known."""
-        branch = self.steps
-        if has_cache and page > 1 and self.branches > 1:  # each branch has pages of its own
-            branch = (2 * (page - 1) + self.steps) // page * page
-        return 2 * max(branch * self.branches, self.tokens)
-
-
-def tree_of(asked: SglangSettings, target: ModelConfig) -> Tree:
-    """The tree of drafts, with the engine's defaults."""
+def tree_of(asked: SglangSettings, target: ModelConfig, method: str) -> tuple[int, int, int]:
+    """Steps, branches and verified tokens, with the engine's defaults."""
     steps, branches, tokens = (
         asked.speculative_num_steps, asked.speculative_eagle_topk, asked.speculative_num_draft_tokens
     )  # fmt: skip
-    method = _method(asked)
-    if method == NGRAM:
+    if method == drafts.NGRAM:
         tokens = tokens or LOOKED_UP
-        return Tree(steps or max(1, tokens // BREADTH), BREADTH, tokens)
-    if steps is None:
-        if branches is not None or tokens is not None:
-            raise InputError("speculative_eagle_topk and speculative_num_draft_tokens need speculative_num_steps")
-        return (
-            Tree(5, 4, 8)
-            if method != DRAFT_MODEL and target.architecture in ARCHITECTURES["branched"]
-            else Tree(3, 1, 4)
-        )
-    if branches is None or (branches > 1 and tokens is None):
+        return steps or max(1, tokens // BREADTH), BREADTH, tokens
+    if steps is branches is tokens is None:
+        branched = method != drafts.DRAFT_MODEL and target.architecture in ARCHITECTURES["branched"]
+        return (5, 4, 8) if branched else (3, 1, 4)
+    if steps is None or branches is None or (branches > 1 and tokens is None):
         raise InputError(
-            f"speculative_num_steps {steps} needs speculative_eagle_topk, and above 1 speculative_num_draft_tokens; "
-            "SGLang does not start without"
+            "SGLang needs all or none of speculative_num_steps, speculative_eagle_topk and, above 1 branch, "
+            f"speculative_num_draft_tokens, which are {steps}, {branches} and {tokens}"
         )
-    return Tree(steps, branches, steps + 1 if branches == 1 else tokens or 0)
+    return steps, branches, steps + 1 if branches == 1 else tokens or 0
 
 
-def _method(asked: SglangSettings) -> str:
-    name = str(asked.speculative_algorithm).upper()
-    if name not in ALGORITHMS:
-        raise UnknownNameError("speculative_algorithm", name, ALGORITHMS)
-    return ALGORITHMS[name]
+def slots_of(steps: int, branches: int, tokens: int, page: int, *, has_cache: bool) -> int:
+    """KV slots beyond a sequence's tokens: of two steps, as the last one's result is not known."""
+    if has_cache and page > 1 and branches > 1:  # each branch has pages of its own
+        steps = (2 * (page - 1) + steps) // page * page
+    return 2 * max(steps * branches, tokens)
 
 
 def drafting_of(
     asked: SglangSettings, target: ModelConfig, layout: ParallelLayout, backend: str, page: int
-) -> Drafting:
+) -> drafts.Drafting:
     """What the engine does with its flags; an error where it does not start."""
-    tree, method, path = tree_of(asked, target), _method(asked), asked.speculative_draft_model_path
-    if layout.pipeline > 1:
-        raise InputError("SGLang does not start with speculative_algorithm and pipeline parallelism; leave one out")
-    if asked.enable_dp_attention if method in (DRAFT_MODEL, NGRAM) else asked.has_adapters:
-        other = "enable_dp_attention" if asked.enable_dp_attention else "LoRA adapters"
-        raise InputError(f"SGLang does not start with {asked.speculative_algorithm} and {other}; leave one out")
-    if tree.branches > 1 and page > 1 and backend not in (TREE_BACKENDS[:1] if method == NGRAM else TREE_BACKENDS):
-        raise InputError(
-            f"SGLang does not start with {tree.branches} branches of drafts, page_size {page} and attention_backend "
-            f"{backend}; set speculative_eagle_topk to 1"
-        )
-    if method == EAGLE and target.prediction is not None:
-        is_own = path is None or any(word in path.lower() for word in OWN_HEADS)
-        method = MTP if is_own else method
-    if path is None and method not in (MTP, NGRAM):
-        raise InputError(f"speculative_algorithm {asked.speculative_algorithm} needs speculative_draft_model_path")
-    if path is not None and not os.path.exists(path) and path.startswith((".", "/", "~")):
+    name, path = str(asked.speculative_algorithm).upper(), asked.speculative_draft_model_path
+    if (method := ALGORITHMS.get(name, "")) == "":
+        raise UnknownNameError("speculative_algorithm", name, ALGORITHMS)
+    steps, branches, tokens = tree_of(asked, target, method)
+    by_tree = TREE_BACKENDS[:1] if method == drafts.NGRAM else TREE_BACKENDS
+    failing = {
+        "pipeline parallelism": layout.pipeline > 1,
+        "enable_dp_attention": asked.enable_dp_attention and method in (drafts.DRAFT_MODEL, drafts.NGRAM),
+        "LoRA adapters": asked.has_adapters and method != drafts.NGRAM,
+        f"{branches} branches of drafts in pages of {page}": branches > 1 and page > 1 and backend not in by_tree,
+    }
+    if reason := next((each for each, fails in failing.items() if fails), ""):
+        raise InputError(f"SGLang does not start with speculative_algorithm {name} and {reason}; leave one out")
+    if method == drafts.EAGLE and target.prediction is not None:
+        method = drafts.MTP if path is None or any(each in path.lower() for each in OWN_HEADS) else method
+    if path is None and method not in (drafts.MTP, drafts.NGRAM):
+        raise InputError(f"speculative_algorithm {name} needs speculative_draft_model_path")
+    if path is not None and path.startswith((".", "/", "~")) and not os.path.exists(path):
         path = PurePosixPath(path).name  # a folder of another machine
-    draft, note = draft_of(method, path, target, asked.speculative_draft_model_quantization)
-    num_drafts = tree.tokens - 1 if method == NGRAM else tree.steps
-    accepted = usual(target.name, method, num_drafts)
-    if method == NGRAM:
-        accepted = accepted._replace(rates=tuple(MATCH_SHARE * rate for rate in accepted.rates))
+    draft, note = drafts.draft_of(method, path, target, asked.speculative_draft_model_quantization)
+    is_lookup = method == drafts.NGRAM
+    num_drafts = tokens - 1 if is_lookup else steps
+    accepted = drafts.usual(target.name, method, num_drafts)
     if asked.acceptance:
-        accepted = read_acceptance(asked.acceptance, num_drafts)
-    return Drafting(
+        accepted = drafts.read_acceptance(asked.acceptance, num_drafts)
+    elif is_lookup:
+        accepted = accepted._replace(rates=tuple(drafts.MATCH_SHARE * rate for rate in accepted.rates))
+    return drafts.Drafting(
         method,
         num_drafts,
         accepted,
         draft,
         layout.tensor,
-        num_verified=tree.tokens,
-        branches=1 if method == NGRAM else tree.branches,
-        lookahead=tree.slots(page, has_cache=method != NGRAM),
-        drops_block=method in BY_HEADS,
+        num_verified=tokens,
+        branches=1 if is_lookup else branches,
+        lookahead=slots_of(steps, branches, tokens, page, has_cache=not is_lookup),
+        drops_block=method in drafts.BY_HEADS,
         heads_all=True,
         note=note,
     )

@@ -343,7 +343,7 @@ class Vllm(Engine):
     shown = (*BOUNDS, "gpu_memory_utilization", "enable_prefix_caching")
     tried = TRIED
     oldest_gpu = OLDEST, "Volta, such as v100-sxm"
-    can_draft = True
+    own_drafts = """--speculative-config '{"method": "mtp", "num_speculative_tokens": 1}'"""
     expert_launches = EXPERT_LAUNCHES
     host_type = VllmHost
 

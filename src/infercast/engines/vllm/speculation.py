@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from infercast.bundled import read_data
 from infercast.engines.speculation import (
     BY_HEADS,
     DRAFT_MODEL,
@@ -34,27 +35,11 @@ from infercast.models.spec import ModelConfig
 from infercast.serve.speculation import MOST_DRAFTS
 
 METHODS = (NGRAM, NGRAM_GPU, EAGLE, EAGLE_3, MTP, DRAFT_MODEL)
-UNMODELLED = {
-    "medusa": "heads that draft side by side",
-    "mlp_speculator": "a small network that drafts",
-    "suffix": "lookups in a tree of earlier answers",
-    "dflash": "all drafts in one pass",
-    "dspark": "all drafts in one pass",
-    "custom_class": "code of your own",
-    "extract_hidden_states": "no drafts at all",
-}
+_DATA = read_data("engines/vllm/drafts.toml")
+UNMODELLED: dict[str, str] = _DATA["unmodelled"]
 """Methods of vLLM that are rejected, and what they do."""
-READ = {
-    "method", "model", "num_speculative_tokens", "draft_tensor_parallel_size", "quantization",
-    "num_speculative_tokens_per_batch_size", "rejection_sample_method", "synthetic_acceptance_rates",
-    "synthetic_acceptance_length", "prompt_lookup_max", "prompt_lookup_min",
-}  # fmt: skip
-UNREAD = {
-    "revision", "code_revision", "draft_load_config", "max_model_len", "draft_sample_method", "attention_backend",
-    "moe_backend", "use_local_argmax_reduction", "use_heterogeneous_vocab", "enforce_eager",
-    "disable_padded_drafter_batch", "suffix_decoding_max_tree_depth", "suffix_decoding_max_cached_requests",
-    "suffix_decoding_max_spec_factor", "suffix_decoding_min_token_prob", "parallel_drafting",
-}  # fmt: skip
+READ, UNREAD = set(_DATA["read"]), set(_DATA["unread"])
+"""Fields of the config."""
 
 
 class Asked(NamedTuple):
