@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from infercast.bundled import read_data
 from infercast.errors import InputError, UnknownNameError
+from infercast.serve.speculation import Speculation
 
 if TYPE_CHECKING:
     from infercast.models.draft import Draft
@@ -33,6 +34,11 @@ TITLES = {
     MTP: "multi-token prediction",
     DRAFT_MODEL: "a draft model",
 }
+
+
+SCHEDULED = (
+    "num_drafts", "num_verified", "match", "lookahead", "drops_block", "read_ahead", "slots_taken", "by_batch",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,11 @@ class Drafting:
     @property
     def title(self) -> str:
         return TITLES[self.method]
+
+    def speculation(self, **rules: Any) -> Speculation:
+        """What a scheduler needs of it, with the rules of a release."""
+        same = {name: getattr(self, name) for name in SCHEDULED}
+        return Speculation(acceptance=self.acceptance.rates, **same, **rules)
 
     def capped(self, max_num_seqs: int) -> int:
         return max_num_seqs * self.width

@@ -53,20 +53,14 @@ def scheduler_of(
 
         host = None if offload is None else HostPages(offload.num_blocks, max(1, offload.store_threshold))
         cache = RadixCache(num_blocks, shape, caching=caching or host is not None, host=host)
-        num_batches = 1 if decode_together else steps_under_way
+        batches = 1 if decode_together else steps_under_way
         batch = None
         if speculation is not None:
             from infercast.serve.scheduler.drafts import DraftBatch  # noqa: PLC0415 - few runs draft
 
             batch = DraftBatch(cache, policy, speculation)
         return PrefillScheduler(
-            policy,
-            cache,
-            steps_under_way,
-            max_model_len,
-            num_batches=num_batches,
-            drafts=batch,
-            max_adapters=max_adapters,
+            policy, cache, steps_under_way, max_model_len, num_batches=batches, drafts=batch, max_adapters=max_adapters
         )
     drops_last = speculation is not None and speculation.drops_block
     blocks = KvCache(

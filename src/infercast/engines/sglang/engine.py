@@ -53,7 +53,7 @@ from infercast.models.spec import AdapterSlots, ModelConfig
 from infercast.predict.board_power import SETTLE_SECONDS
 from infercast.serve import PrefillFirst, Replica
 from infercast.serve.scheduler.base import Priorities
-from infercast.serve.speculation import MOST_DRAFTS, Speculation
+from infercast.serve.speculation import MOST_DRAFTS
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import LAUNCH_SPREAD
 
@@ -455,26 +455,12 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
             deployment.gpu,
         ),
         max_adapters=settings.max_loras_per_batch if settings.has_adapters else None,
-        speculation=None if settings.drafting is None else _speculation(settings.drafting),
+        speculation=None if settings.drafting is None else settings.drafting.speculation(),
     )
 
 
-def _speculation(drafting: Drafting) -> Speculation:
-    return Speculation(
-        drafting.num_drafts,
-        drafting.acceptance.rates,
-        num_verified=drafting.num_verified,
-        lookahead=drafting.lookahead,
-        drops_block=drafting.drops_block,
-    )
-
-
+TUNED_SINCE = {name: tuple(since) for name, since in ARCHITECTURES["tuned_since"].items()}
 PREFILL_GRAPHS_SINCE, BUFFERED_STATES_SINCE = (0, 5, 10), (0, 5, 13)
-TUNED_SINCE: Mapping[str, Version] = {"cdna3": (0, 5, 10), "cdna4": (0, 5, 7)}
-"""AMD kernels: decode steps of DeepSeek-R1 with four clients took 18.5 ms on MI355X in December 2025, 14.5 at the
-beginning of January and 9.9 from its end on; on MI300X 21 to 27 ms up to 0.5.9 and 14.6 with 0.5.12 (published by
-InferenceX).
-"""
 
 
 def before(version: Version, model: ModelConfig) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

@@ -152,25 +152,23 @@ class SglangPasses:
 
     def __init__(self, host: SglangHost, drafting: Drafting, layout: ParallelLayout, sizes: tuple[int, ...]) -> None:
         self._host, self._sizes = host, sizes
-        self._work = None if drafting.draft is None else launch_work(drafting.draft.config, layout)
+        draft = drafting.draft
+        self._kernels = 0 if draft is None else launch_work(draft.config, layout).kernels + DRAFT_HEAD_KERNELS
 
     @property
     def gap_seconds(self) -> float:
-        if self._work is None:
-            return 0.0
-        return SMALL_SECONDS + GAP_SECONDS * (self._work.kernels + DRAFT_HEAD_KERNELS)
+        return SMALL_SECONDS + GAP_SECONDS * self._kernels if self._kernels else 0.0
 
     def padded(self, num_sequences: int) -> int:
         place = bisect_left(self._sizes, num_sequences)
         return self._sizes[place] if place < len(self._sizes) else num_sequences
 
     def cost(self, launch: Launch, passes: int, num_sequences: int, *, has_prompts: bool) -> HostCost:
-        host, work = self._host, self._work
+        host, kernels = self._host, self._kernels
         if has_prompts:
-            return HostCost(launch=host.draft_prompt if work is not None else 0.0)
+            return HostCost(launch=host.draft_prompt if kernels else 0.0)
         seconds = host.verify
-        if work is not None:
+        if kernels:
             seconds += host.draft_extend + host.draft_graph * (passes > 1)
-            if launch is not Launch.FULL_GRAPH:
-                seconds += passes * (host.eager_step + host.eager_kernel * (work.kernels + DRAFT_HEAD_KERNELS))
+            seconds += passes * (host.eager_step + host.eager_kernel * kernels) * (launch is not Launch.FULL_GRAPH)
         return HostCost(launch=seconds)

@@ -31,12 +31,7 @@ from infercast.predict.expert_launch import Tiles, time_tiles
 from infercast.predict.identity import kernel_profile
 
 DATACENTER_BLACKWELL = ("blackwell", "blackwell-ultra")
-PAGES: Mapping[str, tuple[int, ...]] = {
-    "fa3": (), "flashinfer": (), "triton": (), "aiter": (), "torch_native": (), "flex_attention": (),
-    "fa4": (128,), "flashmla": (64,), "cutlass_mla": (128,), "dsa": (64,),
-    "trtllm_mla": (64, 32), "trtllm_mha": (64, 32, 16),
-}  # fmt: skip
-"""Attention backends by SGLang's names, with supported page sizes, the default first; none: any."""
+PAGES: Mapping[str, list[int]] = ARCHITECTURES["pages"]
 RENAMED = {"nsa": "dsa"}
 BLOCK_PAGE = 128
 EAGER_BACKENDS = ("torch_native", "flex_attention")

@@ -249,11 +249,10 @@ def free_before_loading(gpu: Gpu, layout: ParallelLayout) -> float:
 
 def draft_weights(drafting: Drafting | None, layout: ParallelLayout, gpu: Gpu) -> float:
     """Weights of the drafter, which is loaded with an embedding even where it then uses the target's."""
-    if drafting is None or drafting.draft is None:
+    if drafting is None or (draft := drafting.draft) is None:
         return 0.0
-    draft = drafting.draft
-    if drafting.method in (EAGLE, EAGLE_3) and not draft.own_embedding:
-        draft = replace(draft, own_embedding=draft.spread_over or draft.config.vocabulary)
+    if drafting.method in (EAGLE, EAGLE_3):
+        draft = replace(draft, own_embedding=draft.own_embedding or draft.spread_over or draft.config.vocabulary)
     return draft.weight_bytes(layout, expert_multiples(draft.config, gpu))
 
 

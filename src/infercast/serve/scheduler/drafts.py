@@ -337,13 +337,11 @@ class Drafts:
         sequence.full_at = (final // size + 1) * size + self._unsettled
 
 
-# The decode batch of an engine whose steps are prefill or decode (SGLang): all sequences verify as many tokens. Slots
-# are allocated for two such steps after the known tokens, as the last result is not known when a step is planned, and
-# freed when the sequence ends.
-
-
 class DraftBatch(DecodeBatch):
-    """The sequences an engine decodes with drafts. Their own counts are those of processed results."""
+    """The decode batch of an engine whose steps are prefill or decode (SGLang), with counts of processed results.
+
+    Slots are allocated for two steps, as the last result is not known, and freed when the sequence ends.
+    """
 
     def __init__(
         self, cache: RadixCache, policy: PrefillFirst, speculation: Speculation, draws: Draws | None = None
@@ -413,14 +411,11 @@ class DraftBatch(DecodeBatch):
         plan.verified, plan.num_next = [self._width - 1] * len(order), len(self.counts.by_accepted) - 1
 
     def receive(self, plan: DraftPlan) -> list[DeclaredSequence]:
-        """Take in the accepted drafts of a step and a token after them; returns the sequences that are done.
-
-        Some may have been done, or were retracted, when the step was in flight.
-        """
+        """Take in the accepted drafts of a step and a token after them; returns the sequences that are done."""
         done = []
         for sequence in cast("list[DeclaredSequence]", plan.sequences):
             if not sequence.prompt_end or sequence.num_produced >= sequence.num_output:
-                continue
+                continue  # retracted, or done, when the step was in flight
             plan.sampled.append(sequence)
             accepted = sequence.accepted[sequence.num_produced]
             self.counts.by_accepted[accepted] += 1
