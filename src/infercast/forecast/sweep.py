@@ -622,7 +622,7 @@ def break_even(
     """Simulate loads on a deployment that drafts and on the same one that does not; ``asked`` is a call of `deploy`."""
     drafted = asked()
     if drafted.drafting is None:
-        raise InputError("nothing drafts here; say how with --speculative-config, or SGLang's --speculative-algorithm")
+        raise InputError("nothing drafts here; say how with --speculative-config or --speculative-algorithm")
     model, gpu, settings = asked.args
     flags = [each.name for each in fields(settings) if each.name.startswith(("speculative_", "acceptance"))]
     plain = partial(asked.func, model, gpu, changed(settings, **dict.fromkeys(flags)), **asked.keywords)()
