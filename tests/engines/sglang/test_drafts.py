@@ -79,6 +79,6 @@ def test_adapters_take_memory_graphs_and_time() -> None:
     plain, adapted = deployed("qwen3-0.6b"), deployed("qwen3-0.6b", lora_paths="a=/x", max_loras_per_batch=2)
     assert adapted.memory.weights > plain.memory.weights
     assert not adapted.settings.prefill_sizes  # type: ignore[union-attr]
-    requests = synthetic_workload(24, rate=400.0, mean_input=64, mean_output=8, seed=1)
+    requests = synthetic_workload(rate=400.0, count=24, input_lengths=64, output_lengths=8, seed=1)
     asking = with_adapters(requests, Adapters(4, skew=0.0))
     assert simulate(adapted, asking).ttft.p50 > simulate(plain, requests).ttft.p50
