@@ -121,15 +121,15 @@ class SglangSettings(Chosen):
     max_loras_per_batch: int = 8
     """... so many at most in one step, requests without one counted as one ..."""
     max_lora_rank: int | None = None
-    """... of this rank."""
+    """... and the number of rows of their matrices: the rank."""
     speculative_algorithm: str | None = None
     """Speculative decoding: EAGLE, EAGLE3, NEXTN, STANDALONE or NGRAM ..."""
     speculative_draft_model_path: str | None = None
     speculative_draft_model_quantization: str | None = None
     speculative_num_steps: int | None = None
-    """... with drafts of so many passes ..."""
+    """... with drafts of so many steps, passes of the drafter ..."""
     speculative_eagle_topk: int | None = None
-    """... in so many branches ..."""
+    """... of this number of branches ..."""
     speculative_num_draft_tokens: int | None = None
     """... of which so many are verified, the last known token among them."""
     acceptance: str | None = None
