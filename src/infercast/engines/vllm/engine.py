@@ -35,7 +35,6 @@ from infercast.ops import Op
 from infercast.predict.board_power import SETTLE_SECONDS
 from infercast.serve import FirstCome, Replica
 from infercast.serve.cache.tiers import Offload
-from infercast.serve.speculation import Speculation
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import LAUNCH_SPREAD, WarmupCosts
 from infercast.units import AUTO, GIB
@@ -227,23 +226,9 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         tells_load=version.weighs_cache,
         stages_in_turn=stages > 1 and settings.async_scheduling and not is_v2,
         offload=_offload(deployment, settings, is_v2=is_v2),
-        speculation=None if drafting is None else _speculation(drafting, version),
-    )
-
-
-def _speculation(drafting: Drafting, version: EngineVersion) -> Speculation:
-    return Speculation(
-        drafting.num_drafts,
-        drafting.acceptance.rates,
-        match=drafting.match,
-        lookahead=drafting.lookahead,
-        drops_block=drafting.drops_block,
-        read_ahead=drafting.read_ahead,
-        slots_taken=drafting.slots_taken,
-        slots_by_step=version.slots_by_step,
-        pads_new=True,
-        pads_first=version.pads_first,
-        by_batch=drafting.by_batch,
+        speculation=None
+        if drafting is None
+        else drafting.speculation(slots_by_step=version.slots_by_step, pads_new=True, pads_first=version.pads_first),
     )
 
 
@@ -346,7 +331,7 @@ class Vllm(Engine):
     shown = (*BOUNDS, "gpu_memory_utilization", "enable_prefix_caching")
     tried = TRIED
     oldest_gpu = OLDEST, "Volta, such as v100-sxm"
-    can_draft = True
+    own_drafts = """--speculative-config '{"method": "mtp", "num_speculative_tokens": 1}'"""
     expert_launches = EXPERT_LAUNCHES
     host_type = VllmHost
 

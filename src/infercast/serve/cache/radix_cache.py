@@ -38,6 +38,17 @@ def content_of(request: Request, own: object) -> Content:
     return tuple(pieces)
 
 
+def in_pairs(content: Content) -> Content:
+    """The same where a token is known by the next one too: one less, and one in two pieces where two meet."""
+    pieces: list[Piece] = []
+    for number, (name, start, end) in enumerate(content, start=1):
+        if end - 1 > start:
+            pieces.append((name, start, end - 1))
+        if number < len(content):
+            pieces.append(((name, content[number][0]), end - 1, end))
+    return tuple(pieces)
+
+
 def same_until(one: Content, here: int, other: Content, there: int, limit: int) -> int:
     """The first position before ``limit`` at which two contents differ.
 
@@ -325,6 +336,10 @@ class RadixCache:
         self.num_blocks, self.shape, self.caching, self.host = num_blocks, shape, caching, host
         self.evicts_missing = self.parts_answers = False
         """Rules of some releases (`PrefillRules`)."""
+        self.paired = 0
+        """1 if tokens are known by the next one too, so that the last token computed is not cached (drafts)."""
+        self.beyond = 0
+        """Tokens that may be computed and cached after the end of an answer (drafts)."""
         self.page = shape.block_size
         self.num_groups = 1
         self.num_blank = num_blocks
@@ -349,15 +364,19 @@ class RadixCache:
 
     def lease(self, content: Content, own: object = None, num_input: int = 0) -> Lease:
         """An empty lease for a content. The piece named ``own`` is not shared."""
+        if self.beyond:
+            name, start, end = content[-1]
+            content = (*content[:-1], (name, start, end + self.beyond))
+        content = in_pairs(content) if self.paired else content
         name, start, end = content[-1]
-        prompt_pages = num_input // self.page if self.parts_answers else 0
+        prompt_pages = (num_input - self.paired) // self.page if self.parts_answers else 0
         return Lease(content, self.tree.root, (start if name is own else end) // self.page, prompt_pages)
 
     def match(self, lease: Lease, num_tokens: int) -> int:
         """Tokens of the longest cached prefix, up to ``num_tokens``; not locked yet."""
         if not (self.caching and lease.alone_from):
             return 0
-        lease.node, lease.piece = self.tree.walk(lease.content, num_tokens // self.page)
+        lease.node, lease.piece = self.tree.walk(lease.content, (num_tokens - self.paired) // self.page)
         if self.host is not None and 0 < self.num_to_load(lease) * self.page < LEAST_LOADED:
             lease.node = self._on_gpu(lease.node)
             lease.piece = piece_at(lease.content, 0, lease.node.end * self.page)
@@ -428,7 +447,7 @@ class RadixCache:
         if not self.caching:
             return
         before = lease.node
-        self._insert(lease, num_tokens // self.page)
+        self._insert(lease, (num_tokens - self.paired) // self.page)
         self._lock(lease.node, before)
         if self.host is not None and not is_part:
             self.host.meet(lease.node, self.tree)
@@ -439,7 +458,7 @@ class RadixCache:
             self.drop(lease)
             return
         before = lease.node
-        self._insert(lease, num_tokens // self.page)
+        self._insert(lease, (num_tokens - self.paired) // self.page)
         self.num_blank += lease.num_pages - lease.node.end
         if self.host is not None:
             self.host.meet(lease.node, self.tree)
