@@ -42,8 +42,10 @@ FEW = 60  # Rows below which an interval is that of the whole family
 BEGIN, END = "<!-- operators -->\n", "<!-- end of operators -->\n"
 
 
-PROFILED = 0.55e-6
-"""What the profiler adds to a kernel of a graph, in rows with the names of kernels: small ones follow each other later."""
+PROFILED, UNSURE = 0.55e-6, 0.7e-6
+"""What the profiler adds to a kernel of a graph, in rows with the names of kernels, and how much that differs: kernels
+follow each other later. Such rows count for less the shorter they are, and errors are judged on all others."""
+NOISE = 0.05
 
 
 def count_kernels(names: str) -> int:
@@ -55,6 +57,7 @@ class Row(NamedTuple):
     op: Any
     seconds: float
     fold: int
+    weight: float = 1.0
 
 
 def fold_of(shape: object) -> int:
@@ -106,10 +109,12 @@ def torch_rows() -> list[Row]:
                 name, dtype, case = row["operator"], row["format"], json.loads(row["case"])
                 if case.get("b") == 1 and name == "bmm":
                     continue  # no batch: what a linear layer with its weights the other way round takes
-                op, seconds = torch_op(name, dtype, case), 1e-6 * float(row["microseconds"])
+                op, seconds, weight = torch_op(name, dtype, case), 1e-6 * float(row["microseconds"]), 1.0
                 if "kernels" in row:
-                    seconds -= PROFILED * count_kernels(row["kernels"])
-                found.append(Row(f"{name.removeprefix('sdpa_')}/{dtype}", op, seconds, fold_of([name, case])))
+                    launched = count_kernels(row["kernels"])
+                    seconds = max(0.5 * seconds, seconds - PROFILED * launched)
+                    weight = 1.0 / (1.0 + (UNSURE * launched / seconds / NOISE) ** 2)
+                found.append(Row(f"{name.removeprefix('sdpa_')}/{dtype}", op, seconds, fold_of([name, case]), weight))
     return found
 
 
@@ -131,7 +136,7 @@ class Family:
     def __init__(self, rows: list[Row]) -> None:
         gpu = load_gpu(operators.GPU)
         self.rows, self.work = rows, [operators.work_of(row.op, gpu) for row in rows]
-        self.target = np.log([row.seconds for row in rows])
+        self.target, self.weight = np.log([row.seconds for row in rows]), np.array([row.weight for row in rows])
         self.folds = np.array([row.fold for row in rows])
         self.pipes = np.array([[*each.pipes.values()] for each in self.work])
         self.kernels = np.array([f"{work.kernel}/{row.op.dtype}" for work, row in zip(self.work, rows, strict=True)])
@@ -139,14 +144,14 @@ class Family:
     def weights(self, kernel: str, used: Any) -> operators.Weights:
         """Of one kernel, on the rows that are used; few rows leave them near what is usual."""
         mine = used & (self.kernels == kernel)
-        pipes, target = self.pipes[mine], self.target[mine]
+        pipes, target, trust = self.pipes[mine], self.target[mine], np.sqrt(self.weight[mine]) / NOISE
         first = np.log([FIRST.get(name, 0.7) for name in self.work[0].pipes])
 
         def missed(values: Any) -> Any:
             power = 1.0 + 3.0 / (1.0 + np.exp(-values[-1]))
             weighted = pipes * np.exp(values[:-1])
             seconds = weighted[:, 0] + ((weighted[:, 1:] + 1e-15) ** power).sum(axis=1) ** (1.0 / power)
-            return np.concatenate([(np.log(seconds) - target) / 0.05, (values[:-1] - first) / PRIOR, values[-1:]])
+            return np.concatenate([(np.log(seconds) - target) * trust, (values[:-1] - first) / PRIOR, values[-1:]])
 
         found = least_squares(missed, np.append(first, 0.0), loss="soft_l1", max_nfev=60).x
         weights = tuple(round(float(each), 4) for each in np.exp(found[:-1]))
@@ -158,7 +163,7 @@ class Family:
         timed = [weights[kernel].seconds(work) for kernel, work in zip(self.kernels, self.work, strict=True)]
         features = np.array([operators.features_of(w, *each) for w, each in zip(self.work, timed, strict=True)])
         base = np.log([seconds for seconds, _ in timed])
-        forest = boost(features[used], (self.target - base)[used], SETTINGS)
+        forest = boost(features[used], (self.target - base)[used], SETTINGS, self.weight[used])
         return weights, forest, base + forest.predict(features)
 
     def hidden(self) -> Any:
@@ -171,6 +176,7 @@ class Family:
 
     def ends(self, kernel: str, missed: Any, used: Any) -> tuple[float, float]:
         """Of the 80 % interval, by what hidden shapes missed; a kernel of few rows has its family's."""
+        used = used & (self.weight == 1.0)
         mine = used & (self.kernels == kernel)
         low, high = np.quantile(missed[mine if mine.sum() >= FEW else used], [0.1, 0.9])
         return min(float(low), -0.01), max(float(high), 0.01)
@@ -207,7 +213,7 @@ def judged(family: Family, estimates: Any) -> list[Line]:
     errors, names = np.abs(np.expm1(-missed)), np.array([row.name for row in family.rows])
     lines = []
     for name in sorted(set(names)):
-        mine = names == name
+        mine = (names == name) & (family.weight == 1.0)
         unseen = errors[mine & (family.folds == 0)]
         numbers = (errors[mine].mean(), np.median(errors[mine]), np.quantile(errors[mine], 0.9), inside[mine].mean())
         lines.append(Line(name, int(mine.sum()), *map(float, numbers), float(unseen.mean()) if len(unseen) else 0.0))
@@ -243,7 +249,7 @@ def main() -> None:
         weights, forest, _ = family.fit(everything)
         missed, ends = family.target - estimates, {}
         for kernel, found in weights.items():
-            mine = family.kernels == kernel
+            mine = (family.kernels == kernel) & (family.weight == 1.0)
             ends[kernel] = family.ends(kernel, missed, everything)
             error = float(np.abs(np.expm1(-missed[mine])).mean())
             low, high = (round(each, 4) for each in ends[kernel])

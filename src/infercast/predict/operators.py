@@ -232,12 +232,20 @@ def _product_terms(
     return pipes, features
 
 
+NARROW = ((1, "vector"), (16, "narrow"), (64, "thin"))
+"""Rows up to which cuBLAS runs kernels of their own, in fp32, where those with a bias differ too."""
+
+
 def _product_work(op: Product, gpu: Gpu) -> Work:
-    name = "linear" if op.batch == 1 else "bmm"
     pipes, features = _product_terms(op.m, op.n, op.k, op.batch, op, gpu, has_bias=op.bias)
-    if op.m == 1 and op.batch == 1:
-        name = "linear/vector"
-    return Work(name, name.partition("/")[0], pipes, [FORMATS.index(op.dtype), *features])
+    if op.batch > 1:
+        name = family = "bmm"
+    else:
+        family, regime = "linear", next((each for most, each in NARROW if op.m <= most), "wide")
+        if op.dtype != "fp32" and op.m > 1:
+            regime = "wide"
+        name = f"linear/{regime}" + ("/bias" if op.bias and op.dtype == "fp32" and op.m > 1 else "")
+    return Work(name, family, pipes, [FORMATS.index(op.dtype), *features])
 
 
 CONV_PIPES = (*PRODUCT_PIPES, "layout", "fma")
@@ -247,23 +255,33 @@ CONV_FEATURES = (
 )  # fmt: skip
 
 
+def _conv_kind(op: Conv2d) -> tuple[str, int]:
+    """How cuDNN does a convolution, and how many operands it brings into another order before or after.
+
+    Plain fp32 wants channels first, tensor cores want them last; a 1 x 1 kernel on every pixel is a product as it is.
+    """
+    is_strided = op.out_height * op.out_width < 0.6 * op.height * op.width
+    last, is_wrong = "/last" if op.channels_last else "", op.channels_last == (op.dtype == "fp32")
+    if op.groups == op.channels > 1:
+        return f"depthwise{last}", 0
+    if op.kernel_height * op.kernel_width == 1:
+        is_moved = is_wrong and (is_strided or op.dtype == "fp32")
+        return f"pointwise{last}" + ("/strided" if is_strided and not last else ""), 2 if is_moved else 0
+    return f"stem{last}" if op.channels // op.groups <= 4 else f"plain{last}", 3 if is_wrong else 0
+
+
 def _conv_work(op: Conv2d, gpu: Gpu) -> Work:
     """A product of all windows of the images with the kernels, and what it takes to bring images into its layout."""
-    taps = op.kernel_height * op.kernel_width
+    kind, moves = _conv_kind(op)
     pipes, features = _product_terms(op.pixels, op.out_channels / op.groups, op.window, op.groups, op, gpu)
     images = float(op.bytes_read + op.bytes_written)
-    # Plain fp32 wants channels first, tensor cores want them last: images and kernels are brought into that order.
-    is_moved = op.channels_last == (op.dtype == "fp32") and op.groups == 1
-    pipes["launch"] *= 4.0 if is_moved and taps > 1 else 3.0 if is_moved else 1.0
-    pipes["layout"] = images / gpu.l2_bandwidth + _from_dram(images, gpu) if is_moved else 0.0
+    pipes["launch"] *= 1 + moves
+    pipes["layout"] = 2.0 * images / gpu.l2_bandwidth + _from_dram(2.0 * images, gpu) if moves else 0.0
     pipes["fma"] = float(op.flops) / gpu.fma_flops if op.groups > 1 else 0.0
-    wide = op.width / op.out_width if op.out_width else 1.0
     features += [
-        log2(op.groups), log2(op.channels), log2(taps), log2(wide), float(op.channels_last), log2(op.height),
-        log2(op.batch),
+        log2(op.groups), log2(op.channels), log2(op.kernel_height * op.kernel_width), log2(op.width / op.out_width),
+        float(op.channels_last), log2(op.height), log2(op.batch),
     ]  # fmt: skip
-    kind = "depthwise" if op.groups == op.channels > 1 else "pointwise" if taps == 1 else "plain"
-    kind = "stem" if op.channels // op.groups <= 4 and kind == "plain" else kind
     return Work(f"conv2d/{kind}", "conv2d", pipes, [FORMATS.index(op.dtype), *features])
 
 
