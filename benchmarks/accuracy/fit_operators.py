@@ -1,7 +1,7 @@
 """Fit the efficiencies of plain PyTorch operators on an H200, and say how far off they are on hidden shapes.
 
     python benchmarks/accuracy/fit_operators.py             errors by operator, each shape hidden in one of five folds
-    python benchmarks/accuracy/fit_operators.py --write     fits on all rows too: data/fitted/operators.npz, and the table
+    python benchmarks/accuracy/fit_operators.py --write     fits on all rows too: operators.npz and the table
 
 Rows: measurements/h200-sxm/torch (calls in CUDA graphs) and attention by Triton, FlashAttention 2 and cuDNN of
 measurements/h200-sxm/probe.parquet (warm operands). A fold hides whole shapes, in all formats and kernels. Fold 0 was
@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import least_squares
+
 from infercast.bundled import DATA
 from infercast.hardware import load_gpu
 from infercast.lab.fit.train import Settings, boost, file_hash, origin_of
@@ -28,7 +30,6 @@ from infercast.ops import Op
 from infercast.ops.tensor import Lstm, Product, Sdpa, TensorOp, conv2d
 from infercast.predict import operators
 from infercast.predict.fitted import Entry, save_artifact
-from scipy.optimize import least_squares
 
 HOME = Path(__file__).parents[2]
 MEASURED = HOME / "measurements/h200-sxm"
@@ -82,23 +83,21 @@ def torch_op(name: str, dtype: str, case: dict[str, Any]) -> Op:
 
 
 def _tensor_op(name: str, dtype: str, case: dict[str, Any]) -> TensorOp:
-    if name == "embedding":
-        return TensorOp(name, case["tokens"], case["cols"], count=case["vocabulary"], dtype=dtype)
-    if name == "topk":
-        return TensorOp(name, case["rows"], case["cols"], count=min(case["k"], case["cols"]), dtype=dtype)
-    if name == "cat_last":
-        return TensorOp("cat", case["rows"], 2 * case["cols"], dtype=dtype)
-    if "rows" in case:
-        return TensorOp(name.removesuffix("_copy"), case["rows"], case["cols"], dtype=dtype)
     if "elements" in case:
         return TensorOp(name, case["elements"], dtype=dtype)
-    images, channels, size = case["n"], case["c"], case["h"]
+    if name == "embedding":
+        return TensorOp(name, case["tokens"], case["cols"], count=case["vocabulary"], dtype=dtype)
+    if "rows" in case:
+        wider, chosen = 2 if name == "cat_last" else 1, min(case["k"], case["cols"]) if name == "topk" else 0
+        kind = {"cat_last": "cat", "transpose_copy": "transpose"}.get(name, name)
+        return TensorOp(kind, case["rows"], wider * case["cols"], count=chosen, dtype=dtype)
+    images, channels, pixels = case["n"], case["c"], case["h"] ** 2
     if name == "group_norm":
-        return TensorOp(name, images * 32, channels // 32 * size**2, dtype=dtype)
+        return TensorOp(name, images * 32, channels // 32 * pixels, dtype=dtype)
     if name == "channels_last":
-        return TensorOp(name, channels, size**2, batch=images, dtype=dtype)
-    pooled = images * channels * ((size - 1) // 2 + 1) ** 2 * (4.0 if dtype == "fp32" else 2.0)
-    return TensorOp(name, images * channels, size**2, dtype=dtype, written=pooled if name == "max_pool" else None)
+        return TensorOp(name, channels, pixels, batch=images, dtype=dtype)
+    pooled = images * channels * ((case["h"] - 1) // 2 + 1) ** 2 * (4.0 if dtype == "fp32" else 2.0)
+    return TensorOp(name, images * channels, pixels, dtype=dtype, written=pooled if name == "max_pool" else None)
 
 
 def torch_rows() -> list[Row]:
@@ -242,7 +241,7 @@ def main() -> None:
             continue
         estimates = family.hidden()
         lines += judged(family, estimates)
-        print(table(lines[-len(set(row.name for row in family.rows)) :]), flush=True)
+        print(table(lines[-len({row.name for row in family.rows}) :]), flush=True)
         if not options.write:
             continue
         everything = np.ones(len(family.rows), dtype=bool)
@@ -258,7 +257,7 @@ def main() -> None:
         error = float(np.abs(np.expm1(-missed)).mean())
         entry = Entry(name, operators.GPU, operators.LIBRARY, "", len(missed), 0.0, 1.0, float(low), float(high), error)
         models.append((entry, forest))
-        groups += [fold for fold in family.folds]
+        groups += [*family.folds]
     if options.write:
         paths = [*sorted((MEASURED / "torch").glob("operators*.csv.gz")), MEASURED / "probe.parquet"]
         origin = origin_of({path.name: file_hash(path) for path in paths})
