@@ -5,6 +5,7 @@ import gzip
 import importlib.util
 import json
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,8 @@ import pytest
 
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import load_gpu
-from infercast.ops.tensor import Conv2d, Lstm, Product, Sdpa, TensorOp, conv2d, kinds
-from infercast.predict.operators import GROUP_KINDS, _flash_splits, estimate_op, known, work_of
+from infercast.ops.tensor import Lstm, Product, Sdpa, TensorOp, conv2d, kinds
+from infercast.predict.operators import INPUTS, _flash_splits, estimate_op, features_of, known, work_of
 
 HOME = Path(__file__).parents[2]
 H200 = load_gpu("h200-sxm")
@@ -38,7 +39,7 @@ def test_work_is_what_one_counts_by_hand():
     assert Product(2, 3, 4, 5).flops == 2 * 2 * 3 * 4 * 5
     stem = conv2d(1, 3, 224, 64, 7, 2, padding=3)
     assert (stem.out_height, stem.flops) == (112, 2.0 * 112 * 112 * 64 * 147)
-    assert Sdpa(1, 1, 4, 4, 8, causal=True).pairs == 10
+    assert Sdpa(1, 1, 4, 4, 8, causal=True).flops == 4 * 8 * 10  # ten pairs of a query and a key
     assert Lstm(1, 1, 8, 16).weights == 4 * 16 * (8 + 16)
 
 
@@ -48,12 +49,19 @@ def test_bytes_of_a_mask_can_be_given():
 
 
 def test_every_kind_has_an_estimate():
-    assert set(GROUP_KINDS) == {kind.name for kind in kinds().values()}
+    measured = {kind.name for kind in kinds().values()}
     for name in kinds():
         op = TensorOp(name, 256, 512, count=4, dtype="bf16")
         found = estimate_op(op, H200)
         assert 0 < found.low < found.seconds < found.high
-        assert found.source == ("measured" if name in GROUP_KINDS else "unseen")
+        assert found.source == ("measured" if name in measured else "unseen")
+
+
+def test_features_are_those_that_the_artefact_names():
+    ops = TensorOp("add", 8), Product(8, 8, 8), conv2d(1, 8, 8, 8, 3), Lstm(1, 2, 8, 8), Sdpa(1, 8, 64, 64, 64)
+    for op in ops:
+        work = work_of(op, H200)
+        assert len(features_of(work, 1e-6, work.pipes)) == len(INPUTS.features[op.family])
 
 
 def test_unknown_kinds_and_kernels_are_refused_by_name():
@@ -100,7 +108,7 @@ def test_flash_attention_splits_keys_until_the_chip_is_full():
 
 def test_convolutions_in_the_wrong_order_pay_for_it():
     first = conv2d(8, 256, 56, 256, 3)
-    last = Conv2d(*(getattr(first, name) for name in Conv2d.__slots__[:9]), channels_last=True)
+    last = replace(first, channels_last=True)
     assert work_of(first, H200).pipes["layout"] > 0 == work_of(last, H200).pipes["layout"]
 
 
