@@ -116,7 +116,8 @@ def list_kernels() -> list[dict[str, Any]]:
     for family, facts in read_data("kernel_options.toml")[OPERATORS].items():
         groups = facts.get("kinds", ())
         names = dict.fromkeys(kind.name for kind in kinds().values() if kind.group in groups) or (family,)
-        found.append(_listed(family, ", ".join(names), _plain_rows(names)))
+        few = ", ".join([*names][:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        found.append(_listed(family, few, _plain_rows(names)))
     for family, table in TABLES.items():
         for kernel, facts in named_kernels(family).items():
             rows = _plain_rows((facts["sdpa"],)) if "sdpa" in facts else []
