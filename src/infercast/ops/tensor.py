@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
-from infercast.errors import UnknownNameError
+from infercast.errors import InputError, UnknownNameError
 from infercast.ops.op import ComputedInDtype, bytes_of
 
 SDPA_KERNELS = ("flash_attention", "cudnn_attention", "efficient_attention", "triton", "math")
@@ -159,6 +159,11 @@ def conv2d(
 ) -> Conv2d:  # fmt: skip
     """A convolution of square images by a square kernel; without a ``padding``, images keep their size over stride."""
     out = (size + 2 * (kernel // 2 if padding is None else padding) - kernel) // stride + 1
+    groups = options.get("groups", 1)
+    if out < 1 or channels % groups or out_channels % groups:
+        raise InputError(
+            f"no convolution has {groups} groups of {channels} to {out_channels} channels of {size} pixels"
+        )
     return Conv2d(batch, channels, size, size, out_channels, out, out, kernel, kernel, **options)
 
 

@@ -302,6 +302,8 @@ INPUTS = Inputs(
 def work_of(op: Op, gpu: Gpu) -> Work:
     if type(op) not in WORK:
         raise InputError(f"{type(op).__name__} is no plain operator of PyTorch")
+    if op.compute_dtype not in FORMATS:
+        raise UnknownNameError("format of a plain operator", op.compute_dtype, FORMATS)
     found: Work = WORK[type(op)](op, gpu)
     return found
 
