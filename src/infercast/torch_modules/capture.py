@@ -214,6 +214,8 @@ class Recorder(TorchDispatchMode):
         dims = (query.shape[-1], value.shape[-1])
         step = 8 if query.dtype in FUSED_FORMATS else 4
         is_fused = query.dim() == 4 and (query.dtype in FUSED_FORMATS or not grouped) and query.dtype != torch.float64
+        given_tensors = [query, given["key"], value, *([mask] if mask is not None else [])]
+        is_fused = is_fused and all(each.stride(-1) == 1 for each in given_tensors)
         if not is_fused or any(each % step for each in dims) or any(t.shape[-2] == 0 for t in (query, value)):
             with self:
                 plain = {name: each for name, each in given.items() if name not in ("query", "key", "value")}
