@@ -121,7 +121,9 @@ class Recorder(TorchDispatchMode):
         if to_cpu:
             self._record(func, args, kwargs, done)
             return torch.zeros(done.shape, dtype=done.dtype) if (value := self._value(args[0])) is None else value
-        wrapped = tree_map_only(torch.Tensor, lambda each: known[id(each)] if id(each) in known else self.wrap(each), done)
+        wrapped = tree_map_only(
+            torch.Tensor, lambda each: known[id(each)] if id(each) in known else self.wrap(each), done
+        )
         self._record(func, args, kwargs, wrapped)
         self._follow(func, args, kwargs, wrapped)
         return wrapped
@@ -224,7 +226,9 @@ class Recorder(TorchDispatchMode):
             return done
         batch, heads, rows = query.shape[:3]
         made = self.wrap(query.inner.new_empty(batch, rows, heads, value.shape[-1]).transpose(1, 2))
-        self._record(func, (query, given["key"], value, mask), {k: v for k, v in kwargs.items() if k != "attn_mask"}, made)
+        self._record(
+            func, (query, given["key"], value, mask), {k: v for k, v in kwargs.items() if k != "attn_mask"}, made
+        )
         return made
 
     def _recurrent(self, func: Any, x: Any, state: Any, weights: Sequence[Any], *rest: Any) -> Any:
@@ -380,7 +384,12 @@ def _as_on_gpu(recorder: Recorder, stack: ExitStack, paths: dict[int, str], *, g
 
 
 def capture(
-    module: torch.nn.Module, inputs: Any, *, dtype: torch.dtype | None = None, graph: bool = False, training: bool = False
+    module: torch.nn.Module,
+    inputs: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    graph: bool = False,
+    training: bool = False,
 ) -> Capture:
     """Runs ``module`` once on ``inputs`` (a tensor, a tuple or keyword arguments), which may be on any device.
 

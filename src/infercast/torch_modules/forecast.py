@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
-from infercast.errors import InputError, UnknownNameError
+from infercast.errors import UnknownNameError, need
 from infercast.hardware import Gpu, load_gpu
 from infercast.ops.tensor import Conv2d, TensorOp
 from infercast.predict.board_power import board_power
@@ -108,10 +108,9 @@ def forecast_module(
     ``inputs``: a tensor, a tuple or keyword arguments; any device, ``meta`` too. ``execution``: ``eager``, ``graph`` or
     ``compiled``. ``dtype``: ``fp32``, ``tf32``, ``bf16`` or ``fp16``, of weights and inputs; without it theirs.
     """
-    try:
-        from infercast.torch_modules.capture import capture, torch
-    except ImportError:
-        raise InputError("modules need PyTorch, which is not installed: pip install 'infercast[trace]'") from None
+    need("tracing a module", "trace")
+    from infercast.torch_modules.capture import capture, torch  # noqa: PLC0415 - it takes seconds to load
+
     if dtype is not None and dtype not in DTYPES:
         raise UnknownNameError("dtype", dtype, DTYPES)
     kind = getattr(torch, DTYPES[dtype]) if dtype is not None else None
@@ -215,8 +214,11 @@ def _is_fusible(kernel: Kernel) -> bool:
     from infercast.ops.tensor import kind_named
 
     op = kernel.op
-    return isinstance(op, TensorOp) and not kernel.unknown and kind_named(op.kind).group in FUSIBLE or (
-        isinstance(op, TensorOp) and op.kind in ("batch_norm", "transpose", "embedding") and not kernel.unknown
+    return (
+        isinstance(op, TensorOp)
+        and not kernel.unknown
+        and kind_named(op.kind).group in FUSIBLE
+        or (isinstance(op, TensorOp) and op.kind in ("batch_norm", "transpose", "embedding") and not kernel.unknown)
     )
 
 

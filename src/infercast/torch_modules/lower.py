@@ -85,7 +85,9 @@ def _same_order(one: Tensor, other: Tensor) -> bool:
 
 def _inner(tensor: Tensor) -> int:
     """The dimension whose neighbours lie side by side."""
-    sizes = [(stride, at) for at, (stride, size) in enumerate(zip(tensor.strides, tensor.shape, strict=True)) if size > 1]
+    sizes = [
+        (stride, at) for at, (stride, size) in enumerate(zip(tensor.strides, tensor.shape, strict=True)) if size > 1
+    ]
     return min((each for each in sizes if each[0]), default=(0, -1))[1]
 
 
@@ -140,7 +142,9 @@ def _rows(call: AtenCall, base: str) -> list[Kernel]:
         kernels += [
             Kernel(TensorOp("compare", given.elements, dtype=given.format, read=given.bytes, written=given.elements)),
             Kernel(TensorOp("max_last", op.rows, cols, dtype="bf16", read=given.elements, written=op.rows)),
-            Kernel(TensorOp("add", given.elements, dtype=given.format, read=given.bytes, written=given.bytes), "strided"),
+            Kernel(
+                TensorOp("add", given.elements, dtype=given.format, read=given.bytes, written=given.bytes), "strided"
+            ),
         ]
     return kernels
 

@@ -1,0 +1,104 @@
+"""``infercast trace``: any PyTorch module on any GPU."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from infercast.cli.options import with_options
+from infercast.cli.outputs import Form, print_result
+from infercast.errors import InputError, need
+from infercast.forecast.option_table import OPTIONS, Option
+from infercast.report.terminal import Facts, Grid, Section
+from infercast.units import format_bytes, format_joules, format_percent, format_rate, format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from infercast.torch_modules.forecast import ModuleForecast, Part
+
+MOST_ROWS = 20
+TRACE = (
+    Option("module", str, ..., "MODULE", "package.module:name, file.py:name or hf:config.json.", argument=True),
+    Option(
+        "input", list, ..., "[NAME:][TYPE:]SHAPE", "An input, like 8x3x224x224 or input_ids:int64:8x128; repeatable."
+    ),
+    OPTIONS["gpu"],
+    Option("dtype", str, "fp32", "NAME", "fp32, tf32, bf16 or fp16: of weights and inputs."),
+    Option("execution", str, "eager", "NAME", "eager, graph (CUDA graph) or compiled (torch.compile)."),
+)
+
+
+@with_options(TRACE)
+def command(*, module: str, input: list[str], gpu: str, dtype: str, execution: str, form: Form) -> None:  # noqa: A002
+    """Forecast a forward pass of any PyTorch module: latency, memory, energy, and where the time goes.
+
+    Your own Python code builds the module and runs once, with tensors that have shapes but no values: it needs neither
+    weights nor a GPU, and weights are never read.
+
+    For example:
+
+      infercast trace torchvision.models:resnet50 --input 8x3x224x224 --gpu h100-sxm --dtype bf16 --execution graph
+
+      infercast trace mine.py:Model --input x:4x512x1024 --gpu l40s
+
+      infercast trace hf:./config.json --input input_ids:int64:8x128 --gpu a100-sxm
+    """
+    need("tracing a module", "trace")
+    from infercast.torch_modules.forecast import forecast_module  # noqa: PLC0415 - PyTorch takes seconds to load
+    from infercast.torch_modules.load import load_module, read_inputs  # noqa: PLC0415
+
+    made = load_module(module)
+    try:
+        found = forecast_module(made, read_inputs(made, input), gpu=gpu, dtype=dtype, execution=execution)
+    except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError) as problem:
+        if isinstance(problem, InputError):
+            raise
+        raise InputError(f"{module} cannot run on these inputs: {type(problem).__name__}: {problem}") from None
+    print_result(form, trace_dict, lambda *_: render_trace(module, found), found, rows="operators")
+
+
+def trace_dict(found: ModuleForecast) -> dict[str, Any]:
+    return asdict(found) | {"bound": found.bound, "unknown_share": found.unknown_share}
+
+
+def render_trace(name: str, found: ModuleForecast) -> list[RenderableType]:
+    seconds, low, high, alone = map(format_seconds, (found.seconds, found.low, found.high, found.alone_seconds))
+    facts = [
+        ("module", f"{name}, {found.parameters:,} parameters, {found.dtype} on {found.gpu}, {found.execution}"),
+        ("time of a call", f"{seconds} (80 % interval {low} to {high}, {found.source}); {alone} by itself"),
+        (
+            "GPU, host",
+            f"{format_seconds(found.gpu_seconds)} and {format_seconds(found.host_seconds)}: {found.bound}-bound",
+        ),
+        ("kernels", f"{found.kernels:,}, {format_rate(found.flops / found.seconds, 'FLOP/s')}"),
+        (
+            "memory",
+            f"{format_bytes(found.weight_bytes)} of weights, {format_bytes(found.activation_bytes)} of activations",
+        ),
+        ("energy", format_joules(found.joules)),
+    ]
+    facts += [
+        (
+            f"unknown: {part.name}",
+            f"{format_percent(part.share)} of GPU time, a lower bound: its tensors are moved once",
+        )
+        for part in found.unknown
+    ]
+    facts += [("note", note) for note in found.notes]
+    tables = {"Operators": found.operators, "Submodules": found.submodules}
+    return [Section("Forecast", Facts(facts)), *(Section(title, _grid(parts)) for title, parts in tables.items())]
+
+
+def _grid(parts: list[Part]) -> Grid:
+    rows = [
+        (
+            each.name,
+            f"{each.calls:,}",
+            f"{each.kernels:,}",
+            format_seconds(each.gpu_seconds),
+            format_percent(each.share),
+        )
+        for each in parts[:MOST_ROWS]
+    ]
+    return Grid(("name", "calls", "kernels", "GPU time", "share"), rows)
