@@ -124,6 +124,8 @@ class Recorder(TorchDispatchMode):
         wrapped = tree_map_only(
             torch.Tensor, lambda each: known[id(each)] if id(each) in known else self.wrap(each), done
         )
+        if func.is_view and isinstance(wrapped, Shaped) and args[0].requires_grad:
+            wrapped.requires_grad_()
         self._record(func, args, kwargs, wrapped)
         self._follow(func, args, kwargs, wrapped)
         return wrapped
@@ -325,6 +327,7 @@ def _recast(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
 def shaped(recorder: Recorder, tensor: torch.Tensor, dtype: torch.dtype | None) -> Shaped:
     """A tensor of the GPU like this one, with its values if they are few integers."""
     made = recorder.wrap(_recast(tensor, dtype))
+    made.requires_grad_(tensor.requires_grad)  # products with weights that could learn are laid out in another way
     is_small = not tensor.is_meta and tensor.numel() <= MOST_VALUES
     if is_small and not tensor.is_floating_point() and not tensor.is_complex():
         made.value = tensor.detach().cpu().clone()

@@ -191,7 +191,8 @@ def launches_of(calls: Iterable[AtenCall], gpu: Gpu, rules: Rules, execution: st
             longest = max(parts, key=lambda part: float(part.seconds))
             whole = Estimate(*sums, longest.source, longest.bound)
         launched = sum(kernel.launches for kernel in kernels)
-        yield Launch(call, kernels, told["operator" if kernels else "view"] + told["kernel"] * launched, whole)
+        host = told["operator" if kernels else "view"] + told["kernel"] * launched + told.get(call.name, 0.0)
+        yield Launch(call, kernels, host, whole)
     if pending:
         yield _fused(pending, gpu, told)
 
@@ -201,10 +202,8 @@ def _seconds(kernel: Kernel, gpu: Gpu) -> Estimate:
     found, op = estimate_op(kernel.op, gpu), kernel.op
     if not kernel.order or not isinstance(op, TensorOp):
         return found
-    told = constants()["order"]
-    moved = float(op.bytes_read + op.bytes_written)
-    pace = told[kernel.order] * (told["cached"] if moved < 0.5 * gpu.l2_bytes else 1.0)
-    seconds = launch_floor(gpu) + float(op.elements) / (pace * gpu.sms * gpu.boost_clock)
+    pace = constants()["order"][kernel.order] * gpu.sms * gpu.boost_clock
+    seconds = launch_floor(gpu) + float(op.elements) / pace
     if seconds <= float(found.seconds):
         return found
     return Estimate(seconds, 0.75 * seconds, 1.35 * seconds, found.source, "fma")

@@ -18,7 +18,8 @@ class Kernel(NamedTuple):
 
     op: Op
     order: str = ""
-    """``strided`` where threads compute a place for each value, ``transposed`` where neighbours also lie apart."""
+    """``strided`` where threads compute a place for each value, ``transposed`` where neighbours also lie apart,
+    ``gathered`` where each needs several values from several places."""
     launches: int = 1
     unknown: bool = False
     """Whether only a bound of its time is known: that all its tensors are moved once."""
@@ -77,6 +78,10 @@ def _order(out: Tensor, given: list[Tensor]) -> str:
     if out.shape and any(_inner(each) != _inner(out) for each in full):
         return "transposed"
     return "strided"
+
+
+def _order_of_copy(given: Tensor) -> str:
+    return "transposed" if _inner(given) != len(given.shape) - 1 else "strided"
 
 
 def _same_order(one: Tensor, other: Tensor) -> bool:
@@ -138,6 +143,8 @@ def _rows(call: AtenCall, base: str) -> list[Kernel]:
     count = int(call["k"] or 0)
     op = TensorOp(kind, max(given.elements // max(cols, 1), 1), cols, count=count, dtype=given.format)
     kernels = [Kernel(op)]
+    if not given.is_contiguous:  # laid out anew
+        kernels.insert(0, Kernel(TensorOp("clone", given.elements, dtype=given.format), _order_of_copy(given)))
     if base == "_safe_softmax":  # also looks for rows that are masked as a whole
         kernels += [
             Kernel(TensorOp("compare", given.elements, dtype=given.format, read=given.bytes, written=given.elements)),
@@ -177,8 +184,8 @@ def _pools(call: AtenCall, base: str) -> list[Kernel]:
     rows, written = max(given.elements // max(sides, 1), 1), float(out.bytes)
     if out.elements == rows and "avg" in base:
         return [Kernel(TensorOp("avg_pool", rows, sides, dtype=given.format))]
-    if "with_indices" in base:
-        written += 8.0 * out.elements
+    if "upsample" in base and "nearest" not in base:
+        return [Kernel(_row_op("clone", out), "gathered")]
     kind = "upsample" if "upsample" in base else "max_pool"
     return [Kernel(TensorOp(kind, rows, sides, dtype=given.format, written=written))]
 
@@ -270,11 +277,10 @@ def _recurrent(call: AtenCall, rules: Rules) -> list[Kernel]:
 
 
 def _cat(call: AtenCall, rules: Rules) -> list[Kernel]:
+    """Copied as by ``clone`` where all parts lie in order, else place by place."""
     out = call.outputs[0]
-    if not out.elements:
-        return []
-    rows = prod(out.shape[:-1]) if out.shape else 1
-    return [Kernel(TensorOp("cat", rows, out.elements // max(rows, 1), dtype=out.format))]
+    in_order = all(each.is_contiguous for each in call.inputs) and out.is_contiguous
+    return [Kernel(_row_op("clone", out), "" if in_order else "strided")] if out.elements else []
 
 
 def _scalar(call: AtenCall, rules: Rules) -> list[Kernel]:

@@ -30,7 +30,7 @@ TRACE = (
 
 
 @with_options(TRACE)
-def command(*, module: str, input: list[str], gpu: str, dtype: str, execution: str, form: Form) -> None:  # noqa: A002
+def command(*, module: str, gpu: str, dtype: str, execution: str, form: Form, **given: Any) -> None:
     """Forecast a forward pass of any PyTorch module: latency, memory, energy, and where the time goes.
 
     Your own Python code builds the module and runs once, with tensors that have shapes but no values: it needs neither
@@ -50,7 +50,7 @@ def command(*, module: str, input: list[str], gpu: str, dtype: str, execution: s
 
     made = load_module(module)
     try:
-        found = forecast_module(made, read_inputs(made, input), gpu=gpu, dtype=dtype, execution=execution)
+        found = forecast_module(made, read_inputs(made, given["input"]), gpu=gpu, dtype=dtype, execution=execution)
     except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError) as problem:
         if isinstance(problem, InputError):
             raise
