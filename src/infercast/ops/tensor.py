@@ -207,8 +207,8 @@ class Lstm(ComputedInDtype):
         return bytes_of(self.dtype) * 1.0 * self.batch * self.steps * self.directions * self.hidden
 
 
-SDPA_KERNELS = ("flash_attention", "cudnn_attention", "efficient_attention", "math")
-"""Backends of ``scaled_dot_product_attention``: FlashAttention 2, cuDNN's, CUTLASS's and plain operators."""
+SDPA_KERNELS = ("flash_attention", "cudnn_attention", "efficient_attention", "triton", "math")
+"""FlashAttention 2, cuDNN's, CUTLASS's, a Triton kernel, and plain operators one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
