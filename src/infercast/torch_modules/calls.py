@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
@@ -23,13 +24,13 @@ class Tensor(NamedTuple):
         return prod(self.shape)
 
     @property
+    def size(self) -> int:
+        return SIZES.get(self.dtype, 8)
+
+    @property
     def bytes(self) -> int:
         """Distinct bytes: what was broadcast counts once."""
         return self.size * prod(length for length, stride in zip(self.shape, self.strides, strict=True) if stride)
-
-    @property
-    def size(self) -> int:
-        return SIZES.get(self.dtype, 8)
 
     @property
     def format(self) -> str:
@@ -38,21 +39,26 @@ class Tensor(NamedTuple):
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether its values lie in order of its dimensions, without gaps."""
-        return self._lies_in(range(len(self.shape)))
+        return self.lies_in(range(len(self.shape)))
 
     @property
     def is_channels_last(self) -> bool:
-        return len(self.shape) >= 4 and not self.is_contiguous and self._lies_in([0, *range(2, len(self.shape)), 1])
+        return len(self.shape) >= 4 and not self.is_contiguous and self.lies_in([0, *range(2, len(self.shape)), 1])
 
     @property
     def is_dense(self) -> bool:
-        """Whether its values lie without gaps, in any order."""
-        return self._lies_in(sorted(range(len(self.shape)), key=lambda at: (-self.strides[at], at)))
+        return self.lies_in(sorted(range(len(self.shape)), key=lambda at: (-self.strides[at], at)))
 
-    def _lies_in(self, order: Any) -> bool:
+    @property
+    def innermost(self) -> int:
+        """The dimension whose neighbours lie side by side; -1 without any."""
+        sides = zip(self.strides, range(len(self.shape)), self.shape, strict=True)
+        return min(((stride, at) for stride, at, length in sides if length > 1 and stride), default=(0, -1))[1]
+
+    def lies_in(self, order: Sequence[int]) -> bool:
+        """Whether values lie without gaps, the dimensions in this order."""
         expected = 1
-        for at in reversed([*order]):
+        for at in reversed(order):
             if self.shape[at] != 1:
                 if self.strides[at] != expected:
                     return False
@@ -66,7 +72,7 @@ class AtenCall:
 
     name: str
     arguments: dict[str, Any]
-    """By name; tensors and lists of them among plain values. Those with their default values are left out."""
+    """By name; tensors and lists of them among plain values."""
     outputs: tuple[Tensor, ...]
     module: str = ""
     """Path of the submodule whose ``forward`` called it."""
@@ -75,13 +81,8 @@ class AtenCall:
     @property
     def inputs(self) -> list[Tensor]:
         """All tensors among its arguments."""
-        found: list[Tensor] = []
-        for value in self.arguments.values():
-            if isinstance(value, Tensor):
-                found.append(value)
-            elif isinstance(value, list):
-                found += [each for each in value if isinstance(each, Tensor)]
-        return found
+        given = (each if isinstance(each, list) else [each] for each in self.arguments.values())
+        return [each for several in given for each in several if isinstance(each, Tensor)]
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments.get(name)
@@ -94,51 +95,27 @@ class Capture:
     calls: list[AtenCall]
     parameters: int
     weight_bytes: int
-    input_bytes: int
     peak_bytes: int
-    """The most that inputs, activations and outputs took at once, as a caching allocator rounds them."""
-    classes: dict[str, str] = field(default_factory=dict)
-    """The class of each submodule by its path."""
+    """The most that inputs, activations and outputs took at once, as PyTorch's allocator rounds them."""
     assumed: list[str] = field(default_factory=list)
     """Values that decided how the code went on, and that were drawn because no weights are there."""
 
     def to_json(self) -> str:
-        """As small as it gets: repeated tensors and calls are written once."""
-        tensors: dict[Tensor, int] = {}
-        calls: dict[str, int] = {}
-
-        def packed(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                return {"t": tensors.setdefault(value, len(tensors))}
-            return [packed(each) for each in value] if isinstance(value, list | tuple) else value
-
-        order, paths = [], []
-        for call in self.calls:
-            given = {name: packed(value) for name, value in call.arguments.items()}
-            text = json.dumps([call.name, given, packed(call.outputs), call.is_view])
-            order.append(calls.setdefault(text, len(calls)))
-            paths.append(call.module)
-        facts = {name: getattr(self, name) for name in ("parameters", "weight_bytes", "input_bytes", "peak_bytes")}
-        known = {"tensors": [*tensors], "distinct": [json.loads(text) for text in calls], "order": order}
-        return json.dumps(facts | known | {"modules": paths, "classes": self.classes, "assumed": self.assumed})
+        return json.dumps(asdict(self))
 
 
 def capture_from_json(text: str) -> Capture:
     """What `Capture.to_json` wrote."""
     facts = json.loads(text)
-    tensors = [Tensor(dtype, tuple(shape), tuple(strides)) for dtype, shape, strides in facts.pop("tensors")]
+    for call in facts["calls"]:
+        call["arguments"] = {name: _unpacked(value) for name, value in call["arguments"].items()}
+        call["outputs"] = tuple(map(_unpacked, call["outputs"]))
+    return Capture(**facts | {"calls": [AtenCall(**call) for call in facts["calls"]]})
 
-    def unpacked(value: Any) -> Any:
-        if isinstance(value, dict):
-            return tensors[value["t"]]
-        return [unpacked(each) for each in value] if isinstance(value, list) else value
 
-    distinct = [
-        (name, {key: unpacked(value) for key, value in given.items()}, tuple(unpacked(outputs)), is_view)
-        for name, given, outputs, is_view in facts.pop("distinct")
-    ]
-    calls = []
-    for which, module in zip(facts.pop("order"), facts.pop("modules"), strict=True):
-        name, given, outputs, is_view = distinct[which]
-        calls.append(AtenCall(name, given, outputs, module, is_view))
-    return Capture(calls=calls, **facts)
+def _unpacked(value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    if len(value) == 3 and isinstance(value[0], str) and isinstance(value[1], list):
+        return Tensor(value[0], tuple(value[1]), tuple(value[2]))
+    return [_unpacked(each) for each in value]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -10,9 +11,9 @@ from typing import Any, NamedTuple
 from infercast.bundled import read_data
 from infercast.errors import UnknownNameError, need
 from infercast.hardware import Gpu, load_gpu
-from infercast.ops.tensor import Conv2d, TensorOp
+from infercast.ops.tensor import Conv2d, TensorOp, kind_named
 from infercast.predict.board_power import board_power
-from infercast.predict.estimate import Estimate, basis_of
+from infercast.predict.estimate import Estimate, basis_of, total
 from infercast.predict.operators import estimate_op
 from infercast.predict.roofline import launch_floor
 from infercast.shown import Shown
@@ -22,7 +23,8 @@ from infercast.units import format_bytes, format_seconds
 
 EXECUTIONS = ("eager", "graph", "compiled")
 DTYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-FUSIBLE = ("elementwise", "rows", "reduction")
+FUSED_GROUPS, FUSED_KINDS = ("elementwise", "rows", "reduction"), ("batch_norm", "transpose", "embedding")
+"""What a compiler joins with its neighbours."""
 
 
 @cache
@@ -38,14 +40,10 @@ class Launch(NamedTuple):
     host: float
     gpu: Estimate
 
-    @property
-    def is_unknown(self) -> bool:
-        return any(kernel.unknown for kernel in self.kernels)
-
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Calls that belong together: an operator's, or a submodule's."""
+    """Calls that belong together: an operator's, or those of submodules that differ in their number alone."""
 
     name: str
     calls: int
@@ -53,7 +51,7 @@ class Part:
     gpu_seconds: float
     share: float
     """Of all seconds on the GPU."""
-    is_bound: bool = False
+    is_bound: bool
     """Whether nothing but a lower bound is known: its tensors are moved once."""
 
 
@@ -103,18 +101,17 @@ class ModuleForecast(Shown):
 def forecast_module(
     module: Any, inputs: Any, *, gpu: str | Gpu, execution: str = "eager", dtype: str | None = None
 ) -> ModuleForecast:
-    """Forecast one forward pass of a PyTorch module, which is neither given weights nor a GPU to run on.
+    """Forecast one forward pass of a PyTorch module, which needs neither weights nor a GPU. Its own code runs once.
 
     ``inputs``: a tensor, a tuple or keyword arguments; any device, ``meta`` too. ``execution``: ``eager``, ``graph`` or
     ``compiled``. ``dtype``: ``fp32``, ``tf32``, ``bf16`` or ``fp16``, of weights and inputs; without it theirs.
     """
     need("tracing a module", "trace")
-    from infercast.torch_modules.capture import capture, torch  # noqa: PLC0415 - it takes seconds to load
+    from infercast.torch_modules.capture import capture  # noqa: PLC0415 - PyTorch takes seconds to load
 
     if dtype is not None and dtype not in DTYPES:
         raise UnknownNameError("dtype", dtype, DTYPES)
-    kind = getattr(torch, DTYPES[dtype]) if dtype is not None else None
-    found = capture(module, inputs, dtype=kind, graph=execution == "graph")
+    found = capture(module, inputs, dtype=dtype and DTYPES[dtype], graph=execution == "graph")
     return forecast_capture(found, gpu=gpu, execution=execution, dtype=dtype or "")
 
 
@@ -122,82 +119,75 @@ def forecast_capture(capture: Capture, *, gpu: str | Gpu, execution: str = "eage
     if execution not in EXECUTIONS:
         raise UnknownNameError("execution", execution, EXECUTIONS)
     chip = load_gpu(gpu) if isinstance(gpu, str) else gpu
-    rules = Rules(tf32=dtype == "tf32", cudnn_attention=chip.compute_capability >= "9.0")
+    rules = Rules(tf32=dtype == "tf32", cudnn_attention=float(chip.compute_capability or 0) >= 9.0)
     launches = [*launches_of(capture.calls, chip, rules, execution)]
-    busy = sum(float(each.gpu.seconds) for each in launches)
-    low, high = (sum(float(getattr(each.gpu, end)) for each in launches) for end in ("low", "high"))
-    host = sum(each.host for each in launches) + (constants()[execution]["call"] if execution != "eager" else 0.0)
-    alone, again = queued(launches, execution)
+    whole = total((each.gpu, 1) for each in launches)
+    busy, host = float(whole.seconds), sum(each.host for each in launches) + constants()[execution]["call"]
+    alone, seconds = queued(launches)
+    if execution != "eager":
+        alone, seconds = busy + constants()[execution]["call"], max(busy, host)
     spread = constants()["spread"]
-    seconds = again if execution == "eager" else max(busy, host)
-    at_least, at_most = max(low, host / spread), max(high, host * spread)
     board = board_power(chip)
-    work = [(each, kernel) for each in launches for kernel in each.kernels]
-    joules = sum(float(board.dynamic_joules(kernel.op, _seconds(kernel, chip).seconds)) for _, kernel in work)
-    operators = parts_of(launches, busy, lambda each: each.call.name.removeprefix("aten."))
+    work = [kernel for each in launches for kernel in each.kernels]
+    known = {kernel: float(board.dynamic_joules(kernel.op, seconds_of(kernel, chip).seconds)) for kernel in {*work}}
+    operators = parts_of(launches, lambda call: call.name.removeprefix("aten."))
     return ModuleForecast(
-        gpu=chip.name, execution=execution, dtype=dtype, seconds=seconds, low=min(at_least, seconds),
-        high=max(at_most, seconds), alone_seconds=alone, gpu_seconds=busy, host_seconds=host,
-        source=basis_of((each.gpu.source, float(each.gpu.seconds)) for each in launches),
-        kernels=sum(kernel.launches for _, kernel in work), parameters=capture.parameters,
+        gpu=chip.name, execution=execution, dtype=dtype, seconds=seconds, alone_seconds=alone, gpu_seconds=busy,
+        low=min(max(float(whole.low), host / spread), seconds), high=max(float(whole.high), host * spread, seconds),
+        host_seconds=host, source=basis_of((each.gpu.source, float(each.gpu.seconds)) for each in launches),
+        kernels=sum(kernel.launches for kernel in work), parameters=capture.parameters,
         weight_bytes=capture.weight_bytes, activation_bytes=capture.peak_bytes,
-        joules=joules + board.idle_watts * seconds, flops=sum(float(kernel.op.flops) for _, kernel in work),
-        operators=operators, submodules=parts_of(launches, busy, lambda each: each.call.module or "(root)"),
+        joules=sum(known[kernel] for kernel in work) + board.idle_watts * seconds,
+        flops=sum(float(kernel.op.flops) for kernel in work), operators=operators,
+        submodules=parts_of(launches, lambda call: re.sub(r"\b\d+\b", "*", call.module) or "(itself)"),
         unknown=[part for part in operators if part.is_bound],
         notes=[f"Values decide what runs: {each}." for each in capture.assumed],
     )  # fmt: skip
 
 
-def parts_of(launches: list[Launch], busy: float, name_of: Any) -> list[Part]:
+def parts_of(launches: list[Launch], name_of: Callable[[AtenCall], str]) -> list[Part]:
     """Sums by name, the largest first."""
     found: dict[tuple[str, bool], list[Launch]] = {}
     for each in launches:
         if each.kernels:
-            found.setdefault((name_of(each), each.is_unknown), []).append(each)
+            found.setdefault((name_of(each.call), any(one.unknown for one in each.kernels)), []).append(each)
+    busy = sum(float(each.gpu.seconds) for each in launches) or 1.0
     parts = []
-    for (name, unknown), several in found.items():
+    for (name, is_bound), several in found.items():
         seconds = sum(float(each.gpu.seconds) for each in several)
         kernels = sum(kernel.launches for each in several for kernel in each.kernels)
-        parts.append(Part(name, len(several), kernels, seconds, seconds / busy if busy else 0.0, unknown))
+        parts.append(Part(name, len(several), kernels, seconds, seconds / busy, is_bound))
     return sorted(parts, key=lambda part: -part.gpu_seconds)
 
 
 def launches_of(calls: Iterable[AtenCall], gpu: Gpu, rules: Rules, execution: str) -> Iterator[Launch]:
-    """The host's and the GPU's seconds of each call."""
-    told = constants()[execution]
-    known: dict[Kernel, Estimate] = {}
-    pending: list[tuple[AtenCall, Kernel]] = []
-    nothing = Estimate(0.0, 0.0, 0.0, "measured", "launch")
+    """The host's and the GPU's seconds of each call; of a compiled module, of each chain that becomes one kernel."""
+    told, known = constants()[execution], dict[Kernel, Estimate]()
+    chain: list[tuple[AtenCall, Kernel]] = []
+
+    def launched(call: AtenCall, kernels: list[Kernel]) -> Launch:
+        for kernel in kernels:
+            if kernel not in known:
+                known[kernel] = seconds_of(kernel, gpu)
+        host = told["operator" if kernels else "view"] + told["kernel"] * sum(kernel.launches for kernel in kernels)
+        return Launch(call, kernels, host + told.get(call.name, 0.0), total((known[kernel], 1) for kernel in kernels))
+
     for call in calls:
         kernels = kernels_of(call, rules)
         if execution == "compiled":
-            if not kernels:
+            if all(_is_fused(kernel) for kernel in kernels):
+                chain += [(call, kernel) for kernel in kernels]
                 continue
             kernels = [_channels_last(kernel) for kernel in kernels]
-            if all(_is_fusible(kernel) for kernel in kernels):
-                pending += [(call, kernel) for kernel in kernels]
-                continue
-            if pending:
-                yield _fused(pending, gpu, told)
-                pending = []
-        parts = []
-        for kernel in kernels:
-            if kernel not in known:
-                known[kernel] = _seconds(kernel, gpu)
-            parts.append(known[kernel])
-        whole = nothing
-        if parts:
-            sums = (sum(float(getattr(part, end)) for part in parts) for end in ("seconds", "low", "high"))
-            longest = max(parts, key=lambda part: float(part.seconds))
-            whole = Estimate(*sums, longest.source, longest.bound)
-        launched = sum(kernel.launches for kernel in kernels)
-        host = told["operator" if kernels else "view"] + told["kernel"] * launched + told.get(call.name, 0.0)
-        yield Launch(call, kernels, host, whole)
-    if pending:
-        yield _fused(pending, gpu, told)
+            if chain:
+                yield launched(*_joined(chain))
+                chain = []
+        yield launched(call, kernels)
+    if chain:
+        yield launched(*_joined(chain))
 
 
-def _seconds(kernel: Kernel, gpu: Gpu) -> Estimate:
+def seconds_of(kernel: Kernel, gpu: Gpu) -> Estimate:
     """One launch; where threads compute places, they and not the memory may be the limit."""
     found, op = estimate_op(kernel.op, gpu), kernel.op
     if not kernel.order or not isinstance(op, TensorOp):
@@ -209,52 +199,42 @@ def _seconds(kernel: Kernel, gpu: Gpu) -> Estimate:
     return Estimate(seconds, 0.75 * seconds, 1.35 * seconds, found.source, "fma")
 
 
-def _is_fusible(kernel: Kernel) -> bool:
-    from infercast.ops.tensor import kind_named
-
+def _is_fused(kernel: Kernel) -> bool:
     op = kernel.op
-    return (
-        isinstance(op, TensorOp)
-        and not kernel.unknown
-        and kind_named(op.kind).group in FUSIBLE
-        or (isinstance(op, TensorOp) and op.kind in ("batch_norm", "transpose", "embedding") and not kernel.unknown)
-    )
+    if kernel.unknown or not isinstance(op, TensorOp):
+        return False
+    return op.kind in FUSED_KINDS or kind_named(op.kind).group in FUSED_GROUPS
 
 
 def _channels_last(kernel: Kernel) -> Kernel:
-    """Compiled convolutions run with channels last, unless they have one channel a group."""
+    """Compiled convolutions run with channels last, unless they are by groups."""
     op = kernel.op
-    if isinstance(op, Conv2d) and op.groups == 1:
-        return kernel._replace(op=replace(op, channels_last=True))
-    return kernel
+    return kernel._replace(op=replace(op, channels_last=True)) if isinstance(op, Conv2d) and op.groups == 1 else kernel
 
 
-def _fused(pending: list[tuple[AtenCall, Kernel]], gpu: Gpu, told: dict[str, float]) -> Launch:
-    """One kernel for a chain: it reads what the chain is given, and writes what the last one writes."""
-    call, last = pending[-1]
+def _joined(chain: list[tuple[AtenCall, Kernel]]) -> tuple[AtenCall, list[Kernel]]:
+    """One kernel for a chain: it reads what the chain is given, and writes what its last operator writes."""
     read = written = 0.0
-    for _, kernel in pending:
+    for _, kernel in chain:
         read += max(float(kernel.op.bytes_read) - written, 0.0)
         written = float(kernel.op.bytes_written)
-    largest = max((kernel for _, kernel in pending), key=lambda kernel: float(kernel.op.elements))  # type: ignore[attr-defined]
-    op = replace(largest.op, read=read, written=written)  # type: ignore[type-var]
-    kernel = Kernel(op, launches=1)
-    return Launch(replace(call, name="aten.fused"), [kernel], told["operator"] + told["kernel"], estimate_op(op, gpu))
+    largest: Any = max((kernel.op for _, kernel in chain), key=lambda op: float(op.bytes_read))
+    return replace(chain[-1][0], name="aten.fused"), [Kernel(replace(largest, read=read, written=written))]
 
 
-def queued(launches: list[Launch], execution: str) -> tuple[float, float]:
+def queued(launches: list[Launch]) -> tuple[float, float]:
     """Seconds of the first call, and between the ends of the first and the second in a row.
 
     The host goes through the calls, and the GPU takes kernels in order as they arrive: whichever is behind decides.
     """
-    host = gpu = first = 0.0
-    for again in range(2):
+    host = gpu = 0.0
+    ends = []
+    for _ in range(2):
         for each in launches:
             host += each.host
             if each.kernels:
                 gpu = max(gpu, host) + float(each.gpu.seconds)
             if each.call.name in WAITS:
                 host = gpu
-        if not again:
-            first = max(gpu, host)
-    return first, max(gpu, host) - first
+        ends.append(max(gpu, host))
+    return ends[0], ends[1] - ends[0]

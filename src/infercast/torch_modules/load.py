@@ -76,7 +76,7 @@ def _from_config(path: Path) -> Any:
     if not path.exists():
         raise InputError(f"{path} does not exist: hf: takes a folder with a config.json, or such a file")
     try:
-        import transformers
+        import transformers  # noqa: PLC0415 - few need it
     except ImportError:
         raise InputError("hf: needs transformers, which is not installed: pip install transformers") from None
     config = transformers.AutoConfig.from_pretrained(path)
