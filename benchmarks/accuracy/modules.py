@@ -65,7 +65,7 @@ def make_capture(name: str, kind: str, batch: int, *, graph: bool) -> Capture | 
     with patch.object(torch, "randn", moved("randn")), patch.object(torch, "randint", moved("randint")):
         given = inputs(batch, torch.float32)
     try:
-        return capture(module, given, dtype=torch.bfloat16 if kind == "bf16" else torch.float32, graph=graph)
+        return capture(module, given, dtype="bfloat16" if kind == "bf16" else "float32", graph=graph)
     except Exception as problem:
         print(name, kind, batch, repr(problem)[:200], file=sys.stderr)
         return None

@@ -113,7 +113,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._follow(func, args, kwargs, made)
         return made
 
-    def wrap(self, inner: Any) -> Shaped:
+    def wrap(self, inner: Any) -> Any:
         made, storage = Shaped(inner), inner.untyped_storage()
         block = self._blocks.get(storage._cdata)
         if block is None:
@@ -277,7 +277,7 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
-def shaped(recorder: Recorder, tensor: Any, dtype: Any) -> Shaped:
+def shaped(recorder: Recorder, tensor: Any, dtype: Any) -> Any:
     """A tensor of the GPU like this one, with its values if they are few integers."""
     is_float = tensor.is_floating_point() or tensor.is_complex()
     kind = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype

@@ -63,21 +63,30 @@ class ModuleForecast(Shown):
     execution: str
     dtype: str
     seconds: float
-    """Of one call among many in a row."""
+    """Seconds of one call among many in a row."""
     low: float
+    """Lower end of the 80 % interval, in seconds."""
     high: float
+    """Upper end of the 80 % interval, in seconds."""
     alone_seconds: float
-    """Of a call that nothing else surrounds, from its start to the end of its last kernel."""
+    """Seconds of a call that nothing else surrounds, from its start to the end of its last kernel."""
     gpu_seconds: float
+    """Seconds of all kernels, without a pause between them."""
     host_seconds: float
+    """Seconds that the host takes to launch them."""
     source: str
     kernels: int
+    """Number of launches."""
     parameters: int
+    """Number of weights."""
     weight_bytes: int
+    """Bytes of weights and buffers."""
     activation_bytes: int
-    """The most that inputs, activations and outputs take at once."""
+    """The most bytes that inputs, activations and outputs take at once."""
     joules: float
+    """Joules of the board for one call, idle power included."""
     flops: float
+    """FLOP of all kernels."""
     operators: list[Part]
     submodules: list[Part]
     unknown: list[Part]

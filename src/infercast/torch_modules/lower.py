@@ -183,9 +183,10 @@ def _convolution(call: AtenCall, rules: Rules) -> list[Kernel]:
     given, weight, out = call["input"], call["weight"], call.outputs[0]
     one, other = (out, given) if call["transposed"] else (given, out)
     planes, depth = (other.shape[2], weight.shape[2]) if len(given.shape) == 5 else (1, 1)
-    sides = [((1, *each[2:]) if len(each) == 3 else each)[-2:] for each in (one.shape, other.shape, weight.shape)]
+    shapes = (one.shape, other.shape, weight.shape)
+    (height, width), (rows, cols), window = (((1, *each[2:]) if len(each) == 3 else each)[-2:] for each in shapes)
     op = Conv2d(
-        one.shape[0] * planes, one.shape[1] * depth, *sides[0], other.shape[1], *sides[1], *sides[2],
+        one.shape[0] * planes, one.shape[1] * depth, height, width, other.shape[1], rows, cols, window[0], window[1],
         groups=int(call["groups"] or 1), channels_last=given.is_channels_last or weight.is_channels_last,
         dtype=_format(given, rules),
     )  # fmt: skip
@@ -205,8 +206,9 @@ def _attention(call: AtenCall, rules: Rules) -> list[Kernel]:
     kernel = "cudnn_attention" if rules.cudnn_attention else "flash_attention"
     if query.format == "fp32" or (mask and not rules.cudnn_attention):
         kernel = "efficient_attention"
+    batch, heads, queries, size = query.shape
     op = Sdpa(
-        *query.shape[:3], key.shape[-2], max(query.shape[-1], value.shape[-1]), causal=bool(call["is_causal"]),
+        batch, heads, queries, key.shape[-2], max(size, value.shape[-1]), causal=bool(call["is_causal"]),
         dtype=query.format, kernel=kernel, kv_heads=key.shape[1],
     )  # fmt: skip
     numbers = mask and mask.dtype == "bool"  # a mask of booleans becomes one of numbers first
