@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from infercast.bundled import read_data
 from infercast.errors import UnknownNameError
-from infercast.ops.op import ComputedInDtype, Quantity, Size, bytes_of
+from infercast.ops.op import ComputedInDtype, bytes_of
 
 
 class Kind(NamedTuple):
@@ -53,26 +53,26 @@ class TensorOp(ComputedInDtype):
     """
 
     kind: str
-    rows: Size
-    cols: Size = 1
+    rows: int
+    cols: int = 1
     _: KW_ONLY
-    batch: Size = 1
-    count: Size = 0
+    batch: int = 1
+    count: int = 0
     dtype: str = "fp32"
-    read: Quantity | None = None
-    written: Quantity | None = None
+    read: float | None = None
+    written: float | None = None
     family: str = "tensor"
 
     @property
-    def elements(self) -> Size:
+    def elements(self) -> int:
         return self.batch * self.rows * self.cols
 
     @property
-    def flops(self) -> Quantity:
+    def flops(self) -> float:
         return kind_named(self.kind).flops * self.elements
 
     @property
-    def bytes_read(self) -> Quantity:
+    def bytes_read(self) -> float:
         if self.read is not None:
             return self.read
         kind, value = kind_named(self.kind), bytes_of(self.dtype)
@@ -80,7 +80,7 @@ class TensorOp(ComputedInDtype):
         return (kind.read * value + kind.bytes / 2) * self.elements + per_row
 
     @property
-    def bytes_written(self) -> Quantity:
+    def bytes_written(self) -> float:
         if self.written is not None:
             return self.written
         kind, value = kind_named(self.kind), bytes_of(self.dtype)
@@ -94,25 +94,25 @@ class TensorOp(ComputedInDtype):
 class Product(ComputedInDtype):
     """``y[m, n] = x[m, k] w[k, n]`` by cuBLAS as PyTorch calls it, ``batch`` times over: a linear layer or ``bmm``."""
 
-    m: Size
-    n: Size
-    k: Size
-    batch: Size = 1
+    m: int
+    n: int
+    k: int
+    batch: int = 1
     _: KW_ONLY
     dtype: str = "bf16"
     bias: bool = False
     family: str = "product"
 
     @property
-    def flops(self) -> Quantity:
+    def flops(self) -> float:
         return 2.0 * self.batch * self.m * self.n * self.k
 
     @property
-    def bytes_read(self) -> Quantity:
+    def bytes_read(self) -> float:
         return bytes_of(self.dtype) * (1.0 * self.batch * (self.m + self.n) * self.k + (self.n if self.bias else 0))
 
     @property
-    def bytes_written(self) -> Quantity:
+    def bytes_written(self) -> float:
         return bytes_of(self.dtype) * 1.0 * self.batch * self.m * self.n
 
 
@@ -123,41 +123,41 @@ class Conv2d(ComputedInDtype):
     ``out_height`` and ``out_width`` say what stride, padding and dilation make of an image (`conv2d` works them out).
     """
 
-    batch: Size
-    channels: Size
-    height: Size
-    width: Size
-    out_channels: Size
-    out_height: Size
-    out_width: Size
-    kernel_height: Size
-    kernel_width: Size
+    batch: int
+    channels: int
+    height: int
+    width: int
+    out_channels: int
+    out_height: int
+    out_width: int
+    kernel_height: int
+    kernel_width: int
     _: KW_ONLY
-    groups: Size = 1
+    groups: int = 1
     channels_last: bool = False
     dtype: str = "bf16"
     family: str = "conv2d"
 
     @property
-    def window(self) -> Size:
+    def window(self) -> int:
         """Values that one output is a sum over."""
         return self.channels // self.groups * self.kernel_height * self.kernel_width
 
     @property
-    def pixels(self) -> Size:
+    def pixels(self) -> int:
         return self.batch * self.out_height * self.out_width
 
     @property
-    def flops(self) -> Quantity:
+    def flops(self) -> float:
         return 2.0 * self.pixels * self.out_channels * self.window
 
     @property
-    def bytes_read(self) -> Quantity:
+    def bytes_read(self) -> float:
         images = 1.0 * self.batch * self.channels * self.height * self.width
         return bytes_of(self.dtype) * (images + self.out_channels * self.window)
 
     @property
-    def bytes_written(self) -> Quantity:
+    def bytes_written(self) -> float:
         return bytes_of(self.dtype) * 1.0 * self.pixels * self.out_channels
 
 
@@ -176,11 +176,11 @@ def conv2d(
 class Lstm(ComputedInDtype):
     """Recurrent layers by cuDNN: ``gates`` 4 for an LSTM, 3 for a GRU, 1 for a plain one."""
 
-    batch: Size
-    steps: Size
-    inputs: Size
-    hidden: Size
-    layers: Size = 1
+    batch: int
+    steps: int
+    inputs: int
+    hidden: int
+    layers: int = 1
     _: KW_ONLY
     gates: int = 4
     directions: int = 1
@@ -188,22 +188,22 @@ class Lstm(ComputedInDtype):
     family: str = "lstm"
 
     @property
-    def weights(self) -> Quantity:
+    def weights(self) -> float:
         """Values of all weight matrices; the inputs of all layers but the first are what the one before wrote."""
         first = self.inputs + self.hidden
         others = (self.layers - 1) * (self.directions + 1) * self.hidden
         return 1.0 * self.gates * self.directions * self.hidden * (first + others)
 
     @property
-    def flops(self) -> Quantity:
+    def flops(self) -> float:
         return 2.0 * self.batch * self.steps * self.weights
 
     @property
-    def bytes_read(self) -> Quantity:
+    def bytes_read(self) -> float:
         return bytes_of(self.dtype) * (self.weights + 1.0 * self.batch * self.steps * self.inputs)
 
     @property
-    def bytes_written(self) -> Quantity:
+    def bytes_written(self) -> float:
         return bytes_of(self.dtype) * 1.0 * self.batch * self.steps * self.directions * self.hidden
 
 
@@ -215,33 +215,33 @@ SDPA_KERNELS = ("flash_attention", "cudnn_attention", "efficient_attention", "tr
 class Sdpa(ComputedInDtype):
     """``scaled_dot_product_attention`` by a named kernel; ``keys`` of each of ``batch`` sequences are equally many."""
 
-    batch: Size
-    heads: Size
-    queries: Size
-    keys: Size
-    head_dim: Size
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    head_dim: int
     _: KW_ONLY
     causal: bool = False
     dtype: str = "bf16"
     kernel: str = "flash_attention"
-    kv_heads: Size | None = None
+    kv_heads: int | None = None
     family: str = "sdpa"
 
     @property
-    def pairs(self) -> Quantity:
+    def pairs(self) -> float:
         """Query-key pairs of one head that count; of causal attention about half of a square."""
         every = 1.0 * self.batch * self.queries * self.keys
         return every - self.batch * self.queries * (self.queries - 1) / 2.0 if self.causal else every
 
     @property
-    def flops(self) -> Quantity:
+    def flops(self) -> float:
         return 4.0 * self.heads * self.head_dim * self.pairs
 
     @property
-    def bytes_read(self) -> Quantity:
+    def bytes_read(self) -> float:
         stored = 2.0 * (self.kv_heads or self.heads) * self.keys
         return bytes_of(self.dtype) * self.batch * self.head_dim * (self.heads * self.queries + stored)
 
     @property
-    def bytes_written(self) -> Quantity:
+    def bytes_written(self) -> float:
         return bytes_of(self.dtype) * 1.0 * self.batch * self.heads * self.queries * self.head_dim

@@ -45,7 +45,7 @@ def _launch(gpu: Gpu, count: float = 1.0) -> float:
 
 def _from_dram(moved: float, gpu: Gpu) -> float:
     """Seconds that memory takes for what L2 does not hold."""
-    filled = (moved / (CACHE * gpu.l2_bytes)) ** CLIFF
+    filled: float = (moved / (CACHE * gpu.l2_bytes)) ** CLIFF
     return moved * filled / (1.0 + filled) / gpu.dram_bandwidth
 
 
@@ -152,12 +152,22 @@ GROUP_KINDS = (
     "where",
 )  # fmt: skip
 FORMATS = ("fp32", "tf32", "bf16", "fp16", "fp8")
-TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.9), (128, 64, 0.75), (64, 128, 0.75), (64, 64, 0.6),
-         (64, 256, 0.8), (64, 32, 0.4))  # fmt: skip
-"""Rows and columns of the tiles of products on tensor cores, and the share of their rate that each reaches ..."""
-PLAIN_TILES = ((128, 128, 1.0), (128, 64, 0.9), (64, 128, 0.9), (64, 64, 0.8), (128, 32, 0.7), (32, 128, 0.7),
-               (32, 32, 0.5), (256, 128, 1.0))  # fmt: skip
-"""... and of those in plain fp32."""
+TILES = (
+    (256, 128, 1.0), (128, 256, 1.0), (192, 192, 1.0), (128, 128, 0.9), (128, 64, 0.75), (64, 128, 0.75),
+    (64, 256, 0.8), (64, 64, 0.55), (64, 32, 0.35), (32, 64, 0.35), (64, 16, 0.2), (16, 64, 0.2), (64, 8, 0.1),
+    (8, 64, 0.1),
+)  # fmt: skip
+"""Rows and columns of the tiles of 16-bit products, by the names of cuBLAS's kernels, and the share of the tensor
+cores' rate that each reaches at most; ..."""
+TF32_TILES = (
+    (128, 256, 1.0), (256, 128, 1.0), (128, 128, 0.95), (64, 256, 0.8), (64, 128, 0.7), (128, 64, 0.6), (64, 64, 0.4),
+)  # fmt: skip
+PLAIN_TILES = (
+    (128, 128, 1.0), (256, 64, 0.85), (64, 256, 0.85), (128, 64, 0.87), (64, 128, 0.83), (64, 64, 0.78),
+    (128, 32, 0.6), (32, 128, 0.6), (64, 32, 0.5), (32, 64, 0.5), (32, 32, 0.38),
+)  # fmt: skip
+"""... of those in tf32, and in plain fp32."""
+TILES_OF = {"fp32": PLAIN_TILES, "tf32": TF32_TILES}
 
 
 class Tiling(NamedTuple):
@@ -171,7 +181,7 @@ class Tiling(NamedTuple):
 def _tiling(m: float, n: float, k: float, batch: float, dtype: str, gpu: Gpu) -> Tiling:
     """The tile and split of the inner dimension that take least."""
     peak, best = gpu.dense_flops(dtype) / gpu.sms, None
-    for rows, cols, share in PLAIN_TILES if dtype == "fp32" else TILES:
+    for rows, cols, share in TILES_OF.get(dtype, TILES):
         tiles = ceil(m / rows) * ceil(n / cols) * batch
         for split in (1, 2, 4, 8, 16):
             if split > 1 and k / split < 128:
@@ -242,7 +252,10 @@ def _conv_work(op: Conv2d, gpu: Gpu) -> Work:
     taps = op.kernel_height * op.kernel_width
     pipes, features = _product_terms(op.pixels, op.out_channels / op.groups, op.window, op.groups, op, gpu)
     images = float(op.bytes_read + op.bytes_written)
-    pipes["layout"] = 0.0 if op.channels_last or op.dtype == "fp32" else images / gpu.l2_bandwidth
+    # Plain fp32 wants channels first, tensor cores want them last: images and kernels are brought into that order.
+    is_moved = op.channels_last == (op.dtype == "fp32") and op.groups == 1
+    pipes["launch"] *= 4.0 if is_moved and taps > 1 else 3.0 if is_moved else 1.0
+    pipes["layout"] = images / gpu.l2_bandwidth + _from_dram(images, gpu) if is_moved else 0.0
     pipes["fma"] = float(op.flops) / gpu.fma_flops if op.groups > 1 else 0.0
     wide = op.width / op.out_width if op.out_width else 1.0
     features += [
@@ -339,8 +352,8 @@ def _sdpa_work(op: Sdpa, gpu: Gpu) -> Work:
     blocks, steps, share = int(op.batch) * heads * rows, ceil(spans / tile.split), 1.0
     if op.causal and queries > 1:  # the mean over the tiles of a sequence, of which the first 64 are counted
         few = min(rows, 64)
-        seen = sum(min(spans, ceil((row + 1) * tile.queries / tile.keys)) for row in range(few))
-        share = seen / few / spans if rows <= few else (rows + 1) / 2 / rows
+        seen = sum(min(spans, ceil((keys - queries + (row + 1) * tile.queries) / tile.keys)) for row in range(few))
+        share = seen / few / spans if rows <= few else 1.0 - (rows - 1) / 2 / rows * queries / keys
     total, rounds = blocks * tile.split * steps * share, blocks * tile.split / (gpu.sms * tile.slots)
     peak = gpu.dense_flops("tf32" if op.dtype == "fp32" else op.dtype) / gpu.sms
     step = 4.0 * tile.queries * tile.keys * width / peak

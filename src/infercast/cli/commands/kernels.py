@@ -142,13 +142,15 @@ WORDS = {
     ENGINE: "inside an engine",
     LASTING: "sustained, at the power limit",
 }
-SIZES = {name for shape in SHAPES.values() for name in (*shape.sizes, *shape.optional)}
-
-
-KERNEL_SIZES, KERNEL_FORMATS = read_data("kernel_options.toml").values()
+KERNEL_SIZES, KERNEL_FORMATS, OPERATORS, _ = read_data("kernel_options.toml").values()
+SIZES = {*KERNEL_SIZES, *KERNEL_FORMATS, "kernel"}
 KERNEL = (
-    Option("family", str, ..., "FAMILY", f"One of {', '.join(SHAPES)}.", argument=True),
-    OPTIONS["gpu"],
+    Option("family", str, None, "FAMILY", f"One of {', '.join((*SHAPES, *OPERATORS))}.", argument=True),
+    OPTIONS["gpu"]._replace(default=None),
+    Option(
+        "kernel", str, None, "NAME", "The kernel, where it is not the usual one: fa2, triton, cudnn, cutlass, gelu."
+    ),
+    Option("list_kernels", bool, False, None, "List the kernels that can be named, and what they rest on."),
     *(Option(*(name, int, None, "N", what), "Sizes", shows_default=False) for name, what in KERNEL_SIZES.items()),
     *(Option(*(name, str, None, "T", what), "Formats", shows_default=False) for name, what in KERNEL_FORMATS.items()),
     Option("table", Path, None, "FILE", "A CSV of shapes; prints CSV.", flag="--csv"),
@@ -156,7 +158,9 @@ KERNEL = (
 
 
 @with_options(KERNEL, "network predictor anchors measurements")
-def estimate_command(*, family: str, gpu: str, table: Path | None, form: Form, **given: Any) -> None:
+def estimate_command(
+    *, family: str | None, gpu: str | None, list_kernels: bool, table: Path | None, form: Form, **given: Any
+) -> None:
     """Estimate the latency and the power of one kernel, or of a CSV of shapes: 80 % interval, source and bound.
 
     Latency is of one launch alone; then of the same kernel inside an engine, and without a pause at the power limit.
@@ -167,8 +171,15 @@ def estimate_command(*, family: str, gpu: str, table: Path | None, form: Form, *
 
       infercast estimate decode --batch 32 --kv-len 1400 --heads 32 --kv-heads 8 --head-dim 128 --gpu h200-sxm
 
+      infercast estimate prefill --kernel fa2 --batch 8 --q-len 512 --heads 16 --kv-heads 8 --head-dim 64 --gpu h200
+
       infercast estimate decode --csv shapes.csv --gpu b200-sxm
     """
+    if list_kernels:
+        _print_kernels(form)
+        return
+    if family is None or gpu is None:
+        raise InputError(f"estimate needs {'a FAMILY' if family is None else '--gpu'}; --list-kernels lists kernels")
     values = {name: value for name, value in given.items() if name in SIZES and value is not None}
     chosen = choose_predictor(given["predictor"], given["anchors"], gpu, given["measurements"])
     device = with_network(load_gpu(gpu), given["network"])
@@ -181,6 +192,19 @@ def estimate_command(*, family: str, gpu: str, table: Path | None, form: Form, *
     _print_table(list(estimate_table(used, device, family, table)), form)
 
 
+def _print_kernels(form: Form) -> None:
+    from infercast.forecast.operators import list_kernels  # noqa: PLC0415 - few ask for it
+
+    rows = list_kernels()
+    cells = [[*map(str, list(row.values())[:-1]), f"{100 * row['error']:.1f}"] for row in rows]
+    heads = [*list(rows[0])[:-1], "error %"]
+
+    def tables() -> list[Section]:
+        return [Section("Kernels that can be named", Grid(heads, cells))]
+
+    print_result(form, lambda: rows, tables, brief=tables)
+
+
 def _print_kernel(predictor: Predictor, device: Gpu, family: str, values: dict[str, Any], form: Form) -> None:
     """One kernel in all conditions, and its power."""
     found = {each: estimate_kernel(predictor, device, family, values, each) for each in CONDITIONS}
@@ -190,8 +214,9 @@ def _print_kernel(predictor: Predictor, device: Gpu, family: str, values: dict[s
         f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in values.items()
     )
     power = power_of(device, family, values, estimate)
+    shown = CONDITIONS if numbers[ENGINE] != numbers[ALONE] else (ALONE,)
     rows = [
-        *((WORDS[each], _shown(numbers[each])) for each in CONDITIONS),
+        *((WORDS[each], _shown(numbers[each])) for each in shown),
         ("source", estimate.source),
         ("bound by", str(estimate.bound)),
         *power_facts(power),
