@@ -1,6 +1,6 @@
 """Forecasts of whole PyTorch modules against their measured milliseconds, eager and as CUDA graphs.
 
-    python benchmarks/accuracy/modules.py [--captures FOLDER] [--rows] [--only NAME,NAME] [--more]
+    python benchmarks/accuracy/modules.py [--captures FOLDER] [--rows] [--only NAME,NAME] [--write]
 
 Modules are made as by benchmarks/measure/torch_modules.py, on the meta device, and captured; captures are kept in the
 folder, since they do not depend on forecasts.
@@ -14,7 +14,6 @@ import json
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -71,9 +70,67 @@ def make_capture(name: str, kind: str, batch: int, *, graph: bool) -> Capture | 
         return None
 
 
-def cases(path: Path) -> Iterator[dict[str, Any]]:
-    with gzip.open(path, "rt") as file:
-        yield from json.load(file)["cases"]
+FILES = {
+    "Modules that rules and constants were chosen by": "modules.json.gz",
+    "Modules that were measured afterwards": "more_modules.json.gz",
+    "Compiled": "compiled_modules.json.gz",
+}
+EXECUTIONS = ("eager", "graph", "compiled")
+Errors = dict[str, dict[str, list[float]]]
+
+
+def errors_of(file: str, options: argparse.Namespace) -> Errors:
+    """Errors by module and execution; those of host-bound calls by ``host``, too."""
+    errors: Errors = defaultdict(lambda: defaultdict(list))
+    for case in json.loads(gzip.decompress((TORCH / file).read_bytes()))["cases"]:
+        name, kind, batch = case["module"], case["format"], case["batch"]
+        row = f"{name} {kind} {batch}"
+        for execution in EXECUTIONS if file.startswith("compiled") else EXECUTIONS[:2]:
+            measured = case.get(f"{execution}_ms")
+            if not measured or (options.only and name not in options.only.split(",")):
+                continue
+            found = captured(options.captures, name, kind, batch, graph=execution == "graph")
+            if found is None:
+                continue
+            made = forecast_capture(found, gpu="h200-sxm", execution=execution, dtype=kind)
+            error = 1e3 * made.seconds / measured - 1.0
+            errors[name][execution].append(error)
+            if execution == "eager":
+                errors[name]["host" if measured > 1.5 * case.get("graph_ms", measured) else "gpu"].append(error)
+            row += f" | {execution} {measured:.3f} {error:+.0%} ({made.bound}, unknown {made.unknown_share:.1%})"
+        if options.rows and "|" in row:
+            print(row, flush=True)
+    return errors
+
+
+def said(several: list[float]) -> str:
+    if not several:
+        return " | "
+    return f"{100 * statistics.median(map(abs, several)):.1f} | {100 * max(several, key=abs):+.0f}"
+
+
+def table(title: str, errors: Errors) -> str:
+    kinds = [kind for kind in EXECUTIONS if any(by_kind[kind] for by_kind in errors.values())]
+    every = {kind: [e for by_kind in errors.values() for e in by_kind[kind]] for kind in (*kinds, "host", "gpu")}
+    sums = [
+        f"{kind}: median {100 * statistics.median(map(abs, several)):.1f} %, beyond 25 %: "
+        f"{sum(abs(error) > 0.25 for error in several)} of {len(several)}"
+        for kind, several in every.items()
+        if several
+    ]
+    heads = [f"{kind}: median, % | worst, %" for kind in kinds]
+    lines = [f"## {title}", "", f"{'; '.join(sums)}. `host`: eager calls that took more than 1.5 graphs.", ""]
+    lines += [f"| module | {' | '.join(heads)} |", "| --- |" + " --: | --: |" * len(kinds)]
+    lines += [f"| {name} | {' | '.join(said(by_kind[kind]) for kind in kinds)} |" for name, by_kind in errors.items()]
+    return "\n".join([*lines, ""])
+
+
+INTRODUCTION = """# PyTorch modules: forecast and measured
+
+The record behind [any PyTorch module](../../docs/modules.md), by `benchmarks/accuracy/modules.py`. One H200, PyTorch 2.11, random weights; a case is a module in
+fp32, tf32 or bf16 at one batch. Modules were captured without a GPU. Kernels are learned from single operators, not from these modules; constants of the host are
+fitted to those whose eager calls wait for it.
+"""
 
 
 def main() -> None:
@@ -81,33 +138,15 @@ def main() -> None:
     parser.add_argument("--captures", type=Path, default=Path("/tmp/infercast-captures"))
     parser.add_argument("--rows", action="store_true")
     parser.add_argument("--only", default="")
-    parser.add_argument("--more", action="store_true", help="the modules that nothing was chosen by")
+    parser.add_argument("--write", action="store_true", help="benchmarks/results/modules.md up to its notes")
     options = parser.parse_args()
     options.captures.mkdir(parents=True, exist_ok=True)
-    errors: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for case in cases(TORCH / ("more_modules.json.gz" if options.more else "modules.json.gz")):
-        name, kind, batch = case["module"], case["format"], case["batch"]
-        if options.only and name not in options.only.split(","):
-            continue
-        row = f"{name} {kind} {batch}"
-        for execution in ("eager", "graph", "compiled"):
-            measured = case.get(f"{execution}_ms")
-            found = measured and captured(options.captures, name, kind, batch, graph=execution == "graph")
-            if not found:
-                continue
-            made = forecast_capture(found, gpu="h200-sxm", execution=execution, dtype=kind)
-            error = 1e3 * made.seconds / measured - 1.0
-            errors[execution][name].append(error)
-            row += f" | {execution} {measured:.3f} {error:+.0%} ({made.bound}, unknown {made.unknown_share:.1%})"
-        if options.rows:
-            print(row, flush=True)
-    for execution, by_module in errors.items():
-        every = [abs(error) for several in by_module.values() for error in several]
-        far = sum(error > 0.25 for error in every)
-        print(f"{execution}: median {statistics.median(every):.1%}, beyond 25 %: {far} of {len(every)}")
-        for name, several in by_module.items():
-            worst = max(several, key=abs)
-            print(f"  {name}: median {statistics.median(map(abs, several)):.1%}, worst {worst:+.0%}")
+    tables = [table(title, errors) for title, file in FILES.items() if (errors := errors_of(file, options))]
+    print("\n".join(tables))
+    if options.write:
+        path = ROOT / "benchmarks" / "results" / "modules.md"
+        _, mark, notes = path.read_text().partition("## Notes") if path.exists() else ("", "", "")
+        path.write_text("\n".join([INTRODUCTION, *tables]) + (f"\n{mark}{notes}" if mark else ""))
 
 
 if __name__ == "__main__":

@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     from infercast.torch_modules.forecast import ModuleForecast, Part
 
 MOST_ROWS = 20
+BOUND = "of GPU time, a lower bound: its tensors are moved once"
 TRACE = (
     Option("module", str, ..., "MODULE", "package.module:name, file.py:name or hf:config.json.", argument=True),
-    Option(
-        "input", list, ..., "[NAME:][TYPE:]SHAPE", "An input, like 8x3x224x224 or input_ids:int64:8x128; repeatable."
-    ),
+    Option("input", list, ..., "[NAME:][TYPE:]SHAPE", "Like 8x3x224x224 or input_ids:int64:8x128; repeatable."),
     OPTIONS["gpu"],
     Option("dtype", str, "fp32", "NAME", "fp32, tf32, bf16 or fp16: of weights and inputs."),
     Option("execution", str, "eager", "NAME", "eager, graph (CUDA graph) or compiled (torch.compile)."),
@@ -30,7 +29,7 @@ TRACE = (
 
 
 @with_options(TRACE)
-def command(*, module: str, gpu: str, dtype: str, execution: str, form: Form, **given: Any) -> None:
+def command(*, module: str, form: Form, ctx: Any, **given: Any) -> None:
     """Forecast a forward pass of any PyTorch module: latency, memory, energy, and where the time goes.
 
     Your own Python code builds the module and runs once, with tensors that have shapes but no values: it needs neither
@@ -49,11 +48,12 @@ def command(*, module: str, gpu: str, dtype: str, execution: str, form: Form, **
     from infercast.torch_modules.load import load_module, read_inputs  # noqa: PLC0415
 
     made = load_module(module)
+    inputs = read_inputs(made, given.pop("input"))
     try:
-        found = forecast_module(made, read_inputs(made, given["input"]), gpu=gpu, dtype=dtype, execution=execution)
-    except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError) as problem:
-        if isinstance(problem, InputError):
-            raise
+        found = forecast_module(made, inputs, **given)
+    except InputError:
+        raise
+    except Exception as problem:  # the user's code may raise anything
         raise InputError(f"{module} cannot run on these inputs: {type(problem).__name__}: {problem}") from None
     print_result(form, trace_dict, lambda *_: render_trace(module, found), found, rows="operators")
 
@@ -63,42 +63,26 @@ def trace_dict(found: ModuleForecast) -> dict[str, Any]:
 
 
 def render_trace(name: str, found: ModuleForecast) -> list[RenderableType]:
-    seconds, low, high, alone = map(format_seconds, (found.seconds, found.low, found.high, found.alone_seconds))
+    seconds, low, high, alone, gpu, host = map(
+        format_seconds,
+        (found.seconds, found.low, found.high, found.alone_seconds, found.gpu_seconds, found.host_seconds),
+    )
+    weights, activations = format_bytes(found.weight_bytes), format_bytes(found.activation_bytes)
     facts = [
         ("module", f"{name}, {found.parameters:,} parameters, {found.dtype} on {found.gpu}, {found.execution}"),
         ("time of a call", f"{seconds} (80 % interval {low} to {high}, {found.source}); {alone} by itself"),
-        (
-            "GPU, host",
-            f"{format_seconds(found.gpu_seconds)} and {format_seconds(found.host_seconds)}: {found.bound}-bound",
-        ),
-        ("kernels", f"{found.kernels:,}, {format_rate(found.flops / found.seconds, 'FLOP/s')}"),
-        (
-            "memory",
-            f"{format_bytes(found.weight_bytes)} of weights, {format_bytes(found.activation_bytes)} of activations",
-        ),
+        ("GPU, host", f"{gpu} and {host}: bound by the {found.bound}"),
+        ("kernels", f"{found.kernels:,}, {format_rate(found.flops / max(found.seconds, 1e-9), 'FLOP/s')}"),
+        ("memory", f"{weights} of weights, {activations} of activations"),
         ("energy", format_joules(found.joules)),
+        *((f"unknown: {part.name}", f"{format_percent(part.share)} {BOUND}") for part in found.unknown),
+        *(("note", note) for note in found.notes),
     ]
-    facts += [
-        (
-            f"unknown: {part.name}",
-            f"{format_percent(part.share)} of GPU time, a lower bound: its tensors are moved once",
-        )
-        for part in found.unknown
-    ]
-    facts += [("note", note) for note in found.notes]
     tables = {"Operators": found.operators, "Submodules": found.submodules}
     return [Section("Forecast", Facts(facts)), *(Section(title, _grid(parts)) for title, parts in tables.items())]
 
 
 def _grid(parts: list[Part]) -> Grid:
-    rows = [
-        (
-            each.name,
-            f"{each.calls:,}",
-            f"{each.kernels:,}",
-            format_seconds(each.gpu_seconds),
-            format_percent(each.share),
-        )
-        for each in parts[:MOST_ROWS]
-    ]
-    return Grid(("name", "calls", "kernels", "GPU time", "share"), rows)
+    rows = ((each.name, each.calls, each.kernels, each.gpu_seconds, each.share) for each in parts[:MOST_ROWS])
+    cells = ((a, f"{b:,}", f"{c:,}", format_seconds(d), format_percent(e)) for a, b, c, d, e in rows)
+    return Grid(("name", "calls", "kernels", "GPU time", "share"), cells)
