@@ -89,7 +89,7 @@ def errors_of(file: str, options: argparse.Namespace) -> Errors:
             measured = case.get(f"{execution}_ms")
             if not measured or (options.only and name not in options.only.split(",")):
                 continue
-            found = captured(options.captures, name, kind, batch, graph=execution == "graph")
+            found = captured(options.captures, name, kind, batch, graph=execution != "eager")
             if found is None:
                 continue
             made = forecast_capture(found, gpu="h200-sxm", execution=execution, dtype=kind)
@@ -127,9 +127,10 @@ def table(title: str, errors: Errors) -> str:
 
 INTRODUCTION = """# PyTorch modules: forecast and measured
 
-The record behind [any PyTorch module](../../docs/modules.md), by `benchmarks/accuracy/modules.py`. One H200, PyTorch 2.11, random weights; a case is a module in
-fp32, tf32 or bf16 at one batch. Modules were captured without a GPU. Kernels are learned from single operators, not from these modules; constants of the host are
-fitted to those whose eager calls wait for it.
+The record behind [any PyTorch module](../../docs/modules.md), by `benchmarks/accuracy/modules.py`. One H200,
+PyTorch 2.11, random weights; a case is a module in fp32, tf32 or bf16 at one batch. Modules were captured without a
+GPU. Kernels are learned from single operators, not from these modules; constants of the host are fitted to those whose
+eager calls wait for it.
 """
 
 

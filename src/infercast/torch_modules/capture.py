@@ -7,7 +7,7 @@ carry values, so that code which looks at them (masks, routing) goes on as it wo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
 from weakref import WeakValueDictionary, finalize
@@ -144,9 +144,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if is_small and is_known and not name.startswith(("rand", "empty", "new_empty")):
             moved = {**kwargs, "device": torch.device("cpu")} if "device" in kwargs else kwargs
             plain_args, plain_kwargs = tree_map(_value, (args, moved))
-            for each, value in zip(made, _tensors(func(*plain_args, **plain_kwargs)), strict=False):
-                each.value = value
-            return
+            with suppress(NotImplementedError, RuntimeError):  # not every operator is one of the CPU's
+                for each, value in zip(made, _tensors(func(*plain_args, **plain_kwargs)), strict=False):
+                    each.value = value
+                return
         for each in made:
             if func._schema.is_mutable:
                 each.value = None
@@ -321,6 +322,8 @@ def _as_on_gpu(recorder: Recorder, stack: ExitStack, paths: dict[int, str], *, g
             recorder.path.pop()
 
     stack.enter_context(patch.object(torch.nn.Module, "__call__", call))
+    stack.callback(torch._C._set_only_lift_cpu_tensors, torch._C._only_lift_cpu_tensors())
+    torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(..., device="cuda") is made on the CPU and moved
     cuda: dict[str, Any] = {"_lazy_init": None, "synchronize": None, "is_available": True, "current_device": 0}
     cuda |= {"is_current_stream_capturing": graph, "get_device_capability": (9, 0), "device_count": 1}
     for name, value in cuda.items():

@@ -120,7 +120,7 @@ def forecast_module(
 
     if dtype is not None and dtype not in DTYPES:
         raise UnknownNameError("dtype", dtype, DTYPES)
-    found = capture(module, inputs, dtype=dtype and DTYPES[dtype], graph=execution == "graph")
+    found = capture(module, inputs, dtype=dtype and DTYPES[dtype], graph=execution != "eager")
     return forecast_capture(found, gpu=gpu, execution=execution, dtype=dtype or "")
 
 
@@ -227,7 +227,11 @@ def _joined(chain: list[tuple[AtenCall, Kernel]]) -> tuple[AtenCall, list[Kernel
     for _, kernel in chain:
         read += max(float(kernel.op.bytes_read) - written, 0.0)
         written = float(kernel.op.bytes_written)
-    largest: Any = max((kernel.op for _, kernel in chain), key=lambda op: float(op.bytes_read))
+    ops: list[Any] = [kernel.op for _, kernel in chain]
+    reducing = [op for op in ops if kind_named(op.kind).group == "reduction"]
+    largest = max(reducing or ops, key=lambda op: float(op.elements))
+    if not reducing:  # values in the order in which they lie
+        largest = TensorOp("clone", largest.elements, dtype=largest.dtype)
     return replace(chain[-1][0], name="aten.fused"), [Kernel(replace(largest, read=read, written=written))]
 
 

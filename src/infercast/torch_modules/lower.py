@@ -178,6 +178,13 @@ def _product(call: AtenCall, rules: Rules) -> list[Kernel]:
     return found
 
 
+def _grouped(call: AtenCall, rules: Rules) -> list[Kernel]:
+    """A product for each expert, which have equally many rows."""
+    left, right = call.inputs[:2]
+    groups, k, n = right.shape
+    return [Kernel(Product(max(left.shape[-2] // groups, 1), n, k, groups, dtype=_format(left, rules)))]
+
+
 def _convolution(call: AtenCall, rules: Rules) -> list[Kernel]:
     """By cuDNN; the bias is a kernel of its own. A transposed one is as long as the one that it is the gradient of."""
     given, weight, out = call["input"], call["weight"], call.outputs[0]
@@ -243,6 +250,7 @@ RULES: dict[str, Callable[[AtenCall, Rules], list[Kernel]]] = {
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _recurrent),
     **dict.fromkeys(("_local_scalar_dense", "equal"), lambda *_: [Kernel(TensorOp("fill", 1))]),
     **dict.fromkeys(("cat", "stack"), _cat),
+    "_grouped_mm": _grouped,
     "convolution": _convolution,
     "scaled_dot_product_attention": _attention,
     "nonzero": _nonzero,
